@@ -3,7 +3,8 @@
 A plug-in is a Python file or module outside of the package. Decorated definitions are known by name once it is imported: by
 ``--plugin FILE``, by ``RunConfig(plugins=[...])``, by an ``import`` in your script, or at an entry point of an installed package
 (``edgefl.methods``, ``edgefl.models``, ``edgefl.datasets``, ``edgefl.codecs``, ``edgefl.objectives``, ``edgefl.server_optimizers``,
-``edgefl.engines``, ``edgefl.loggers``; ``edgefl.profiles`` names a package with folders ``devices``, ``links`` and ``fleets``)::
+``edgefl.adversaries``, ``edgefl.defences``, ``edgefl.engines``, ``edgefl.loggers``; ``edgefl.profiles`` names a package with folders
+``devices``, ``links`` and ``fleets``)::
 
     @method("mine")
     class Mine(FedAvg): ...
@@ -11,7 +12,7 @@ A plug-in is a Python file or module outside of the package. Decorated definitio
     edgefl simulate --plugin mine.py --method mine
 
 ``pytest --pyargs edgefl.testing.contract --plugin mine.py --method mine`` checks a method by the rules of the package's own. There are such
-rules for codecs, objectives, server optimizers, data sets, models, engines and devices too.
+rules for codecs, objectives, server optimizers, adversaries, defences, data sets, models, engines and devices too.
 
 >>> issubclass(FedAvg, Method), FedAvg.default_tiers
 (True, (1.0,))
@@ -21,6 +22,7 @@ from typing import Protocol
 
 from torch import nn
 
+from edgefl.client.adversary import Adversary as Adversary
 from edgefl.client.client import Clients as Clients
 from edgefl.client.job import Job as Job
 from edgefl.client.objective import Objective as Objective
@@ -39,8 +41,10 @@ from edgefl.records import Batch as Batch
 from edgefl.records import Outcome as Outcome
 from edgefl.records import Tier as Tier
 from edgefl.records import Update as Update
+from edgefl.registry import adversary as adversary
 from edgefl.registry import codec as codec
 from edgefl.registry import dataset as dataset
+from edgefl.registry import defence as defence
 from edgefl.registry import engine as engine
 from edgefl.registry import logger as logger
 from edgefl.registry import method as method
@@ -48,6 +52,9 @@ from edgefl.registry import model as model
 from edgefl.registry import objective as objective
 from edgefl.registry import server_optimizer as server_optimizer
 from edgefl.rng import generator as generator
+from edgefl.server.defence import Centre as Centre
+from edgefl.server.defence import Defence as Defence
+from edgefl.server.defence import Filter as Filter
 from edgefl.server.optimizer import ServerOptimizer as ServerOptimizer
 from edgefl.wire.codec import Codec as Codec
 from edgefl.wire.codec import Part as Part

@@ -6,7 +6,20 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.errors import ConfigError
-from edgefl.registry import ALL, Registry, codecs, datasets, engines, methods, models, objectives, server_optimizers
+from edgefl.registry import (
+    ALL,
+    Registry,
+    adversaries,
+    codecs,
+    datasets,
+    defences,
+    engines,
+    methods,
+    models,
+    objectives,
+    server_optimizers,
+)
+from edgefl.util import spec
 from edgefl.util.datasets import is_own
 from edgefl.util.modules import BY_PATH, OBJECT, imported, is_file, loaded, source_of, source_sha256
 
@@ -14,7 +27,7 @@ Sources = Mapping[str, str]
 """Path of a file, or name of a module → SHA-256 of its content."""
 PARTS: Mapping[str, Registry] = {
     "method": methods, "model": models, "dataset": datasets, "codec": codecs, "objective": objectives,
-    "server_optimizer": server_optimizers, "engine": engines,
+    "server_optimizer": server_optimizers, "defence": defences, "adversary": adversaries, "engine": engines,
 }  # fmt: skip
 """Key of a configuration → the registry that has its value."""
 
@@ -53,8 +66,9 @@ def resolved(values: Mapping[str, Any]) -> dict[str, Any]:
     found, sources = dict(values), load(given or ())
     for key, registry in PARTS.items():
         if isinstance(name := values.get(key), str) and not _is_own(registry, name):
-            names = [registry.resolve(part) for part in (name.split("+") if registry is datasets else [name])]
-            found[key] = "+".join(names)
+            named, rest = spec.named(name) if registry is adversaries else (name, "")
+            names = [registry.resolve(part) for part in (named.split("+") if registry is datasets else [named])]
+            found[key] = "+".join(names) + rest
             for definition, source in filter(None, map(registry.plugin, names)):
                 sources.setdefault(source, source_sha256(source, definition))
     return found | ({"plugins": sources} if sources else {})

@@ -50,8 +50,8 @@ class Registry:
     edgefl.errors.UnknownNameError: unknown method 'fedhn'; did you mean 'fedhm'? Known: clustered-fl, depthfl, ...
     """
 
-    def __init__(self, kind: str, package: str, interface: Interface) -> None:
-        self.kind, self.package, self.interface = kind, package, interface
+    def __init__(self, kind: str, package: str, interface: Interface, plural: str = "") -> None:
+        self.kind, self.package, self.interface, self.plural = kind, package, interface, plural or f"{kind}s"
         self._loaded: dict[str, Any] = {}
         self._facts: dict[str, dict[str, Any]] = {}
         self._plugged: dict[str, Plugin] = {}  # those of ``_loaded`` that are not of the package
@@ -97,7 +97,7 @@ class Registry:
     def _entry_points(self) -> Mapping[str, list[str]]:
         """Name → ``module:definition`` of the packages that define it."""
         found: dict[str, list[str]] = {}
-        for point in _entry_points().select(group=f"edgefl.{self.kind}s"):
+        for point in _entry_points().select(group=f"edgefl.{self.plural}"):
             found[point.name] = sorted({*found.get(point.name, ()), point.value})
         return found
 
@@ -174,7 +174,7 @@ class Registry:
 
     def _load_entry_point(self, name: str) -> None:
         value = self._entry_points[name][0]
-        title = f"entry point edgefl.{self.kind}s, {name} = {value}"
+        title = f"entry point edgefl.{self.plural}, {name} = {value}"
         definition = object_in(value, title, f"a {self.kind.replace('_', ' ')}")
         if (other := self.name_of(definition)) not in (name, None):
             raise InputError(f"{title}: is registered as {other!r}; give both the same name")
@@ -230,7 +230,11 @@ objective = objectives = Registry(
 server_optimizer = server_optimizers = Registry(
     "server_optimizer", "edgefl.server.optimizers", Interface("edgefl.server.optimizer:ServerOptimizer", facts=_CHOICE)
 )
+adversary = adversaries = Registry(
+    "adversary", "edgefl.client.adversaries", Interface("edgefl.client.adversary:Adversary", facts=_CHOICE), "adversaries"
+)
+defence = defences = Registry("defence", "edgefl.server.defences", Interface("edgefl.server.defence:Defence", facts=_CHOICE))
 engine = engines = Registry("engine", "edgefl.engine", _ENGINE)
 logger = loggers = Registry("logger", "edgefl.log", Interface("", ("run",), required=("needs", "extra")))
-ALL = (methods, models, datasets, codecs, objectives, server_optimizers, engines, loggers)
+ALL = (methods, models, datasets, codecs, objectives, server_optimizers, defences, adversaries, engines, loggers)
 """Every registry."""

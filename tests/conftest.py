@@ -29,12 +29,16 @@ ARGUMENTS = [
 
 LONGEST = (
     "contract/test_contract.py",
+    "flower/test_federation.py",
+    "e2e/test_same_bits.py",
+    "engine/test_ray.py",
     "e2e/test_methods_run.py",
     "e2e/test_simulate.py",
     "e2e/test_fleet_run.py",
     "onnxgrad/test_memory.py",
     "factor/test_factorization.py",
     "planning/test_plan.py",
+    "run/test_privacy.py",
     "engine/test_pool.py",
     "client/test_isolate.py",
     "e2e/test_onnx_run.py",
@@ -79,6 +83,14 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keys are made and pinned in a folder of the tests, not in that of the user who runs them."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        yield
 
 
 @pytest.fixture

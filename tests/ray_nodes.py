@@ -37,19 +37,33 @@ class RayNodes:
         self.nodes: list[subprocess.Popen[bytes]] = []
         self._started = 0
         own = ["--head", f"--port={self.port}", f"--ray-client-server-port={_free_port()}", f"--temp-dir={folder}/s"]
-        self._start([*own, "--include-dashboard=false"], {})
+        wait_until(self._start([*own, "--include-dashboard=false"], {}))
 
-    def add(self, **variables: str) -> psutil.Process:
-        """Start one more node with ``variables`` in its environment; return its raylet when the cluster has it."""
-        self._start([f"--address={self.address}"], variables)
-        (raylet,) = self.processes(b"raylet/raylet", psutil.Process(self.nodes[-1].pid))
-        return raylet
+    def add(self, *variables: Mapping[str, str]) -> None:
+        """Start one more node for each of ``variables``, which are added to its environment; return when the cluster has all of them."""
+        for of_node in variables or ({},):  # one after the other: raylets of one computer share the names of sockets
+            wait_until(self._start([f"--address={self.address}"], of_node))
 
-    def remove(self) -> None:
-        """Stop the node that was started last, and wait until the cluster knows it."""
-        node = self.nodes.pop()
-        node.terminate()
+    def raylet(self, number: int) -> psutil.Process:
+        """Return the process whose death is that of node ``number``, 0 for the head."""
+        (found,) = self.processes(b"raylet/raylet", psutil.Process(self.nodes[number].pid))
+        return found
+
+    def actor(self, number: int) -> psutil.Process:
+        """Return the process of the engine's actor on node ``number``."""
+        (found,) = self.processes(b"ray::Node", psutil.Process(self.nodes[number].pid))
+        return found
+
+    def remove(self, number: int = -1) -> None:
+        """Stop a node, by default the one that was started last, and wait until it has left the cluster."""
+        of_node = self.processes(b"", psutil.Process(self.nodes[number].pid))
+        node = self.nodes.pop(number)
+        node.kill()
         node.wait(PATIENCE_S)
+        for one in of_node:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+        psutil.wait_procs(of_node, timeout=PATIENCE_S)
 
     def processes(self, name: bytes, of: psutil.Process | None = None) -> list[psutil.Process]:
         """Return the processes of the cluster, or of one node, whose command contains ``name``."""
@@ -60,17 +74,16 @@ class RayNodes:
         return [one for one in found if name in _command(one)]
 
     def close(self) -> None:
-        every = self.processes(b"")
-        for node in self.nodes:
-            node.terminate()
-        for node in self.nodes:
-            node.wait(PATIENCE_S)
-        _, left = psutil.wait_procs(every, timeout=5)
-        for one in left:
+        every = [*self.processes(b""), *(psutil.Process(node.pid) for node in self.nodes if node.poll() is None)]
+        for one in every:
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.kill()
+        for node in self.nodes:
+            node.wait(PATIENCE_S)
+        psutil.wait_procs(every, timeout=5)
 
-    def _start(self, options: list[str], variables: Mapping[str, str]) -> None:
+    def _start(self, options: list[str], variables: Mapping[str, str]) -> Callable[[], bool]:
+        """Start a node; return what says whether it is ready."""
         self._started += 1
         own = [f"--node-ip-address=127.0.0.{1 + self._started}", "--num-cpus=1", "--object-store-memory=80000000"]
         ray = shutil.which("ray", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
@@ -80,7 +93,13 @@ class RayNodes:
             command = [ray, "start", "--block", "--disable-usage-stats", *own, *options]
             environment = {**os.environ, **variables}
             self.nodes.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=self.folder))
-        wait_until(lambda: "Ray runtime started" in path.read_text())
+        node = self.nodes[-1]
+
+        def ready() -> bool:
+            assert node.poll() is None, path.read_text()
+            return "Ray runtime started" in path.read_text()
+
+        return ready
 
 
 @contextlib.contextmanager

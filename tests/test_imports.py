@@ -19,10 +19,12 @@ ROOMS: dict[str, set[str]] = {
     "util": {"errors"},
     "registry": {"errors", "util"},
     "plugins": {"errors", "registry", "util"},
-    "config": {"errors", "registry", "plugins", "util"},
+    "secagg": set(),
+    "config": {"errors", "registry", "plugins", "util", "secagg"},
     "timing": {"errors", "util"},
     "wire": {"errors", "registry", "util"},
     "factor": {"errors", "records", "timing"},
+    "privacy": {"errors"},
     "onnxgrad": {"errors", "util"},
     "models": {"errors", "registry", "util", "onnxgrad"},
     "data": {"errors", "registry", "rng", "util"},
@@ -31,7 +33,7 @@ ROOMS: dict[str, set[str]] = {
     "methods": {"errors", "records", "rng", "registry", "util", "timing", "factor", "models"},
     "client": {
         *("errors", "records", "rng", "registry", "plugins", "util", "timing", "wire", "data", "models", "cost", "methods"),
-        "onnxgrad",
+        *("onnxgrad", "secagg", "privacy"),
     },
     "bundle": {"errors", "records", "util", "factor", "models", "cost", "methods", "onnxgrad", "client"},
     "engine": {"errors", "records", "registry", "util", "timing", "wire", "data", "client"},
@@ -49,13 +51,14 @@ ROOMS: dict[str, set[str]] = {
         "methods",
         "client",
         "engine",
+        "secagg",
     },
     "log": {"errors", "records", "registry", "util"},
     "extend": {"errors", "records", "log", "rng", "registry", "wire", "factor", "data", "methods", "client", "engine", "server"},
     "report": {"errors", "records", "util", "timing", "wire", "fleet", "server"},
     "planning": {
         *("errors", "records", "rng", "registry", "config", "util", "wire", "factor", "models", "cost", "fleet", "methods"),
-        *("onnxgrad", "client", "bundle", "server", "report"),
+        *("onnxgrad", "client", "bundle", "server", "report", "secagg"),
     },
     "calibrate": {
         *("errors", "records", "rng", "registry", "util", "models", "fleet", "methods", "onnxgrad", "client", "planning"),
@@ -72,12 +75,13 @@ ROOMS: dict[str, set[str]] = {
             "util",
             "timing",
             "wire",
+            "privacy",
             "models",
             "data",
             "fleet",
             "methods",
         ),
-        *("onnxgrad", "client", "bundle", "engine", "server", "report", "planning"),
+        *("onnxgrad", "client", "bundle", "engine", "server", "report", "planning", "secagg"),
     },
     "flower": {
         *(
@@ -124,13 +128,15 @@ ROOMS: dict[str, set[str]] = {
 
 # The same among the modules of run/: from what a run consists of to the commands.
 RUN: dict[str, set[str]] = {
-    "run": set(),
+    "privacy": set(),
+    "run": {"privacy"},
     "folder": set(),
+    "enroll": set(),
     "verify": {"folder"},
     "loss": set(),
     "result": set(),
     "network": {"run", "loss"},
-    "prepare": {"run", "loss", "network"},
+    "prepare": {"run", "loss", "network", "privacy"},
     "trained": {"run"},
     "inspect_data": {"prepare", "run"},
     "engine_choice": {"run"},
@@ -138,8 +144,9 @@ RUN: dict[str, set[str]] = {
     "bundle": {"run", "trained", "train_part"},
     "export": {"folder", "prepare", "trained", "bundle"},
     "export_network": {"prepare", "train_part"},
-    "simulate": {"run", "folder", "result", "prepare", "trained", "engine_choice", "bundle"},
-    "device_round": {"run", "folder", "prepare", "trained", "bundle"},
+    "simulate": {"run", "privacy", "folder", "result", "prepare", "trained", "engine_choice", "bundle"},
+    "worse": set(),
+    "device_round": {"privacy", "run", "folder", "prepare", "trained", "bundle", "worse"},
     "dry_run": {"run", "folder", "result", "prepare", "trained"},
     "whatif": {"run", "prepare", "dry_run"},
     "compare_entries": {"prepare"},
@@ -231,8 +238,11 @@ CHANNELS = {"Process", "Pool", "Queue", "SimpleQueue", "Manager"}
 def pickling(tree: ast.AST, sources: set[str]) -> list[str]:
     """What a module uses that pickles: modules, multiprocessing's channels of objects, and ``send(object)`` or ``recv()`` of a connection.
 
-    A socket's ``recv`` takes the number of bytes. Its ``send`` looks the same, but may send a part: ``sendall`` is used.
+    A socket's ``recv`` takes the number of bytes. Its ``send`` looks the same, but may send a part: ``sendall`` is used. The ``send`` of
+    h11 returns bytes: a module that imports h11, and nothing of multiprocessing, may call it.
     """
+    by_h11 = "h11" in sources and not any(source.startswith("multiprocessing") for source in sources)
+    objects = {("recv", 0)} if by_h11 else {("send", 1), ("recv", 0)}
     found = sorted(f"import {source}" for source in sources if any(f"{source}.".startswith(f"{name}.") for name in PICKLING))
     for node in ast.walk(tree):
         if (
@@ -242,7 +252,7 @@ def pickling(tree: ast.AST, sources: set[str]) -> list[str]:
             found.append(name)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             owner, name = ast.unparse(node.func.value), node.func.attr
-            if (name in CHANNELS and "multiprocessing" in owner) or (name, len(node.args)) in (("send", 1), ("recv", 0)):
+            if (name in CHANNELS and "multiprocessing" in owner) or (name, len(node.args)) in objects:
                 found.append(ast.unparse(node))
     return found
 
@@ -267,6 +277,8 @@ def test_what_pickles_is_found(code):
 
 
 def test_what_sends_bytes_is_no_pickling():
+    tree = ast.parse("import h11\nh11.Connection(h11.SERVER).send(event)")
+    assert pickling(tree, sources_of(tree)) == []
     tree = ast.parse("socket.recv(4)\nconnection.send_bytes(b'')\nconnection.recv_bytes()\norders.sendall(b'.')")
     assert pickling(tree, sources_of(tree)) == []
 

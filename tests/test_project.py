@@ -29,9 +29,29 @@ def test_every_dependency_is_pinned():
     wanted = [
         *PROJECT["dependencies"],
         *(name for name in extras["test"] if not name.startswith("edgefl-sim[")),
-        *(extras[e][0] for e in ("trace", "sign", "web")),
+        *(extras[e][0] for e in ("trace", "web")),
     ]
     assert {re.split(r"[<>=]", name)[0].lower() for name in wanted} <= pinned
+
+
+def test_the_lock_file_has_every_pinned_version_with_hashes_and_no_place():
+    text = (ROOT / "requirements.lock").read_text()
+    entries = re.findall(r"^(\S+)==(\S+) \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", text, re.MULTILINE)
+    locked = {name.lower().replace("_", "-"): version for name, version, _ in entries}
+    assert len(entries) == len(locked) == len(re.findall("==", text))
+    assert text == text[: text.index("\n") + 1] + "".join(f"{name}=={version} \\\n{hashes}" for name, version, hashes in entries)
+    pinned = [line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line]
+    assert locked == {name.lower().replace("_", "-"): version + "+cpu" * (name == "torch") for name, version in pinned}, (
+        "run tools/lock.py"
+    )
+
+
+def test_ruff_has_the_rules_of_bandit():
+    lint = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
+    assert "S" in lint["select"]
+    assert [rule for rule in lint["ignore"] if re.fullmatch(r"S\d+", rule)] == ["S101", "S603"]
+    ours = [rule for path, rules in lint["per-file-ignores"].items() if not path.startswith("tests") for rule in rules]
+    assert [rule for rule in ours if re.fullmatch(r"S\d+", rule)] == []
 
 
 def test_public_names_are_there_and_documented():
@@ -48,12 +68,12 @@ def test_every_method_says_what_it_is(name):
     method: type[Method] = methods.load(name)
     for text in (method.title, method.paper, method.tier_meaning, method.__doc__):
         assert text
-    assert f"`{name}`" in (ROOT / "README.md").read_text()
+    assert f"`{name}`" in (ROOT / "docs/methods.md").read_text()
 
 
-def test_the_readme_names_every_model_and_data_set():
-    readme = (ROOT / "README.md").read_text()
-    assert all(f"`{name}`" in readme for name in [*models.names(), *datasets.names()])
+def test_a_page_names_every_model_and_data_set():
+    page = (ROOT / "docs/models.md").read_text()
+    assert all(f"`{name}`" in page for name in [*models.names(), *datasets.names()])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A virtual environment as a device has it: onnxruntime, NumPy, safetensors and Pillow, neither torch nor edgefl. Made once a session."""
+"""A virtual environment as a device has it: the client's packages, neither torch nor edgefl. Made once a session."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from edgefl.util.files import shared
 
 CLIENT = shared("export") / "python" / "edgefl_client.py"
-_PACKAGES = ("onnxruntime", "numpy", "safetensors", "pillow")
+_PACKAGES = ("onnxruntime", "numpy", "safetensors", "pillow", "cryptography")
 
 
 def torch_free_python(factory: pytest.TempPathFactory) -> Path:

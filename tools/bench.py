@@ -16,7 +16,7 @@ How to read the table:
 - Cases that are tools themselves (``train-steps``, ``inference``) are held to the figures that they measure: the largest is shown. Those
   of ``--speed`` repeat their measurements and are run once; a figure is shown as a share of its bar, and all are kept in tools/results.
 
-``--write`` puts the figures of tools/results into README.md and docs/speed.md, with the plot of growth; ``--check`` holds them to it.
+``--write`` puts the figures of tools/results into docs/speed.md, with the plot of growth; ``--check`` holds them to it.
 ``--peers`` takes what peerbench measured of other simulators (tools/peers/README.md). To add a case, write a function that returns a
 ``Run`` and give it a line in ``speed/cases.py``.
 """
@@ -85,7 +85,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every run there, with commit and machine")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder of the stored figures [tools/results]")
     parser.add_argument("--peers", type=Path, metavar="FILE", help="runs of peerbench, to be stored with the figures")
-    parser.add_argument("--pages", type=Path, default=TOOLS.parent, help="the folder of README.md and docs [the checkout]")
+    parser.add_argument("--pages", type=Path, default=TOOLS.parent, help="the folder of docs [the checkout]")
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--check", action="store_true", help="fail where the pages have other tables than the stored figures")
     action.add_argument("--write", action="store_true", help="put the stored figures into the pages")

@@ -1,4 +1,4 @@
-"""Run the experiments of the five papers again, and write their tables into docs/papers.md.
+"""Run the experiments of the five papers again, and those of attacks; write their tables into docs/papers.md and docs/trust.md.
 
 Every finished run is one line of tools/results/<table>.jsonl, with its settings, commit, host, processor seconds, and a hash of settings
 and code. A stopped or killed command resumes from checkpoints. Rates and normalisation are chosen first, by trials on validation samples.
@@ -34,7 +34,7 @@ from edgefl.util.machine import processor_name
 
 RESULTS = Path(__file__).parent / "results"
 WORK = ROOT / "runs" / "paper-tables"
-TABLES = ("flanc", "pfedpara", "factorized", "fedpara", "prism", "fedhm", "flanc-net", "spectral", "budget")
+TABLES = ("flanc", "pfedpara", "factorized", "fedpara", "prism", "fedhm", "flanc-net", "spectral", "budget", "robustness")
 """In the order in which they are worth their time."""
 
 

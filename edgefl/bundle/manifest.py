@@ -12,6 +12,7 @@ from edgefl.util.fields import named
 
 MANIFEST = "manifest.json"
 SIGNATURE = "manifest.sig"
+SIGNER = "manifest.pub"
 CLIENT_FOLDER = "client"
 UNSEALED = "0" * 64
 """The ``manifest_sha256`` of a manifest whose files are not filled in yet. The hash is computed with it in its own place."""
@@ -277,8 +278,9 @@ class Manifest(Record):
             raise ValueError(f"augment: flip, but samples have shape {self.input_shape}, expected (channels, height, width)")
         if MANIFEST in self.files:
             raise ValueError(f"files: {MANIFEST} cannot hold its own hash; manifest_sha256 does")
-        if SIGNATURE in self.files:
-            raise ValueError(f"files: {SIGNATURE} is made from the manifest, which cannot hold its hash")
+        for name in (SIGNATURE, SIGNER):
+            if name in self.files:
+                raise ValueError(f"files: {name} signs the manifest, which cannot hold its hash")
         if path := _repeated(path.casefold() for path in self.files):
             raise ValueError(f"files: {path} in several spellings, which are one file on some systems")
         if self.manifest_sha256 != UNSEALED:

@@ -59,15 +59,27 @@ def content_of(folder: Path) -> bytes:
     return read_at_most(path, MAX_MANIFEST_BYTES, BundleError)
 
 
-def differences(manifest: Manifest, opened: Callable[[str], BufferedReader]) -> Iterator[tuple[str, str]]:
-    """Yield path and problem of every listed file that is missing or changed. ``opened`` opens a path in the bundle, or raises OSError."""
+def _digest(name: str, file: BufferedReader) -> str:
+    return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def differences(
+    manifest: Manifest, opened: Callable[[str], BufferedReader], digest: Callable[[str, BufferedReader], str] = _digest
+) -> Iterator[tuple[str, str]]:
+    """Yield path and problem of every listed file that is missing or changed.
+
+    Args:
+        manifest: what the files should be.
+        opened: opens a path in the bundle, or raises OSError.
+        digest: reads an open file of the right length and returns its SHA-256 in hexadecimal.
+    """
     for name, entry in manifest.files.items():
         try:
             with opened(name) as file:
                 size = os.fstat(file.fileno()).st_size
                 if size != entry.bytes:
                     yield name, f"{size} bytes, the manifest says {entry.bytes}"
-                elif hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
+                elif digest(name, file) != entry.sha256:
                     yield name, "changed: its SHA-256 is not the manifest's"
         except OSError as error:
             yield name, "missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"

@@ -1,6 +1,6 @@
 """Writes bundles. ``export/README.md`` specifies their files; ``manifest.py`` has the records."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,20 +11,21 @@ import torch
 from torch import nn
 
 from edgefl.bundle.forms import form_files
-from edgefl.bundle.manifest import CLIENT_FOLDER, MANIFEST, MAX_ABS_ERROR, SIGNATURE, Manifest
+from edgefl.bundle.manifest import CLIENT_FOLDER, MANIFEST, MAX_ABS_ERROR, Manifest
 from edgefl.bundle.manifest_file import seal, text_of
+from edgefl.bundle.signature import signature_files
 from edgefl.errors import BundleError
 from edgefl.models.custom import InputSpec
 from edgefl.onnxgrad.lowering import OPSET
 from edgefl.onnxgrad.predict import predict
 from edgefl.util.fields import Fields, each, named
 from edgefl.util.files import shared, whole_folder, write_bytes
+from edgefl.util.keys import SigningKey
 from edgefl.util.scratch import scratch_folder
 
 REFERENCE_SAMPLES = 4
 _CLIENTS = ("python", "web")
 _NOT_SHIPPED = ("node_modules", "__pycache__")
-Sign = Callable[[bytes], bytes]
 
 
 @dataclass(frozen=True)
@@ -98,10 +99,10 @@ def _run(files: Mapping[str, bytes], path: str, x: Fields[np.ndarray]) -> np.nda
         return predict(folder / Path(path).name, x, batch_size=REFERENCE_SAMPLES)
 
 
-def write(folder: Path, manifest: Manifest, contents: Mapping[str, bytes], sign: Sign | None = None) -> Manifest:
+def write(folder: Path, manifest: Manifest, contents: Mapping[str, bytes], key: SigningKey | None = None) -> Manifest:
     """Write a bundle to ``folder``, whole or not at all, and return its manifest with ``files`` and ``manifest_sha256`` filled in.
 
-    ``contents`` maps paths in the bundle to files. ``sign`` returns the 64 bytes that sign the manifest's bytes.
+    ``contents`` maps paths in the bundle to files. ``key`` signs the manifest's bytes; None: the bundle is not signed.
 
     Raises:
         BundleError: ``folder`` exists and is not an empty folder, a path leads out of the bundle, or ``contents`` lacks a tier's file.
@@ -111,7 +112,7 @@ def write(folder: Path, manifest: Manifest, contents: Mapping[str, bytes], sign:
         raise BundleError(f"{folder}: exists and is not an empty folder; give another")
     complete = seal(folder, manifest, contents)
     text = text_of(complete)
-    beside = {MANIFEST: text} if sign is None else {MANIFEST: text, SIGNATURE: sign(text)}
+    beside = {MANIFEST: text, **signature_files(text, key)}
     with whole_folder(folder) as temporary:
         for path, content in {**contents, **beside}.items():
             write_bytes(temporary / path, content)

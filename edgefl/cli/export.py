@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from edgefl.cli.console import note
-from edgefl.cli.options import PATH, Command, option, sub_model_options
+from edgefl.cli.options import PATH, Command, option, sign_options, signing, sub_model_options
 from edgefl.util.garbage import uncollected
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 )
 @option("--quantize", type=click.Choice(("int8",)), help="Also write 8-bit variants, with their accuracy.")
 @option("--fp16", is_flag=True, help="Also write 16-bit variants, with their accuracy.")
-@option("--sign", type=PATH, metavar="KEY", help="Sign the bundle with an Ed25519 private key, a PEM file.")
+@sign_options
 @option(
     "--network", metavar="NETWORK", help="Instead of a run, a network trained elsewhere: package.module:factory, file.py:factory."
 )
@@ -55,6 +55,7 @@ def command(
     quantize: Literal["int8"] | None,
     fp16: bool,
     sign: Path | None,
+    unsigned: bool,
     network: str | None,
     weights: Path | None,
     kind: Literal["bundle", "csv"],
@@ -67,7 +68,8 @@ def command(
 ) -> None:
     """Write the bundle or the tables of the finished run in the folder RUN, or the bundle of a network trained elsewhere.
 
-    A bundle contains, for each tier, the graphs that infer and train, with reference outputs, costs and hashes.
+    A bundle contains, for each tier, the graphs that infer and train, with reference outputs, costs and hashes. It is signed with your own
+    key, which is made at its first use ('edgefl keys show').
 
     \b
     edgefl export runs/0001-fedhm-digits --out bundle
@@ -81,24 +83,34 @@ def command(
     if run is not None and (weights or inputs or classes or method or method_options or tiers):
         raise click.UsageError("--weights, --input, --classes, --method, --method-option and --tiers need --network")
     if kind == "csv":
-        if run is None or quantize or fp16 or sign or form != "auto" or with_client:
+        if run is None or quantize or fp16 or sign or unsigned or form != "auto" or with_client:
             raise click.UsageError("--format csv needs a run, and takes no options of a bundle")
         from edgefl.run.result import load_run
 
         click.echo(f"{load_run(run).to_csv(out)}: rounds.csv, tiers.csv and classes.csv written")
         return
     if run is None:
-        if quantize or fp16 or sign or form != "auto":
-            raise click.UsageError("--form, --quantize, --fp16 and --sign need a run")
+        if quantize or fp16 or form != "auto":
+            raise click.UsageError("--form, --quantize and --fp16 need a run")
         with uncollected():
             from edgefl.run.export_network import export_network, network_and_samples
 
             sized: dict[str, Any] = {"method": method, "tiers": tiers, "method_options": dict(method_options)}
-            export_network(*network_and_samples(str(network), inputs, weights, classes), out, client=with_client, **sized)
-        click.echo(f"{out}: written; check it with: edgefl verify {out}")
+            given = network_and_samples(str(network), inputs, weights, classes)
+            export_network(*given, out, client=with_client, sign=signing(sign, unsigned), **sized)
+        _written(out)
         return
     with uncollected():
         from edgefl.run.export import export
 
-        export(run, out, form=form, quantize=quantize, fp16=fp16, sign=sign, client=with_client, notify=note)
-    click.echo(f"{out}: written; check it with: edgefl verify {out}{'' if sign is None else ' --key PUBLIC_KEY'}")
+        how: dict[str, Any] = {"form": form, "quantize": quantize, "fp16": fp16, "client": with_client}
+        export(run, out, sign=signing(sign, unsigned), notify=note, **how)
+    _written(out)
+
+
+def _written(out: Path) -> None:
+    from edgefl.bundle.manifest import SIGNER
+    from edgefl.util.keys import PublicKey
+
+    signed = f"signed by {PublicKey.of_file(out / SIGNER)}" if (out / SIGNER).is_file() else "not signed"
+    click.echo(f"{out}: written, {signed}; check it with: edgefl verify {out}")

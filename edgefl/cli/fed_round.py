@@ -1,11 +1,14 @@
 """The command ``fed-round``: Aggregate the updates of real devices into the next model and bundle."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from edgefl.cli.console import note, show
-from edgefl.cli.options import PATH, Command, option
+from edgefl.cli.flags import given, run_flags
+from edgefl.cli.options import PATH, Command, option, sign_options, signing
+from edgefl.config import SCREENING
 
 
 @click.command("fed-round", cls=Command)
@@ -14,27 +17,57 @@ from edgefl.cli.options import PATH, Command, option
 @option("--run", type=PATH, metavar="RUN", help="Folder of the run that BUNDLE was exported from. [its parent]")
 @option("--out", type=PATH, metavar="NEXT", help="Folder to write. [runs/NNNN-method-round-R]")
 @option("--skip-bad", is_flag=True, help="Skip invalid updates, with a line each, instead of refusing all.")
-def command(bundle: Path, updates: Path, run: Path | None, out: Path | None, skip_bad: bool) -> None:
+@option("--keys", type=PATH, metavar="FILE", help="Accept updates of the devices in FILE only; see 'edgefl enroll'. [anybody's]")
+@sign_options
+@option(
+    *("--max-drop", "max_drop"),
+    type=click.FloatRange(min=0),
+    metavar="X",
+    help="Refuse a model whose accuracy drops by more than X. [0.03: 3 points]",
+)
+@option("--keep-anyway", is_flag=True, help="Write a model that gets worse by more than --max-drop.")
+@run_flags(*SCREENING)
+def command(
+    bundle: Path,
+    updates: Path,
+    run: Path | None,
+    out: Path | None,
+    skip_bad: bool,
+    keys: Path | None,
+    sign: Path | None,
+    unsigned: bool,
+    max_drop: float | None,
+    keep_anyway: bool,
+    **flags: Any,
+) -> None:
     """Aggregate the updates that devices trained from BUNDLE; write the next global model and its bundle.
 
     \b
     edgefl fed-round runs/0001-fedhm-digits/bundle --updates inbox --out next
     edgefl fed-round next/bundle --updates inbox-2 --out after-next
 
-    Every update is checked first: names, shapes, finite values, bundle and round. NEXT is then the RUN of the following round.
+    Every update is checked first: names, shapes, finite values, bundle, round and signature. NEXT is then the RUN of the following round.
+    Its bundle is signed with your own key.
+    Updates are screened as the run's config.toml says; flags under "Trust in updates" win, in this round.
     """
+    from edgefl.report.outliers import update_table
     from edgefl.report.tables import PlainTable, under
     from edgefl.report.words import tier_label
     from edgefl.run.device_round import fed_round
+    from edgefl.run.worse import MAX_DROP
     from edgefl.util.units import human_percent
 
-    result = fed_round(bundle, updates, out, run=run, skip_bad=skip_bad, notify=note)
+    most = MAX_DROP if max_drop is None else max_drop
+    screened: dict[str, Any] = {"screening": given(flags), "max_drop": most, "keep_anyway": keep_anyway}
+    keyed: dict[str, Any] = {"keys": keys, "sign": signing(sign, unsigned)}
+    result = fed_round(bundle, updates, out, run=run, skip_bad=skip_bad, notify=note, **keyed, **screened)
     columns = (
         *under("tier", tier_label, tier=""),
         *under("updates", "{:,}".format, updates=""),
         *under("samples", "{:,}".format, samples=""),
         *under("accuracy", human_percent, before="before", after="after"),
     )
+    show(update_table(result.updates))
     show(PlainTable.of(columns, result.tiers))
     before, after = map(human_percent, result.accuracy)
     count = sum(row["updates"] for row in result.tiers)

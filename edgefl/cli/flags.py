@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import click
 
-from edgefl.cli.options import Listed, option, options_of, plugin_option
+from edgefl.cli.options import Listed, NumberOr, option, options_of, plugin_option
 from edgefl.config import FLAGS, RunConfig
 from edgefl.registry import models
 
@@ -133,4 +133,7 @@ def _type(annotation: Any, metavar: str) -> tuple[Any, str]:
         of = get_args(kind)[0]
         example, _, word = metavar.partition("|")
         return Listed(float if of is float else str, example, word if others else None), metavar
+    words = tuple(word for other in others if get_origin(other) is Literal for word in get_args(other))
+    if kind in (int, float) and words:
+        return NumberOr(kind, words, metavar), metavar
     return kind, metavar or {int: "N", float: "X"}.get(kind, "NAME")

@@ -28,7 +28,7 @@ _ORDER = (
         "verify",
         "serve",
     ),
-    *("fed-round", "flower", "report"),
+    *("fed-round", "enroll", "revoke", "keys", "flower", "report"),
 )
 
 

@@ -18,7 +18,14 @@ from edgefl.methods.axes import choices, refused
 from edgefl.registry import methods
 from edgefl.report.tables import Column, PlainTable, text
 
-AXES = {"objective": "objectives", "server_optimizer": "server optimizers", "codec": "codecs", "tier_assignment": "tiers"}
+AXES = {
+    "objective": "objectives",
+    "server_optimizer": "server optimizers",
+    "codec": "codecs",
+    "defence": "defences",
+    "tier_assignment": "tiers",
+    "secure_aggregation": "secure sums",
+}
 """The keys of a run that combine with methods, and how a table calls them."""
 _NARROW = 110
 
@@ -56,7 +63,7 @@ def facts_of(name: str) -> dict[str, Any]:
     from edgefl.methods.create import create  # imports torch
 
     method = create(name)
-    refuses = refused(method.lacks, AXES)
+    refuses = refused(method.gaps, AXES)
     combines = {key: [value for value in values if value not in refuses] for key, values in _axis_values().items()}
     return {
         "name": name,

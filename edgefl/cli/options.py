@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
@@ -41,6 +41,29 @@ class Listed(click.ParamType[Any]):
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         """Return the example, and the word."""
         return self.such_as if self.word is None else f"{self.such_as}|{self.word}"
+
+
+class NumberOr(click.ParamType[Any]):
+    """A number of type ``of``, or one of ``words``."""
+
+    name = "number"
+
+    def __init__(self, of: Callable[[str], Any], words: tuple[str, ...], metavar: str) -> None:
+        self.of, self.words, self.metavar = of, words, metavar
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number, or the word."""
+        if not isinstance(value, str) or value in self.words:
+            return value
+        try:
+            return self.of(value)
+        except ValueError:
+            kind = "whole number" if self.of is int else "number"
+            self.fail(f"{value!r} is not a {kind} or {' or '.join(self.words)}", param, ctx)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """Return the placeholder."""
+        return self.metavar
 
 
 class Amount(click.ParamType[float]):
@@ -193,6 +216,26 @@ def sub_model_options(section: str) -> Callable[[F], F]:
         return command
 
     return decorate
+
+
+def sign_options(command: F) -> F:
+    """Decorate a command that writes a bundle with ``--sign`` and ``--unsigned``; see :func:`signing`."""
+    decorators = (
+        option(
+            "--sign", type=PATH, metavar="KEY", help="Sign the bundle with this Ed25519 private key, a PEM file. [your own key]"
+        ),
+        option("--unsigned", is_flag=True, help="Do not sign: devices then refuse the bundle unless told otherwise."),
+    )
+    for decorator in reversed(decorators):
+        command = decorator(command)
+    return command
+
+
+def signing(sign: Path | None, unsigned: bool) -> Path | Literal[False] | None:
+    """Return which key signs: a file's, None: the user's own, False: none."""
+    if sign is not None and unsigned:
+        raise click.UsageError("give either --sign or --unsigned")
+    return False if unsigned else sign
 
 
 def options_of(section: str, **settings: Any) -> Callable[..., Callable[[F], F]]:

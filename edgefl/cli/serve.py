@@ -31,6 +31,6 @@ def command(bundle: Path, port: int, host: str) -> None:
             note(f"others may reach {host}; browsers on other computers refuse to run the page over plain http")
         try:
             click.echo(f"{server.url}  (Ctrl-C ends)")
-            server.serve_forever()
+            server.serve()
         except KeyboardInterrupt:
             note("ended")

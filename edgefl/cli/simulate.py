@@ -104,6 +104,7 @@ def _print_dry(summary: dict[str, Any], folder: Path) -> None:
 
 def _print_result(summary: dict[str, Any], folder: Path) -> None:
     from edgefl.report.metric import metric_of, metric_text
+    from edgefl.report.privacy import privacy_text
     from edgefl.report.run_tables import compact_tiers
     from edgefl.report.words import NOT_VALIDATED
     from edgefl.util.units import human_seconds
@@ -118,5 +119,7 @@ def _print_result(summary: dict[str, Any], folder: Path) -> None:
     )
     if (trained := summary.get("accuracy_after_training")) is not None:
         after += f", {metric_text(metric, trained)} after local training"
+    if text := privacy_text(summary):
+        click.echo(f"privacy: {text}")
     click.echo(f"{whose}: {after}; {simulated_s} simulated, {host_s} on this computer; energy: {NOT_VALIDATED}")
     click.echo(f"run folder: {folder}  (report.html, bundle/, summary.json)")

@@ -50,5 +50,24 @@ def _print(bundle: Path, report: VerifyReport, key: Path | None) -> None:
     for label, error in report.max_abs_errors.items():
         trained = report.max_loss_errors.get(label)
         click.echo(f"tier {label}: max abs error {error:.2e}" + ("" if trained is None else f", losses within {trained:.1e}"))
-    signed = {None: "", False: "; its signature was not checked: give --key", True: f"; signed by the owner of {key}"}
-    click.echo(f"{bundle}: {report.files} files verified{signed[report.signed]}")
+    click.echo(f"{bundle}: {report.files} files verified; {_signed(report, key)}")
+
+
+def _signed(report: VerifyReport, key: Path | None) -> str:
+    if report.signed is None:
+        return "not signed"
+    if report.signed:
+        return f"signed by the owner of {key}"
+    if report.signer is None:
+        return "its signature was not checked: give --key"
+    return f"signed by {report.signer}, {'your own key' if report.signer == _own_key() else 'whose owner --key can check'}"
+
+
+def _own_key() -> str:
+    from edgefl.errors import InputError
+    from edgefl.util.keys import SigningKey, own_key_file
+
+    try:
+        return str(SigningKey.of_file(own_key_file()).public)
+    except InputError:
+        return ""

@@ -25,11 +25,13 @@ _swept = options_of("Policies to compare")
     help="Sizes of the sub-models, largest first; repeat it for each set of tiers. [the method's own]",
 )
 @_swept("--over-selections", type=Listed(float, "1,1.3"), help="Clients selected per update wanted. [the profile's own]")
+@_swept("--target-epsilons", type=Listed(float, "8,2"), help="Largest ε of the run, with --privacy. [the run's own]")
 @run_flags(
     leave_out=(
         "deadline_s",
         "tiers",
         "over_selection",
+        "target_epsilon",
         "engine",
         "workers",
         "eval_every",
@@ -46,6 +48,7 @@ def command(
     deadlines: tuple[float, ...] | None,
     tiers: tuple[tuple[float, ...], ...],
     over_selections: tuple[float, ...] | None,
+    target_epsilons: tuple[float, ...] | None,
     config_file: Path | None,
     out: Path | None,
     as_json: bool,
@@ -60,7 +63,8 @@ def command(
     edgefl whatif --deadlines 0.3,0.5,1 --tiers 1 --tiers 1,0.5,0.25
     edgefl whatif --profile mixed --model resnet9 --over-selections 1,1.3,1.5
     """
-    config = RunConfig.load(config_file, given(flags))
+    asked = given(flags) | ({"target_epsilon": target_epsilons[0]} if target_epsilons else {})
+    config = RunConfig.load(config_file, asked)
     swept = {"deadline_s": deadlines, "over_selection": over_selections, "tiers": tiers}
     for (key, values), flag in zip(swept.items(), ("--deadlines", "--over-selections", "--tiers"), strict=True):
         for value in values or ():
@@ -73,7 +77,7 @@ def command(
         if not as_json:
             note(f"{label} …")
 
-    result = whatif(config, deadlines or (), tiers, over_selections or (), on_policy=say).to_dict()
+    result = whatif(config, deadlines or (), tiers, over_selections or (), target_epsilons or (), on_policy=say).to_dict()
     page = out or Path("whatif.html")
     if out is not None or not as_json:
         write_bytes(page, whatif_page.render(result).encode())

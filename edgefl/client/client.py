@@ -11,15 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from edgefl.client import evaluate
+from edgefl.client.adversary import Adversaries, started
+from edgefl.client.clipping import clipped
 from edgefl.client.criterion import CROSS_ENTROPY, Criterion
 from edgefl.client.fast.gradients import written
 from edgefl.client.fast.grouping import train_together
 from edgefl.client.fast.layout import in_layout
 from edgefl.client.job import GroupMember, Job, PreparedJob, Task
 from edgefl.client.loop import LocalTraining, OverMemory, TrainingResult, check_memory, metered, train
+from edgefl.client.noised import noised
 from edgefl.client.objective import Objective
 from edgefl.client.optimizer import FusedOptimizer
 from edgefl.client.parts import Parts
+from edgefl.client.per_sample import StepNoise, per_sample
 from edgefl.client.recompute.tape import recomputing
 from edgefl.cost.memory import StepMemory
 from edgefl.cost.trace import Loss
@@ -40,6 +44,8 @@ Tensors = Mapping[str, Tensor]
 Loop = Callable[[LocalTraining], TrainingResult]
 CACHED = 32
 """So many :class:`Parts` are cached: those of the tiers, in phases of their methods, that this process trained last."""
+IDLE = TrainingResult(0.0, 0, 0, 0)
+"""The result of a client that does not train."""
 
 
 class Clients:
@@ -49,6 +55,7 @@ class Clients:
         self.task = task
         self.data: Dataset = data or load(task.dataset, task.data_dir, task.validation_share, task.reading)
         self.shards = Shards(self.data, task.clients, task.partition, task.seed, task.permute_labels, task.data_share)
+        self.adversaries = None if task.adversary is None else Adversaries.of(task.adversary, task.clients, task.seed)
         self.device = torch.device(task.device)
         if self.device.type == "cuda":
             torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False  # the same bits in every run
@@ -63,6 +70,8 @@ class Clients:
         WireError is raised if the payload, or what the client stored, is damaged or does not fit the tier.
         """
         with self.prepared(job) as prepared:
+            if not self.trains(job.client):
+                return self.outcome(prepared, IDLE)
             loop = self.loop(prepared) if within is None else within(self.loop(prepared, captures=False))
             try:
                 with span("train", client=job.client):
@@ -81,6 +90,9 @@ class Clients:
         outcomes: dict[int, Outcome] = {}
         group: list[GroupMember] = []
         for number, job in enumerate(jobs):
+            if not self.trains(job.client):
+                outcomes[number] = self.run(job)
+                continue
             with self.prepared(job) as prepared:
                 memory = self.held(prepared)
                 try:
@@ -120,14 +132,16 @@ class Clients:
         with span("decode", client=client):
             arrived = self._decoded(job, parts)
             personal, memory = self._kept(job, parts)
-        shard = self.shards.train(client)
+        shard, attack = self.shards.train(client), self.attack_of(client)
+        if attack is not None:
+            shard = attack.poisoned(client, shard, self.data.classes)
         x = each(lambda part: torch.from_numpy(np.asarray(part)).to(self.device), shard.x)
         y = torch.from_numpy(shard.y).to(self.device)
         present = task.criterion.present(task.architecture.classes)
-        if present is not None:
+        if present is not None and training.sample_clip is None:  # of DP-SGD, one sample must not change the loss of others
             present[:] = False
             present[torch.from_numpy(shard.y)] = True
-            present = present.to(self.device)
+        present = None if present is None else present.to(self.device)
         rng = generator(task.seed, job.round, client, "train")
         draws = generator(task.seed, job.round, client, "draw") if _drawn(job) else None
         flips = generator(task.seed, job.round, client, "flip") if training.augment == "flip" else None
@@ -136,11 +150,12 @@ class Clients:
         limit = job.memory_bytes if limited else None
         with torch_seeded(rng):
             method.receive(module, {name: arrived[name] for name in parts.shapes}, personal, (x, y))
+            start = {} if attack is None else started(method, module)
             task.objective.attach(module, parts.parameters, memory, arrived)
-            loss = loss_of(method, task.objective, task.criterion)
+            loss = loss_of(method, task.objective, task.criterion, training.sample_clip)
             loss = recomputing(loss, job.recompute) if job.recompute else loss
-            local = LocalTraining(module, loss, x, y, present, training, rng, draws, limit, flips)
-            yield PreparedJob(job, parts, arrived, memory, local)
+            local = LocalTraining(module, loss, x, y, present, training, rng, draws, limit, flips, self._step_noise(job))
+            yield PreparedJob(job, parts, arrived, memory, local, attack, start)
 
     def loop(self, prepared: PreparedJob, captures: bool = True) -> Loop:
         """Return the loop that a client trains by: onnxruntime's if its job has the steps as graphs, else torch's.
@@ -183,10 +198,26 @@ class Clients:
         size = min(self.task.training.batch_size, self.shards.size(job.client))
         return chosen, size, job.micro_batch or self.task.training.micro_batch, job.recompute
 
+    def attack_of(self, client: int) -> Adversaries | None:
+        """Return the adversaries of the run if ``client`` is one of them."""
+        return self.adversaries if self.adversaries is not None and self.adversaries.includes(client) else None
+
+    def trains(self, client: int) -> bool:
+        """Whether ``client`` trains; some adversaries do not."""
+        return self.adversaries is None or self.adversaries.kind.trains or self.attack_of(client) is None
+
     def meter(self, job: Job) -> StepMemory:
         """Return the memory of the largest step of a job, as :meth:`held` does, without training the client."""
         with self.prepared(job) as prepared:
             return self.held(prepared)
+
+    def _step_noise(self, job: Job) -> StepNoise | None:
+        """Return the noise of a client's steps in a round; None unless clients train by DP-SGD."""
+        training = self.task.training
+        if training.sample_clip is None:
+            return None
+        seed = int(generator(self.task.seed, job.round, job.client, "privacy").integers(2**63))
+        return StepNoise(training.noise_multiplier * training.sample_clip, torch.Generator(self.device).manual_seed(seed))
 
     def _first_draw(self, job: Job) -> float:
         return float(generator(self.task.seed, job.round, job.client, "draw").random()) if _drawn(job) else 0.0
@@ -196,19 +227,39 @@ class Clients:
         task, job, module = self.task, prepared.job, prepared.local.module
         method, client = job.method, job.client
         lr = prepared.local.training.lr
-        control, memory = task.objective.finish(module, prepared.memory, prepared.arrived, result.steps, lr)
+        control, memory = task.objective.finish(module, prepared.memory, prepared.arrived, max(1, result.steps), lr)
         sent = {name: tensor.cpu() for name, tensor in {**method.upload(module), **control}.items()}
+        if prepared.attack is not None:
+            sent = prepared.attack.upload(job.round, client, prepared.start, sent)
+        elif task.privacy is not None and task.privacy.level == "local":
+            received = {name: prepared.arrived[name].cpu() for name in prepared.parts.shapes}
+            sent = noised(sent, received, task.privacy, generator(task.seed, job.round, client, "privacy"))
         keep = {name: tensor.cpu() for name, tensor in {**method.keep(module), **memory}.items()}
-        measured = result.peak_activation_bytes, result.memory_bytes
+        loss = result.loss if result.steps else None
+        measured: tuple[int | None, int | None] = (
+            (result.peak_activation_bytes, result.memory_bytes) if result.steps else (None, None)
+        )
         if not (math.isfinite(result.loss) and all(map(is_finite, (*sent.values(), *keep.values())))):
             return Outcome(client, "diverged", result.steps, None, *measured)
         with span("encode", client=client):
-            rounding = generator(task.seed, job.round, client, "codec") if codec_named(task.codec).draws else None
-            payload, kept = encode(sent, task.codec, rounding), encode(keep) if keep else b""
-        present = prepared.local.present if prepared.parts.sends_labels else None
-        labels = None if present is None else tuple(present.nonzero().flatten().tolist())
-        accuracy = self._score(prepared) if job.eval_after_training else None
-        return Outcome(client, "trained", result.steps, result.loss, *measured, None, payload, kept, accuracy, labels)
+            present = prepared.local.present if prepared.parts.sends_labels and task.privacy is None else None
+            labels = None if present is None else tuple(present.nonzero().flatten().tolist())
+            payload, clipped = self._encoded(prepared, sent, labels)
+            labels = labels if job.masking is None else None  # they are part of the masked vector
+            kept = encode(keep) if keep else b""
+        accuracy = self._score(prepared) if job.eval_after_training and prepared.attack is None else None
+        return Outcome(client, "trained", result.steps, loss, *measured, None, payload, kept, accuracy, labels, 0, clipped)
+
+    def _encoded(self, prepared: PreparedJob, sent: Tensors, labels: tuple[int, ...] | None) -> tuple[bytes, int]:
+        """Return the payload of a client's update, and how many of its values were clipped to be masked."""
+        task, job = self.task, prepared.job
+        if job.masking is not None:
+            received = {name: tensor.cpu() for name, tensor in prepared.arrived.items()}
+            if job.clip_norm is not None:
+                sent, _ = clipped(sent, received, job.clip_norm)
+            return job.masking.masked(sent, received, labels, generator(task.seed, job.round, job.client, "masked"))
+        rounding = generator(task.seed, job.round, job.client, "codec") if codec_named(task.codec).draws else None
+        return encode(sent, task.codec, rounding), 0
 
     def _score(self, prepared: PreparedJob) -> float:
         """Return the metric of the network that a client has trained, adapted if the method does so, on its own held-out samples.
@@ -269,12 +320,15 @@ def over_memory(job: Job, over: OverMemory) -> Outcome:
     return Outcome(job.client, "out_of_memory", 1, None, over.peak_activation_bytes, over.held_bytes)
 
 
-def loss_of(method: Method, objective: Objective, criterion: Criterion = CROSS_ENTROPY) -> Loss:
-    """Return the loss that a client minimises, a function of (network, batch): the method's loss plus the objective's terms."""
+def loss_of(method: Method, objective: Objective, criterion: Criterion = CROSS_ENTROPY, sample_clip: float | None = None) -> Loss:
+    """Return the loss that a client minimises, a function of (network, batch): the method's loss plus the objective's terms.
+
+    With ``sample_clip`` its gradient is the mean of clipped gradients of samples (:func:`edgefl.client.per_sample.per_sample`).
+    """
     own = criterion.loss
 
     def loss(module: nn.Module, batch: Batch) -> Tensor:
         value = method.local_loss(module, batch if own is None else replace(batch, loss=own))
         return value + objective.term(module) if objective.adds else value
 
-    return loss
+    return loss if sample_clip is None else per_sample(loss, sample_clip)

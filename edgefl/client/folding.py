@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from edgefl.client.clipping import clipped
 from edgefl.client.job import Job
 from edgefl.errors import WireError
 from edgefl.methods.base import Method
@@ -34,6 +36,7 @@ class Sums:
     architecture: Architecture
     codec: str = "fp32"
     tiers: dict[Tier, TierSum] = field(default_factory=dict)
+    _sent: tuple[object, dict[str, Tensor]] = field(default=(None, {}), repr=False)
 
     def add(self, job: Job, outcome: Outcome) -> Outcome:
         """Add the update of a client that has trained; return its outcome without the update. Other outcomes are returned unchanged.
@@ -46,9 +49,12 @@ class Sums:
             return outcome
         total = self._of(job.tier)
         with span("aggregate", client=job.client):
-            tensors = decode(outcome.payload, total.shapes, f"client {job.client}", self.codec, copy=False)
+            tensors: Mapping[str, Tensor] = decode(outcome.payload, total.shapes, f"client {job.client}", self.codec, copy=False)
+            norm = None
+            if job.clip_norm is not None:
+                tensors, norm = clipped(tensors, self._sent_to(job), job.clip_norm)
             total.add(Update(job.client, job.tier, tensors, {}, job.weight, outcome.labels), job.weight)
-        return replace(outcome, payload=b"", summed_bytes=len(outcome.payload))
+        return replace(outcome, payload=b"", summed_bytes=len(outcome.payload), change_norm=norm)
 
     def written(self) -> tuple[list[Row], list[bytes]]:
         """Return the sums as they travel: a row per tier, and the bytes of all limbs."""
@@ -68,6 +74,13 @@ class Sums:
                 own.merge(replace(own, total=total, weight=int(weight), label_weights=[int(w) for w in label_weights]))
             except (TypeError, ValueError, RuntimeError, StopIteration) as error:
                 raise WireError(f"the sum of a tier's updates cannot be read: {error!r}") from None
+
+    def _sent_to(self, job: Job) -> dict[str, Tensor]:
+        """Return the tensors of a job's payload. Consecutive jobs with the same payload share them."""
+        if self._sent[0] is not job.payload:
+            shapes = self.method.shapes(self.architecture, job.tier)
+            self._sent = job.payload, decode(job.payload, shapes, f"client {job.client}")
+        return self._sent[1]
 
     def _of(self, tier: Tier) -> TierSum:
         if tier not in self.tiers:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from torch import Tensor
 
+from edgefl.client.adversary import Adversaries
 from edgefl.client.criterion import CROSS_ENTROPY, Criterion
 from edgefl.client.loop import LocalTraining
+from edgefl.client.masking import Masking
 from edgefl.client.objective import Objective
 from edgefl.client.objectives.none import PLAIN
 from edgefl.client.parts import Parts
@@ -18,6 +20,7 @@ from edgefl.cost.memory import StepMemory
 from edgefl.data.given import PLAIN_READING, Reading
 from edgefl.methods.base import Method
 from edgefl.models.base import Architecture
+from edgefl.privacy.guarantee import Privacy
 from edgefl.records import Tier
 
 if TYPE_CHECKING:
@@ -39,6 +42,8 @@ class Task:
         cpu_limit_s: processor seconds of this computer that a client may use if ``enforce`` is "hard".
         device: hardware that torch trains on, "cpu" or "cuda".
         plugins: what a worker imports first, see :func:`edgefl.plugins.load`.
+        adversary: which clients attack the run, and how, see :class:`edgefl.client.adversary.Adversaries`; None: nobody.
+        privacy: what noise protects; None: there is none.
     """
 
     seed: int
@@ -59,6 +64,8 @@ class Task:
     device: str = "cpu"
     reading: Reading = PLAIN_READING
     plugins: Mapping[str, str] | None = None
+    adversary: str | None = None
+    privacy: Privacy | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,8 @@ class Job:
         graphs: the tier's training steps for onnxruntime; None: torch trains.
         eval_after_training: whether the outcome has the metric of the network that the client has trained.
         weight: the update's weight in the sum of its tier; None: the server needs the update itself.
+        clip_norm: the longest change that enters the sum, see :func:`edgefl.client.clipping.clipped`; None: any.
+        masking: how the client masks its update; None: it is sent plain.
     """
 
     round: int
@@ -88,17 +97,24 @@ class Job:
     eval_after_training: bool = False
     recompute: tuple[str, ...] = ()
     weight: int | None = None
+    clip_norm: float | None = None
+    masking: Masking | None = None
 
 
 @dataclass(frozen=True)
 class PreparedJob:
-    """A decoded job: tensors that ``arrived``, the ``memory`` of the client's objective, and its training, ready to start."""
+    """A decoded job: tensors that ``arrived``, the ``memory`` of the client's objective, and its training, ready to start.
+
+    Of an adversary, ``attack`` is what it does, and ``start`` what it would send without training.
+    """
 
     job: Job
     parts: Parts
     arrived: Tensors
     memory: Tensors
     local: LocalTraining
+    attack: Adversaries | None = None
+    start: Tensors = field(default_factory=dict)
 
 
 class GroupMember(NamedTuple):

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from edgefl.client.fast.gradients import Gradient, written
 from edgefl.client.optimizer import FusedOptimizer
+from edgefl.client.per_sample import StepNoise
 from edgefl.client.training import Training
 from edgefl.cost.memory import LivenessMeter, StepMemory, held_by, step_memory
 from edgefl.cost.trace import Loss
@@ -28,6 +29,7 @@ class LocalTraining:
         rng, draws: shuffle the samples, and give each step its :attr:`Batch.draw`; None: steps draw nothing.
         memory_bytes: what the device has for training; None: no limit.
         flips: chooses the samples to mirror; None: none are mirrored.
+        noise: added to the gradients of every step; None: none is.
     """
 
     module: nn.Module
@@ -40,6 +42,7 @@ class LocalTraining:
     draws: np.random.Generator | None = None
     memory_bytes: float | None = None
     flips: np.random.Generator | None = None
+    noise: StepNoise | None = None
 
     def epoch(self) -> Iterator[Tensor]:
         """Yield the positions (int64) of each batch of an epoch, shuffled by ``rng``; the last batch may be smaller.
@@ -143,7 +146,7 @@ def train(
         if memory is None:
             assert isinstance(optimizer, torch.optim.Optimizer)  # whose state is part of what is metered
             whole = Batch(*local.at(positions), local.present, draw)
-            memory, values = _metered_step(module, loss, optimizer, whole, micro)
+            memory, values = _metered_step(module, loss, optimizer, whole, micro, local.noise)
             check_memory(memory, local.memory_bytes)
         else:
             values = []
@@ -151,6 +154,8 @@ def train(
                 # Passes are weighted by their samples, so that gradients add up to that of the whole batch's mean loss.
                 value = gradient(Batch(*local.at(part), local.present, draw), len(part) / len(positions))
                 values.append((value, len(part)))
+            if local.noise is not None:
+                local.noise.add(module, len(positions))
             optimizer.step()
         optimizer.zero_grad()
         return values
@@ -164,12 +169,13 @@ def metered(method: Method, module: nn.Module, loss: Loss, batch: Batch, trainin
     """Train ``module`` by one step on ``batch`` and return what the step holds; torch's generator is not advanced."""
     with uncompiled():
         optimizer = optimizer_of(method, module, training)
+        noise = None if training.sample_clip is None else StepNoise(training.noise_multiplier * training.sample_clip)
         with torch.random.fork_rng(devices=[]):
-            return _metered_step(module, loss, optimizer, batch, training.micro_batch or training.batch_size)[0]
+            return _metered_step(module, loss, optimizer, batch, training.micro_batch or training.batch_size, noise)[0]
 
 
 def _metered_step(
-    module: nn.Module, loss: Loss, optimizer: torch.optim.Optimizer, batch: Batch, micro: int
+    module: nn.Module, loss: Loss, optimizer: torch.optim.Optimizer, batch: Batch, micro: int, noise: StepNoise | None = None
 ) -> tuple[StepMemory, list[tuple[Tensor | float, int]]]:
     """Take a step on ``batch`` and return what it holds, and each pass's mean loss and number of samples."""
     meter, values = LivenessMeter(held_by(module)), list[tuple[Tensor | float, int]]()
@@ -181,6 +187,8 @@ def _metered_step(
             value = differentiate(_part_of(batch, part), len(part) / len(batch.y))
             values.append((value.item(), len(part)))
             del value
+        if noise is not None:
+            noise.add(module, len(batch.y))
         optimizer.step()
     return step_memory(meter, module, optimizer), values
 

@@ -20,6 +20,7 @@ from pydantic import TypeAdapter
 from edgefl import errors, plugins
 from edgefl.client.criterion import Criterion
 from edgefl.client.job import Job, Task
+from edgefl.client.masking import Masking
 from edgefl.client.objective import objective_named
 from edgefl.errors import ConfigError, EdgeflError, WireError
 from edgefl.methods.base import Method
@@ -139,15 +140,17 @@ def task_of(fields: Mapping[str, Any]) -> Task:
 
 def job_row(job: Job, setup: str, payload: Reference, kept: Reference) -> tuple[Any, ...]:
     """Return the JSON form of a job; ``setup`` is the hash of its setup."""
-    of_client = job.memory_bytes, job.micro_batch, job.eval_after_training, job.recompute, job.weight
+    masking = None if job.masking is None else job.masking.row()
+    of_client = job.memory_bytes, job.micro_batch, job.eval_after_training, job.recompute, job.weight, job.clip_norm, masking
     return setup, payload, kept, job.round, job.client, *of_client
 
 
 def job_of(row: Sequence[Any], setup: Setup, payload: bytes, kept: bytes | None) -> Job:
     """Return the job of a JSON form, its setup and its bytes."""
-    round_, client, memory_bytes, micro_batch, evaluates, recompute, weight = row[3:]
+    round_, client, memory_bytes, micro_batch, evaluates, recompute, weight, clip_norm, masked = row[3:]
     of_client = round_, client, setup.method, setup.tier
-    return Job(*of_client, payload, kept, memory_bytes, micro_batch, setup.graphs, evaluates, tuple(recompute), weight)
+    summed = weight, clip_norm, None if masked is None else Masking.of(masked)
+    return Job(*of_client, payload, kept, memory_bytes, micro_batch, setup.graphs, evaluates, tuple(recompute), *summed)
 
 
 def outcome_row(outcome: Outcome, payload: Reference, kept: Reference) -> tuple[Any, ...]:

@@ -22,6 +22,8 @@ class Training:
         step_rounds: T, in whose second half the rate is a tenth; None: it stays.
         augment: ``flip`` mirrors each training sample, an image, left-right with probability ½ in every epoch. It has no cost: a device
             reads pixels in another order when it copies the batch.
+        sample_clip: C of DP-SGD, the longest gradient of a sample (:mod:`edgefl.client.per_sample`). None: gradients are those of batches.
+        noise_multiplier: z of DP-SGD.
     """
 
     epochs: int
@@ -35,6 +37,8 @@ class Training:
     step_rounds: int | None = None
     augment: Augment = "none"
     recompute: tuple[str, ...] = ()
+    sample_clip: float | None = None
+    noise_multiplier: float = 0.0
 
     def at(self, round_: int) -> Self:
         """Return the settings of one round, counted from 1, with the learning rate of that round.

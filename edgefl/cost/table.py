@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from edgefl.cost.layers import INPUT, LOSS, OPTIMIZER
 from edgefl.cost.memory import MemorySplit, bytes_of
@@ -55,7 +56,7 @@ def cost_of(
     split = step.memory.split
     rows = _rows(step.layers, layers, works, split)
     reading = Work(input_bytes=tracer.input_bytes)
-    total = {key: sum(row[key] for row in layers.values()) for key in _KEYS}
+    total: dict[str, Any] = {key: sum(row[key] for row in layers.values()) for key in _KEYS}
     return Cost(
         batch_size=batch_size,
         micro_batch=size,

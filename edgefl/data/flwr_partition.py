@@ -1,6 +1,5 @@
 """Partitions by the partitioners of flwr-datasets, if it is installed: ``flwr:pathological(num_classes_per_partition=2)``."""
 
-import ast
 import contextlib
 import inspect
 import io
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.errors import ConfigError, DataError, first_line, nearest
+from edgefl.util.spec import called
 
 PREFIX = "flwr:"
 _FORM = f"{PREFIX}NAME or {PREFIX}NAME(keyword=value, …), such as {PREFIX}dirichlet(alpha=0.5)"
@@ -37,14 +37,12 @@ def parse_flwr(spec: str) -> Flwr:
     Flwr(name='dirichlet', arguments=(('alpha', 0.5),))
     """
     try:
-        found = ast.parse(spec.removeprefix(PREFIX), mode="eval").body
-        call = found if isinstance(found, ast.Call) else ast.Call(found, [], [])
-        if not isinstance(call.func, ast.Name) or call.args:
-            raise ValueError
-        arguments = tuple((str(given.arg), ast.literal_eval(given.value)) for given in call.keywords)
-    except (ValueError, SyntaxError):
+        name, arguments = called(spec.removeprefix(PREFIX))
+        if not name.isidentifier():
+            raise ValueError(spec)
+    except ValueError:
         raise ConfigError(f"partition: got {spec!r}, expected {_FORM}") from None
-    return Flwr(_plain(call.func.id), arguments)
+    return Flwr(_plain(name), tuple(arguments.items()))
 
 
 def split_by_flwr(

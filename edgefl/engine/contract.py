@@ -36,15 +36,17 @@ payload, and that ``sums`` (:class:`edgefl.client.folding.Sums`) contains every 
 that dies before its sums arrive run again, without a second outcome. Sums are exact. Results therefore have the same bits with engines that
 do not fold: there, :func:`in_order` adds the updates.
 
+An engine on other computers may have an attribute ``nodes``, a sequence of :class:`edgefl.records.NodeRecord`: those that have taken part.
+
 ``pytest --pyargs edgefl.testing.contract --engine NAME`` checks rules 1 to 4, 7 and 8.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -89,6 +91,15 @@ class Capabilities:
         return cls(**engines.facts(name))
 
 
+def is_remote(name: str | None) -> bool:
+    """Whether the workers of engine ``name`` are on other computers; None and "auto" stand for engines of this one.
+
+    >>> is_remote("ray"), is_remote("auto")
+    (True, False)
+    """
+    return name in engines.names() and Capabilities.of(name).remote
+
+
 @dataclass(frozen=True)
 class Cluster:
     """Where the workers of a remote engine are. None of it decides the result of a run.
@@ -97,11 +108,13 @@ class Cluster:
         address: ``HOST:PORT``, "auto" for the cluster that this computer belongs to, or "local" for one that the engine starts here.
         auth: whether processes of the cluster prove by a token that they belong to it.
         mixed: whether nodes may train to other bits than this computer.
+        limits: device → bytes of memory that clients are held to if ``task.enforce`` is "hard": each node must be able to enforce them.
     """
 
     address: str = "auto"
     auth: bool = True
     mixed: bool = False
+    limits: Mapping[str, float] = field(default_factory=dict)
 
 
 class Engine(Protocol):
@@ -159,8 +172,7 @@ def in_order(engine: Engine, jobs: Iterable[Job], sums: Sums | None = None) -> I
 
 def prepare_workers(name: str | None, workers: int, enforce: str) -> None:
     """Start importing torch in the process that workers are forked from if engine ``name`` (None: the default) may need workers."""
-    remote = name in engines.names() and Capabilities.of(name).remote
-    if not remote and (workers != 1 or name not in (None, "inline") or enforce == "hard"):
+    if not is_remote(name) and (workers != 1 or name not in (None, "inline") or enforce == "hard"):
         from edgefl.engine.fork_server import fork_server
 
         fork_server().warm(workers)

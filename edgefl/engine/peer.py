@@ -1,10 +1,10 @@
-"""A worker as the server's process sees it, and what it was given."""
+"""Where jobs run as the server's process sees it, a worker process or a node, and what it was given."""
 
 import contextlib
 import socket
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
 from edgefl.client.folding import Sums
@@ -19,11 +19,11 @@ from edgefl.wire.message import read_header
 
 @dataclass(eq=False)
 class Fold:
-    """The sums of a map whose workers add up updates.
+    """The sums of a map whose peers add up updates.
 
     Attributes:
-        name: what the workers know the sums by.
-        error: what a worker raised.
+        name: what the peers know the sums by.
+        error: what a peer raised.
     """
 
     sums: Sums
@@ -33,36 +33,77 @@ class Fold:
 
 @dataclass(eq=False)
 class Batch:
-    """Jobs that one worker runs together; without jobs, the worker is asked for its part of the sums ``fold``.
+    """Jobs that one peer runs together; without jobs, the peer is asked for its part of the sums ``fold``.
 
     Attributes:
         numbers: those of the jobs in their map.
-        fold: the sums to which the worker adds the updates; None: the server needs every update.
+        fold: the sums to which the peer adds the updates; None: the server needs every update.
+        covers: the batches whose updates are in the sums that this one asks for.
         request: where it lies in shared memory; None: it was not given to a worker yet.
-        result: None until a worker answers.
+        result: None until a peer answers.
         wanted: true until its map ends.
     """
 
     numbers: list[int]
     jobs: list[Job]
     fold: Fold | None = None
+    covers: list["Batch"] = field(default_factory=list)
     request: Request | None = None
     result: list[Outcome] | EdgeflError | None = None
     wanted: bool = True
 
 
-class Worker:
+class Peer:
+    """Who runs batches, and may add up their updates.
+
+    ``batches`` were given to it and have no answer yet, the oldest first. ``folded`` were answered, but their updates are in sums that the
+    peer still has: they run again if it is lost.
+    """
+
+    def __init__(self) -> None:
+        self.batches: deque[Batch] = deque()
+        self.folded: list[Batch] = []
+
+    def of(self, fold: Fold | None) -> list[Batch]:
+        """Return the batches of ``fold`` whose updates it has not sent, in the order in which it was given them."""
+        return [] if fold is None else [batch for batch in (*self.folded, *self.batches) if batch.fold is fold]
+
+    def due(self, fold: Fold) -> Batch | None:
+        """Return what asks for the sums ``fold``, behind the last of their batches; None: it was asked, or has none."""
+        own = self.of(fold)
+        return Batch([], [], fold, own) if own and own[-1].jobs else None
+
+    def settle(self, batch: Batch) -> None:
+        """Note that ``batch`` was answered: if it asked for sums, their updates have arrived."""
+        self.batches.remove(batch)
+        if batch.fold is not None and batch.jobs and batch.wanted:
+            self.folded.append(batch)
+        if covers := set(batch.covers):
+            self.folded = [other for other in self.folded if other not in covers]
+
+    def lost(self) -> list[Batch]:
+        """Return the batches that must run again if this peer is lost."""
+        return [batch for batch in (*self.folded, *self.batches) if batch.jobs]
+
+    def abandon(self, fold: Fold | None) -> bool:
+        """Note that nobody wants the sums ``fold``; return whether the peer has, or may get, a part of them."""
+        own = self.of(fold)
+        for batch in own:
+            batch.wanted = False
+        self.folded = [batch for batch in self.folded if batch.wanted]
+        return bool(own)
+
+
+class Worker(Peer):
     """A worker process: ``pid`` is None until it runs, and ``batches`` begins with the batch that it runs.
 
-    ``folded`` are the batches that it has answered, but whose updates are in sums that it still has. Nothing is sent on ``lifeline``: the
-    worker exits when it is closed.
+    Nothing is sent on ``lifeline``: the worker exits when it is closed.
     """
 
     def __init__(self, number: int, files: Sequence[int]) -> None:
+        super().__init__()
         self.number = number
         self.pid: int | None = None
-        self.batches: deque[Batch] = deque()
-        self.folded: list[Batch] = []
         self.reader = Reader()
         self.assignment: Region | None = None
         ours, theirs = socket.socketpair()
@@ -70,18 +111,6 @@ class Worker:
         with ours, theirs, its_lifeline:
             self._started = fork_server().start([theirs.fileno(), its_lifeline.fileno(), *files])
             self.connection = Connection(ours.detach())
-
-    def of(self, fold: Fold | None) -> list[Batch]:
-        """Return the batches of ``fold`` whose updates it has not sent, in the order in which it was given them."""
-        return [] if fold is None else [batch for batch in (*self.folded, *self.batches) if batch.fold is fold]
-
-    def abandon(self, fold: Fold | None) -> None:
-        """Forget the sums ``fold``, here at once and in the process with its next request."""
-        if fold is not None and (own := self.of(fold)):
-            self.reader.forgets.append(fold.name)
-            for batch in own:
-                batch.wanted = False
-        self.folded = [batch for batch in self.folded if batch.wanted]
 
     def stop(self) -> None:
         """Stop the process, wait until it is gone, and close the connection."""

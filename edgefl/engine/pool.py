@@ -11,26 +11,23 @@ import math
 import os
 import selectors
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import count
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from edgefl.client.client import Clients
-from edgefl.client.folding import Sums
 from edgefl.client.isolation.isolate import check_platform
 from edgefl.client.isolation.limits import Guard, cgroup_folder, sweep
-from edgefl.client.job import Job, Task
+from edgefl.client.job import Task
 from edgefl.client.messages import error_of
 from edgefl.data.sources import Dataset
+from edgefl.engine.dispatch import Dispatch
 from edgefl.engine.fork_server import check_not_worker, fork_server
-from edgefl.engine.inline import InlineEngine, batches_of
+from edgefl.engine.inline import InlineEngine
 from edgefl.engine.mailbox import ServerMailbox
 from edgefl.engine.peer import Batch, Fold, Worker
 from edgefl.engine.shared_memory import share
 from edgefl.engine.workers import FRAME, Assignment, Environment
 from edgefl.errors import EdgeflError
-from edgefl.records import Outcome
 from edgefl.registry import engine
 from edgefl.timing.spans import Span, absorb
 from edgefl.util.machine import usable_threads
@@ -43,7 +40,7 @@ _LEAST, _MOST = 2, 8  # batches of a worker, the one that it runs included
 _AHEAD_S = 0.03  # a worker has batches for this time, within the limits above
 
 
-class PoolEngine:
+class PoolEngine(Dispatch[Worker]):
     """Runs jobs in several worker processes.
 
     Args:
@@ -64,13 +61,12 @@ class PoolEngine:
         if task.enforce == "hard":
             check_platform()
             together = 1  # each has a process of its own
-        self._task, self._guard, self._workers, self._together = task, guard, workers, together
+        super().__init__(together)
+        self._task, self._guard, self._workers = task, guard, workers
         self._data, self._data_fd = data, -1
         self._layout: Mapping[str, Any] | None = None
         self._live: dict[int, Worker] = {}  # by number, from 1
-        self._again: deque[Batch] = deque()  # submitted, or of workers that died
         self._deaths, self._closed = 0, True
-        self._folds = count()
         self._batch_s = float("inf")  # how long a batch takes now
 
     def __enter__(self) -> Self:
@@ -110,74 +106,31 @@ class PoolEngine:
         """Whether workers add up updates. Under "hard" they do not, because their memory would count as that of their clients."""
         return self._task.enforce != "hard"
 
-    def map(self, jobs: Iterable[Job]) -> Iterator[tuple[int, Outcome]]:
-        """Yield the number and the outcome of every job, batch by batch; raise EdgeflError if workers die one after the other."""
-        return self._run(jobs)
+    @property
+    def _peers(self) -> Sequence[Worker]:
+        return list(self._live.values())
 
-    def fold(self, jobs: Iterable[Job], sums: Sums) -> Iterator[tuple[int, Outcome]]:
-        """Yield as :meth:`map` does, but let the workers add the updates to ``sums``, which are complete at the end."""
-        return self._run(jobs, Fold(sums, f"sums {next(self._folds)}"))
+    @property
+    def _most(self) -> int:
+        return (self._depth + 1) * self._workers
 
-    def _run(self, jobs: Iterable[Job], fold: Fold | None = None) -> Iterator[tuple[int, Outcome]]:
-        batches = batches_of(jobs, self._together)
-        alive: deque[Batch] = deque()
-        more = True
-        try:
-            while more or alive or self._unsent(fold):
-                self.serve(0)
-                more = more and self._fill(alive, batches, fold)
-                if fold is not None and not more:
-                    self._collect(fold)
-                if alive and alive[0].result is not None:
-                    yield from self._outcomes(alive.popleft())
-                elif alive or self._unsent(fold):
-                    if more:
-                        time.sleep(self._nap_s)
-                    self.serve(None)
-        finally:
-            for batch in (*alive, *self._unsent(fold)):
-                batch.wanted = False
-            if not self._closed:
-                for worker in self._live.values():
-                    worker.abandon(fold)
-                self._mailbox.forget_payloads()
+    def _await(self, more: bool) -> None:
+        if more:
+            time.sleep(self._nap_s)
+        self.serve(None)
 
-    def _fill(self, alive: deque[Batch], batches: Iterator[list[tuple[int, Job]]], fold: Fold | None) -> bool:
-        """Give batches to the workers that have room; return whether there are more."""
-        while len(alive) < (self._depth + 1) * self._workers and (worker := self._free()) is not None:
-            if (numbered := next(batches, None)) is None:
-                return False
-            alive.append(Batch([number for number, _ in numbered], [job for _, job in numbered], fold))
-            self._give(worker, alive[-1])
-        return True
+    def drop(self, fold: Fold | None) -> None:
+        """Forget the sums of a map that has ended or was dropped."""
+        for batch in self.unsent(fold):
+            batch.wanted = False
+        for worker in self._live.values():
+            if worker.abandon(fold) and fold is not None:
+                worker.reader.forgets.append(fold.name)  # the process learns it with its next request
 
-    def _outcomes(self, batch: Batch) -> Iterator[tuple[int, Outcome]]:
-        """Yield what became of a batch, and serve the workers meanwhile."""
-        if isinstance(batch.result, EdgeflError):
-            raise batch.result
-        for number, outcome in zip(batch.numbers, batch.result or (), strict=True):
-            yield number, outcome
-            if number != batch.numbers[-1]:
-                self.serve(0)
-
-    def _unsent(self, fold: Fold | None) -> list[Batch]:
-        """Return the batches whose updates have not arrived in the sums ``fold``."""
-        given = (batch for worker in self._live.values() for batch in worker.of(fold))
-        return [*given, *(batch for batch in self._again if fold is not None and batch.fold is fold)]
-
-    def _collect(self, fold: Fold) -> None:
-        """Ask every worker for its sums, behind the last of its batches."""
-        if fold.error is not None:
-            raise fold.error
-        for worker in list(self._live.values()):
-            if (own := worker.of(fold)) and own[-1].jobs:
-                self._give(worker, Batch([], [], fold))
-
-    def submit(self, jobs: Sequence[Job]) -> Batch:
-        """Return a batch of ``jobs``, which run when :meth:`serve` finds a worker with room for them."""
-        batch = Batch(list(range(len(jobs))), list(jobs))
-        self._again.append(batch)
-        return batch
+    def _end(self, fold: Fold | None) -> None:
+        if not self._closed:
+            self.drop(fold)
+            self._mailbox.forget_payloads()
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when :meth:`serve` has something to read."""
@@ -217,9 +170,7 @@ class PoolEngine:
                 self._read(worker, worker.connection.recv_bytes())
             except (EOFError, OSError):
                 self._lost(worker)
-        while self._again and (free := self._free()) is not None:
-            if (batch := self._again.popleft()).wanted:
-                self._give(free, batch)
+        self._give_again()
 
     def _read(self, worker: Worker, message: bytes) -> None:
         """Read a worker's process number, or its answer to the oldest of its batches: outcomes, or what it raised."""
@@ -236,22 +187,16 @@ class PoolEngine:
         else:
             batch.result = self._mailbox.read_answer(batch.request, fields, worker.connection.recv_bytes)
             absorb((Span(*span) for span in fields["spans"]), worker.number)
-            if batch.fold is not None:
-                self._fold(worker, batch, batch.fold, fields["sums"])
+            if batch.fold is not None and not batch.jobs:
+                limbs = [
+                    worker.connection.recv_bytes() for row in fields["sums"] for _ in row[-1]
+                ]  # all first: the worker may die
+                batch.fold.sums.merge(fields["sums"], limbs)
             if batch.jobs:
                 self._batch_s = fields["seconds"] if math.isinf(self._batch_s) else 0.9 * self._batch_s + 0.1 * fields["seconds"]
-        worker.batches.popleft()
+        worker.settle(batch)
         self._mailbox.release(batch.request)
         self._deaths = 0
-
-    def _fold(self, worker: Worker, batch: Batch, fold: Fold, rows: Sequence[Any]) -> None:
-        """Note that a worker has added up a batch, or receive its sums."""
-        if batch.jobs:
-            worker.folded += [batch] if batch.wanted else []
-            return
-        limbs = [worker.connection.recv_bytes() for row in rows for _ in row[-1]]  # all, before any is added: the worker may die
-        fold.sums.merge(rows, limbs)
-        worker.folded = [other for other in worker.folded if other.fold is not fold]
 
     def _start(self, number: int) -> None:
         worker = Worker(number, [self._mailbox.arena.fd, *([] if self._data_fd < 0 else [self._data_fd])])
@@ -274,7 +219,7 @@ class PoolEngine:
             self._mailbox.arena.free(worker.assignment)
         for request in (batch.request for batch in worker.batches if batch.request is not None):
             self._mailbox.release(request)
-        self._again.extend(batch for batch in (*worker.folded, *worker.batches) if batch.jobs)
+        self._again.extend(worker.lost())
         self._sweep()
         self._deaths += 1
         if self._deaths > _TRIES * self._workers:

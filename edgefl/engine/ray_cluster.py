@@ -9,8 +9,6 @@ import logging
 import os
 import secrets
 import signal
-import socket
-import tempfile
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
@@ -18,10 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgefl.engine.contract import Cluster
+from edgefl.engine.ray_address import absent, check_listens, check_token, first_line
 from edgefl.errors import ConfigError
 from edgefl.util.machine import usable_threads
+from edgefl.util.scratch import scratch_folder
 
-_REACH_S = 5.0
 _QUIET: Mapping[str, str] = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",
@@ -51,7 +50,7 @@ def connected(cluster: Cluster, workers: int) -> Iterator[Any]:
     """Yield Ray's module, connected to ``cluster``; ``workers`` are the slots of one that is started here (0: one for each core).
 
     Raises:
-        ConfigError: Ray is not installed, there is no cluster at the address, or it refuses this process.
+        ConfigError: Ray is not installed, the address cannot be reached, no cluster is there, or it refuses this process's token.
     """
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("engine: ray needs Ray, which is not installed; run pip install 'edgefl-sim[ray]'")
@@ -61,10 +60,10 @@ def connected(cluster: Cluster, workers: int) -> Iterator[Any]:
         stack.enter_context(_signals())
         options: dict[str, Any] = {"address": cluster.address}
         if local:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="edgefl-ray-", ignore_cleanup_errors=True))
-            options |= {"num_cpus": workers or usable_threads(), "include_dashboard": False, "_temp_dir": folder}
+            folder = stack.enter_context(scratch_folder())
+            options |= {"num_cpus": workers or usable_threads(), "include_dashboard": False, "_temp_dir": str(folder)}
         elif cluster.address != "auto":
-            _check_address(cluster.address)
+            check_listens(cluster)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import ray
@@ -73,13 +72,18 @@ def connected(cluster: Cluster, workers: int) -> Iterator[Any]:
             core.Config.initialize("")  # a process that has imported Ray before has other settings in its memory
             core.AuthenticationTokenLoader.instance().reset_cache()
             stack.enter_context(_silent())
+            if not local:
+                check_token(cluster, core)
             stack.callback(ray.shutdown)
             try:
                 ray.init(**options, log_to_driver=False, logging_level=logging.CRITICAL)
-            except ray.exceptions.AuthenticationError as error:
-                raise ConfigError(_refused(cluster, str(error))) from None
-            except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
-                raise ConfigError(_absent(cluster, str(error))) from None
+            except OSError as error:
+                if not local or isinstance(error, ConnectionError | TimeoutError):
+                    raise ConfigError(absent(cluster, str(error))) from None
+                where = f"Ray cannot run in {folder} ({first_line(str(error))})"
+                raise ConfigError(f"ray_address: {where}; set TMPDIR to a folder with a shorter name and enough room") from None
+            except (ValueError, RuntimeError) as error:
+                raise ConfigError(absent(cluster, str(error))) from None
         yield ray
 
 
@@ -144,29 +148,3 @@ def _silent() -> Iterator[None]:
         yield
     finally:
         worker._worker_logs_enabled = before
-
-
-def _check_address(address: str) -> None:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or "//" in address:
-        raise ConfigError(f"ray_address: got {address!r}, expected auto, local or HOST:PORT of the cluster's head")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), _REACH_S).close()
-    except (OSError, OverflowError) as error:
-        raise ConfigError(_absent(Cluster(address), str(error))) from None
-
-
-def _absent(cluster: Cluster, why: str) -> str:
-    remedy = (
-        "start one with 'ray start --head' here, give --ray-address HOST:PORT, or --ray-address local to start one for this run"
-    )
-    return f"ray_address: found no Ray cluster at {cluster.address} ({_first_line(why)}); {remedy}"
-
-
-def _refused(cluster: Cluster, why: str) -> str:
-    remedy = "copy the token of the head node to ~/.ray/auth_token here, or give --no-ray-auth if the cluster was started without tokens"
-    return f"ray_auth: the Ray cluster at {cluster.address} needs a token ({_first_line(why)}); {remedy}"
-
-
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0].partition(". ")[0][:200]

@@ -2,7 +2,8 @@
 
 from edgefl.fleet.profile import DeviceProfile
 from edgefl.fleet.time_model import train_s
-from edgefl.records import Cost, Timing
+from edgefl.records import Cost, Stage, Timing
+from edgefl.records.work import Work
 
 
 def durations(
@@ -20,6 +21,25 @@ def durations(
     download_s = link.rtt_s + download_bytes / (link.download_bytes_per_s * link_share)
     upload_s = link.rtt_s + upload_bytes / (link.upload_bytes_per_s * link_share)
     return download_s, throttled_s(device, work_s), upload_s
+
+
+def stage_s(device: DeviceProfile, stage: Stage, link_share: float = 1.0) -> float:
+    """Return the seconds of a stage of secure aggregation on the device's link: a round trip, and its bytes both ways."""
+    link = device.link
+    down_s = stage.download_bytes / (link.download_bytes_per_s * link_share)
+    return link.rtt_s + down_s + stage.upload_bytes / (link.upload_bytes_per_s * link_share)
+
+
+def mask_s(device: DeviceProfile, cost: Cost) -> float:
+    """Return the seconds in which a device computes its masks and adds them to its update, at its full rate.
+
+    They are charged as element-wise work: the stream of each mask is written and read, and the update is read and written, at 4 bytes a
+    value each. A device whose profile has only one rate of MACs is not charged.
+    """
+    costs = device.compute.training_step
+    if cost.secure is None or costs is None:
+        return 0.0
+    return Work(elementwise_bytes=16 * cost.secure.mask_values).seconds(costs.seconds)
 
 
 def energies(
@@ -40,9 +60,20 @@ def round_timing(device: DeviceProfile, cost: Cost, samples: int, passes: int, e
     ``speed`` is the share of its computing rate that the device has; :func:`edgefl.fleet.time_model.train_s` describes the other arguments.
     """
     macs = cost.macs_of(samples, passes, evaluated)
-    work_s = train_s(device.compute, cost, samples, passes, evaluated) / speed
-    parts = durations(device, cost.download_bytes, work_s, cost.upload_bytes)
-    return Timing(*parts, *energies(device, macs, cost.download_bytes, cost.upload_bytes, sum(parts)))
+    work_s = train_s(device.compute, cost, samples, passes, evaluated) / speed + mask_s(device, cost) / speed
+    down_bytes, up_bytes = cost.model_bytes
+    parts = durations(device, down_bytes, work_s, up_bytes)
+    agree_s, unmask_s = stages_s(device, cost)
+    spent = energies(device, macs, cost.download_bytes, cost.upload_bytes, sum(parts) + agree_s + unmask_s)
+    return Timing(*parts, *spent, agree_s, unmask_s)
+
+
+def stages_s(device: DeviceProfile, cost: Cost, link_share: float = 1.0) -> tuple[float, float]:
+    """Return the seconds of secure aggregation before the model is sent, and after its update has arrived, without waiting for others."""
+    if cost.secure is None:
+        return 0.0, 0.0
+    agreement = sum(stage_s(device, stage, link_share) for stage in cost.secure.agreement)
+    return agreement, stage_s(device, cost.secure.unmasking, link_share)
 
 
 def within(timing: Timing, error: float) -> tuple[float, float]:
@@ -51,7 +82,7 @@ def within(timing: Timing, error: float) -> tuple[float, float]:
     >>> within(Timing(1.0, 10.0, 2.0, 0.0, 0.0), 1.25)
     (11.0, 15.5)
     """
-    sent_s = timing.download_s + timing.upload_s
+    sent_s = timing.download_s + timing.upload_s + timing.agree_s + timing.unmask_s
     return sent_s + timing.train_s / error, sent_s + timing.train_s * error
 
 

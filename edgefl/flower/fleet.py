@@ -86,6 +86,7 @@ class FlowerFleet:
         self._link, self._run, self._waits, self._say = link, run, waits, say
         self.clock_s, self._sleep = clock, sleep
         self._roster = Roster(folder / "devices.json", classes, secrets.token_hex(8))
+        self._before = len(self._roster.devices)
         self._nodes: dict[int, int] = {}
         """Client → node."""
         self._asked: dict[str, int] = {}
@@ -100,8 +101,11 @@ class FlowerFleet:
         self._joined = False
 
     def free(self) -> Mapping[int, Device]:
-        """Return the connected devices that do not train, by client; wait until there is one, and at first, for a while, for all."""
-        wanted, began_s = 1 if self._joined else self._run.config.clients, self.clock_s()
+        """Return the connected devices that do not train, by client; wait until there is one, and at first, for a while, for all.
+
+        In a resumed run, all are those that took part before.
+        """
+        wanted, began_s = 1 if self._joined else self._before or self._run.config.clients, self.clock_s()
         while True:
             found = self._present()
             if len(found) >= wanted or (found and self.clock_s() - began_s >= self._waits.join_s):

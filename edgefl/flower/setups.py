@@ -40,6 +40,13 @@ def check_run(run: Run) -> None:
     """Raise :class:`ConfigError` if real devices cannot train ``run``, whatever they are."""
     if run.config.mode != "sync":
         raise ConfigError(f"mode: got {run.config.mode!r}, expected 'sync': rounds with real devices wait for their answers")
+    if run.config.adversary is not None:
+        raise ConfigError(f"adversary: {run.config.adversary} is simulated, and real devices train here; leave it out")
+    if run.config.secure is not None:
+        raise ConfigError(
+            f"secure_aggregation: got {run.config.secure_aggregation!r}, expected 'off': the app of devices has no messages for masks; "
+            "simulate it, or leave it out"
+        )
     if of_clients(run):
         what = f"method {run.config.method}" if run.method.personalised else "permute_labels"
         raise ConfigError(

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, get_args
 
 from edgefl.errors import ConfigError, nearest
-from edgefl.registry import codecs, objectives, server_optimizers
+from edgefl.registry import adversaries, codecs, defences, objectives, server_optimizers
 
 Need = Literal[
     "received_weights", "fixed_coordinates", "common_model", "rounds", "plain_sgd", "server_step", "uploads", "changing_tiers",
-    "stale_updates", "own_loss",
+    "stale_updates", "own_loss", "shared_coordinates", "tier_sums", "tier_means", "sample_losses", "labels", "images", "common_labels",
+    "weighed_samples",
 ]  # fmt: skip
 """A capability that a choice may need of a method or of the rest of a run.
 
@@ -21,12 +22,24 @@ weights in every round. ``common_model``: all clients train towards one model. `
 ``plain_sgd``: clients take plain SGD steps. ``server_step``: the server moves its weights to their aggregate, so that a server optimizer
 may scale this step. ``uploads``: clients send tensors. ``changing_tiers``: a client may have another tier in every round.
 ``stale_updates``: an update still fits the server's state after the server has stepped. ``own_loss``: clients may minimise any loss.
+``shared_coordinates``: clients that send the same tensor, or the same entries of a tensor of the state, mean the same weights by it.
+``tier_sums``: sums of the updates of each tier are all that the server needs (:attr:`edgefl.methods.base.Method.folds`).
+``tier_means``: clients of a tier are sent the same, and the mean of what they send is an update of that tier. ``sample_losses``: a client
+uses its samples only through a loss that is a mean over them.
+Of the data set: ``labels``: samples have labels, not targets; ``images``: a sample is one image; ``common_labels``: a label means the same
+to all clients. ``weighed_samples``: a client that has more samples weighs more.
 """
 
-REGISTRIES = {"objective": objectives, "server_optimizer": server_optimizers, "codec": codecs}
+REGISTRIES = {
+    "objective": objectives, "server_optimizer": server_optimizers, "codec": codecs, "defence": defences, "adversary": adversaries,
+}  # fmt: skip
+CLIPPED: tuple[Need, ...] = ("received_weights", "uploads")
+"""What clipping needs: a change is what a client sent minus what it received."""
 FIXED: dict[str, dict[str, tuple[Need, ...]]] = {
     "tier_assignment": {"auto": (), "uniform": (), "dynamic": ("changing_tiers",)},
     "mode": {"sync": (), "async": ("stale_updates",)},
+    "secure_aggregation": {"off": (), "secagg": ("tier_sums",), "secagg+": ("tier_sums",)},
+    "privacy": {"none": (), "central": ("tier_means", *CLIPPED), "local": ("uploads",), "example": ("sample_losses",)},
 }
 """Axis → choice → needs, of the axes without a registry."""
 AXES = (*REGISTRIES, *FIXED)

@@ -51,6 +51,7 @@ class Method:
         per_client: whether clients of one tier receive different sub-models.
         personalised: whether every client ends up with its own model, which is then evaluated.
         weighs_samples: whether :meth:`aggregate` weights clients by their samples; otherwise all have the same weight.
+        every_update: why its server needs every update, if it aggregates by a rule of its own.
         truncates: whether layers are truncated decompositions of dense ones, so that a plan may choose a rank for each.
     """
 
@@ -65,6 +66,7 @@ class Method:
     per_client: ClassVar[bool] = False
     personalised: ClassVar[bool] = False
     weighs_samples: ClassVar[bool] = True
+    every_update: ClassVar[str] = "its server aggregates by a rule of its own, which reads every update"
     truncates: ClassVar[bool] = False
 
     @property
@@ -193,6 +195,14 @@ class Method:
         inherits = kind.aggregate is Method.aggregate and kind.checked is Method.checked
         same_names = kind.places is Method.places or kind.label_rows is Method.label_rows
         return inherits and same_names and not self.per_client
+
+    @property
+    def gaps(self) -> Mapping[Need, str]:
+        """What it :attr:`lacks`, and ``tier_sums`` unless it :attr:`folds`, each with the reason."""
+        if self.folds:
+            return self.lacks
+        whose = "clients of one tier receive sub-models of their own, whose tensors do not add up"
+        return {**self.lacks, "tier_sums": whose if self.per_client else self.every_update}
 
     def tier_sum(self, architecture: Architecture, tier: Tier) -> TierSum:
         """Return the sum of no updates of ``tier``."""

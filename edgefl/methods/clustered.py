@@ -80,9 +80,11 @@ class ClusteredFL(FedAvg):
     per_client = True
     personalised = True
     lacks: ClassVar[Mapping[Need, str]] = {
+        "tier_means": "clients of a tier are sent the models of their clusters, and clusters are found by comparing clients",
         "stale_updates": "clusters are split by comparing updates of one round",
         "server_step": "a split replaces the model that a server optimizer gathered its momentum or moments for by two others",
         "common_model": "clusters have a model each, and a split changes whose it is",
+        "shared_coordinates": "updates of one cluster are expected to differ from those of another: they split the clusters",
     }
 
     def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:

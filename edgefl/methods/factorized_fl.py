@@ -111,8 +111,10 @@ class FactorizedFL(FedAvg):
     per_client = True
     personalised = True
     lacks: ClassVar[Mapping[Need, str]] = {
+        "tier_means": "every client is sent an average of its own, over the clients that resemble it",
         "stale_updates": "clients are matched by comparing the factors of one round",
         "server_step": "every client receives an average of its own: there is no one server step to scale, or to gather momentum from",
+        "shared_coordinates": "every client starts from an average of its own: its change is not that of a model that others share",
         "common_model": "every client has an average of its own: there is no common stationary point, and no mean gradient to turn to",
     }
 

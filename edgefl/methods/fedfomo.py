@@ -73,9 +73,12 @@ class FedFOMO(FedAvg):
     per_client = True
     personalised = True
     lacks: ClassVar[Mapping[Need, str]] = {
+        "tier_means": "every client is sent the models of single other clients",
+        "sample_losses": "clients judge the models of others on their own samples, and send their judgement",
         "stale_updates": "every client is sent the models of others in the same round",
         "server_step": "the server sends clients' models as they are and averages none: no step to scale or to gather momentum from",
         "own_loss": "its clients judge the models of others by cross-entropy",
+        "shared_coordinates": "every client is sent models of others and sends its own: the server compares no changes of one model",
         "common_model": "every client has a model of its own: there is no common stationary point, and no mean gradient to turn to",
     }
 

@@ -40,6 +40,7 @@ class FlexLoRA(Adapted):
 
     config: AdapterConfig
     title = "FlexLoRA"
+    every_update = "the server multiplies each client's adapter: the product of sums is not the sum of products"
     paper = "Bai et al., NeurIPS 2024, arXiv 2402.11505"
     tier_meaning = "rank of the adapters: the share p of the option rank; the frozen base is the same in all tiers"
     lacks: ClassVar[Mapping[Need, str]] = {

@@ -53,6 +53,7 @@ class FLoRA(Adapted):
 
     config: FLoRAConfig
     title = "FLoRA"
+    every_update = "the server stacks the adapters of all clients"
     paper = "Wang et al., NeurIPS 2024, arXiv 2409.05976"
     tier_meaning = "rank of the adapters: the share p of the option rank; the frozen base is the same in all tiers"
     travels = "the stack of all adapters so far and the classifier come down; a client's adapters and classifier go up"

@@ -56,6 +56,7 @@ class HetLoRA(Adapted):
 
     config: HetLoRAConfig
     title = "HetLoRA"
+    every_update = "the server weighs each client by the norm of its adapter"
     paper = "Cho et al., EMNLP 2024, arXiv 2401.06432"
     tier_meaning = (
         "rank of the adapters: the share p of the option rank, less what was pruned; the frozen base is the same in all tiers"

@@ -34,6 +34,7 @@ class OrthDrop(PriSM):
     config: KernelConfig  # type: ignore[assignment]  # without PriSM's options of a draw
 
     title = "OrthDrop"
+    every_update = "the server multiplies each client's kernels: the product of sums is not the sum of products"
     paper = "Niu et al., TMLR 2023, section 4 (Baselines)"
     tier_meaning = "keep ratio c: the share of principal kernels that a client trains; 1 is dense"
     travels = "both factors of the first kernels and the dense rest, both ways"

@@ -48,7 +48,10 @@ class PerFedAvg(FedAvg):
     title = "Per-FedAvg (first order)"
     paper = "Fallah et al., Personalized Federated Learning with Theoretical Guarantees, NeurIPS 2020, Algorithm 1"
     personalised = True
-    lacks: ClassVar[Mapping[Need, str]] = {"own_loss": "its clients adapt their models by cross-entropy"}
+    lacks: ClassVar[Mapping[Need, str]] = {
+        "own_loss": "its clients adapt their models by cross-entropy",
+        "sample_losses": "its loss adapts the weights to one half of a batch and is taken on the other",
+    }
 
     def local_loss(self, module: nn.Module, batch: Batch) -> Tensor:
         """Return f(w − α∇f(w, D), D'). With ∇f(w, D) as a constant, its gradient by w is the first-order one."""

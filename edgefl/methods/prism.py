@@ -95,7 +95,9 @@ class PriSM(Method):
     default_tiers = (1.0, 0.4, 0.2)
     per_client = True
     lacks: ClassVar[Mapping[Need, str]] = {
+        "tier_means": "clients of a tier train other kernels each, drawn at random",
         "stale_updates": "every step decomposes the weights again, so an update of older kernels does not match",
+        "shared_coordinates": "every client draws kernels of its own: the same tensors of two clients are other kernels",
         "fixed_coordinates": "a client draws other kernels of a new decomposition every round: remembered gradients and "
         "control variates would be of other coordinates",
     }

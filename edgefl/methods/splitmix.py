@@ -66,6 +66,7 @@ class SplitMix(Method):
     travels = "as many base networks as the tier holds, drawn for each client and round, both ways"
     per_client = True
     lacks: ClassVar[Mapping[Need, str]] = {
+        "tier_means": "clients of a tier train other base networks each, drawn at random",
         "fixed_coordinates": "a client trains other base networks every round: remembered gradients and control variates would be of other "
         "weights",
     }

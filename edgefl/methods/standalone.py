@@ -27,6 +27,7 @@ class StandAlone(Method):
     """
 
     title = "Stand-alone"
+    every_update = "clients send no tensors"
     paper = "no federation; the baseline of personalised federated learning, as in FedPara, Figure 5"
     tier_meaning = "width of the client's own network"
     travels = "nothing"
@@ -37,6 +38,7 @@ class StandAlone(Method):
         "received_weights": _NO_WEIGHTS + "no weights arrive that a client could be pulled to",
         "common_model": _NO_WEIGHTS + "there is no common direction to correct a client's gradient towards",
         "server_step": _NO_WEIGHTS + "the server has no step to take",
+        "shared_coordinates": _NO_WEIGHTS + "there are no updates to compare",
         "uploads": _NO_WEIGHTS + "there is nothing to compress",
         "changing_tiers": "a client's network has the width of its tier and lives on the client alone: with another tier it would be lost",
     }

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import cache, cached_property, partial
 from itertools import pairwise
 
+import torch
 from torch import nn
 
 from edgefl.client.client import loss_of
@@ -13,6 +14,7 @@ from edgefl.client.loop import optimizer_of
 from edgefl.client.objective import Objective, objective_named
 from edgefl.client.objectives.none import PLAIN
 from edgefl.client.parts import shared_parameters, trained_shapes
+from edgefl.client.per_sample import StepNoise, noising
 from edgefl.client.recompute.choice import segments_of
 from edgefl.client.recompute.tape import recomputing
 from edgefl.client.training import Training
@@ -37,9 +39,12 @@ def training_of(config: RunConfig) -> Training:
     """Return how clients train under ``config``."""
     keys = ("batch_size", "lr", "momentum", "weight_decay", "optimizer", "micro_batch", "augment")
     cosine, step = (config.rounds if config.lr_schedule == falls else None for falls in ("cosine", "step"))
-    return Training(
+    training = Training(
         config.local_epochs or 1, cosine_rounds=cosine, step_rounds=step, **{key: getattr(config, key) for key in keys}
     )
+    if config.privacy != "example":
+        return training
+    return replace(training, sample_clip=config.privacy_clip, noise_multiplier=config.noise_multiplier or 0.0)
 
 
 def tier_cost(
@@ -175,12 +180,17 @@ def _subject(
         return network
 
     plain = build if deployed is None and objective.adds else deployed
-    loss = loss_of(method, objective, criterion)
+
+    def optimizer(module: nn.Module) -> torch.optim.Optimizer:
+        found = optimizer_of(method, module, training)
+        return found if training.sample_clip is None else noising(found, StepNoise(1.0), module, training.batch_size)
+
+    loss = loss_of(method, objective, criterion, training.sample_clip)
     return Subject(
         build=trained,
         batch=batch,
         loss=recomputing(loss, training.recompute) if training.recompute else loss,
-        optimizer=lambda module: optimizer_of(method, module, training),
+        optimizer=optimizer,
         deployed=None if plain is None else partial(unfilled, plain),
     )
 

@@ -3,13 +3,15 @@
 Units are in the names: ``_bytes``, ``_macs``, ``_s`` (simulated seconds; only ``host_s`` is this computer's time), ``_j`` (joules).
 """
 
-from edgefl.records.cost import Cost, Deployed, LayerCost, Timing
+from edgefl.records.cost import Cost, Deployed, LayerCost, Secure, Stage, Timing
 from edgefl.records.metric import ACCURACY, Metric
 from edgefl.records.model import Batch, Index, Place, Submodel, Tier, Update
-from edgefl.records.round import ClientRecord, RoundRecord, Totals
-from edgefl.records.session import BudgetName, Ending, Expected, Foreseen, Outcome, Shortfall, Status
+from edgefl.records.node import NodeRecord
+from edgefl.records.round import ClientRecord, RoundRecord, Screened, Totals
+from edgefl.records.session import BudgetName, Ending, Expected, Foreseen, Grouped, Outcome, Shortfall, Status
 
 __all__ = [
-    "ACCURACY", "Batch", "BudgetName", "ClientRecord", "Cost", "Deployed", "Ending", "Expected", "Foreseen", "Index", "LayerCost", "Metric",
-    "Outcome", "Place", "RoundRecord", "Shortfall", "Status", "Submodel", "Tier", "Timing", "Totals", "Update",
+    "ACCURACY", "Batch", "BudgetName", "ClientRecord", "Cost", "Deployed", "Ending", "Expected", "Foreseen", "Grouped", "Index",
+    "LayerCost", "Metric", "NodeRecord", "Outcome", "Place", "RoundRecord", "Screened", "Secure", "Shortfall", "Stage", "Status",
+    "Submodel", "Tier", "Timing", "Totals", "Update",
 ]  # fmt: skip

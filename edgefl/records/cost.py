@@ -1,6 +1,7 @@
 """The cost of one tier, counted in integers, and what it takes in simulated time and energy."""
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from edgefl.records.work import NO_STEP_WORK, NO_WORK, ONCE, StepWork, Work
 
@@ -26,6 +27,34 @@ class LayerCost:
     work: StepWork = NO_STEP_WORK
 
 
+class Stage(NamedTuple):
+    """The bytes of one stage of secure aggregation for one client. A stage is a round trip of its own."""
+
+    name: str
+    upload_bytes: int
+    download_bytes: int
+
+
+@dataclass(frozen=True)
+class Secure:
+    """What secure aggregation adds to a session, at most.
+
+    Attributes:
+        agreement: the stages before the model is sent: public keys, and shares of secrets.
+        unmasking: the stage after the vectors of a group have arrived.
+        mask_values: values of all masks that a client computes.
+    """
+
+    agreement: tuple[Stage, ...]
+    unmasking: Stage
+    mask_values: int
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """All stages."""
+        return *self.agreement, self.unmasking
+
+
 @dataclass(frozen=True)
 class Deployed:
     """The network that a device runs, as far as it may differ from the one that is trained: ``macs`` are per sample."""
@@ -49,6 +78,8 @@ class Cost:
     sample's forward and backward pass over them.
 
     ``work`` has all of it by kind, as a clock needs it; ``inference_work`` is that of an inference of ``batch_size`` samples.
+
+    ``secure`` has the messages of secure aggregation, which ``download_bytes`` and ``upload_bytes`` include; None: updates are sent plain.
 
     Everything is about the network that is trained but for ``*_inference``, which is about the one that a device runs: ``deployed``,
     None where it is the same. Factors are composed then, and what only training holds, such as an objective's tensors, is gone.
@@ -86,6 +117,18 @@ class Cost:
     deployed: Deployed | None = None
     work: StepWork = NO_STEP_WORK
     inference_work: Work = NO_WORK
+    secure: Secure | None = None
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages of secure aggregation, if there are any."""
+        return () if self.secure is None else self.secure.stages
+
+    @property
+    def model_bytes(self) -> tuple[int, int]:
+        """Bytes down and up of the model and of its update, masked or not, without other messages of secure aggregation."""
+        down, up = (sum(getattr(stage, name) for stage in self.stages) for name in ("download_bytes", "upload_bytes"))
+        return self.download_bytes - down, self.upload_bytes - up
 
     @property
     def macs_backward(self) -> int:
@@ -151,7 +194,11 @@ class Cost:
 
 @dataclass(frozen=True)
 class Timing:
-    """Simulated seconds and joules of one session; ``network_j`` is spent on the path to the server, the others on the device."""
+    """Simulated seconds and joules of one session; ``network_j`` is spent on the path to the server, the others on the device.
+
+    With secure aggregation a session begins with ``agree_s``, in which a group agrees on masks, and ends with ``unmask_s``: the client
+    waits for the vectors of others, and sends its shares.
+    """
 
     download_s: float
     train_s: float
@@ -159,11 +206,13 @@ class Timing:
     compute_j: float
     radio_j: float
     network_j: float = 0.0
+    agree_s: float = 0.0
+    unmask_s: float = 0.0
 
     @property
     def total_s(self) -> float:
-        """Duration of download, training and upload, one after the other."""
-        return self.download_s + self.train_s + self.upload_s
+        """Duration of agreement, download, training, upload and unmasking, one after the other."""
+        return self.agree_s + self.download_s + self.train_s + self.upload_s + self.unmask_s
 
     @property
     def total_j(self) -> float:

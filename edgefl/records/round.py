@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from edgefl.records.metric import ACCURACY, Metric
 from edgefl.records.model import Tier
-from edgefl.records.session import Expected, Outcome, Status
+from edgefl.records.session import Expected, Grouped, Outcome, Status
 
 # The first keys of a client's entry, in the order of the file.
 _BEFORE_TIMES = (
@@ -18,6 +18,27 @@ _BEFORE_TIMES = (
 
 
 @dataclass(frozen=True)
+class Screened:
+    """What the server found when it screened one client's update.
+
+    Attributes:
+        change_norm: norm of the client's change before clipping; None: not measured.
+        clipped: whether the change was scaled down.
+        dropped: whether the update was left out of the aggregate.
+        counted_samples: the samples that the update counted for, if its client claimed more; None: as many as it claimed.
+        norm_ratio: ``change_norm`` over the median of the tier's; None: not measured.
+        cosine: cosine of the client's change and the coordinate-wise median of its tier's; None: not measured, or one of them is zero.
+    """
+
+    change_norm: float | None = None
+    clipped: bool = False
+    dropped: bool = False
+    counted_samples: int | None = None
+    norm_ratio: float | None = None
+    cosine: float | None = None
+
+
+@dataclass(frozen=True)
 class ClientRecord:
     """One client's entry in a round's record.
 
@@ -25,11 +46,15 @@ class ClientRecord:
         expected: its session; if its job failed, shortened to the part that took place.
         outcome: what became of its job, without payload and stored tensors; None if the server did not wait for it.
         staleness: how many steps the server has taken since it sent the model; None in synchronous rounds.
+        unmasked: whether its update could be used: not if it was masked, and too few clients of its group were left to unmask the sum.
+        screened: what the server found in its update; None: updates are not screened, or there is none.
     """
 
     expected: Expected
     outcome: Outcome | None = None
     staleness: int | None = None
+    unmasked: bool = True
+    screened: Screened | None = None
 
     @property
     def client(self) -> int:
@@ -39,12 +64,14 @@ class ClientRecord:
     @property
     def status(self) -> Status:
         """How its session ended."""
+        if self.outcome is not None and self.outcome.status == "trained" and not self.unmasked:
+            return "masked"
         if self.outcome is not None and self.outcome.status != "lost":  # a lost job runs elsewhere
             return self.outcome.status
         return "late" if self.expected.status == "expected" else self.expected.status
 
     def to_json(self) -> dict[str, Any]:
-        """Return the entry's JSON form, a flat table apart from ``refusal``."""
+        """Return the entry's JSON form, a flat table apart from ``refusal`` and, if there is one, ``screened``."""
         expected, timing = self.expected, self.expected.timing
         found = {**vars(self.outcome or Outcome(self.client, "lost")), **vars(expected)}
         times = ("download_s", "train_s", "upload_s", "total_s", "total_j", "end_to_end_j")
@@ -55,8 +82,17 @@ class ClientRecord:
             "staleness": self.staleness,
             "start_s": expected.start_s,
             **{key.replace("total_j", "energy_j"): getattr(timing, key, None) for key in times},
+            **({} if expected.grouped is None else self._grouped(expected.grouped)),
             "refusal": [asdict(s) for s in expected.refusal],
+            **({} if self.screened is None else {"screened": asdict(self.screened)}),
         }
+
+    def _grouped(self, grouped: Grouped) -> dict[str, Any]:
+        """Return what secure aggregation adds to the entry."""
+        timing = self.expected.timing
+        stages = {s.name: {"upload_bytes": s.upload_bytes, "download_bytes": s.download_bytes} for s in grouped.stages}
+        seconds = {key: getattr(timing, key, None) for key in ("agree_s", "unmask_s")}
+        return {"secure": {"group": grouped.group, "agreed": grouped.agreed, "stages": stages, **seconds}}
 
 
 @dataclass(frozen=True)
@@ -98,6 +134,7 @@ class RoundRecord:
         waited_s: how long the server waited for eligible clients.
         deadline_s: the longest that the round may last; None: no limit.
         metric: what ``accuracy`` has.
+        adversaries: the round's clients that attack, in their order; None if the run simulates no attack.
     """
 
     round: int
@@ -110,6 +147,7 @@ class RoundRecord:
     waited_s: float = 0.0
     deadline_s: float | None = None
     metric: Metric = ACCURACY
+    adversaries: tuple[int, ...] | None = None
 
     @property
     def accuracy_after_training(self) -> float | None:
@@ -153,5 +191,6 @@ class RoundRecord:
             "groups": self.groups(),
             "host_s": self.host_s,
             **({"observed": dict(self.observed)} if self.observed else {}),
+            **({} if self.adversaries is None else {"adversaries": list(self.adversaries)}),
             **({"clients": [c.to_json() for c in self.clients]} if clients else {}),
         }

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from edgefl.records.cost import Timing
+from edgefl.records.cost import Stage, Timing
 from edgefl.records.model import Tier
 
 Foreseen = Literal["expected", "refused", "dropped", "interrupted"]
@@ -20,14 +20,16 @@ more processor time than this computer allows a client; ``crashed``: its process
 ``lost``: its worker could not be reached, so the job must run elsewhere.
 """
 Status = Literal[
-    "trained", "late", "refused", "dropped", "interrupted", "out_of_memory", "out_of_time", "crashed", "diverged",
+    "trained", "late", "refused", "dropped", "interrupted", "out_of_memory", "out_of_time", "crashed", "diverged", "masked",
 ]  # fmt: skip
-"""How a session ended: as the server expected, as its job ended, or ``late``, after the round had closed."""
+"""How a session ended: as the server expected, as its job ended, ``late``, after the round had closed, or ``masked``: its update arrived,
+but too few clients of its group were left to unmask the sum."""
 BudgetName = Literal[
     "memory_bytes", "macs_forward", "macs_train_step", "deadline_s", "download_bytes", "upload_bytes", "energy_j", "battery_j",
-    "uncounted_ops",
+    "uncounted_ops", "group_clients",
 ]  # fmt: skip
-"""The upper limits that an assignment checks; ``battery_j`` is the energy left in a battery."""
+"""The upper limits that an assignment checks; ``battery_j`` is the energy left in a battery, ``group_clients`` are the clients of a tier in
+a round, whose updates are added up securely: they are too few, where others are too many."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,35 @@ class Shortfall:
 
 
 @dataclass(frozen=True)
+class Grouped:
+    """A session's part in secure aggregation.
+
+    Attributes:
+        group: number of its group among those of its tier in the round.
+        stages: the stages that it took part in, with their bytes.
+        unmask_s: what the last stage takes on the client's link, without waiting for others.
+        agreed: whether it agreed on masks, so that the sum cannot be read without its shares or its neighbours'.
+        answers: whether it lasts until the last stage is over.
+    """
+
+    group: int
+    stages: tuple[Stage, ...]
+    unmask_s: float
+    agreed: bool = True
+    answers: bool = True
+
+    @property
+    def download_bytes(self) -> int:
+        """Bytes of its stages from the server."""
+        return sum(stage.download_bytes for stage in self.stages)
+
+    @property
+    def upload_bytes(self) -> int:
+        """Bytes of its stages to the server, without the masked vector."""
+        return sum(stage.upload_bytes for stage in self.stages)
+
+
+@dataclass(frozen=True)
 class Expected:
     """What the server expects of one client in one round. A refusal is data, never an exception.
 
@@ -66,6 +97,7 @@ class Expected:
         start_s: the simulated clock when its download begins.
         state: what else its device does, such as other apps or power saving.
         refusal: the budgets that no tier meets.
+        grouped: its part in secure aggregation; None: its update is sent plain.
     """
 
     client: int
@@ -84,6 +116,7 @@ class Expected:
     start_s: float = 0.0
     state: str = ""
     refusal: tuple[Shortfall, ...] = ()
+    grouped: Grouped | None = None
 
     @property
     def total_s(self) -> float:
@@ -105,6 +138,8 @@ class Outcome:
         labels: the labels that it has samples of, ascending; None unless the method needs them. Metadata of the update, not counted in
             bytes.
         summed_bytes: length of the encoded update, if it was added to a sum where the client trained and is not in ``payload``.
+        clipped_values: values of a masked update that were clipped. Only a simulation knows it.
+        change_norm: norm of the change that was clipped and added to a sum where the client trained, before clipping; None: it was not.
     """
 
     client: int
@@ -119,3 +154,5 @@ class Outcome:
     accuracy_after_training: float | None = None
     labels: tuple[int, ...] | None = None
     summed_bytes: int = 0
+    clipped_values: int = 0
+    change_norm: float | None = None

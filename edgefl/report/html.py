@@ -11,12 +11,15 @@ from edgefl.report.energy import energy_sentence
 from edgefl.report.fleet_charts import fleet_view, useful_card
 from edgefl.report.metric import metric_of, metric_text
 from edgefl.report.observed import observed_charts
+from edgefl.report.outliers import client_table
 from edgefl.report.page import facts, render_page
+from edgefl.report.privacy import privacy_facts
 from edgefl.report.run_charts import accuracy_charts, budget_chart, cost_charts, of_clients, tier_colour
 from edgefl.report.run_files import read_rounds, read_summary
 from edgefl.report.run_tables import TIER_COLUMNS, inclusion_columns
+from edgefl.report.secure_sums import secure_table
 from edgefl.report.tables import Column, PlainTable, shaded, text, under
-from edgefl.report.words import NOT_VALIDATED, tier_label
+from edgefl.report.words import NOT_VALIDATED, clock_word, of_devices, tier_label
 from edgefl.util.files import write_bytes
 from edgefl.util.units import human_bytes, human_count, human_joules, human_percent, human_seconds
 
@@ -46,7 +49,8 @@ def render(summary: Json, rounds: Sequence[Json]) -> str:
     return render_page(
         "template.html.j2",
         summary=summary,
-        about=_about(summary),
+        about=_about(summary, of_devices(rounds)),
+        clock=clock_word(rounds),
         cards=_cards(summary, rounds),
         table=run_tables.tier_table(summary),
         tier_colours=tier_colours,
@@ -56,10 +60,12 @@ def render(summary: Json, rounds: Sequence[Json]) -> str:
         cost=cost_charts(summary),
         budgets=budget_chart(summary),
         observed=observed_charts(rounds),
+        outliers=client_table(rounds),
         classes=run_tables.class_table(summary),
         steps=run_tables.assignment_steps(summary),
         fleet=fleet_view(summary, rounds),
         refusals=run_tables.refusals_of(summary, rounds),
+        secure=secure_table(summary),
         memory=run_tables.memory_table(summary),
         memory_colours=[colour for colour in tier_colours for _ in run_tables.MEASURED],
         of_clients=of_clients(summary),
@@ -67,7 +73,7 @@ def render(summary: Json, rounds: Sequence[Json]) -> str:
     )
 
 
-def _about(summary: Json) -> list[tuple[str, str]]:
+def _about(summary: Json, measured: bool) -> list[tuple[str, str]]:
     labels = "each client's own" if summary["permute_labels"] else "the same for all"
     whose = "the mean over clients, each on its own" if of_clients(summary) else "the global model"
     return [
@@ -75,8 +81,20 @@ def _about(summary: Json) -> list[tuple[str, str]]:
         ("labels", labels),
         (f"{metric_of(summary).name} of", whose),
         _deadline(summary),
-        *_trust(summary),
+        *_attack(summary),
+        *privacy_facts(summary),
+        *([("seconds", "measured on real devices"), ("energy", NOT_VALIDATED)] if measured else _trust(summary)),
     ]
+
+
+def _attack(summary: Json) -> list[tuple[str, str]]:
+    """Return the adversaries of the run; nothing if every client is honest."""
+    if (attack := summary.get("attack")) is None:
+        return []
+    clients, count = attack["clients"], attack["count"]
+    more = f" and {count - len(clients):,} more" if count > len(clients) else ""
+    who = f"{count:,} of {summary['clients']:,} clients: {', '.join(map(str, clients))}{more}"
+    return [("adversaries", f"{attack['adversary']}, {who}")]
 
 
 def _trust(summary: Json) -> list[tuple[str, str]]:
@@ -111,7 +129,11 @@ def _cards(summary: Json, rounds: Sequence[Json]) -> list[tuple[str, str, str]]:
     return [
         shown if of_clients(summary) else (f"Global {metric.name}", accuracy, "of held-out samples"),
         *([] if after is None else [trained]),
-        ("Simulated time", human_seconds(summary["simulated_s"]), "on the fleet's own clock"),
+        (
+            f"{clock_word(rounds).capitalize()} time",
+            human_seconds(summary["simulated_s"]),
+            "on the server's clock" if of_devices(rounds) else "on the fleet's own clock",
+        ),
         ("Bytes sent", human_bytes(down + up), f"{human_bytes(down)} down, {human_bytes(up)} up"),
         ("Energy", human_joules(summary["energy_j"]), f"{NOT_VALIDATED}; {human_joules(summary['end_to_end_j'])} end to end"),
         *useful_card(summary),
@@ -148,6 +170,7 @@ def render_dry(summary: Json, rounds: Sequence[Json]) -> str:
         cards=_dry_cards(summary, rounds),
         lasting=[chart for chart in (round_chart(rounds), hour_chart(summary, rounds)) if chart],
         fleet=fleet_view(summary, rounds),
+        secure=secure_table(summary),
         policies=policy_table(policies, titles) if policies else None,
         policy_sentence=policy_sentence(policies, titles),
         table=PlainTable.of(known, run_tables.largest_first(summary)),

@@ -13,8 +13,10 @@ from edgefl.report.chart import WHOLE, Chart, Json, Spec, category, colour, laye
 
 MOST_LINES = 8
 _TITLES = {
+    "epsilon": "Privacy spent, as ε",
     "effective_rank": "Effective rank per layer",
     "draws": "Draws per kernel",
+    "attack_success": "Success of the attack, by tier",
     "energy": "Share of the factorized layers' energy per band of ranks",
 }
 

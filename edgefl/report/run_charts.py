@@ -6,7 +6,7 @@ from edgefl.report.chart import WHOLE, Chart, Json, Spec, clock_unit, colour, la
 from edgefl.report.cost_page import TRAFFIC, Measure, measured
 from edgefl.report.metric import best_of, metric_axis, metric_of, metric_text, reaches, worst_of
 from edgefl.report.run_tables import budget_entries, largest_first
-from edgefl.report.words import budget_name, tier_label
+from edgefl.report.words import budget_name, clock_word, tier_label
 from edgefl.util.units import human_budget, human_bytes, human_percent, human_seconds
 
 _WIDEST_SHARE = 1.5
@@ -24,7 +24,7 @@ def of_clients(summary: Json) -> bool:
 
 
 def accuracy_charts(summary: Json, rounds: Sequence[Json]) -> tuple[Chart, ...]:
-    """Return accuracy over rounds, over bytes sent and over the simulated clock."""
+    """Return accuracy over rounds, over bytes sent and over the clock, a simulated or a real one."""
     evaluated, sent_bytes, total_bytes = [], [], 0
     for record in rounds:
         total_bytes += record["download_bytes"] + record["upload_bytes"]
@@ -32,12 +32,12 @@ def accuracy_charts(summary: Json, rounds: Sequence[Json]) -> tuple[Chart, ...]:
             evaluated.append(record)
             sent_bytes.append(total_bytes)
     unit, unit_s = clock_unit(max((record["clock_s"] for record in evaluated), default=0.0))
-    metric = metric_of(summary)
+    metric, clock = metric_of(summary), clock_word(rounds)
     title = metric.name.capitalize()
     axes = {
         f"{title} over rounds": number("round", "round", **WHOLE),
         f"{title} over bytes sent": number("bytes", "bytes sent, down and up", "~s", "B"),
-        f"{title} over simulated time": number("clock", f"simulated time ({unit})"),
+        f"{title} over {clock} time": number("clock", f"{clock} time ({unit})"),
     }
     keys = [f"accuracy-{axis['field']}" for axis in axes.values()]
     if not evaluated:
@@ -85,7 +85,7 @@ def _accuracy_by_tier(summary: Json, evaluated: Sequence[Json]) -> str:
 
 
 def _close_to_best(summary: Json, evaluated: Sequence[Json], sent_bytes: Sequence[int]) -> tuple[str, str]:
-    """Return what it took, in bytes and in simulated time, to come within one point of the best global accuracy."""
+    """Return what it took, in bytes and in time, to come within one point of the best global accuracy."""
     metric = metric_of(summary)
     reached = [record["accuracy"].get("global") or 0.0 for record in evaluated]
     best = best_of(metric)(reached)
@@ -95,7 +95,7 @@ def _close_to_best(summary: Json, evaluated: Sequence[Json], sent_bytes: Sequenc
     claim = f"{who} {'came within one point of' if metric.share else 'reached'} its best ({metric_text(metric, best)}) after"
     return (
         f"{claim} {human_bytes(sent_bytes[first])}, of {human_bytes(sent_bytes[-1])} sent in all.",
-        f"{claim} {human_seconds(record['clock_s'])} of simulated time, in round {record['round']}.",
+        f"{claim} {human_seconds(record['clock_s'])} of {clock_word(evaluated)} time, in round {record['round']}.",
     )
 
 

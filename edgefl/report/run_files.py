@@ -10,9 +10,10 @@ from pydantic_core import from_json
 from typing_extensions import TypedDict  # pydantic cannot read that of typing before Python 3.12
 
 from edgefl.errors import InputError
-from edgefl.records import ACCURACY, Metric, Shortfall, Totals
+from edgefl.records import ACCURACY, Metric, NodeRecord, Shortfall, Totals
 from edgefl.report.cost_rows import CostRow
 from edgefl.report.results import Result, adapter
+from edgefl.report.secure_sums import SecureSum
 from edgefl.util.hashes import checked
 from edgefl.util.validation import explain
 
@@ -206,9 +207,29 @@ class Configured(Result):
     dynamic_devices: bool
 
 
+@dataclass(frozen=True)
+class AttackRow(Result):
+    """The adversaries of a run, by their specification.
+
+    Attributes:
+        count: how many of the run's clients attack.
+        clients: their numbers, ascending; the first hundred if there are more.
+    """
+
+    adversary: str
+    count: Whole
+    clients: tuple[Whole, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Summary(RunTotals, Configured):
-    """The content of every ``summary.json``; ``assumed`` are the fleet's figures that are assumed."""
+    """The content of every ``summary.json``.
+
+    Attributes:
+        assumed: the fleet's figures that are assumed.
+        secure_sums: what became of secure sums, by tier; empty if updates were sent plain.
+        attack: the adversaries; None: every client is honest.
+    """
 
     format: Whole
     over_selection: Number
@@ -218,6 +239,33 @@ class Summary(RunTotals, Configured):
     tiers: tuple[TierRow, ...]
     classes: tuple[ClassRow, ...]
     participation: tuple[Participation, ...]
+    attack: AttackRow | None = None
+    secure_sums: tuple[SecureSum, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form, without the keys ``secure_sums`` and ``attack`` if there are none."""
+        return {key: value for key, value in super().to_dict().items() if value or key not in ("secure_sums", "attack")}
+
+
+@dataclass(frozen=True)
+class PrivacyResult(Result):
+    """What a run has spent of its privacy.
+
+    Attributes:
+        level: whom noise protects.
+        clip: C, the longest contribution; with bounds that adapt, the first one.
+        noise_multiplier: z: noise has the standard deviation z·C.
+        epsilon: ε(``delta``) after all rounds, of a client that takes part in each.
+        drawn: how many clients a round draws at random, if that protects them too; None: it does not, for the reason ``unsampled``.
+    """
+
+    level: Literal["central", "local", "example"]
+    clip: Number
+    noise_multiplier: Number
+    delta: Number
+    epsilon: Number
+    drawn: Whole | None
+    unsampled: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,15 +278,23 @@ class RunSummary(Summary):
         global_accuracy: that accuracy after the last round, None if no round was evaluated.
         accuracy_after_training: mean over the clients of the last round, each with the model that it has just trained, on its own held-out
             samples; None if these were not evaluated.
+        privacy: what was spent of differential privacy; None: there was no noise.
         mixed_nodes: whether nodes that compute other bits than the server were allowed: the run may not be repeatable to the bit.
+        nodes: with mixed nodes, those of the cluster that took part since the run was started or resumed last.
     """
 
     metric: Metric = ACCURACY
     accuracy_of: Literal["global", "clients"]
     global_accuracy: Number | None
     accuracy_after_training: Number | None = None
+    privacy: PrivacyResult | None = None
     mixed_nodes: bool = False
+    nodes: tuple[NodeRecord, ...] = ()
     host_stages: HostStages
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form, without the key ``nodes`` if there are none."""
+        return {key: value for key, value in super().to_dict().items() if key != "nodes" or value}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,6 +315,18 @@ class GroupLine(Totals):
 
 
 @dataclass(frozen=True)
+class ScreenedLine:
+    """What the server found in one client's update, see :class:`edgefl.records.Screened`."""
+
+    change_norm: Number | None
+    clipped: bool
+    dropped: bool
+    counted_samples: Whole | None
+    norm_ratio: Number | None
+    cosine: Number | None
+
+
+@dataclass(frozen=True)
 class ClientLine:
     """One client's session in a round, as far as a report shows it."""
 
@@ -271,6 +339,7 @@ class ClientLine:
     download_s: Number | None
     train_s: Number | None
     upload_s: Number | None
+    screened: ScreenedLine | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,12 +366,13 @@ class RoundFigures(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundLine(RoundFigures):
-    """One line of ``rounds.jsonl``. ``clients`` is missing in most rounds of a dry run."""
+    """One line of ``rounds.jsonl``. ``clients`` is missing in most rounds of a dry run; ``adversaries`` are the clients that attacked."""
 
     groups: tuple[GroupLine, ...]
     clients: tuple[ClientLine, ...] = ()
     stages: HostStages | None = None
     observed: Mapping[str, Any] = field(default_factory=dict)
+    adversaries: tuple[Whole, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

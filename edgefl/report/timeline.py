@@ -12,6 +12,8 @@ from edgefl.util.units import human_seconds
 MOST_LINES = 40
 MOST_ROUNDS = 8
 _PHASES = {"download": "var(--part-1)", "training": "var(--part-2)", "upload": "var(--part-3)"}
+_SECURE = {"agreement": "var(--part-0)", **_PHASES, "unmasking": "var(--tier-4)"}
+"""The phases of a session whose update is added up securely."""
 _CUT = 3.0
 """A chart ends at so many times the round: a straggler would make all others too short to see."""
 
@@ -26,19 +28,19 @@ class Timelines(NamedTuple):
 
 @dataclass(frozen=True)
 class Line:
-    """One client's part in a round: ``how`` names tier and state, ``phases_s`` are seconds of its download, training and upload."""
+    """One client's part in a round: ``how`` names tier and state, ``phases_s`` are the seconds of each phase by its name."""
 
     client: int
     device: str
     how: str
     status: str
     start_s: float
-    phases_s: tuple[float, float, float]
+    phases_s: Mapping[str, float]
 
     @property
     def end_s(self) -> float:
         """When it was done, or lost."""
-        return self.start_s + sum(self.phases_s)
+        return self.start_s + sum(self.phases_s.values())
 
 
 def timelines(summary: Json, rounds: Sequence[Json]) -> Timelines:
@@ -64,11 +66,17 @@ def lines_of(record: Json) -> list[Line]:
             how=", ".join(filter(None, ["" if client["tier"] is None else f"tier {taken_as(client)}", client.get("state")])),
             status=client["status"],
             start_s=client["start_s"] - begin_s,
-            phases_s=(client["download_s"], client["train_s"], client["upload_s"]),
+            phases_s=_seconds(client),
         )
         for client in record.get("clients", ())
         if client["status"] != "refused" and client["download_s"] is not None
     ]
+
+
+def _seconds(client: Json) -> dict[str, float]:
+    found = {"download": client["download_s"], "training": client["train_s"], "upload": client["upload_s"]}
+    secure = client.get("secure")
+    return found if secure is None else {"agreement": secure["agree_s"], **found, "unmasking": secure["unmask_s"]}
 
 
 def timeline(summary: Json, record: Json) -> Chart:
@@ -140,7 +148,7 @@ def _spec(titles: Mapping[str, str], lines: Sequence[Line], limits: Mapping[str,
     hatch = {"field": "hatch", "type": "nominal", "scale": None}
     return layered(
         {"step": 20},
-        layer(bar, bars, **span, fill=legend(_PHASES)),
+        layer(bar, bars, **span, fill=legend(_SECURE if any("agreement" in line.phases_s for line in lines) else _PHASES)),
         layer(bar, [row for row in bars if row["hatch"]], **span, fill=hatch),
         layer({"type": "rule", "strokeWidth": 1.5}, rules, x=at, stroke=strokes, strokeDash=dashes),
         layer({"type": "point", "filled": True, "size": 60}, ends, x=at, y=y, color=colours, shape=shapes),
@@ -155,7 +163,7 @@ def _phases(line: Line, slot: str, unit_s: float) -> list[Json]:
     hatch = "" if line.status == USEFUL else f"url(#hatch-{line.status if line.status in STATUSES else 'unknown'})"
     rows: list[Json] = []
     start_s = line.start_s
-    for phase, length_s in zip(_PHASES, line.phases_s, strict=True):
+    for phase, length_s in line.phases_s.items():
         span = {"start": start_s / unit_s, "end": (start_s + length_s) / unit_s}
         rows.append({"slot": slot, "series": phase, **span, "hatch": hatch, "told": f"{told}: {phase} {human_seconds(length_s)}"})
         start_s += length_s

@@ -7,7 +7,7 @@ from statistics import fmean
 from edgefl.errors import InputError
 from edgefl.report.results import Result
 from edgefl.report.tables import Column, PlainTable, text
-from edgefl.report.words import USEFUL, Json, tier_label
+from edgefl.report.words import USEFUL, Json, of_devices, tier_label
 from edgefl.util.units import MISSING, human_bytes, human_percent, human_seconds
 
 _SAME = ("method", "model", "dataset", "clients", "per_round", "local_epochs", "batch_size", "codec", "objective", "fleet")
@@ -76,7 +76,7 @@ def twin_of(real: tuple[Json, Sequence[Json]], simulated: tuple[Json, Sequence[J
         InputError: the first run had no real devices, the second had, or they trained something else.
     """
     for (_, rounds), wanted, place in ((real, True, "first"), (simulated, False, "second")):
-        if any("setup_bytes" in line.get("observed", {}) for line in rounds) != wanted:
+        if of_devices(rounds) != wanted:
             kinds = "a run with real devices", "a simulation"
             got, expected = kinds if not wanted else kinds[::-1]
             raise InputError(f"compare: the {place} folder: got {got}, expected {expected}; give REAL first, then SIMULATED")

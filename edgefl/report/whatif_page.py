@@ -25,6 +25,7 @@ def whatif_table(result: Json) -> PlainTable:
         Column("weakest", "", _weakest(result), numeric=False),
         *under("wasted", wasted_share="of time"),
         *under(f"energy, {NOT_VALIDATED}", energy_j="per update"),
+        *_privacy(result),
     )
     best = front(result["rows"])
     return PlainTable.of(columns, result["rows"], (n in best for n in range(len(result["rows"]))), note=footnote(result))
@@ -44,10 +45,19 @@ def compact_whatif(result: Json) -> PlainTable:
         *under("per update", energy_j=""),
         *under("an hour", _tenths, rounds_per_hour=""),
         Column("which is", "", _weakest(result), numeric=False),
+        *_privacy(result),
     )
     note = f"* {footnote(result)}" if best else footnote(result)
     trust = f"Seconds of training are right within a factor of {result['clock_error']:.3g}; energy is {NOT_VALIDATED}."
     return PlainTable.of(columns, starred, note=f"{note} {trust}")
+
+
+def _privacy(result: Json) -> tuple[Column, ...]:
+    """Return the columns of privacy, if a policy has it."""
+    if not any(row.get("epsilon") is not None for row in result["rows"]):
+        return ()
+    plain = "{:.4g}".format
+    return (*under("ε", plain, epsilon="of all rounds"), *under("noise", plain, noise_multiplier="over the clip"))
 
 
 def front(rows: Sequence[Json]) -> list[int]:

@@ -20,7 +20,18 @@ BUDGETS = {
     "energy_j": "energy",
     "battery_j": "battery",
     "uncounted_ops": "uncounted operations",
+    "group_clients": "clients of a group",
 }
+
+
+def of_devices(rounds: Sequence[Json]) -> bool:
+    """Return whether real devices trained, so that seconds are of a real clock; only their rounds say how large the graphs were."""
+    return any("setup_bytes" in (line.get("observed") or {}) for line in rounds)
+
+
+def clock_word(rounds: Sequence[Json]) -> str:
+    """Return "real" or "simulated", as the clock of a run is."""
+    return "real" if of_devices(rounds) else "simulated"
 
 
 def tier_label(tier: float) -> str:
@@ -101,6 +112,9 @@ STATUSES = {
     "out_of_time": Look("var(--out-of-time)", "|", _BOWTIE, "over the processor time that a client is allowed on this computer"),
     "crashed": Look("var(--crashed)", "+", _STAR, "its process died"),
     "diverged": Look("var(--diverged)", ".", "cross", "its weights contain NaN or infinity"),
+    "masked": Look(
+        "var(--masked)", "v", "triangle-left", "too few clients of its group were left to unmask the sum of their updates"
+    ),
 }
 UNKNOWN = Look("var(--soft)", "/", "stroke", "")
 

@@ -18,7 +18,7 @@ from edgefl.bundle.forms import Form, Formed, formed
 from edgefl.bundle.manifest import Budget, Manifest, TierEntry, TrainEntry, Variant
 from edgefl.bundle.quantize import Kind, int8_kind, variant
 from edgefl.bundle.tier_graphs import same_network, with_weights
-from edgefl.bundle.write import Sign, about_inputs, build_tier, client_files, drawn, write
+from edgefl.bundle.write import about_inputs, build_tier, client_files, drawn, write
 from edgefl.client import evaluate
 from edgefl.client.onnx_loop import beta_of
 from edgefl.data.sources import Split
@@ -33,6 +33,7 @@ from edgefl.run.train_part import Trainee, Trains, train_part
 from edgefl.run.trained import TierNetworks
 from edgefl.util.fields import Fields, named
 from edgefl.util.garbage import uncollected
+from edgefl.util.keys import SigningKey
 
 if TYPE_CHECKING:
     from edgefl.run.run import Run
@@ -99,14 +100,14 @@ class Wanted:
         int8: whether 8-bit variants are added.
         fp16: whether 16-bit variants are added.
         clients: whether the Python and browser clients are added.
-        sign: signs the manifest; None: no signature.
+        key: signs the bundle; None: it is not signed.
     """
 
     form: Form = "auto"
     int8: bool = False
     fp16: bool = False
     clients: bool = False
-    sign: Sign | None = None
+    key: SigningKey | None = None
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ def build_bundle(
         files={},
     )
     contents = {path: content for d in deployed.values() for path, content in d.contents.items()}
-    write(out, manifest, {**contents, **(client_files() if wanted.clients else {})}, wanted.sign)
+    write(out, manifest, {**contents, **(client_files() if wanted.clients else {})}, wanted.key)
     return deployed
 
 

@@ -1,8 +1,10 @@
 """One round with real devices: update files in, the next global model and bundle out."""
 
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +17,25 @@ from edgefl.bundle.manifest import Manifest, TierEntry, TrainEntry
 from edgefl.bundle.manifest_file import read
 from edgefl.client.objective import CONTROL
 from edgefl.client.parts import trained_shapes
-from edgefl.errors import BundleError, CheckpointError, InputError, WireError
-from edgefl.records import Submodel, Tier, Update
-from edgefl.run.bundle import Source, build_bundle
+from edgefl.config import SCREENING, RunConfig
+from edgefl.errors import BundleError, CheckpointError, ConfigError, InputError, WireError, nearest
+from edgefl.records import Screened, Submodel, Tier, Update
+from edgefl.report.outliers import remarks
+from edgefl.run.bundle import Source, Wanted, build_bundle
 from edgefl.run.folder import CONFIG, MODEL, Notify, RunFolder
 from edgefl.run.prepare import prepare
+from edgefl.run.privacy import check_simulated
 from edgefl.run.run import Run
 from edgefl.run.trained import Trained, accuracies, tier_networks
+from edgefl.run.worse import MAX_DROP, check_drop
 from edgefl.server.checkpoint import to_bytes
 from edgefl.server.exchange import Exchange, device_submodel
+from edgefl.server.screening import Screen
 from edgefl.server.state import ServerState
 from edgefl.util.compute import one_thread
 from edgefl.util.files import sha256, whole_folder, write_json
+from edgefl.util.keys import Chosen, SigningKey
+from edgefl.wire.device_keys import DeviceKeys
 from edgefl.wire.update_file import DeviceUpdate, Expected, Received, read_update, receive
 
 _NEAR = 1e-4
@@ -126,6 +135,9 @@ class FedRound:
         tiers: one row per tier, largest first: ``tier``, ``updates``, ``samples``, accuracy ``before`` and ``after`` in [0, 1].
         accuracy: accuracy of the global model before and after the round, in [0, 1].
         refused: a message about every update that was left out.
+        updates: one row per update that was screened: ``file``, ``client``, ``tier``, ``samples`` and the fields of
+            :class:`edgefl.records.Screened`.
+        devices: of the aggregated updates that were checked against enrolled keys, the device, its key, its tier and its samples.
     """
 
     folder: Path
@@ -133,6 +145,8 @@ class FedRound:
     tiers: tuple[Mapping[str, Any], ...]
     accuracy: tuple[float, float]
     refused: tuple[str, ...]
+    updates: tuple[Mapping[str, Any], ...] = ()
+    devices: tuple[Mapping[str, Any], ...] = ()
 
 
 def fed_round(
@@ -142,6 +156,11 @@ def fed_round(
     *,
     run: Path | str | None = None,
     skip_bad: bool = False,
+    screening: Mapping[str, Any] | None = None,
+    max_drop: float = MAX_DROP,
+    keep_anyway: bool = False,
+    keys: Path | str | None = None,
+    sign: Chosen = None,
     notify: Notify | None = None,
 ) -> FedRound:
     """Aggregate the update files of devices that trained ``bundle`` into the next global model, and write it with its bundle.
@@ -155,32 +174,48 @@ def fed_round(
         out: folder to write, in the form of ``run``; None: the next free ``runs/NNNN-method-round-R``.
         run: folder of the finished run, or of an earlier ``fed_round``, that the bundle was exported from; None: the bundle's parent.
         skip_bad: skip wrong files instead of refusing all.
+        screening: keys of screening (:data:`edgefl.config.SCREENING`) for this round, in place of those of the run's configuration.
+        max_drop: refuse a model whose accuracy, or that of a tier, is lower than before by more than this; 0.03 are 3 points. For
+            another metric it is a share of the value before.
+        keep_anyway: write such a model all the same.
+        keys: file with the public keys of enrolled devices; other updates are refused. None: whoever sent an update, it counts.
+        sign: PEM file of an Ed25519 private key to sign the next bundle with; None: the user's own key; False: it is not signed.
         notify: called with a line about each skipped file, and about tiers that do not run on their device.
 
     Raises:
         InputError: the bundle, the run or a file is wrong, the method needs to know the clients of an update, or no update is left to
             aggregate. Nothing is written then.
+        EdgeflError: the model gets worse by more than ``max_drop``. Nothing is written then.
     """
     say = notify or (lambda message: None)
     manifest = read(Path(bundle))
     folder = run_of(Path(bundle), manifest, run)
     check_aggregates(Path(bundle), manifest)
-    config = folder.config()
+    config = _screened_by(folder.config(), screening or {})
+    check_simulated(config, "fed-round")
     number = manifest.round + 1
     target = Path(out) if out is not None else RunFolder.next_free(f"{config.method}-round-{number}")
     if not RunFolder(target).is_new():
         raise CheckpointError(f"{target}: exists and is not an empty folder; give another --out")
+    enrolled = None if keys is None else DeviceKeys.of(Path(keys))
+    key = SigningKey.chosen(sign)
     with one_thread():
         prepared = prepare(config, required=False)
         state = folder.model(prepared.architecture)
         prepared = prepared.resumed(state, str(folder.path / MODEL))
         sent, expected = offer(prepared, state, Path(bundle), manifest)
+        expected = replace(expected, keys=enrolled)
         received = _accepted(receive(Path(updates), expected), Path(updates), skip_bad, say)
-        after = _aggregated(prepared, state, sent, expected, received.updates)
+        _warn_of_senders(received, enrolled, say)
+        after, found = _aggregated(prepared, state, sent, expected, received.updates)
         with folder.client_store(state) as store:
-            ways = [accuracies(Trained(prepared, of, store)) for of in (state, after)]
-            result = _result(target, number, prepared, received, ways)
-            _write(folder, Trained(*prepared.advanced(after), store), result, say)
+            # On the same held-out samples: all that the run's last round was evaluated on.
+            before, now = (accuracies(Trained(prepared, replace(of, round=config.rounds), store)) for of in (state, after))
+            result = _result(target, number, prepared, received, (before, now), _update_rows(received.updates, found))
+            if not keep_anyway:
+                suspects = partial(_suspects, prepared, state, sent, expected, received.updates)
+                check_drop(before, now, prepared.criterion.metric, max_drop, suspects)
+            _write(folder, Trained(*prepared.advanced(after), store), result, key, say)
     return result
 
 
@@ -196,31 +231,97 @@ def _accepted(received: Received, folder: Path, skip_bad: bool, say: Notify) -> 
     return received
 
 
+def _screened_by(config: RunConfig, keys: Mapping[str, Any]) -> RunConfig:
+    """Return the configuration with other ``keys`` of screening; ConfigError if one is unknown or wrong."""
+    if unknown := sorted(keys.keys() - {*SCREENING}):
+        raise ConfigError(
+            f"screening: {unknown[0]} is no key of screening;{nearest(unknown[0], SCREENING)} known: {', '.join(SCREENING)}"
+        )
+    return RunConfig.of({**config.model_dump(), **keys}) if keys else config
+
+
+def _warn_of_senders(received: Received, keys: DeviceKeys | None, say: Notify) -> None:
+    """Say what was not checked about who sent the updates."""
+    if keys is not None or len(received.updates) < 2:
+        return
+    say("without --keys every file counts: nothing shows that two clients are not one sender under two names")
+    same = Counter(update.content for update in received.updates)
+    content, count = same.most_common(1)[0]
+    if count > 1:
+        first = next(update.path.name for update in received.updates if update.content == content)
+        say(
+            f"{count} of {len(received.updates)} updates have the same tensors, those of {first}: one sender under several names?"
+        )
+
+
 def _aggregated(
     run: Run, state: ServerState, sent: Mapping[str, Submodel], expected: Expected, updates: tuple[DeviceUpdate, ...]
-) -> ServerState:
-    """Return the server's state after the round; ``sent`` and ``expected`` are those of :func:`offer`."""
+) -> tuple[ServerState, dict[int, Screened]]:
+    """Return the server's state after the round, and what was found in each update, by position.
+
+    ``sent`` and ``expected`` are those of :func:`offer`.
+    """
     method, exchange = run.method, Exchange(run.method, state, run.rules, run.config.clients)
+    exchange.screen.cap, exchange.screen.measures = run.rules.screening.cap(update.samples for update in updates), True
     names = {label: trained_shapes(method, run.architecture, of.tier) for label, of in sent.items()}
 
     def arriving() -> Iterator[Update]:
-        for client, accepted in enumerate(updates):
-            update = read_update(accepted.path, expected)  # again: only one is held at a time
-            submodel = sent[update.tier]
-            tensors = {name: torch.from_numpy(tensor) for name, tensor in update.tensors.items()}
-            exchange.control.add(submodel, names[update.tier], tensors, state.model)
-            own = {name: tensor for name, tensor in tensors.items() if not name.startswith(CONTROL)}
-            yield Update(client, submodel.tier, own, submodel.places, update.samples, update.labels)
+        for client, accepted in enumerate(updates):  # read again: only one is held at a time
+            update, tensors = _update(client, accepted, expected, sent)
+            submodel = sent[accepted.tier]
+            exchange.control.add(submodel, names[accepted.tier], tensors, state.model)
+            yield exchange.screen.admitted(update, submodel.tensors)
 
     after = exchange.aggregated(arriving())
     for name, tensor in after.model.tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             problem = "the updates, finite each, do not add up to finite weights"
             raise WireError(f"{name}: {problem}; leave out those with huge values")
-    return replace(after, round=state.round + 1)
+    return replace(after, round=state.round + 1), exchange.screen.report()
 
 
-def _result(target: Path, number: int, run: Run, received: Received, accuracy: list[dict[str, float]]) -> FedRound:
+def _update(
+    client: int, accepted: DeviceUpdate, expected: Expected, sent: Mapping[str, Submodel]
+) -> tuple[Update, dict[str, Tensor]]:
+    """Return the update in a file, and all tensors of the file, control variates included."""
+    update, submodel = read_update(accepted.path, expected), sent[accepted.tier]
+    if update != accepted:
+        raise WireError(f"{accepted.path}: changed while the round was aggregated; try again")
+    tensors = {name: torch.from_numpy(tensor) for name, tensor in update.tensors.items()}
+    own = {name: tensor for name, tensor in tensors.items() if not name.startswith(CONTROL)}
+    return Update(client, submodel.tier, own, submodel.places, update.samples, update.labels), tensors
+
+
+def _suspects(
+    run: Run, state: ServerState, sent: Mapping[str, Submodel], expected: Expected, updates: tuple[DeviceUpdate, ...]
+) -> list[str]:
+    """Return a line about every update that looks wrong beside the others of its tier; all of them are read at once."""
+    screening = replace(run.rules.screening, outliers=True)
+    screen = Screen(screening, state.memory, screening.cap(update.samples for update in updates))
+    for client, accepted in enumerate(updates):
+        screen.admitted(_update(client, accepted, expected, sent)[0], sent[accepted.tier].tensors)
+    rows = _update_rows(updates, screen.report())
+    return [f"{row['file']}: {', '.join(found)}" for row in rows if (found := remarks(row))]
+
+
+def _update_rows(updates: tuple[DeviceUpdate, ...], found: Mapping[int, Screened]) -> tuple[Mapping[str, Any], ...]:
+    return tuple(
+        {
+            **{"file": update.path.name, "client": update.client, "tier": float(update.tier), "samples": update.samples},
+            **asdict(found.get(position, Screened())),
+        }
+        for position, update in enumerate(updates)
+    )
+
+
+def _result(
+    target: Path,
+    number: int,
+    run: Run,
+    received: Received,
+    accuracy: tuple[Mapping[str, float], Mapping[str, float]],
+    updates: tuple[Mapping[str, Any], ...],
+) -> FedRound:
     before, after = accuracy
     rows = []
     for tier in run.tiers:
@@ -229,10 +330,16 @@ def _result(target: Path, number: int, run: Run, received: Received, accuracy: l
             "tier": tier.number, "updates": len(own), "samples": sum(update.samples for update in own),
             "before": before[tier.label], "after": after[tier.label],
         })  # fmt: skip
-    return FedRound(target, number, tuple(rows), (before["global"], after["global"]), received.problems)
+    devices = tuple(
+        {"device": update.device, "key": str(update.key), "tier": update.tier, "samples": update.samples}
+        for update in received.updates
+        if update.device is not None
+    )
+    ways = before["global"], after["global"]
+    return FedRound(target, number, tuple(rows), ways, received.problems, updates, devices)
 
 
-def _write(run: RunFolder, trained: Trained, result: FedRound, say: Notify) -> None:
+def _write(run: RunFolder, trained: Trained, result: FedRound, key: SigningKey | None, say: Notify) -> None:
     """Write the folder, whole or not at all."""
     with whole_folder(result.folder) as temporary:
         content = to_bytes(trained.state)
@@ -241,7 +348,10 @@ def _write(run: RunFolder, trained: Trained, result: FedRound, say: Notify) -> N
         if (kept := run.path / "clients.sqlite").is_file():
             shutil.copyfile(kept, temporary / kept.name)
         source = Source(trained.state.round, sha256(content))
-        build_bundle(trained.run, tier_networks(trained), source, temporary / "bundle", say)
+        build_bundle(trained.run, tier_networks(trained), source, temporary / "bundle", say, Wanted(key=key))
         before, after = result.accuracy
         rows = {"tiers": [dict(row) for row in result.tiers], "accuracy": {"before": before, "after": after}}
-        write_json(temporary / "fed-round.json", {"format": 1, "round": result.round, **rows, "refused": list(result.refused)})
+        rows["updates"] = [dict(row) for row in result.updates]
+        senders = {"devices": list(result.devices)} if result.devices else {}
+        about = {"format": 1, "round": result.round, **rows, **senders, "refused": list(result.refused)}
+        write_json(temporary / "fed-round.json", about)

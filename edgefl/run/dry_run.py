@@ -12,6 +12,7 @@ from edgefl.config import RunConfig
 from edgefl.report import html
 from edgefl.report.results import Result
 from edgefl.report.run_files import DrySummary, PolicyRow
+from edgefl.report.secure_sums import secure_sums
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
 from edgefl.run.folder import OnRound, RunFolder
 from edgefl.run.prepare import prepare
@@ -68,6 +69,7 @@ def dry_run(config: RunConfig, out: Path | str | None = None, *, on_round: OnRou
             tiers=tuple(tier_rows(run.plan, {}, rounds)),
             classes=tuple(class_rows(run.plan)),
             participation=tuple(participation_rows(run.plan, rounds, _distinct(run, took_part), {})),
+            secure_sums=secure_sums(rounds),
             policies=tuple(PolicyRow(p.label, p.tiers, p.round_s, p.useful_share, p.inclusion_by_class) for p in policies),
         ).to_dict()
         write_bytes(folder.path / "report.html", html.render_dry(summary, rounds).encode())
@@ -112,6 +114,7 @@ class PolicyOutcome(Result):
         weakest: the device with the smallest share of sessions that trained, None without a session; ``weakest_inclusion`` is the share.
         energy_j: joules on devices per useful update, None if there was none.
         rounds_per_hour: in simulated time, None if no time passed.
+        epsilon: ε of all rounds, None without privacy; ``noise_multiplier`` is z.
     """
 
     label: str
@@ -127,6 +130,8 @@ class PolicyOutcome(Result):
     weakest_inclusion: float | None
     energy_j: float | None
     rounds_per_hour: float | None
+    epsilon: float | None = None
+    noise_multiplier: float | None = None
 
 
 def outcome_of(label: str, run: Run, rounds: int) -> PolicyOutcome:
@@ -156,4 +161,6 @@ def outcome_of(label: str, run: Run, rounds: int) -> PolicyOutcome:
         weakest_inclusion=known.get(weakest) if weakest else None,
         energy_j=sums.energy_j / sums.useful.clients if sums.useful.clients else None,
         rounds_per_hour=3600 * len(records) / sums.simulated_s if sums.simulated_s else None,
+        epsilon=None if run.spending is None else run.spending.epsilon(rounds),
+        noise_multiplier=None if run.spending is None else run.spending.privacy.noise_multiplier,
     )

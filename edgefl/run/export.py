@@ -10,6 +10,7 @@ from edgefl.run.prepare import prepare
 from edgefl.run.trained import Trained, tier_networks
 from edgefl.util.compute import one_thread
 from edgefl.util.files import sha256
+from edgefl.util.keys import Chosen, SigningKey
 from edgefl.util.scratch import sweep
 
 # Exporting networks takes a second to import.
@@ -24,7 +25,7 @@ def export(
     form: Form = "auto",
     quantize: Literal["int8"] | None = None,
     fp16: bool = False,
-    sign: Path | None = None,
+    sign: Chosen = None,
     client: bool = False,
     notify: Notify | None = None,
 ) -> Path:
@@ -36,20 +37,20 @@ def export(
         form: of factorized layers: ``factored``, ``composed``, or ``auto``, layer by layer what suits the tier's device.
         quantize: "int8" writes 8-bit variants of each forward graph too, calibrated on training samples.
         fp16: whether 16-bit variants are written too.
-        sign: PEM file of an Ed25519 private key to sign the bundle with.
+        sign: PEM file of an Ed25519 private key to sign the bundle with; None: the user's own key, which is made at its first use; False:
+            the bundle is not signed, and devices refuse it unless told otherwise.
         client: whether the Python and browser clients are put beside the graphs.
         notify: called with a line about each tier that does not run on its device.
 
     Raises:
         CheckpointError: ``run`` holds no finished run.
         BundleError: ``out`` exists and is not empty.
-        InputError: ``sign`` is no such key.
+        InputError: ``sign`` is no such key, or others may read it.
     """
-    from edgefl.bundle.verify import signer
     from edgefl.run.bundle import Source, Wanted, build_bundle
 
     sweep()
-    wanted = Wanted(form, quantize == "int8", fp16, client, None if sign is None else signer(sign))
+    wanted = Wanted(form, quantize == "int8", fp16, client, SigningKey.chosen(sign))
     folder = RunFolder(Path(run))
     config = folder.config()
     with one_thread():

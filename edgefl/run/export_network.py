@@ -32,6 +32,7 @@ from edgefl.rng import generator, torch_seeded
 from edgefl.run.prepare import begun
 from edgefl.run.train_part import Trainee, Trains, train_part
 from edgefl.util.fields import Fields, each, first, named
+from edgefl.util.keys import Chosen, SigningKey
 
 _SEED = 0
 _ALONE = "the network was exported without a run, so no server aggregates its updates"
@@ -53,6 +54,7 @@ def export_network(
     class_names: Sequence[str] = (),
     preprocessing: Mapping[str, Any] | None = None,
     client: bool = False,
+    sign: Chosen = None,
 ) -> Path:
     """Write a bundle for a network with its present weights, trained by cross-entropy, and return its folder.
 
@@ -77,6 +79,8 @@ def export_network(
         preprocessing: how devices prepare samples, as ``export/README.md`` specifies, of several inputs by name; None: they are used as
             they are.
         client: whether the Python and browser clients are put beside the graphs.
+        sign: PEM file of an Ed25519 private key to sign the bundle with; None: the user's own key, which is made at its first use; False:
+            the bundle is not signed, and devices refuse it unless told otherwise.
 
     Raises:
         InputError: ``samples``, the output or ``class_names`` do not fit together, an operator has no gradient rule, a name or option is
@@ -93,6 +97,7 @@ def export_network(
         ['0.5/forward.onnx', '0.5/predict.onnx', '0.5/train.onnx', '1/forward.onnx']
     """
     chosen, ratios = method_and_tiers(method, method_options, tiers)
+    key = SigningKey.chosen(sign)
     title, network = type(module).__name__, copy.deepcopy(module)
     _check_samples(samples)
     inputs = each(lambda x: InputSpec(tuple(x.shape[1:]), x.dtype, 0 if x.is_floating_point() else int(x.max()) + 1), samples)
@@ -121,7 +126,7 @@ def export_network(
         files={},
     )
     contents = {path: content for _, files in written for path, content in files.items()}
-    write(Path(out), manifest, {**contents, **(client_files() if client else {})})
+    write(Path(out), manifest, {**contents, **(client_files() if client else {})}, key)
     return Path(out)
 
 

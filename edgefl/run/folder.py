@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from edgefl.config import RunConfig, changed
+from edgefl.engine.contract import is_remote
 from edgefl.errors import CheckpointError, ConfigError, StorageError
 from edgefl.models.base import Architecture
 from edgefl.records import RoundRecord
@@ -288,8 +289,10 @@ def resumed_config(run: Path, given: Mapping[str, Any]) -> RunConfig:
     Raises:
         CheckpointError: there is no run, or a given key has another value.
     """
-    stored = RunFolder(run).config()
-    asked = RunConfig.of({**read_toml(run / CONFIG, ConfigError), **given})
+    stored, before = RunFolder(run).config(), read_toml(run / CONFIG, ConfigError)
+    if "workers" not in given and is_remote(given.get("engine")) != is_remote(stored.engine):
+        before.pop("workers", None)  # slots of a cluster are not processes of this computer
+    asked = RunConfig.of({**before, **given})
     if asked.engine == "auto":
         asked = asked.model_copy(update={"engine": stored.engine, "workers": stored.workers})
     for key in changed(stored, asked):

@@ -27,18 +27,24 @@ from edgefl.methods.create import check_tiers, create
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.models.custom import InputSpec
+from edgefl.planning.secure_costs import secured
 from edgefl.planning.tier_costs import Costs
-from edgefl.records import RoundRecord, Tier
-from edgefl.report.run_files import Configured
+from edgefl.records import Cost, RoundRecord, Tier
+from edgefl.report.run_files import AttackRow, Configured
 from edgefl.rng import generator
+from edgefl.run.privacy import Spending, central_of, spending_of
 from edgefl.server.assign import PlanCosts, make_plan
 from edgefl.server.assignment import Plan, TierPolicy, Workload
 from edgefl.server.client_store import ClientStore
+from edgefl.server.defence import defence_named
 from edgefl.server.exchange import ExchangeRules
 from edgefl.server.fedbuff import Buffer
 from edgefl.server.forecast import Forecast
+from edgefl.server.grouping import Grouping
 from edgefl.server.optimizer import optimizer_named
 from edgefl.server.rounds import Server, run_round
+from edgefl.server.screening import Clipping, Screening
+from edgefl.server.secure_sums import SecureRules
 from edgefl.server.state import ServerState
 from edgefl.util.datasets import is_own
 from edgefl.util.fields import Fields, each, named
@@ -71,6 +77,7 @@ class Run:
     plan: Plan
     costs: Costs
     conditions: Conditions = field(default_factory=Conditions)
+    spending: Spending | None = None
 
     def round(
         self, state: ServerState, engine: Engine | None, store: ClientStore, run_one: RunOne = run_round
@@ -80,7 +87,11 @@ class Run:
         waiting = None if buffer is None else Buffer(buffer, self.per_round, self.config.staleness_power)
         asked = self.config.eval_after_training
         evaluates = self.evaluates(state.round + 1) and (self.method.personalised if asked is None else asked)
-        return run_one(Server(self.method, self.forecast, self.rules, self.per_round, engine, store, waiting, evaluates), state)
+        server = Server(self.method, self.forecast, self.rules, self.per_round, engine, store, waiting, evaluates)
+        after, record = run_one(server, state)
+        if self.spending is not None:
+            record = replace(record, observed={**record.observed, **self.spending.observed(record.round)})
+        return after, record
 
     def evaluates(self, round_: int) -> bool:
         """Whether ``round_`` is evaluated: every ``eval_every``-th one, and the last."""
@@ -107,7 +118,11 @@ class Run:
         """How updates are encoded and aggregated."""
         optimizer = optimizer_named(self.config.server_optimizer, self.config.server_lr)
         graphs = self.step_graphs if self.config.runtime == "onnx" else None
-        return ExchangeRules(self.config.seed, self.config.codec, self.clients.task.objective, optimizer, graphs)
+        screening, of_run = screening_of(self.config), (self.config.seed, self.config.codec, self.clients.task.objective)
+        grouping = self.forecast.grouping
+        secure = None if grouping is None else SecureRules(grouping, self.clients.shards.largest)
+        noise = central_of(self.spending, self.plan, self.per_round), self.config.privacy in ("central", "local")
+        return ExchangeRules(*of_run, optimizer, graphs, screening, secure, *noise, self.clients.adversaries)
 
     def graphs_of(self, method: Method, tier: Tier, parts: bool = False) -> TierGraphs:
         """Return the ONNX graphs that a client of ``tier`` trains and infers with, its weights outside; ``parts``: in micro-batches too."""
@@ -124,7 +139,8 @@ class Run:
     @cached_property
     def forecast(self) -> Forecast:
         """What the server expects of clients under the plan."""
-        return Forecast(self.plan, self.conditions, self.config.seed, self.clients.shards.size)
+        grouping = None if self.config.secure is None else Grouping(self.config.secure, self.config.seed)
+        return Forecast(self.plan, self.conditions, self.config.seed, self.clients.shards.size, grouping)
 
     def at(self, method: Method) -> Run:
         """Return this run in the phase ``method``, with that phase's costs and plan."""
@@ -184,7 +200,8 @@ class Run:
         fleet = with_deadline(self.fleet, config.deadline_s)
         conditions = conditions_of(config, fleet, self.conditions.availability)
         plan = plan_of(costs, config, fleet, self.clients, conditions)
-        return Run(config, fleet, self.data, self.architecture, method, tiers, self.clients, plan, costs, conditions)
+        spending = spending_of(config, conditions)
+        return Run(config, fleet, self.data, self.architecture, method, tiers, self.clients, plan, costs, conditions, spending)
 
     @cached_property
     def test(self) -> Split:
@@ -234,6 +251,16 @@ def check_exports(run: Run) -> None:
         raise ConfigError(f"loss: {title_of(str(run.config.loss))} cannot be exported: {error}") from error
 
 
+def screening_of(config: RunConfig) -> Screening:
+    """Return what the server of a run believes of updates."""
+    cap = None if config.sample_cap == "off" else config.sample_cap
+    clipping = None
+    if config.clip_norm is not None:
+        norm = None if config.clip_norm == "adaptive" else config.clip_norm
+        clipping = Clipping(norm, config.clip_start, config.clip_quantile, config.clip_rate)
+    return Screening(cap, clipping, defence_named(config.defence, config.defence_strength), config.outliers)
+
+
 def tiers_of(config: RunConfig) -> tuple[Tier, ...]:
     """Return the tiers of a resolved configuration, largest first."""
     return tuple(Tier(ratio) for ratio in config.tiers or () if isinstance(ratio, float))
@@ -251,8 +278,14 @@ def method_of(config: RunConfig) -> Method:
 def plan_of(costs: Costs, config: RunConfig, fleet: Fleet, clients: Clients, conditions: Conditions) -> Plan:
     """Return the plan of a run: which tier each class of the fleet trains."""
     tiers = tiers_of(config)
-    split = costs.of if costs.splits(tiers[0]) else None
-    plan_costs = PlanCosts({tier: costs.of(tier) for tier in tiers}, costs.full, split, costs.recomputed)
+    asked = conditions.asked(config.per_round or 1, config.clients)
+
+    def with_messages(of: Callable[..., Cost]) -> Callable[..., Cost]:
+        return lambda tier, *parts: secured(of(tier, *parts), costs.method, costs.architecture, tier, config.secure, asked)
+
+    cost_of, recomputed = with_messages(costs.of), with_messages(costs.recomputed)
+    split = cost_of if costs.splits(tiers[0]) else None
+    plan_costs = PlanCosts({tier: cost_of(tier) for tier in tiers}, costs.full, split, recomputed)
     training, shards = clients.task.training, clients.shards
     workload = Workload(training, shards.largest, shards.mean, costs.method.evaluated, config.clock_margin)
     population = Population(fleet, config.clients, config.seed)
@@ -265,4 +298,6 @@ def about(run: Run) -> dict[str, Any]:
     config = {f.name: getattr(run.config, f.name) for f in fields(Configured)} | {"dataset": run.data.name}
     asked = {"over_selection": run.conditions.over_selection, "deadline_s": run.plan.deadline_s}
     own = {"fleet": run.fleet.name, "assumed": list(run.fleet.assumed)}
-    return {"format": 1, **config, **asked, **own}
+    attack = run.clients.adversaries
+    found = None if attack is None else AttackRow(str(attack.spec), attack.count, tuple(attack.listed))
+    return {"format": 1, **config, **asked, **own, "attack": found}

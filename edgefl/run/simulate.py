@@ -9,15 +9,18 @@ from typing import Any
 
 from edgefl.config import RunConfig
 from edgefl.engine.contract import Engine, prepare_workers
+from edgefl.errors import InputError
 from edgefl.log.background import NO_LOGS, Logs, check_installed, logs
 from edgefl.log.contract import LoggedRun
 from edgefl.methods.ranks import energy_of_tiers
-from edgefl.records import Tier
+from edgefl.records import NodeRecord, Tier
 from edgefl.report.notebook import progress_in_notebook
 from edgefl.report.run_files import RunSummary, TierResult
+from edgefl.report.secure_sums import secure_sums
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
 from edgefl.run.folder import MODEL, CheckpointWriter, Notify, OnRound, RunFolder
 from edgefl.run.prepare import prepare
+from edgefl.run.privacy import check_simulated, warnings
 from edgefl.run.result import RunResult
 from edgefl.run.run import Run, RunOne, about
 from edgefl.run.trained import Trained, engine_of, of_clients, tier_networks, train
@@ -28,6 +31,7 @@ from edgefl.timing.stages import Stopwatch, added, check_trace
 from edgefl.util.compute import one_thread
 from edgefl.util.files import json_bytes, sha256, write_bytes
 from edgefl.util.garbage import uncollected
+from edgefl.util.keys import SigningKey
 from edgefl.util.scratch import sweep
 
 Connect = Callable[[Run, Path], RunOne]
@@ -76,12 +80,16 @@ def simulate(
         check_installed(config.log or ())
         if devices is None:
             prepare_workers(config.engine, config.workers, config.enforce)
+        else:
+            check_simulated(config, "a federation of real devices")
         with span("prepare"):
             run = prepare(config)
         folder = RunFolder(Path(out) if out is not None else RunFolder.next_free(f"{config.method}-{run.data.name}"))
         if run.config.engine == "auto" and devices is None:
             run = _with_engine(run, folder if resume else None, say)
         config = run.config
+        for warning in warnings(run):
+            say(warning)
         folder.check(config, resume)
         if resume and (summary := folder.summary()) is not None:
             say(f"{folder.path}: the run is complete; nothing left to do")
@@ -99,7 +107,8 @@ def simulate(
             output = Output(folder, say, watch, on_round or progress_in_notebook(config.rounds), log)
             run_one = None if devices is None else devices(run, folder.path)
             trained = train_into(output, run, engine, store, resume, run_one)
-        result = _finish(trained, output)
+            nodes = tuple(getattr(engine, "nodes", ())) if config.mixed_nodes else ()
+        result = _finish(trained, output, nodes)
         log.end(result.summary, folder.path)
         return result
 
@@ -160,12 +169,21 @@ def train_into(
     return Trained(run, state, store)
 
 
-def _finish(trained: Trained, output: Output) -> RunResult:
+def _own_key(say: Notify) -> SigningKey | None:
+    """Return the user's own key, which signs the bundle of a run; without one a finished run is not lost, its bundle is not signed."""
+    try:
+        return SigningKey.own()
+    except InputError as error:
+        say(f"the run's bundle is not signed: {error}")
+        return None
+
+
+def _finish(trained: Trained, output: Output, nodes: tuple[NodeRecord, ...] = ()) -> RunResult:
     """Write the model, the bundle, the report, and last the summary, which marks a run as complete."""
     folder, watch = output.folder, output.watch
     with span("start"), uncollected():
         from edgefl.report import html
-        from edgefl.run.bundle import Source, build_bundle
+        from edgefl.run.bundle import Source, Wanted, build_bundle
     run, config = trained.run, trained.run.config
     rounds = folder.rounds()
     with span("checkpoint"):
@@ -173,7 +191,8 @@ def _finish(trained: Trained, output: Output) -> RunResult:
         folder.write(MODEL, content)
     with span("bundle"):
         source = Source(config.rounds, sha256(content))
-        deployed = build_bundle(run, tier_networks(trained), source, folder.fresh_bundle(), output.say)
+        wanted = Wanted(key=_own_key(output.say))
+        deployed = build_bundle(run, tier_networks(trained), source, folder.fresh_bundle(), output.say, wanted)
     with span("report"):
         taken = {tier.ratio: d.result.accuracy for tier, d in deployed.items() if d.result.accuracy is not None}
         values = {
@@ -182,11 +201,14 @@ def _finish(trained: Trained, output: Output) -> RunResult:
             "metric": run.criterion.metric,
             "accuracy_of": "clients" if of_clients(run) else "global",
             "global_accuracy": float(rounds[-1]["accuracy"]["global"]),
+            "privacy": None if run.spending is None else run.spending.summary(len(rounds)),
             "mixed_nodes": config.mixed_nodes,
+            "nodes": nodes,
             "accuracy_after_training": rounds[-1].get("accuracy_after_training"),
             "tiers": tier_rows(run.plan, _with_energy(trained, {tier: d.result for tier, d in deployed.items()}), rounds),
             "classes": class_rows(run.plan),
             "participation": participation_rows(run.plan, rounds, _distinct(rounds), taken),
+            "secure_sums": secure_sums(rounds),
         }
     before = added([*(line.get("stages", {}) for line in rounds), watch.lap()])
     with span("report"):

@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +27,8 @@ from edgefl.timing.spans import span
 from edgefl.util.fields import each
 from edgefl.wire.payload import stored_tensors
 
+Seen = Callable[[Split], Split]
+"""Maps held-out samples to those that a model is evaluated on."""
 _NO_SAMPLES = torch.empty(0), torch.empty(0, dtype=torch.int64)
 EVALUATED_CLIENTS = 100
 """If a run has more clients, this many are drawn at random and evaluated."""
@@ -92,22 +94,36 @@ def of_clients(run: Run) -> bool:
     return run.method.personalised or run.clients.shards.permutes
 
 
-def accuracies(trained: Trained) -> dict[str, float]:
+def accuracies(trained: Trained, seen: Seen = lambda split: split) -> dict[str, float]:
     """Return ``global`` and every tier's accuracy, shares in [0, 1], or the metric of the run's own loss.
 
     If all clients share one model, these are accuracies on the held-out samples. If clients have their own models or labels, these are
-    means over clients. A tier without clients is then evaluated on the held-out samples, without any personal tensors.
+    means over clients, adversaries excluded. A tier without clients is then evaluated on the held-out samples, without any personal
+    tensors. ``seen`` maps held-out samples to those that are evaluated; without any there are no accuracies.
     """
     run, method, criterion = trained.run, trained.run.method, trained.run.criterion
+    test = seen(run.test_of(trained.state.round))
+    if not len(test):
+        return {}
     if of_clients(run):
-        return _client_means(trained)
+        return _client_means(trained, seen)
     whole = method.global_tier(trained.state.model)
-    test = run.test_of(trained.state.round)
     found = {tier: evaluate.score(trained.module(tier), test, criterion) for tier in dict.fromkeys((whole, *run.tiers))}
     return {"global": found[whole]} | {tier.label: found[tier] for tier in run.tiers}
 
 
-def _client_means(trained: Trained) -> dict[str, float]:
+def attack_success(trained: Trained) -> dict[str, float]:
+    """Return the share of held-out samples, under attack, that get the label that the adversaries want, as :func:`accuracies` does.
+
+    It is empty if nobody attacks, the attack wants no labels, or the run has a loss of its own.
+    """
+    attack, run = trained.run.clients.adversaries, trained.run
+    if attack is None or run.criterion.loss is not None or attack.kind.goal(run.test, run.data.classes) is None:
+        return {}
+    return accuracies(trained, lambda split: attack.kind.goal(split, run.data.classes) or split)
+
+
+def _client_means(trained: Trained, seen: Seen) -> dict[str, float]:
     run = trained.run
     by_tier: defaultdict[Tier, list[float]] = defaultdict(list)
     shared: dict[Tier, nn.Module] = {}
@@ -117,11 +133,14 @@ def _client_means(trained: Trained) -> dict[str, float]:
             module = trained.module(tier, client)
         else:
             module = shared.get(tier) or shared.setdefault(tier, trained.module(tier))
-        by_tier[tier].append(evaluate.score(module, run.clients.shards.test(client), run.criterion))
+        if len(test := seen(run.clients.shards.test(client))):
+            by_tier[tier].append(evaluate.score(module, test, run.criterion))
     everyone = [value for values in by_tier.values() for value in values]
+    if not everyone:
+        return {}
     means = {"global": sum(everyone) / len(everyone)}
     for tier in run.tiers:
-        own = by_tier[tier] or [evaluate.score(trained.module(tier), run.test_of(trained.state.round), run.criterion)]
+        own = by_tier[tier] or [evaluate.score(trained.module(tier), seen(run.test_of(trained.state.round)), run.criterion)]
         means[tier.label] = sum(own) / len(own)
     return means
 
@@ -129,13 +148,16 @@ def _client_means(trained: Trained) -> dict[str, float]:
 def _evaluated(run: Run) -> list[int]:
     clients = run.config.clients
     first = np.arange(min(clients, EVALUATED_CLIENTS))
-    return sorted(shuffled(run.config.seed, clients, first, "evaluated clients").tolist())
+    found = sorted(shuffled(run.config.seed, clients, first, "evaluated clients").tolist())
+    attack = run.clients.adversaries
+    return found if attack is None else [client for client in found if not attack.includes(client)] or found
 
 
 def engine_of(run: Run) -> AbstractContextManager[Engine]:
     """Return the engine of a run; as a context manager it may refuse to start, with an InputError."""
     config = run.config
-    cluster = Cluster(config.ray_address, config.ray_auth, config.mixed_nodes)
+    limits = run.plan.memory_limits if config.enforce == "hard" else {}
+    cluster = Cluster(config.ray_address, config.ray_auth, config.mixed_nodes, limits)
     return open_engine(str(config.engine), config.workers, run.clients, cluster)
 
 
@@ -151,13 +173,15 @@ def train(
         with span("prepare", round=state.round + 1):
             run, state = run.advanced(state)
         state, record = run.round(state, engine, store, run_one or run_round)
+        if (attack := run.clients.adversaries) is not None:
+            record = replace(record, adversaries=tuple(attack.among(client.client for client in record.clients)))
         if run.evaluates(state.round):
             started = time.perf_counter()
             with span("evaluate", round=state.round):
-                accuracy = accuracies(Trained(run, state, store))
-            record = replace(
-                record, accuracy=accuracy, metric=run.criterion.metric, host_s=record.host_s + time.perf_counter() - started
-            )
+                accuracy, success = accuracies(now := Trained(run, state, store)), attack_success(now)
+            observed = {**record.observed, "attack_success": success} if success else record.observed
+            host_s = record.host_s + time.perf_counter() - started
+            record = replace(record, accuracy=accuracy, metric=run.criterion.metric, host_s=host_s, observed=observed)
         yield run, state, record
 
 

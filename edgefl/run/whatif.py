@@ -45,16 +45,18 @@ def whatif(
     deadlines_s: Sequence[float] = (),
     tiers: Sequence[tuple[float, ...]] = (),
     over_selections: Sequence[float] = (),
+    target_epsilons: Sequence[float] = (),
     *,
     on_policy: OnPolicy | None = None,
 ) -> WhatIf:
-    """Return the outcome of every combination of deadline, tiers and over-selection, over ``config.rounds`` rounds each.
+    """Return the outcome of every combination of deadline, tiers, over-selection and ε, over ``config.rounds`` rounds each.
 
     Args:
         config: the run whose policies are varied.
         deadlines_s: seconds; empty for the fleet's own deadline.
         tiers: ratios, largest first; empty for the run's own.
         over_selections: clients selected per update wanted; empty for the run's own.
+        target_epsilons: largest ε of a run with privacy; empty for the run's own.
         on_policy: called with the label of every policy before its rounds are simulated.
 
     Raises:
@@ -65,19 +67,25 @@ def whatif(
         >>> rows[0].inclusion <= rows[1].inclusion
         True
     """
-    varied = dict.fromkeys(product(deadlines_s or (None,), tiers or (None,), over_selections or (None,)))
+    varied = dict.fromkeys(
+        product(deadlines_s or (None,), tiers or (None,), over_selections or (None,), target_epsilons or (None,))
+    )
+    if target_epsilons:
+        config = RunConfig.of({**config.model_dump(), "target_epsilon": target_epsilons[0], "noise_multiplier": None})
     rows = []
     with one_thread():
         run = prepare(config, required=False)
-        for deadline_s, ratios, asked in varied:
-            given = {"deadline_s": deadline_s, "tiers": ratios, "over_selection": asked}
-            changes = {key: value for key, value in given.items() if value is not None}
+        for deadline_s, ratios, asked, target in varied:
+            given = {"deadline_s": deadline_s, "tiers": ratios, "over_selection": asked, "target_epsilon": target}
+            changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
             label = _label(changes)
             if on_policy is not None:
                 on_policy(label)
             if config.tiers == "auto" and "tiers" not in changes:
                 one = run.varied(**changes)
                 changes["tiers"] = chosen_tiers(one.config, one.fleet, one.clients)
+            if config.target_epsilon is not None:  # the noise of this policy
+                changes["noise_multiplier"] = None
             rows.append(outcome_of(label, run.varied(**changes), config.rounds))
     keys = ("profile", "method", "rounds", "clients", "per_round", "seed")
     titles = {c.device.name: c.device.title for c in run.fleet.classes}
@@ -87,5 +95,5 @@ def whatif(
 
 def _label(changes: dict[str, Any]) -> str:
     tiers = ", ".join(f"{ratio:g}" for ratio in changes.get("tiers", ()))
-    texts = {"deadline_s": "{:g} s", "tiers": f"tiers {tiers}", "over_selection": "{:g} × asked"}
+    texts = {"deadline_s": "{:g} s", "tiers": f"tiers {tiers}", "over_selection": "{:g} × asked", "target_epsilon": "ε {:g}"}
     return " · ".join(text.format(changes[key]) for key, text in texts.items() if key in changes) or "as configured"

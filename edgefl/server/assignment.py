@@ -150,6 +150,15 @@ class Plan:
         """The states that a device may be in during a round."""
         return tuple(plan.state for plan in self.class_plans[0])
 
+    @property
+    def memory_limits(self) -> dict[str, float]:
+        """Device → the least bytes of memory that it has for training in any of its states."""
+        found: dict[str, float] = {}
+        for plan in (plan for states in self.class_plans for plan in states):
+            limit, name = plan.device.training_bytes * plan.state.memory_share, plan.device.name
+            found[name] = min(limit, found.get(name, limit))
+        return found
+
     def class_plans_of(self, clients: np.ndarray, round_: int) -> list[ClassPlan]:
         """Return, for each of ``clients`` (int64), the plan of its class in the state of its device during a round."""
         classes = self.population.classes(clients).tolist()
@@ -166,6 +175,22 @@ class Plan:
         dealt = self.population.dealt(name, shares, clients, round_).tolist()
         tiers = list(self.costs)
         return [_nearest(plan, tiers[number], self.substitutes) for plan, number in zip(plans, dealt, strict=True)]
+
+    def shares(self) -> dict[Tier, float]:
+        """Return tier → the expected share of clients that are assigned it in a round, largest tier first; without those of none."""
+        found: dict[Tier, float] = {}
+        tiers, dealt = list(self.costs), self.policy.shares
+        for plan in (plan for states in self.class_plans for plan in states):
+            share = plan.clients / self.population.clients * plan.state.chance
+            if dealt is not None:
+                given = [(_nearest(plan, tier, self.substitutes), part) for tier, part in zip(tiers, dealt, strict=True)]
+            else:
+                options = plan.options[:1] if self.policy.name == "auto" else plan.options
+                given = [(option, 1 / len(options)) for option in options]
+            for assignment, part in given:
+                if assignment is not None and part > 0:
+                    found[assignment.tier] = found.get(assignment.tier, 0.0) + share * part
+        return {tier: found[tier] for tier in tiers if tier in found}
 
     def tier_of(self, client: int, round_: int) -> Tier | None:
         """Return the tier of ``client`` in a round, None if it gets none."""

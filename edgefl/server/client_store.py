@@ -210,7 +210,7 @@ class ClientStore:
     def _row(self, columns: str, key: str, what: str) -> tuple[Any, ...] | None:
         if (connection := self._reader(what)) is None:
             return None
-        query = f"SELECT {columns} FROM kept WHERE key = ? AND round <= ? ORDER BY round DESC LIMIT 1"
+        query = f"SELECT {columns} FROM kept WHERE key = ? AND round <= ? ORDER BY round DESC LIMIT 1"  # noqa: S608 - columns of this file
         with self._errors(what):
             row: tuple[Any, ...] | None = connection.execute(query, (key, self._visible)).fetchone()
         return row
@@ -247,8 +247,8 @@ class ClientStore:
                     if not self._has_tables:
                         database.create(connection, _TABLES, _VERSION)
                         self._has_tables = True
-                    for table in ("kept", "chain"):
-                        connection.execute(f"DELETE FROM {table} WHERE round > ?", (self.round,))
+                    for statement in ("DELETE FROM kept WHERE round > ?", "DELETE FROM chain WHERE round > ?"):
+                        connection.execute(statement, (self.round,))
                     self._has_later_rounds = False
                 yield connection
         except BaseException:

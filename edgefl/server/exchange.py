@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch import Tensor
 
+from edgefl.client.adversary import Adversaries
 from edgefl.client.folding import Sums
 from edgefl.client.job import Job
 from edgefl.client.objective import Objective
 from edgefl.client.objectives.none import PLAIN
 from edgefl.client.parts import trained_shapes
 from edgefl.methods.base import Method
-from edgefl.records import Outcome, Submodel, Tier, Update
+from edgefl.methods.state import GlobalState
+from edgefl.records import Expected, Outcome, Submodel, Tier, Update
 from edgefl.rng import generator
+from edgefl.server.central import Central, applied, summed
 from edgefl.server.client_store import ClientStore
 from edgefl.server.control_variates import Control
 from edgefl.server.optimizer import ServerOptimizer
 from edgefl.server.optimizers.avg import AVERAGE
+from edgefl.server.screening import NO_SCREENING, Screen, Screening
+from edgefl.server.secure_sums import SecureRules, SecureSums
 from edgefl.server.state import OpenSession, ServerState
 from edgefl.timing.spans import span
 from edgefl.wire.message import Blob
@@ -42,6 +48,11 @@ class ExchangeRules:
         objective: what clients add to their loss, and the server's half of it.
         optimizer: the server optimizer.
         graphs: (method, tier) → training steps as ONNX graphs, if onnxruntime trains; None: torch trains.
+        screening: what the server believes of updates.
+        secure: how updates are added up securely; None: they are sent plain.
+        central: the noise that the server adds; None: none.
+        equal_weights: whether every update counts the same, whatever its samples.
+        adversaries: clients that may claim other samples than they have; None: every client says the truth.
     """
 
     seed: int
@@ -49,6 +60,11 @@ class ExchangeRules:
     objective: Objective = PLAIN
     optimizer: ServerOptimizer = AVERAGE
     graphs: Callable[[Method, Tier], StepGraphs] | None = None
+    screening: Screening = NO_SCREENING
+    secure: SecureRules | None = None
+    central: Central | None = None
+    equal_weights: bool = False
+    adversaries: Adversaries | None = None
 
 
 @dataclass
@@ -59,9 +75,13 @@ class Exchange:
         state: the server's state before the round.
         clients: how many clients the run has.
         synchronous: whether all updates are of the same round, so that clients of a tier were sent the same.
+        asked: what is expected of the clients of a synchronous round.
         control: the server's half of the objective.
         sent: the sub-models that were sent, without their tensors.
         sums: the sums of updates by tier; None: the server needs every update.
+        screen: what the screening finds in each update.
+        secure: the sums of masked updates; None: updates are sent plain.
+        observed: figures of the round for its record.
     """
 
     method: Method
@@ -69,16 +89,27 @@ class Exchange:
     rules: ExchangeRules
     clients: int
     synchronous: bool = False
+    asked: Sequence[Expected] = ()
     control: Control = field(init=False)
+    screen: Screen = field(init=False)
     sums: Sums | None = field(init=False, default=None)
+    secure: SecureSums | None = field(init=False, default=None)
     sent: list[Submodel] = field(default_factory=list)
+    observed: dict[str, Any] = field(default_factory=dict)
     _parameters: dict[Tier, Shapes] = field(default_factory=dict)
     _answers: dict[Tier, Shapes] = field(default_factory=dict)
     _made: dict[tuple[Tier, int], tuple[Submodel, bytes]] = field(default_factory=dict)
+    _claims: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.control = Control(self.rules.objective, self.state.memory, self.clients)
-        if self.synchronous and self.method.folds and not self.rules.objective.remembers and not self._stores():
+        screening = self.rules.screening
+        self.screen = Screen(screening, self.state.memory, screening.cap())
+        folds = self.synchronous and (self.method.folds or self.rules.central is not None) and not screening.holds
+        if self.rules.secure is not None:
+            turn = self.state.round + 1
+            self.secure = SecureSums(self.method, self.state.model.architecture, self.rules.secure, turn, self.asked)
+        elif folds and not self.rules.objective.remembers and not self._stores():
             self.sums = Sums(self.method, self.state.model.architecture, self.rules.codec)
 
     def send(self, client: int, tier: Tier, drawn: int | None = None) -> tuple[Submodel, bytes]:
@@ -111,9 +142,23 @@ class Exchange:
         graphs = self.rules.graphs and self.rules.graphs(self.method, session.tier)
         limits = session.expected.memory_bytes, session.expected.micro_batch
         of_client = session.step + 1, session.client, self.method, session.tier
-        samples = session.expected.samples
-        weight = None if self.sums is None else samples if self.method.weighs_samples else min(samples, 1)
-        return Job(*of_client, payload, kept, *limits, graphs, eval_after_training, session.expected.recompute, weight)
+        samples, bound = self._counted(self.screen.counted(self.samples_of(session))), self.screen.bound(session.tier)
+        weight = samples if self.method.weighs_samples else min(samples, 1)
+        masking = None if self.secure is None else self.secure.masking(session.expected, weight)
+        known = *of_client, payload, kept, *limits, graphs, eval_after_training, session.expected.recompute
+        summed, clip_norm = None if self.sums is None else weight, None if self.sums is None and masking is None else bound
+        return Job(*known, weight=summed, clip_norm=clip_norm, masking=masking)
+
+    def samples_of(self, session: OpenSession) -> int:
+        """Return how many samples the client of a session says it has."""
+        samples, adversaries = session.expected.samples, self.rules.adversaries
+        return samples if adversaries is None else adversaries.claimed(session.client, samples)
+
+    def hear(self, sessions: Iterable[OpenSession]) -> None:
+        """Cap the samples of the round by what the clients of ``sessions``, and of those before, claim; nothing if all are believed."""
+        if self.rules.adversaries is not None and self.rules.adversaries.kind.claims:
+            self._claims += map(self.samples_of, sessions)
+            self.screen.cap = self.rules.screening.cap(self._claims)
 
     def receive(self, outcome: Outcome, samples: int, submodel: Submodel, store: ClientStore) -> Update:
         """Return the verified update of a client, without its control variates; write what the client stores to ``store``.
@@ -131,23 +176,68 @@ class Exchange:
             tensors = decode(outcome.payload, expected, f"client {outcome.client}", self.rules.codec, copy=False)
         self.control.add(submodel, names, tensors, self.state.model)
         tensors = {name: tensor for name, tensor in tensors.items() if name not in extra}
-        return Update(outcome.client, submodel.tier, tensors, submodel.places, samples, outcome.labels)
+        return Update(outcome.client, submodel.tier, tensors, submodel.places, self._counted(samples), outcome.labels)
+
+    def receive_masked(self, outcome: Outcome, session: OpenSession, store: ClientStore) -> None:
+        """Add the masked update of a client to the sum of its group; write what the client stores to ``store``; WireError if damaged."""
+        assert self.secure is not None
+        if outcome.kept:
+            with span("keep"):
+                store.put(outcome.client, outcome.kept)
+        self.secure.add(session.expected, outcome)
 
     def aggregated(self, updates: Iterator[Update]) -> ServerState:
         """Return the state with the model and the memory after ``updates`` and those in :attr:`sums`; without any, the same state."""
-        state = self.state
+        state, central = self.state, self.rules.central
         with span("aggregate", round=state.round + 1):
             first = next(updates, None)
-            if self.sums is not None and self.sums.tiers:
+            if central is not None:
+                after = self._noised(central, updates if first is None else chain([first], updates))
+            elif self.secure is not None:
+                made = {tier: submodel for (tier, _), (submodel, _) in self._made.items()}
+                if not (secure := self.secure.sums(made)):
+                    return state
+                after = self.method.finish(state.model, secure)
+            elif self.sums is not None and self.sums.tiers:
                 sent = {tier: self._made[tier, state.round + 1][0].places for tier in self.sums.tiers}
                 after = self.method.finish(state.model, ((sent[tier], of) for tier, of in self.sums.tiers.items()))
             elif first is not None:
-                after = self.method.aggregate(state.model, chain([first], updates))
+                after = self.method.aggregate(
+                    state.model, self.screen.defended(self.method, state.model, chain([first], updates))
+                )
             else:
                 return state
             after, kept = self.control.finish(state.model, after)
             tensors, slots = self.rules.optimizer.step(state.model.tensors, after.tensors, state.memory)
-            return replace(state, model=after.replace(tensors), memory={**kept, **slots})
+            bounds = self.screen.bounds_after() if central is None else self._noised_bounds(central)
+            return replace(state, model=after.replace(tensors), memory={**kept, **slots, **bounds})
+
+    def _noised(self, central: Central, updates: Iterator[Update]) -> GlobalState:
+        """Return the model after ``updates`` and those in :attr:`sums`, whose sums get noise; tiers without clients get it too."""
+        model = self.state.model
+        sums = {} if self.sums is None else self.sums.tiers
+        summed(self.method, model, updates, sums)
+        bounds = {tier: self._bound(tier) for tier in central.clients}
+        sent = {tier: self._made.get((tier, self.state.round + 1)) or self._make(tier, self.state.round + 1) for tier in bounds}
+        self.observed["noise_std"] = {tier.label: central.sum_multiplier * bound for tier, bound in bounds.items()}
+        of_tiers = central.updates(self.method, model, sums, {tier: made[0] for tier, made in sent.items()}, bounds, self._draw)
+        return applied(self.method, model, central.clients, of_tiers)
+
+    def _noised_bounds(self, central: Central) -> dict[str, Tensor]:
+        clipping = self.rules.screening.clipping
+        assert clipping is not None  # noise needs clipping, which is checked with the configuration
+        return central.bounds(clipping, self.state.memory, self.screen.norms(), self._draw)
+
+    def _bound(self, tier: Tier) -> float:
+        bound = self.screen.bound(tier)
+        assert bound is not None  # as above
+        return bound
+
+    def _draw(self, purpose: str) -> np.random.Generator:
+        return generator(self.rules.seed, self.state.round + 1, purpose)
+
+    def _counted(self, samples: int) -> int:
+        return min(samples, 1) if self.rules.equal_weights else samples
 
     def _stores(self) -> bool:
         model = self.state.model

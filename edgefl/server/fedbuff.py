@@ -10,10 +10,11 @@ Differs from the paper: the method weighs the updates (most methods by samples);
 the server is that of the server optimizer.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from edgefl.fleet.conditions import WAIT_STEP_S
-from edgefl.records import ClientRecord
+from edgefl.records import ClientRecord, Expected
 from edgefl.server.forecast import Asked, Forecast
 from edgefl.server.schedule import Closed, fleet_at, low_battery
 from edgefl.server.state import OpenSession, ServerState
@@ -49,7 +50,7 @@ class Buffered:
     """The schedule of one step with a buffer: the clients at work, and the clock as their sessions end one after the other."""
 
     def __init__(self, forecast: Forecast, state: ServerState, buffer: Buffer) -> None:
-        self._forecast, self._buffer, self._state = forecast, buffer, state
+        self._forecast, self._buffer, self._state, self.wanted = forecast, buffer, state, buffer.size
         self._step, self._clock_s, self._fleet = state.round, state.clock_s, state.fleet
         self._ended: list[ClientRecord] = []
         self._asked: set[int] = set()
@@ -60,6 +61,11 @@ class Buffered:
         self._failures = 0
         """Sessions in a row without an answer."""
         self._waited_s = 0.0
+
+    @property
+    def asked(self) -> Sequence[Expected]:
+        """Empty: clients are selected one by one."""
+        return ()
 
     def arrive(self, most: int) -> list[OpenSession]:
         """Return the next sessions that answer in time: ``most``, or fewer if no more clients can answer in this step.

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.fleet.clock import durations, energies
+from edgefl.fleet.clock import durations, energies, mask_s, stages_s
 from edgefl.fleet.conditions import Conditions
 from edgefl.fleet.time_model import train_s
-from edgefl.records import Expected, Foreseen, Shortfall, Tier, Timing
+from edgefl.records import Expected, Shortfall, Tier, Timing
 from edgefl.server.assignment import Assignment, ClassPlan, Plan, split
+from edgefl.server.grouping import Grouping
+from edgefl.server.sessions import Session
 
 
 @dataclass(frozen=True)
@@ -38,12 +40,14 @@ class Forecast:
     Attributes:
         plan: which tier each class trains, in the present phase of the method.
         size_of: client → number of its training samples.
+        grouping: how clients are divided into groups whose updates are added up securely; None: updates are sent plain.
     """
 
     plan: Plan
     conditions: Conditions
     seed: int
     size_of: Callable[[int], int]
+    grouping: Grouping | None = None
     _loads: dict[tuple[int, Assignment, int], tuple[int, float]] = field(default_factory=dict, repr=False, compare=False)
 
     def expected(self, asked: Asked, drained_j: Mapping[int, float]) -> list[Expected]:
@@ -62,26 +66,27 @@ class Forecast:
         interrupted, dropped, moments = (x.tolist() for x in conditions.fates(self.seed, clients, turn))
         until = conditions.availability.until(clients, asked.start_s).tolist()
         levels = conditions.battery_levels(self.seed, clients).tolist()
-        found = []
+        found: list[Session] = []
         for i, client in enumerate(clients.tolist()):
             of_class, given = plans[i], assignments[i]
             whole = self._whole(of_class, given, client, links[i], responses[i], asked.start_s)
             if given is None or whole.timing is None:
-                found.append(whole)
+                found.append(Session(of_class, whole))
                 continue
             if short := _battery_short(of_class, given.tier, whole.timing, levels[i], drained_j.get(client, 0.0)):
                 nothing = replace(whole, timing=None, macs=0, download_bytes=0, upload_bytes=0)
-                found.append(replace(nothing, status="refused", refusal=(short,)))
+                found.append(Session(of_class, replace(nothing, status="refused", refusal=(short,))))
                 continue
             end_s, status = whole.timing.total_s, whole.status
             if interrupted[i]:
-                end_s, status = whole.timing.download_s + moments[i] * whole.timing.train_s, "interrupted"
+                end_s, status = whole.timing.agree_s + whole.timing.download_s + moments[i] * whole.timing.train_s, "interrupted"
             elif dropped[i]:
                 end_s, status = moments[i] * end_s, "dropped"
             if until[i] - asked.start_s < end_s:
                 end_s, status = until[i] - asked.start_s, "interrupted"
-            found.append(whole if status == "expected" else cut(of_class, whole, end_s, status))
-        return found
+            sizes = self.plan.cost(given).model_bytes
+            found.append(Session(of_class, whole, end_s, status, until[i] - asked.start_s, links[i], sizes))
+        return [session.ended() for session in found] if self.grouping is None else self.grouping.sessions(turn, found)
 
     def _whole(
         self, of_class: ClassPlan, given: Assignment | None, client: int, link: float, response: float, start_s: float
@@ -91,16 +96,17 @@ class Forecast:
         if given is None:
             return Expected(client, device.name, "refused", None, samples, refusal=of_class.refusals, **known)
         cost, (macs, work_s) = self.plan.cost(given), self._load(of_class, given, samples)
-        down_s, train_s, up_s = durations(device, cost.download_bytes, work_s, cost.upload_bytes, link)
-        parts = down_s, train_s * response, up_s
-        spent = energies(device, macs, cost.download_bytes, cost.upload_bytes, sum(parts))
+        down_bytes, up_bytes = cost.model_bytes
+        down_s, train_s, up_s = durations(device, down_bytes, work_s, up_bytes, link)
+        parts, (agree_s, unmask_s) = (down_s, train_s * response, up_s), stages_s(device, cost, link)
+        spent = energies(device, macs, cost.download_bytes, cost.upload_bytes, sum(parts) + agree_s + unmask_s)
         return Expected(
             client,
             device.name,
             "expected",
             given.tier,
             samples,
-            timing=Timing(*parts, *spent),
+            timing=Timing(*parts, *spent, agree_s, unmask_s),
             macs=macs,
             download_bytes=cost.download_bytes,
             upload_bytes=cost.upload_bytes,
@@ -118,41 +124,13 @@ class Forecast:
             training, evaluated = split(plan.workload.training, given), plan.workload.evaluated(samples)
             seen, passes = samples * training.epochs, training.passes(samples)
             work_s = train_s(of_class.device.compute, cost, seen, passes, evaluated) / of_class.state.speed_share
+            work_s += mask_s(of_class.device, cost) / of_class.state.speed_share
             self._loads[key] = cost.macs_of(seen, passes, evaluated), work_s
         return self._loads[key]
 
     def class_plan_of(self, client: int, turn: int) -> ClassPlan:
         """Return the plan of a client's class in the state of its device during a turn."""
         return self.plan.class_plans_of(np.array([client]), turn)[0]
-
-
-def cut(of_class: ClassPlan, whole: Expected, end_s: float, status: Foreseen) -> Expected:
-    """Return a session that ends ``end_s`` seconds after its start, with the work, bytes and joules until then."""
-    timing = whole.timing
-    assert timing is not None
-    down_s = min(timing.download_s, end_s)
-    train_s = min(max(end_s - timing.download_s, 0.0), timing.train_s)
-    up_s = min(max(end_s - timing.download_s - timing.train_s, 0.0), timing.upload_s)
-    return _took(of_class, whole, (down_s, train_s, up_s), status)
-
-
-def failed_after(of_class: ClassPlan, whole: Expected, steps: int, of_steps: int) -> Expected:
-    """Return a session that ends after ``steps`` of its training steps: nothing is sent back."""
-    assert whole.timing is not None
-    return _took(of_class, whole, (whole.timing.download_s, whole.timing.train_s * (steps / of_steps), 0.0), whole.status)
-
-
-def _took(of_class: ClassPlan, whole: Expected, parts: tuple[float, float, float], status: Foreseen) -> Expected:
-    """Return a session cut to ``parts``: seconds of download, training and upload."""
-    timing = whole.timing
-    assert timing is not None
-    of_parts = timing.download_s, timing.train_s, timing.upload_s
-    # A part that is not cut has a share of exactly 1, so nothing of it is lost in rounding.
-    down, train, up = (took_s / of_s if of_s else 0.0 for took_s, of_s in zip(parts, of_parts, strict=True))
-    macs, download_bytes, upload_bytes = int(whole.macs * train), int(whole.download_bytes * down), int(whole.upload_bytes * up)
-    spent = energies(of_class.device, macs, download_bytes, upload_bytes, sum(parts))
-    took = replace(whole, macs=macs, download_bytes=download_bytes, upload_bytes=upload_bytes)
-    return replace(took, status=status, timing=Timing(*parts, *spent))
 
 
 def _battery_short(of_class: ClassPlan, tier: Tier, timing: Timing, level: float, drained_j: float) -> Shortfall | None:

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 from edgefl.client.job import Job
 from edgefl.engine.contract import Engine, in_order
 from edgefl.methods.base import Method
-from edgefl.records import ClientRecord, Outcome, RoundRecord, Submodel, Update
+from edgefl.records import ClientRecord, Expected, Outcome, RoundRecord, Submodel, Update
 from edgefl.server.client_store import ClientStore
 from edgefl.server.exchange import Exchange, ExchangeRules
 from edgefl.server.fedbuff import Buffer, Buffered, blob_of
-from edgefl.server.forecast import Forecast, failed_after
+from edgefl.server.forecast import Forecast
 from edgefl.server.schedule import Schedule, Synchronous
+from edgefl.server.sessions import failed_after, idle
 from edgefl.server.state import OpenSession, ServerState
 from edgefl.timing.spans import span
 from edgefl.wire.payload import decode
@@ -43,11 +44,6 @@ class Server:
     buffer: Buffer | None = None
     eval_after_training: bool = False
 
-    @property
-    def wanted(self) -> int:
-        """How many updates a round aggregates."""
-        return self.per_round if self.buffer is None else self.buffer.size
-
     def schedule(self, state: ServerState) -> Schedule:
         """Return the schedule of the round after ``state``."""
         if self.buffer is not None:
@@ -74,24 +70,28 @@ def run_round(server: Server, state: ServerState) -> tuple[ServerState, RoundRec
     schedule = server.schedule(state)
     after, observed = state, dict[str, Any]()
     if server.engine is None:
-        _simulate(schedule, server.wanted)
+        _simulate(schedule)
     else:
         clients = server.forecast.plan.population.clients
-        exchange = Exchange(server.method, state, server.rules, clients, synchronous=server.buffer is None)
+        exchange = Exchange(server.method, state, server.rules, clients, server.buffer is None, schedule.asked)
         after = exchange.aggregated(_updates(server, server.engine, schedule, exchange))
         with span("observe"):
-            observed = server.method.observe(state.model, exchange.sent)
+            observed = {**server.method.observe(state.model, exchange.sent), **exchange.screen.observed(), **exchange.observed}
     end = schedule.close()
     if server.engine is not None and server.buffer is not None:
         with span("keep"):
             _store_payloads(server, exchange, end.fleet.sessions)
     host_s, deadline_s = time.perf_counter() - started, server.forecast.plan.deadline_s
-    record = RoundRecord(state.round + 1, end.clients, end.round_s, end.clock_s, {}, host_s, observed, end.waited_s, deadline_s)
+    screened = exchange.screen.report() if server.engine is not None else {}
+    records = tuple(replace(of, screened=screened.get(of.client)) for of in end.clients) if screened else end.clients
+    observed = {**observed, **end.observed}
+    record = RoundRecord(state.round + 1, records, end.round_s, end.clock_s, {}, host_s, observed, end.waited_s, deadline_s)
     return replace(after, round=record.round, clock_s=end.clock_s, fleet=end.fleet), record
 
 
-def _simulate(schedule: Schedule, missing: int) -> None:
-    """End the first ``missing`` sessions that answer, without training."""
+def _simulate(schedule: Schedule) -> None:
+    """End the sessions that the round waits for, without training."""
+    missing = schedule.wanted
     while missing and (arrived := schedule.arrive(missing)):
         missing -= len(arrived)
         for session in arrived:
@@ -99,13 +99,14 @@ def _simulate(schedule: Schedule, missing: int) -> None:
 
 
 def _updates(server: Server, engine: Engine, schedule: Schedule, exchange: Exchange) -> Iterator[Update]:
-    """Yield the updates of the round in order of arrival, except those that become part of ``exchange.sums``.
+    """Yield the updates of the round in order of arrival, except those that become part of a sum of ``exchange``.
 
     In mode async, the change of each is applied to the present model.
     """
-    missing = server.wanted
+    missing = schedule.wanted
     while missing and (arrived := schedule.arrive(missing)):
         sent: dict[int, _Sent] = {}
+        exchange.hear(arrived)
         outcomes = in_order(engine, _jobs(server, exchange, arrived, sent), exchange.sums)
         while (outcome := _awaited(outcomes)) is not None:
             session, submodel, payload = sent.pop(outcome.client)
@@ -114,26 +115,34 @@ def _updates(server: Server, engine: Engine, schedule: Schedule, exchange: Excha
                 continue
             missing -= 1
             if exchange.sums is not None:
+                exchange.screen.summed(session.tier, outcome, exchange.samples_of(session))
+                continue
+            if exchange.secure is not None:
+                exchange.receive_masked(outcome, session, server.store)
                 continue
             if submodel is None:  # the same part of the model as it was sent, with its present values
                 submodel, _ = exchange.send(outcome.client, session.tier, session.step + 1)
-            update = exchange.receive(outcome, session.expected.samples, submodel, server.store)
-            if server.buffer is not None:
-                with span("decode"):
-                    start = decode(payload, exchange.shapes(session.tier), f"what client {outcome.client} was sent")
-                weight = server.buffer.weight(exchange.state.round - session.step)
-                update = server.method.rebased(update, start, submodel.tensors, weight)
-            yield update
+            update = exchange.receive(outcome, exchange.samples_of(session), submodel, server.store)
+            if server.buffer is None:
+                yield exchange.screen.admitted(update, submodel.tensors)
+                continue
+            with span("decode"):
+                start = decode(payload, exchange.shapes(session.tier), f"what client {outcome.client} was sent")
+            weight = server.buffer.weight(exchange.state.round - session.step)
+            # The change that is clipped is the client's own, from what it was sent; its age scales it afterwards.
+            yield server.method.rebased(exchange.screen.admitted(update, start), start, submodel.tensors, weight)
 
 
 def _jobs(server: Server, exchange: Exchange, arrived: Iterable[OpenSession], sent: dict[int, _Sent]) -> Iterator[Job]:
     """Yield the jobs of sessions, and record in ``sent`` what each client was sent."""
     for session in arrived:
         submodel, payload = _sent_to(server, exchange, session)
-        session = replace(session, expected=replace(session.expected, download_bytes=len(payload)))
+        session = replace(session, expected=sized(session.expected, download_bytes=len(payload)))
         sent[session.client] = _Sent(session, submodel, payload)
-        with span("keep"):
-            kept = server.store.get(session.client)
+        kept = None
+        if exchange.sums is None:  # where updates are summed, clients store nothing
+            with span("keep"):
+                kept = server.store.get(session.client)
         yield exchange.job(session, payload, kept, server.eval_after_training)
 
 
@@ -154,12 +163,22 @@ def ended(session: OpenSession, outcome: Outcome, forecast: Forecast) -> ClientR
     """Return the record of a client whose job ended; the session of a failed job ends where the job failed."""
     expected, bare = session.expected, replace(outcome, payload=b"", kept=b"", labels=None, summed_bytes=0)
     if outcome.status == "trained":
-        return ClientRecord(replace(expected, upload_bytes=len(outcome.payload) or outcome.summed_bytes), bare)
+        sent = sized(expected, upload_bytes=len(outcome.payload) or outcome.summed_bytes)
+        return ClientRecord(sent if outcome.steps else idle(forecast.class_plan_of(expected.client, session.turn), sent), bare)
     steps = forecast.plan.workload.training.steps(expected.samples)
     # The first step is the largest, so it is the one that exceeds the memory. A process may die at any moment: all of its work is lost.
     # NaN is detected after the last step, and nothing is sent.
     survived = 1 if outcome.status == "out_of_memory" else steps
     return ClientRecord(failed_after(forecast.class_plan_of(expected.client, session.turn), expected, survived, steps), bare)
+
+
+def sized(expected: Expected, **sizes: int) -> Expected:
+    """Return a session with other bytes of its model or of its update; messages of secure aggregation are added to them."""
+    if expected.grouped is not None:
+        sizes = {name: size + int(getattr(expected.grouped, name)) for name, size in sizes.items()}
+    if all(getattr(expected, name) == size for name, size in sizes.items()):
+        return expected
+    return replace(expected, **sizes)  # type: ignore[arg-type]
 
 
 def _store_payloads(server: Server, exchange: Exchange, sessions: Iterable[OpenSession]) -> None:

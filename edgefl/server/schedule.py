@@ -3,14 +3,14 @@
 In a synchronous round, the server selects all clients at one moment and waits until enough of them have answered.
 """
 
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from edgefl.fleet.conditions import WAIT_STEP_S
 from edgefl.records import ClientRecord, Expected
 from edgefl.server.forecast import Asked, Forecast
+from edgefl.server.grouping import Key
 from edgefl.server.state import FleetMemory, OpenSession, ServerState
 
 
@@ -24,6 +24,7 @@ class Closed:
         waited_s: how long the server waited for eligible clients, in simulated seconds.
         clock_s: the simulated clock at the end.
         fleet: what the server remembers of its clients at that time.
+        observed: figures of the round, by name, for its record.
     """
 
     clients: tuple[ClientRecord, ...]
@@ -31,10 +32,21 @@ class Closed:
     waited_s: float
     clock_s: float
     fleet: FleetMemory
+    observed: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Schedule(Protocol):
-    """The sessions of one round, in the order in which clients answer."""
+    """The sessions of one round, in the order in which clients answer.
+
+    Attributes:
+        wanted: how many updates the round aggregates.
+    """
+
+    wanted: int
+
+    @property
+    def asked(self) -> Sequence[Expected]:
+        """The sessions of a round whose clients are all selected at one moment; empty in mode async."""
 
     def arrive(self, most: int) -> list[OpenSession]:
         """Return the next sessions that answer in time, at most ``most``; an empty list if no more clients answer."""
@@ -114,25 +126,64 @@ class Synchronous:
     """The schedule of a synchronous round that waits for ``wanted`` answers."""
 
     def __init__(self, forecast: Forecast, state: ServerState, wanted: int) -> None:
-        self._forecast, self._state, self._wanted = forecast, state, wanted
+        self._forecast, self._state, self.wanted = forecast, state, wanted
         self._round = ask(forecast, state, wanted)
-        self._queue = deque(self._round.arrivals)
+        self._queue = self._round.arrivals
         self._done: list[ClientRecord] = []
+        self._missing: dict[Key, int] | None = None
+        """How many more vectors the server waits for, by group; None: updates are sent plain."""
+        if forecast.grouping is not None:
+            self._missing = forecast.grouping.quotas(self._round.expected, forecast.conditions.over_selection)
+            self.wanted = max(1, sum(self._missing.values()))
+
+    @property
+    def asked(self) -> Sequence[Expected]:
+        """The sessions of all selected clients."""
+        return self._round.expected
 
     def arrive(self, most: int) -> list[OpenSession]:
-        """Return the next sessions that answer in time."""
-        number = self._round.number
-        return [OpenSession(number, number - 1, self._queue.popleft()) for _ in range(min(most, len(self._queue)))]
+        """Return the next sessions that answer in time. A group from which enough vectors have arrived is skipped."""
+        number, left, found = self._round.number, list[Expected](), list[Expected]()
+        for place, session in enumerate(self._queue):
+            if len(found) == most:
+                left += self._queue[place:]
+                break
+            (found if self._take(session) else left).append(session)
+        self._queue = left
+        return [OpenSession(number, number - 1, session) for session in found]
 
     def end(self, session: OpenSession, record: ClientRecord) -> None:
         """Record how a session ended."""
         self._done.append(record)
+        if self._missing is not None and record.status != "trained":
+            self._missing[_group_of(record.expected)] += 1
+
+    def _take(self, session: Expected) -> bool:
+        """Count a session among those that the server waits for; False if its group has enough."""
+        if self._missing is None:
+            return True
+        group = _group_of(session)
+        if not self._missing[group]:
+            return False
+        self._missing[group] -= 1
+        return True
 
     def close(self) -> Closed:
         """Return how the round ended."""
         start_s = self._round.start_s
-        clients, round_s = self._round.closed(self._done, self._wanted)
+        clients, round_s = self._round.closed(self._done, self.wanted)
+        observed: dict[str, Any] = {}
+        if (grouping := self._forecast.grouping) is not None:
+            plans = {e.client: self._forecast.class_plan_of(e.client, self._round.number) for e in self._round.expected}
+            clients, round_s, lines = grouping.unmasked(self._round.number, plans, clients, round_s)
+            observed["secure_aggregation"] = lines
         clock_s = start_s + round_s
         sessions, battery = (record.expected for record in clients), self._forecast.conditions.battery
         fleet = fleet_at(self._forecast, self._state.fleet, start_s).after(sessions, clock_s, battery)
-        return Closed(clients, round_s, start_s - self._state.clock_s, clock_s, fleet)
+        return Closed(clients, round_s, start_s - self._state.clock_s, clock_s, fleet, observed)
+
+
+def _group_of(session: Expected) -> Key:
+    assert session.tier is not None  # only clients of a tier are asked
+    assert session.grouped is not None
+    return session.tier, session.grouped.group

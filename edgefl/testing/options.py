@@ -9,13 +9,13 @@ import pytest
 
 KINDS: Mapping[str, str] = {
     "method": "methods", "codec": "codecs", "objective": "objectives", "server_optimizer": "server_optimizers", "dataset": "datasets",
-    "engine": "engines", "model": "models", "device": "",
+    "adversary": "adversaries", "defence": "defences", "engine": "engines", "model": "models", "device": "",
 }  # fmt: skip
 """Kind of part, the argument of its rules → the registry that has it; a device is a TOML file."""
 _BROKEN = "edgefl rule"
 _RULES = "edgefl.testing.rules_of_"
 _OF_METHODS = ("aggregation", "submodels", "training")
-_REWRITTEN = (*_OF_METHODS, *(f"{kind}s" for kind in KINDS if kind != "method"))
+_REWRITTEN = (*_OF_METHODS, *(kinds or f"{kind}s" for kind, kinds in KINDS.items() if kind != "method"))
 pytest.register_assert_rewrite("edgefl.testing.cases", *(_RULES + what for what in _REWRITTEN))
 
 
@@ -79,7 +79,7 @@ def pytest_runtest_makereport(
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """List the broken rules after all tests."""
     failed = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
-    if told := [str(text) for report in failed for name, text in report.user_properties if name == _BROKEN]:
+    if told := [str(text) for report in failed for name, text in getattr(report, "user_properties", ()) if name == _BROKEN]:
         terminalreporter.section("broken rules")
         for text in told:
             terminalreporter.write_line(text)

@@ -40,6 +40,12 @@ def user_cache() -> Path:
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "edgefl"
 
 
+def user_config() -> Path:
+    """Return ``edgefl`` in the user's configuration folder, for keys."""
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    return (Path(base) if Path(base).is_absolute() else Path.home() / ".config") / "edgefl"
+
+
 @contextlib.contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
     """Turn the error of a full or unwritable disk into a :class:`StorageError` that names ``path``."""

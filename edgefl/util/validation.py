@@ -1,6 +1,6 @@
 """Errors of pydantic in plain English, one line each."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from pydantic_core import ErrorDetails
 
@@ -50,6 +50,29 @@ def explain(problem: ErrorDetails, known: Collection[str] = (), otherwise: str =
         return f"{key}: {message}, got {short(problem['input'])}"
     expected = _EXPECTED[kind].format(**problem.get("ctx", {}))
     return f"{key or 'the content'} must be {expected}, got {short(problem['input'])}"
+
+
+def explain_all(problems: Iterable[ErrorDetails], known: Collection[str] = (), otherwise: str = "") -> str:
+    """Return the problems of a ``ValidationError`` in one line; the forms that a value may have are listed in one message.
+
+    >>> at_least = {"type": "greater_than", "loc": ("clip_norm", "constrained-float"), "msg": "", "input": 0, "ctx": {"gt": 0}}
+    >>> word = {"type": "literal_error", "loc": ("clip_norm", "literal"), "msg": "", "input": 0, "ctx": {"expected": "'adaptive'"}}
+    >>> explain_all([at_least, word])
+    "clip_norm must be above 0, or 'adaptive', got 0"
+    """
+    groups: dict[tuple[object, str], list[ErrorDetails]] = {}
+    for problem in problems:
+        groups.setdefault((problem["loc"][:1], short(problem["input"])), []).append(problem)
+    lines = []
+    for (key, value), of in groups.items():
+        forms = [
+            _EXPECTED[one["type"]].format(**one.get("ctx", {})) for one in of if one["type"] in _EXPECTED and len(one["loc"]) == 2
+        ]
+        if key and len(forms) == len(of) > 1:
+            lines.append(f"{of[0]['loc'][0]} must be {', or '.join(forms)}, got {value}")
+        else:
+            lines += [explain(one, known, otherwise) for one in of]
+    return "; ".join(lines)
 
 
 def short(value: object) -> str:

@@ -17,13 +17,17 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 from edgefl.errors import WireError
+from edgefl.util.keys import PublicKey
 from edgefl.util.validation import short
+from edgefl.wire.device_keys import DeviceKeys
+from edgefl.wire.update_signature import KEY, SIGNATURE, content_sha256, signer
 
 FORMAT, VERSION = "edgefl-update", "1"
 MAX_HEADER_BYTES = 1 << 20
 KEYS = ("format", "version", "bundle", "round", "tier", "samples", "steps", "client")
 _COUNT = re.compile(r"[1-9][0-9]{0,8}|10{9}")
 _LABELS = re.compile(r"[0-9]{1,9}(,[0-9]{1,9})*")
+_MAX_SIGNATURE = 100
 _CLIENT = re.compile(r"[0-9A-Za-z._-]{1,64}")
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -36,12 +40,14 @@ class Expected:
     Attributes:
         bundle, round, classes: ``manifest_sha256``, round and number of labels of the bundle.
         tiers: per tier name → shape of float32 tensors.
+        keys: the devices whose updates count; None: anybody's.
     """
 
     bundle: str
     round: int
     tiers: Mapping[str, Shapes]
     classes: int
+    keys: DeviceKeys | None = None
 
     def data_bytes(self, tier: str) -> int:
         """Return the bytes of the tensors of an update of ``tier``."""
@@ -50,7 +56,11 @@ class Expected:
 
 @dataclass(frozen=True)
 class DeviceUpdate:
-    """An update file that passed every check, with its float32 tensors; ``labels`` are those in its client's data, None: not stated."""
+    """An update file that passed every check, with its float32 tensors; ``labels`` are those in its client's data, None: not stated.
+
+    ``content`` is the hash of the tensors. ``key`` is that of the device that signed the file, None: not signed. ``device`` is the name
+    under which the key is enrolled, None: the sender was not checked.
+    """
 
     path: Path
     client: str
@@ -59,6 +69,9 @@ class DeviceUpdate:
     steps: int
     tensors: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
     labels: tuple[int, ...] | None = None
+    content: str = ""
+    key: PublicKey | None = None
+    device: str | None = None
 
 
 @dataclass(frozen=True)
@@ -70,21 +83,31 @@ class Received:
 
 
 def receive(folder: Path, expected: Expected) -> Received:
-    """Check every visible file in ``folder`` by name; a client's second update is invalid. Raise WireError if there is no such folder."""
+    """Check every visible file in ``folder`` by name; a sender's second update is invalid. Raise WireError if there is no such folder.
+
+    With keys a sender is its key: names of clients are anybody's choice. Without, it is the name, and the key of a signed update.
+    """
     try:
         paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except OSError as error:
         raise WireError(f"{folder}: {error.strerror}; expected a folder of update files") from None
-    updates: dict[str, DeviceUpdate] = {}
+    updates: list[DeviceUpdate] = []
+    senders: dict[PublicKey | str, Path] = {}
     problems = []
     for path in paths:
         try:
             update = replace(read_update(path, expected), tensors={})
-            if (before := updates.setdefault(update.client, update)) is not update:
-                raise WireError(f"{path}: client: {update.client!r} sent {before.path.name} already, expected one update of each")
+            who: dict[PublicKey | str, str] = {} if update.key is None else {update.key: f"key: {update.device or update.key}"}
+            if expected.keys is None:
+                who[update.client] = f"client: {update.client!r}"
+            for sender, name in who.items():
+                if sender in senders:
+                    raise WireError(f"{path}: {name} sent {senders[sender].name} already, expected one update of each")
+            senders |= dict.fromkeys(who, path)
+            updates.append(update)
         except WireError as error:
             problems.append(str(error))
-    return Received(tuple(updates.values()), tuple(problems))
+    return Received(tuple(updates), tuple(problems))
 
 
 def read_update(path: Path, expected: Expected) -> DeviceUpdate:
@@ -110,9 +133,26 @@ def read_update(path: Path, expected: Expected) -> DeviceUpdate:
     for name, tensor in tensors.items():
         if not np.isfinite(tensor).all():
             raise WireError(f"{path}: {name}: holds {tensor[~np.isfinite(tensor)].flat[0]}, expected finite values")
+    content_hash, key, device = _sender(path, about, tensors, expected.keys)
     ordered = {name: tensors[name] for name in shapes}
-    counts = int(about["samples"]), int(about["steps"])
-    return DeviceUpdate(path, about["client"], tier, *counts, ordered, _labels(about.get("labels", ""), expected.classes))
+    counts, labels = (int(about["samples"]), int(about["steps"])), _labels(about.get("labels", ""), expected.classes)
+    return DeviceUpdate(path, about["client"], tier, *counts, ordered, labels, content_hash, key, device)
+
+
+def _sender(
+    path: Path, about: Mapping[str, str], tensors: Mapping[str, np.ndarray], keys: DeviceKeys | None
+) -> tuple[str, PublicKey | None, str | None]:
+    """Return the hash of the tensors, the key that signed them, and its device; with ``keys``, WireError unless one of them signed."""
+    content = content_sha256(tensors)
+    try:
+        key = signer(about, content)
+        if keys is None:
+            return content, key, None
+        if key is None:
+            raise WireError(f"not signed, expected an update of a device in {keys.path}; 'edgefl enroll' adds devices")
+        return content, key, keys.name_of(key)
+    except WireError as error:
+        raise WireError(f"{path}: {error}") from None
 
 
 def _content(path: Path, expected: Expected) -> bytes:
@@ -152,7 +192,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _about(path: Path, header: dict[str, Any], expected: Expected) -> dict[str, str]:
     """Return the file's metadata, every key checked."""
     about = header.pop("__metadata__", {})
-    _check_names(path, about, (*KEYS, *({"labels"} & about.keys())), f"an update says {', '.join(KEYS)}")
+    _check_names(path, about, (*KEYS, *({"labels", KEY, SIGNATURE} & about.keys())), f"an update says {', '.join(KEYS)}")
     count = "a whole number from 1 to 1,000,000,000"
     rules: dict[str, tuple[Callable[[str], object], str]] = {
         "format": (FORMAT.__eq__, repr(FORMAT)),
@@ -163,6 +203,8 @@ def _about(path: Path, header: dict[str, Any], expected: Expected) -> dict[str, 
         "samples": (_COUNT.fullmatch, count),
         "steps": (_COUNT.fullmatch, count),
         "client": (_CLIENT.fullmatch, "1 to 64 of 0-9 A-Z a-z . _ -"),
+        KEY: (lambda text: len(text) <= _MAX_SIGNATURE, "a public key in base64"),
+        SIGNATURE: (lambda text: len(text) <= _MAX_SIGNATURE, "a signature in base64"),
         "labels": (
             lambda text: _labels(text, expected.classes),
             f"labels from 0 to {expected.classes - 1}, separated by commas, each once, ascending",

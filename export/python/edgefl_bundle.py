@@ -11,7 +11,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -179,14 +179,21 @@ class State:
         return cls(tensors, about)
 
 
-def read_bundle(folder: Path, key: Path | None = None) -> Bundle:
-    """Return the bundle in ``folder`` after checking the manifest's hash and, with ``key``, its Ed25519 signature; InputError if wrong."""
+def read_bundle(folder: Path, check: Callable[[bytes], None] | None = None) -> Bundle:
+    """Return the bundle in ``folder`` after checking the manifest's own hash and values; InputError if they are wrong.
+
+    ``check`` gets the bytes of the manifest before they are read, and raises if the publisher is not trusted
+    (:func:`edgefl_trust.read_trusted`).
+    """
     path = folder / "manifest.json"
     try:
         content = path.read_bytes()
-        manifest = json.loads(content)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; expected a folder that edgefl export wrote") from None
+    if check is not None:
+        check(content)
+    try:
+        manifest = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not valid JSON ({error})") from None
     version = manifest.get("format_version") if isinstance(manifest, dict) else None
@@ -197,8 +204,6 @@ def read_bundle(folder: Path, key: Path | None = None) -> Bundle:
     own = manifest["manifest_sha256"]
     if hashlib.sha256(content.replace(own.encode(), b"0" * 64, 1)).hexdigest() != own:
         raise InputError(f"{path}: changed: its SHA-256 is not its manifest_sha256; get the bundle again")
-    if key is not None:
-        _check_signature(folder / "manifest.sig", content, key)
     return Bundle(folder, manifest)
 
 
@@ -218,28 +223,6 @@ def by_input(manifest: Table, x: np.ndarray | Mapping[str, np.ndarray]) -> Tenso
         given, expected = (", ".join(name.removeprefix("x.") for name in names) for names in (found, known))
         raise InputError(f"x: got {given}, expected {expected}")
     return found
-
-
-def _check_signature(path: Path, content: bytes, key: Path) -> None:
-    try:
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives import serialization
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    except ImportError:
-        raise InputError("--key: checking signatures needs the package cryptography: pip install cryptography") from None
-    try:
-        public, signature = key.read_bytes(), path.read_bytes()
-        raw = len(public) == 32
-        loaded = Ed25519PublicKey.from_public_bytes(public) if raw else serialization.load_pem_public_key(public)
-        if not isinstance(loaded, Ed25519PublicKey):
-            raise ValueError("another kind of key")
-        loaded.verify(signature, content)
-    except OSError as error:
-        raise InputError(f"{error.filename}: {error.strerror}; expected a public key and a signed bundle") from None
-    except ValueError as error:
-        raise InputError(f"{key}: not an Ed25519 public key, PEM or 32 raw bytes ({error})") from None
-    except InvalidSignature:
-        raise InputError(f"{path}: not a signature of this manifest by {key}: do not use the bundle") from None
 
 
 @contextlib.contextmanager

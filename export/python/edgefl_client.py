@@ -1,8 +1,13 @@
-"""Runs and trains the models of a bundle on a device: onnxruntime, NumPy and safetensors, nothing else.
+"""Runs and trains the models of a bundle on a device: onnxruntime, NumPy and safetensors, and cryptography for signatures.
 
     python edgefl_client.py infer  BUNDLE TIER DATA
     python edgefl_client.py train  BUNDLE TIER DATA --out my.state
     python edgefl_client.py update my.state --out my.update.safetensors
+    python edgefl_client.py enroll --name my-device --out my-device.json
+
+A bundle is code: it must be signed, by the owner of --key, or else of the key that this device pinned when it met its first signed bundle.
+``trust`` pins another. After ``enroll``, updates are signed with the device's own key. Both are in ``edgefl`` in $XDG_CONFIG_HOME or
+~/.config.
 
 DATA is an .npz file with x and y, or a folder of images with one subfolder per class (which needs Pillow). uint8 x are raw pixels, which
 are prepared as the manifest describes; float32 x (or int64 token ids) are the network's input. Of a network with several inputs, the arrays
@@ -36,10 +41,23 @@ if __name__ == "__main__":
 from edgefl_bundle import BudgetError, Bundle, ClientError, InputError, State, Table, Tensors, by_input, read_bundle, write
 from edgefl_checks import printable
 from edgefl_data import Samples, read_data
+from edgefl_keys import DeviceKey, config_folder, enrolment, require_cryptography, signed
 from edgefl_limits import limited_memory, watched
 from edgefl_steps import Objective, Steps, dtypes, options, run
+from edgefl_trust import pins, read_trusted, trust
 
-__all__ = ["BudgetError", "ClientError", "InputError", "Training", "infer", "read_bundle", "read_data", "train", "update"]
+__all__ = [
+    "BudgetError",
+    "ClientError",
+    "InputError",
+    "Training",
+    "infer",
+    "read_bundle",
+    "read_data",
+    "read_trusted",
+    "train",
+    "update",
+]
 
 
 @dataclass(frozen=True)
@@ -154,16 +172,19 @@ def train(
     return State(tensors, about, tuple(losses), seconds)
 
 
-def update(state: State) -> bytes:
-    """Return the update file of a state: only the tensors that the server aggregates. InputError if it cannot aggregate them."""
+def update(state: State, key: DeviceKey | None = None) -> bytes:
+    """Return the update file of a state: only the tensors that the server aggregates. InputError if it cannot aggregate them.
+
+    With the device's ``key``, the file is signed.
+    """
     about = state.about
     if about["no_update"]:
         raise InputError(f"updates of this model cannot be aggregated outside of a simulation: {about['no_update']}")
     names = [*json.loads(about["upload"]), *(name for name in state.tensors if name.startswith("control:"))]
     keys = ("version", "bundle", "round", "tier", "samples", "steps", "client", "labels")
-    metadata = {key: about[key] for key in keys if key in about}
+    metadata = {"format": "edgefl-update", **{name: about[name] for name in keys if name in about}}
     tensors = {name: np.ascontiguousarray(state.tensors[name], np.float32) for name in names}
-    return safetensors.numpy.save(tensors, metadata={"format": "edgefl-update", **metadata})
+    return safetensors.numpy.save(tensors, metadata=metadata if key is None else signed(metadata, tensors, key))
 
 
 _DIVERGED = "training diverged; a smaller --lr may help"
@@ -245,7 +266,7 @@ def _infer(given: argparse.Namespace) -> None:
 
 
 def _read(given: argparse.Namespace) -> Bundle:
-    return replace(read_bundle(given.bundle, given.key), timeout_s=given.timeout)
+    return replace(read_trusted(given.bundle, given.key, given.allow_unsigned), timeout_s=given.timeout)
 
 
 def _limited(bundle: Bundle) -> contextlib.AbstractContextManager[None]:
@@ -273,9 +294,38 @@ def _train(given: argparse.Namespace) -> None:
 
 def _update(given: argparse.Namespace) -> None:
     _check_folder(given.out)
-    content = update(State.of_file(given.state))
+    key = _device_key(given)
+    content = update(State.of_file(given.state), key)
     write(given.out, content)
-    sys.stdout.write(f"{given.out}: written, {len(content):,} bytes\n")
+    of = "not signed" if key is None else f"signed by {key.public}"
+    sys.stdout.write(f"{given.out}: written, {len(content):,} bytes, {of}\n")
+
+
+def _device_key(given: argparse.Namespace) -> DeviceKey | None:
+    """Return the key that signs updates: the one given, or this device's own if it has one."""
+    path = given.device_key or _own_key()
+    if given.unsigned or (given.device_key is None and not path.exists()):
+        return None
+    require_cryptography("signing the update", "--unsigned writes it without a signature")
+    return DeviceKey.of_file(path)
+
+
+def _own_key() -> Path:
+    return config_folder() / "device.pem"
+
+
+def _enroll(given: argparse.Namespace) -> None:
+    _check_folder(given.out)
+    require_cryptography("a key for this device", "then enroll makes one")
+    path = given.device_key or _own_key()
+    key = DeviceKey.made(path)
+    write(given.out, enrolment(given.name, key))
+    sys.stdout.write(f"{path}: the key of this device, which signs its updates; its public half: {key.public}\n")
+    sys.stdout.write(f"{given.out}: written, for the server: edgefl enroll {given.out.name} --keys KEYS\n")
+
+
+def _trust(given: argparse.Namespace) -> None:
+    sys.stdout.write(f"{given.bundle}: signed by {trust(given.bundle)}, which this device trusts from now on ({pins()})\n")
 
 
 def _check_folder(out: Path) -> None:
@@ -308,7 +358,9 @@ def _parser() -> argparse.ArgumentParser:
     shared.add_argument("tier", help="name of the tier, such as 0.5")
     shared.add_argument("data", type=Path, help=".npz with x and y, or folder of images")
     shared.add_argument("--state", type=Path, help="what an earlier training wrote")
-    shared.add_argument("--key", type=Path, help="public key, Ed25519: the bundle's signature must be its owner's")
+    publisher = shared.add_mutually_exclusive_group()
+    publisher.add_argument("--key", type=Path, help="public key of the publisher, Ed25519 [the key that this device has pinned]")
+    publisher.add_argument("--allow-unsigned", action="store_true", help="do not check who made the bundle, which is code")
     shared.add_argument("--threads", type=_number(int, 1), default=1)
     shared.add_argument(
         "--timeout", type=_number(float, 0.1), default=600.0, help="most seconds for a graph to load, or for a batch [600]"
@@ -329,7 +381,18 @@ def _parser() -> argparse.ArgumentParser:
     one = commands.add_parser("update", help="write what the server aggregates")
     one.add_argument("state", type=Path, help="what train wrote")
     one.add_argument("--out", type=Path, required=True, help="update file to write")
+    signature = one.add_mutually_exclusive_group()
+    signature.add_argument("--device-key", type=Path, help="key that signs it [this device's, if enroll has made one]")
+    signature.add_argument("--unsigned", action="store_true", help="do not sign it")
     one.set_defaults(run=_update)
+    one = commands.add_parser("enroll", help="make this device's key, and write the request by which a server enrols it")
+    one.add_argument("--name", type=_name, required=True, help="name of this device for the server")
+    one.add_argument("--out", type=Path, required=True, help="request to write, JSON")
+    one.add_argument("--device-key", type=Path, help="file of the key [device.pem in edgefl's folder of this user]")
+    one.set_defaults(run=_enroll)
+    one = commands.add_parser("trust", help="trust the publisher of a bundle, from now on")
+    one.add_argument("bundle", type=Path, help="folder that edgefl export wrote")
+    one.set_defaults(run=_trust)
     return parser
 
 

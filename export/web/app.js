@@ -2,25 +2,29 @@
 
 import { openBundle } from "./bundle.js";
 import { $, bytes, count, element, guarded, percent, plural, problem, say } from "./dom.js";
+import { DeviceView } from "./device-view.js";
 import { InputView } from "./input-view.js";
 import { MeasureView } from "./measure-view.js";
 import { Model } from "./model.js";
 import { Samples } from "./samples.js";
 import { figures, TrainingView } from "./training-view.js";
+import { trust, UntrustedProblem } from "./trust.js";
 
 // In a bundle that carries this page as client/web, the bundle is two folders up.
 const base = new URL(import.meta.url.endsWith("/client/web/app.js") ? "../../" : "./bundle/", import.meta.url).href;
 
 async function start() {
   const worker = storePage();
-  const bundle = await openBundle(base);
+  const bundle = await opened();
   const { manifest } = bundle;
   const model = new Model(bundle);
   const samples = new Samples(manifest);
   const input = new InputView(model, samples);
   const training = new TrainingView(model, samples, () => input.classify());
   const measure = new MeasureView(bundle, training);
-  describe(manifest);
+  const device = new DeviceView();
+  await device.show();
+  describe(manifest, bundle.signer);
   $("tier").replaceChildren(
     ...manifest.tiers.map(({ label, device }) => element("option", { value: label, textContent: device ? `${label} – ${device}` : label })),
   );
@@ -39,10 +43,39 @@ async function start() {
     }
   };
   $("tier").addEventListener("change", guarded(() => choose($("tier").value)));
-  window.edgefl = api(model, samples, choose, input, measure);
+  window.edgefl = api(model, samples, choose, input, measure, device);
   await choose(smallest(manifest.tiers));
   await worker;
   storeBundle(bundle);
+}
+
+/** Open the bundle; where its publisher is not trusted, the person decides. */
+async function opened() {
+  let unchecked = false;
+  for (;;) {
+    try {
+      return await openBundle(base, unchecked);
+    } catch (error) {
+      if (!(error instanceof UntrustedProblem)) throw error;
+      unchecked = !(await decided(error));
+    }
+  }
+}
+
+/** Ask whether to trust the publisher (true, from now on) or to open the bundle once all the same (false). */
+async function decided(error) {
+  problem(error);
+  say("The bundle is not open.");
+  $("untrusted").hidden = false;
+  $("trust").hidden = !error.key;
+  const trusted = await new Promise((resolve) => {
+    $("trust").addEventListener("click", () => resolve(true), { once: true });
+    $("open-once").addEventListener("click", () => resolve(false), { once: true });
+  });
+  $("untrusted").hidden = true;
+  problem(null);
+  if (trusted) trust(error.key);
+  return trusted;
 }
 
 /** The tier that a page starts with: the smallest that can be trained, or the smallest of all. */
@@ -51,11 +84,11 @@ function smallest(tiers) {
   return (trainable.length ? trainable : tiers).reduce((least, tier) => (tier.params < least.params ? tier : least)).label;
 }
 
-function describe(manifest) {
+function describe(manifest, signer) {
   const { model, dataset, method, round, edgefl_version: version } = manifest;
   $("title").textContent = `${model} on this device`;
   document.title = `${model} – edgefl`;
-  const facts = { "data set": dataset, method, round, classes: manifest.classes, edgefl: version, bundle: manifest.manifest_sha256.slice(0, 12) };
+  const facts = { "data set": dataset, method, round, classes: manifest.classes, edgefl: version, bundle: manifest.manifest_sha256.slice(0, 12), "signed by": signer ?? "not checked" };
   $("facts").replaceChildren(
     ...Object.entries(facts).map(([term, value]) => element("div", {}, element("dt", { textContent: term }), element("dd", { textContent: value }))),
   );
@@ -79,7 +112,7 @@ function showTier(entry, manifest, loaded) {
 }
 
 /** What tests and the console use; values are plain numbers and arrays. */
-function api(model, samples, choose, input, measure) {
+function api(model, samples, choose, input, measure, device) {
   return {
     model,
     samples,
@@ -92,6 +125,8 @@ function api(model, samples, choose, input, measure) {
     train: (options) => model.train(options),
     /** The update as the bytes of a safetensors file. */
     update: () => model.update().then(({ bytes: content }) => Array.from(content)),
+    /** The request to enrol this device under `name`: JSON; updates are signed from then on. */
+    enrol: (name) => device.enrol(name),
     reset: () => model.reset(),
     check: () => model.check(),
     /** {seconds, minutes} → the rows of steps.csv. */

@@ -1,26 +1,29 @@
-// A bundle as the page reads it: the manifest against its own hash, every file against the manifest's, nothing used before that.
+// A bundle as the page reads it: its publisher is trusted, the manifest has its own hash, every file has the manifest's; nothing is used before.
+
+import { BundleProblem } from "./problems.js";
+import { checkPublisher } from "./trust.js";
 
 const FORMAT_VERSION = 2;
 const UNSEALED = "0".repeat(64);
 const CACHE = "edgefl-bundle-";
 
-/** Something is wrong with the bundle; the message says what, and is for the person. */
-export class BundleProblem extends Error {}
-
-/** Fetch and check the manifest at `base` (a URL that ends in a slash). */
-export async function openBundle(base) {
+/** Fetch and check the manifest at `base` (a URL that ends in a slash), and who signed it; `unchecked` leaves the publisher out. */
+export async function openBundle(base, unchecked = false) {
   if (!globalThis.crypto?.subtle) {
     throw new BundleProblem("This browser gives no cryptography to a page over plain http from another computer: open it at http://localhost or over https.");
   }
   const content = await fetched(base, "manifest.json");
+  const signature = unchecked ? {} : { "manifest.sig": await optional(base, "manifest.sig"), "manifest.pub": await optional(base, "manifest.pub") };
+  const signer = unchecked ? null : await checkPublisher(content, signature["manifest.sig"], signature["manifest.pub"]);
   const manifest = parsed(content);
   const own = manifest.manifest_sha256;
   const text = new TextDecoder("utf-8", { ignoreBOM: true }).decode(content);
   if ((await sha256(new TextEncoder().encode(text.replace(own, UNSEALED)))) !== own) {
     throw new BundleProblem("manifest.json: changed: its SHA-256 is not its manifest_sha256. Get the bundle again.");
   }
-  const bundle = new Bundle(base, manifest);
+  const bundle = new Bundle(base, manifest, signer);
   await bundle.store("manifest.json", content, "application/json");
+  for (const [path, part] of Object.entries(signature)) await bundle.store(path, part, "application/octet-stream");
   await bundle.forgetOthers().catch(() => {});
   return bundle;
 }
@@ -51,9 +54,10 @@ function parsed(content) {
 }
 
 class Bundle {
-  constructor(base, manifest) {
+  constructor(base, manifest, signer) {
     this.base = base;
     this.manifest = manifest;
+    this.signer = signer; // the key of the publisher, null if it was not checked
     this.downloadedBytes = 0;
   }
 
@@ -116,8 +120,18 @@ async function fetched(base, path) {
   } catch {
     throw new BundleProblem(`${path}: cannot be reached, and is not stored for use without a network.`);
   }
+  if (response.status === 409) throw new BundleProblem(`${path}: changed since the server started: end \`edgefl serve\` and start it again.`);
   if (!response.ok) throw new BundleProblem(`${path}: missing from the bundle (the server answers ${response.status}).`);
   return new Uint8Array(await response.arrayBuffer());
+}
+
+/** Return a file's bytes, null where there is none. */
+async function optional(base, path) {
+  try {
+    return await fetched(base, path);
+  } catch {
+    return null;
+  }
 }
 
 async function sha256(content) {

@@ -1,8 +1,9 @@
 // What a person can do with a bundle, without the page: choose a tier, classify, train, make an update.
 
-import { BundleProblem } from "./bundle.js";
 import { Engine } from "./engine.js";
+import { deviceKeys } from "./identity.js";
 import { ranked } from "./preprocess.js";
+import { BundleProblem } from "./problems.js";
 
 export class Model {
   constructor(bundle) {
@@ -108,14 +109,14 @@ export class Model {
     this.engine.stop();
   }
 
-  /** Return {bytes, steps, samples}: the update as a safetensors file. */
+  /** Return {bytes, steps, samples}: the update as a safetensors file, signed if this device has a key. */
   async update() {
     if (!this.steps) throw new Error("There is no update yet: train first.");
     const { label, train } = this.entry;
     if (train.no_update) throw new Error(`This tier's updates cannot be sent: ${train.no_update}`);
     const { manifest_sha256: bundle, round } = this.manifest;
     const metadata = { format: "edgefl-update", version: "1", bundle, round: String(round), tier: label, client: this.client };
-    return this.engine.call("update", { metadata });
+    return this.engine.call("update", { metadata, keys: await deviceKeys() });
   }
 
   /** Back to the model that came with the bundle. */

@@ -2,8 +2,9 @@
 
 const CACHE = "edgefl-page-1.30.0"; // with onnxruntime-web's version: another one is stored anew
 const PAGE = [
-  "./", "index.html", "style.css", "icon.svg", "app.js", "batches.js", "bundle.js", "chart.js", "dom.js", "engine.js", "input-view.js", "measure-view.js",
-  "measurement.js", "model.js", "npz.js", "pad.js", "preprocess.js", "safetensors.js", "samples.js", "timing.js", "trainer.js", "training-view.js", "worker.js",
+  "./", "index.html", "style.css", "icon.svg", "app.js", "batches.js", "bundle.js", "chart.js", "device-view.js", "dom.js", "engine.js", "identity.js",
+  "input-view.js", "measure-view.js", "measurement.js", "model.js", "npz.js", "pad.js", "preprocess.js", "problems.js", "safetensors.js", "samples.js",
+  "timing.js", "trainer.js", "training-view.js", "trust.js", "worker.js",
   "ort/ort.wasm.min.mjs", "ort/ort-wasm-simd-threaded.mjs", "ort/ort-wasm-simd-threaded.wasm",
 ];
 

@@ -2,6 +2,7 @@
 // training sends {id, progress} meanwhile.
 
 import * as ort from "./ort/ort.wasm.min.mjs";
+import { signedMetadata } from "./identity.js";
 import { readTensors, writeTensors } from "./safetensors.js";
 import { cases, median, spread } from "./timing.js";
 import { Trainer, predicted } from "./trainer.js";
@@ -103,12 +104,13 @@ const handlers = {
     }
   },
 
-  async update({ metadata }) {
+  async update({ metadata, keys }) {
     const { trainer, entry } = tier;
     const { steps, samples } = trainer;
     const about = { ...metadata, steps: String(steps), samples: String(samples) };
     if (entry.train.labels) about.labels = [...trainer.labels].sort((a, b) => a - b).join(",");
-    return { bytes: writeTensors(trainer.update(), about), steps, samples };
+    const tensors = trainer.update();
+    return { bytes: writeTensors(tensors, keys ? await signedMetadata(about, tensors, keys) : about), steps, samples };
   },
 
   async reset() {

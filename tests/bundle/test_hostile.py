@@ -339,7 +339,9 @@ def test_every_refusal_of_a_bundle_ends_with_status_2(tmp_path, called):
     folder = written(tmp_path / "bundle")
     status, out, errors = called("verify", str(folder))
     assert (status, errors) == (0, "")
-    assert re.fullmatch(rf"tier 1: max abs error \S+\ntier 0\.5: max abs error \S+\n{folder}: 5 files verified\n", out)
+    assert re.fullmatch(
+        rf"tier 1: max abs error \S+\ntier 0\.5: max abs error \S+\n{folder}: 5 files verified; not signed\n", out
+    )
     replaced(folder, "1/forward.onnx", GRAPHS["sequence"][0].SerializeToString())
     before = sorted(path.stat().st_mtime_ns for path in folder.rglob("*"))
     status, out, errors = called("verify", str(folder))

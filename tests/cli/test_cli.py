@@ -114,6 +114,15 @@ VALUES: dict[str, tuple[str, Any]] = {
     "augment": ("flip", "flip"),
     "optimizer": ("sgd", "sgd"),
     "codec": ("fp16", "fp16"),
+    "adversary": ("sybil:0.2", "sybil:0.2"),
+    "sample_cap": ("90", 90),
+    "clip_norm": ("adaptive", "adaptive"),
+    "clip_start": ("0.5", 0.5),
+    "clip_quantile": ("0.8", 0.8),
+    "clip_rate": ("0.1", 0.1),
+    "defence": ("none", "none"),  # the others refuse mode async
+    "defence_strength": ("0.3", 0.3),
+    "outliers": ("", True),
     "runtime": ("onnx", "onnx"),
     "engine": ("pool", "pool"),
     "device": ("cuda", "cuda"),
@@ -128,6 +137,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "ray_auth": ("", True),
     "mixed_nodes": ("", True),
     "mode": ("async", "async"),
+    "secure_aggregation": ("off", "off"),
     "staleness_power": ("0.25", 0.25),
     "enforce": ("hard", "hard"),
     "on_shortfall": ("tier,send", ("tier", "send")),
@@ -150,13 +160,15 @@ TEXTS = {
     "loss",
     "ray_address",
 }
+PRIVACY = ("privacy", "noise_multiplier", "target_epsilon", "delta", "privacy_clip")
+"""Keys that contradict others: a test of their own sets them."""
 
 
 def test_every_key_of_a_run_has_a_flag_that_sets_it(asked: list[RunConfig]) -> None:
     given = {
         key: VALUES.get(key, ("x", "x") if key in TEXTS else ("3", 3))
         for key in RunConfig.model_fields
-        if key not in ("method_options", "sources", "plugins")
+        if key not in ("method_options", "sources", "plugins", *PRIVACY)
     }
     flags = [f"--{key.replace('_', '-')}" + (f"={text}" if text else "") for key, (text, _) in given.items()]
     invoked("simulate", *flags, "--method-option", "a=1")
@@ -164,8 +176,17 @@ def test_every_key_of_a_run_has_a_flag_that_sets_it(asked: list[RunConfig]) -> N
     weights = str(Path("x").resolve())  # the same file from any folder
     assert config.model_dump() == {
         **{key: value for key, (_, value) in given.items()}, "weights": weights, "method_options": {"a": 1}, "sources": None,
-        "plugins": None,
+        "plugins": None, **{key: RunConfig.model_fields[key].default for key in PRIVACY},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("noise", ["noise_multiplier", "target_epsilon"])
+def test_the_keys_of_privacy_have_flags_that_set_them(noise: str, asked: list[RunConfig]) -> None:
+    texts = {"privacy": "local", noise: "2.5", "delta": "0.0001", "privacy_clip": "0.5"}
+    invoked("simulate", *(f"--{key.replace('_', '-')}={text}" for key, text in texts.items()))
+    (config,) = asked
+    given = {key: value for key in PRIVACY if (value := getattr(config, key)) is not None}
+    assert given == {key: text if key == "privacy" else float(text) for key, text in texts.items()}
 
 
 @pytest.mark.parametrize("key", sorted(RunConfig.model_fields.keys() - {"sources"}))  # which a run records
@@ -182,6 +203,8 @@ def test_help_shows_the_default_of_every_key(key: str) -> None:
             "dynamic_devices": "static",
             "ray_auth": "yes",
             "mixed_nodes": "no",
+            "outliers": "no",
+            "workers": "1; engine ray: 0",
         }.get(key, listed)
         assert shown == f"{plain:g}]" if isinstance(default, float) else shown == f"{plain}]"
 
@@ -191,7 +214,8 @@ def test_help_groups_the_flags_in_the_order_of_a_run() -> None:
     headings = [line.rstrip(":") for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert headings == [
         "Method, model and data set", "Clients and their data", "Rounds and evaluation", "Tiers", "Training on a client",
-        "Server and codec", "Fleet and conditions", "This computer", "This command",
+        "Server and codec", "Trust in updates", "Secure aggregation", "Differential privacy",
+        "Fleet and conditions", "Simulated attacks", "This computer", "This command",
     ]  # fmt: skip
     assert "a+b" in text
 
@@ -261,7 +285,7 @@ def test_methods_lists_every_method_with_what_travels_and_what_combines() -> Non
     assert [line.partition(":")[0] for line in plain] == methods.names()
     fedhm = plain[methods.names().index("fedhm")]
     assert "travels: two factors of each factorized layer" in fedhm
-    assert fedhm.endswith("not with: dyn, scaffold")
+    assert fedhm.endswith("not with: dyn, scaffold, secagg, secagg+")
 
 
 def test_a_method_is_shown_with_its_options_and_the_reasons_of_what_it_refuses() -> None:

@@ -157,6 +157,45 @@ class Sign(ServerOptimizer):
         return (delta.sign(),)
 ''',
     ),
+    "adversary": (
+        "edgefl/client/adversaries/mine.py",
+        '''"""Sends zeros."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from edgefl.client.adversary import Adversary
+from edgefl.registry import adversary
+
+
+@adversary("mine", needs=("uploads",))
+@dataclass(frozen=True)
+class Mine(Adversary):
+    def sent(self, start: Tensor, trained: Tensor, rng: np.random.Generator) -> Tensor:
+        return 0 * start
+''',
+    ),
+    "defence": (
+        "edgefl/server/defences/mine.py",
+        '''"""The middle of the smallest and the largest change."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from edgefl.registry import defence
+from edgefl.server.defence import Centre
+
+
+@defence("mine", needs=("received_weights", "shared_coordinates", "uploads", "rounds"))
+@dataclass(frozen=True)
+class Mine(Centre):
+    def centre(self, values: Tensor) -> Tensor:
+        return (values.amin(0) + values.amax(0)) / 2
+''',
+    ),
     "engine": (
         "edgefl/engine/mine.py",
         '''"""The engine of this process, last job first."""
@@ -211,7 +250,7 @@ def edgefl_in(top: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_run_uses_one_new_file_of_every_kind(copied: Path) -> None:
     names = [
         *("--method=mine", "--model=mine", "--dataset=mine", "--codec=mine", "--objective=mine", "--server-optimizer=mine"),
-        *("--profile=mine", "--engine=mine"),
+        *("--profile=mine", "--engine=mine", "--adversary=mine:0.5", "--defence=mine"),
     ]
     small = ("--rounds=1", "--clients=2", "--per-round=2", "--local-epochs=1", "--conditions=ideal", "--out=run")
     done = edgefl_in(copied, "simulate", *names, *small)
@@ -225,6 +264,7 @@ def test_a_run_uses_one_new_file_of_every_kind(copied: Path) -> None:
     # Two bytes a value less; the codec's name takes 32 bytes of the header.
     assert {client["download_bytes"] - client["upload_bytes"] for client in clients} == {2 * values - 32}
     summary = json.loads((copied / "run" / "summary.json").read_text(encoding="utf-8"))
+    assert summary["attack"]["adversary"] == "mine:0.5"
     assert {
         key: summary[key] for key in ("method", "model", "dataset", "codec", "objective", "server_optimizer")
     } == dict.fromkeys(("method", "model", "dataset", "codec", "objective", "server_optimizer"), "mine")

@@ -21,9 +21,9 @@ PAGE = (Path(__file__).parents[2] / "docs" / "extend.md").read_text(encoding="ut
 ENTRY_POINTS = {
     "methods": "clipped = lab:Clipped", "datasets": "bars = lab:bars", "codecs": "bf16 = parts:BFloat16", "objectives": "l1 = parts:L1",
     "server_optimizers": "sign = parts:Sign", "models": "one-layer = parts:one_layer", "engines": "serial = parts:serial",
-    "profiles": "lab = lab_profiles",
+    "adversaries": "zeros = parts:Zeros", "defences": "middle = parts:Middle", "profiles": "lab = lab_profiles",
 }  # fmt: skip
-NAMES = ("clipped", "bars", "bf16", "l1", "sign", "one-layer", "serial")
+NAMES = ("clipped", "bars", "bf16", "l1", "sign", "zeros", "middle", "one-layer", "serial")
 # The tests of an installed package find the contract's options at this entry point.
 _PYTEST = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]["pytest11"]
 CONTRACT = "[pytest11]\n" + "".join(f"{name} = {value}\n" for name, value in _PYTEST.items())
@@ -94,6 +94,8 @@ def test_parts_are_known_to_help_and_to_every_command_and_run_together(outside: 
         "--codec=bf16",
         "--objective=l1",
         "--server-optimizer=sign",
+        "--adversary=zeros:0.5",
+        "--defence=middle",
         "--model=one-layer",
         "--engine=serial",
         f"--profile={outside.device}",

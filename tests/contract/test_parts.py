@@ -9,9 +9,11 @@ import edgefl.testing
 from edgefl.data.fashion_mnist import SYSTEM_FOLDER
 from edgefl.fleet.load import names
 from edgefl.models.base import small_models
-from edgefl.registry import codecs, objectives, server_optimizers
+from edgefl.registry import adversaries, codecs, defences, objectives, server_optimizers
+from edgefl.testing.rules_of_adversaries import *  # noqa: F403
 from edgefl.testing.rules_of_codecs import *  # noqa: F403
 from edgefl.testing.rules_of_datasets import *  # noqa: F403
+from edgefl.testing.rules_of_defences import *  # noqa: F403
 from edgefl.testing.rules_of_devices import *  # noqa: F403
 from edgefl.testing.rules_of_models import *  # noqa: F403
 from edgefl.testing.rules_of_objectives import *  # noqa: F403
@@ -29,6 +31,8 @@ PARTS = {
     "codec": codecs.names(),
     "objective": objectives.names(),
     "server_optimizer": server_optimizers.names(),
+    "adversary": adversaries.names(),
+    "defence": defences.names(),
     "model": small_models(),
     "dataset": DATASETS,
     "device": names("devices"),

@@ -126,7 +126,7 @@ def test_a_browser_takes_part(run, sent, browser, ort_web, tmp_path):
 def opened(browser, bundle: Path, library: Path):
     """Serve a bundle, and open its page."""
     with Server("127.0.0.1", 0, bundle_addresses(bundle) | page_addresses(library)) as server:
-        thread = threading.Thread(target=lambda: server.serve_forever(poll_interval=0.02))
+        thread = threading.Thread(target=server.serve)
         thread.start()
         try:
             with contextlib.closing(browser.new_context()) as context:
@@ -136,5 +136,5 @@ def opened(browser, bundle: Path, library: Path):
                 page.wait_for_selector("#tier:not([disabled])")
                 yield page
         finally:
-            server.shutdown()
+            server.stop()
             thread.join()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
+from texts import texts, write_texts
 from torch_free import CLIENT
 
 import edgefl
@@ -19,19 +20,6 @@ from tests.command import edgefl as command
 from tests.runs import lines_of, stopped_after
 
 NETS = """
-import torch
-from torch import nn
-
-class Text(nn.Module):
-    def __init__(self, classes):
-        super().__init__()
-        self.words, self.hidden, self.head = nn.Embedding(9, 8), nn.Linear(8, 16), nn.Linear(16, classes)
-
-    def forward(self, input_ids, attention_mask):
-        mask = attention_mask.unsqueeze(2).float()
-        mean = (self.words(input_ids) * mask).sum(1) / mask.sum(1)
-        return {"logits": self.head(self.hidden(mean).relu()), "mean": mean}
-
 class Towers(nn.Module):
     def __init__(self, num_classes=2):
         super().__init__()
@@ -46,15 +34,6 @@ FLAGS = {
 }  # fmt: skip
 
 
-def texts() -> dict[str, np.ndarray]:
-    """Return 96 texts whose first word is their label, and whose masked words are 8."""
-    rng, y = np.random.default_rng(0), np.arange(96) % 2
-    mask = np.arange(6) < rng.integers(1, 7, (96, 1))
-    ids = np.where(mask, rng.integers(2, 8, (96, 6)), 8)
-    ids[:, 0] = y
-    return {"input_ids": ids, "attention_mask": mask, "y": y}
-
-
 def towers(count: int = 48) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rng, y = np.random.default_rng(0), np.arange(count) % 2
     images = (rng.integers(0, 100, (count, 6, 6)) + 100 * y[:, None, None]).astype(np.uint8)
@@ -64,8 +43,7 @@ def towers(count: int = 48) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lab")
-    (folder / "nets.py").write_text(NETS)
-    np.savez(folder / "texts.npz", **texts())
+    write_texts(folder, NETS)
     return folder
 
 

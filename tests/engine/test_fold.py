@@ -107,7 +107,7 @@ def test_workers_send_one_sum_per_tier_of_the_same_bits(workers, wanted, monkeyp
 
 def test_what_a_killed_worker_had_added_up_is_trained_again(wanted, monkeypatch):
     """Killed in the middle, and before it is asked for its sums."""
-    total, found, killed, collect = sums(), [], [], PoolEngine._collect
+    total, found, killed, collect = sums(), [], [], PoolEngine.collect
 
     def kill(engine: PoolEngine) -> None:
         while not (victims := [worker for worker in engine._live.values() if worker.folded]):
@@ -115,7 +115,7 @@ def test_what_a_killed_worker_had_added_up_is_trained_again(wanted, monkeypatch)
         killed.append(len(victims[0].folded))
         os.kill(victims[0].pid, signal.SIGKILL)
 
-    monkeypatch.setattr(PoolEngine, "_collect", lambda engine, fold: (killed[1:] or kill(engine), collect(engine, fold)))
+    monkeypatch.setattr(PoolEngine, "collect", lambda engine, fold: (killed[1:] or kill(engine), collect(engine, fold)))
     with PoolEngine(TASK, 2, data=digits()) as engine:
         for outcome in in_order(engine, jobs_of(20), total):
             found.append(outcome)

@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
-import json
+import os
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, chdir, nullcontext
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import cycle
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psutil
 import pytest
+import torch
 from command import edgefl
-from ray_nodes import RayNodes, kill, ray_nodes, wait_until
+from ray_nodes import PATIENCE_S, RayNodes, kill, ray_nodes, wait_until
 from runs import StopError, checkpoint_of, lines_of, stopped_after
+from texts import write_texts
 
 import edgefl as package
 from edgefl import RunConfig, simulate
 from edgefl.client.client import Clients
+from edgefl.client.folding import Sums
+from edgefl.client.job import Job
 from edgefl.data.digits import digits
 from edgefl.engine.contract import Cluster, in_order, open_engine
+from edgefl.engine.fingerprint import Fingerprint
 from edgefl.engine.pool import TOGETHER, PoolEngine
+from edgefl.engine.ray import RayEngine
+from edgefl.engine.ray_members import Member
 from edgefl.errors import ConfigError
-from edgefl.records import RoundRecord
+from edgefl.records import Outcome, RoundRecord
+from edgefl.run.folder import RunFolder
 from edgefl.testing import rules_of_engines as rules
+from edgefl.timing.spans import drain
 from edgefl.util.compute import one_thread
 
 pytest.importorskip("ray", reason="the extra ray is not installed")
@@ -48,7 +63,7 @@ def inline(tmp_path_factory) -> Path:
 
 
 def on(nodes: RayNodes, **options) -> RunConfig:
-    return RunConfig(**{**RUN, "engine": "ray", "ray_address": nodes.address, "workers": 0, **options})
+    return RunConfig(**{**RUN, "engine": "ray", "ray_address": nodes.address, **options})
 
 
 def flags_of(config: RunConfig) -> list[str]:
@@ -65,23 +80,11 @@ def actors(nodes: RayNodes) -> list[psutil.Process]:
     return nodes.processes(b"ray::Node")
 
 
-def test_two_nodes_share_a_run_and_train_the_model_of_one_process(nodes, inline, tmp_path):
-    folder = stopped_after(on(nodes), tmp_path / "run", ROUNDS, trace=tmp_path / "trace.json")
-    assert_equal(folder, inline)
-    events = json.loads((tmp_path / "trace.json").read_text())
-    events = events["traceEvents"] if isinstance(events, dict) else events
-    jobs = Counter(event["pid"] for event in events if event["name"] == "train" and event["pid"])
-    assert set(jobs) == {1, 2}
-    assert min(jobs.values()) >= 0.3 * jobs.total()
-    wait_until(lambda: not actors(nodes))
-
-
-def test_what_is_killed_runs_elsewhere_to_the_same_bits(nodes, inline, tmp_path, capfd):
-    raylet = nodes.processes(b"raylet/raylet")[1]
+def test_two_nodes_train_the_model_of_one_process_whatever_is_killed(nodes, inline, tmp_path, capfd):
     after = {
         1: lambda: kill(next(one for one in actors(nodes)[0].children(recursive=True) if not one.children())),
         2: lambda: kill(actors(nodes)[0]),
-        3: lambda: kill(raylet),
+        3: lambda: kill(nodes.raylet(1)),
     }
 
     def shoot(record: RoundRecord) -> None:
@@ -93,6 +96,7 @@ def test_what_is_killed_runs_elsewhere_to_the_same_bits(nodes, inline, tmp_path,
         simulate(on(nodes), tmp_path / "run", on_round=shoot)
     assert_equal(tmp_path / "run", inline)
     assert capfd.readouterr() == ("", "")
+    nodes.remove(1)
     nodes.add()
 
 
@@ -108,71 +112,246 @@ def test_a_killed_run_resumes_on_this_computer(nodes, inline, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"enforce": "hard"}, {"runtime": "onnx", "mode": "async", "method": "pfedpara"}],
-    ids=["limits of the system", "onnxruntime, without rounds, clients that store tensors"],
+    ("options", "other", "rounds"),
+    [
+        ({"enforce": "hard", "method": "heterofl", "tiers": (1.0, 0.5)}, {"engine": "pool", "workers": 2}, 1),
+        ({"runtime": "onnx", "mode": "async", "method": "pfedpara"}, {"engine": "inline", "workers": 1}, 2),
+    ],
+    ids=["limits of the system, two inputs", "onnxruntime, without rounds, clients that store tensors"],
 )
-def test_other_ways_to_train_equal_those_of_the_pool(nodes, tmp_path, options):
-    options |= {"rounds": 2, "eval_every": 2, "clients": 6, "per_round": 4}
-    one = stopped_after(on(nodes, **options), tmp_path / "ray", 2)
-    other = stopped_after(on(nodes, **options, engine="pool", workers=2), tmp_path / "pool", 2)
-    assert_equal(one, other, 2)
+def test_other_ways_to_train_have_the_same_bits(nodes, tmp_path, options, other, rounds):
+    options |= {"rounds": rounds, "eval_every": rounds, "clients": 4, "per_round": 4}
+    options |= write_texts(tmp_path) if options.get("enforce") else {}
+    one = stopped_after(on(nodes, **options), tmp_path / "ray", rounds)
+    two = stopped_after(on(nodes, **options, **other), tmp_path / "other", rounds)
+    assert_equal(one, two, rounds)
 
 
-def test_the_rules_of_engines(nodes, monkeypatch):
-    clients = Clients(rules.TASK, digits())
+@pytest.fixture(scope="class")
+def clients() -> Clients:
+    return Clients(rules.TASK, digits())
+
+
+@pytest.fixture(scope="class")
+def expected(clients) -> list[Outcome]:
     with one_thread():
-        expected = [clients.run(job) for job in rules.jobs_of(16)]
-    with open_engine("ray", 0, clients, Cluster(nodes.address)) as engine:
+        return [clients.run(job) for job in rules.jobs_of(16)]
+
+
+@pytest.fixture(scope="class")
+def engine(nodes, clients, tmp_path_factory) -> Iterator[RayEngine]:
+    with ExitStack() as stack:
+        with chdir(tmp_path_factory.mktemp("elsewhere")):  # Ray lets nodes import from this folder before others
+            found = stack.enter_context(open_engine("ray", 0, clients, Cluster(nodes.address, mixed=True)))
+        yield found
+    wait_until(lambda: not actors(nodes))
+
+
+class TestOneEngine:
+    """What does not need a run: an engine that runs the jobs of several tests."""
+
+    def test_the_rules_of_engines(self, engine, expected, monkeypatch, clients):
         monkeypatch.setattr(rules, "opened", lambda name: nullcontext(engine))
         rules.test_every_job_has_one_outcome_and_the_caller_restores_the_order("ray", expected)
         rules.test_jobs_are_pulled_when_there_is_room("ray")
         rules.test_replacements_can_be_asked_for_in_the_middle_of_a_round("ray", expected)
         rules.test_any_job_can_run_again_to_the_same_bits("ray", expected)
+        rules.test_sums_of_updates_are_those_of_one_process("ray", expected)
         rules.test_a_cancelled_map_leaves_nothing_behind("ray", expected)
         jobs = [job for job in rules.jobs_of(16) if job.tier.ratio == 1 and job.round == 1]
         with PoolEngine(rules.TASK, 1, data=digits(), together=TOGETHER) as group:
             grouped = list(in_order(group, jobs))
-        engine._together = TOGETHER
+        monkeypatch.setattr(engine, "_together", TOGETHER)
         assert list(in_order(engine, jobs)) == grouped
-        assert open_engine("ray-group", 0, clients, Cluster(nodes.address))._together == TOGETHER
+        assert open_engine("ray-group", 0, clients, Cluster())._together == TOGETHER
+
+    def test_nodes_share_the_work_and_what_jobs_share_is_put_once(self, engine, monkeypatch):
+        put = []
+        original = engine._ray.put
+        monkeypatch.setattr(engine._ray, "put", lambda content: (put.append(len(content)), original(content))[1])
+        engine._put.clear()
+        drain()
+        list(in_order(engine, rules.jobs_of(40)))
+        share = Counter(span.worker for span in drain() if span.name == "train")
+        assert share.total() == 40
+        assert len(share) == 2
+        assert min(share.values()) >= 0.3 * 40
+        assert len(put) == 2 * len(rules.TIERS)  # a setup and a payload of each tier
+
+    def test_the_sums_of_nodes_that_are_lost_are_made_again_elsewhere(self, engine, expected, nodes, monkeypatch):
+        """An actor dies in the middle, a raylet before it is asked for its sums: updates are added once, no outcome is repeated."""
+        jobs = [replace(job, weight=1 + number) for number, job in enumerate(rules.jobs_of(16))]
+        wanted, found = (Sums(jobs[0].method, rules.TASK.architecture) for _ in range(2))
+        bare = [wanted.add(job, outcome) for job, outcome in zip(jobs, expected, strict=True)]
+        received, lost, outcomes = [], [], []
+
+        def shoot(head: bool) -> None:
+            while not (
+                victims := [m for m in engine._members.live if m.folded and m.place.title.startswith("127.0.0.2 ") == head]
+            ):
+                engine.serve(1.0)
+            lost.append(len(victims[0].folded))
+            kill(nodes.actor(0) if head else nodes.raylet(1))
+
+        merge, collect = Sums.merge, RayEngine.collect
+        monkeypatch.setattr(Sums, "merge", lambda self, rows, limbs: (received.append(len(rows)), merge(self, rows, limbs)))
+        monkeypatch.setattr(RayEngine, "collect", lambda self, fold: (lost[1:] or shoot(head=False), collect(self, fold)))
+        for outcome in in_order(engine, jobs, found):
+            outcomes.append(outcome)
+            if len(outcomes) == 3:
+                shoot(head=True)
+        assert min(lost) >= 1
+        assert len(lost) == 2
+        assert outcomes == bare
+        for tier, of in wanted.tiers.items():
+            assert of.weight == found.tiers[tier].weight
+            assert torch.equal(of.total.value(), found.tiers[tier].total.value())
+        assert max(received) <= len(rules.TIERS)  # one sum per tier, not per client
+        assert not any(member.folded or member.batches for member in engine._members.live)
+        nodes.remove(1)
+        nodes.add()
+        wait_until(lambda: (engine.serve(1.0), len(engine._members.ready) == 2)[1])
+
+    def test_nodes_that_join_in_the_middle_get_jobs_if_they_have_this_release(self, engine, nodes, tmp_path, caplog):
+        """One trains to other bits, which this cluster may; one has another release, and is left out."""
+        before = {member.place for member in engine._members.ready}
+        nodes.add({"ATEN_CPU_CAPABILITY": "avx2"}, {"PYTHONPATH": str(other_release(tmp_path))})
+
+        def joined() -> list[Member]:
+            return [member for member in engine._members.ready if member.place not in before]
+
+        def jobs() -> Iterator[Job]:
+            until_s = time.monotonic() + PATIENCE_S
+            for job in cycle(rules.jobs_of(16)):
+                if any(member.batches for member in joined()) and "a node that joined is not used" in caplog.text:
+                    return
+                assert time.monotonic() < until_s
+                yield job
+
+        drain()
+        for _ in in_order(engine, jobs()):
+            pass
+        (member,) = joined()
+        assert any(span.worker == member.first + 1 for span in drain() if span.name == "train")
+        assert "has edgefl" in caplog.text
+        assert "install the same release there" in caplog.text
+        (other,) = [node for node in engine.nodes if node.differences]
+        assert other.node == member.place.title
+        assert other.fingerprint["pins"] == "ATEN_CPU_CAPABILITY=avx2"
+        assert "pins ATEN_CPU_CAPABILITY=avx2 there, none here" in other.differences
+        nodes.remove()
+        nodes.remove()
+
+
+def other_release(folder: Path) -> Path:
+    """Return a folder with a copy of the package that differs in a comment."""
+    shutil.copytree(PACKAGE, folder / "edgefl", ignore=shutil.ignore_patterns("__pycache__"))
+    with (folder / "edgefl" / "errors.py").open("a") as file:
+        file.write("# another release\n")
+    return folder
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A temporary folder with a short name: sockets lie in it."""
+    with TemporaryDirectory(prefix="r") as name:
+        yield Path(name)
+
+
+def test_a_cluster_of_its_own_leaves_no_process_and_no_file(short_folder):
+    """``--ray-address local``, with folders of the user and for temporary files that nobody else uses."""
+    own = {name: short_folder / name for name in ("home", "tmp", "here")}
+    for folder in own.values():
+        folder.mkdir()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "XDG_"))}
+    environment |= {"HOME": str(own["home"]), "TMPDIR": str(own["tmp"])}
+    flags = {
+        **RUN,
+        "rounds": 1,
+        "clients": 3,
+        "per_round": 2,
+        "tiers": "1",
+        "engine": "ray",
+        "ray_address": "local",
+        "workers": 1,
+    }
+    words = [f"--{key.replace('_', '-')}={value}" for key, value in flags.items()]
+    ran = subprocess.run(
+        [sys.executable, "-m", "edgefl.cli.main", "simulate", *words, "--mixed-nodes", "--out=run"],
+        cwd=own["here"], env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    (node,) = RunFolder(own["here"] / "run").summary()["nodes"]
+    assert (node["differences"], node["fingerprint"]["edgefl"]) == ([], Fingerprint.own().edgefl)
+    assert [path.name for path in own["here"].iterdir()] == ["run"]
+    assert {path.name for path in own["home"].iterdir()} <= {".cache", ".config"}  # of pages and onnxruntime, and the own key
+    wait_until(
+        lambda: not [one for one in psutil.process_iter(["cmdline"]) if str(own["tmp"]) in " ".join(one.info["cmdline"] or ())]
+    )
+    left = [
+        path.name for path in own["tmp"].iterdir() if path.name.startswith(("edgefl", "ray"))
+    ]  # torch and onnxruntime leave others
+    assert not left
 
 
 # Refusals ----------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_node_of_another_kind_is_refused_unless_the_user_accepts_it(nodes, tmp_path):
-    nodes.add(ATEN_CPU_CAPABILITY="avx2")
+def test_a_node_of_another_kind_is_refused(nodes, tmp_path):
+    nodes.add({"ATEN_CPU_CAPABILITY": "avx2"})
     try:
         told = edgefl(*flags_of(on(nodes)), f"--out={tmp_path}/run")
-        assert told.returncode == 2
-        assert "mixed_nodes: node 127.0.0." in told.stderr
-        assert "instructions AVX2 there, AVX512 here" in told.stderr
-        assert not (tmp_path / "run").exists()
-        accepted = on(nodes, mixed_nodes=True, rounds=1, clients=4, per_round=3, tiers=(0.25,))
-        assert simulate(accepted, tmp_path / "run").summary["mixed_nodes"] is True
     finally:
         nodes.remove()
+    assert told.returncode == 2
+    assert "mixed_nodes: node 127.0.0." in told.stderr
+    assert "pins ATEN_CPU_CAPABILITY=avx2 there, none here" in told.stderr
+    assert not (tmp_path / "run").exists()
 
 
-def test_another_release_on_a_node_is_refused(nodes, tmp_path):
-    shutil.copytree(PACKAGE, tmp_path / "other" / "edgefl", ignore=shutil.ignore_patterns("__pycache__"))
-    with (tmp_path / "other" / "edgefl" / "errors.py").open("a") as file:
-        file.write("# another release\n")
-    nodes.add(PYTHONPATH=str(tmp_path / "other"))
-    try:
-        told = edgefl(*flags_of(on(nodes)), f"--out={tmp_path}/run", cwd=tmp_path)
-        assert told.returncode == 2
-        assert "has edgefl" in told.stderr
-        assert "install the same release there" in told.stderr
-    finally:
-        nodes.remove()
+def test_a_node_that_cannot_limit_memory_as_hard_needs_is_refused(nodes):
+    with pytest.raises(
+        ConfigError, match=r"node 127\.0\.0\..*: enforce: hard cannot hold watch to 1,000 bytes of memory, expected at"
+    ):
+        open_engine("ray", 0, Clients(rules.TASK, digits()), Cluster(nodes.address, limits={"watch": 1000.0})).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("cluster", "message"),
+    [
+        (
+            {},
+            "ray_auth: the Ray cluster at 127.0.0.2:.* refuses this computer's token .*; copy ~/.ray/auth_token of the head node here",
+        ),
+        ({"auth": False}, "ray_auth: the Ray cluster at 127.0.0.2:.* wants a token .*; leave out --no-ray-auth"),
+    ],
+)
+def test_a_token_that_is_refused_is_told_from_a_missing_cluster(nodes, monkeypatch, capfd, cluster, message):
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "f" * 32)
+    with pytest.raises(ConfigError, match=message):
+        open_engine("ray", 0, Clients(rules.TASK, digits()), Cluster(nodes.address, **cluster)).__enter__()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_folder_that_is_too_long_for_sockets_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(
+        ConfigError, match="ray_address: Ray cannot run in .*107 bytes.*; set TMPDIR to a folder with a shorter name"
+    ):
+        open_engine("ray", 1, Clients(rules.TASK, digits()), Cluster("local")).__enter__()
+
+
+def test_another_server_is_no_cluster():
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        with pytest.raises(ConfigError, match=r"found no Ray cluster at 127.0.0.1:\d+ \(something else listens there\)"):
+            open_engine("ray", 0, Clients(rules.TASK, digits()), Cluster(f"127.0.0.1:{server.server_port}")).__enter__()
 
 
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("127.0.0.1:1", "found no Ray cluster at 127.0.0.1:1 .*; start one with 'ray start --head' here"),
+        ("127.0.0.1:1", "127.0.0.1:1 cannot be reached .*; start the head of the cluster there with 'ray start --head'"),
         ("ray://here:1", "expected auto, local or HOST:PORT"),
         ("here", "expected auto, local or HOST:PORT"),
     ],

@@ -213,6 +213,18 @@ def test_a_resumed_run_gives_devices_their_numbers_again_and_sends_no_setup_twic
     again = json.loads((tmp_path / "real" / "devices.json").read_text())
     assert {n: d["key"] for n, d in again["devices"].items()} == {n: d["key"] for n, d in listed["devices"].items()}
     assert record.observed["setup_bytes"] == 0
+    assert link.now_s < 60
+
+
+def test_a_resumed_run_waits_for_the_devices_that_it_had_only(run, tmp_path):
+    of = run()
+    link = federation(of, tmp_path / "data", client=None)
+    link.devices.popitem()
+    played(of, joined(of, tmp_path / "real", link, join_s=50.0), 1, tmp_path / "one")
+    waited_s = link.now_s
+    assert waited_s >= 50
+    played(of, joined(of, tmp_path / "real", link, join_s=50.0), 1, tmp_path / "two")
+    assert link.now_s - waited_s < 10
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_every_engine_trains_a_regression_to_the_same_metric(points, tmp_path):
     manifest = json.loads((whole.folder / "bundle" / "manifest.json").read_text())
     assert (manifest["target_shape"], manifest["metric"], manifest["classes"]) == ([1], "root mean square", 1)
     assert manifest["tiers"][0]["accuracy_onnx"] == pytest.approx(first[-1], rel=1e-5)
-    assert verify(whole.folder / "bundle").files == len(manifest["files"]) + 1
+    assert verify(whole.folder / "bundle").files == len(manifest["files"]) + 3  # the manifest, its signature, and its signer
 
     samples = tmp_path / "held_out.npz"
     np.savez(samples, x=x, y=y)

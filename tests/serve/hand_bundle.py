@@ -12,6 +12,8 @@ from onnx import TensorProto, helper
 
 from edgefl.bundle.manifest import Manifest
 from edgefl.bundle.manifest_file import seal, text_of
+from edgefl.bundle.signature import signature_files
+from edgefl.util.keys import SigningKey
 
 SHAPE, HIDDEN, CLASSES = (1, 8, 8), 12, 4
 NAMES = ("one.weight", "one.bias", "two.weight", "two.bias")
@@ -227,7 +229,8 @@ def write_bundle(folder: Path, made: Any = None, **changes: Any) -> Manifest:
         "preprocessing": {"scale": 1 / 16, "mean": 0.3, "std": 0.4}, "tiers": [entry for entry, _ in made], "files": {},
     }  # fmt: skip
     manifest = seal(folder, Manifest.model_validate({**values, **changes}), contents)
-    for path, content in {**contents, "manifest.json": text_of(manifest)}.items():
+    text = text_of(manifest)
+    for path, content in {**contents, "manifest.json": text, **signature_files(text, SigningKey.own())}.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)
     return manifest

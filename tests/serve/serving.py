@@ -1,43 +1,36 @@
 """A server of a bundle that ends with its block."""
 
 import contextlib
-import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-from edgefl.serve.files import bundle_addresses, page_addresses
+from edgefl.serve.connection import Limits
+from edgefl.serve.files import Served, bundle_addresses, page_addresses, seal
 from edgefl.serve.server import Server
 
 
-class EndingServer(Server):
-    """A server that is gone when it was closed: its connections too, which a browser would go on using."""
-
-    def __init__(self, *given: Any) -> None:
-        self.connections: list[socket.socket] = []
-        super().__init__(*given)
-
-    def get_request(self) -> Any:
-        connection, address = super().get_request()
-        self.connections.append(connection)
-        return connection, address
-
-    def server_close(self) -> None:
-        super().server_close()
-        for connection in self.connections:
-            with contextlib.suppress(OSError):  # the browser closed it
-                connection.shutdown(socket.SHUT_RDWR)
+@contextlib.contextmanager
+def serving(bundle: Path, runtime_folder: Path, limits: Limits | None = None) -> Iterator[Server]:
+    """Serve until the block ends."""
+    with running(bundle_addresses(bundle) | page_addresses(runtime_folder), limits) as server:
+        yield server
 
 
 @contextlib.contextmanager
-def serving(bundle: Path, runtime_folder: Path) -> Iterator[Server]:
-    """Serve until the block ends."""
-    with EndingServer("127.0.0.1", 0, bundle_addresses(bundle) | page_addresses(runtime_folder)) as server:
-        thread = threading.Thread(target=lambda: server.serve_forever(poll_interval=0.02))
+def running(table: Mapping[str, Served], limits: Limits | None = None) -> Iterator[Server]:
+    """Serve a table of files until the block ends."""
+    with Server("127.0.0.1", 0, table, limits) as server:
+        thread = threading.Thread(target=server.serve)
         thread.start()
         try:
             yield server
         finally:
-            server.shutdown()
+            server.stop()
             thread.join()
+
+
+def served_as_it_is(server: Server, bundle: Path) -> None:
+    """Serve the files of a bundle with their present contents, right or wrong."""
+    served = {address: one for address, one in server.table.items() if one.folder == bundle}
+    server.table = {**server.table, **{address: seal(one.path, bundle) for address, one in served.items()}}

@@ -27,7 +27,9 @@ from hand_bundle import (
     write_bundle,
     write_text_bundle,
 )
-from serving import serving
+from serving import served_as_it_is, serving
+
+from edgefl.util.keys import SigningKey
 
 STEPS, BATCH = 20, 16
 
@@ -510,14 +512,29 @@ def test_what_changed_since_it_was_served_is_refused(bundle, ort_web, opened, tm
     shutil.copytree(bundle, mine)
     with serving(mine, ort_web) as server:
         graph = mine / "0.5" / "forward.onnx"
+        graph.write_bytes(graph.read_bytes()[:-1] + b"?")
+        page = opened(server.url)
+        assert "0.5/forward.onnx: changed since the server started: end `edgefl serve` and start it again." in page.text_content(
+            "#problem-text"
+        )
+
+
+def test_the_page_refuses_what_a_server_does_not_check(bundle, ort_web, opened, tmp_path):
+    mine = tmp_path / "bundle"
+    shutil.copytree(bundle, mine)
+
+    with serving(mine, ort_web) as server:
+        graph = mine / "0.5" / "forward.onnx"
         content = bytearray(graph.read_bytes())
         content[100] ^= 1
         graph.write_bytes(content)
+        served_as_it_is(server, mine)
         page = opened(server.url)
         assert "0.5/forward.onnx: changed: its SHA-256 is not the manifest's. It was not used." in page.text_content(
             "#problem-text"
         )
         graph.write_bytes(bytes(content) + b"?")
+        served_as_it_is(server, mine)
         page.reload()
         page.wait_for_selector("#problem:not([hidden])")
         assert re.search(r"0\.5/forward\.onnx: \d+ bytes, the manifest says \d+", page.text_content("#problem-text"))
@@ -539,6 +556,8 @@ def test_what_changed_since_it_was_served_is_refused(bundle, ort_web, opened, tm
             (manifest[:-9], "manifest.json: not valid JSON"),
         ):
             (mine / "manifest.json").write_text(changed)
+            (mine / "manifest.sig").write_bytes(SigningKey.own().sign(changed.encode()))
+            served_as_it_is(server, mine)
             page.reload()
             page.wait_for_selector("#problem:not([hidden])")
             assert message in page.text_content("#problem-text")

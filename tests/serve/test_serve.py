@@ -46,7 +46,7 @@ def server(tmp_path: Path, no_runtime: Path) -> Iterator[Server]:
 
 
 def asked(server: Server, target: str, method: str = "GET", **headers: str) -> Any:
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=5)) as connection:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)) as connection:
         connection.request(method, target, headers=headers)
         answer = connection.getresponse()
         answer.content = answer.read()  # type: ignore[attr-defined]
@@ -131,9 +131,9 @@ def test_another_name_is_refused(server, host):
 
 def test_a_request_without_or_with_two_hosts_is_refused(server):
     for hosts in ("", "Host: localhost\r\nHost: evil.example\r\n"):
-        with socket.create_connection(("127.0.0.1", server.server_port), timeout=5) as connection:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
             connection.sendall(f"GET / HTTP/1.1\r\n{hosts}\r\n".encode())
-            assert connection.recv(100).startswith(b"HTTP/1.1 421 ")
+            assert connection.recv(100).startswith(b"HTTP/1.1 400 ")
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PROPFIND"])
@@ -173,8 +173,8 @@ def test_a_damaged_bundle_is_refused(tmp_path):
 
 
 def test_a_port_that_is_taken_is_named(server):
-    with pytest.raises(InputError, match=f"--port {server.server_port}: .*--port 0 takes one that is free"):
-        Server("127.0.0.1", server.server_port, {})
+    with pytest.raises(InputError, match=f"--port {server.port}: .*--port 0 takes one that is free"):
+        Server("127.0.0.1", server.port, {})
 
 
 def test_the_command_serves_until_it_is_interrupted_without_torch(tmp_path):

@@ -13,7 +13,8 @@ from edgefl.fleet import conditions as conditions_module
 from edgefl.fleet.availability import Always, Daily
 from edgefl.fleet.conditions import PATIENCE_S, Conditions
 from edgefl.rng import normals, uniforms
-from edgefl.server.forecast import Asked, cut, failed_after
+from edgefl.server.forecast import Asked
+from edgefl.server.sessions import cut, failed_after
 from edgefl.server.state import FleetMemory
 
 ALL = np.arange(12)

@@ -18,8 +18,9 @@ from typing import Any
 import edgefl
 from edgefl.config import RunConfig
 from edgefl.fleet.load import load_fleet
-from edgefl.registry import codecs, datasets, methods, models, objectives, server_optimizers
+from edgefl.registry import adversaries, codecs, datasets, defences, methods, models, objectives, server_optimizers
 from edgefl.util.files import sha256
+from edgefl.util.spec import named
 
 PACKAGE = Path(edgefl.__file__).parent
 FOLLOWED = (
@@ -29,6 +30,13 @@ FOLLOWED = (
     "factor",
     "client.objective",
     "client.objectives",
+    "client.adversary",
+    "client.adversaries",
+    "client.clipping",
+    "server.screening",
+    "server.coordinates",
+    "server.defence",
+    "server.defences",
     "server.optimizer",
     "wire.codecs",
     "rng",
@@ -87,6 +95,11 @@ def roots(config: RunConfig) -> Iterator[str]:
     yield objectives.load(config.objective).__module__
     yield server_optimizers.load(config.server_optimizer).__module__
     yield codecs.load(config.codec).__module__
+    if config.adversary is not None:
+        yield adversaries.load(named(config.adversary)[0]).__module__
+    if config.clip_norm is not None or config.defence != "none":
+        yield "edgefl.server.screening"
+        yield defences.load(config.defence).__module__
 
 
 @functools.cache

@@ -101,6 +101,7 @@ def figures_of(trained: Trained, rounds: Sequence[Mapping[str, Any]], local: boo
         "local_accuracy_after": rounds[-1].get("accuracy_after_training"),
         "samples": run.plan.workload.mean_shard,
         "evaluated": len(run.test),
+        **_of_attack(rounds),
         "tiers": {tier.label: _costs(run, tier) for tier in tiers},
         "total": {key: sum(line[key] for line in rounds) for key in ("download_bytes", "upload_bytes", "macs")},
         **({} if ideal else _of_fleet(run, rounds)),
@@ -120,6 +121,12 @@ def _tail(trained: Trained) -> dict[str, Any]:
     return {"tail": shares}
 
 
+def _of_attack(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return how often an attack succeeds after the last round; nothing without an attack, or of one that wants no label."""
+    success = rounds[-1].get("observed", {}).get("attack_success")
+    return {} if success is None else {"attack_success": dict(success)}
+
+
 def _of_fleet(run: Run, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what was used until every evaluated round, and the tier of each device class."""
     rows = (row.to_dict() for row in participation_rows(run.plan, rounds, {}, {}))
@@ -137,6 +144,7 @@ def _after_rounds(config: RunConfig, path: Path, until: float | None) -> Callabl
     """Return what to do after each round: check its clients, add up its processor seconds, stop when time is over."""
     before, began = cpu_s(path.parent), _used_s()
     ended = ("trained",) if config.conditions == "ideal" else ("trained", *_LOST)
+    ended += ("diverged",) if config.adversary is not None else ()  # what an attack can do
 
     def on_round(record: RoundRecord) -> None:
         for client in record.clients:

@@ -28,10 +28,10 @@ def host():
 def main():
     """Play a scenario and report it."""
     rec = C.Recorder("edgefl", sys.argv[1])
-    import safetensors.torch
     import torch
 
     import edgefl
+    from edgefl.server.checkpoint import of_file
 
     kind, clients, per_round = C.SCENARIOS[sys.argv[1]]
     config = edgefl.RunConfig(
@@ -68,10 +68,9 @@ def main():
         edgefl.simulate(config, run, on_round=on_round)
         # The configuration is what a run writes just before it starts workers and clients: everything after that is in the first round.
         rec.marks.insert(0, (run / "config.toml").stat().st_mtime)
-        trained = list(safetensors.torch.load((run / "model.safetensors").read_bytes()).items())
+        own = of_file(run / "model.safetensors").model.tensors
     assert played == [[60000 // clients] * per_round] * C.ROUNDS, played
     network = C.make_model(kind)
-    own = dict(trained)
     layers = ("conv1", "conv2", *(["hidden"] if kind == "S" else []), "fc")
     with torch.no_grad():
         for parameter, name in zip(network.parameters(), (f"{n}.{p}" for n in layers for p in ("weight", "bias")), strict=True):

@@ -1,4 +1,4 @@
-"""The pages that hold figures of speed, written from the stored ones: README.md, docs/speed.md and the plot of growth."""
+"""The pages that hold figures of speed, written from the stored ones: docs/speed.md and the plot of growth."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from counters.markdown import replaced
 from speed.peers import load_peers
 from speed.plot import growth_svg
 from speed.stored import read
-from speed.tables import bars_markdown, growth_markdown, growth_summary, methods_markdown, rounds_markdown, speed_markdown
+from speed.tables import bars_markdown, growth_markdown, methods_markdown, rounds_markdown, speed_markdown
 
 PEERS = "peers.jsonl"
 AXES = {"clients": "clients a round", "population": "the population", "parameters": "parameters", "tiers": "tiers"}
@@ -42,9 +42,8 @@ def rendered(results: Path) -> dict[tuple[str, str], str]:
     """Return (page, marker) → the table for it, from the stored figures; a word where there are none yet."""
     stored = {name: read(results / f"{name}.jsonl") for name in _DETAILS}
     found = {("docs/speed.md", f"speed-{name}"): _NOT_YET if of is None else _DETAILS[name](of) for name, of in stored.items()}
-    rounds, growth = stored["rounds"], stored["growth"]
-    found["README.md", "speed"] = _NOT_YET if rounds is None else speed_markdown(rounds, load_peers(results / PEERS))
-    found["README.md", "speed-growth"] = _NOT_YET if growth is None else growth_summary(growth)
+    rounds = stored["rounds"]
+    found["docs/speed.md", "speed"] = _NOT_YET if rounds is None else speed_markdown(rounds, load_peers(results / PEERS))
     return found
 
 

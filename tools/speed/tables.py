@@ -1,4 +1,4 @@
-"""The tables of README.md and docs/speed.md, from the figures in ``tools/results``."""
+"""The tables of docs/speed.md, from the figures in ``tools/results``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def about(found: Found) -> str:
 
 
 def speed_markdown(found: Found, peers: Sequence[Found]) -> str:
-    """Return the README's table: seconds of a round, and edgefl's as a multiple of others'."""
+    """Return the page's first table: seconds of a round, and edgefl's as a multiple of others'."""
     rows = []
     for part in found["works"]:
         by_name = {entry["contestant"]: entry for entry in part["contestants"]}
@@ -140,17 +140,10 @@ def growth_markdown(found: Found) -> str:
         cells = [f"{point['axis']}: {point['value']:,}", seconds(point["seconds"]), server, f"{point['macs'] / 1e9:,.1f}"]
         rows.append([*cells, *memory_cells(point)])
     titles = ["", "round, s", "of it the server's", "GMAC a round", "MB, process", "MB a worker"]
-    return f"{about(found)}.\n\n{table(titles, rows)}\n\n{bars_table(found['rows'])}\n\n{growth_plot('growth.svg')}"
-
-
-def growth_summary(found: Found) -> str:
-    """Return the README's part: the plot, and what is held to a bar."""
-    return f"{growth_plot('docs/growth.svg')}\n\n{bars_table(found['rows'])}\n\n{about(found)}."
-
-
-def growth_plot(path: str) -> str:
-    """Return the plot as an image of a page."""
-    return f"![Seconds of a round against its clients, the population, the network's parameters and the number of tiers]({path})"
+    plot = (
+        "![Seconds of a round against its clients, the population, the network's parameters and the number of tiers](growth.svg)"
+    )
+    return f"{about(found)}.\n\n{table(titles, rows)}\n\n{bars_table(found['rows'])}\n\n{plot}"
 
 
 def bars_markdown(found: Found) -> str:

@@ -1,0 +1,64 @@
+"""Who made a bundle: ``manifest.sig`` signs the bytes of the manifest, ``manifest.pub`` is the public key that belongs to it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgefl.bundle.manifest import MANIFEST, SIGNATURE, SIGNER
+from edgefl.errors import BundleError
+from edgefl.util.files import read_at_most
+from edgefl.util.keys import SIGNATURE_BYTES, PublicKey, SigningKey
+
+_MAX_PEM_BYTES = 1 << 12
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The signature of a bundle: how many ``files`` it consists of (0: not signed), and the key of its ``signer`` (None: not known)."""
+
+    files: int
+    signer: PublicKey | None
+
+
+def signature_files(manifest: bytes, key: SigningKey | None) -> dict[str, bytes]:
+    """Return the files beside a manifest with these bytes that say who signed it, by name; none without a key."""
+    return {} if key is None else {SIGNATURE: key.sign(manifest), SIGNER: key.public.pem}
+
+
+def check_signature(folder: Path, manifest: bytes, owner: Path | None) -> Signature:
+    """Return the signature of the bundle in ``folder``, whose manifest has these bytes.
+
+    It is checked against the key in the PEM file ``owner``, and against the bundle's own ``manifest.pub``. Which of these keys to trust is
+    up to the caller.
+
+    Raises:
+        BundleError: the signature is missing although there is an ``owner`` or a ``manifest.pub``, or it is wrong.
+        InputError: ``owner`` holds no Ed25519 public key.
+    """
+    known = None if owner is None else PublicKey.of_file(owner)
+    path, claimed = folder / SIGNATURE, folder / SIGNER
+    if not _there(path):
+        if known is not None:
+            raise BundleError(f"{folder}: not signed: has no {SIGNATURE}, expected one by the owner of {owner}")
+        if _there(claimed):
+            raise BundleError(f"{folder}: has {SIGNER}, but no {SIGNATURE}; get the bundle again")
+        return Signature(0, None)
+    if path.is_symlink() or not path.is_file() or path.stat().st_size != SIGNATURE_BYTES:
+        raise BundleError(f"{path}: expected a plain file of {SIGNATURE_BYTES} bytes")
+    content = path.read_bytes()
+    if known is not None and not known.verifies(manifest, content):
+        raise BundleError(
+            f"{path}: not the signature of this {MANIFEST} by the owner of {owner}; get the bundle again, or the right key"
+        )
+    if not _there(claimed):
+        return Signature(1, known)
+    if claimed.is_symlink():
+        raise BundleError(f"{claimed}: a link; expected a plain file with a public key")
+    read_at_most(claimed, _MAX_PEM_BYTES, BundleError)
+    own = PublicKey.of_file(claimed)
+    if not own.verifies(manifest, content):
+        raise BundleError(f"{path}: not the signature of this {MANIFEST} by the owner of {SIGNER}; get the bundle again")
+    return Signature(2, own)
+
+
+def _there(path: Path) -> bool:
+    return path.exists() or path.is_symlink()

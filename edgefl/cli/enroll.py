@@ -1,0 +1,32 @@
+"""The command ``enroll``: Add devices to the keys whose updates count."""
+
+from pathlib import Path
+
+import click
+
+from edgefl.cli.options import PATH, Command, option
+
+
+@click.command(cls=Command)
+@click.argument("requests", nargs=-1, type=PATH, metavar="[REQUEST]...")
+@option("--keys", required=True, type=PATH, metavar="FILE", help="File with the devices and their keys; made if there is none.")
+@option("--name", metavar="NAME", help="Name of the device, for one REQUEST. [the one in the request]")
+def command(requests: tuple[Path, ...], keys: Path, name: str | None) -> None:
+    """Add the device of each REQUEST, which its own 'edgefl_client.py enroll' wrote, to FILE. Without a REQUEST, list the devices.
+
+    \b
+    edgefl enroll phone-7.json --keys fleet.toml
+    edgefl fed-round next/bundle --updates inbox --keys fleet.toml
+
+    A request shows that the device holds its private key, not whose device it is: compare the printed key with the device's own.
+    """
+    from edgefl.run.enroll import enroll, enrolled
+
+    if not requests:
+        if name is not None:
+            raise click.UsageError("--name needs a REQUEST")
+        for known, device in enrolled(keys).items():
+            click.echo("\t".join((known, device.key, *(["revoked"] if device.revoked else []))))
+        return
+    for added, key in enroll(keys, requests, name).items():
+        click.echo(f"{added}: enrolled in {keys}, key {key}")

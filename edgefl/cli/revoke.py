@@ -1,0 +1,22 @@
+"""The command ``revoke``: End a device's membership: its updates no longer count."""
+
+from pathlib import Path
+
+import click
+
+from edgefl.cli.options import PATH, Command, option
+
+
+@click.command(cls=Command)
+@click.argument("device", metavar="NAME|KEY")
+@option("--keys", required=True, type=PATH, metavar="FILE", help="File with the devices and their keys.")
+def command(device: str, keys: Path) -> None:
+    """Revoke the device of this name or public key in FILE: 'edgefl fed-round --keys FILE' refuses its updates from now on.
+
+    \b
+    edgefl revoke phone-7 --keys fleet.toml
+    """
+    from edgefl.run.enroll import revoke
+
+    revoke(keys, device)
+    click.echo(f"{device}: revoked in {keys}")

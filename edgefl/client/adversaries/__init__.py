@@ -1,0 +1,1 @@
+"""The adversaries: simulated clients that attack a run."""

@@ -1,0 +1,205 @@
+"""The contract of an adversary: a client that trains on other samples, sends another update, or claims other samples than it has.
+
+Simulated attacks, so that defences can be compared. To add one, add a file in ``edgefl/client/adversaries/`` with a class decorated
+``@adversary("name", needs=("uploads",))``, see :mod:`edgefl.methods.axes`. Its fields are its options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from torch import Tensor, nn
+
+from edgefl.data.sources import Dataset, Split
+from edgefl.errors import ConfigError
+from edgefl.methods.axes import Need
+from edgefl.methods.base import Method
+from edgefl.registry import adversaries
+from edgefl.rng import generator, shuffled
+from edgefl.util.spec import Spec, shared
+from edgefl.util.validation import explain
+
+Tensors = Mapping[str, Tensor]
+MOST_LISTED = 100
+"""So many adversaries of a run are listed by their numbers."""
+
+
+@dataclass(frozen=True)
+class Adversary:
+    """What an adversary does. Its options are the fields of a subclass, each with a default; by default it is an honest client.
+
+    Attributes:
+        trains: whether it trains at all.
+        together: whether all adversaries of a round draw the same random numbers.
+        claims: whether it claims other samples than it has.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    trains: ClassVar[bool] = True
+    together: ClassVar[bool] = False
+    claims: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        """Its name in the registry."""
+        return adversaries.name_of(type(self)) or type(self).__name__
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """Return the adversary with ``options``; ConfigError for an unknown one or a wrong value."""
+        try:
+            return TypeAdapter(cls).validate_python(dict(options))
+        except ValidationError as error:
+            known = [field.name for field in fields(cls)]
+            problems = [explain(_unknown(problem), known) for problem in error.errors()]
+            raise ConfigError("; ".join(problems)) from None
+
+    # Subclasses override these.
+
+    def check(self, data: Dataset) -> None:
+        """Raise :class:`ConfigError` if the options make no sense with ``data``, which has all that the adversary needs."""
+
+    def poisoned(self, own: Split, classes: int, rng: np.random.Generator) -> Split:
+        """Return the samples that it trains on, as many as its ``own`` and of their shapes; ``rng`` is the same in every round.
+
+        ``own`` is a copy, which may be changed in place.
+        """
+        return own
+
+    def sent(self, start: Tensor, trained: Tensor, rng: np.random.Generator) -> Tensor:
+        """Return what it sends instead of the tensor ``trained``; ``start`` is what an honest client would send without training."""
+        return trained
+
+    def claimed(self, samples: int) -> int:
+        """Return how many samples it says it has."""
+        return samples
+
+    def goal(self, held_out: Split, classes: int) -> Split | None:
+        """Return held-out samples as it attacks them, with the labels that it wants; None if it has no such goal."""
+        return None
+
+    # A client calls these.
+
+    def upload(self, start: Tensors, trained: Tensors, rng: np.random.Generator) -> dict[str, Tensor]:
+        """Return what it sends instead of ``trained``, by name; control variates, which ``start`` lacks, begin with zeros."""
+        return {
+            name: self.sent(start.get(name, torch.zeros_like(tensor)), tensor, rng) if tensor.is_floating_point() else tensor
+            for name, tensor in trained.items()
+        }
+
+
+@dataclass(frozen=True)
+class Adversaries:
+    """Which clients of a run are adversaries: a share of them, drawn by the seed.
+
+    >>> some = Adversaries.of("sign-flip:0.1(scale=10)", clients=20, seed=0)
+    >>> some.kind, some.count, some.listed
+    (SignFlip(scale=10.0), 2, [10, 14])
+    """
+
+    kind: Adversary
+    spec: Spec
+    clients: int
+    seed: int
+
+    @classmethod
+    def of(cls, spec: str, clients: int, seed: int) -> Self:
+        """Return the adversaries of ``spec``, such as ``sign-flip:0.1(scale=10)``; ConfigError if it is wrong or nobody stays honest."""
+        parts = shared(spec)
+        try:
+            found = cls(adversaries.load(parts.name).of(parts.options), parts, clients, seed)
+        except ConfigError as error:
+            raise ConfigError(f"adversary: {parts.name}: {error}") from None
+        if found.count >= clients:
+            raise ConfigError(
+                f"adversary: {spec} makes all of {clients} clients adversaries; give more clients, or a smaller share"
+            )
+        return found
+
+    @property
+    def count(self) -> int:
+        """How many clients are adversaries: the share, rounded, at least one."""
+        return max(1, int(self.spec.share * self.clients + 0.5))
+
+    def includes(self, client: int) -> bool:
+        """Whether ``client`` is an adversary."""
+        return bool(self._places([client])[0] < self.count)
+
+    def among(self, clients: Iterable[int]) -> list[int]:
+        """Return the adversaries among ``clients``, in their order."""
+        asked = list(clients)
+        return [client for client, place in zip(asked, self._places(asked), strict=True) if place < self.count]
+
+    @cached_property
+    def listed(self) -> list[int]:
+        """The numbers of the adversaries, ascending; the first :data:`MOST_LISTED` if there are more."""
+        found, block = list[int](), 10_000
+        for begin in range(0, self.clients, block):
+            found += self.among(range(begin, min(begin + block, self.clients)))
+            if len(found) >= min(MOST_LISTED, self.count):
+                break
+        return found[:MOST_LISTED]
+
+    def of_client(self, client: int) -> Adversary | None:
+        """Return what ``client`` does if it is an adversary."""
+        return self.kind if self.includes(client) else None
+
+    def claimed(self, client: int, samples: int) -> int:
+        """Return how many samples ``client``, which has ``samples``, says it has."""
+        return self.kind.claimed(samples) if self.includes(client) else samples
+
+    def poisoned(self, client: int, own: Split, classes: int) -> Split:
+        """Return the samples that the adversary ``client`` trains on."""
+        return self.kind.poisoned(own, classes, generator(self.seed, client, "poisoned samples"))
+
+    def upload(self, round_: int, client: int, start: Tensors, trained: Tensors) -> dict[str, Tensor]:
+        """Return what the adversary ``client`` sends."""
+        key = (round_, "adversaries") if self.kind.together else (round_, client, "adversary")
+        return self.kind.upload(start, trained, generator(self.seed, *key))
+
+    def _places(self, clients: list[int]) -> np.ndarray:
+        return shuffled(self.seed, self.clients, np.array(clients, np.int64), "adversaries")
+
+
+def started(method: Method, module: nn.Module) -> dict[str, Tensor]:
+    """Return copies of what a client would send that has received ``module`` and does not train."""
+    return {name: tensor.detach().cpu().clone() for name, tensor in method.upload(module).items()}
+
+
+def lacks_of(data: Dataset, permute_labels: bool, method: Method) -> dict[Need, str]:
+    """Return what an attack may need → why it is not there: of a run's data set and its labels, and of the method.
+
+    >>> from edgefl.data.shakespeare import shakespeare
+    >>> from edgefl.methods.create import create
+    >>> lacks_of(shakespeare(), True, create("heterofl"))["images"]
+    'a sample of shakespeare is no image'
+    """
+    found: dict[Need, str] = dict(method.lacks)
+    if not data.classes:
+        found["labels"] = f"{data.name} has float32 targets, no labels"
+    shape = data.input_shape
+    if isinstance(shape, Mapping) or len(shape) != 3 or data.vocabulary:
+        found["images"] = f"a sample of {data.name} is no image"
+    if permute_labels:
+        found["common_labels"] = "permute_labels gives every client its own order of labels"
+    if not method.weighs_samples:
+        found["weighed_samples"] = f"{type(method).title} gives every client the same weight, whatever samples it claims"
+    return found
+
+
+def scaled(rng: np.random.Generator, like: Tensor, size: Tensor) -> Tensor:
+    """Return normal draws of the shape of ``like``, float32, times the root mean square of ``size``."""
+    drawn = torch.from_numpy(rng.standard_normal(tuple(like.shape), dtype=np.float32))
+    return drawn * (size.square().mean().sqrt() if size.numel() else 0.0)
+
+
+def _unknown(problem: Any) -> Any:
+    """Return pydantic's problem with an unknown field of a dataclass as it would be with one of a model."""
+    return {**problem, "type": "extra_forbidden"} if problem["type"] == "unexpected_keyword_argument" else problem

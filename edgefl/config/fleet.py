@@ -1,0 +1,77 @@
+"""Keys of the fleet, its conditions, and what a client that lacks memory does."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator
+
+from edgefl.config.field import Count, Keys, Positive, key
+
+FLEET = "Fleet and conditions"
+"""Heading of these keys in the command line's help."""
+
+
+def _once(words: tuple[str, ...]) -> tuple[str, ...]:
+    if not words or len(set(words)) != len(words):
+        raise ValueError(f"expected some of idle, charging, unmetered, each once, got {', '.join(words) or 'none'}")
+    return words
+
+
+Remedy = Literal["micro-batch", "recompute", "tier", "refuse", "send"]
+
+
+def _steps(steps: tuple[str, ...]) -> tuple[str, ...]:
+    if not steps or len(set(steps)) != len(steps) or {"send", "refuse"} & set(steps[:-1]):
+        raise ValueError(f"expected each step once, and refuse or send last, got {', '.join(steps) or 'none'}")
+    return steps
+
+
+class FleetKeys(Keys):
+    """Keys of the fleet, its conditions, and what a client that lacks memory does."""
+
+    conditions: Literal["fleet", "ideal"] = key(
+        "fleet", FLEET, "fleet: links vary and sessions are lost; ideal: no losses, delays or batteries."
+    )
+    over_selection: float | None = key(
+        None, FLEET, "Clients selected per update wanted. [the profile's own; ideal: 1]", ge=1, le=10
+    )
+    deadline_s: Positive | None = key(
+        None, FLEET, "Longest session in simulated seconds; also a budget of the tiers. [the profile's own]"
+    )
+    clock_margin: float = key(
+        1.0,
+        FLEET,
+        "Plan tiers for training that takes this many times the predicted seconds; the clock itself stays.",
+        ge=1,
+        le=100,
+    )
+    availability: str = key(
+        "always",
+        FLEET,
+        "When clients are eligible: always, by the hour of the day, or by a trace (CSV, Parquet: client, from, to, state).",
+        "always|daily|FILE",
+    )
+    eligible_when: Annotated[tuple[Literal["idle", "charging", "unmetered"], ...], AfterValidator(_once)] = key(
+        ("idle", "charging", "unmetered"),
+        FLEET,
+        "Device states that a trace must show for a client to be eligible; for daily, only charging counts.",
+        "idle,charging",
+    )
+    start_hour: float = key(0.0, FLEET, "Hour of the day at which the simulated clock starts.", ge=0, lt=24)
+    dynamic_devices: bool = key(
+        False, FLEET, "Free memory, speed and tiers of devices change each round. [static]", switch="--static-devices"
+    )
+    mode: Literal["sync", "async"] = key(
+        "sync", FLEET, "The server steps after each round, or (async, FedBuff) after --buffer updates."
+    )
+    buffer: Count | None = key(None, FLEET, "Updates per server step in mode async. [half of --per-round]")
+    staleness_power: float = key(0.5, FLEET, "In mode async, updates s steps old weigh 1/(1 + s)^X.", ge=0)
+    enforce: Literal["plan", "meter", "hard"] = key(
+        "meter", FLEET, "Memory is predicted (plan), metered in training (meter), or limited in a process per client (hard)."
+    )
+    on_shortfall: Annotated[tuple[Remedy, ...], AfterValidator(_steps)] = key(
+        ("micro-batch", "tier"),
+        FLEET,
+        "Steps to try if a tier does not fit: micro-batch, recompute (activations, in the backward pass), tier; then refuse (implied) "
+        "or send (train anyway).",
+        "micro-batch,tier",
+    )

@@ -1,0 +1,57 @@
+"""Keys of this computer: they change no result."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator
+
+from edgefl.config.field import Keys, Positive, key, known
+from edgefl.registry import engines, loggers
+
+HOST = "This computer"
+"""Heading of these keys in the command line's help."""
+
+
+def _distinct(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    if names and len(set(names)) != len(names):
+        raise ValueError(f"expected each name once, got {', '.join(names)}")
+    return names
+
+
+class HostKeys(Keys):
+    """Keys of this computer: they change no result."""
+
+    cpu_limit_s: Positive = key(600.0, HOST, "Processor seconds per client under --enforce hard.")
+    engine: Annotated[str | None, known(engines, "auto", None)] = key(
+        None,
+        HOST,
+        "Where clients train. inline: in this process; pool: in --workers processes, to the same bits; ray: on the nodes of a cluster, to "
+        "the same bits if they are alike; group, ray-group: clients of a tier together, equal to within rounding; auto: the fastest of "
+        "this computer in a short trial. [inline; with several --workers: pool]",
+        "auto|NAME",
+        engines,
+    )
+    workers: int = key(
+        1,
+        HOST,
+        "Number of processes that train clients; 0: one for every core, or every slot of the Ray cluster. Engine auto uses every core. "
+        "[1; engine ray: 0]",
+        ge=0,
+    )
+    ray_address: str = key(
+        "auto",
+        HOST,
+        "Ray cluster of engine ray; auto: the one that this computer belongs to; local: one that is started here for the run.",
+        "auto|HOST:PORT|local",
+    )
+    ray_auth: bool = key(True, HOST, "Connect to the Ray cluster with its token. [yes]")
+    mixed_nodes: bool = key(
+        False, HOST, "Use nodes of the Ray cluster that compute other bits than this computer; the summary says so. [no]"
+    )
+    log: Annotated[tuple[Annotated[str, known(loggers)], ...] | None, AfterValidator(_distinct)] = key(
+        None,
+        HOST,
+        "Where to show the run while it trains; a logger that fails is dropped. [nowhere]",
+        "tensorboard,mlflow",
+        loggers,
+    )
+    device: Literal["cpu", "cuda"] = key("cpu", HOST, "Hardware that trains clients.")

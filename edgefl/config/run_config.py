@@ -1,0 +1,125 @@
+"""A run's configuration: flags override a TOML file, which overrides defaults. The error about an unknown key suggests the nearest one."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self, cast
+
+import tomlkit
+from pydantic import ModelWrapValidatorHandler, ValidationError, model_validator
+
+from edgefl.config.attack import AttackKeys
+from edgefl.config.clients import ClientsKeys
+from edgefl.config.contradictions import fleet_problems, groups_clients, training_problems
+from edgefl.config.field import Flag
+from edgefl.config.fleet import FleetKeys
+from edgefl.config.host import HostKeys
+from edgefl.config.privacy import PrivacyKeys, privacy_problems
+from edgefl.config.rounds import RoundsKeys
+from edgefl.config.secure import SecureKeys
+from edgefl.config.server import ServerKeys
+from edgefl.config.task import TaskKeys
+from edgefl.config.tiers import TiersKeys
+from edgefl.config.training import TrainingKeys
+from edgefl.config.trust import TrustKeys
+from edgefl.errors import ConfigError
+from edgefl.plugins import resolved
+from edgefl.util.files import read_toml
+from edgefl.util.validation import explain_all
+
+HOST_KEYS = frozenset({"engine", "workers", "data_dir", "sources", "log", "ray_address", "ray_auth", "mixed_nodes"})
+"""Keys that describe this computer and its files. A resumed run may change them; :func:`changed` has the one exception."""
+
+
+# The keys are in the order of the help: pydantic takes the fields of the last base first.
+class RunConfig(
+    HostKeys,
+    AttackKeys,
+    FleetKeys,
+    PrivacyKeys,
+    SecureKeys,
+    TrustKeys,
+    ServerKeys,
+    TrainingKeys,
+    TiersKeys,
+    RoundsKeys,
+    ClientsKeys,
+    TaskKeys,
+):
+    """Everything that decides the result of a run, and how this computer computes it.
+
+    None is a default that depends on other keys; :func:`edgefl.run.prepare.resolve` fills it in.
+
+    Raises:
+        ConfigError: names each wrong key, its value and what is expected.
+
+    >>> RunConfig(rounds=3, tiers=(1, 0.5)).tiers
+    (1.0, 0.5)
+    >>> RunConfig.of({"round": 3})
+    Traceback (most recent call last):
+        ...
+    edgefl.errors.ConfigError: round: unknown key; did you mean 'rounds'?
+    """
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if problems := [*training_problems(self), *fleet_problems(self), *privacy_problems(self)]:
+            raise ValueError("; ".join(problems))
+        return self
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _explained(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        # Defined last, because a wrapping validator handles only the errors of validators above it.
+        try:
+            return handler(resolved(values) if isinstance(values, Mapping) else values)
+        except ValidationError as error:
+            raise ConfigError(explain_all(error.errors(), cls.model_fields, " see edgefl simulate --help")) from None
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], source: str = "") -> Self:
+        """Return the configuration of ``values``, key → value; the ConfigError about a wrong one begins with ``source``."""
+        try:
+            return cls(**values)
+        except ConfigError as error:
+            raise ConfigError(f"{source}: {error}" if source else str(error)) from None
+
+    @classmethod
+    def load(cls, path: Path | None, flags: Mapping[str, Any]) -> Self:
+        """Return the configuration of a TOML file (None: the defaults), overridden by ``flags``; see :func:`keys_of`."""
+        return cls.of(keys_of(path, flags))
+
+    def to_toml(self) -> str:
+        """Return the configuration as TOML, without the keys that are None."""
+        return tomlkit.dumps({key: value for key, value in self.model_dump(mode="json").items() if value is not None})
+
+
+FLAGS: dict[str, Flag] = {name: cast(Any, field.json_schema_extra)["flag"] for name, field in RunConfig.model_fields.items()}
+RunConfig.__doc__ = f"{RunConfig.__doc__}\nAttributes:\n" + "\n".join(f"    {name}: {flag.text}" for name, flag in FLAGS.items())
+
+
+def keys_of(path: Path | None, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a TOML file (or none), checked, overridden by ``flags``; ``method_options`` are overridden one by one."""
+    if path is None:
+        return dict(flags)
+    values = read_toml(path, ConfigError)
+    RunConfig.of(values, str(path))
+    options = {**values.get("method_options", {}), **flags.get("method_options", {})}
+    return {**values, **flags} | ({"method_options": options} if options else {})
+
+
+def changed(before: RunConfig, after: RunConfig) -> list[str]:
+    """Return the keys that differ and that can change the result of a run.
+
+    :data:`HOST_KEYS` cannot, with one exception: engines that train clients together add float32 numbers in another order.
+
+    >>> changed(RunConfig(seed=1, workers=2), RunConfig(engine="pool"))
+    ['seed']
+    >>> changed(RunConfig(engine="group"), RunConfig(engine="pool"))
+    ['engine']
+    """
+    others = RunConfig.model_fields.keys() - HOST_KEYS - {"plugins"}
+    keys = [key for key in RunConfig.model_fields if key in others and getattr(before, key) != getattr(after, key)]
+    # A plug-in that a run uses is always among its own: one more changes nothing.
+    one, other = (set((config.plugins or {}).values()) for config in (before, after))
+    keys += [] if one <= other or other <= one else ["plugins"]
+    return keys + ["engine"] * (groups_clients(before) != groups_clients(after))

@@ -1,0 +1,81 @@
+"""The secure sums of a run: how many groups of each tier could be summed, why others could not, and what their messages took."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgefl.report.results import Result
+from edgefl.report.tables import Column, PlainTable, Row, under
+from edgefl.report.words import Json, tier_label
+from edgefl.util.units import human_bytes, human_seconds
+
+
+@dataclass(frozen=True)
+class SecureSum(Result):
+    """The secure sums of one tier over all rounds.
+
+    Attributes:
+        groups: how many groups were formed.
+        summed: how many of their sums could be read.
+        not_asked: rounds in which the tier had too few clients.
+        clients: clients in groups.
+        lost: those of them whose vector did not arrive.
+        upload_bytes, download_bytes: of all messages but the masked vectors.
+        agree_s, unmask_s: the mean seconds of a group's stages before the model is sent, and after its vectors have arrived.
+        reasons: why other groups were not summed.
+    """
+
+    tier: float
+    groups: int
+    summed: int
+    not_asked: int
+    clients: int
+    lost: int
+    upload_bytes: int
+    download_bytes: int
+    agree_s: float
+    unmask_s: float
+    reasons: tuple[str, ...]
+
+
+def secure_sums(rounds: Sequence[Json]) -> tuple[SecureSum, ...]:
+    """Return the secure sums of each tier, largest first; none if updates were sent plain."""
+    of_tier: dict[float, list[Json]] = {}
+    for line in (line for record in rounds for line in record.get("observed", {}).get("secure_aggregation", ())):
+        of_tier.setdefault(line["tier"], []).append(line)
+    return tuple(_of(tier, of_tier[tier]) for tier in sorted(of_tier, reverse=True))
+
+
+def _of(tier: float, lines: Sequence[Json]) -> SecureSum:
+    groups = [line for line in lines if line["group"] is not None]
+    count = max(1, len(groups))
+    return SecureSum(
+        tier,
+        len(groups),
+        sum(line["summed"] for line in groups),
+        len(lines) - len(groups),
+        sum(line["clients"] for line in groups),
+        sum(line["clients"] - line["vectors"] for line in groups),
+        sum(line["upload_bytes"] for line in groups),
+        sum(line["download_bytes"] for line in groups),
+        sum(line["agree_s"] for line in groups) / count,
+        sum(line["unmask_s"] for line in groups) / count,
+        tuple(reason for reason, _ in Counter(line["reason"] for line in groups if not line["summed"]).most_common(3)),
+    )
+
+
+def secure_table(summary: Json) -> PlainTable | None:
+    """Return the table of secure sums; None if updates were sent plain."""
+    rows: Sequence[Row] = summary.get("secure_sums", ())
+    if not rows:
+        return None
+    columns = (
+        Column("tier", "", lambda row: tier_label(row["tier"])),
+        *under("groups", str, groups="formed", summed="summed"),
+        *under("rounds", str, not_asked="with too few clients"),
+        *under("clients", str, clients="in groups", lost="whose vector did not arrive"),
+        *under("messages without vectors", human_bytes, upload_bytes="up", download_bytes="down"),
+        *under("mean wait of a group", human_seconds, agree_s="to agree", unmask_s="to unmask"),
+        Column("not summed, because", "", lambda row: "\n".join(row["reasons"]) or "–", numeric=False, wraps=True),
+    )
+    return PlainTable.of(columns, rows)

@@ -1,0 +1,1 @@
+"""Robust aggregation, one file per defence. The registry finds them by their decorators."""

@@ -1,0 +1,38 @@
+"""norm-filter: updates whose change is too large are dropped."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from edgefl.registry import defence
+from edgefl.server.coordinates import Gaps
+from edgefl.server.defence import Filter
+
+_FEW = 3
+
+
+@defence("norm-filter", needs=("received_weights", "shared_coordinates", "uploads", "rounds"))
+@dataclass(frozen=True)
+class NormFilter(Filter):
+    """An update is dropped if the norm of its change is more than κ times the median norm of its tier.
+
+    The strength is κ. It assumes that less than half of a tier is hostile and that honest changes have norms of one size. It sees no attack
+    whose change is of usual size, such as a reversed one. A tier with one or two clients is compared with the whole round, by the root
+    mean square of the changes.
+
+    Sun et al. 2019, Can You Really Backdoor Federated Learning? (norm thresholding of updates). Differs from the paper: it
+    scales a large change down to a given bound, as ``--clip-norm`` does; here the update is dropped, and the bound is a multiple of the
+    median.
+    """
+
+    usual_strength: ClassVar[float] = 3.0
+
+    def kept(self, gaps: Gaps) -> list[int]:
+        rows = []
+        for position, tier in enumerate(gaps.tiers):
+            own = torch.tensor([of == tier for of in gaps.tiers])
+            peers = gaps.rms[own] if int(own.sum()) >= _FEW else gaps.rms
+            if float(gaps.rms[position]) <= self.strength * float(peers.quantile(0.5)):
+                rows.append(position)
+        return rows or [int(gaps.rms.argmin())]

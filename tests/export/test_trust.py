@@ -1,0 +1,228 @@
+"""Which bundles the client runs, and the key of its device: pinned at first use, refused when it changes, never guessed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from handmade import Regression, changed, samples
+from signing import device_key
+from torch_free import CLIENT
+
+from edgefl.bundle.signature import signature_files
+from edgefl.util.keys import PublicKey, SigningKey
+from edgefl.wire.device_keys import Enrolment
+from edgefl.wire.update_file import Expected, read_update
+
+sys.path.insert(0, str(CLIENT.parent))
+
+import edgefl_client
+import edgefl_keys
+import edgefl_trust
+
+
+@pytest.fixture(autouse=True)
+def config(tmp_path, monkeypatch):
+    """A device that has met no publisher, and has no key."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path / "config" / "edgefl"
+
+
+@pytest.fixture
+def owner(tmp_path):
+    return SigningKey.new(tmp_path / "owner.pem")
+
+
+@pytest.fixture
+def bundle(tmp_path, owner):
+    return signed(Regression().write(tmp_path / "bundle"), owner)
+
+
+@pytest.fixture
+def call(tmp_path, capsys):
+    """The command ``infer``, or another one: arguments → exit status, standard output, standard error."""
+    x, y = samples(10)
+    np.savez(tmp_path / "data.npz", x=x, y=y)
+
+    def called(*given) -> tuple[int, str, str]:
+        if isinstance(given[0], Path):
+            given = ("infer", given[0], "0.5", tmp_path / "data.npz", *given[1:])
+        try:
+            status = edgefl_client.main([str(argument) for argument in given])
+        except SystemExit as left:
+            status = int(left.code)
+        return (status, *capsys.readouterr())
+
+    return called
+
+
+def signed(folder: Path, key: SigningKey) -> Path:
+    for name, content in signature_files((folder / "manifest.json").read_bytes(), key).items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def test_the_first_publisher_is_pinned_and_another_is_refused(bundle, owner, call, config, tmp_path):
+    status, _, errors = call(bundle)
+    assert (status, f"{bundle}: signed by {owner.public}; pinned in " in errors) == (0, True)
+    assert json.loads((config / "trusted.json").read_text()) == {"keys": [str(owner.public)]}
+    assert call(bundle)[2] == ""
+    other = SigningKey.new(tmp_path / "other.pem")
+    for folder in (signed(bundle, other), signed(Regression().write(tmp_path / "new"), other)):  # the same place, or another one
+        status, out, errors = call(folder)
+        assert (status, out) == (2, "")
+        assert f"signed by {other.public}, this device trusts {owner.public}" in errors
+        assert errors.endswith(f"ask them for their key, compare, then: edgefl_client.py trust {folder}\n")
+    status, out, _ = call("trust", bundle)
+    assert (status, f"signed by {other.public}, which this device trusts from now on" in out) == (0, True)
+    assert json.loads((config / "trusted.json").read_text()) == {"keys": [str(owner.public), str(other.public)]}
+    assert call(bundle)[0] == call(signed(bundle, owner))[0] == 0
+
+
+def test_an_unsigned_bundle_is_refused_unless_told_otherwise(call, config, tmp_path):
+    plain = Regression().write(tmp_path / "plain")
+    for arguments in ((plain,), ("train", plain, "0.5", tmp_path / "data.npz", "--out", tmp_path / "state"), ("trust", plain)):
+        status, out, errors = call(*arguments)
+        assert (status, out) == (2, "")
+        assert errors == (
+            f"Error: {plain}: not signed, and a bundle is code: get a signed one (edgefl export signs); "
+            "--allow-unsigned runs the bundle whoever made it\n"
+        )
+    assert call(plain, "--allow-unsigned")[0] == 0
+    assert not config.exists()
+    assert not (tmp_path / "state").exists()
+
+
+def test_the_key_that_is_given_decides_alone(bundle, owner, call, config, tmp_path):
+    (tmp_path / "own.pub").write_bytes(owner.public.pem)
+    (tmp_path / "own.raw").write_bytes(owner.public.raw)
+    (tmp_path / "other.pub").write_bytes(SigningKey.new(tmp_path / "other.pem").public.pem)
+    (tmp_path / "bad").write_bytes(b"no key")
+    for name in ("own.pub", "own.raw"):
+        assert call(bundle, "--key", tmp_path / name)[::2] == (0, "")
+    assert not config.exists()
+    for name, message in (
+        ("other.pub", "not a signature of this manifest by"),
+        ("bad", "not an Ed25519 public key, PEM or 32 raw bytes"),
+        ("none", "No such file or directory; expected a public key"),
+        ("owner.pem", "not an Ed25519 public key"),
+    ):
+        status, _, errors = call(bundle, "--key", tmp_path / name)
+        assert (status, message in errors) == (2, True), errors
+    assert call(bundle, "--key", tmp_path / "own.pub", "--allow-unsigned")[0] == 2
+
+
+def test_a_changed_manifest_or_another_key_beside_it_is_refused(bundle, owner, call, config, tmp_path):
+    changed(bundle, round=9)  # with the hash that then belongs to it
+    assert "not a signature of this manifest" in call(bundle)[2]
+    other = SigningKey.new(tmp_path / "other.pem")
+    signed(bundle, other)
+    (bundle / "manifest.pub").write_bytes(owner.public.pem)  # the key that devices trust, with a signature by somebody else
+    assert "not a signature of this manifest" in call(bundle)[2]
+    (bundle / "manifest.pub").unlink()
+    assert "the bundle does not say whose signature it has; give the publisher's key as --key" in call(bundle)[2]
+    assert not config.exists()
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"keys": []}', '{"keys": ["x"]}', '{"keys": 7}', '{"keys": [7]}', "[" * 5000])
+def test_a_damaged_file_of_pinned_keys_is_no_first_use(content, bundle, call, config):
+    config.mkdir(parents=True)
+    (config / "trusted.json").write_text(content)
+    status, _, errors = call(bundle)
+    assert (status, "trusted.json: expected the public keys that this device trusts" in errors) == (2, True)
+    assert (config / "trusted.json").read_text() == content
+
+
+def test_without_a_place_for_the_pinned_key_the_message_says_what_to_do(bundle, call, config):
+    config.parent.write_text("a file where a folder is expected")
+    assert "trusted.json: cannot be written, to pin the publisher's key; give it as --key" in call(bundle)[2]
+
+
+def test_without_cryptography_the_message_says_how_to_get_it(bundle, call, config, tmp_path, monkeypatch):
+    call("train", bundle, "0.5", tmp_path / "data.npz", "--out", tmp_path / "state", "--allow-unsigned")
+    monkeypatch.setattr(edgefl_keys, "MISSING", True)
+    for arguments, rest in (
+        ((bundle,), "--allow-unsigned runs the bundle whoever made it"),
+        ((bundle, "--key", tmp_path / "k"), "--allow-unsigned runs the bundle whoever made it"),
+        (("enroll", "--name", "a", "--out", tmp_path / "a"), "then enroll makes one"),
+        (("update", tmp_path / "state", "--out", tmp_path / "u", "--device-key", tmp_path / "k"), "--unsigned writes it without"),
+    ):
+        status, _, errors = call(*arguments)
+        assert (status, "needs the package cryptography: pip install cryptography; " + rest in errors) == (2, True), errors
+    assert call(bundle, "--allow-unsigned")[0] == call("update", tmp_path / "state", "--out", tmp_path / "u")[0] == 0
+
+
+def test_a_client_without_cryptography_can_be_imported(monkeypatch):
+    with monkeypatch.context() as patched:
+        for name in ("cryptography.exceptions", "edgefl_keys"):
+            patched.delitem(sys.modules, name, raising=False)
+        patched.setitem(sys.modules, "cryptography.exceptions", None)
+        import edgefl_keys as fresh
+
+        assert fresh.MISSING
+    monkeypatch.setitem(sys.modules, "edgefl_keys", edgefl_keys)
+    assert not edgefl_keys.MISSING
+
+
+# The device's own key.
+
+
+def header(path: Path) -> dict[str, str]:
+    content = path.read_bytes()
+    return json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
+
+
+@pytest.fixture
+def state(bundle, call, tmp_path):
+    assert call("train", bundle, "0.5", tmp_path / "data.npz", "--out", tmp_path / "state")[0] == 0
+    return tmp_path / "state"
+
+
+def test_an_enrolled_device_signs_its_updates(bundle, state, call, config, tmp_path):
+    assert call("update", state, "--out", tmp_path / "before")[1].endswith(", not signed\n")
+    status, out, _ = call("enroll", "--name", "phone-7", "--out", tmp_path / "phone-7.json")
+    request = Enrolment.of_file(tmp_path / "phone-7.json")
+    assert (status, request.name, f"its public half: {request.key}\n" in out) == (0, "phone-7", True)
+    assert (config / "device.pem").stat().st_mode & 0o777 == 0o600
+    status, out, _ = call("update", state, "--out", tmp_path / "after")
+    assert (status, out.endswith(f", signed by {request.key}\n")) == (0, True)
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    shapes = {name: tuple(shape) for name, shape in manifest["tiers"][0]["train"]["upload"].items()}
+    expected = Expected(manifest["manifest_sha256"], 3, {"0.5": shapes}, 3)
+    found = read_update(tmp_path / "after", expected)
+    assert (found.key, read_update(tmp_path / "before", expected).key) == (request.key, None)
+    for name, tensor in safetensors.numpy.load((tmp_path / "before").read_bytes()).items():
+        np.testing.assert_array_equal(tensor, found.tensors[name])
+    call("enroll", "--name", "phone-8", "--out", tmp_path / "again.json")  # under another name: the key stays
+    assert Enrolment.of_file(tmp_path / "again.json") == Enrolment("phone-8", request.key)
+    call("update", state, "--out", tmp_path / "plain", "--unsigned")
+    assert not {"key", "signature"} & header(tmp_path / "plain").keys()
+
+
+def test_one_computer_may_have_keys_of_several_devices(state, call, config, tmp_path):
+    key = device_key(tmp_path, 5)
+    call("update", state, "--out", tmp_path / "u", "--device-key", tmp_path / "device-5.pem")
+    assert header(tmp_path / "u")["key"] == key.public
+    assert call("enroll", "--name", "a", "--out", tmp_path / "a", "--device-key", tmp_path / "device-5.pem")[0] == 0
+    assert str(Enrolment.of_file(tmp_path / "a").key) == key.public == str(PublicKey.of_text(key.public))
+    assert not (config / "device.pem").exists()
+
+
+def test_a_key_that_others_may_read_or_that_is_none_is_refused(state, owner, call, config, tmp_path):
+    shutil.copy(tmp_path / "owner.pem", config / "device.pem")
+    (config / "device.pem").chmod(0o644)
+    for command in (("update", state, "--out", tmp_path / "u"), ("enroll", "--name", "a", "--out", tmp_path / "u")):
+        status, _, errors = call(*command)
+        assert (status, "device.pem: others may read or change this private key: chmod 600" in errors) == (2, True)
+    for content in (b"", b"no key", owner.public.pem):
+        (config / "device.pem").write_bytes(content)
+        assert "not an Ed25519 private key without a passphrase" in call("update", state, "--out", tmp_path / "u")[2]
+    assert "none.pem: No such file" in call("update", state, "--out", tmp_path / "u", "--device-key", tmp_path / "none.pem")[2]
+    assert call("enroll", "--name", "a b", "--out", tmp_path / "u")[0] == 2
+    assert not (tmp_path / "u").exists()
+    assert edgefl_trust.pins() == config / "trusted.json"

@@ -1,0 +1,171 @@
+"""The page's policy: publishers pinned at first use, strangers and unsigned bundles refused, updates signed by the device's own key."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import numpy as np
+import pytest
+from hand_bundle import samples, write_bundle
+from serving import served_as_it_is, serving
+from signed_update_by_hand import ABOUT, TENSORS
+from signing import CONTENT
+
+from edgefl.bundle.signature import signature_files
+from edgefl.util.keys import PublicKey, SigningKey
+from edgefl.wire.device_keys import DeviceKeys, Enrolment
+from edgefl.wire.update_file import Expected, read_update
+from edgefl.wire.update_signature import signer
+
+PINS = "() => localStorage.getItem('edgefl-trusted-keys')"
+
+
+@pytest.fixture
+def own(tmp_path, ort_web):
+    """A bundle, its server, and the function that signs it anew with another key."""
+    folder = tmp_path / "bundle"
+    write_bundle(folder)
+
+    def sign(key: SigningKey) -> None:
+        for name, content in signature_files((folder / "manifest.json").read_bytes(), key).items():
+            (folder / name).write_bytes(content)
+        served_as_it_is(server, folder)
+
+    with serving(folder, ort_web) as server:
+        yield folder, server, sign
+
+
+def refused(page) -> str:
+    page.wait_for_selector("#untrusted:not([hidden])")
+    assert page.is_disabled("#tier")
+    return page.text_content("#problem-text")
+
+
+def test_the_first_publisher_is_pinned_and_another_needs_a_decision(own, opened, tmp_path):
+    _, server, sign = own
+    first, other = str(SigningKey.own().public), SigningKey.new(tmp_path / "other.pem")
+    page = opened(server.url)
+    assert page.is_hidden("#problem")
+    assert json.loads(page.evaluate(PINS)) == [first]
+    assert first in page.text_content("#facts")
+    sign(other)
+    page.reload()
+    assert f"signed by {other.public}, and this browser trusts {first}." in refused(page)
+    page.click("#open-once")
+    page.wait_for_selector("#tier:not([disabled])")
+    assert "not checked" in page.text_content("#facts")
+    assert json.loads(page.evaluate(PINS)) == [first]
+    page.reload()
+    refused(page)
+    page.click("#trust")
+    page.wait_for_selector("#tier:not([disabled])")
+    assert json.loads(page.evaluate(PINS)) == [first, str(other.public)]
+    page.reload()
+    page.wait_for_selector("#tier:not([disabled])")
+    assert page.is_hidden("#problem")
+
+
+def test_an_unsigned_bundle_is_refused_unless_told_otherwise(tmp_path, ort_web, opened):
+    write_bundle(tmp_path / "bundle")
+    for name in ("manifest.sig", "manifest.pub"):
+        (tmp_path / "bundle" / name).unlink()
+    with serving(tmp_path / "bundle", ort_web) as server:
+        page = opened(server.url)
+        assert refused(page).startswith("The bundle is not signed.")
+        assert page.is_hidden("#trust")
+        assert page.evaluate(PINS) is None
+        page.click("#open-once")
+        page.wait_for_selector("#tier:not([disabled])")
+        assert page.is_hidden("#problem")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("manifest.sig", "manifest.sig: not the signature of this manifest.json"),
+        ("manifest.pub", "manifest.pub: not an Ed25519 public key"),
+    ],
+)
+def test_a_wrong_signature_or_key_is_refused_without_a_choice(name, message, own, opened):
+    folder, server, _ = own
+    (folder / name).write_bytes(bytes(64))
+    served_as_it_is(server, folder)
+    page = opened(server.url)
+    assert page.text_content("#problem-text").startswith(message)
+    assert page.is_hidden("#untrusted")
+    assert page.evaluate(PINS) is None
+
+
+def test_damaged_pins_are_no_first_use(own, opened):
+    _, server, _ = own
+    page = opened(server.url)
+    for text in ("{", "[]", '["x"]', "7"):
+        page.evaluate("text => localStorage.setItem('edgefl-trusted-keys', text)", text)
+        page.reload()
+        page.wait_for_selector("#problem:not([hidden])")
+        assert "The keys that this browser trusts are damaged" in page.text_content("#problem-text")
+
+
+def test_a_browser_without_ed25519_says_so(own, browser):
+    _, server, _ = own
+    context = browser.new_context()
+    context.add_init_script(
+        "crypto.subtle.importKey = () => Promise.reject(new DOMException('no', 'NotSupportedError'));"
+        "crypto.subtle.generateKey = crypto.subtle.importKey;"
+    )
+    page = context.new_page()
+    page.goto(server.url)
+    assert "This browser cannot check Ed25519 signatures" in refused(page)
+    page.click("#open-once")
+    page.wait_for_selector("#tier:not([disabled])")
+    with pytest.raises(Exception, match="This browser makes no Ed25519 keys"):
+        page.evaluate("() => edgefl.enrol('phone')")
+    context.close()
+
+
+def test_an_enrolled_browser_signs_its_updates(own, opened, tmp_path):
+    _, server, _ = own
+    page = opened(server.url)
+    x, y = samples(40)
+    train = {"x": x.tolist(), "y": y.tolist(), "epochs": 1}
+    page.evaluate("given => edgefl.choose('1').then(() => edgefl.train(given))", train)
+    manifest = page.evaluate("() => edgefl.manifest")
+    upload = next(tier for tier in manifest["tiers"] if tier["label"] == "1")["train"]["upload"]
+    shapes = {name: tuple(shape) for name, shape in upload.items()}
+    expected = Expected(manifest["manifest_sha256"], manifest["round"], {"1": shapes}, manifest["classes"])
+    path = tmp_path / "update"
+    path.write_bytes(bytes(page.evaluate("() => edgefl.update()")))
+    assert read_update(path, expected).key is None
+    request = tmp_path / "phone.json"
+    request.write_text(page.evaluate("() => edgefl.enrol('phone')"))
+    found = Enrolment.of_file(request)
+    assert found.name == "phone"
+    assert str(found.key) in page.text_content("#device-note")
+    path.write_bytes(bytes(page.evaluate("() => edgefl.update()")))
+    keys = DeviceKeys(tmp_path / "fleet.toml").with_device("phone", found.key)
+    assert read_update(path, Expected(expected.bundle, 3, expected.tiers, 4, keys)).device == "phone"
+    page.reload()  # the key stays, and no script reads its private half
+    page.wait_for_selector("#tier:not([disabled])")
+    assert str(found.key) in page.text_content("#device-note")
+    again = json.loads(page.evaluate("() => edgefl.enrol('other')"))
+    assert again["key"] == str(found.key)
+    with pytest.raises(Exception, match="expected 1 to 64 of"):
+        page.evaluate("() => edgefl.enrol('a b')")
+
+
+def test_the_page_hashes_and_signs_the_same_bytes_as_the_other_clients(shared_page):
+    """The golden content of test_update_signature.py, with a key of the browser's own."""
+    script = """async ([about, tensors]) => {
+        const { contentSha256, publicText, signedMetadata } = await import("./identity.js");
+        const keys = await crypto.subtle.generateKey({ name: "Ed25519" }, false, ["sign", "verify"]);
+        const given = new Map(Object.entries(tensors).map(([name, [dims, data]]) => [name, { dims, data: Float32Array.from(data) }]));
+        return [await contentSha256(given), await publicText(keys), await signedMetadata(about, given, keys)];
+    }"""
+    tensors = {name: ([int(side) for side in shape.split(",") if side], values) for name, (shape, values) in TENSORS.items()}
+    content, key, about = shared_page.evaluate(script, [ABOUT, tensors])
+    assert content == CONTENT
+    assert (about["key"], base64.b64decode(key) == PublicKey.of_text(key).raw) == (key, True)
+    assert {name: about[name] for name in ABOUT} == ABOUT
+    assert signer(about, CONTENT) == PublicKey.of_text(key)
+    assert np.prod(tensors["fc.weight"][0]) == 6

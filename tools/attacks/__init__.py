@@ -1,0 +1,1 @@
+"""Attacks on edgefl: one file for each kind, and the harness that they share."""
