@@ -58,6 +58,7 @@ def rounds(*reached: float) -> list[dict[str, Any]]:
 
 
 FLAT = rounds(0.5, 0.8, 0.9, 0.9, 0.9)
+LATE = [{**line, "groups": [{"status": "late", "clients": 1, "tier": 1}]} for line in FLAT]
 
 
 def test_a_run_says_what_was_asked_what_came_out_and_what_to_do() -> None:
@@ -71,7 +72,8 @@ def test_a_run_says_what_was_asked_what_came_out_and_what_to_do() -> None:
         "Flagship phone trained tier 0.5 and Low-end phone trained tier 0.25."
     )
     assert found.advice == (
-        "Low-end phone can train tier 0.25 within the deadline of 600 ms; a deadline of 800 ms would let it train tier 0.5 for 1.3 points more."
+        "Low-end phone can train tier 0.25 within the deadline of 600 ms; "
+        "a deadline of 800 ms would let it train tier 0.5 for 1.3 points more."
     )
 
 
@@ -79,7 +81,7 @@ def test_a_run_says_what_was_asked_what_came_out_and_what_to_do() -> None:
     ("changed", "lines", "advice"),
     [
         ({"tiers": [tier(0.5, 0.913, 200) | {"uncounted_ops": ["Erf"]}]}, FLAT, "Claim no budget"),
-        ({"classes": [of_class("Board", None, (0.25, "memory_bytes", 2.0))]}, FLAT, "Add a tier below 0.25, or accept that it cannot train"),
+        ({"classes": [of_class("Board", None, (0.25, "memory_bytes", 2.0))]}, FLAT, "Add a tier below 0.25, or accept that it"),
         ({"participation": [taking_part("Board", 0.5, late=4)]}, FLAT, "Include Board: none of its 4 sessions was used"),
         ({}, rounds(0.1, 0.2, 0.3, 0.4, 0.5), "Train longer: accuracy still rose by 10.0 points"),
         # The memory refuses the larger tier as well, so no deadline helps; and both tiers are alike.
@@ -91,7 +93,7 @@ def test_a_run_says_what_was_asked_what_came_out_and_what_to_do() -> None:
             FLAT,
             "Deploy tier 0.25: it is as accurate as tier 0.5 with 50.0 % fewer MACs",
         ),
-        ({"classes": [], "wasted": {"device_s": 60.0}}, [{**line, "groups": [{"status": "late", "clients": 1, "tier": 1}]} for line in FLAT],
+        ({"classes": [], "wasted": {"device_s": 60.0}}, LATE,
          "Waste less: 40.0 % of the devices' time was of no use, mostly in sessions that ended as late"),
         ({"classes": []}, FLAT, "Use this setting"),
     ],
@@ -132,7 +134,7 @@ def test_methods_are_ranked_and_the_best_is_named_with_its_cheaper_rival() -> No
     assert fronts_of(summary) == {"quick": ("bytes", "simulated_s", "energy_j"), "cheap": ("bytes",)}
     found = answer_of_comparison(summary)
     assert found.found == "quick is the best: quick 85.0 %, cheap 60.0 %."
-    assert found.advice == "Take quick, or cheap if bytes matters more: it takes 90.0 % less for 25.0 points of accuracy."
+    assert found.advice == "Take quick, or cheap to save bytes: it takes 90.0 % less for 25.0 points of accuracy."
 
 
 def test_one_seed_decides_nothing() -> None:
@@ -173,7 +175,8 @@ def test_a_dry_run_names_the_assignment_that_serves_its_weakest_class() -> None:
         == "75.0 % of 4 sessions train, in a median round of 2.00 s; Slow takes part least: 50.0 % of its sessions train."
     )
     assert found.advice == (
-        "Assign tiers as in “auto”: Slow, the class that trains least, then trains in 60.0 % of its sessions; under “uniform” the least is 20.0 %."
+        "Assign tiers as in “auto”: Slow, the class that trains least, then trains in 60.0 % of its sessions; "
+        "under “uniform” the least is 20.0 %."
     )
 
 
