@@ -32,7 +32,7 @@ from edgefl.planning.profile import training_for
 from edgefl.planning.tier_costs import STEPS, network_cost, tier_cost
 from edgefl.records import Tier
 from edgefl.rng import torch_seeded
-from edgefl.run.prepare import auto_tiers
+from edgefl.run.auto_tiers import auto_tiers
 from edgefl.server.assign import PlanCosts, make_plan
 from edgefl.server.assignment import Workload
 from edgefl.util.units import need_have, parse_amount
