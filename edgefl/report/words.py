@@ -5,23 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from edgefl.records import BUDGETS as BUDGETS
 from edgefl.records import Totals
-from edgefl.util.units import human_budget
+from edgefl.util import units
 
 Json = Mapping[str, Any]
-
-BUDGETS = {
-    "memory_bytes": "memory",
-    "macs_forward": "forward MACs",
-    "macs_train_step": "step MACs",
-    "deadline_s": "deadline",
-    "download_bytes": "download",
-    "upload_bytes": "upload",
-    "energy_j": "energy",
-    "battery_j": "battery",
-    "uncounted_ops": "uncounted operations",
-    "group_clients": "clients of a group",
-}
 
 
 def of_devices(rounds: Sequence[Json]) -> bool:
@@ -51,8 +39,8 @@ def taken_as(item: Json) -> str:
 
 
 def need_have(entry: Json) -> str:
-    """Return what is needed and what there is of one budget: ``needs 2.00 MB, has 64.0 kB``."""
-    return "needs {}, has {}".format(*(human_budget(entry["budget"], entry[key]) for key in ("need", "have")))
+    """Return what is needed and what there is of one budget: ``needs 2 MB, has 64 kB``."""
+    return units.need_have(entry["budget"], entry["need"], entry["have"])
 
 
 def budget_name(budget: str | None) -> str:
