@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -28,13 +29,32 @@ def wait_until(done: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+@dataclass
+class Node:
+    """A node of the cluster.
+
+    Attributes:
+        process: ``ray start``, which ends soon after its raylet.
+        address: the node's own, on loopback.
+        log: what ``ray start`` has written.
+        plain: no variable of its environment is its own.
+        doomed: a test has asked for its raylet, to kill it.
+    """
+
+    process: subprocess.Popen[bytes]
+    address: str
+    log: Path
+    plain: bool
+    doomed: bool = False
+
+
 class RayNodes:
     """The nodes of a cluster: at 127.0.0.2 its head, then at the following addresses those of ``add``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, _free_port()
         self.address = f"127.0.0.2:{self.port}"
-        self.nodes: list[subprocess.Popen[bytes]] = []
+        self.nodes: list[Node] = []
         self._started = 0
         own = ["--head", f"--port={self.port}", f"--ray-client-server-port={_free_port()}", f"--temp-dir={folder}/s"]
         wait_until(self._start([*own, "--include-dashboard=false"], {}))
@@ -44,56 +64,83 @@ class RayNodes:
         for of_node in variables or ({},):  # one after the other: raylets of one computer share the names of sockets
             wait_until(self._start([f"--address={self.address}"], of_node))
 
+    def mend(self, count: int = 2) -> None:
+        """Bring the cluster to ``count`` nodes that are alike and alive; others are removed."""
+        assert self._alive(self.nodes[0]), f"the head of the cluster is lost: {self.nodes[0].log.read_text()}"
+        for number in reversed(range(1, len(self.nodes))):
+            if not (self.nodes[number].plain and self._alive(self.nodes[number])):
+                self.remove(number)
+        while len(self.nodes) > count:
+            self.remove()
+        while len(self.nodes) < count:
+            self.add()
+
+    def lost(self) -> list[str]:
+        """Return the logs of nodes that have died though no test wanted it."""
+        return [f"{node.address}: {node.log.read_text()}" for node in self.nodes if not (node.doomed or self._alive(node))]
+
     def raylet(self, number: int) -> psutil.Process:
-        """Return the process whose death is that of node ``number``, 0 for the head."""
-        (found,) = self.processes(b"raylet/raylet", psutil.Process(self.nodes[number].pid))
+        """Return the process whose death is that of node ``number``, 0 for the head; the caller will kill it."""
+        (found,) = self._raylets(self.nodes[number])
+        self.nodes[number].doomed = True
         return found
 
     def actor(self, number: int) -> psutil.Process:
         """Return the process of the engine's actor on node ``number``."""
-        (found,) = self.processes(b"ray::Node", psutil.Process(self.nodes[number].pid))
+        (found,) = self.processes(b"ray::Node", self.nodes[number])
         return found
 
     def remove(self, number: int = -1) -> None:
-        """Stop a node, by default the one that was started last, and wait until it has left the cluster."""
-        of_node = self.processes(b"", psutil.Process(self.nodes[number].pid))
-        node = self.nodes.pop(number)
-        node.kill()
-        node.wait(PATIENCE_S)
+        """Stop a node, by default the one that was started last, and wait until its processes are gone."""
+        of_node = self.processes(b"", self.nodes[number])
+        process = self.nodes.pop(number).process
+        process.kill()
+        process.wait(PATIENCE_S)
         for one in of_node:
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.kill()
         psutil.wait_procs(of_node, timeout=PATIENCE_S)
 
-    def processes(self, name: bytes, of: psutil.Process | None = None) -> list[psutil.Process]:
+    def _raylets(self, node: Node) -> list[psutil.Process]:
+        return self.processes(b"raylet/raylet", node)
+
+    def _alive(self, node: Node) -> bool:
+        return node.process.poll() is None and bool(self._raylets(node))
+
+    def processes(self, name: bytes, of: Node | None = None) -> list[psutil.Process]:
         """Return the processes of the cluster, or of one node, whose command contains ``name``."""
         found = []
-        for node in (psutil.Process(one.pid) for one in self.nodes if one.poll() is None):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                found += node.children(recursive=True) if of in (None, node) else []
+        for node in self.nodes if of is None else [of]:
+            if node.process.poll() is None:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    found += psutil.Process(node.process.pid).children(recursive=True)
         return [one for one in found if name in _command(one)]
 
     def close(self) -> None:
-        every = [*self.processes(b""), *(psutil.Process(node.pid) for node in self.nodes if node.poll() is None)]
+        """End every process of the cluster."""
+        every = self.processes(b"")
+        for node in self.nodes:
+            node.process.kill()
         for one in every:
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.kill()
         for node in self.nodes:
-            node.wait(PATIENCE_S)
+            node.process.wait(PATIENCE_S)
         psutil.wait_procs(every, timeout=5)
 
     def _start(self, options: list[str], variables: Mapping[str, str]) -> Callable[[], bool]:
         """Start a node; return what says whether it is ready."""
         self._started += 1
-        own = [f"--node-ip-address=127.0.0.{1 + self._started}", "--num-cpus=1", "--object-store-memory=80000000"]
+        address = f"127.0.0.{1 + self._started}"
+        own = [f"--node-ip-address={address}", "--num-cpus=1", "--object-store-memory=80000000", "--include-log-monitor=false"]
         ray = shutil.which("ray", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
         assert ray is not None
         path = self.folder / f"node-{self._started}.log"
         with path.open("wb") as log:
             command = [ray, "start", "--block", "--disable-usage-stats", *own, *options]
             environment = {**os.environ, **variables}
-            self.nodes.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=self.folder))
-        node = self.nodes[-1]
+            node = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=self.folder)
+        self.nodes.append(Node(node, address, path, plain=not variables))
 
         def ready() -> bool:
             assert node.poll() is None, path.read_text()

@@ -31,7 +31,8 @@ def main() -> None:
         secret, public, message = (Path(folder, name) for name in ("secret", "public", "message"))
         secret.write_bytes(PKCS8 + SECRET)
         subprocess.run(
-            ["openssl", "pkey", "-inform", "DER", "-in", secret, "-pubout", "-outform", "DER", "-out", public], check=True
+            ["openssl", "pkey", "-inform", "DER", "-in", str(secret), "-pubout", "-outform", "DER", "-out", str(public)],
+            check=True,
         )
         key = base64.b64encode(public.read_bytes().removeprefix(SPKI)).decode()
         lines = [
@@ -39,13 +40,13 @@ def main() -> None:
             "round=3", "samples=120", "steps=20", "tier=0.5", "version=1", f"content={content}",
         ]  # fmt: skip
         message.write_bytes("".join(line + "\n" for line in lines).encode())
-        sign = ["openssl", "pkeyutl", "-sign", "-keyform", "DER", "-inkey", secret, "-rawin", "-in", message]
+        sign = ["openssl", "pkeyutl", "-sign", "-keyform", "DER", "-inkey", str(secret), "-rawin", "-in", str(message)]
         signature = subprocess.run(sign, capture_output=True, check=True).stdout
         message.write_bytes(f"edgefl enrolment 1\nname=phone-7\nkey={key}\n".encode())
         enrolment = subprocess.run(sign, capture_output=True, check=True).stdout
-    found = {"KEY": key, "CONTENT": content, "SIGNATURE": base64.b64encode(signature), "ENROLMENT": base64.b64encode(enrolment)}
-    for name, value in found.items():
-        sys.stdout.write(f'{name} = "{value if isinstance(value, str) else value.decode()}"\n')
+    signatures = {name: base64.b64encode(of).decode() for name, of in (("SIGNATURE", signature), ("ENROLMENT", enrolment))}
+    for name, value in {"KEY": key, "CONTENT": content, **signatures}.items():
+        sys.stdout.write(f'{name} = "{value}"\n')
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from edgefl.util.files import shared
 
 sys.path.insert(0, str(shared("export") / "python"))
 
-from edgefl_keys import DeviceKey, enrolment, signed
+from edgefl_keys import DeviceKey, enrolment, signed  # type: ignore[import-not-found]
 
 # Derived by signed_update_by_hand.py with openssl.
 KEY = "ebVWLo/mVPlAeLES6KmLp5AfhTrmlb7X4OORC60ElmQ="

@@ -1,6 +1,7 @@
 """A network with two inputs, token ids and a mask, as BERT has them, and its data."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,5 +33,6 @@ def texts() -> dict[str, np.ndarray]:
 def write_texts(folder: Path, more: str = "") -> dict[str, str]:
     """Write the network, with ``more`` source behind it, and the texts; return the keys of a run with them."""
     (folder / "nets.py").write_text(NET + more)
-    np.savez(folder / "texts.npz", **texts())
+    arrays: dict[str, Any] = texts()  # savez has an argument of another type, too
+    np.savez(folder / "texts.npz", **arrays)
     return {"dataset": str(folder / "texts.npz"), "model": f"{folder}/nets.py:Text"}

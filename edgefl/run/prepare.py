@@ -1,52 +1,42 @@
 """From a configuration to the parts of a run: data, network, method, costs and plan."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from importlib.util import find_spec
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from edgefl.client.adversary import lacks_of
 from edgefl.client.client import Clients
 from edgefl.client.criterion import Criterion
 from edgefl.client.isolation.isolate import check_limit
 from edgefl.client.job import Task
-from edgefl.client.training import Training
 from edgefl.config import RunConfig
 from edgefl.data.given import Reading
 from edgefl.data.mix import load
 from edgefl.data.sources import Dataset
 from edgefl.engine.contract import is_remote
 from edgefl.errors import ConfigError
-from edgefl.fleet.budget import Budget, budget_of, shortfalls
-from edgefl.fleet.conditions import Conditions
 from edgefl.fleet.load import load_fleet
-from edgefl.fleet.profile import DeviceProfile, Fleet
+from edgefl.fleet.profile import Fleet
 from edgefl.fleet.resolve import conditions_of, with_deadline
-from edgefl.methods.axes import AXES, CLIPPED, conflict
 from edgefl.methods.base import Method
-from edgefl.methods.create import check_tiers, create
+from edgefl.methods.create import check_tiers
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.models.custom import CustomArchitecture
 from edgefl.models.factory import root_of
-from edgefl.planning.secure_costs import secured
-from edgefl.planning.tier_costs import STEPS, Costs, largest_ratio, objective_of, parts_of, training_of
-from edgefl.plugins import only_here
-from edgefl.records import Cost, Tier
+from edgefl.planning.tier_costs import Costs, objective_of, training_of
+from edgefl.records import Tier
 from edgefl.registry import methods, models
 from edgefl.rng import generator
+from edgefl.run.auto_tiers import chosen_tiers
+from edgefl.run.checks import check_adversary, check_axes, check_device, check_reach, check_secure
 from edgefl.run.loss import check_loss, criterion_of
 from edgefl.run.network import network_of, with_weights
 from edgefl.run.privacy import check_private, spending_of
-from edgefl.run.run import Run, check_exports, method_of, plan_of, screening_of, tiers_of
-from edgefl.secagg.vector import Coding
-from edgefl.server.assignment import fastest_round_s, timing_of
+from edgefl.run.run import Run, check_exports, method_of, plan_of, tiers_of
 from edgefl.util.files import sha256
-from edgefl.util.networks import is_own, title_of
-from edgefl.wire.codec import codec_named
+from edgefl.util.networks import is_own
 
 _OF_TASK = (
     "seed", "dataset", "data_dir", "partition", "clients", "codec", "permute_labels", "data_share", "validation_share", "enforce",
@@ -120,25 +110,6 @@ def reading_of(config: RunConfig) -> Reading:
     return Reading(config.label, config.owner, config.features or (), config.held_out)
 
 
-def check_device(config: RunConfig) -> None:
-    """Raise :class:`ConfigError` if clients cannot train on the run's device, or torch does not find it."""
-    if config.device == "cuda" and (config.enforce == "hard" or config.runtime == "onnx"):
-        remedy = "give runtime torch, and enforce meter or plan"
-        raise ConfigError(f"device: cuda trains in torch, and holds no client to a limit; {remedy}")
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device: cuda, but torch finds no CUDA device here; use cpu, or install torch with CUDA and its driver")
-
-
-def check_reach(config: RunConfig) -> None:
-    """Raise :class:`ConfigError` if clients train in other processes, which cannot import a plug-in of the run."""
-    elsewhere = config.workers != 1 or config.enforce == "hard" or config.engine in ("pool", "auto") or is_remote(config.engine)
-    if elsewhere and (local := only_here(config.plugins)):
-        raise ConfigError(
-            f"plugins: {', '.join(local)} was defined in a notebook or at a prompt, and worker processes cannot import it; put it into a "
-            "file and give it as a plug-in, or use engine inline with one worker, and enforce meter or plan"
-        )
-
-
 def _sources(architecture: Architecture, data: Dataset, criterion: Criterion) -> dict[str, str]:
     """Return what a run records about the files of its network, its data and its loss."""
     found: dict[str, str | None] = {"weights": architecture.weights.sha256 if architecture.weights else None, "data": data.sha256}
@@ -178,120 +149,6 @@ def begun(
                 f"weights: clients of tier {tier.label} store {stored[0]} of their own, which is no part of the file; give tiers 1"
             )
     return state
-
-
-def chosen_tiers(config: RunConfig, fleet: Fleet, clients: Clients) -> tuple[float, ...]:
-    """Return the tiers of "auto": the largest that fit each class of the fleet."""
-    method, training = create(config.method, config.method_options), clients.task.training
-    costs = Costs(method, config, clients.task.architecture, training, clients.task.criterion)
-
-    asked = conditions_of(config, fleet).asked(config.per_round or 1, config.clients)
-
-    def trace(ratio: float) -> Cost:
-        tier = Tier(ratio)
-        return secured(costs.of(tier), method, clients.task.architecture, tier, config.secure, asked)
-
-    samples = clients.shards.largest
-    return auto_tiers(method, clients.task.architecture, fleet, trace, training, samples, costs.full, config.clock_margin)
-
-
-def check_axes(method: Method, config: RunConfig) -> None:
-    """Raise :class:`ConfigError` where ``method`` makes no sense with one of the other axes of ``config``."""
-    name = type(method).title
-    for key in AXES:
-        if (chosen := getattr(config, key)) is None:
-            continue
-        choice = chosen.partition(":")[0]  # secure aggregation and adversaries have parameters
-        if key != "adversary" and (reason := conflict(method.gaps, key, choice)):  # those need something of the data, too
-            raise ConfigError(f"{key}: {choice} makes no sense with {name}: {reason}")
-    if config.loss is not None and (why := method.lacks.get("own_loss")):
-        raise ConfigError(f"loss: {title_of(config.loss)} makes no sense with {name}: {why}")
-    if config.clip_norm is not None and (why := next((method.lacks[need] for need in CLIPPED if need in method.lacks), "")):
-        raise ConfigError(f"clip_norm: makes no sense with {name}: {why}")
-    screening_of(config)  # checks the strength of the defence
-    if config.server_lr not in (None, 1.0) and "server_step" in method.lacks:
-        raise ConfigError(f"server_lr: {config.server_lr:g} makes no sense with {name}: {method.lacks['server_step']}")
-
-
-def check_adversary(method: Method, config: RunConfig, clients: Clients) -> None:
-    """Raise :class:`ConfigError` where an attack makes no sense with ``method``, the data, or labels that are permuted."""
-    if (attack := clients.adversaries) is None:
-        return
-    name, data = attack.spec.name, clients.data
-    if reason := conflict(lacks_of(data, config.permute_labels, method), "adversary", name):
-        raise ConfigError(f"adversary: {name} makes no sense with {type(method).title} on {data.name}: {reason}")
-    if attack.kind.claims and config.secure is not None:
-        raise ConfigError(
-            f"adversary: {name}: secure aggregation weighs clients by samples that the server knows; leave one of them out"
-        )
-    try:
-        attack.kind.check(data)
-    except ConfigError as error:
-        raise ConfigError(f"adversary: {name}: {error}") from None
-
-
-def check_secure(config: RunConfig, conditions: Conditions, most: int) -> None:
-    """Raise :class:`ConfigError` if updates cannot be added up securely; ``most``: the largest weight of a client."""
-    rules, key = config.secure, f"secure_aggregation: {config.secure_aggregation}"
-    if rules is None:
-        return
-    if not codec_named(config.codec).raw:
-        raise ConfigError(
-            f"{key} sends integers of {rules.bits} bits that add up, and what codec {config.codec} sends does not; give codec fp32, and "
-            "bits=16 or bits=24 for fewer bytes"
-        )
-    if screening_of(config).holds or config.clip_norm == "adaptive":
-        what = "outliers" if config.outliers else f"defence {config.defence}"
-        what = what if screening_of(config).holds else "clip_norm adaptive"
-        raise ConfigError(
-            f"{key} shows the server sums only, and {what} compares updates; leave it out, or give a fixed clip_norm"
-        )
-    if objective_of(config).remembers:
-        raise ConfigError(f"{key}: the server's half of {config.objective} reads every update; give objective none or prox")
-    if rules.threshold >= 1 / conditions.over_selection:
-        raise ConfigError(
-            f"{key}: the server waits for {1 / conditions.over_selection:.0%} of the clients that it asks (over_selection "
-            f"{conditions.over_selection:g}), and more than threshold={rules.threshold:g} of them must answer; give a smaller one of both"
-        )
-    if rules.masks == "real" and find_spec("cryptography") is None:
-        raise ConfigError(f"{key}: masks need the package cryptography: pip install 'edgefl-sim[sign]'; or give masks=costed")
-    members = min(rules.group, conditions.asked(config.per_round or 1, config.clients))
-    try:
-        Coding(rules.bits, members, rules.bound, most)
-    except ValueError as error:
-        raise ConfigError(f"{key}: {error}") from None
-
-
-def auto_tiers(
-    method: Method,
-    architecture: Architecture,
-    fleet: Fleet,
-    trace: Callable[[float], Cost],
-    training: Training,
-    samples: int,
-    full: Cost | None = None,
-    clock_margin: float = 1.0,
-) -> tuple[float, ...]:
-    """Return the largest ratio that fits each class of the fleet with ``samples`` local samples, each once, largest first.
-
-    A method that trains one size only gets the largest that fits every class that can take part at all. ``full`` is the cost of the full
-    model, which deadlines may be multiples of; None takes that of ratio 1.
-    """
-    fastest_s = fastest_round_s(fleet, full or trace(1.0), training, samples)
-    ratios = set()
-    for fleet_class in fleet.classes:
-        budget = budget_of(fleet_class, fleet.budget, fastest_s)
-
-        def fits(ratio: float, device: DeviceProfile = fleet_class.device, budget: Budget = budget) -> bool:
-            cost = trace(ratio)
-            timing = timing_of(device, cost, training, samples, method.evaluated, 1 / clock_margin)
-            return not shortfalls(cost, timing, budget, device.name, Tier(ratio))
-
-        if ratio := largest_ratio(fits, partial(parts_of, method, architecture)):
-            ratios.add(ratio)
-    if not ratios:
-        return (1 / STEPS,)  # the plan refuses it, with every need
-    return (min(ratios),) if len(method.default_tiers) == 1 else tuple(sorted(ratios, reverse=True))
 
 
 def resolve(config: RunConfig, data: Dataset) -> RunConfig:

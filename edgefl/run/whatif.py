@@ -7,8 +7,9 @@ from typing import Any
 
 from edgefl.config import RunConfig
 from edgefl.report.results import Result, Results
+from edgefl.run.auto_tiers import chosen_tiers
 from edgefl.run.dry_run import PolicyOutcome, outcome_of
-from edgefl.run.prepare import chosen_tiers, prepare
+from edgefl.run.prepare import prepare
 from edgefl.util.compute import one_thread
 
 OnPolicy = Callable[[str], None]

@@ -21,7 +21,7 @@ from edgefl.fleet.conditions import Conditions
 from edgefl.methods.axes import AXES, choices, conflict
 from edgefl.methods.create import create
 from edgefl.registry import methods
-from edgefl.run.prepare import check_axes, check_secure
+from edgefl.run.checks import check_axes, check_secure
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="workers need Linux or macOS")
 

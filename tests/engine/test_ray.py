@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -22,11 +24,11 @@ import pytest
 import torch
 from command import edgefl
 from ray_nodes import PATIENCE_S, RayNodes, kill, ray_nodes, wait_until
-from runs import StopError, checkpoint_of, lines_of, stopped_after
+from runs import checkpoint_of, lines_of, stopped_after
 from texts import write_texts
 
 import edgefl as package
-from edgefl import RunConfig, simulate
+from edgefl import RunConfig
 from edgefl.client.client import Clients
 from edgefl.client.folding import Sums
 from edgefl.client.job import Job
@@ -37,7 +39,7 @@ from edgefl.engine.pool import TOGETHER, PoolEngine
 from edgefl.engine.ray import RayEngine
 from edgefl.engine.ray_members import Member
 from edgefl.errors import ConfigError
-from edgefl.records import Outcome, RoundRecord
+from edgefl.records import Outcome
 from edgefl.run.folder import RunFolder
 from edgefl.testing import rules_of_engines as rules
 from edgefl.timing.spans import drain
@@ -51,10 +53,24 @@ RUN = {"profile": "phone", "rounds": ROUNDS, "clients": 10, "per_round": 8, "loc
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[RayNodes]:
+def cluster() -> Iterator[RayNodes]:
     with ray_nodes() as found:
-        found.add()
         yield found
+
+
+@pytest.fixture
+def head(cluster) -> Iterator[RayNodes]:
+    """The cluster with the nodes that the test before has left, at least its head."""
+    yield cluster
+    lost = cluster.lost()
+    assert not lost, "\n".join(lost)
+
+
+@pytest.fixture
+def nodes(head) -> RayNodes:
+    """The cluster with two nodes that are alike, whatever the test before has killed or added."""
+    head.mend()
+    return head
 
 
 @pytest.fixture(scope="module")
@@ -80,33 +96,35 @@ def actors(nodes: RayNodes) -> list[psutil.Process]:
     return nodes.processes(b"ray::Node")
 
 
-def test_two_nodes_train_the_model_of_one_process_whatever_is_killed(nodes, inline, tmp_path, capfd):
-    after = {
-        1: lambda: kill(next(one for one in actors(nodes)[0].children(recursive=True) if not one.children())),
-        2: lambda: kill(actors(nodes)[0]),
-        3: lambda: kill(nodes.raylet(1)),
-    }
+DRIVER = """
+import json, os, signal, sys, psutil
+from edgefl import RunConfig, simulate
 
-    def shoot(record: RoundRecord) -> None:
-        after.pop(record.round, lambda: None)()
-        if record.round == ROUNDS:
-            raise StopError
+keys, folder, pids = json.loads(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
 
-    with pytest.raises(StopError):
-        simulate(on(nodes), tmp_path / "run", on_round=shoot)
-    assert_equal(tmp_path / "run", inline)
-    assert capfd.readouterr() == ("", "")
-    nodes.remove(1)
-    nodes.add()
+def actor():
+    return next(one for one in psutil.Process(pids["head"]).children(recursive=True) if "ray::Node" in " ".join(one.cmdline()))
+
+after = {
+    1: lambda: next(one for one in actor().children(recursive=True) if not one.children()).pid,  # a worker
+    2: lambda: actor().pid,
+    3: lambda: pids["raylet"],
+    4: os.getpid,
+}
+simulate(RunConfig.of(keys), folder, on_round=lambda record: os.kill(after[record.round](), signal.SIGKILL))
+"""
+"""A run that kills what trains it, one after the other, and at last itself."""
 
 
-def test_a_killed_run_resumes_on_this_computer(nodes, inline, tmp_path):
-    command = [sys.executable, "-m", "edgefl.cli.main", *flags_of(on(nodes)), f"--out={tmp_path}/run"]
-    driver = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    wait_until(lambda: len(list((tmp_path / "run" / "checkpoints").glob("round-*"))) >= 2)
-    driver.kill()
-    driver.wait()
-    assert len(lines_of(tmp_path / "run")) < ROUNDS
+def test_two_nodes_train_the_model_of_one_process_whatever_is_killed(nodes, inline, tmp_path):
+    keys = on(nodes).model_dump(mode="json", exclude_unset=True)
+    pids = {"head": nodes.nodes[0].process.pid, "raylet": nodes.raylet(1).pid}
+    driver = subprocess.run(
+        [sys.executable, "-c", DRIVER, json.dumps(keys), str(tmp_path / "run"), json.dumps(pids)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (driver.returncode, driver.stdout, driver.stderr) == (-signal.SIGKILL, "", "")
+    assert lines_of(tmp_path / "run") == lines_of(inline)[: ROUNDS - 1]
     wait_until(lambda: not actors(nodes))
     assert_equal(stopped_after(RunConfig(**RUN, workers=2), tmp_path / "run", ROUNDS, resume=True), inline)
 
@@ -139,12 +157,27 @@ def expected(clients) -> list[Outcome]:
 
 
 @pytest.fixture(scope="class")
-def engine(nodes, clients, tmp_path_factory) -> Iterator[RayEngine]:
+def opened(cluster, clients, tmp_path_factory) -> Iterator[RayEngine]:
+    cluster.mend()
     with ExitStack() as stack:
         with chdir(tmp_path_factory.mktemp("elsewhere")):  # Ray lets nodes import from this folder before others
-            found = stack.enter_context(open_engine("ray", 0, clients, Cluster(nodes.address, mixed=True)))
+            found = stack.enter_context(open_engine("ray", 0, clients, Cluster(cluster.address, mixed=True)))
         yield found
-    wait_until(lambda: not actors(nodes))
+    wait_until(lambda: not actors(cluster))
+
+
+@pytest.fixture
+def engine(nodes, opened) -> RayEngine:
+    """The engine when it has noticed which nodes were lost, and both nodes are ready."""
+    list(in_order(opened, rules.jobs_of(16)))
+    wanted = sorted(node.address for node in nodes.nodes)
+
+    def here() -> bool:
+        opened.serve(1.0)
+        return sorted(member.place.title.partition(" ")[0] for member in opened._members.ready) == wanted
+
+    wait_until(here)
+    return opened
 
 
 class TestOneEngine:
@@ -195,7 +228,7 @@ class TestOneEngine:
 
         merge, collect = Sums.merge, RayEngine.collect
         monkeypatch.setattr(Sums, "merge", lambda self, rows, limbs: (received.append(len(rows)), merge(self, rows, limbs)))
-        monkeypatch.setattr(RayEngine, "collect", lambda self, fold: (lost[1:] or shoot(head=False), collect(self, fold)))
+        monkeypatch.setattr(RayEngine, "collect", lambda self, fold: (len(lost) == 1 and shoot(head=False), collect(self, fold)))
         for outcome in in_order(engine, jobs, found):
             outcomes.append(outcome)
             if len(outcomes) == 3:
@@ -208,17 +241,14 @@ class TestOneEngine:
             assert torch.equal(of.total.value(), found.tiers[tier].total.value())
         assert max(received) <= len(rules.TIERS)  # one sum per tier, not per client
         assert not any(member.folded or member.batches for member in engine._members.live)
-        nodes.remove(1)
-        nodes.add()
-        wait_until(lambda: (engine.serve(1.0), len(engine._members.ready) == 2)[1])
 
-    def test_nodes_that_join_in_the_middle_get_jobs_if_they_have_this_release(self, engine, nodes, tmp_path, caplog):
+    def test_nodes_that_join_in_the_middle_get_jobs_if_they_have_this_release(self, opened, head, tmp_path, caplog):
         """One trains to other bits, which this cluster may; one has another release, and is left out."""
-        before = {member.place for member in engine._members.ready}
-        nodes.add({"ATEN_CPU_CAPABILITY": "avx2"}, {"PYTHONPATH": str(other_release(tmp_path))})
+        before = {member.place for member in opened._members.ready}
+        head.add({"ATEN_CPU_CAPABILITY": "avx2"}, {"PYTHONPATH": str(other_release(tmp_path))})
 
         def joined() -> list[Member]:
-            return [member for member in engine._members.ready if member.place not in before]
+            return [member for member in opened._members.ready if member.place not in before]
 
         def jobs() -> Iterator[Job]:
             until_s = time.monotonic() + PATIENCE_S
@@ -229,18 +259,16 @@ class TestOneEngine:
                 yield job
 
         drain()
-        for _ in in_order(engine, jobs()):
+        for _ in in_order(opened, jobs()):
             pass
         (member,) = joined()
         assert any(span.worker == member.first + 1 for span in drain() if span.name == "train")
         assert "has edgefl" in caplog.text
         assert "install the same release there" in caplog.text
-        (other,) = [node for node in engine.nodes if node.differences]
+        (other,) = [node for node in opened.nodes if node.differences]
         assert other.node == member.place.title
         assert other.fingerprint["pins"] == "ATEN_CPU_CAPABILITY=avx2"
         assert "pins ATEN_CPU_CAPABILITY=avx2 there, none here" in other.differences
-        nodes.remove()
-        nodes.remove()
 
 
 def other_release(folder: Path) -> Path:
@@ -297,27 +325,25 @@ def test_a_cluster_of_its_own_leaves_no_process_and_no_file(short_folder):
 # Refusals ----------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_node_of_another_kind_is_refused(nodes, tmp_path):
-    nodes.add({"ATEN_CPU_CAPABILITY": "avx2"})
-    try:
-        told = edgefl(*flags_of(on(nodes)), f"--out={tmp_path}/run")
-    finally:
-        nodes.remove()
+def test_a_node_of_another_kind_is_refused(head, tmp_path):
+    head.mend(1)
+    head.add({"ATEN_CPU_CAPABILITY": "avx2"})
+    told = edgefl(*flags_of(on(head)), f"--out={tmp_path}/run")
     assert told.returncode == 2
     assert "mixed_nodes: node 127.0.0." in told.stderr
     assert "pins ATEN_CPU_CAPABILITY=avx2 there, none here" in told.stderr
     assert not (tmp_path / "run").exists()
 
 
-def test_a_node_that_cannot_limit_memory_as_hard_needs_is_refused(nodes):
+def test_a_node_that_cannot_limit_memory_as_hard_needs_is_refused(head):
     with pytest.raises(
         ConfigError, match=r"node 127\.0\.0\..*: enforce: hard cannot hold watch to 1,000 bytes of memory, expected at"
     ):
-        open_engine("ray", 0, Clients(rules.TASK, digits()), Cluster(nodes.address, limits={"watch": 1000.0})).__enter__()
+        open_engine("ray", 1, Clients(rules.TASK, digits()), Cluster(head.address, limits={"watch": 1000.0})).__enter__()
 
 
 @pytest.mark.parametrize(
-    ("cluster", "message"),
+    ("how", "message"),
     [
         (
             {},
@@ -326,10 +352,10 @@ def test_a_node_that_cannot_limit_memory_as_hard_needs_is_refused(nodes):
         ({"auth": False}, "ray_auth: the Ray cluster at 127.0.0.2:.* wants a token .*; leave out --no-ray-auth"),
     ],
 )
-def test_a_token_that_is_refused_is_told_from_a_missing_cluster(nodes, monkeypatch, capfd, cluster, message):
+def test_a_token_that_is_refused_is_told_from_a_missing_cluster(head, monkeypatch, capfd, how, message):
     monkeypatch.setenv("RAY_AUTH_TOKEN", "f" * 32)
     with pytest.raises(ConfigError, match=message):
-        open_engine("ray", 0, Clients(rules.TASK, digits()), Cluster(nodes.address, **cluster)).__enter__()
+        open_engine("ray", 0, Clients(rules.TASK, digits()), Cluster(head.address, **how)).__enter__()
     assert capfd.readouterr() == ("", "")
 
 

@@ -267,6 +267,12 @@ def test_inference_takes_the_trained_weights(bundle, data, tmp_path, capsys):
     assert lines[3].split("\t")[:2] == ["3", ["ant", "bee", "cat"][int(logits[3].argmax())]]
 
 
+def test_outputs_that_are_no_numbers_are_an_error(bundle):
+    x, _ = samples(10)
+    with pytest.raises(edgefl_bundle.ClientError, match=r"0\.5/forward\.onnx: the graph computes \S+, expected finite outputs"):
+        infer(read_bundle(bundle), "0.5", np.sign(x) * np.float32(3e38))
+
+
 def test_samples_without_labels_are_classified(bundle, tmp_path, capsys):
     np.savez(tmp_path / "x.npz", x=samples(2)[0])
     status, output, _ = called(capsys, "infer", bundle, "0.5", tmp_path / "x.npz")

@@ -44,7 +44,8 @@ def agreed(
     graph = graph_of(range(count), neighbours, np.random.default_rng(count))
     threshold = threshold_of(len(graph[0]), share)
     members = {number: member(number, threshold) for number in range(count)}
-    server, sizes = Group(graph, CONTEXT, threshold, values, bits), {number: [] for number in members}
+    server = Group(graph, CONTEXT, threshold, values, bits)
+    sizes: dict[int, list[tuple[int, int]]] = {number: [] for number in members}
     keyed = [number for number in members if number not in early[0]]
     for number in keyed:
         keys = members[number].keys()

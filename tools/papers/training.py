@@ -143,7 +143,7 @@ def cpu_s(folder: Path) -> float:
 def _after_rounds(config: RunConfig, path: Path, until: float | None) -> Callable[[RoundRecord], None]:
     """Return what to do after each round: check its clients, add up its processor seconds, stop when time is over."""
     before, began = cpu_s(path.parent), _used_s()
-    ended = ("trained",) if config.conditions == "ideal" else ("trained", *_LOST)
+    ended: tuple[str, ...] = ("trained",) if config.conditions == "ideal" else ("trained", *_LOST)
     ended += ("diverged",) if config.adversary is not None else ()  # what an attack can do
 
     def on_round(record: RoundRecord) -> None:

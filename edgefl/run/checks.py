@@ -1,0 +1,106 @@
+"""What a configuration must not combine: checks of a method, the data and the host against the other keys."""
+
+from importlib.util import find_spec
+
+import torch
+
+from edgefl.client.adversary import lacks_of
+from edgefl.client.client import Clients
+from edgefl.config import RunConfig
+from edgefl.engine.contract import is_remote
+from edgefl.errors import ConfigError
+from edgefl.fleet.conditions import Conditions
+from edgefl.methods.axes import AXES, CLIPPED, conflict
+from edgefl.methods.base import Method
+from edgefl.planning.tier_costs import objective_of
+from edgefl.plugins import only_here
+from edgefl.run.run import screening_of
+from edgefl.secagg.vector import Coding
+from edgefl.util.networks import title_of
+from edgefl.wire.codec import codec_named
+
+
+def check_device(config: RunConfig) -> None:
+    """Raise :class:`ConfigError` if clients cannot train on the run's device, or torch does not find it."""
+    if config.device == "cuda" and (config.enforce == "hard" or config.runtime == "onnx"):
+        remedy = "give runtime torch, and enforce meter or plan"
+        raise ConfigError(f"device: cuda trains in torch, and holds no client to a limit; {remedy}")
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device: cuda, but torch finds no CUDA device here; use cpu, or install torch with CUDA and its driver")
+
+
+def check_reach(config: RunConfig) -> None:
+    """Raise :class:`ConfigError` if clients train in other processes, which cannot import a plug-in of the run."""
+    elsewhere = config.workers != 1 or config.enforce == "hard" or config.engine in ("pool", "auto") or is_remote(config.engine)
+    if elsewhere and (local := only_here(config.plugins)):
+        raise ConfigError(
+            f"plugins: {', '.join(local)} was defined in a notebook or at a prompt, and worker processes cannot import it; put it into a "
+            "file and give it as a plug-in, or use engine inline with one worker, and enforce meter or plan"
+        )
+
+
+def check_axes(method: Method, config: RunConfig) -> None:
+    """Raise :class:`ConfigError` where ``method`` makes no sense with one of the other axes of ``config``."""
+    name = type(method).title
+    for key in AXES:
+        if (chosen := getattr(config, key)) is None:
+            continue
+        choice = chosen.partition(":")[0]  # secure aggregation and adversaries have parameters
+        if key != "adversary" and (reason := conflict(method.gaps, key, choice)):  # those need something of the data, too
+            raise ConfigError(f"{key}: {choice} makes no sense with {name}: {reason}")
+    if config.loss is not None and (why := method.lacks.get("own_loss")):
+        raise ConfigError(f"loss: {title_of(config.loss)} makes no sense with {name}: {why}")
+    if config.clip_norm is not None and (why := next((method.lacks[need] for need in CLIPPED if need in method.lacks), "")):
+        raise ConfigError(f"clip_norm: makes no sense with {name}: {why}")
+    screening_of(config)  # checks the strength of the defence
+    if config.server_lr not in (None, 1.0) and "server_step" in method.lacks:
+        raise ConfigError(f"server_lr: {config.server_lr:g} makes no sense with {name}: {method.lacks['server_step']}")
+
+
+def check_adversary(method: Method, config: RunConfig, clients: Clients) -> None:
+    """Raise :class:`ConfigError` where an attack makes no sense with ``method``, the data, or labels that are permuted."""
+    if (attack := clients.adversaries) is None:
+        return
+    name, data = attack.spec.name, clients.data
+    if reason := conflict(lacks_of(data, config.permute_labels, method), "adversary", name):
+        raise ConfigError(f"adversary: {name} makes no sense with {type(method).title} on {data.name}: {reason}")
+    if attack.kind.claims and config.secure is not None:
+        raise ConfigError(
+            f"adversary: {name}: secure aggregation weighs clients by samples that the server knows; leave one of them out"
+        )
+    try:
+        attack.kind.check(data)
+    except ConfigError as error:
+        raise ConfigError(f"adversary: {name}: {error}") from None
+
+
+def check_secure(config: RunConfig, conditions: Conditions, most: int) -> None:
+    """Raise :class:`ConfigError` if updates cannot be added up securely; ``most``: the largest weight of a client."""
+    rules, key = config.secure, f"secure_aggregation: {config.secure_aggregation}"
+    if rules is None:
+        return
+    if not codec_named(config.codec).raw:
+        raise ConfigError(
+            f"{key} sends integers of {rules.bits} bits that add up, and what codec {config.codec} sends does not; give codec fp32, and "
+            "bits=16 or bits=24 for fewer bytes"
+        )
+    if screening_of(config).holds or config.clip_norm == "adaptive":
+        what = "outliers" if config.outliers else f"defence {config.defence}"
+        what = what if screening_of(config).holds else "clip_norm adaptive"
+        raise ConfigError(
+            f"{key} shows the server sums only, and {what} compares updates; leave it out, or give a fixed clip_norm"
+        )
+    if objective_of(config).remembers:
+        raise ConfigError(f"{key}: the server's half of {config.objective} reads every update; give objective none or prox")
+    if rules.threshold >= 1 / conditions.over_selection:
+        raise ConfigError(
+            f"{key}: the server waits for {1 / conditions.over_selection:.0%} of the clients that it asks (over_selection "
+            f"{conditions.over_selection:g}), and more than threshold={rules.threshold:g} of them must answer; give a smaller one of both"
+        )
+    if rules.masks == "real" and find_spec("cryptography") is None:
+        raise ConfigError(f"{key}: masks need the package cryptography: pip install 'edgefl-sim[sign]'; or give masks=costed")
+    members = min(rules.group, conditions.asked(config.per_round or 1, config.clients))
+    try:
+        Coding(rules.bits, members, rules.bound, most)
+    except ValueError as error:
+        raise ConfigError(f"{key}: {error}") from None
