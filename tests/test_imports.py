@@ -14,9 +14,9 @@ PACKAGE = Path(edgefl.__file__).parent
 # Room → rooms that it may import, the ground first: a room imports only rooms that stand above it in this table.
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
-    "records": set(),
-    "rng": set(),
     "util": {"errors"},
+    "records": {"util"},
+    "rng": set(),
     "registry": {"errors", "util"},
     "plugins": {"errors", "registry", "util"},
     "secagg": set(),

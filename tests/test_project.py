@@ -84,7 +84,7 @@ def test_a_page_names_every_model_and_data_set():
         ({"tiers": ()}, "tiers: expected at least one tier"),
         ({"per_round": 30}, "per_round: got 30, expected at most the 20 clients"),
         ({"lr": float("inf")}, "lr must be a finite number, got inf"),
-        ({"rounds": -1, "clients": 0}, "clients must be .*; rounds must be "),
+        ({"rounds": -1, "clients": 0}, r"clients must be .*\nrounds must be "),
     ],
 )
 def test_settings_from_python_are_explained_like_those_from_a_file(values, message):

@@ -1,23 +1,16 @@
 """The command ``calibrate``: Measure this machine and write its device profile."""
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 import click
 
 from edgefl.cli.console import note, show
-from edgefl.cli.options import OUT_FILE, Command, json_option, option
+from edgefl.cli.options import OUT_FILE, Amount, Command, json_option, option
 from edgefl.report.tables import PlainTable
 
 _BUSY = 0.1
-
-
-def _seconds(ctx: click.Context, param: click.Parameter, value: float) -> float:
-    if not math.isfinite(value) or value <= 0:
-        raise click.BadParameter(f"got {value:g}, expected a number of seconds above 0, such as 30")
-    return value
 
 
 @click.command(cls=Command)
@@ -32,7 +25,9 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: float) -> float:
     metavar="FILE",
     help="Fit the profile to this CSV file of steps measured elsewhere.",
 )
-@option("--seconds", type=float, callback=_seconds, default=30.0, metavar="X", help="About how long to measure, in seconds.")
+@option(
+    "--seconds", type=Amount("s"), default=30.0, metavar="TIME", help="About how long to measure, in seconds, or such as 2min."
+)
 @option("--threads", type=click.IntRange(1), metavar="N", help="Threads that train. [every core]")
 @json_option
 def command(

@@ -110,6 +110,8 @@ def _flag(key: str, section: str) -> Callable[[F], F]:
     text, bracket, default = flag.text.partition(" [")
     if bool in (field.annotation, *get_args(field.annotation)):
         name += f"/{flag.switch or name.replace('--', '--no-')}"
+    elif key.endswith("_s"):
+        settings["type"], settings["metavar"] = _seconds, flag.metavar
     else:
         settings["type"], settings["metavar"] = _type(field.annotation, flag.metavar)
     if flag.names:
@@ -120,6 +122,14 @@ def _flag(key: str, section: str) -> Callable[[F], F]:
         default = ",".join(f"{part:g}" if isinstance(part, float) else str(part) for part in shown) + "]"
     names = (name, flag.also, key) if flag.also else (name,)
     return option(*names, help=f"{text}{'' if flag.names else ' '}[{default}", **settings)
+
+
+def _seconds(given: str) -> float | str:
+    """Return a number of seconds, or the text, which the configuration reads with its unit."""
+    try:
+        return float(given)
+    except ValueError:
+        return given
 
 
 def _type(annotation: Any, metavar: str) -> tuple[Any, str]:
@@ -134,6 +144,7 @@ def _type(annotation: Any, metavar: str) -> tuple[Any, str]:
         example, _, word = metavar.partition("|")
         return Listed(float if of is float else str, example, word if others else None), metavar
     words = tuple(word for other in others if get_origin(other) is Literal for word in get_args(other))
-    if kind in (int, float) and words:
+    if kind in (int, float):
+        metavar = metavar or {int: "N", float: "X"}[kind]
         return NumberOr(kind, words, metavar), metavar
-    return kind, metavar or {int: "N", float: "X"}.get(kind, "NAME")
+    return kind, metavar or "NAME"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 
 from edgefl.errors import InputError
-from edgefl.util.units import parse_amount, parse_share
+from edgefl.util.units import Unit, parse_amount, parse_share
 
 if TYPE_CHECKING:
     from edgefl.registry import Registry
@@ -44,7 +44,7 @@ class Listed(click.ParamType[Any]):
 
 
 class NumberOr(click.ParamType[Any]):
-    """A number of type ``of``, or one of ``words``."""
+    """A number of type ``of``, or one of ``words``, if any."""
 
     name = "number"
 
@@ -59,7 +59,7 @@ class NumberOr(click.ParamType[Any]):
             return self.of(value)
         except ValueError:
             kind = "whole number" if self.of is int else "number"
-            self.fail(f"{value!r} is not a {kind} or {' or '.join(self.words)}", param, ctx)
+            self.fail(f"{value!r} is not {' or '.join((f'a {kind}', *self.words))}", param, ctx)
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         """Return the placeholder."""
@@ -67,15 +67,15 @@ class NumberOr(click.ParamType[Any]):
 
 
 class Amount(click.ParamType[float]):
-    """A positive number with an optional decimal prefix and unit, ``64MB``, ``100M``, ``30``; with ``unit``, no other unit is allowed."""
+    """A positive number with an optional prefix and ``unit``: ``64MB``, ``100M``, ``30``; no other unit is allowed."""
 
     name = "X"
 
-    def __init__(self, unit: str = "") -> None:
-        self.unit = unit
+    def __init__(self, unit: Unit) -> None:
+        self.unit: Unit = unit
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number in whole units."""
+        """Return the number in bytes, MACs, seconds or joules."""
         try:
             return parse_amount(str(value), self.unit)
         except InputError as error:

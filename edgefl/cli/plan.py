@@ -11,7 +11,8 @@ from edgefl.cli.flags import data_options, network_and_options, network_options,
 from edgefl.cli.options import METHOD_OPTION, PATH, Amount, Command, json_option, method_option, options_of
 
 _BUDGETS = "Budgets (at least one)"
-_budget, _amount = options_of(_BUDGETS), options_of(_BUDGETS, type=Amount())
+_budget = options_of(_BUDGETS)
+_bytes, _macs = options_of(_BUDGETS, type=Amount("B"), metavar="SIZE"), options_of(_BUDGETS, type=Amount("MAC"), metavar="MACS")
 _RANKS = "Method and ranks"
 _ranked = options_of(_RANKS)
 
@@ -20,13 +21,19 @@ _ranked = options_of(_RANKS)
 @network_options
 @data_options
 @_budget("--device", metavar="NAME|FILE", help="Device: its memory is a budget; its speed gives seconds and joules.")
-@_amount("--memory", "memory_bytes", help="Peak memory of a training step, such as 64MB.")
-@_amount("--macs", "macs_forward", help="MACs of a forward pass of one sample, such as 100M.")
-@_amount("--step-macs", "macs_train_step", help="MACs of a training step.")
-@_amount("--upload", "upload_bytes", help="Bytes sent each round, such as 1MB.")
-@_amount("--download", "download_bytes", help="Bytes received each round.")
-@_amount("--seconds", "deadline_s", help="Seconds of a round on the device: download, training and upload.")
-@_amount("--joules", "energy_j", help="Joules of a round on the device.")
+@_bytes("--memory", "memory_bytes", help="Peak memory of a training step, such as 64MB.")
+@_macs("--macs", "macs_forward", help="MACs of a forward pass of one sample, such as 100M.")
+@_macs("--step-macs", "macs_train_step", help="MACs of a training step.")
+@_bytes("--upload", "upload_bytes", help="Bytes sent each round, such as 1MB.")
+@_bytes("--download", "download_bytes", help="Bytes received each round.")
+@_budget(
+    "--seconds",
+    "deadline_s",
+    type=Amount("s"),
+    metavar="TIME",
+    help="Seconds, or such as 2min, of a round on the device: download, training and upload.",
+)
+@_budget("--joules", "energy_j", type=Amount("J"), metavar="ENERGY", help="Joules, or such as 2kJ, of a round on the device.")
 @_budget(
     "--clock-margin",
     type=click.FloatRange(1, 100),

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 @click.argument("folder", type=PATH)
 @option("--key", type=PATH, metavar="KEY", help="Require a signature by the owner of this Ed25519 public key, a PEM file.")
 @option(
-    "--memory", type=Amount(), metavar="BYTES", help="Memory that its graphs may use, such as 8GB. [by the size of its files]"
+    "--memory", type=Amount("B"), metavar="SIZE", help="Memory that its graphs may use, such as 8GB. [by the size of its files]"
 )
-@option("--timeout", type=Amount(), default=60, metavar="S", help="Longest time for each file of a tier, in seconds.")
+@option("--timeout", type=Amount("s"), default=60, metavar="TIME", help="Longest time for each file of a tier, in seconds.")
 def command(folder: Path, key: Path | None, memory: float | None, timeout: float) -> None:
     """Check FOLDER, a bundle or a run.
 

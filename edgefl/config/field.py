@@ -3,13 +3,25 @@
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from edgefl.errors import UnknownNameError
+from edgefl.errors import InputError, UnknownNameError
 from edgefl.registry import Registry
+from edgefl.util.units import parse_amount
 
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
+
+
+def _seconds(given: Any) -> Any:
+    try:
+        return parse_amount(given, "s") if isinstance(given, str) else given
+    except InputError as error:
+        raise ValueError(str(error)) from None
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
+"""Seconds above 0, also as text with a unit: ``10min``."""
 
 
 class Keys(BaseModel):

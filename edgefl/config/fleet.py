@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
-from edgefl.config.field import Count, Keys, Positive, key
+from edgefl.config.field import Count, Keys, Seconds, key
 
 FLEET = "Fleet and conditions"
 """Heading of these keys in the command line's help."""
@@ -34,8 +34,11 @@ class FleetKeys(Keys):
     over_selection: float | None = key(
         None, FLEET, "Clients selected per update wanted. [the profile's own; ideal: 1]", ge=1, le=10
     )
-    deadline_s: Positive | None = key(
-        None, FLEET, "Longest session in simulated seconds; also a budget of the tiers. [the profile's own]"
+    deadline_s: Seconds | None = key(
+        None,
+        FLEET,
+        "Longest session in simulated seconds, or such as 2min; also a budget of the tiers. [the profile's own]",
+        "TIME",
     )
     clock_margin: float = key(
         1.0,

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
-from edgefl.config.field import Keys, Positive, key, known
+from edgefl.config.field import Keys, Seconds, key, known
 from edgefl.registry import engines, loggers
 
 HOST = "This computer"
@@ -20,7 +20,7 @@ def _distinct(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
 class HostKeys(Keys):
     """Keys of this computer: they change no result."""
 
-    cpu_limit_s: Positive = key(600.0, HOST, "Processor seconds per client under --enforce hard.")
+    cpu_limit_s: Seconds = key(600.0, HOST, "Processor seconds per client under --enforce hard.", "TIME")
     engine: Annotated[str | None, known(engines, "auto", None)] = key(
         None,
         HOST,

@@ -63,7 +63,7 @@ class RunConfig(
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if problems := [*training_problems(self), *fleet_problems(self), *privacy_problems(self)]:
-            raise ValueError("; ".join(problems))
+            raise ValueError("\n".join(problems))
         return self
 
     @model_validator(mode="wrap")
@@ -81,7 +81,7 @@ class RunConfig(
         try:
             return cls(**values)
         except ConfigError as error:
-            raise ConfigError(f"{source}: {error}" if source else str(error)) from None
+            raise ConfigError("\n".join(f"{source}: {line}" if source else line for line in str(error).splitlines())) from None
 
     @classmethod
     def load(cls, path: Path | None, flags: Mapping[str, Any]) -> Self:

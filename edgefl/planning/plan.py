@@ -37,12 +37,13 @@ from edgefl.planning.tier_costs import (
     step_timeline,
     tier_cost,
 )
-from edgefl.records import BudgetName, Cost, Tier, Timing
+from edgefl.records import BUDGETS, BudgetName, Cost, Tier, Timing
 from edgefl.registry import methods
 from edgefl.report.cost_rows import CostRow
 from edgefl.report.results import Result, Results
 from edgefl.rng import generator
 from edgefl.util.compute import one_thread
+from edgefl.util.units import need_have
 from edgefl.wire.payload import payload_bytes
 
 Allocate = Literal["uniform", "spectral"]
@@ -225,7 +226,7 @@ def _tracers(
 def _smallest(model: str, method: str, cost: Cost, uses_of: Callable[[Cost], Uses]) -> str:
     """Return a message with the smallest sub-model's need of every budget."""
     lines = [
-        f"  {name}: needs {need:,.6g}, has {have:,.6g}" + (" (too little)" if need > have else "")
+        f"  {BUDGETS[name]}: {need_have(name, need, have)}" + (" (too little)" if need > have else "")
         for name, (need, have) in uses_of(cost).items()
     ]
     smallest = f"no size of {model} with {method} fits; the smallest, ratio {1 / STEPS:g}, needs"

@@ -8,10 +8,10 @@ from edgefl.records.metric import ACCURACY, Metric
 from edgefl.records.model import Batch, Index, Place, Submodel, Tier, Update
 from edgefl.records.node import NodeRecord
 from edgefl.records.round import ClientRecord, RoundRecord, Screened, Totals
-from edgefl.records.session import BudgetName, Ending, Expected, Foreseen, Grouped, Outcome, Shortfall, Status
+from edgefl.records.session import BUDGETS, BudgetName, Ending, Expected, Foreseen, Grouped, Outcome, Shortfall, Status
 
 __all__ = [
-    "ACCURACY", "Batch", "BudgetName", "ClientRecord", "Cost", "Deployed", "Ending", "Expected", "Foreseen", "Grouped", "Index",
+    "ACCURACY", "BUDGETS", "Batch", "BudgetName", "ClientRecord", "Cost", "Deployed", "Ending", "Expected", "Foreseen", "Grouped", "Index",
     "LayerCost", "Metric", "NodeRecord", "Outcome", "Place", "RoundRecord", "Screened", "Secure", "Shortfall", "Stage", "Status",
     "Submodel", "Tier", "Timing", "Totals", "Update",
 ]  # fmt: skip

@@ -5,6 +5,7 @@ from typing import Literal
 
 from edgefl.records.cost import Stage, Timing
 from edgefl.records.model import Tier
+from edgefl.util.units import need_have
 
 Foreseen = Literal["expected", "refused", "dropped", "interrupted"]
 """What the server expects of a client before the client trains.
@@ -16,8 +17,8 @@ Ending = Literal["trained", "out_of_memory", "out_of_time", "crashed", "diverged
 """How a client's job ended on this computer.
 
 Only updates of ``trained`` clients are aggregated. ``out_of_memory``: it needed more memory than its device has; ``out_of_time``: it needed
-more processor time than this computer allows a client; ``crashed``: its process died; ``diverged``: its weights contain NaN or infinity;
-``lost``: its worker could not be reached, so the job must run elsewhere.
+more processor time than this computer allows a client; ``crashed``: its process died; ``diverged``: its update contains NaN, or values
+beyond ±10¹⁵ (:mod:`edgefl.wire.values`); ``lost``: its worker could not be reached, so the job must run elsewhere.
 """
 Status = Literal[
     "trained", "late", "refused", "dropped", "interrupted", "out_of_memory", "out_of_time", "crashed", "diverged", "masked",
@@ -30,6 +31,19 @@ BudgetName = Literal[
 ]  # fmt: skip
 """The upper limits that an assignment checks; ``battery_j`` is the energy left in a battery, ``group_clients`` are the clients of a tier in
 a round, whose updates are added up securely: they are too few, where others are too many."""
+BUDGETS = {
+    "memory_bytes": "memory",
+    "macs_forward": "forward MACs",
+    "macs_train_step": "step MACs",
+    "deadline_s": "deadline",
+    "download_bytes": "download",
+    "upload_bytes": "upload",
+    "energy_j": "energy",
+    "battery_j": "battery",
+    "uncounted_ops": "uncounted operations",
+    "group_clients": "clients of a group",
+}
+"""Budgets in words."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +65,7 @@ class Shortfall:
     def __str__(self) -> str:
         at = "" if self.micro_batch is None else f" in micro-batches of {self.micro_batch}"
         at += " with recomputation" if self.recompute else ""
-        return f"{self.device} cannot take tier {self.tier:g}{at}: {self.budget} needs {self.need:,.6g}, has {self.have:,.6g}"
+        return f"{self.device} cannot take tier {self.tier:g}{at}: {BUDGETS[self.budget]} {need_have(self.budget, self.need, self.have)}"
 
 
 @dataclass(frozen=True)

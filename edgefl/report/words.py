@@ -5,23 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from edgefl.records import BUDGETS as BUDGETS
 from edgefl.records import Totals
-from edgefl.util.units import human_budget
+from edgefl.util import units
 
 Json = Mapping[str, Any]
-
-BUDGETS = {
-    "memory_bytes": "memory",
-    "macs_forward": "forward MACs",
-    "macs_train_step": "step MACs",
-    "deadline_s": "deadline",
-    "download_bytes": "download",
-    "upload_bytes": "upload",
-    "energy_j": "energy",
-    "battery_j": "battery",
-    "uncounted_ops": "uncounted operations",
-    "group_clients": "clients of a group",
-}
 
 
 def of_devices(rounds: Sequence[Json]) -> bool:
@@ -51,8 +39,8 @@ def taken_as(item: Json) -> str:
 
 
 def need_have(entry: Json) -> str:
-    """Return what is needed and what there is of one budget: ``needs 2.00 MB, has 64.0 kB``."""
-    return "needs {}, has {}".format(*(human_budget(entry["budget"], entry[key]) for key in ("need", "have")))
+    """Return what is needed and what there is of one budget: ``needs 2 MB, has 64 kB``."""
+    return units.need_have(entry["budget"], entry["need"], entry["have"])
 
 
 def budget_name(budget: str | None) -> str:
@@ -111,7 +99,7 @@ STATUSES = {
     "out_of_memory": Look("var(--out-of-memory)", "x", "diamond", "it went over its device's memory"),
     "out_of_time": Look("var(--out-of-time)", "|", _BOWTIE, "over the processor time that a client is allowed on this computer"),
     "crashed": Look("var(--crashed)", "+", _STAR, "its process died"),
-    "diverged": Look("var(--diverged)", ".", "cross", "its weights contain NaN or infinity"),
+    "diverged": Look("var(--diverged)", ".", "cross", "its update contains NaN or huge values"),
     "masked": Look(
         "var(--masked)", "v", "triangle-left", "too few clients of its group were left to unmask the sum of their updates"
     ),

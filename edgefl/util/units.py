@@ -6,6 +6,7 @@
 import math
 import re
 from collections.abc import Callable
+from typing import Literal
 
 from edgefl.errors import InputError
 
@@ -19,35 +20,38 @@ _CLOCK: _Steps = ((1e-6, "µs"), (1e-3, "ms"), (1, "s"), (60, "min"), (3600, "h"
 _JOULES: _Steps = ((1e-6, "µJ"), (1e-3, "mJ"), (1, "J"), (1e3, "kJ"), (1e6, "MJ"), (1e9, "GJ"))
 _PREFIXES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _AMOUNT = re.compile(
-    r"^\s*(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*(?P<prefix>[kKMGT]i?)?(?P<unit>B|MACs?|s|J|min|h|d|%)?\s*$"
+    r"^\s*(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*"
+    r"(?P<prefix>[kKMGT]i?)?(?P<unit>B|MACs?|ms|s|J|min|h|d|%)?\s*$"
 )
-_ANY_UNIT = ("B", "MAC", "MACs", "s", "J")
-_SUCH_AS = {
-    "": "an amount above 0, such as 64MB, 100M or 30",
-    "s": "a time above 0, such as 600, 10min or 2h",
+Unit = Literal["B", "MAC", "s", "J"]
+_EXPECTED = {
     "B": "a number of bytes above 0, such as 100MB or 64KiB",
-    "J": "an energy above 0, such as 1kJ or 30",
+    "MAC": "a number of MACs above 0, such as 100M or 1.5G",
+    "s": "a time above 0, such as 600, 10min or 2h",
+    "J": "an energy above 0, such as 30 (joules) or 1kJ",
 }
+_OTHER = {"B": "in bytes", "MAC": "in MACs", "J": "in joules", "%": "a share"}
 
 
-def parse_amount(text: str, unit: str = "") -> float:
-    """Return the number above 0 in ``text``, with a decimal or binary prefix (M, Mi) and a unit or none; otherwise raise InputError.
+def parse_amount(text: str, unit: Unit) -> float:
+    """Return the number above 0 in ``text``, with a decimal or binary prefix (M, Mi), and with ``unit`` or none.
 
-    With ``unit`` (s, B or J) no other unit is allowed; seconds may also be written as ``min``, ``h`` or ``d``.
+    Seconds may also be written as ``ms``, ``min``, ``h`` or ``d``. Anything else is an InputError, which says so if the unit is another.
 
-    >>> parse_amount("64MB"), parse_amount("1.5 Gi"), parse_amount("100M"), parse_amount("30")
+    >>> parse_amount("64MB", "B"), parse_amount("1.5 Gi", "B"), parse_amount("100M", "MAC"), parse_amount("30", "J")
     (64000000.0, 1610612736.0, 100000000.0, 30.0)
     >>> parse_amount("10 min", "s"), parse_amount("1 kJ", "J")
     (600.0, 1000.0)
     """
-    value, match = math.nan, _AMOUNT.match(text)
+    value, match, found, clock = math.nan, _AMOUNT.match(text), "", dict[str, float]()
     if match:
-        prefix, found = (match["prefix"] or "").replace("k", "K"), match["unit"] or ""
-        clock = {name: factor for factor, name in _CLOCK[3:]} if unit == "s" and not prefix else {}
-        if found in clock or found in ("", *([unit] if unit else _ANY_UNIT)):
+        prefix, found = (match["prefix"] or "").replace("k", "K"), (match["unit"] or "").replace("MACs", "MAC")
+        clock = {name: factor for factor, name in _CLOCK[1:]} if unit == "s" and not prefix else {}
+        if found in clock or found in ("", unit):
             value = float(match["number"]) * _PREFIXES[prefix] * clock.get(found, 1)
     if not math.isfinite(value) or value <= 0:
-        raise InputError(f"{text!r} is not {_SUCH_AS[unit]}")
+        other = "" if found in ("", unit, *clock) else _OTHER.get(found, "a time")
+        raise InputError(f"{text!r} is {f'{other}, expected' if other else 'not'} {_EXPECTED[unit]}")
     return value
 
 
@@ -161,6 +165,20 @@ def human_budget(budget: str, value: float | None) -> str:
     return _BY_SUFFIX.get(budget.rpartition("_")[2], human_count)(value)
 
 
+def need_have(budget: str, need: float, have: float) -> str:
+    """Return what is needed and what there is of a budget; all digits where rounding would hide that one is more.
+
+    >>> need_have("memory_bytes", 155_364_012, 1000), need_have("macs_forward", 1_000_001, 1_000_000)
+    ('needs 155 MB, has 1 kB', 'needs 1,000,001, has 1,000,000')
+    """
+    texts = [_ZEROS.sub("", human_budget(budget, value)) for value in (need, have)]
+    if need != have and texts[0] == texts[1]:
+        unit = {"bytes": " B", "s": " s", "j": " J"}.get(budget.rpartition("_")[2], "")
+        texts = [f"{value:,.10g}{unit}" for value in (need, have)]
+    return f"needs {texts[0]}, has {texts[1]}"
+
+
+_ZEROS = re.compile(r"\.0+(?= |$)|(?<=\.\d)0(?= |$)")
 _BY_SUFFIX: dict[str, Callable[[float | None], str]] = {"bytes": human_bytes, "s": human_seconds, "j": human_joules}
 
 

@@ -7,6 +7,7 @@ from pydantic_core import ErrorDetails
 from edgefl.errors import nearest
 
 _LONGEST = 80
+_TABLE = ("dict_type", "model_type", "dataclass_type")
 _EXPECTED = {
     "greater_than": "above {gt:,.10g}",
     "greater_than_equal": "at least {ge:,.10g}",
@@ -17,7 +18,7 @@ _EXPECTED = {
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
     **dict.fromkeys(("float_type", "float_parsing"), "a number"),
     **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
-    **dict.fromkeys(("dict_type", "model_type", "dataclass_type"), "a table"),
+    **dict.fromkeys(_TABLE, "a table"),
     **dict.fromkeys(("list_type", "tuple_type"), "a list"),
     "string_type": "text",
     "string_too_short": "text of {min_length} or more characters",
@@ -35,9 +36,13 @@ def explain(problem: ErrorDetails, known: Collection[str] = (), otherwise: str =
     >>> explain({"type": "extra_forbidden", "loc": ("round",), "msg": "", "input": 3}, known=["rounds"])
     "round: unknown key; did you mean 'rounds'?"
     """
+    places = [part for part in problem["loc"] if not _form(part)]
     # A key that a file gives may contain line breaks and terminal codes.
-    key = ".".join(str(part) if str(part).isprintable() else repr(part) for part in problem["loc"])
+    key = ".".join(str(part) if str(part).isprintable() else repr(part) for part in places)
     kind, message = problem["type"], str(problem["msg"])
+    if len(places) == 2 and isinstance(place := places[1], int) and kind not in _TABLE:
+        # A list on the command line: its entries have no names, and the value says which it is.
+        key = str(places[0]) if kind == "value_error" else f"{places[0]}, entry {place + 1},"
     if kind == "missing":
         return f"{key}: missing"
     if kind == "extra_forbidden":
@@ -46,20 +51,24 @@ def explain(problem: ErrorDetails, known: Collection[str] = (), otherwise: str =
     if kind == "value_error":
         message = message.removeprefix("Value error, ")
         return f"{key}: {message}" if key else message
-    if kind not in _EXPECTED:
+    expected = _EXPECTED.get(kind, message.removeprefix("Input should be ")).format(**problem.get("ctx", {}))
+    if kind not in _EXPECTED and expected == message:
         return f"{key}: {message}, got {short(problem['input'])}"
-    expected = _EXPECTED[kind].format(**problem.get("ctx", {}))
     return f"{key or 'the content'} must be {expected}, got {short(problem['input'])}"
 
 
 def explain_all(problems: Iterable[ErrorDetails], known: Collection[str] = (), otherwise: str = "") -> str:
-    """Return the problems of a ``ValidationError`` in one line; the forms that a value may have are listed in one message.
+    """Return a line for each problem of a ``ValidationError``; the forms that a value may have are listed in one message.
 
     >>> at_least = {"type": "greater_than", "loc": ("clip_norm", "constrained-float"), "msg": "", "input": 0, "ctx": {"gt": 0}}
     >>> word = {"type": "literal_error", "loc": ("clip_norm", "literal"), "msg": "", "input": 0, "ctx": {"expected": "'adaptive'"}}
     >>> explain_all([at_least, word])
     "clip_norm must be above 0, or 'adaptive', got 0"
     """
+    problems = list(problems)
+    # Where a list has a wrong entry, that it is no word is not the problem.
+    within = {one["loc"][0] for one in problems if len(one["loc"]) > 2 and _form(one["loc"][1])}
+    problems = [one for one in problems if len(one["loc"]) != 2 or one["loc"][0] not in within or not _form(one["loc"][1])]
     groups: dict[tuple[object, str], list[ErrorDetails]] = {}
     for problem in problems:
         groups.setdefault((problem["loc"][:1], short(problem["input"])), []).append(problem)
@@ -72,10 +81,19 @@ def explain_all(problems: Iterable[ErrorDetails], known: Collection[str] = (), o
             lines.append(f"{of[0]['loc'][0]} must be {', or '.join(forms)}, got {value}")
         else:
             lines += [explain(one, known, otherwise) for one in of]
-    return "; ".join(lines)
+    return "\n".join(dict.fromkeys(lines))
+
+
+def _form(part: object) -> bool:
+    """Return whether a part of a problem's place is no key, but one of the forms that pydantic tries."""
+    return isinstance(part, str) and part.startswith(("tuple[", "literal[", "constrained-", "function-", "list["))
 
 
 def short(value: object) -> str:
-    """Return the ``repr`` of a value for an error, cut after 80 characters."""
-    text = repr(value)
+    """Return a value as its user wrote it, for an error, cut after 80 characters.
+
+    >>> short(-1.0), short("x"), short((1, 2))
+    ('-1', "'x'", '(1, 2)')
+    """
+    text = f"{value:.10g}" if isinstance(value, float) else repr(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -107,7 +107,7 @@ def test_a_method_that_no_device_fits_is_a_row_and_the_others_run(tmp_path):
     assert "heterofl@1, seed 0: failed: no device of the fleet fits any tier" in result.stdout
     whole, small = json.loads((tmp_path / "c" / "compare.json").read_text())["methods"]
     assert whole["seeds"] == []
-    assert "memory_bytes needs" in whole["failures"][0]["reason"]
+    assert "memory needs" in whole["failures"][0]["reason"]
     assert small["seeds"] == [0]
     assert not (tmp_path / "c" / "heterofl@1").exists()
     result = run("--methods=heterofl@1", *flags, "--out", str(tmp_path / "d"))

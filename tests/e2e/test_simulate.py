@@ -235,7 +235,7 @@ def test_nobody_fits_is_status_3_with_the_needs_and_nothing_written(tmp_path):
     result = edgefl("simulate", "--profile", "micro-controller", "--on-shortfall=tier", "--out", str(tmp_path / "run"), *FLAGS)
     assert result.returncode == 3
     assert "no device of the fleet fits any tier" in result.stderr
-    assert "micro-controller cannot take tier 0.25: memory_bytes needs" in result.stderr
+    assert "micro-controller cannot take tier 0.25: memory needs" in result.stderr
     assert not (tmp_path / "run").exists()
     with pytest.raises(BudgetError):
         simulate(RunConfig.of({**SMALL, "profile": "micro-controller", "on_shortfall": ("tier",)}), tmp_path / "run")

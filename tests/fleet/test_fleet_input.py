@@ -31,18 +31,18 @@ def refused(called: Any, *arguments: str) -> str:
 WRONG: list[tuple[str, str, str]] = [
     ("conditions", "Fleet", "must be 'fleet' or 'ideal', got 'Fleet'"),
     ("over_selection", "0.9", "must be at least 1, got 0.9"),
-    ("over_selection", "0", "must be at least 1, got 0.0"),
-    ("over_selection", "-2", "must be at least 1, got -2.0"),
-    ("over_selection", "11", "must be at most 10, got 11.0"),
+    ("over_selection", "0", "must be at least 1, got 0"),
+    ("over_selection", "-2", "must be at least 1, got -2"),
+    ("over_selection", "11", "must be at most 10, got 11"),
     ("over_selection", "nan", "must be a finite number, got nan"),
     ("over_selection", "inf", "must be a finite number, got inf"),
-    *[(key, value, f"must be above 0, got {float(value)}") for key in NUMBERS_ABOVE_0 for value in ("0", "-1", "-0.0")],
+    *[(key, value, f"must be above 0, got {float(value):g}") for key in NUMBERS_ABOVE_0 for value in ("0", "-1", "-0.0")],
     *[(key, value, f"must be a finite number, got {value}") for key in NUMBERS_ABOVE_0 for value in ("nan", "inf", "-inf")],
     ("eligible_when", "idle,idle", "expected some of idle, charging, unmetered, each once"),
     ("eligible_when", "asleep", "must be 'idle', 'charging' or 'unmetered', got 'asleep'"),
     ("eligible_when", "", "must be 'idle', 'charging' or 'unmetered', got ''"),
-    ("start_hour", "24", "must be below 24, got 24.0"),
-    ("start_hour", "-1", "must be at least 0, got -1.0"),
+    ("start_hour", "24", "must be below 24, got 24"),
+    ("start_hour", "-1", "must be at least 0, got -1"),
     ("start_hour", "nan", "must be a finite number, got nan"),
     ("mode", "asynchronous", "must be 'sync' or 'async', got 'asynchronous'"),
     ("staleness_power", "-0.5", "must be at least 0, got -0.5"),
@@ -68,7 +68,7 @@ def test_also_in_a_file_which_is_named(key: str, value: str, expected: str, call
     (tmp_path / "run.toml").write_text(f"{key} = {text if text[0] in '[-0123456789' or text in ('nan', 'inf') else repr(text)}\n")
     message = refused(called, "simulate", "--config", str(tmp_path / "run.toml"))
     assert message.startswith(f"{tmp_path / 'run.toml'}: {key}")
-    assert expected.removesuffix(".0") in message or expected in message
+    assert expected in message
 
 
 @pytest.mark.parametrize(("value", "expected"), [("0", "at least 1, got 0"), ("-3", "at least 1, got -3")])
@@ -79,8 +79,8 @@ def test_a_buffer_takes_one_update_at_least(value: str, expected: str, called: A
 @pytest.mark.parametrize("key", ["over_selection", "deadline_s", "start_hour", "staleness_power", "cpu_limit_s", "buffer"])
 def test_what_is_no_number_is_a_usage_error(key: str, called: Any) -> None:
     message = refused(called, "simulate", f"--{key.replace('_', '-')}=soon")
-    assert "'soon' is not a valid" in message
-    assert f"--{key.replace('_', '-')}" in message
+    assert "'soon' is not a " in message
+    assert key.replace("_", "-") in message.replace("_", "-")
 
 
 TOGETHER: list[tuple[list[str], list[str]]] = [

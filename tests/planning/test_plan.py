@@ -35,7 +35,7 @@ from edgefl.rng import torch_seeded
 from edgefl.run.auto_tiers import auto_tiers
 from edgefl.server.assign import PlanCosts, make_plan
 from edgefl.server.assignment import Workload
-from edgefl.util.units import parse_amount
+from edgefl.util.units import need_have, parse_amount
 from edgefl.wire.payload import payload_bytes
 
 SAMPLES, BATCH = 50, 4
@@ -230,7 +230,7 @@ def test_the_smallest_plan_is_rank_1_everywhere_and_one_mac_less_fits_nothing():
     filled(network, 1)
     smallest = needs_of(traced(network, shape, hybrid_ranks(network, 1 / STEPS)))["macs_forward"]
     assert smallest == (8 + 8) + (8 + 8) + 8 * 3
-    with pytest.raises(BudgetError, match=rf"macs_forward: needs {smallest}, has {smallest - 1} \(too little\)"):
+    with pytest.raises(BudgetError, match=rf"forward MACs: needs {smallest}, has {smallest - 1} \(too little\)"):
         plan(network, shape, budget=Budget(macs_forward=smallest - 1), allocate="spectral")
     (uniform, spectral) = plan(network, shape, budget=Budget(macs_forward=smallest), allocate="spectral")
     assert uniform.ranks == spectral.ranks == {"0": 1, "2": 1}
@@ -380,8 +380,11 @@ def test_nothing_that_fits_is_status_3_with_the_smallest_need(edgefl):
     status, out, err = edgefl("--macs", "1k", "--upload", "1MB")
     assert (status, out) == (3, "")
     assert "no size of cnn-digits with fedhm fits; the smallest, ratio 0.001, needs" in err
-    assert f"macs_forward: needs {row.macs_forward:,}, has 1,000 (too little)" in err
-    assert f"upload_bytes: needs {row.upload_bytes:,}, has 1e+06\n" in err
+    assert f"  forward MACs: {need_have('macs_forward', row.macs_forward, 1000)} (too little)\n" in err
+    assert f"  upload: {need_have('upload_bytes', row.upload_bytes, 1e6)}\n" in err
+    assert ", has 1 k (too little)" in err
+    assert ", has 1 MB\n" in err
+    assert "e+0" not in err
     assert "give larger budgets, a smaller batch or micro-batch, recomputation, or a smaller network" in err
 
 
@@ -406,24 +409,45 @@ def test_wrong_input_is_status_2_and_one_line(edgefl, args, message):
 def test_amounts_that_are_none_are_refused_with_an_example(edgefl, flag, amount):
     status, out, err = edgefl(flag, amount)
     assert (status, out) == (2, "")
-    assert f"Invalid value for '{flag}': {amount!r} is not an amount above 0, such as 64MB, 100M or 30" in err
+    expected = {
+        "--memory": "a number of bytes above 0, such as 100MB or 64KiB",
+        "--joules": "an energy above 0, such as 30 (joules) or 1kJ",
+    }
+    assert f"Invalid value for '{flag}': {amount!r} is not {expected[flag]}" in err
 
 
 @pytest.mark.parametrize(
-    ("text", "value"),
+    ("flag", "amount", "why"),
     [
-        ("1kB", 1e3),
-        ("1KB", 1e3),
-        ("1kiB", 1024),
-        ("1KiB", 1024),
-        ("2Mi", 2**21),
-        ("3MAC", 3),
-        ("3 MMACs", 3e6),
-        ("1.5e3 J", 1500),
+        ("--macs", "100MB", "'100MB' is in bytes, expected a number of MACs above 0, such as 100M or 1.5G"),
+        ("--memory", "64MACs", "'64MACs' is in MACs, expected a number of bytes"),
+        ("--memory", "10min", "'10min' is a time, expected a number of bytes"),
+        ("--joules", "50%", "'50%' is a share, expected an energy"),
+        ("--seconds", "3kJ", "'3kJ' is in joules, expected a time"),
     ],
 )
-def test_prefixes_are_read_in_either_case_of_k(text, value):
-    assert parse_amount(text) == value
+def test_an_amount_in_another_unit_is_refused_with_the_reason(edgefl, flag, amount, why):
+    status, out, err = edgefl(flag, amount)
+    assert (status, out) == (2, "")
+    assert f"Invalid value for '{flag}': {why}" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "value"),
+    [
+        ("1kB", "B", 1e3),
+        ("1KB", "B", 1e3),
+        ("1kiB", "B", 1024),
+        ("1KiB", "B", 1024),
+        ("2Mi", "B", 2**21),
+        ("3MAC", "MAC", 3),
+        ("3 MMACs", "MAC", 3e6),
+        ("1.5e3 J", "J", 1500),
+        ("250ms", "s", 0.25),
+    ],
+)
+def test_prefixes_are_read_in_either_case_of_k(text, unit, value):
+    assert parse_amount(text, unit) == value
 
 
 @pytest.mark.parametrize("kind", SPOILT)

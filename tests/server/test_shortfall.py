@@ -192,7 +192,7 @@ def test_a_refusal_says_what_is_needed_and_what_there_is(roomy, costs, memory):
         1.0,
     )
     refusals = planned(roomy, costs, bytes_for("parts", memory), ("tier", "micro-batch")).plan.classes[0].refusals
-    assert any(str(s).startswith("board cannot take tier 1 in micro-batches of 16: memory_bytes needs") for s in refusals)
+    assert any(str(s).startswith("board cannot take tier 1 in micro-batches of 16: memory needs") for s in refusals)
 
 
 def test_the_plan_fits_to_the_byte(roomy, costs, memory):
@@ -218,7 +218,7 @@ def test_parts_may_be_too_small_for_the_deadline_where_larger_ones_fit_both(tmp_
     memory_bytes = cost_of(run, HALF, 16).training_memory_bytes
     found = prepared(tmp_path, memory_bytes, tiers=(0.5,), deadline_s=between_s, on_shortfall=("micro-batch",))
     assert found.plan.classes[0].options == (Assignment(HALF, 16),)
-    with pytest.raises(BudgetError, match="in micro-batches of 4: deadline_s needs"):
+    with pytest.raises(BudgetError, match="in micro-batches of 4: deadline needs"):
         prepared(tmp_path, memory_bytes // 2, tiers=(0.5,), deadline_s=between_s, on_shortfall=("micro-batch",))
 
 
@@ -309,7 +309,7 @@ def test_recomputation_is_tried_in_the_order_that_the_user_gives(roomy, costs, m
     # Alone, neither remedy suffices for this.
     both = given(memory[HALF, 1], ("recompute", "micro-batch"))
     assert both.options[0] == Assignment(BIG, 16, layers)
-    assert any("tier 1 with recomputation: memory_bytes needs" in str(short) for short in both.refusals)
+    assert any("tier 1 with recomputation: memory needs" in str(short) for short in both.refusals)
 
 
 def test_parts_cost_more_passes(tmp_path, memory):
