@@ -106,7 +106,9 @@ def plan(
     """Return the largest ratio of a method that fits a budget, and with ``allocate="spectral"`` a rank per layer beside it.
 
     Args:
-        network, inputs, classes, norm: the network, as in :func:`edgefl.profile`.
+        network: a name, file, module or factory, as :func:`edgefl.profile` takes it.
+        inputs: a sample's shape, name → shape, or example tensors.
+        classes: number of labels, for reference networks; None: the usual one.
         method: makes the sub-models. Ranks per layer need a method that factorizes by ranks: fedhm.
         method_options: the method's own options.
         device: its memory is a budget, and its figures turn work and bytes into seconds and joules.
@@ -116,7 +118,14 @@ def plan(
         error: sum of squared errors over the layers, "absolute" or each "relative" to its layer's weights. Relative errors treat layers
             with small weights as important as others. In our experiments this kept more accuracy at small ranks.
         clock_margin: training takes this many times the predicted seconds. The plan then holds if the clock is wrong by this factor.
-        batch_size, micro_batch, recompute, optimizer, codec, samples, local_epochs: training, as in :func:`edgefl.profile`.
+        batch_size: samples of a training step and of an inference.
+        micro_batch: samples of one forward and backward pass; None: the batch.
+        recompute: compute activations again in the backward pass.
+        optimizer: "momentum", "sgd" or "adam".
+        codec: how updates travel up.
+        samples: local samples of a client, for the seconds and joules of a round.
+        local_epochs: passes over them in a round.
+        norm: normalisation policy, for reference networks.
         seed: of the initial weights.
 
     Returns:
