@@ -7,18 +7,34 @@ import io
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from edgefl.util.units import MISSING, human_bytes, human_count, human_joules, human_percent, human_seconds
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.table import Column as RichColumn
     from rich.table import Table as RichTable
+    from rich.text import Text
 
 Row = Mapping[str, Any]
 
 _GAPS = (2, 1, 0)
+ALWAYS = 9
+"""The priority of a column that no terminal is too narrow for."""
+_WHOLE = 9
+"""A text of so many characters, such as a number with its unit, is not broken."""
+_LONGEST_WORD = 26
+"""A longer word, such as an address of the web, may be broken."""
+_COLOURS = {
+    ("fits", "yes"): "green",
+    ("fits", "takes it"): "bold green",
+    ("fits", "no"): "red",
+    ("mark", "measured"): "green",
+    ("mark", "assumed"): "yellow",
+}
+"""Heading and text of a cell → its colour in a terminal."""
 _MARKUP = re.compile(r"([\\|<])")
 
 
@@ -33,6 +49,7 @@ class Column:
         share: returns the share in [0, 1] that shades a row's cell on a page, None for no shade.
         wraps: whether a page may break long lines.
         widest: the most characters in a terminal, after which a text is cut; None for no limit.
+        keep: in a narrow terminal, columns with the lowest number are left out first, and :data:`ALWAYS` and the first column never.
     """
 
     group: str
@@ -42,6 +59,7 @@ class Column:
     share: Callable[[Row], float | None] | None = None
     wraps: bool = False
     widest: int | None = None
+    keep: int = 0
 
 
 @dataclass(frozen=True)
@@ -119,10 +137,42 @@ class PlainTable:
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Print the table with the widest spacing that fits."""
+        """Print the table with the widest spacing that fits. Cells wrap between words; where a word has no room, columns are left out."""
+        from rich.text import Text
+
         unlimited = options.update(width=10_000)
-        tables = [self._rich(gap) for gap in _GAPS]
-        yield next((t for t in tables if console.measure(t, options=unlimited).maximum <= options.max_width), tables[-1])
+        shown, left_out = self, list[str]()
+        while True:
+            tables = [shown._rich(gap) for gap in _GAPS]
+            fitting = next((t for t in tables if console.measure(t, options=unlimited).maximum <= options.max_width), None)
+            if fitting is not None:
+                break
+            limits = [_limits(column) for column in tables[1].columns]
+            frame = console.measure(tables[1], options=unlimited).maximum - sum(most for _, most in limits)
+            room, last = options.max_width - frame, shown._least()
+            if sum(least for least, _ in limits) <= room or last is None:
+                fitting = tables[1]
+                for column, width in zip(fitting.columns, _shared(limits, room), strict=True):
+                    column.width = width
+                break
+            left_out.insert(0, _heads(shown.columns)[last])
+            shown = shown._without(last)
+        yield fitting
+        if left_out:
+            yield Text(f"No room for: {', '.join(left_out)}. A wider terminal shows them.", style="dim")
+
+    def _least(self) -> int | None:
+        """Return the column to leave out first: of those of the lowest priority the last one; None if all must stay."""
+        able = [(column.keep, -at) for at, column in enumerate(self.columns) if at and column.keep < ALWAYS]
+        return -min(able)[1] if able and len(self.columns) > 1 else None
+
+    def _without(self, at: int) -> PlainTable:
+        def others(row: Sequence[Any]) -> tuple[Any, ...]:
+            return (*row[:at], *row[at + 1 :])
+
+        return replace(
+            self, columns=others(self.columns), rows=tuple(map(others, self.rows)), shares=tuple(map(others, self.shares))
+        )
 
     def _rich(self, gap: int) -> RichTable:
         from rich import box
@@ -150,7 +200,7 @@ class PlainTable:
             )
         for number, row in enumerate(self.rows):
             texts = iter(row)
-            cells = (Text("\n".join(itertools.islice(texts, len(members)))) for members in groups)
+            cells = (_coloured(members[0].group, "\n".join(itertools.islice(texts, len(members)))) for members in groups)
             table.add_row(*cells, style="bold" if self.marked and self.marked[number] else None)
         return table
 
@@ -207,6 +257,35 @@ def _raw(value: Any) -> str:
     if isinstance(value, list | tuple):
         return " ".join(value)
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _limits(column: RichColumn) -> tuple[int, int]:
+    """Return the least width at which a column breaks no word of usual length, and the width at which it breaks no line."""
+    from rich.cells import cell_len
+
+    texts = [str(column.header), *map(str, column.cells)]
+    most = max((cell_len(line) for text in texts for line in text.splitlines()), default=0)
+    if column.no_wrap:
+        return (min(most, column.max_width or most),) * 2
+    lines = [line for text in texts for line in text.splitlines()]
+    words = [word for line in lines for word in ([line] if cell_len(line) <= _WHOLE else line.split())]
+    return min(most, max(map(cell_len, words), default=0), _LONGEST_WORD), most
+
+
+def _shared(limits: Sequence[tuple[int, int]], room: int) -> list[int]:
+    """Return a width for each column: its least, and of the remaining room the share of what it lacks.
+
+    >>> _shared([(5, 5), (4, 24), (4, 14)], 28)
+    [5, 14, 9]
+    """
+    spare, lacking = max(0, room - sum(least for least, _ in limits)), sum(most - least for least, most in limits)
+    return [least + (most - least) * spare // max(lacking, 1) if spare < lacking else most for least, most in limits]
+
+
+def _coloured(group: str, text: str) -> Text:
+    from rich.text import Text
+
+    return Text(text, style=_COLOURS.get((group, text), ""))
 
 
 def _heads(columns: Iterable[Column]) -> list[str]:
