@@ -17,8 +17,8 @@ Ending = Literal["trained", "out_of_memory", "out_of_time", "crashed", "diverged
 """How a client's job ended on this computer.
 
 Only updates of ``trained`` clients are aggregated. ``out_of_memory``: it needed more memory than its device has; ``out_of_time``: it needed
-more processor time than this computer allows a client; ``crashed``: its process died; ``diverged``: its weights contain NaN or infinity;
-``lost``: its worker could not be reached, so the job must run elsewhere.
+more processor time than this computer allows a client; ``crashed``: its process died; ``diverged``: its update contains NaN, or values
+beyond ±10¹⁵ (:mod:`edgefl.wire.values`); ``lost``: its worker could not be reached, so the job must run elsewhere.
 """
 Status = Literal[
     "trained", "late", "refused", "dropped", "interrupted", "out_of_memory", "out_of_time", "crashed", "diverged", "masked",

@@ -99,9 +99,11 @@ def weakest_sentence(rows: Sequence[Json], metric: Metric = ACCURACY) -> str:
     own = human_percent(weakest["statuses"].get(USEFUL, 0) / useful)
     shares = f"{human_percent(weakest['share'])} of the population, {own} of {useful:,} useful sessions"
     sentence = f"{weakest['title']} is the least represented class: {shares}"
-    known = [row["accuracy"] for row in rows if row["accuracy"] is not None]
+    known = [row["accuracy"] for row in rows if row["accuracy"] is not None and row["statuses"].get(USEFUL)]
     if weakest["tier"] is None:
         return f"{sentence}. It fits no tier."
+    if not weakest["statuses"].get(USEFUL):
+        return f"{sentence}. Its tier, {tier_label(weakest['tier'])}, learned nothing from it."
     tier = f"Its tier, {tier_label(weakest['tier'])}, "
     if weakest["accuracy"] is None or not known:
         return f"{sentence}."

@@ -7,34 +7,20 @@ import io
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edgefl.util.units import MISSING, human_bytes, human_count, human_joules, human_percent, human_seconds
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
-    from rich.table import Column as RichColumn
-    from rich.table import Table as RichTable
-    from rich.text import Text
 
 Row = Mapping[str, Any]
 
-_GAPS = (2, 1, 0)
 ALWAYS = 9
 """The priority of a column that no terminal is too narrow for."""
-_WHOLE = 9
-"""A text of so many characters, such as a number with its unit, is not broken."""
-_LONGEST_WORD = 26
-"""A longer word, such as an address of the web, may be broken."""
-_COLOURS = {
-    ("fits", "yes"): "green",
-    ("fits", "takes it"): "bold green",
-    ("fits", "no"): "red",
-    ("mark", "measured"): "green",
-    ("mark", "assumed"): "yellow",
-}
-"""Heading and text of a cell → its colour in a terminal."""
+_MOST_COLUMNS, _MOST_TURNED = 8, 6
+"""A page turns tables of more columns than the first, if they have at most so many rows as the second."""
 _MARKUP = re.compile(r"([\\|<])")
 
 
@@ -60,6 +46,11 @@ class Column:
     wraps: bool = False
     widest: int | None = None
     keep: int = 0
+
+    @property
+    def title(self) -> str:
+        """The heading of the group and the column's own."""
+        return f"{self.group} {self.head}".strip()
 
 
 @dataclass(frozen=True)
@@ -114,6 +105,17 @@ class PlainTable:
         """Whether columns have headings of their own below those of the groups."""
         return any(column.head for column in self.columns)
 
+    @property
+    def turned(self) -> bool:
+        """Whether a page shows a column per row: there are few rows, and too many columns for the width of a page."""
+        return len(self.columns) > _MOST_COLUMNS and 0 < len(self.rows) <= _MOST_TURNED
+
+    @property
+    def turned_groups(self) -> list[tuple[str, list[tuple[int, Column]]]]:
+        """The columns after the first under their common headings, each with its position."""
+        rest = list(enumerate(self.columns))[1:]
+        return [(group, list(members)) for group, members in itertools.groupby(rest, key=lambda pair: pair[1].group)]
+
     def to_plain(self) -> str:
         """Return a line of text per row, its columns' groups one after the other, and the note: for output that is no terminal."""
         rows, groups = map(iter, self.rows), self.groups
@@ -137,72 +139,10 @@ class PlainTable:
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Print the table with the widest spacing that fits. Cells wrap between words; where a word has no room, columns are left out."""
-        from rich.text import Text
+        """Print the table as :func:`edgefl.report.terminal.fitted` makes it."""
+        from edgefl.report.terminal import fitted  # imports rich
 
-        unlimited = options.update(width=10_000)
-        shown, left_out = self, list[str]()
-        while True:
-            tables = [shown._rich(gap) for gap in _GAPS]
-            fitting = next((t for t in tables if console.measure(t, options=unlimited).maximum <= options.max_width), None)
-            if fitting is not None:
-                break
-            limits = [_limits(column) for column in tables[1].columns]
-            frame = console.measure(tables[1], options=unlimited).maximum - sum(most for _, most in limits)
-            room, last = options.max_width - frame, shown._least()
-            if sum(least for least, _ in limits) <= room or last is None:
-                fitting = tables[1]
-                for column, width in zip(fitting.columns, _shared(limits, room), strict=True):
-                    column.width = width
-                break
-            left_out.insert(0, _heads(shown.columns)[last])
-            shown = shown._without(last)
-        yield fitting
-        if left_out:
-            yield Text(f"No room for: {', '.join(left_out)}. A wider terminal shows them.", style="dim")
-
-    def _least(self) -> int | None:
-        """Return the column to leave out first: of those of the lowest priority the last one; None if all must stay."""
-        able = [(column.keep, -at) for at, column in enumerate(self.columns) if at and column.keep < ALWAYS]
-        return -min(able)[1] if able and len(self.columns) > 1 else None
-
-    def _without(self, at: int) -> PlainTable:
-        def others(row: Sequence[Any]) -> tuple[Any, ...]:
-            return (*row[:at], *row[at + 1 :])
-
-        return replace(
-            self, columns=others(self.columns), rows=tuple(map(others, self.rows)), shares=tuple(map(others, self.shares))
-        )
-
-    def _rich(self, gap: int) -> RichTable:
-        from rich import box
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, gap, 0, 0), pad_edge=False, leading=int(self.stacked))
-        table.title_justify = table.caption_justify = "left"
-        table.title = Text(self.title, style="bold") if self.title else None
-        table.caption = Text(self.note) if self.note else None
-        groups = [members for _, members in self.groups] if self.stacked else [[column] for column in self.columns]
-        headed, before = self.headed, None
-        for members in groups:
-            first = members[0]
-            heads = [column.head for column in members if column.head] if self.stacked else [first.head] * headed
-            head = "\n".join([first.group if self.stacked or first.group != before else "", *heads])
-            before = first.group
-            table.add_column(
-                Text(head),
-                justify="right" if first.numeric else "left",
-                no_wrap=(self.stacked and first.numeric) or first.widest is not None,
-                overflow="fold" if first.widest is None else "ellipsis",
-                min_width=None if first.numeric or self.stacked else min(8, first.widest or 8),
-                max_width=first.widest,
-            )
-        for number, row in enumerate(self.rows):
-            texts = iter(row)
-            cells = (_coloured(members[0].group, "\n".join(itertools.islice(texts, len(members)))) for members in groups)
-            table.add_row(*cells, style="bold" if self.marked and self.marked[number] else None)
-        return table
+        return fitted(self, console, options)
 
 
 _HUMAN = {
@@ -259,37 +199,8 @@ def _raw(value: Any) -> str:
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _limits(column: RichColumn) -> tuple[int, int]:
-    """Return the least width at which a column breaks no word of usual length, and the width at which it breaks no line."""
-    from rich.cells import cell_len
-
-    texts = [str(column.header), *map(str, column.cells)]
-    most = max((cell_len(line) for text in texts for line in text.splitlines()), default=0)
-    if column.no_wrap:
-        return (min(most, column.max_width or most),) * 2
-    lines = [line for text in texts for line in text.splitlines()]
-    words = [word for line in lines for word in ([line] if cell_len(line) <= _WHOLE else line.split())]
-    return min(most, max(map(cell_len, words), default=0), _LONGEST_WORD), most
-
-
-def _shared(limits: Sequence[tuple[int, int]], room: int) -> list[int]:
-    """Return a width for each column: its least, and of the remaining room the share of what it lacks.
-
-    >>> _shared([(5, 5), (4, 24), (4, 14)], 28)
-    [5, 14, 9]
-    """
-    spare, lacking = max(0, room - sum(least for least, _ in limits)), sum(most - least for least, most in limits)
-    return [least + (most - least) * spare // max(lacking, 1) if spare < lacking else most for least, most in limits]
-
-
-def _coloured(group: str, text: str) -> Text:
-    from rich.text import Text
-
-    return Text(text, style=_COLOURS.get((group, text), ""))
-
-
 def _heads(columns: Iterable[Column]) -> list[str]:
-    return [f"{column.group} {column.head}".strip() for column in columns]
+    return [column.title for column in columns]
 
 
 def _shade(column: Column, row: Row) -> float | None:

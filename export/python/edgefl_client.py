@@ -117,6 +117,9 @@ def infer(bundle: Bundle, label: str, x: Samples, state: State | None = None, va
         with watched(bundle.timeout_s, "a batch"):
             found.append(run(session, {**weights, **part})[0])
     logits = np.concatenate(found)
+    if not (finite := np.isfinite(logits)).all():
+        spoiled = "the weights are spoiled, or the samples are no samples of this network"
+        raise ClientError(f"{path}: the graph computes {logits[~finite].flat[0]}, expected finite outputs: {spoiled}")
     if "target_shape" in bundle.manifest:
         return logits
     powers = np.exp(logits.astype(np.float32) - logits.max(1, keepdims=True))

@@ -1,0 +1,175 @@
+// Reads a bundle, infers, trains, and writes the update. Needs onnxruntime, nlohmann/json and OpenSSL 1.1.1 or newer; C++17.
+// ../README.md specifies the files. Errors are exceptions with a message for the user.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <onnxruntime_cxx_api.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace edgefl {
+
+using Json = nlohmann::ordered_json;
+using Path = std::filesystem::path;
+using Strings = std::vector<std::string>;
+struct Error : std::runtime_error { using std::runtime_error::runtime_error; };
+struct Diverged : Error { using Error::Error; };
+
+struct Tensor {
+  ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+  std::vector<int64_t> shape;
+  std::vector<char> bytes;
+  template <typename T> T* data() { return reinterpret_cast<T*>(bytes.data()); }
+  template <typename T> const T* data() const { return reinterpret_cast<const T*>(bytes.data()); }
+};
+using Tensors = std::map<std::string, Tensor>;
+
+inline size_t size_of(ONNXTensorElementDataType type) {
+  return type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64 ? 8 : type == ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL ? 1 : 4;
+}
+
+inline size_t count_of(const std::vector<int64_t>& shape) {
+  return std::accumulate(shape.begin(), shape.end(), size_t{1}, [](size_t n, int64_t size) {
+    if (size < 0 || (size && n > (size_t{1} << 40) / size_t(size))) throw Error("a tensor has an impossible shape");
+    return n * size_t(size);
+  });
+}
+
+inline Tensor zeros(std::vector<int64_t> shape, ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT) {
+  const size_t bytes = count_of(shape) * size_of(type);
+  return {type, std::move(shape), std::vector<char>(bytes)};
+}
+
+inline Tensor scalar(float value) { Tensor found = zeros({}); *found.data<float>() = value; return found; }
+
+inline Ort::Value view(const Tensor& tensor) {  // of the tensor's memory, which must live as long
+  static const auto memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
+  auto* bytes = const_cast<char*>(tensor.bytes.data());
+  return Ort::Value::CreateTensor(memory, bytes, tensor.bytes.size(), tensor.shape.data(), tensor.shape.size(), tensor.type);
+}
+
+inline Tensor copy_of(const Ort::Value& value) {
+  const auto about = value.GetTensorTypeAndShapeInfo();
+  Tensor found = zeros(about.GetShape(), about.GetElementType());
+  if (!found.bytes.empty()) std::memcpy(found.bytes.data(), value.GetTensorRawData(), found.bytes.size());
+  return found;
+}
+
+inline std::string content_of(const Path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw Error(path.string() + ": cannot be read");
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+inline std::string sha256(const std::string& content) {
+  unsigned char digest[32];
+  EVP_Digest(content.data(), content.size(), digest, nullptr, EVP_sha256(), nullptr);
+  std::string text;
+  for (const unsigned char byte : digest) text += {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
+  return text;
+}
+
+inline Tensors safetensors(const std::string& content, const std::string& name) {
+  uint64_t length = 0;
+  for (size_t i = 0; i < 8 && i < content.size(); ++i) length |= uint64_t(uint8_t(content[i])) << 8 * i;
+  if (content.size() < 8 || length > content.size() - 8) throw Error(name + ": not a safetensors file");
+  static const std::map<std::string, ONNXTensorElementDataType> kinds = {{"F32", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT},
+                                                                         {"I64", ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64}};
+  Tensors found;
+  const Json header = Json::parse(content.begin() + 8, content.begin() + 8 + length);
+  for (const auto& [key, entry] : header.items()) {
+    if (key == "__metadata__") continue;
+    Tensor tensor = zeros(entry.at("shape").get<std::vector<int64_t>>(), kinds.at(entry.at("dtype").get<std::string>()));
+    const uint64_t begin = entry.at("data_offsets").at(0), end = entry.at("data_offsets").at(1);
+    if (end > content.size() - 8 - length || begin > end || end - begin != tensor.bytes.size())
+      throw Error(name + ": " + key + ": its bytes do not fit its shape");
+    std::copy_n(content.begin() + 8 + length + begin, tensor.bytes.size(), tensor.bytes.begin());
+    found.emplace(key, std::move(tensor));
+  }
+  return found;
+}
+
+using Key = std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)>;
+inline Key key_of(const Path& path, bool secret) {
+  const std::string pem = content_of(path);
+  const std::unique_ptr<BIO, decltype(&BIO_free)> source(BIO_new_mem_buf(pem.data(), int(pem.size())), &BIO_free);
+  const auto read = secret ? PEM_read_bio_PrivateKey : PEM_read_bio_PUBKEY;
+  Key key(read(source.get(), nullptr, nullptr, nullptr), &EVP_PKEY_free);
+  if (!key || EVP_PKEY_id(key.get()) != EVP_PKEY_ED25519) throw Error(path.string() + ": not an Ed25519 key in PEM");
+  return key;
+}
+
+class Bundle {
+ public:
+  Json manifest;
+
+  // The owner of `publisher`, a public key in PEM, must have signed the manifest. Empty: nobody need have signed.
+  explicit Bundle(Path folder, const Path& publisher = {}, int threads = 1) : folder_(std::move(folder)), threads_(threads) {
+    std::string content = content_of(folder_ / "manifest.json");
+    if (!publisher.empty()) check_signature(content, key_of(publisher, false));
+    manifest = Json::parse(content);
+    if (manifest.at("format_version") != 2)
+      throw Error("manifest.json: format_version " + manifest["format_version"].dump() + ", expected 2");
+    const std::string own = manifest.at("manifest_sha256");
+    if (own.size() != 64) throw Error("manifest.json: manifest_sha256 is not a SHA-256");
+    if (sha256(content.replace(content.find(own), 64, 64, '0')) != own) throw Error("manifest.json: changed: get the bundle again");
+  }
+
+  const Json& tier(const std::string& label) const {
+    for (const Json& entry : manifest.at("tiers"))
+      if (entry.at("label") == label) return entry;
+    Strings known;
+    for (const Json& entry : manifest.at("tiers")) known.push_back(entry.at("label"));
+    throw Error("tier: got " + label + ", the bundle has " + Json(known).dump());
+  }
+
+  std::string content(const std::string& path) const {  // of a file that the manifest lists, once its hash is right
+    const auto& files = manifest.at("files");
+    if (!files.contains(path) || Path(path).is_absolute() || path.find("..") != std::string::npos)
+      throw Error(path + ": no file of the bundle");
+    std::string found = content_of(folder_ / path);
+    if (sha256(found) != files[path].at("sha256")) throw Error(path + ": changed: get the bundle again");
+    return found;
+  }
+
+  Tensors tensors(const std::string& path) const { return safetensors(content(path), path); }
+
+  Ort::Session session(const std::string& path) const {
+    static Ort::Env environment(ORT_LOGGING_LEVEL_ERROR, "edgefl");
+    Ort::SessionOptions options;
+    options.SetIntraOpNumThreads(threads_);
+    options.SetInterOpNumThreads(1);
+    options.DisableMemPattern();  // frees every value after its last use
+    // Weights beside the graph, of models over 2 GB, are not looked for in the working directory.
+    options.AddConfigEntry("session.model_external_initializers_file_folder_path", std::filesystem::absolute(folder_).c_str());
+    const std::string graph = content(path);
+    return Ort::Session(environment, graph.data(), graph.size(), options);
+  }
+
+ private:
+  void check_signature(const std::string& content, const Key& key) const {
+    const std::string signature = content_of(folder_ / "manifest.sig");
+    const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
+    const auto bytes = [](const std::string& text) { return reinterpret_cast<const unsigned char*>(text.data()); };
+    if (EVP_DigestVerifyInit(context.get(), nullptr, nullptr, nullptr, key.get()) != 1 ||
+        EVP_DigestVerify(context.get(), bytes(signature), signature.size(), bytes(content), content.size()) != 1)
+      throw Error("manifest.sig: not a signature of this manifest by the given key: do not use the bundle");
+  }
+
+  Path folder_;
+  int threads_;
+};
+}  // namespace edgefl

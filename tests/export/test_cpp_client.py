@@ -1,0 +1,194 @@
+"""The client in C++, compiled against onnxruntime's C++ API: what it computes against the Python client, and what it refuses.
+
+It compiles once, 10 s of processor time; it skips where the compiler or the headers are missing.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import safetensors.numpy
+import torch
+from handmade import Regression, changed, samples
+from signing import device_key
+from torch import nn
+from torch_free import CLIENT
+
+from edgefl import export_network
+from edgefl.bundle.signature import signature_files
+from edgefl.util.files import shared
+from edgefl.util.keys import SigningKey
+
+sys.path.insert(0, str(CLIENT.parent))
+
+from edgefl_client import Training, infer, read_bundle, train, update
+from edgefl_keys import signed
+
+SOURCE = shared("export") / "cpp" / "main.cpp"
+HEADERS = ("onnxruntime_cxx_api.h", "nlohmann/json.hpp", "openssl/evp.h")
+WITHIN = 1e-5
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory) -> Path:
+    """The compiled client, linked with the library that Python's onnxruntime brings."""
+    folder = tmp_path_factory.mktemp("cpp")
+    lines = "".join(f"#if !__has_include(<{name}>)\n#error {name}\n#endif\n" for name in HEADERS)
+    include = "-I/usr/include/onnxruntime"
+    try:
+        probe = subprocess.run(["g++", "-E", include, "-x", "c++", "-"], input=lines, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("g++ is not installed")
+    if probe.returncode:
+        pytest.skip("a header is missing; tools/cpp_headers downloads them: " + probe.stderr.partition("#error ")[2].split()[0])
+    found = next(iter(Path(onnxruntime.__file__).parent.glob("capi/libonnxruntime.so.*")), None)
+    if found is None:
+        pytest.skip("this build of onnxruntime has no libonnxruntime.so")
+    library = folder / "libonnxruntime.so.1"  # its name inside
+    library.symlink_to(found)
+    out = folder / "edgefl-client"
+    command = ["g++", "-std=c++17", "-O0", "-Wall", "-Wextra", "-Werror", include, SOURCE, "-o", out, library]
+    built = subprocess.run([*command, f"-Wl,-rpath,{folder}", "-lcrypto"], capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr[:4000]
+    return out
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory) -> Path:
+    """A bundle of a small network with statistics, in two tiers."""
+    torch.manual_seed(0)  # noqa: TID251 - the network's first weights
+    module = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 5)
+    )
+    out = tmp_path_factory.mktemp("network") / "bundle"
+    return export_network(module, torch.randn(2, 1, 6, 6), out, method="heterofl", tiers=(1, 0.5), sign=False)
+
+
+def called(program: Path, *arguments: object, key: Path | None = None) -> subprocess.CompletedProcess[str]:
+    trust = ["--allow-unsigned"] if key is None else ["--key", str(key)]
+    return subprocess.run([program, *map(str, arguments), *trust], capture_output=True, text=True, check=False)
+
+
+def stored(folder: Path, x: np.ndarray, y: np.ndarray) -> Path:
+    path = folder / "data.safetensors"
+    safetensors.numpy.save_file({"x": x, "y": y}, path)
+    return path
+
+
+def content(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+    """Return metadata and tensors of an update."""
+    with safetensors.safe_open(path, "numpy") as file:
+        return file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+@pytest.fixture
+def in_order(monkeypatch):
+    """Both clients take the samples in the order of the file."""
+
+    def batches(how, count):
+        size = how.batch_size
+        return (np.arange(start, min(start + size, count)) for _ in range(how.epochs) for start in range(0, count, size))
+
+    monkeypatch.setattr(Training, "batches", batches)
+
+
+@pytest.mark.usefixtures("in_order")
+@pytest.mark.parametrize(
+    "model",
+    [
+        Regression(),
+        Regression(optimizer="adam", present=True, keys={"labels": True}),
+        Regression(optimizer="sgd", objective="prox", strength=0.5),
+        Regression(personal=("fc.bias",)),
+    ],
+    ids=["momentum", "adam, labels", "sgd, prox", "personal"],
+)
+def test_an_update_has_the_tensors_and_metadata_of_the_python_client(program, tmp_path, model):
+    bundle = model.write(tmp_path / "bundle")
+    x, y = samples(10)
+    out = tmp_path / "update"
+    ran = called(program, "train", bundle, "0.5", stored(tmp_path, x, y), "--out", out, "--epochs", 3, "--client", "me")
+    assert ran.returncode == 0, ran.stderr
+    state = train(read_bundle(bundle), "0.5", x, y, Training(epochs=3, max_seconds=0), client="me")
+    expected = tmp_path / "expected"
+    expected.write_bytes(update(state))
+    (about, tensors), (about_expected, tensors_expected) = content(out), content(expected)
+    assert about == about_expected
+    assert tensors.keys() == tensors_expected.keys()
+    for name, tensor in tensors_expected.items():
+        np.testing.assert_allclose(tensors[name], tensor, rtol=0, atol=WITHIN, err_msg=name)
+
+
+@pytest.mark.usefixtures("in_order")
+def test_a_network_infers_and_trains_as_in_the_python_client(program, tmp_path, network):
+    loaded = read_bundle(network)
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(20, 1, 6, 6)).astype(np.float32), rng.integers(5, size=20)
+    data = stored(tmp_path, x, y)
+    ran = called(program, "check", network)
+    assert ran.returncode == 0, ran.stderr
+    assert [line.split(":")[0] for line in ran.stdout.splitlines()] == ["tier 1", "tier 0.5"]
+    ran = called(program, "infer", network, "0.5", data)
+    logits = np.array([line.split("\t")[1:] for line in ran.stdout.splitlines()], np.float64)
+    powers = np.exp(logits)
+    np.testing.assert_allclose(powers / powers.sum(1, keepdims=True), infer(loaded, "0.5", x), rtol=0, atol=WITHIN)
+    # The server cannot aggregate updates of this bundle; the state of the C++ client has all tensors.
+    changed(network, tiers=[{**tier, "train": {**tier["train"], "no_update": ""}} for tier in loaded.manifest["tiers"]])
+    state, out = tmp_path / "state", tmp_path / "update"
+    ran = called(program, "train", network, "0.5", data, "--out", out, "--state", state, "--epochs", 2, "--batch-size", 8)
+    assert ran.returncode == 0, ran.stderr
+    expected = train(loaded, "0.5", x, y, Training(epochs=2, batch_size=8))
+    found = safetensors.numpy.load_file(state)
+    assert found.keys() >= expected.tensors.keys()
+    for name, tensor in expected.tensors.items():
+        np.testing.assert_allclose(found[name], tensor, rtol=0, atol=WITHIN, err_msg=name)
+
+
+def test_an_enrolled_device_signs_as_the_server_expects(program, tmp_path):
+    bundle, key = Regression().write(tmp_path / "bundle"), device_key(tmp_path, 7)
+    out = tmp_path / "update"
+    path = stored(tmp_path, *samples(8))
+    ran = called(program, "train", bundle, "0.5", path, "--out", out, "--seed", 5, "--device-key", tmp_path / "device-7.pem")
+    assert ran.returncode == 0, ran.stderr
+    about, tensors = content(out)
+    unsigned = {name: value for name, value in about.items() if name not in ("key", "signature")}
+    assert signed(unsigned, tensors, key) == about
+
+
+def test_what_it_refuses(program, tmp_path):
+    path, out = stored(tmp_path, *samples(8)), tmp_path / "update"
+    owner, other = SigningKey.new(tmp_path / "owner.pem"), SigningKey.new(tmp_path / "other.pem")
+    bundle = Regression().write(tmp_path / "bundle")
+    for name, file in signature_files((bundle / "manifest.json").read_bytes(), owner).items():
+        (bundle / name).write_bytes(file)
+
+    def fails(status: int, words: str, *arguments: object, key: Path | None = None) -> None:
+        ran = called(program, *arguments, key=key)
+        assert (ran.returncode, words in ran.stderr) == (status, True), ran.stderr
+        assert not out.exists()
+
+    ways = ("train", bundle, "0.5", path, "--out", out)
+    (tmp_path / "other.pub").write_bytes(other.public.pem)
+    (tmp_path / "owner.pub").write_bytes(owner.public.pem)
+    fails(2, "not a signature of this manifest", *ways, key=tmp_path / "other.pub")
+    fails(2, 'the bundle has ["0.5"]', "train", bundle, "0.25", path, "--out", out)
+    fails(2, "expected as many samples as labels", *ways[:3], stored(tmp_path, samples(8)[0], samples(7)[1]), "--out", out)
+    stored(tmp_path, *samples(8))
+    fails(1, "training diverged", *ways, "--lr", 3e38, "--epochs", 9)
+    fails(2, "train BUNDLE TIER DATA", "train", bundle)
+    assert called(program, *ways, key=tmp_path / "owner.pub").returncode == 0
+    out.unlink()
+    graph = bundle / "0.5" / "train.onnx"
+    graph.write_bytes(graph.read_bytes()[:-1] + b"\0")
+    fails(2, "0.5/train.onnx: changed", *ways)
+    manifest = bundle / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"ant"', '"auk"'))
+    fails(2, "manifest.json: changed", *ways)
+    held = replace(Regression(), objective="scaffold").write(tmp_path / "scaffold")
+    fails(2, "objective scaffold", "train", held, "0.5", path, "--out", out)
