@@ -25,7 +25,7 @@ from edgefl.util.keys import SigningKey
 from edgefl.util.scratch import scratch_folder
 
 REFERENCE_SAMPLES = 4
-_CLIENTS = ("python", "web")
+_CLIENTS = ("python", "ts", "web")
 _NOT_SHIPPED = ("node_modules", "__pycache__")
 
 
@@ -124,7 +124,7 @@ def write(folder: Path, manifest: Manifest, contents: Mapping[str, bytes], key: 
 
 
 def client_files() -> dict[str, bytes]:
-    """Return the Python and browser clients, which need neither torch nor edgefl, by their paths in a bundle.
+    """Return the Python, TypeScript and browser clients, which need neither torch nor edgefl, by their paths in a bundle.
 
     >>> "client/python/edgefl_client.py" in client_files()
     True

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 
 _GAPS = (2, 1, 0)
+_MOST_COLUMNS, _MOST_TURNED = 8, 6
+"""A page turns tables of more columns than the first, if they have at most so many rows as the second."""
 _MARKUP = re.compile(r"([\\|<])")
 
 
@@ -42,6 +44,11 @@ class Column:
     share: Callable[[Row], float | None] | None = None
     wraps: bool = False
     widest: int | None = None
+
+    @property
+    def title(self) -> str:
+        """The heading of the group and the column's own."""
+        return f"{self.group} {self.head}".strip()
 
 
 @dataclass(frozen=True)
@@ -95,6 +102,17 @@ class PlainTable:
     def headed(self) -> bool:
         """Whether columns have headings of their own below those of the groups."""
         return any(column.head for column in self.columns)
+
+    @property
+    def turned(self) -> bool:
+        """Whether a page shows a column per row: there are few rows, and too many columns for the width of a page."""
+        return len(self.columns) > _MOST_COLUMNS and 0 < len(self.rows) <= _MOST_TURNED
+
+    @property
+    def turned_groups(self) -> list[tuple[str, list[tuple[int, Column]]]]:
+        """The columns after the first under their common headings, each with its position."""
+        rest = list(enumerate(self.columns))[1:]
+        return [(group, list(members)) for group, members in itertools.groupby(rest, key=lambda pair: pair[1].group)]
 
     def to_plain(self) -> str:
         """Return a line of text per row, its columns' groups one after the other, and the note: for output that is no terminal."""
@@ -210,7 +228,7 @@ def _raw(value: Any) -> str:
 
 
 def _heads(columns: Iterable[Column]) -> list[str]:
-    return [f"{column.group} {column.head}".strip() for column in columns]
+    return [column.title for column in columns]
 
 
 def _shade(column: Column, row: Row) -> float | None:
