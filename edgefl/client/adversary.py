@@ -194,7 +194,7 @@ def lacks_of(data: Dataset, permute_labels: bool, method: Method) -> dict[Need, 
     if permute_labels:
         found["common_labels"] = "permute_labels gives every client its own order of labels"
     if not method.weighs_samples:
-        found["weighed_samples"] = f"{type(method).title} gives every client the same weight, whatever samples it claims"
+        found["weighed_samples"] = f"{type(method).title} weighs no client by the samples that it claims"
     return found
 
 

@@ -119,6 +119,8 @@ def compare(
     _check_any(done, "finished")
     contenders = _contenders(folder, done, asked)
     summary = comparison_of(contenders, asked.seeds, asked.config.tiers or (), asked.budget, asked.target_accuracy)
+    trust = asked.config.adversary, None if asked.config.defence == "none" else asked.config.defence
+    summary = replace(summary, adversary=trust[0], defence=trust[1])
     _check_fits(summary, folder)
     write_bytes(folder / "compare.html", compare_page(summary.to_dict()).encode())
     write_json(folder / "compare.json", summary.to_dict())
