@@ -14,6 +14,7 @@ from edgefl.report.timeline import timelines
 from edgefl.report.words import (
     STATUSES,
     USEFUL,
+    clock_word,
     counted,
     counts_text,
     in_order,
@@ -200,6 +201,7 @@ def fleet_view(summary: Json, rounds: Sequence[Json]) -> dict[str, Any]:
     rows, metric = summary["participation"], metric_of(summary)
     seen = {status for row in rows for status, count in row["statuses"].items() if count}
     return {
+        "clock": clock_word(rounds),
         "timelines": timelines(summary, rounds),
         "participation": participation_chart(rows, metric),
         "participation_table": participation_table(rows, metric),

@@ -382,6 +382,14 @@ def test_the_page_of_a_run_says_it_all_in_charts_that_vega_lite_accepts() -> Non
     assert [name for name, _ in page.attributes].count("hidden") == 1
 
 
+def test_the_page_of_real_devices_has_a_real_clock() -> None:
+    rounds = [{**busy(), "observed": {"setup_bytes": 70}}]
+    real, simulated = (Page(html.render(summary_of(some), some)).text for some in (rounds, [busy()]))
+    assert "Its bars are download, training and upload on the real clock." in real
+    assert "on the simulated clock" in simulated
+    assert "imulated" not in real
+
+
 def dry(count: int = 30) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     rounds, clock_s = [], 0.0
     for number in range(1, count + 1):
