@@ -120,6 +120,7 @@ ROOMS: dict[str, set[str]] = {
         ),
         *("planning", "calibrate", "run", "flower", "serve"),
     },
+    "__main__": {"cli"},
     "testing": {
         *("errors", "records", "rng", "registry", "plugins", "util", "wire", "data", "models", "methods", "onnxgrad", "client"),
         *("bundle", "planning", "fleet", "engine", "server"),

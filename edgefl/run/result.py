@@ -15,7 +15,12 @@ from edgefl.util.files import whole_folder
 
 @dataclass(frozen=True, repr=False)
 class RunResult:
-    """A finished run in its folder, with the content of ``summary.json``: accuracies, costs per tier, budgets per class, totals."""
+    """A finished run.
+
+    Attributes:
+        folder: the run folder.
+        summary: the content of ``summary.json``: accuracies, costs per tier, budgets per class, totals.
+    """
 
     folder: Path
     summary: Mapping[str, Any]
