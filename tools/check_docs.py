@@ -107,7 +107,7 @@ def check_all(write: bool, fresh: bool) -> None:
         env |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         tutorials = [ROOT / f"docs/{name}.md" for name in notebook.TUTORIALS]
         pages = tutorials if write else [ROOT / page for page in PAGES]
-        command = [folder / "venv/bin/python", __file__, "--folder", folder, "--pages", *filter(runs, pages)]
+        command: list[Path | str] = [folder / "venv/bin/python", __file__, "--folder", folder, "--pages", *filter(runs, pages)]
         subprocess.run(command, env=env, check=True)
         for page in tutorials if write else ():
             notebook.write(page, json.loads((folder / f"{page.stem}.json").read_text(encoding="utf-8")))
