@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from edgefl.cli.console import note
+from edgefl.cli.console import busy, loading, note
+from edgefl.cli.names import check_names
 from edgefl.cli.options import PATH, Command, option, sign_options, signing, sub_model_options
 from edgefl.util.garbage import uncollected
 
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
 @option("--fp16", is_flag=True, help="Also write 16-bit variants, with their accuracy.")
 @sign_options
 @option(
-    "--network", metavar="NETWORK", help="Instead of a run, a network trained elsewhere: package.module:factory, file.py:factory."
+    *("--model", "--network", "network"),
+    metavar="NAME",
+    help="Instead of a run, a network trained elsewhere: package.module:factory, file.py:factory, a reference network, or another "
+    "name that 'edgefl profile' accepts.",
 )
 @option("--weights", type=PATH, metavar="FILE", help="Its weights, a safetensors file. [as the factory makes them]")
 @option(
@@ -39,7 +43,7 @@ if TYPE_CHECKING:
     help="Shape of one of its samples, such as 3x32x32 or int64:80; repeat it for several inputs of one shape and type.",
 )
 @option("--classes", type=click.IntRange(1), metavar="N", help="Its number of labels, for a factory that takes it.")
-@sub_model_options("Tiers of --network")
+@sub_model_options("Tiers of --model")
 @option(
     "--format",
     "kind",
@@ -74,14 +78,14 @@ def command(
     \b
     edgefl export runs/0001-fedhm-digits --out bundle
     edgefl export runs/0001-fedhm-digits --format csv --out tables
-    edgefl export --network lab.py:net --input 3x32x32 --out bundle
-    edgefl export --network lab.py:net --input 3x32x32 --method fedhm \\
+    edgefl export --model lab.py:net --input 3x32x32 --out bundle
+    edgefl export --model lab.py:net --input 3x32x32 --method fedhm \\
       --tiers 1,0.5 --out bundle
     """
     if (run is None) == (network is None):
-        raise click.UsageError("give either the folder of a run or --network")
+        raise click.UsageError("give either the folder of a run or --model")
     if run is not None and (weights or inputs or classes or method or method_options or tiers):
-        raise click.UsageError("--weights, --input, --classes, --method, --method-option and --tiers need --network")
+        raise click.UsageError("--weights, --input, --classes, --method, --method-option and --tiers need --model")
     if kind == "csv":
         if run is None or quantize or fp16 or sign or unsigned or form != "auto" or with_client:
             raise click.UsageError("--format csv needs a run, and takes no options of a bundle")
@@ -92,17 +96,18 @@ def command(
     if run is None:
         if quantize or fp16 or form != "auto":
             raise click.UsageError("--form, --quantize and --fp16 need a run")
-        with uncollected():
+        check_names(model=[network], method=[method])
+        with uncollected(), loading():
             from edgefl.run.export_network import export_network, network_and_samples
-
+        with uncollected(), busy("exporting and verifying"):
             sized: dict[str, Any] = {"method": method, "tiers": tiers, "method_options": dict(method_options)}
             given = network_and_samples(str(network), inputs, weights, classes)
             export_network(*given, out, client=with_client, sign=signing(sign, unsigned), **sized)
         _written(out)
         return
-    with uncollected():
+    with uncollected(), loading():
         from edgefl.run.export import export
-
+    with uncollected(), busy("exporting and verifying"):
         how: dict[str, Any] = {"form": form, "quantize": quantize, "fp16": fp16, "client": with_client}
         export(run, out, sign=signing(sign, unsigned), notify=note, **how)
     _written(out)

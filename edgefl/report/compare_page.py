@@ -127,10 +127,12 @@ def _result(summary: Row) -> tuple[Column, ...]:
     metric = metric_of(summary)
     group = f"until {metric_text(metric, summary['target_accuracy'])}"
     after = Column(metric.name, "after training", lambda row: mean_sd(row.get("accuracy_after_training"), metric))
+    epsilon = Column("ε", "", lambda row: MISSING if row.get("epsilon") is None else f"{row['epsilon']:.3g}")
     return (
         Column(metric.name, "", lambda row: mean_sd(row["accuracy"], metric)),
         *([after] if any(row.get("accuracy_after_training") for row in summary["methods"]) else []),
         *under(metric.name, lambda value: value or MISSING, accuracy_of="of"),
+        *([epsilon] if any(row.get("epsilon") is not None for row in summary["methods"]) else []),
         *under(group, lambda value: MISSING if value is None else str(value), "to_target", round="round"),
         *under(group, outer="to_target", bytes="bytes", macs="MACs", simulated_s="time"),
     )
@@ -304,4 +306,11 @@ def _about(summary: Json) -> list[tuple[str, str]]:
         *("objective", "server_optimizer", "codec"),
     )
     tiers = summary["tiers"] if isinstance(summary["tiers"], str) else ", ".join(f"{tier:g}" for tier in summary["tiers"])
-    return [*facts(summary, keys), ("tiers", tiers), ("seeds", ", ".join(map(str, summary["seeds"]))), ("energy", NOT_VALIDATED)]
+    trust = [(key, str(summary[key])) for key in ("adversary", "defence") if summary.get(key)]
+    return [
+        *facts(summary, keys),
+        *trust,
+        ("tiers", tiers),
+        ("seeds", ", ".join(map(str, summary["seeds"]))),
+        ("energy", NOT_VALIDATED),
+    ]

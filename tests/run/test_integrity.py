@@ -55,6 +55,15 @@ def test_an_edited_file_is_named(copied, name, before, after):
         verify_run(copied)
 
 
+def test_a_checkpoint_that_is_gone_is_missed_unless_all_are(copied):
+    oldest, *_ = sorted((copied / "checkpoints").iterdir())
+    oldest.unlink()
+    with pytest.raises(CheckpointError, match=r"checkpoints: the checkpoint of round 1 is missing; restore it, or delete all"):
+        verify_run(copied)
+    shutil.rmtree(copied / "checkpoints")
+    assert verify_run(copied).checkpoints == 0
+
+
 def test_zeros_in_the_model_are_neither_exported_nor_verified(copied, tmp_path):
     content = bytearray((copied / "model.safetensors").read_bytes())
     content[-4096:] = bytes(4096)
