@@ -27,7 +27,7 @@ from edgefl.onnxgrad.predict import predict_capped
 from edgefl.onnxgrad.session import OutOfMemoryError
 from edgefl.records import Tier
 from edgefl.report.cost_rows import CostRow
-from edgefl.report.run_files import TierResult
+from edgefl.report.run_rows import TierResult
 from edgefl.rng import generator
 from edgefl.run.train_part import Trainee, Trains, train_part
 from edgefl.run.trained import TierNetworks

@@ -11,7 +11,8 @@ import numpy as np
 from edgefl.config import RunConfig
 from edgefl.report.dry_page import render_dry
 from edgefl.report.results import Result
-from edgefl.report.run_files import DrySummary, PolicyRow
+from edgefl.report.run_files import DrySummary
+from edgefl.report.run_rows import PolicyRow
 from edgefl.report.secure_sums import secure_sums
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
 from edgefl.run.folder import OnRound, RunFolder
