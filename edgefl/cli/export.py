@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from edgefl.cli.console import note
-from edgefl.cli.options import PATH, Command, option, sign_options, signing, sub_model_options
+from edgefl.cli.options import PATH, Command, Listed, option, sign_options, signing, sub_model_options
+from edgefl.registry import export_formats
 from edgefl.util.garbage import uncollected
 
 if TYPE_CHECKING:
@@ -26,6 +27,14 @@ if TYPE_CHECKING:
 )
 @option("--quantize", type=click.Choice(("int8",)), help="Also write 8-bit variants, with their accuracy.")
 @option("--fp16", is_flag=True, help="Also write 16-bit variants, with their accuracy.")
+@option(
+    "--also",
+    type=Listed(str, "FORMAT,…"),
+    names=export_formats,
+    metavar="FORMAT,…",
+    help="Also write inference for other runtimes, compared with torch: {known}.",
+)
+@option("--operators", is_flag=True, help="Also write required_operators.config, for a reduced build of onnxruntime.")
 @sign_options
 @option(
     "--network", metavar="NETWORK", help="Instead of a run, a network trained elsewhere: package.module:factory, file.py:factory."
@@ -54,6 +63,8 @@ def command(
     form: Form,
     quantize: Literal["int8"] | None,
     fp16: bool,
+    also: tuple[str, ...] | None,
+    operators: bool,
     sign: Path | None,
     unsigned: bool,
     network: str | None,
@@ -82,8 +93,9 @@ def command(
         raise click.UsageError("give either the folder of a run or --network")
     if run is not None and (weights or inputs or classes or method or method_options or tiers):
         raise click.UsageError("--weights, --input, --classes, --method, --method-option and --tiers need --network")
+    more: dict[str, Any] = {"client": with_client, "also": also or (), "operators": operators}
     if kind == "csv":
-        if run is None or quantize or fp16 or sign or unsigned or form != "auto" or with_client:
+        if run is None or quantize or fp16 or sign or unsigned or form != "auto" or with_client or also or operators:
             raise click.UsageError("--format csv needs a run, and takes no options of a bundle")
         from edgefl.run.result import load_run
 
@@ -97,13 +109,13 @@ def command(
 
             sized: dict[str, Any] = {"method": method, "tiers": tiers, "method_options": dict(method_options)}
             given = network_and_samples(str(network), inputs, weights, classes)
-            export_network(*given, out, client=with_client, sign=signing(sign, unsigned), **sized)
+            export_network(*given, out, sign=signing(sign, unsigned), **sized, **more)
         _written(out)
         return
     with uncollected():
         from edgefl.run.export import export
 
-        how: dict[str, Any] = {"form": form, "quantize": quantize, "fp16": fp16, "client": with_client}
+        how: dict[str, Any] = {"form": form, "quantize": quantize, "fp16": fp16, **more}
         export(run, out, sign=signing(sign, unsigned), notify=note, **how)
     _written(out)
 
