@@ -38,6 +38,7 @@ suppress_warnings = ["misc.highlighting_failure"]  # CSV has no lexer
 copybutton_prompt_text, copybutton_prompt_is_regexp = r"\$ |>>> |\.\.\. ", True
 
 autodoc_typehints_format, autodoc_member_order = "short", "bysource"
+python_maximum_signature_line_length = 100
 autodoc_default_options = {"exclude-members": "model_config"}
 
 

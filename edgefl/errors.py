@@ -64,6 +64,10 @@ class StorageError(InputError):
     """The disk is full or a path cannot be written."""
 
 
+class MovedError(EdgeflError):
+    """The folder of a run was moved or deleted while the run wrote to it."""
+
+
 class BudgetError(EdgeflError):
     """No device of the fleet can hold any tier."""
 

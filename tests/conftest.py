@@ -85,14 +85,6 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _own_keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keys are made and pinned in a folder of the tests, not in that of the user who runs them."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
-        yield
-
-
 @pytest.fixture
 def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     """The command line, called in an empty folder: arguments → exit status, standard output, standard error."""

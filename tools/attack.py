@@ -10,6 +10,7 @@ the command that repeats the case. Kinds take turns, so that each gets the same 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import shutil
 import sys
@@ -72,8 +73,8 @@ def attack(
 
     ``first`` is the number of the only case to play; its files are kept.
     """
-    with Zygote() as edgefl:
-        found = [Attack(kind, seed, Bench(home / kind / "shared", edgefl), first or 0) for kind in kinds]
+    with Zygote() as edgefl, contextlib.ExitStack() as opened:
+        found = [Attack(kind, seed, Bench(home / kind / "shared", edgefl, opened), first or 0) for kind in kinds]
         end_s = time.monotonic() + seconds
         while waiting := [one for one in found if one.number - (first or 0) < cases]:
             if time.monotonic() > end_s:

@@ -25,8 +25,8 @@ SIGNER = "manifest.pub"
 CLIENT_FOLDER = "client"
 UNSEALED = "0" * 64
 """The ``manifest_sha256`` of a manifest whose files are not filled in yet. The hash is computed with it in its own place."""
-MAX_ABS_ERROR = 1e-4
-"""Largest allowed difference of an output from its reference, absolute."""
+MAX_ERROR = 1e-4
+"""Largest allowed difference of outputs from their reference, as a share of the reference's largest output, or of 1 if that is smaller."""
 MAX_LOSS_ERROR = 1e-3
 """Largest allowed relative difference of a loss from its reference: runtimes sum in different orders, and the steps add up rounding."""
 START, SHIFT = "start.", "shift."

@@ -7,8 +7,8 @@ import safetensors.numpy
 import torch
 from torch import Tensor, nn
 
-from edgefl.bundle.manifest import MAX_ABS_ERROR
 from edgefl.bundle.manifest_records import OtherFormat
+from edgefl.bundle.tier_check import allowed_error
 from edgefl.errors import BundleError, EdgeflError, first_line
 from edgefl.onnxgrad.exporter import quiet
 from edgefl.registry import export_formats
@@ -64,8 +64,8 @@ def other_formats(
                 f"tier {label}: {name} does not take the network: {first_line(error)}; leave out --also {name}"
             ) from error
         difference = float(np.abs(found - expected).max()) if found.shape == expected.shape else float("inf")
-        if not difference <= MAX_ABS_ERROR:
-            most = f"expected at most {MAX_ABS_ERROR:.0e}"
+        if not difference <= (allowed := allowed_error(expected)):
+            most = f"expected at most {allowed:.0e}"
             raise BundleError(f"tier {label}: {name} differs from torch by {difference:.2e}, {most}; leave out --also {name}")
         path = f"{label}/forward{export_formats.facts(name)['suffix']}"
         contents[path] = converted.content

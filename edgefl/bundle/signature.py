@@ -53,8 +53,9 @@ def check_signature(folder: Path, manifest: bytes, owner: Path | None) -> Signat
         return Signature(1, known)
     if claimed.is_symlink():
         raise BundleError(f"{claimed}: a link; expected a plain file with a public key")
-    read_at_most(claimed, _MAX_PEM_BYTES, BundleError)
-    own = PublicKey.of_file(claimed)
+    pem, own = read_at_most(claimed, _MAX_PEM_BYTES, BundleError), PublicKey.of_file(claimed)
+    if pem != own.pem:
+        raise BundleError(f"{claimed}: holds more than one Ed25519 public key in PEM form; get the bundle again")
     if not own.verifies(manifest, content):
         raise BundleError(f"{path}: not the signature of this {MANIFEST} by the owner of {SIGNER}; get the bundle again")
     return Signature(2, own)

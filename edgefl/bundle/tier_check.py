@@ -12,7 +12,7 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 from edgefl.bundle.graph_check import End, check_ends, load_graph
-from edgefl.bundle.manifest import MAX_ABS_ERROR, MAX_LOSS_ERROR, SHIFT, START, Manifest, TierEntry, TrainEntry
+from edgefl.bundle.manifest import MAX_ERROR, MAX_LOSS_ERROR, SHIFT, START, Manifest, TierEntry, TrainEntry
 from edgefl.errors import BundleError, EdgeflError
 from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, SEED, STEP_COUNT, state_inputs
 from edgefl.onnxgrad.session import computed, opened, options_for
@@ -53,6 +53,15 @@ def _some(names: set[str]) -> str:
     """Return the first four names of a set, shortened and printable: they come from a file of unknown origin."""
     shown = [name if name.isprintable() else repr(name) for name in sorted(names)[:4]]
     return ", ".join(name[:100] for name in shown) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def allowed_error(expected: np.ndarray) -> float:
+    r"""Return the largest allowed difference of outputs from the ``expected`` ones: :data:`MAX_ERROR` · max(1, max \|expected\|).
+
+    >>> allowed_error(np.array([0.5, -0.2])), allowed_error(np.array([3.0, -2000.0]))
+    (0.0001, 0.2)
+    """
+    return MAX_ERROR * max(1.0, float(np.abs(expected).max()))
 
 
 T = TypeVar("T")
@@ -108,11 +117,10 @@ def check_tier(folder: Path, manifest: Manifest, entry: TierEntry, at: Callable[
     found = stored_tensors(folder, entry.reference, {**tier.samples, "logits": End("float32", (None, manifest.classes))})
     x, expected = {name: found[name] for name in tier.samples}, found["logits"]
     outputs = _logits(tier, entry.forward, x)
-    difference = float(np.abs(outputs - expected).max())
-    if not difference <= MAX_ABS_ERROR:
-        raise BundleError(
-            f"{entry.forward}: differs from its reference by {difference:.2e}, expected at most {MAX_ABS_ERROR:.0e}"
-        )
+    _finite(entry.forward, "logits", outputs)
+    difference, allowed = float(np.abs(outputs - expected).max()), allowed_error(expected)
+    if not difference <= allowed:
+        raise BundleError(f"{entry.forward}: differs from its reference by {difference:.2e}, expected at most {allowed:.0e}")
     for variant in entry.variants:
         _finite(variant.graph, "logits", _logits(tier, variant.graph, x))
     return (difference, None if entry.train is None else _check_training(tier, entry.train, x))
@@ -205,8 +213,10 @@ def _train(tier: _Tier, train: TrainEntry, name: str, start: Arrays, stored: Arr
 
 
 def _finite(name: str, key: str, value: np.ndarray) -> None:
-    if not np.isfinite(value).all():
-        raise BundleError(f"{name}: {key} holds values that are not finite")
+    if not (finite := np.isfinite(value)).all():
+        raise BundleError(
+            f"{name}: {key} holds values that are not finite, such as {value[~finite].flat[0]}: its weights are spoiled"
+        )
 
 
 class _Session:

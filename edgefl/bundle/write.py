@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from edgefl.bundle.forms import form_files
-from edgefl.bundle.manifest import CLIENT_FOLDER, MANIFEST, MAX_ABS_ERROR, Manifest
+from edgefl.bundle.manifest import CLIENT_FOLDER, MANIFEST, Manifest
 from edgefl.bundle.manifest_file import seal, text_of
 from edgefl.bundle.signature import signature_files
+from edgefl.bundle.tier_check import allowed_error
 from edgefl.errors import BundleError
 from edgefl.models.custom import InputSpec
 from edgefl.onnxgrad.lowering import OPSET
@@ -24,7 +25,7 @@ from edgefl.util.keys import SigningKey
 from edgefl.util.scratch import scratch_folder
 
 REFERENCE_SAMPLES = 4
-_CLIENTS = ("python", "web")
+_CLIENTS = ("python", "ts", "web")
 _NOT_SHIPPED = ("node_modules", "__pycache__")
 
 
@@ -46,7 +47,7 @@ def build_tier(
     ``graph`` is the module's graph, if it exists.
 
     Raises:
-        BundleError: onnxruntime's outputs differ from torch's by more than 1e-4.
+        BundleError: onnxruntime's outputs differ from torch's by more than :func:`allowed_error`, or are not finite.
         EdgeflError: the module cannot be exported, or onnxruntime cannot run its graph.
     """
     path = f"{label}/forward.onnx"
@@ -54,9 +55,12 @@ def build_tier(
     x = drawn(rng, REFERENCE_SAMPLES, inputs)
     with torch.no_grad():
         logits = module(each(torch.from_numpy, x)).numpy()
-    error = float(np.abs(_run(files, path, x) - logits).max())
-    if not error <= MAX_ABS_ERROR:
-        raise BundleError(f"tier {label}: onnxruntime differs from torch by {error:.2e}, expected at most {MAX_ABS_ERROR:.0e}")
+    if not (finite := np.isfinite(logits)).all():
+        spoiled = f"the network computes {logits[~finite].flat[0]}, expected finite outputs: its training diverged"
+        raise BundleError(f"tier {label}: {spoiled}; a lower lr, or clip_norm, may keep it from that")
+    error, allowed = float(np.abs(_run(files, path, x) - logits).max()), allowed_error(logits)
+    if not error <= allowed:
+        raise BundleError(f"tier {label}: onnxruntime differs from torch by {error:.2e}, expected at most {allowed:.0e}")
     reference = safetensors.numpy.save({**named(x, "x"), "logits": np.ascontiguousarray(logits)})
     return TierFiles({**files, f"{label}/reference.safetensors": reference}, OPSET, error)
 
@@ -120,7 +124,7 @@ def write(folder: Path, manifest: Manifest, contents: Mapping[str, bytes], key: 
 
 
 def client_files() -> dict[str, bytes]:
-    """Return the Python and browser clients, which need neither torch nor edgefl, by their paths in a bundle.
+    """Return the Python, TypeScript and browser clients, which need neither torch nor edgefl, by their paths in a bundle.
 
     >>> "client/python/edgefl_client.py" in client_files()
     True

@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from edgefl.cli.console import show_result
+from edgefl.cli.console import loading, show_result
 from edgefl.cli.flags import given, run_flags
+from edgefl.cli.names import check_names, check_run
 from edgefl.cli.options import (
     PATH,
     Amount,
@@ -95,11 +96,15 @@ def command(
     if not continued and methods is None:
         raise click.UsageError("give --methods, such as --methods fedhm,heterofl,fedavg")
     names = tuple(methods.split(",")) if methods is not None else ()
+    check_names(method=(name.partition("@")[0] for name in names))
+    if not continued:
+        check_run(config, method=False)
     # Torch takes seconds to import: what can be refused without it has been by now.
-    from edgefl.report.compare_page import compact_comparison
-    from edgefl.report.compare_page_budget import budget_table
-    from edgefl.report.comparison_budget import RunBudget
-    from edgefl.run.compare import compare
+    with loading():
+        from edgefl.report.compare_page import compact_comparison
+        from edgefl.report.compare_page_budget import budget_table
+        from edgefl.report.comparison_budget import RunBudget
+        from edgefl.run.compare import compare
 
     budget = RunBudget(budget_s, budget_bytes, budget_j)
 

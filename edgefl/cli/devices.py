@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgefl.cli.console import note, show
+from edgefl.cli.console import columns, loading, note, show, show_indented
 from edgefl.cli.options import Command, json_option, option
 from edgefl.report.tables import Column, PlainTable, under
 from edgefl.util.units import human_bytes, human_count, human_difference, human_seconds
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from edgefl.fleet.figures import Figure
     from edgefl.fleet.profile import DeviceProfile, Fleet
+
+
+_WIDE = 110
 
 
 @click.command(cls=Command)
@@ -67,7 +70,7 @@ def command(name: str | None, validate: str | None, threads: int | None, as_json
         click.echo(json.dumps(_fleet_row(fleet), indent=2))
     elif alone:
         show(f"{device.name}: {device.title}\n{device.reference_hardware}; link {device.link.name}: {device.link.title}\n")
-        show(_figures(device.figures()))
+        _print_figures(device.figures())
     else:
         _print_fleet(fleet)
 
@@ -96,9 +99,14 @@ def _print_list(devices: list[DeviceProfile], fleets: list[Fleet]) -> None:
     show("Show one with its sources: edgefl devices raspberry-pi-4")
 
 
-def _figures(figures: Mapping[str, Figure]) -> PlainTable:
-    rows = ((key, f"{f.value:,.10g}", f.mark, f"{f.source}. {f.note}" if f.note else f.source) for key, f in figures.items())
-    return PlainTable.of_texts(("figure", "value", "mark", "source"), rows)
+def _print_figures(figures: Mapping[str, Figure]) -> None:
+    rows = [(key, f"{f.value:,.10g}", f.mark, f"{f.source}. {f.note}" if f.note else f.source) for key, f in figures.items()]
+    if columns() >= _WIDE:
+        show(PlainTable.of_texts(("figure", "value", "mark", "source"), rows))
+        return
+    # Keys are long, and sources are sentences: side by side they would have no room.
+    for key, value, mark, source in rows:
+        show_indented(f"{key} = {value}  {mark}", source, marked=mark == "assumed")
 
 
 def _print_fleet(fleet: Fleet) -> None:
@@ -111,7 +119,7 @@ def _print_fleet(fleet: Fleet) -> None:
         show(f"{key} = {value:g}")
     if fleet.behaviour is not None:
         show("\nhow its devices behave")
-        show(_figures(figures_of(fleet.behaviour, "")))
+        _print_figures(figures_of(fleet.behaviour, ""))
     rows = []
     for state in fleet.states:
         shares = (f"{100 * share:g} %" for share in (state.chance, state.memory_share, state.speed_share))
@@ -125,9 +133,10 @@ def _validate(profile: str, threads: int | None, as_json: bool) -> None:
     from edgefl.fleet.load import load_device
 
     device = None if profile == "host" else load_device(profile)
-    from edgefl.calibrate.calibrate import measure
-    from edgefl.calibrate.device import Rates
-    from edgefl.calibrate.validate import APART, BAR, validate
+    with loading():
+        from edgefl.calibrate.calibrate import measure
+        from edgefl.calibrate.device import Rates
+        from edgefl.calibrate.validate import APART, BAR, validate
 
     compute = device.compute if device else Rates.of(measure(threads=threads, notify=note))
     result = validate(compute, threads, notify=note)

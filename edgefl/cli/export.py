@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from edgefl.cli.console import note
+from edgefl.cli.console import busy, loading, note
+from edgefl.cli.names import check_names
 from edgefl.cli.options import PATH, Command, Listed, option, sign_options, signing, sub_model_options
 from edgefl.registry import export_formats
 from edgefl.util.garbage import uncollected
@@ -37,7 +38,10 @@ if TYPE_CHECKING:
 @option("--operators", is_flag=True, help="Also write required_operators.config, for a reduced build of onnxruntime.")
 @sign_options
 @option(
-    "--network", metavar="NETWORK", help="Instead of a run, a network trained elsewhere: package.module:factory, file.py:factory."
+    *("--model", "--network", "network"),
+    metavar="NAME",
+    help="Instead of a run, a network trained elsewhere: package.module:factory, file.py:factory, a reference network, or another "
+    "name that 'edgefl profile' accepts.",
 )
 @option("--weights", type=PATH, metavar="FILE", help="Its weights, a safetensors file. [as the factory makes them]")
 @option(
@@ -48,7 +52,7 @@ if TYPE_CHECKING:
     help="Shape of one of its samples, such as 3x32x32 or int64:80; repeat it for several inputs of one shape and type.",
 )
 @option("--classes", type=click.IntRange(1), metavar="N", help="Its number of labels, for a factory that takes it.")
-@sub_model_options("Tiers of --network")
+@sub_model_options("Tiers of --model")
 @option(
     "--format",
     "kind",
@@ -85,14 +89,16 @@ def command(
     \b
     edgefl export runs/0001-fedhm-digits --out bundle
     edgefl export runs/0001-fedhm-digits --format csv --out tables
-    edgefl export --network lab.py:net --input 3x32x32 --out bundle
-    edgefl export --network lab.py:net --input 3x32x32 --method fedhm \\
+    edgefl export --model lab.py:net --input 3x32x32 --out bundle
+    edgefl export --model lab.py:net --input 3x32x32 --method fedhm \\
       --tiers 1,0.5 --out bundle
     """
     if (run is None) == (network is None):
-        raise click.UsageError("give either the folder of a run or --network")
+        raise click.UsageError("give either the folder of a run or --model")
     if run is not None and (weights or inputs or classes or method or method_options or tiers):
-        raise click.UsageError("--weights, --input, --classes, --method, --method-option and --tiers need --network")
+        raise click.UsageError("--weights, --input, --classes, --method, --method-option and --tiers need --model")
+    for name in also or ():
+        export_formats.check_installed(name, f"--also {name}")
     more: dict[str, Any] = {"client": with_client, "also": also or (), "operators": operators}
     if kind == "csv":
         if run is None or quantize or fp16 or sign or unsigned or form != "auto" or with_client or also or operators:
@@ -104,17 +110,18 @@ def command(
     if run is None:
         if quantize or fp16 or form != "auto":
             raise click.UsageError("--form, --quantize and --fp16 need a run")
-        with uncollected():
+        check_names(model=[network], method=[method])
+        with uncollected(), loading():
             from edgefl.run.export_network import export_network, network_and_samples
-
+        with uncollected(), busy("exporting and verifying"):
             sized: dict[str, Any] = {"method": method, "tiers": tiers, "method_options": dict(method_options)}
             given = network_and_samples(str(network), inputs, weights, classes)
             export_network(*given, out, sign=signing(sign, unsigned), **sized, **more)
         _written(out)
         return
-    with uncollected():
+    with uncollected(), loading():
         from edgefl.run.export import export
-
+    with uncollected(), busy("exporting and verifying"):
         how: dict[str, Any] = {"form": form, "quantize": quantize, "fp16": fp16, **more}
         export(run, out, sign=signing(sign, unsigned), notify=note, **how)
     _written(out)

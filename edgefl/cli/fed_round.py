@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from edgefl.cli.console import note, show
+from edgefl.cli.console import busy, loading, note, show
 from edgefl.cli.flags import given, run_flags
 from edgefl.cli.options import PATH, Command, option, sign_options, signing
 from edgefl.config import SCREENING
@@ -53,14 +53,16 @@ def command(
     from edgefl.report.outliers import update_table
     from edgefl.report.tables import PlainTable, under
     from edgefl.report.words import tier_label
-    from edgefl.run.device_round import fed_round
     from edgefl.run.worse import MAX_DROP
     from edgefl.util.units import human_percent
 
+    with loading():
+        from edgefl.run.device_round import fed_round
     most = MAX_DROP if max_drop is None else max_drop
     screened: dict[str, Any] = {"screening": given(flags), "max_drop": most, "keep_anyway": keep_anyway}
     keyed: dict[str, Any] = {"keys": keys, "sign": signing(sign, unsigned)}
-    result = fed_round(bundle, updates, out, run=run, skip_bad=skip_bad, notify=note, **keyed, **screened)
+    with busy("checking and aggregating the updates"):
+        result = fed_round(bundle, updates, out, run=run, skip_bad=skip_bad, notify=note, **keyed, **screened)
     columns = (
         *under("tier", tier_label, tier=""),
         *under("updates", "{:,}".format, updates=""),

@@ -5,7 +5,9 @@ from typing import Any
 
 import click
 
+from edgefl.cli.console import loading
 from edgefl.cli.flags import given, run_flags
+from edgefl.cli.names import check_run
 from edgefl.cli.options import METHOD_OPTION, PATH, Command, config_option, method_option, option, plugin_option
 from edgefl.config import TASK, RunConfig
 
@@ -43,7 +45,9 @@ def new(folder: Path, config_file: Path | None, out: Path | None, shards: Path |
     """
     method_options = dict(flags.pop("method_options"))
     config = RunConfig.load(config_file, given(flags) | ({"method_options": method_options} if method_options else {}))
-    from edgefl.flower.new import new_app, write_shards
+    check_run(config)
+    with loading():
+        from edgefl.flower.new import new_app, write_shards
 
     new_app(config, folder, out)
     click.echo(f"app: {folder}  (flwr run {folder} SUPERLINK --stream)")

@@ -84,7 +84,7 @@ def group() -> None:
 def main() -> None:
     """Run the command line: exit 2 on wrong usage or input, 3 when a budget cannot be met, 1 on other failures."""
     try:
-        status = group.main(standalone_mode=False)
+        status = group.main(prog_name="edgefl", standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
     except click.ClickException as error:
         error.show()

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from edgefl.cli.console import as_text, note, show
+from edgefl.cli.console import as_text, busy, loading, note, show
 from edgefl.cli.flags import data_options, network_and_options, network_options, run_flags, training_options
 from edgefl.cli.options import OUT_FILE, Command, option, options_of, sub_model_options
 from edgefl.util.files import write_bytes
@@ -42,9 +42,11 @@ def command(layers: bool, format_: str, out: Path | None, **flags: Any) -> None:
     Forward and backward MACs are per sample. Composition is per pass, and a training step is one batch.
     """
     network, options = network_and_options(flags)
-    from edgefl.planning.profile import profile
+    with loading():
+        from edgefl.planning.profile import profile
 
-    rows = profile(*network, **options).to_dict()
+    with busy("counting the costs of every tier"):
+        rows = profile(*network, **options).to_dict()
     if format_ == "html":
         from edgefl.report.cost_page import cost_page
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from edgefl.cli.console import note, show_result
+from edgefl.cli.console import loading, note, show_result
 from edgefl.cli.flags import given, run_flags
+from edgefl.cli.names import check_run
 from edgefl.cli.options import OUT_FILE, Command, Listed, config_option, json_option, option, options_of, plugin_option
 from edgefl.config import TASK, RunConfig
 from edgefl.util.files import write_bytes
@@ -65,13 +66,15 @@ def command(
     """
     asked = given(flags) | ({"target_epsilon": target_epsilons[0]} if target_epsilons else {})
     config = RunConfig.load(config_file, asked)
+    check_run(config)
     swept = {"deadline_s": deadlines, "over_selection": over_selections, "tiers": tiers}
     for (key, values), flag in zip(swept.items(), ("--deadlines", "--over-selections", "--tiers"), strict=True):
         for value in values or ():
             RunConfig.of({key: value}, flag)
     # Torch takes seconds to import: what can be refused without it has been by now.
-    from edgefl.report import whatif_page
-    from edgefl.run.whatif import whatif
+    with loading():
+        from edgefl.report import whatif_page
+        from edgefl.run.whatif import whatif
 
     def say(label: str) -> None:
         if not as_json:

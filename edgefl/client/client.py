@@ -39,6 +39,7 @@ from edgefl.util.compute import is_finite
 from edgefl.util.fields import each, rows
 from edgefl.wire.codec import codec_named
 from edgefl.wire.payload import decode, encode
+from edgefl.wire.values import too_large
 
 Tensors = Mapping[str, Tensor]
 Loop = Callable[[LocalTraining], TrainingResult]
@@ -66,7 +67,7 @@ class Clients:
     def run(self, job: Job, within: Callable[[Loop], Loop] | None = None) -> Outcome:
         """Run one client's job: decode, load, train, encode. ``within`` maps the loop that it would train by to another.
 
-        Failures are outcomes: ``diverged`` (NaN or infinity: nothing is sent or stored) and, if memory is metered, ``out_of_memory``.
+        Failures are outcomes: ``diverged`` (NaN or too large: nothing is sent or stored) and, if memory is metered, ``out_of_memory``.
         WireError is raised if the payload, or what the client stored, is damaged or does not fit the tier.
         """
         with self.prepared(job) as prepared:
@@ -239,7 +240,8 @@ class Clients:
         measured: tuple[int | None, int | None] = (
             (result.peak_activation_bytes, result.memory_bytes) if result.steps else (None, None)
         )
-        if not (math.isfinite(result.loss) and all(map(is_finite, (*sent.values(), *keep.values())))):
+        odd = any(too_large(tensor.numpy()) is not None for tensor in sent.values())
+        if odd or not (math.isfinite(result.loss) and all(map(is_finite, keep.values()))):
             return Outcome(client, "diverged", result.steps, None, *measured)
         with span("encode", client=client):
             present = prepared.local.present if prepared.parts.sends_labels and task.privacy is None else None

@@ -34,7 +34,7 @@ def norm_of(change: Tensors) -> float:
 def clipped(update: Tensors, sent: Tensors, bound: float) -> tuple[Tensors, float]:
     """Return sent + min(1, C/‖Δ‖)·Δ, and ‖Δ‖ before clipping.
 
-    McMahan et al. 2018, Learning Differentially Private Recurrent Language Models, Algorithm 1 (FlatClip).
+    McMahan et al. 2018, Learning Differentially Private Recurrent Language Models.
 
     An update within the bound is returned as it is. Otherwise the change of the result has the norm C, apart from the rounding of each
     value to its dtype.
@@ -60,7 +60,7 @@ def clipped(update: Tensors, sent: Tensors, bound: float) -> tuple[Tensors, floa
 def adapted(bound: float, within: float, quantile: float, rate: float) -> float:
     """Return the bound of the next round, C·exp(−η(b̄ − γ)).
 
-    Andrew et al. 2021, Differentially Private Learning with Adaptive Clipping, section 2 (geometric update).
+    Andrew et al. 2021, Differentially Private Learning with Adaptive Clipping: the geometric update.
 
     Args:
         bound: C, the bound of this round.

@@ -1,6 +1,6 @@
 """DP-SGD on a client: the gradient of every sample is clipped, their sum gets noise, and the mean takes the step.
 
-The step is Algorithm 1 of Abadi et al. (2016, Deep Learning with Differential Privacy)::
+The step is that of Abadi et al. (2016, Deep Learning with Differential Privacy)::
 
     ḡ = ( Σᵢ gᵢ · min(1, C/‖gᵢ‖) + N(0, (zC)²) ) / B
 

@@ -1,10 +1,13 @@
 """Keys of what the server believes of updates."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import AfterValidator
 
 from edgefl.config.field import Count, Keys, Positive, key, known
 from edgefl.registry import defences
 
+T = TypeVar("T")
 TRUST = "Trust in updates"
 """Heading of these keys in the command line's help."""
 
@@ -14,6 +17,10 @@ SCREENING = (
     *("defence", "defence_strength", "outliers"),
 )
 """The keys of the server's screening, which a round with real devices may change."""
+
+
+def _none_if_off(given: T) -> T | None:
+    return None if given == "off" else given
 
 
 class TrustKeys(Keys):
@@ -26,11 +33,11 @@ class TrustKeys(Keys):
         "server knows them.",
         "N|auto|off",
     )
-    clip_norm: Positive | Literal["adaptive"] | None = key(
+    clip_norm: Annotated[Positive | Literal["adaptive", "off"] | None, AfterValidator(_none_if_off)] = key(
         None,
         TRUST,
         "Longest change of a client, as its norm; longer ones are scaled down; adaptive: a bound per tier. [off]",
-        "X|adaptive",
+        "X|adaptive|off",
     )
     clip_start: Positive = key(1.0, TRUST, "Bound of --clip-norm adaptive in the first round.")
     clip_quantile: float = key(0.5, TRUST, "Share of changes that --clip-norm adaptive leaves whole.", gt=0, lt=1)

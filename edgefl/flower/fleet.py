@@ -210,10 +210,15 @@ class FlowerFleet:
         job, session, training = sending.job, sending.session, server.forecast.plan.workload.training
         device = self._roster.devices[job.client]
         setup = self._setups[server.method.config.model_dump_json(), session.tier.label, device.trainer]
-        seed = int(generator(server.forecast.seed, job.round, job.client, "device").integers(2**31))
+        # The device draws what the simulated client would draw. It does not learn the run's seed, on which noise of the server may depend.
+        draws = {
+            purpose: generator(server.forecast.seed, job.round, job.client, purpose) for purpose in ("train", "draw", "flip")
+        }
+        dropout = int(draws["train"].integers(2**63)) % 2**23
         fields: dict[str, Any] = {
             "run": self._roster.run, "setup": setup.digest, "round": job.round, "client": job.client, "tier": session.tier.label,
-            "seed": seed, "lr": training.at(job.round).lr, "micro_batch": job.micro_batch, "recompute": list(job.recompute),
+            "seed": dropout, "states": {purpose: one.bit_generator.state for purpose, one in draws.items()},
+            "lr": training.at(job.round).lr, "micro_batch": job.micro_batch, "recompute": list(job.recompute),
         }  # fmt: skip
         sent_s = self.clock_s()
         message = self._link.send(self._nodes[job.client], "train", fields, {PAYLOAD: job.payload}, self._longest_s)

@@ -19,6 +19,7 @@ from edgefl.server.forecast import Asked
 from edgefl.server.rounds import Server
 from edgefl.server.state import OpenSession, ServerState
 from edgefl.timing.spans import span
+from edgefl.wire.values import check_values
 
 
 @dataclass(frozen=True)
@@ -196,6 +197,7 @@ def _updates(
         if answer is not None and answer.outcome.status == "trained":
             try:
                 update = exchange.receive(answer.outcome, expected.samples, sending.submodel, server.store)
+                check_values(update.tensors, f"client {client}")
             except WireError as error:
                 answer = replace(answer, outcome=Outcome(client, "crashed"), problem=str(error))
                 ended[client] = _ended(

@@ -50,7 +50,7 @@ class Method:
         default_tiers: ratios in (0, 1] for a run that names none. A single one means that the method trains one size only.
         per_client: whether clients of one tier receive different sub-models.
         personalised: whether every client ends up with its own model, which is then evaluated.
-        weighs_samples: whether :meth:`aggregate` weights clients by their samples; otherwise all have the same weight.
+        weighs_samples: whether :meth:`aggregate` weights clients by their samples; otherwise their number has no influence.
         every_update: why its server needs every update, if it aggregates by a rule of its own.
         truncates: whether layers are truncated decompositions of dense ones, so that a plan may choose a rank for each.
     """

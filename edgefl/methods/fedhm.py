@@ -96,6 +96,7 @@ class FedHM(Method):
 
     config: FedHMConfig
     title = "FedHM"
+    weighs_samples = False
     every_update = "the server multiplies each client's factors: the product of sums is not the sum of products"
     paper = "Yao et al., FedHM: Efficient Federated Learning for Heterogeneous Models via Low-rank Factorization"
     tier_meaning = "rank ratio γ: the share of output channels that a factorized layer keeps as its rank; 1 is dense"

@@ -89,6 +89,7 @@ class PriSM(Method):
 
     config: PriSMConfig
     title = "PriSM"
+    weighs_samples = False
     paper = "Niu et al., TMLR 2023, Overcoming Resource Constraints in Federated Learning"
     tier_meaning = "keep ratio c: the share of principal kernels that a client is given, and of channels"
     travels = "both factors of the drawn kernels at the first channels, and leading slices of the dense rest, both ways"

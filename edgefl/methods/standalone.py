@@ -27,6 +27,7 @@ class StandAlone(Method):
     """
 
     title = "Stand-alone"
+    weighs_samples = False
     every_update = "clients send no tensors"
     paper = "no federation; the baseline of personalised federated learning, as in FedPara, Figure 5"
     tier_meaning = "width of the client's own network"

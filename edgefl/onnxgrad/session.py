@@ -11,6 +11,7 @@ import onnxruntime as ort
 
 from edgefl.errors import EdgeflError, first_line
 
+ort.set_default_logger_severity(4)  # also of what no session logs, such as failed allocations: errors are exceptions
 _REFUSED = re.compile(r"Available memory of (\d+) is smaller than requested bytes of (\d+)")
 
 

@@ -103,14 +103,30 @@ def plan(
     clock_margin: float = 1.0,
     seed: int = 0,
 ) -> Results[Planned]:
-    """Return the largest uniform ratio that fits, and with ``allocate="spectral"`` a rank per layer beside it.
+    """Return the largest ratio of a method that fits a budget, and with ``allocate="spectral"`` a rank per layer beside it.
 
-    ``method`` makes the sub-models; ranks per layer need one that factorizes by ranks (fedhm). The memory of ``device`` is a budget, and
-    its figures turn work and bytes into seconds and joules; ``budget`` holds further limits. "spectral" minimises the truncation error of
-    ``weights`` (tensors, or a safetensors file; None takes the initial ones of ``seed``), summed over the layers: "absolute" squared
-    errors, or each "relative" to its layer's own weights. Relative errors keep layers with small weights; in our experiments this kept
-    more accuracy at small ranks. Training takes ``clock_margin`` times the predicted seconds: a plan then holds if the clock is wrong by
-    that factor. All other arguments are those of :func:`edgefl.profile`.
+    Args:
+        network: a name, file, module or factory, as :func:`edgefl.profile` takes it.
+        inputs: a sample's shape, name → shape, or example tensors.
+        classes: number of labels, for reference networks; None: the usual one.
+        method: makes the sub-models. Ranks per layer need a method that factorizes by ranks: fedhm.
+        method_options: the method's own options.
+        device: its memory is a budget, and its figures turn work and bytes into seconds and joules.
+        budget: further limits.
+        allocate: "uniform": the same ratio for every layer. "spectral": also the ranks that minimise the truncation error.
+        weights: tensors by name, or a safetensors file, whose truncation is minimised; None: the initial weights of ``seed``.
+        error: sum of squared errors over the layers, "absolute" or each "relative" to its layer's weights. Relative errors treat layers
+            with small weights as important as others. In our experiments this kept more accuracy at small ranks.
+        clock_margin: training takes this many times the predicted seconds. The plan then holds if the clock is wrong by this factor.
+        batch_size: samples of a training step and of an inference.
+        micro_batch: samples of one forward and backward pass; None: the batch.
+        recompute: compute activations again in the backward pass.
+        optimizer: "momentum", "sgd" or "adam".
+        codec: how updates travel up.
+        samples: local samples of a client, for the seconds and joules of a round.
+        local_epochs: passes over them in a round.
+        norm: normalisation policy, for reference networks.
+        seed: of the initial weights.
 
     Returns:
         The uniform plan, if a ratio fits, and the spectral one, which keeps at least as much energy within the same budgets.

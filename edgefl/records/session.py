@@ -17,8 +17,8 @@ Ending = Literal["trained", "out_of_memory", "out_of_time", "crashed", "diverged
 """How a client's job ended on this computer.
 
 Only updates of ``trained`` clients are aggregated. ``out_of_memory``: it needed more memory than its device has; ``out_of_time``: it needed
-more processor time than this computer allows a client; ``crashed``: its process died; ``diverged``: its weights contain NaN or infinity;
-``lost``: its worker could not be reached, so the job must run elsewhere.
+more processor time than this computer allows a client; ``crashed``: its process died; ``diverged``: its update contains NaN, or values
+beyond ±10¹⁵ (:mod:`edgefl.wire.values`); ``lost``: its worker could not be reached, so the job must run elsewhere.
 """
 Status = Literal[
     "trained", "late", "refused", "dropped", "interrupted", "out_of_memory", "out_of_time", "crashed", "diverged", "masked",
@@ -143,6 +143,8 @@ class Outcome:
     """What became of one client's job.
 
     Attributes:
+        client: the client's number.
+        status: ``trained``, or why there is no update.
         steps: how many optimizer steps it took; 1 if its first step exceeded its memory.
         train_loss: the mean loss of the last epoch; None unless it trained.
         measured_peak_activation_bytes, measured_training_memory_bytes: peaks of a largest step, as metered; None: not metered.

@@ -1,11 +1,13 @@
 """One self-contained HTML page on several methods that trained the same clients, and the tables of a comparison."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from edgefl.records import ACCURACY, Metric
 from edgefl.report.chart import Chart, Json, Spec, category, clock_unit, colour, layer, layered, legend, lines, number
+from edgefl.report.compare_answer import COSTS, answer_of_comparison, best_first, fronts_of, ranks_of
 from edgefl.report.compare_page_budget import budget_notes, budget_table, budget_text, class_table, front_charts, winner
 from edgefl.report.metric import metric_axis, metric_of, metric_text
 from edgefl.report.page import facts, render_page
@@ -17,20 +19,22 @@ _METHOD = text("method", "", "label")
 
 
 def compare_table(summary: Row) -> PlainTable:
-    """Return every figure of every method of a comparison, in the order asked for; ``summary`` is the content of ``compare.json``."""
+    """Return every figure of every method of a comparison, the most accurate first; ``summary`` is the content of ``compare.json``."""
     tiers, metric = {label: label for label in _tier_labels(summary)}, metric_of(summary)
     columns = (
         _METHOD,
+        _rank(summary),
         Column("tiers", "", tiers_text, numeric=False),
         *_result(summary),
         *under(f"{metric.name} per tier", partial(mean_sd, metric=metric), "tier_accuracy", **tiers),
         *_means("bytes in all", download_bytes="down", upload_bytes="up"),
         *_means("spent in all", macs="MACs", simulated_s="simulated time", energy_j="energy"),
         *under("parameters per tier", human_count, "params", **tiers),
+        *_on_fronts(summary),
         Column("runs", "seeds", _seeds),
         *_means("runs", host_s="this computer's time"),
     )
-    return PlainTable.of(columns, summary["methods"])
+    return PlainTable.of(columns, best_first(summary))
 
 
 def compact_comparison(summary: Row) -> PlainTable:
@@ -43,7 +47,28 @@ def compact_comparison(summary: Row) -> PlainTable:
         Column("parameters", "largest", lambda row: human_count(max(row["params"].values(), default=None))),
         Column("parameters", "smallest", lambda row: human_count(min(row["params"].values(), default=None))),
     )
-    return PlainTable.of(columns, summary["methods"], note=footnote(summary), stacked=True)
+    return PlainTable.of(columns, best_first(summary), note=footnote(summary), stacked=True)
+
+
+def _rank(summary: Row) -> Column:
+    ranks = ranks_of(summary)
+    counts = Counter(ranks.values())
+
+    def text(row: Row) -> str:
+        rank = ranks.get(row["label"])
+        return MISSING if rank is None else f"{rank} =" if counts[rank] > 1 else str(rank)
+
+    return Column("rank", "", text)
+
+
+def _on_fronts(summary: Row) -> tuple[Column, ...]:
+    """Return whether no other method is at least as accurate for less, a column per cost."""
+    fronts = fronts_of(summary)
+
+    def column(key: str, word: str) -> Column:
+        return Column("on the Pareto front", word, lambda row: "yes" if key in fronts.get(row["label"], ()) else MISSING)
+
+    return tuple(column(key, word) for key, (word, _) in COSTS.items())
 
 
 def setting_table(summary: Row) -> PlainTable:
@@ -102,10 +127,12 @@ def _result(summary: Row) -> tuple[Column, ...]:
     metric = metric_of(summary)
     group = f"until {metric_text(metric, summary['target_accuracy'])}"
     after = Column(metric.name, "after training", lambda row: mean_sd(row.get("accuracy_after_training"), metric))
+    epsilon = Column("ε", "", lambda row: MISSING if row.get("epsilon") is None else f"{row['epsilon']:.3g}")
     return (
         Column(metric.name, "", lambda row: mean_sd(row["accuracy"], metric)),
         *([after] if any(row.get("accuracy_after_training") for row in summary["methods"]) else []),
         *under(metric.name, lambda value: value or MISSING, accuracy_of="of"),
+        *([epsilon] if any(row.get("epsilon") is not None for row in summary["methods"]) else []),
         *under(group, lambda value: MISSING if value is None else str(value), "to_target", round="round"),
         *under(group, outer="to_target", bytes="bytes", macs="MACs", simulated_s="time"),
     )
@@ -131,17 +158,21 @@ def compare_page(summary: Json) -> str:
         "compare.html.j2",
         summary=summary,
         about=_about(summary),
+        answer=answer_of_comparison(summary),
+        command="mkdir again && cp comparison.toml again && edgefl compare --out again --resume",
         names=names([row["label"] for row in rows]),
         target=metric_text(metric_of(summary), summary["target_accuracy"]),
         metric=metric_of(summary).name,
         asked=_asked(summary),
         table=compare_table(summary),
-        colours=[colour(number) for number in range(len(rows))],
+        colours=[_colours(summary)[row["label"]] for row in best_first(summary)],
+        runs=[(row["label"], row["seeds"]) for row in rows if row["seeds"]],
         over=accuracy_charts(summary),
         per_tier=tier_chart(summary),
         warning=mixed_accuracies(summary),
         uncounted=[(row["label"], names(row["uncounted_ops"])) for row in rows if row["uncounted_ops"]],
         tiers=setting_table(summary),
+        tier_colours=[_colours(summary)[row["label"]] for row in rows],
         failures=[(row["label"], failure["seed"], failure["reason"]) for row in rows for failure in row["failures"]],
     )
 
@@ -275,4 +306,11 @@ def _about(summary: Json) -> list[tuple[str, str]]:
         *("objective", "server_optimizer", "codec"),
     )
     tiers = summary["tiers"] if isinstance(summary["tiers"], str) else ", ".join(f"{tier:g}" for tier in summary["tiers"])
-    return [*facts(summary, keys), ("tiers", tiers), ("seeds", ", ".join(map(str, summary["seeds"]))), ("energy", NOT_VALIDATED)]
+    trust = [(key, str(summary[key])) for key in ("adversary", "defence") if summary.get(key)]
+    return [
+        *facts(summary, keys),
+        *trust,
+        ("tiers", tiers),
+        ("seeds", ", ".join(map(str, summary["seeds"]))),
+        ("energy", NOT_VALIDATED),
+    ]

@@ -91,7 +91,8 @@ class MethodResult(Result):
         params: tier → number of parameters.
         curve: one point per evaluated round.
         to_target: what was spent until the curve reached the target accuracy; None if it never did.
-        bytes: bytes sent, down and up. This field and those after it are totals over the rounds.
+        bytes: bytes sent, down and up. This field and those of its kind are totals over the rounds.
+        epsilon: the largest ε that a run spent; None without differential privacy.
     """
 
     label: str
@@ -118,6 +119,7 @@ class MethodResult(Result):
     upload_bytes: Spread | None = None
     host_s: Spread | None = None
     uncounted_ops: tuple[str, ...] = ()
+    epsilon: float | None = None
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,7 @@ class ComparisonSummary(Result):
         target_accuracy: the lowest final accuracy among the methods, each the mean over its seeds.
         under_budget: how the methods compare under a budget or at an accuracy that was asked for; None if neither was.
         metric: what is under the keys of accuracy.
+        adversary, defence: which clients attack, and the robust aggregation; None: every client is honest, updates are not compared.
     """
 
     format: int
@@ -152,10 +155,12 @@ class ComparisonSummary(Result):
     methods: tuple[MethodResult, ...]
     under_budget: BudgetSummary | None = None
     metric: Metric = ACCURACY
+    adversary: str | None = None
+    defence: str | None = None
 
 
 _SPENT = tuple(field.name for field in fields(Spent))[1:]
-_COMMON = tuple(field.name for field in fields(ComparisonSummary))[2:-6]
+_COMMON = tuple(field.name for field in fields(ComparisonSummary))[2:-8]
 
 
 def comparison_of(
@@ -251,6 +256,7 @@ def _result(row: MethodResult, runs: Sequence[Played]) -> MethodResult:
         curve=curve_of(runs),
         **spreads,
         uncounted_ops=tuple(sorted({name for row in tiers.values() for name in row["uncounted_ops"]})),
+        epsilon=max((spent["epsilon"] for played in runs if (spent := played.summary.get("privacy"))), default=None),
     )
 
 

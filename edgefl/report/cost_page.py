@@ -8,6 +8,7 @@ from typing import Any
 from edgefl import __version__
 from edgefl.errors import InputError
 from edgefl.report import cost_tables
+from edgefl.report.answer import Answer
 from edgefl.report.chart import Chart, Spec, layer, layered, number, slots, stacked
 from edgefl.report.cost_rows import OTHER, costliest, layer_rows, macs_of_step
 from edgefl.report.page import render_page
@@ -179,6 +180,7 @@ def cost_page(rows: Sequence[Row]) -> str:
         model=str(rows[0]["model"]),
         method=rows[0]["method"],
         about=cost_tables.about(rows),
+        answer=answer_of_costs(tiers, on_device),
         batch_size=rows[0]["batch_size"],
         tiers=PlainTable.of((*cost_tables.SUMMARY, *cost_tables.compute_columns(tiers), *cost_tables.MEMORY), tiers),
         charts=tier_charts(tiers),
@@ -189,6 +191,32 @@ def cost_page(rows: Sequence[Row]) -> str:
         uncounted=[(tier_label(row["tier"]), list(row["uncounted_ops"])) for row in tiers if row["uncounted_ops"]],
         edgefl_version=__version__,
     )
+
+
+def answer_of_costs(tiers: Sequence[Row], on_device: Sequence[Row]) -> Answer:
+    """Return the answer of a page of costs; ``tiers`` come largest first."""
+    method, largest, smallest = tiers[0]["method"], tiers[0], tiers[-1]
+    fits = ", and which tier fits which device" if on_device else ""
+    asked = f"What does {tiers[0]['model']} cost{f' under {method}' if method else ' as it is'}{fits}?"
+    name = f"tier {tier_label(smallest['tier'])}" if len(tiers) > 1 else "a training step"
+    memory = human_bytes(smallest["training_memory_bytes"])
+    found = f"{name.capitalize()} takes {human_count(smallest['macs_train_step'])} MACs a step and {memory} of memory"
+    if len(tiers) > 1:
+        share = human_percent(smallest["macs_train_step"] / max(1, largest["macs_train_step"]))
+        found += f", {share} of the MACs of tier {tier_label(largest['tier'])}"
+    return Answer(asked, f"{found}.", _to_do(tiers, on_device))
+
+
+def _to_do(tiers: Sequence[Row], on_device: Sequence[Row]) -> str:
+    if any(row["uncounted_ops"] for row in tiers):
+        return "Claim no budget before the uncounted operations below have a cost."
+    layers = [layer for layer in layer_rows(tiers[0]) if layer["macs_train_step"]]
+    fits = " ".join(_verdict(on_device)[:1])
+    if not layers:
+        return fits or "Nothing multiplies in this network, so look at its memory and its bytes."
+    most = max(layers, key=lambda layer: layer["macs_share"])
+    save = f"save in {most['layer']} first: it has {human_percent(most['macs_share'])} of the MACs of tier {tier_label(tiers[0]['tier'])}."
+    return f"{fits[:-1]}; to fit more, {save}" if fits else f"{save[0].upper()}{save[1:]}"
 
 
 def _layers(row: Row, key: str) -> dict[str, Any]:

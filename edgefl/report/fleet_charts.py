@@ -14,6 +14,7 @@ from edgefl.report.timeline import timelines
 from edgefl.report.words import (
     STATUSES,
     USEFUL,
+    clock_word,
     counted,
     counts_text,
     in_order,
@@ -99,9 +100,11 @@ def weakest_sentence(rows: Sequence[Json], metric: Metric = ACCURACY) -> str:
     own = human_percent(weakest["statuses"].get(USEFUL, 0) / useful)
     shares = f"{human_percent(weakest['share'])} of the population, {own} of {useful:,} useful sessions"
     sentence = f"{weakest['title']} is the least represented class: {shares}"
-    known = [row["accuracy"] for row in rows if row["accuracy"] is not None]
+    known = [row["accuracy"] for row in rows if row["accuracy"] is not None and row["statuses"].get(USEFUL)]
     if weakest["tier"] is None:
         return f"{sentence}. It fits no tier."
+    if not weakest["statuses"].get(USEFUL):
+        return f"{sentence}. Its tier, {tier_label(weakest['tier'])}, learned nothing from it."
     tier = f"Its tier, {tier_label(weakest['tier'])}, "
     if weakest["accuracy"] is None or not known:
         return f"{sentence}."
@@ -198,6 +201,7 @@ def fleet_view(summary: Json, rounds: Sequence[Json]) -> dict[str, Any]:
     rows, metric = summary["participation"], metric_of(summary)
     seen = {status for row in rows for status, count in row["statuses"].items() if count}
     return {
+        "clock": clock_word(rounds),
         "timelines": timelines(summary, rounds),
         "participation": participation_chart(rows, metric),
         "participation_table": participation_table(rows, metric),

@@ -15,10 +15,12 @@ Json = Mapping[str, Any]
 
 
 def remarks(screened: Json) -> list[str]:
-    """Return what is remarkable about an update, from its entry ``screened``; nothing if it looks like the others.
+    """Return what is suspicious about an update, from its entry ``screened``; nothing if it looks like the others.
+
+    A cap on its samples is not: an honest client may have far more data than the median.
 
     >>> remarks({"norm_ratio": 11.2, "cosine": -0.9, "clipped": True, "dropped": False, "counted_samples": 360})
-    ["change 11.2 times the tier's median", 'opposite to its tier (cosine -0.90)', 'counted for 360 samples only']
+    ["change 11.2 times the tier's median", 'opposite to its tier (cosine -0.90)']
     >>> remarks({"norm_ratio": 1.1, "cosine": 0.5, "clipped": True, "dropped": False, "counted_samples": None})
     []
     """
@@ -27,8 +29,6 @@ def remarks(screened: Json) -> list[str]:
         found.append(f"change {ratio:,.3g} times the tier's median")
     if (cosine := screened.get("cosine")) is not None and cosine < 0:
         found.append(f"opposite to its tier (cosine {cosine:.2f})")
-    if screened.get("counted_samples") is not None:
-        found.append(f"counted for {screened['counted_samples']:,} samples only")
     if screened.get("dropped"):
         found.append("left out by the defence")
     return found
@@ -45,7 +45,8 @@ _FIGURES = (_figure("change_norm", ".4g"), _figure("norm_ratio", ".3g"), _figure
 def update_table(rows: Iterable[Json]) -> PlainTable:
     """Return the table of a round's update files: all of them if there are few, else those with remarks.
 
-    Each row has ``file``, ``tier``, ``samples`` and the fields of :class:`edgefl.records.Screened`.
+    Each row has ``file``, ``tier``, ``samples`` and the fields of :class:`edgefl.records.Screened`. "counted" are the samples that a capped
+    update counted for.
     """
     every = list(rows)
     shown = every if len(every) <= _MOST else [row for row in every if remarks(row)]
@@ -54,6 +55,7 @@ def update_table(rows: Iterable[Json]) -> PlainTable:
         *under("tier", tier_label, tier=""),
         *under("samples", "{:,}".format, samples=""),
         *_FIGURES,
+        Column("counted", "", lambda row: MISSING if row.get("counted_samples") is None else f"{row['counted_samples']:,}"),
         Column("clipped", "", lambda row: "yes" if row.get("clipped") else "", numeric=False),
         Column("remarks", "", lambda row: ", ".join(remarks(row)), numeric=False),
     )

@@ -1,11 +1,13 @@
 """Common to all pages: the template engine, the style of charts, and Vega's code, which each page contains so that it works offline."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
+from html import unescape
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from edgefl.util.files import user_cache, write_bytes
 
 CONFIG: Spec = json.loads(Path(__file__).with_name("vega_config.json").read_text(encoding="utf-8"))
 """What all charts share, in Vega-Lite's terms."""
+_HEADING = re.compile(r'<h2 id="(?P<id>[^"]+)">(?P<title>.*?)</h2>')
 _BUNDLE = """
 import sys, vl_convert as vega
 versions = vega.get_vega_version(), vega.get_vegalite_versions()[-1], vega.get_vega_embed_version()
@@ -56,6 +59,9 @@ def render_page(template: str, **values: Any) -> str:
             config=CONFIG,
             statuses={**STATUSES, "unknown": UNKNOWN},
             vega=vega(),
+            about=values.pop("about", ()),
+            answer=values.pop("answer", None),
+            command=values.pop("command", ""),
             vega_versions=vega().partition("\n")[0].strip("/* "),
             **values,
         )
@@ -66,7 +72,14 @@ def render_page(template: str, **values: Any) -> str:
 def _environment() -> Environment:
     """Return the template engine, which compiles each template once."""
     loader = PackageLoader("edgefl", "report")
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["sections"] = _sections
+    return environment
+
+
+def _sections(content: str) -> list[tuple[str, str]]:
+    """Return the id and the title of every section of a page."""
+    return [(found["id"], unescape(found["title"])) for found in _HEADING.finditer(content)]
 
 
 def _charts_in(value: Any) -> Iterator[Chart]:

@@ -1,12 +1,14 @@
 """The charts of a run's page: accuracy, what tiers cost, and how much of each budget the device classes use."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 
+from edgefl.records import Metric
 from edgefl.report.chart import WHOLE, Chart, Json, Spec, clock_unit, colour, layer, layered, lines, number, share, slots
 from edgefl.report.cost_page import TRAFFIC, Measure, measured
 from edgefl.report.metric import best_of, metric_axis, metric_of, metric_text, reaches, worst_of
 from edgefl.report.run_tables import budget_entries, largest_first
-from edgefl.report.words import budget_name, clock_word, tier_label
+from edgefl.report.words import NOT_VALIDATED, USEFUL, budget_name, clock_word, tier_label
 from edgefl.util.units import human_budget, human_bytes, human_percent, human_seconds
 
 _WIDEST_SHARE = 1.5
@@ -16,6 +18,24 @@ def tier_colour(summary: Json, tier: float | None) -> str:
     """Return the CSS variable of a tier's colour, the same in every chart: the largest tier has the first."""
     tiers = sorted((row["tier"] for row in summary["tiers"]), reverse=True)
     return colour(tiers.index(tier)) if tier in tiers else "var(--refused)" if tier is None else "var(--soft)"
+
+
+def trust_facts(summary: Json) -> list[tuple[str, str]]:
+    """Return how far simulated seconds and joules can be trusted."""
+    errors = sorted({item["clock_error"] for item in summary["classes"]})
+    factors = " to ".join(f"{error:.3g}" for error in dict.fromkeys(errors[:1] + errors[-1:]))
+    clock = [("seconds of training", f"right within a factor of {factors}")] if errors else []
+    return [*clock, ("energy", NOT_VALIDATED)]
+
+
+def deadline_fact(summary: Json) -> tuple[str, str]:
+    """Return the deadline of a round, and its name."""
+    return "round deadline", "none" if summary["deadline_s"] is None else human_seconds(summary["deadline_s"])
+
+
+def tier_colours(summary: Json) -> list[str]:
+    """Return the colours of the rows of a table of tiers."""
+    return [tier_colour(summary, row["tier"]) for row in largest_first(summary)]
 
 
 def of_clients(summary: Json) -> bool:
@@ -45,8 +65,9 @@ def accuracy_charts(summary: Json, rounds: Sequence[Json]) -> tuple[Chart, ...]:
         return tuple(Chart(key, title, sentence, None) for key, title in zip(keys, axes, strict=True))
     whole = "mean of clients" if of_clients(summary) else "global"
     labels = {tier_label(tier): tier for tier in sorted((row["tier"] for row in summary["tiers"]), reverse=True)}
-    names = {**{label: f"tier {label}" for label in labels}, "global": whole}
-    colours = {f"tier {label}": tier_colour(summary, tier) for label, tier in labels.items()} | {whole: "var(--ink)"}
+    names = merged({label: f"tier {label}" for label in labels}, evaluated, metric) | {"global": whole}
+    colours = {names[label]: tier_colour(summary, tier) for label, tier in labels.items() if label in names}
+    colours[whole] = "var(--ink)"
     rows = [
         {
             "series": name,
@@ -63,8 +84,54 @@ def accuracy_charts(summary: Json, rounds: Sequence[Json]) -> tuple[Chart, ...]:
     ]
     y = metric_axis(metric, zero=False)
     drawn = [layered(260, *lines(rows, colours, axis, y, dotted=whole)) for axis in axes.values()]
-    sentences = (_accuracy_by_tier(summary, evaluated), *_close_to_best(summary, evaluated, sent_bytes))
+    same = " Curves that are within half a point of each other on average are one line." if len(names) <= len(labels) else ""
+    sentences = (_accuracy_by_tier(summary, evaluated) + same, *_close_to_best(summary, evaluated, sent_bytes))
     return tuple(Chart(*parts) for parts in zip(keys, axes, sentences, drawn, strict=True))
+
+
+def merged(names: Mapping[str, str], evaluated: Sequence[Json], metric: Metric) -> dict[str, str]:
+    """Return ``names`` of the curves to draw; those on average within half a point of an earlier one share its line and its name.
+
+    >>> rounds = [{"accuracy": {"1": 0.5, "0.5": 0.504, "0.25": 0.4}}]
+    >>> merged({"1": "tier 1", "0.5": "tier 0.5", "0.25": "tier 0.25"}, rounds, Metric())
+    {'1': 'tier 1, tier 0.5', '0.25': 'tier 0.25'}
+    """
+    found: dict[str, list[str]] = {}
+
+    def same(one: str, other: str) -> bool:
+        pairs = [(record["accuracy"].get(one), record["accuracy"].get(other)) for record in evaluated]
+        if any(None in pair for pair in pairs):
+            return False
+        return fmean(abs(a - b) for a, b in pairs) <= 0.005 * metric.share
+
+    for label, name in names.items():
+        found.setdefault(next((drawn for drawn in found if same(drawn, label)), label), []).append(name)
+    return {label: ", ".join(together) for label, together in found.items()}
+
+
+def loss_chart(summary: Json, rounds: Sequence[Json]) -> Chart | None:
+    """Return the training loss of each tier: the mean over a round's clients that trained, weighted by their samples; None without any."""
+    rows: list[Json] = []
+    for record in rounds:
+        losses: dict[float, list[tuple[float, float]]] = {}
+        for client in record.get("clients", ()):
+            if client["status"] == USEFUL and client.get("train_loss") is not None:
+                losses.setdefault(client["tier"], []).append((client["train_loss"], client.get("samples") or 1))
+        for tier, pairs in losses.items():
+            mean = sum(loss * samples for loss, samples in pairs) / sum(samples for _, samples in pairs)
+            name = f"tier {tier_label(tier)}"
+            told = f"{name}: loss {mean:.4g} in round {record['round']}"
+            rows.append({"series": name, "tier": tier, "round": record["round"], "loss": mean, "told": told})
+    if not rows:
+        return None
+    last = {row["series"]: row["loss"] for row in rows}
+    tiers = sorted({row["tier"] for row in rows}, reverse=True)
+    colours = {f"tier {tier_label(tier)}": tier_colour(summary, tier) for tier in tiers}
+    sentence = (
+        f"At the end, clients' mean loss on their own samples is {', '.join(f'{last[name]:.3g} ({name})' for name in colours)}."
+    )
+    x, y = number("round", "round", **WHOLE), number("loss", "training loss", tickCount=5)
+    return Chart("loss", "Training loss over rounds", sentence, layered(260, *lines(rows, colours, x, y)))
 
 
 def _accuracy_by_tier(summary: Json, evaluated: Sequence[Json]) -> str:

@@ -174,6 +174,12 @@ def memory_table(summary: Row) -> PlainTable:
     return PlainTable.of(columns, rows)
 
 
+def host_seconds(summary: Row) -> float:
+    """Return the seconds of this computer until the page was made: those of all stages, or of the rounds if no stages were measured."""
+    stages = (summary.get("host_stages") or {}).get("server", {})
+    return sum(taken_s for name, taken_s in stages.items() if name != REPORT) or float(summary["host_s"])
+
+
 def stage_table(summary: Row) -> PlainTable:
     """Return the seconds of every stage: in the main thread with their shares, in the background, and in all worker processes."""
     stages = summary["host_stages"]
@@ -197,7 +203,8 @@ def stage_table(summary: Row) -> PlainTable:
         {"stage": title, "server": server.get(name), **{head: seconds.get(name) for head, seconds in others.items()}}
         for name, title in titles.items()
     )
-    return PlainTable.of(columns, rows)
+    sums = {head: sum(seconds.values()) for head, seconds in others.items()}
+    return PlainTable.of(columns, [*rows, {"stage": "all", "server": all_s, **sums}] if known else [])
 
 
 def inclusion_columns(key: str, rows: Iterable[Row], titles: Mapping[str, str]) -> list[Column]:

@@ -1,4 +1,4 @@
-"""One round on the simulated clock: a line per client, from its download to its upload, or to where it was lost."""
+"""One round on its clock, a simulated or a real one: a line per client, from its download to its upload, or to where it was lost."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

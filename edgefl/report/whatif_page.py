@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from edgefl import __version__
+from edgefl.report.answer import Answer
 from edgefl.report.chart import Chart, Json, Spec, clock_unit, layer, layered, legend, number, share
 from edgefl.report.page import facts, render_page
 from edgefl.report.run_tables import inclusion_columns
@@ -15,7 +17,7 @@ from edgefl.util.units import MISSING, human_count, human_percent, human_range, 
 def whatif_table(result: Json) -> PlainTable:
     """Return every figure of every policy, in the order asked for."""
     columns = (
-        text("policy", "", "label"),
+        text("policy", "", "numbered"),
         Column("policy", "tiers", lambda row: ", ".join(map(tier_label, row["tiers"])) or MISSING, numeric=False),
         *under("rounds", deadline_s="deadline", round_s="median"),
         Column("rounds", "within", partial(_within, result.get("clock_error", 1.0))),
@@ -28,7 +30,9 @@ def whatif_table(result: Json) -> PlainTable:
         *_privacy(result),
     )
     best = front(result["rows"])
-    return PlainTable.of(columns, result["rows"], (n in best for n in range(len(result["rows"]))), note=footnote(result))
+    return PlainTable.of(
+        columns, _numbered(result["rows"]), (n in best for n in range(len(result["rows"]))), note=footnote(result)
+    )
 
 
 def compact_whatif(result: Json) -> PlainTable:
@@ -50,6 +54,11 @@ def compact_whatif(result: Json) -> PlainTable:
     note = f"* {footnote(result)}" if best else footnote(result)
     trust = f"Seconds of training are right within a factor of {result['clock_error']:.3g}; energy is {NOT_VALIDATED}."
     return PlainTable.of(columns, starred, note=f"{note} {trust}")
+
+
+def _numbered(rows: Sequence[Json]) -> list[Json]:
+    """Return the policies with the numbers that charts and tables of a page have for them."""
+    return [{**row, "number": number, "numbered": f"{number}: {row['label']}"} for number, row in enumerate(rows, start=1)]
 
 
 def _privacy(result: Json) -> tuple[Column, ...]:
@@ -92,8 +101,8 @@ def _weakest(result: Json) -> Callable[[Json], str]:
 
 
 _SHOWN = {"profile", "edgefl_version", "format", "clock_error"}
-_ALL_LABELLED = 12
-"""So many points have their labels beside them; of more, only those of the front."""
+_NARROW_PX, _HEIGHT_PX = 230, 360
+"""The plot on a phone."""
 
 
 def render(result: Json) -> str:
@@ -102,6 +111,7 @@ def render(result: Json) -> str:
         "whatif.html.j2",
         profile=result["profile"],
         about=facts(result, [key for key, value in result.items() if key not in _SHOWN and isinstance(value, str | int | float)]),
+        answer=answer_of_whatif(result),
         chart=whatif_chart(result),
         table=whatif_table(result),
         inclusion=inclusion_table(result),
@@ -110,22 +120,45 @@ def render(result: Json) -> str:
     )
 
 
+def answer_of_whatif(result: Json) -> Answer:
+    """Return the answer of a what-if: the fastest and the most inclusive policy, and the one with most updates in an hour."""
+    rows = result["rows"]
+    count = f"which of {len(rows)} policies" if len(rows) > 1 else "this policy"
+    asked = f"How fast are rounds of {result['method']} on {result['profile']}, and who takes part, under {count}?"
+    known = [row for row in rows if row["round_s"] is not None and row["inclusion"]]
+    if not known:
+        return Answer(asked, "No client trained under any policy.", "Give a longer deadline or smaller tiers.")
+    best = max(known, key=lambda row: (updates_per_hour(result, row), row["inclusion"]))
+    fair = max(known, key=lambda row: (row["weakest_inclusion"] or 0.0, row["inclusion"]))
+    advice = f"Take {best['label']} for speed: about {human_count(round(updates_per_hour(result, best)))} useful updates an hour"
+    if fair["label"] == best["label"]:
+        return Answer(asked, _sentence(known), f"{advice}, and no policy includes its weakest class more.")
+    weakest = f"{_weakest(result)(fair)}: {human_percent(fair['weakest_inclusion'])} of its sessions train"
+    return Answer(asked, _sentence(known), f"{advice}; take {fair['label']} to include {weakest}.")
+
+
+def updates_per_hour(result: Json, row: Json) -> float:
+    """Return how many updates the server uses in an hour of simulated time."""
+    per_round = result["per_round"] or result["clients"]
+    return float(min(per_round, per_round * row["over_selection"] * row["inclusion"]) * (row["rounds_per_hour"] or 0.0))
+
+
 def whatif_chart(result: Json) -> Chart:
     """Return inclusion over the time of a round, a point per policy, and the line of those that no other beats."""
     key, title = "whatif", "Who takes part, and how long it takes"
-    rows = [row for row in result["rows"] if row["round_s"] is not None and row["inclusion"]]
+    rows = [row for row in _numbered(result["rows"]) if row["round_s"] is not None and row["inclusion"]]
     if not rows:
         return Chart(key, title, "No client trained under any policy, so there is nothing to draw.", None)
-    idle = [str(row["label"]) for row in result["rows"] if row not in rows]
+    idle = [str(row["label"]) for row in result["rows"] if row["round_s"] is None or not row["inclusion"]]
     left_out = f" Not drawn, because no client trains: {'; '.join(idle)}." if idle else ""
     return Chart(key, title, _sentence(rows) + left_out, _scatter(rows))
 
 
 def inclusion_table(result: Json) -> PlainTable:
     """Return, per policy, the share of each class's selected sessions that trained."""
-    rows, best = result["rows"], set(front(result["rows"]))
+    rows, best = _numbered(result["rows"]), set(front(result["rows"]))
     columns = (
-        text("policy", "", "label"),
+        text("policy", "", "numbered"),
         *under("median round", human_seconds, round_s=""),
         shaded("all", lambda row: row["inclusion"]),
         *inclusion_columns("inclusion_by_class", rows, result.get("titles") or {}),
@@ -157,6 +190,7 @@ def _scatter(rows: Sequence[Json]) -> Spec:
     points = [
         {
             "label": str(row["label"]),
+            "number": row["number"],
             "time": row["round_s"] / unit_s,
             "inclusion": row["inclusion"],
             "series": "beaten by none" if place in best else "beaten by another",
@@ -166,22 +200,34 @@ def _scatter(rows: Sequence[Json]) -> Spec:
         for place, row in enumerate(rows)
     ]
     joined = [points[place] for place in best]
-    others = [point for place, point in enumerate(points) if place not in best]
+    others = len(best) < len(points)
     x = number("time", f"median round ({unit})", scale=_wide([point["time"] for point in points], 0.12))
     y = share("inclusion", "sessions that trained", **_wide([point["inclusion"] for point in points], 0.15))
     at = {"x": x, "y": y}
     fills = {"beaten by none": "var(--tier-0)"} | ({"beaten by another": "transparent"} if others else {})
     strokes = {name: "var(--tier-0)" if fill != "transparent" else "var(--soft)" for name, fill in fills.items()}
     dots = {**at, "fill": legend(fills, True), "stroke": legend(strokes, True), "tooltip": "told"}
-    text, labelled = {"type": "text", "fontSize": 11, "limit": 220}, others if len(rows) <= _ALL_LABELLED else []
+    text = {"type": "text", "fontSize": 12, "align": "left", "baseline": "bottom", "dx": 7, "dy": -3}
     return layered(
-        360,
+        _HEIGHT_PX,
         layer({"type": "line", "color": "var(--tier-0)"}, joined, **at),
         layer({"type": "point", "size": 110, "strokeWidth": 2}, points, **dots),
-        layer({**text, "align": "left", "baseline": "top", "dx": 6, "dy": 6}, joined[:1], **at, text="label"),
-        layer({**text, "align": "right", "baseline": "bottom", "dx": -6, "dy": -6}, joined[1:], **at, text="label"),
-        layer({**text, "align": "left", "baseline": "middle", "dx": 9}, labelled, **at, text="label"),
+        layer(text, _numbers(points, x["scale"]["domain"], y["scale"]["domain"]), **at, text="numbers"),
     )
+
+
+def _numbers(points: Sequence[Json], wide: Sequence[float], high: Sequence[float]) -> Sequence[Json]:
+    """Return the numbers of the policies beside their points; points that are too close for it share a text."""
+    found: list[dict[str, Any]] = []
+    for point in sorted(points, key=lambda point: (point["time"], point["inclusion"])):
+        for shown in found:
+            near = abs(shown["time"] - point["time"]) * _NARROW_PX / (wide[1] - wide[0]) < 14 + 7 * len(shown["numbers"])
+            if near and abs(shown["inclusion"] - point["inclusion"]) * _HEIGHT_PX / (high[1] - high[0]) < 18:
+                shown["numbers"] += f", {point['number']}"
+                break
+        else:
+            found.append({"time": point["time"], "inclusion": point["inclusion"], "numbers": str(point["number"])})
+    return found
 
 
 def _wide(values: Sequence[float], part: float) -> Spec:

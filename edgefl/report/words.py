@@ -99,7 +99,7 @@ STATUSES = {
     "out_of_memory": Look("var(--out-of-memory)", "x", "diamond", "it went over its device's memory"),
     "out_of_time": Look("var(--out-of-time)", "|", _BOWTIE, "over the processor time that a client is allowed on this computer"),
     "crashed": Look("var(--crashed)", "+", _STAR, "its process died"),
-    "diverged": Look("var(--diverged)", ".", "cross", "its weights contain NaN or infinity"),
+    "diverged": Look("var(--diverged)", ".", "cross", "its update contains NaN or huge values"),
     "masked": Look(
         "var(--masked)", "v", "triangle-left", "too few clients of its group were left to unmask the sum of their updates"
     ),

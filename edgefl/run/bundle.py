@@ -30,10 +30,11 @@ from edgefl.onnxgrad.predict import predict_capped
 from edgefl.onnxgrad.session import OutOfMemoryError
 from edgefl.records import Tier
 from edgefl.report.cost_rows import CostRow
-from edgefl.report.run_files import TierResult
+from edgefl.report.run_rows import TierResult
 from edgefl.rng import generator
 from edgefl.run.train_part import Trainee, Trains, train_part
 from edgefl.run.trained import TierNetworks
+from edgefl.timing.spans import span
 from edgefl.util.fields import Fields, named
 from edgefl.util.garbage import uncollected
 from edgefl.util.keys import SigningKey
@@ -141,8 +142,11 @@ def build_bundle(
         BundleError: ``out`` exists and is not empty, or an exported graph differs from its module.
     """
     wanted = wanted or Wanted()
+    deployed = {}
     with uncollected():
-        deployed = {tier: _deploy(run, tier, chosen, say, wanted) for tier, chosen in tiers.items()}
+        for number, (tier, chosen) in enumerate(tiers.items(), 1):
+            with span("bundle", tier=tier.label, number=number, of=len(tiers)):
+                deployed[tier] = _deploy(run, tier, chosen, say, wanted)
     data = run.data
     reference = safetensors.numpy.load(next(iter(deployed.values())).reference)
     class_names = data.class_names or tuple(f"output {number}" for number in range(reference["logits"].shape[1]))

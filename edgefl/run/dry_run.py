@@ -9,9 +9,10 @@ from statistics import median
 import numpy as np
 
 from edgefl.config import RunConfig
-from edgefl.report import html
+from edgefl.report.dry_page import render_dry
 from edgefl.report.results import Result
-from edgefl.report.run_files import DrySummary, PolicyRow
+from edgefl.report.run_files import DrySummary
+from edgefl.report.run_rows import PolicyRow
 from edgefl.report.secure_sums import secure_sums
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
 from edgefl.run.folder import OnRound, RunFolder
@@ -72,7 +73,7 @@ def dry_run(config: RunConfig, out: Path | str | None = None, *, on_round: OnRou
             secure_sums=secure_sums(rounds),
             policies=tuple(PolicyRow(p.label, p.tiers, p.round_s, p.useful_share, p.inclusion_by_class) for p in policies),
         ).to_dict()
-        write_bytes(folder.path / "report.html", html.render_dry(summary, rounds).encode())
+        write_bytes(folder.path / "report.html", render_dry(summary, rounds).encode())
         write_json(folder.path / "summary.json", summary)
     return RunResult(folder.path, summary)
 

@@ -34,6 +34,7 @@ from edgefl.records import Tier
 from edgefl.rng import generator, torch_seeded
 from edgefl.run.prepare import begun
 from edgefl.run.train_part import Trainee, Trains, train_part
+from edgefl.timing.spans import span
 from edgefl.util.fields import Fields, each, first, named
 from edgefl.util.keys import Chosen, SigningKey
 
@@ -120,7 +121,10 @@ def export_network(
     chosen, state = chosen.advance(state, 2 + getattr(chosen.config, "warmup_rounds", 0))
     training = Training(epochs, batch_size, lr, momentum, 0.0, optimizer)
     trains = Trains(chosen, architecture, training, 0.0 if optimizer == "sgd" else momentum, alone=_ALONE)
-    written = [_tier(trains, state, tier, inputs, also) for tier in sizes]
+    written = []
+    for number, tier in enumerate(sizes, 1):
+        with span("bundle", tier=tier.label, number=number, of=len(sizes)):
+            written.append(_tier(trains, state, tier, inputs, also))
     plain = each(lambda spec: {} if spec.below else {"scale": 1.0, "mean": 0.0, "std": 1.0}, inputs)
     manifest = Manifest(
         edgefl_version=__version__,

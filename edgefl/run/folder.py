@@ -23,6 +23,7 @@ from edgefl.server import checkpoint
 from edgefl.server.client_store import ClientStore
 from edgefl.server.state import ServerState
 from edgefl.timing.spans import span
+from edgefl.util.claims import check_claims
 from edgefl.util.files import read_toml, storage_errors, write_bytes
 from edgefl.util.hashes import HASHES, ROUNDS, Hashes, checked
 from edgefl.util.lock import LOCK, only_writer
@@ -184,6 +185,7 @@ class RunFolder:
     def add_round(self, record: RoundRecord, clients: bool = True, stages: Mapping[str, Any] | None = None) -> None:
         """Append one record, with or without its ``clients``, and with the ``stages`` of this computer's time."""
         path = self.path / ROUNDS
+        check_claims(path)
         line = {**record.to_json(clients), **({} if stages is None else {"stages": stages})}
         with storage_errors(path), path.open("ab") as file:
             file.write(json.dumps(line, allow_nan=False).encode() + b"\n")

@@ -256,7 +256,7 @@ def screening_of(config: RunConfig) -> Screening:
     cap = None if config.sample_cap == "off" else config.sample_cap
     clipping = None
     if config.clip_norm is not None:
-        norm = None if config.clip_norm == "adaptive" else config.clip_norm
+        norm = None if isinstance(config.clip_norm, str) else config.clip_norm
         clipping = Clipping(norm, config.clip_start, config.clip_quantile, config.clip_rate)
     return Screening(cap, clipping, defence_named(config.defence, config.defence_strength), config.outliers)
 

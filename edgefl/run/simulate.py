@@ -15,9 +15,11 @@ from edgefl.log.contract import LoggedRun
 from edgefl.methods.ranks import energy_of_tiers
 from edgefl.records import NodeRecord, Tier
 from edgefl.report.notebook import progress_in_notebook
-from edgefl.report.run_files import RunSummary, TierResult
+from edgefl.report.run_files import RunSummary
+from edgefl.report.run_rows import TierResult
 from edgefl.report.secure_sums import secure_sums
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
+from edgefl.run.final_scores import final_scores
 from edgefl.run.folder import MODEL, CheckpointWriter, Notify, OnRound, RunFolder
 from edgefl.run.prepare import prepare
 from edgefl.run.privacy import check_simulated, warnings
@@ -108,7 +110,7 @@ def simulate(
             run_one = None if devices is None else devices(run, folder.path)
             trained = train_into(output, run, engine, store, resume, run_one)
             nodes = tuple(getattr(engine, "nodes", ())) if config.mixed_nodes else ()
-        result = _finish(trained, output, nodes)
+        result = _finish(trained, output, nodes, simulated=devices is None)
         log.end(result.summary, folder.path)
         return result
 
@@ -178,7 +180,7 @@ def _own_key(say: Notify) -> SigningKey | None:
         return None
 
 
-def _finish(trained: Trained, output: Output, nodes: tuple[NodeRecord, ...] = ()) -> RunResult:
+def _finish(trained: Trained, output: Output, nodes: tuple[NodeRecord, ...] = (), simulated: bool = True) -> RunResult:
     """Write the model, the bundle, the report, and last the summary, which marks a run as complete."""
     folder, watch = output.folder, output.watch
     with span("start"), uncollected():
@@ -193,6 +195,8 @@ def _finish(trained: Trained, output: Output, nodes: tuple[NodeRecord, ...] = ()
         source = Source(config.rounds, sha256(content))
         wanted = Wanted(key=_own_key(output.say))
         deployed = build_bundle(run, tier_networks(trained), source, folder.fresh_bundle(), output.say, wanted)
+    with span("evaluate"):
+        evaluation = final_scores(trained, simulated)
     with span("report"):
         taken = {tier.ratio: d.result.accuracy for tier, d in deployed.items() if d.result.accuracy is not None}
         values = {
@@ -209,6 +213,7 @@ def _finish(trained: Trained, output: Output, nodes: tuple[NodeRecord, ...] = ()
             "classes": class_rows(run.plan),
             "participation": participation_rows(run.plan, rounds, _distinct(rounds), taken),
             "secure_sums": secure_sums(rounds),
+            "evaluation": evaluation,
         }
     before = added([*(line.get("stages", {}) for line in rounds), watch.lap()])
     with span("report"):

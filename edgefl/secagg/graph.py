@@ -11,8 +11,8 @@ Graph = Mapping[int, frozenset[int]]
 def graph_of(members: Sequence[int], neighbours: int | None, rng: np.random.Generator) -> Graph:
     """Return a random graph in which every member has ``neighbours``, an even number; None, or too many: all are neighbours (SecAgg).
 
-    The members stand in a circle in a random order, and each is joined to the nearest ones: the Harary graph of SecAgg+ (Bell et al.
-    2020, section 3.1).
+    The members stand in a circle in a random order, and each is joined to the nearest ones: a Harary graph, as in SecAgg+ (Bell et al.
+    2020).
 
     >>> graph = graph_of(range(9), 4, np.random.default_rng(0))
     >>> {len(of) for of in graph.values()}, all(one in graph[other] for one, of in graph.items() for other in of)

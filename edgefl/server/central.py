@@ -31,7 +31,7 @@ Draw = Callable[[str], np.random.Generator]
 """Returns the generator of a round for a part of the noise."""
 NOBODY = -1
 """The client of an update that stands for a tier."""
-_COUNTED = 20  # σ_b is a 20th of the clients of a round (Andrew et al. 2021, section 3.1)
+_COUNTED = 20  # σ_b is a 20th of the clients of a round, as Andrew et al. (2021) recommend
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Central:
 
     @property
     def sum_multiplier(self) -> float:
-        """The multiplier of the noise on sums, (z⁻² − (2σ_b)⁻²)^(−1/2) with adaptive bounds (Andrew et al. 2021, Theorem 1), else z.
+        """The multiplier of the noise on sums, (z⁻² − (2σ_b)⁻²)^(−1/2) with adaptive bounds (Andrew et al. 2021), else z.
 
         >>> Central(1.0, {Tier(1.0): 10}).sum_multiplier, round(Central(1.0, {Tier(1.0): 10}, adaptive=True).sum_multiplier, 4)
         (1.0, 1.1547)
@@ -129,7 +129,7 @@ class Central:
     ) -> dict[str, Tensor]:
         """Return the adaptive bounds after a round by name, from counts with noise; empty if the bound is fixed.
 
-        Andrew et al. (2021), Algorithm 1: b̃ = ( Σᵢ (bᵢ − ½) + N(0, σ_b²) ) / n + ½, with bᵢ = 1 if ‖Δᵢ‖ ≤ C. Clients that did not take part
+        Andrew et al. (2021): b̃ = ( Σᵢ (bᵢ − ½) + N(0, σ_b²) ) / n + ½, with bᵢ = 1 if ‖Δᵢ‖ ≤ C. Clients that did not take part
         count as a half.
         """
         if not self.adaptive:

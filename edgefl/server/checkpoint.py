@@ -6,6 +6,7 @@ into place when it is complete. A damaged checkpoint is skipped, and the one bef
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -113,9 +114,14 @@ def restore(folder: Path, own: Architecture | None = None) -> Restored | None:
     return None
 
 
-def verified(folder: Path) -> list[Path]:
-    """Return the checkpoints in ``folder``, the newest first; CheckpointError if one is damaged."""
+def verified(folder: Path, rounds: Iterable[int] = ()) -> list[Path]:
+    """Return the checkpoints in ``folder``, the newest first; CheckpointError if one is damaged.
+
+    ``rounds`` are those that had a checkpoint: unless all checkpoints were deleted, those of the newest must be there.
+    """
     found = _newest_first(folder)
+    if found and (gone := {*sorted(rounds)[-KEPT:]} - {*map(_round_of, found)}):
+        raise CheckpointError(f"{folder}: the checkpoint of round {min(gone)} is missing; restore it, or delete all checkpoints")
     for path in found:
         if problem := _damage(path):
             raise CheckpointError(f"{path}: {problem}; delete it to continue from the one before")
@@ -127,6 +133,11 @@ def chain_of(path: Path) -> tuple[int, str]:
     with safe_open(path, framework="pt") as file:
         about = json.loads(file.metadata()[_ABOUT])
     return int(about["round"]), str(about["clients"])
+
+
+def _round_of(path: Path) -> int:
+    match = _NAME.fullmatch(path.name)
+    return int(match[1]) if match else 0
 
 
 def oldest_round(folder: Path) -> int:

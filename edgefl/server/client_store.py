@@ -15,6 +15,7 @@ from typing import Any, Self
 from edgefl.errors import CheckpointError
 from edgefl.server import database
 from edgefl.server.database import REMEDY
+from edgefl.util.claims import check_claims
 from edgefl.util.files import sha256
 
 _VERSION = 1
@@ -239,6 +240,7 @@ class ClientStore:
     @contextlib.contextmanager
     def _writer(self) -> Iterator[sqlite3.Connection]:
         """Yield the file in a transaction. An error undoes the whole round and closes the file."""
+        check_claims(self.path)
         connection = self._connection or self._open("what clients kept")
         try:
             with self._errors():

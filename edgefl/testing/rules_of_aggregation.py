@@ -33,6 +33,17 @@ def test_the_order_of_updates_does_not_matter(case: Case) -> None:
     equal_states(one, other)
 
 
+@rule("samples have an influence where the method says so")
+def test_samples_have_an_influence_where_the_method_says_so(case: Case) -> None:
+    state = case.state()
+    updates = [case.update(state, case.tiers[0], client, samples=10) for client in range(2)]
+    even = case.method.aggregate(state, updates)
+    uneven = case.method.aggregate(state, [updates[0], replace(updates[1], samples=90)])
+    alike = all(torch.equal(even.tensors[name], tensor) for name, tensor in uneven.tensors.items())
+    alike &= all(torch.equal(even.warm[name], tensor) for name, tensor in uneven.warm.items())
+    assert alike != case.method.weighs_samples
+
+
 @rule("sums of tiers give the same bits")
 def test_sums_of_tiers_give_the_same_bits(case: Case) -> None:
     state, tiers = case.state(), (case.tiers * 3)[:5]

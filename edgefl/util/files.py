@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.errors import InputError, StorageError
+from edgefl.util.claims import check_claims
 
 
 def shared(folder: str) -> Path:
@@ -61,6 +62,7 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write ``content`` to a temporary file beside ``path``, sync it, then rename it: a reader never sees a part of the content."""
+    check_claims(path)
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -80,6 +82,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 @contextlib.contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder to fill. At the end it replaces ``folder``, which is absent or empty; after an error it is removed."""
+    check_claims(folder)
     with storage_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))

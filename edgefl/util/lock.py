@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgefl.errors import CheckpointError
+from edgefl.util.claims import claimed
 from edgefl.util.files import storage_errors
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def only_writer(folder: Path) -> Iterator[None]:
 
     Raises:
         CheckpointError: another process holds it; the message says which.
+        MovedError: the block failed, and the folder is not there any more.
 
     Example:
         >>> import tempfile
@@ -32,12 +34,17 @@ def only_writer(folder: Path) -> Iterator[None]:
         True
     """
     lock = _acquired(folder)
+    # By its number, the folder is found wherever it was moved.
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY) if os.unlink in os.supports_dir_fd else None
     try:
-        yield
+        with claimed(folder):
+            yield
     finally:
         with contextlib.suppress(OSError):  # Windows deletes no open file
-            (folder / LOCK).unlink(missing_ok=True)
+            os.unlink(folder / LOCK if number is None else LOCK, dir_fd=number)
         lock.release()
+        if number is not None:
+            os.close(number)
 
 
 def _acquired(folder: Path) -> BaseFileLock:

@@ -21,6 +21,7 @@ from edgefl.util.keys import PublicKey
 from edgefl.util.validation import short
 from edgefl.wire.device_keys import DeviceKeys
 from edgefl.wire.update_signature import KEY, SIGNATURE, content_sha256, signer
+from edgefl.wire.values import holds, too_large
 
 FORMAT, VERSION = "edgefl-update", "1"
 MAX_HEADER_BYTES = 1 << 20
@@ -131,8 +132,8 @@ def read_update(path: Path, expected: Expected) -> DeviceUpdate:
     except (SafetensorError, KeyError, ValueError) as error:
         raise WireError(f"{path}: not a valid safetensors file ({short(str(error))})") from None
     for name, tensor in tensors.items():
-        if not np.isfinite(tensor).all():
-            raise WireError(f"{path}: {name}: holds {tensor[~np.isfinite(tensor)].flat[0]}, expected finite values")
+        if (odd := too_large(tensor)) is not None:
+            raise WireError(f"{path}: {name}: {holds(odd)}")
     content_hash, key, device = _sender(path, about, tensors, expected.keys)
     ordered = {name: tensors[name] for name in shapes}
     counts, labels = (int(about["samples"]), int(about["steps"])), _labels(about.get("labels", ""), expected.classes)

@@ -24,6 +24,7 @@ from edgefl_graph import GraphError, external_files
 from edgefl_limits import watched
 from safetensors import SafetensorError
 
+ort.set_default_logger_severity(4)  # what sessions do not log: errors become exceptions, and messages of this client
 FORMAT_VERSION = 2
 Tensors = dict[str, np.ndarray]
 Table = dict[str, Any]

@@ -27,8 +27,8 @@ import re
 import secrets
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,9 @@ class Training:
 
     ``max_seconds`` limits all steps together. ``memory_bytes`` limits weights, optimizer state, a batch and onnxruntime's memory, but not
     the interpreter and the data set; it cannot be changed later in the same process.
+
+    ``states`` maps a purpose (order of the samples, choice of a graph, mirrored samples) to a state of NumPy's generator PCG64. A server
+    that sends those of its simulation gets its batches. ``seed`` is then that of dropout only.
     """
 
     epochs: int | None = None
@@ -76,6 +79,7 @@ class Training:
     memory_bytes: int | None = None
     threads: int = 1
     seed: int = 0
+    states: Mapping[str, Any] = field(default_factory=dict)
 
     def of(self, entry: Table) -> Training:
         """Return these settings with None replaced by the values of a tier's ``entry``."""
@@ -86,11 +90,22 @@ class Training:
 
     def batches(self, samples: int) -> Iterator[np.ndarray]:
         """Yield the indices of the samples of each step, shuffled in every epoch; the last batch of an epoch may be smaller."""
-        shuffle = np.random.default_rng([self.seed, 0])
+        shuffle = self.generator("train")
         size = int(self.batch_size or samples)
         for _ in range(int(self.epochs or 1)):
             order = shuffle.permutation(samples)
             yield from (order[start : start + size] for start in range(0, samples, size))
+
+    def generator(self, purpose: str) -> np.random.Generator:
+        """Return the generator of a purpose: "train", "draw" or "flip"."""
+        if not self.states:
+            return np.random.default_rng([self.seed, ("train", "draw", "flip").index(purpose)])
+        bits = np.random.PCG64()
+        try:
+            bits.state = self.states[purpose]
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise InputError(f"states: {purpose}: got no state of the generator PCG64 ({error!r})") from None
+        return np.random.Generator(bits)
 
 
 def infer(bundle: Bundle, label: str, x: Samples, state: State | None = None, variant: str = "", threads: int = 1) -> np.ndarray:
@@ -117,6 +132,9 @@ def infer(bundle: Bundle, label: str, x: Samples, state: State | None = None, va
         with watched(bundle.timeout_s, "a batch"):
             found.append(run(session, {**weights, **part})[0])
     logits = np.concatenate(found)
+    if not (finite := np.isfinite(logits)).all():
+        spoiled = "the weights are spoiled, or the samples are no samples of this network"
+        raise ClientError(f"{path}: the graph computes {logits[~finite].flat[0]}, expected finite outputs: {spoiled}")
     if "target_shape" in bundle.manifest:
         return logits
     powers = np.exp(logits.astype(np.float32) - logits.max(1, keepdims=True))
@@ -149,7 +167,8 @@ def train(
     kept = state.tensors if state is not None else {}
     objective = Objective(table, given, {name: kept.get(f"{'before' if said else 'memory'}:{name}") for name in table["trained"]})
     feeds = first_inputs(table, held, objective, float(how.lr or 0), np.isin(np.arange(bundle.manifest["classes"]), y))
-    feeds["seed"] = (how.seed * 40_503 + int(said.get("steps", 0))) % 2**23  # of dropout, if the tier has it
+    # Of dropout, if the tier has it.
+    feeds["seed"] = how.seed if how.states else (how.seed * 40_503 + int(said.get("steps", 0))) % 2**23
     data = {**by_input(bundle.manifest, x), "y": y}
     first = {name: value[: how.batch_size] for name, value in data.items()}
     steps = Steps(bundle, table["graphs"], feeds, first, how.threads, how.memory_bytes)
@@ -192,7 +211,7 @@ _DIVERGED = "training diverged; a smaller --lr may help"
 
 def _loop(steps: Steps, how: Training, data: Tensors, graphs: int, flip: bool) -> tuple[list[float], float]:
     """Run the steps, with ``flip`` on images of which half are mirrored; return the loss of each step, and the seconds of all."""
-    draws, flips = np.random.default_rng([how.seed, 1]), np.random.default_rng([how.seed, 2])
+    draws, flips = how.generator("draw"), how.generator("flip")
     losses: list[float] = []
     limit_s, spent_s, started = how.max_seconds, 0.0, time.perf_counter()
     for index in how.batches(len(data["y"])):
@@ -203,7 +222,7 @@ def _loop(steps: Steps, how: Training, data: Tensors, graphs: int, flip: bool) -
         if flip:
             mirrored = flips.integers(2, size=len(index)) == 1
             batch["x"][mirrored] = batch["x"][mirrored][..., ::-1]
-        loss = steps.step(batch, int(draws.integers(graphs)))
+        loss = steps.step(batch, min(int(draws.random() * graphs), graphs - 1))
         spent_s = time.perf_counter() - started
         losses.append(loss)
         if not math.isfinite(loss):

@@ -55,6 +55,8 @@ def _messages(message: memoryview) -> Iterator[tuple[int, memoryview]]:
     at, end = 0, len(message)
     while at < end:
         tag, at = _varint(message, at)
+        if tag >= 1 << 32:  # protobuf drops the upper bits: the field would be another one there
+            raise GraphError("a tag of more than 32 bits")
         number, wire = tag >> 3, tag & 7
         size = {_EIGHT_BYTES: 8, _FOUR_BYTES: 4}.get(wire, 0)
         if wire in (_VARINT, _DELIMITED):

@@ -88,6 +88,9 @@ def test_the_key_beside_a_bundle_must_be_the_one_that_signed(signed, keys, tmp_p
     for key in (None, keys[1]):
         with pytest.raises(BundleError, match=r"not the signature of this manifest\.json by the owner of manifest\.pub"):
             verify(signed, key)
+    (signed / "manifest.pub").write_bytes(2 * keys[1].read_bytes())
+    with pytest.raises(BundleError, match=r"manifest\.pub: holds more than one Ed25519 public key"):
+        verify(signed)
     (signed / "manifest.pub").unlink()
     assert (verify(signed).signed, verify(signed).signer) == (False, None)
     assert verify(signed, keys[1]).signed

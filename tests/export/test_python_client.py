@@ -99,7 +99,7 @@ def test_steps_are_those_of_the_formulas(optimizer, objective, present, tmp_path
 def test_each_step_draws_one_of_several_graphs(tmp_path):
     model = Regression(width=2, optimizer="sgd")
     draws = np.random.default_rng([7, 1])
-    graphs = [int(draws.integers(2)) for _ in range(6)]
+    graphs = [int(2 * draws.random()) for _ in range(6)]
     assert set(graphs) == {0, 1}
     after, expected, _ = played(model, model.write(tmp_path / "b"), how=Training(seed=7), graphs=graphs)
     same(after.tensors, expected)
@@ -267,6 +267,12 @@ def test_inference_takes_the_trained_weights(bundle, data, tmp_path, capsys):
     assert lines[3].split("\t")[:2] == ["3", ["ant", "bee", "cat"][int(logits[3].argmax())]]
 
 
+def test_outputs_that_are_no_numbers_are_an_error(bundle):
+    x, _ = samples(10)
+    with pytest.raises(edgefl_bundle.ClientError, match=r"0\.5/forward\.onnx: the graph computes \S+, expected finite outputs"):
+        infer(read_bundle(bundle), "0.5", np.sign(x) * np.float32(3e38))
+
+
 def test_samples_without_labels_are_classified(bundle, tmp_path, capsys):
     np.savez(tmp_path / "x.npz", x=samples(2)[0])
     status, output, _ = called(capsys, "infer", bundle, "0.5", tmp_path / "x.npz")
@@ -333,22 +339,22 @@ NAN = X.copy()
 NAN[3, 0, 1, 1] = np.nan
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (arrays(x=X[:, :, :1]), "x: got shape (10, 1, 1, 3), expected (samples, 1, 2, 3)"),
-        (arrays(x=X.astype(np.float64)), "x: got float64, expected float32"),
-        (arrays(x=NAN), "x holds NaN or infinity"),
-        (arrays(x=X[:0], y=Y[:0]), "x: no sample"),
-        (arrays(y=Y[:9]), "y: got int64 of shape (9,), expected integers of shape (10,)"),
-        (arrays(y=Y.astype(np.float32)), "y: got float32"),
-        (arrays(y=np.full(10, 3)), "y: labels 3 to 3, expected 0 to 2"),
-        (arrays(y=np.full(10, -1)), "y: labels -1 to -1, expected 0 to 2"),
-        ({"x": X}, "y: no labels, expected one per sample"),
-        ({"y": Y}, "x: missing, expected arrays x and y; it has y"),
-        (arrays(x=np.array([object()])), "not an .npz file of plain arrays"),
-    ],
-)
+WRONG_DATA = [
+    (arrays(x=X[:, :, :1]), "x: got shape (10, 1, 1, 3), expected (samples, 1, 2, 3)"),
+    (arrays(x=X.astype(np.float64)), "x: got float64, expected float32"),
+    (arrays(x=NAN), "x holds NaN or infinity"),
+    (arrays(x=X[:0], y=Y[:0]), "x: no sample"),
+    (arrays(y=Y[:9]), "y: got int64 of shape (9,), expected integers of shape (10,)"),
+    (arrays(y=Y.astype(np.float32)), "y: got float32"),
+    (arrays(y=np.full(10, 3)), "y: labels 3 to 3, expected 0 to 2"),
+    (arrays(y=np.full(10, -1)), "y: labels -1 to -1, expected 0 to 2"),
+    ({"x": X}, "y: no labels, expected one per sample"),
+    ({"y": Y}, "x: missing, expected arrays x and y; it has y"),
+    (arrays(x=np.array([object()])), "not an .npz file of plain arrays"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), WRONG_DATA)
 def test_wrong_data_are_refused_in_one_message(given, message, bundle, tmp_path, capsys):
     np.savez(tmp_path / "d.npz", **given)
     status, output, errors = called(capsys, "train", bundle, "0.5", tmp_path / "d.npz", "--out", tmp_path / "state")
@@ -406,44 +412,44 @@ def link(folder: Path):
     (folder / "0.5" / "train.onnx").symlink_to(real)
 
 
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (lambda f: changed(f, format_version=1), "format_version: got 1, expected 2"),
-        (lambda f: changed(f, format_version=True), "format_version: got True, expected 2"),
-        (lambda f: changed(f, classes="3"), "classes: got '3', expected a value of type int"),
-        (lambda f: changed(f, tiers=[[]]), "tiers.0: got list, expected a table"),
-        (lambda f: (f / "manifest.json").write_text("[" * 100_000), "not valid JSON"),
-        (
-            lambda f: (f / "manifest.json").write_bytes((f / "manifest.json").read_bytes().replace(b'"round": 3', b'"round": 4')),
-            "its SHA-256 is not its manifest_sha256",
-        ),
-        (lambda f: (f / "manifest.json").unlink(), "expected a folder that edgefl export wrote"),
-        (lambda f: damage(f, "train.onnx"), "train.onnx: changed: its SHA-256"),
-        (lambda f: damage(f, "train.onnx", b"short"), "train.onnx: changed: 5 bytes, expected"),
-        (lambda f: damage(f, "parameters.safetensors"), "parameters.safetensors: changed"),
-        (lambda f: (f / "0.5" / "train.onnx").unlink(), "train.onnx: missing, or a link"),
-        (link, "train.onnx: missing, or a link"),
-        (lambda f: edit_train(f, graphs=["../elsewhere.onnx"]), "'../elsewhere.onnx' is no file of the bundle"),
-        (lambda f: edit_train(f, graphs=["/etc/passwd"]), "'/etc/passwd' is no file of the bundle"),
-        (lambda f: edit_train(f, trained={"fc.weight": [6, 3]}), "fc.weight: got [3, 6], expected shape [6, 3]"),
-        (lambda f: edit_train(f, frozen={"other": [1]}), "other: got nothing, expected shape [1]"),
-        (lambda f: edit_train(f, frozen={}), "has an input 'f.scale', for which the bundle has no value"),
-        (lambda f: edit_train(f, lr="fast"), "tier 0.5: train: lr: got 'fast', expected a value of type number"),
-        (lambda f: edit_train(f, graphs=["0.5/parameters.safetensors"]), "parameters.safetensors: not an ONNX model"),
-        (lambda f: edit_train(f, graphs=[]), "train: graphs: got [], expected at least one training graph"),
-        (lambda f: edit_train(f, graphs=[1]), "train: graphs: got [1], expected a list of texts"),
-        (lambda f: edit_train(f, objective={}), "train: objective: name: got None, expected a value of type str"),
-        (lambda f: edit_train(f, epochs=0), "train: epochs: got 0, expected at least 1"),
-        (lambda f: edit_train(f, trained={"fc.weight": "big"}), "trained.fc.weight: got 'big', expected a list of sizes"),
-        (lambda f: edit_train(f, trained={"fc.weight": [1 << 20, 1 << 20]}), "expected a list of sizes"),
-        (lambda f: edit_tier(f, budget={"round_s": "long"}), "budget: round_s: got 'long', expected a number from 0, or none"),
-        (lambda f: changed(f, classes=10**9), "class_names: got '3 names', expected one for each of 1000000000 classes"),
-        (lambda f: changed(f, class_names=[1, 2, 3]), "class_names: got [1, 2, 3], expected a list of texts"),
-        (lambda f: changed(f, input_shape=[-1, "a"]), "input_shape: got [-1, 'a'], expected a list of sizes"),
-        (lambda f: changed(f, files={"a": 1}), "files.a: got int, expected a table"),
-    ],
-)
+SPOILED = [
+    (lambda f: changed(f, format_version=1), "format_version: got 1, expected 2"),
+    (lambda f: changed(f, format_version=True), "format_version: got True, expected 2"),
+    (lambda f: changed(f, classes="3"), "classes: got '3', expected a value of type int"),
+    (lambda f: changed(f, tiers=[[]]), "tiers.0: got list, expected a table"),
+    (lambda f: (f / "manifest.json").write_text("[" * 100_000), "not valid JSON"),
+    (
+        lambda f: (f / "manifest.json").write_bytes((f / "manifest.json").read_bytes().replace(b'"round": 3', b'"round": 4')),
+        "its SHA-256 is not its manifest_sha256",
+    ),
+    (lambda f: (f / "manifest.json").unlink(), "expected a folder that edgefl export wrote"),
+    (lambda f: damage(f, "train.onnx"), "train.onnx: changed: its SHA-256"),
+    (lambda f: damage(f, "train.onnx", b"short"), "train.onnx: changed: 5 bytes, expected"),
+    (lambda f: damage(f, "parameters.safetensors"), "parameters.safetensors: changed"),
+    (lambda f: (f / "0.5" / "train.onnx").unlink(), "train.onnx: missing, or a link"),
+    (link, "train.onnx: missing, or a link"),
+    (lambda f: edit_train(f, graphs=["../elsewhere.onnx"]), "'../elsewhere.onnx' is no file of the bundle"),
+    (lambda f: edit_train(f, graphs=["/etc/passwd"]), "'/etc/passwd' is no file of the bundle"),
+    (lambda f: edit_train(f, trained={"fc.weight": [6, 3]}), "fc.weight: got [3, 6], expected shape [6, 3]"),
+    (lambda f: edit_train(f, frozen={"other": [1]}), "other: got nothing, expected shape [1]"),
+    (lambda f: edit_train(f, frozen={}), "has an input 'f.scale', for which the bundle has no value"),
+    (lambda f: edit_train(f, lr="fast"), "tier 0.5: train: lr: got 'fast', expected a value of type number"),
+    (lambda f: edit_train(f, graphs=["0.5/parameters.safetensors"]), "parameters.safetensors: not an ONNX model"),
+    (lambda f: edit_train(f, graphs=[]), "train: graphs: got [], expected at least one training graph"),
+    (lambda f: edit_train(f, graphs=[1]), "train: graphs: got [1], expected a list of texts"),
+    (lambda f: edit_train(f, objective={}), "train: objective: name: got None, expected a value of type str"),
+    (lambda f: edit_train(f, epochs=0), "train: epochs: got 0, expected at least 1"),
+    (lambda f: edit_train(f, trained={"fc.weight": "big"}), "trained.fc.weight: got 'big', expected a list of sizes"),
+    (lambda f: edit_train(f, trained={"fc.weight": [1 << 20, 1 << 20]}), "expected a list of sizes"),
+    (lambda f: edit_tier(f, budget={"round_s": "long"}), "budget: round_s: got 'long', expected a number from 0, or none"),
+    (lambda f: changed(f, classes=10**9), "class_names: got '3 names', expected one for each of 1000000000 classes"),
+    (lambda f: changed(f, class_names=[1, 2, 3]), "class_names: got [1, 2, 3], expected a list of texts"),
+    (lambda f: changed(f, input_shape=[-1, "a"]), "input_shape: got [-1, 'a'], expected a list of sizes"),
+    (lambda f: changed(f, files={"a": 1}), "files.a: got int, expected a table"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "message"), SPOILED)
 def test_a_wrong_bundle_is_refused_in_one_message(spoil, message, bundle, data, tmp_path, capsys):
     spoil(bundle)
     status, output, errors = called(capsys, "train", bundle, "0.5", data, "--out", tmp_path / "state")
@@ -595,12 +601,17 @@ def hostile(body: str, shape: str) -> bytes:
     return onnx.parser.parse_model(text).SerializeToString()
 
 
+ENDLESS = """
+    more = Constant<value = bool {1}>() start = ReduceSum<keepdims = 0>(x)
+    out = Loop ("", more, start) <body = b (int64 i, bool go, float[] was) => (bool on, float[] now)
+        { on = Identity(go) now = Sin(was) }>"""
+GROWING = """
+    sizes = Constant<value_ints = [100000, 20000]>() one = ConstantOfShape<value = float {1}>(sizes)
+    all = ReduceSum<keepdims = 0>(one) out = Add(x, all)"""
+
+
 def test_a_graph_that_never_ends_is_stopped(bundle, data, tmp_path):
-    endless = """
-        more = Constant<value = bool {1}>() start = ReduceSum<keepdims = 0>(x)
-        out = Loop ("", more, start) <body = b (int64 i, bool go, float[] was) => (bool on, float[] now)
-            { on = Identity(go) now = Sin(was) }>"""
-    put(bundle, "forward.onnx", hostile(endless, ""))
+    put(bundle, "forward.onnx", hostile(ENDLESS, ""))
     done = alone("infer", bundle, "0.5", data, "--timeout", "1")
     assert (done.returncode, done.stdout) == (3, "")
     assert "a batch took more than 1 s" in done.stderr
@@ -608,10 +619,7 @@ def test_a_graph_that_never_ends_is_stopped(bundle, data, tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA is of Linux")
 def test_constants_that_grow_beyond_the_memory_are_refused(bundle, data):
-    folded = """
-        sizes = Constant<value_ints = [100000, 20000]>() one = ConstantOfShape<value = float {1}>(sizes)
-        all = ReduceSum<keepdims = 0>(one) out = Add(x, all)"""
-    put(bundle, "forward.onnx", hostile(folded, "batch,1,2,3"))
+    put(bundle, "forward.onnx", hostile(GROWING, "batch,1,2,3"))
     done = alone("infer", bundle, "0.5", data)
     assert done.returncode in (1, 2)
     assert done.stderr.startswith("Error: ")

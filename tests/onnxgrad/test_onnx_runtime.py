@@ -167,3 +167,14 @@ def test_neither_parent_nor_child_needs_torch(graph, tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == f"(1, {CLASSES})"
+
+
+def test_a_graph_of_absurd_size_prints_nothing(capfd):
+    """onnxruntime logs some errors itself, in colour, before it raises them."""
+    axes = onnx.TensorProto(name="axes", data_type=onnx.TensorProto.INT64, dims=[2**62])
+    ends = [onnx.helper.make_tensor_value_info(name, 1, [2]) for name in "xy"]
+    node = onnx.helper.make_node("Unsqueeze", ["x", "axes"], ["y"])
+    graph = onnx.helper.make_graph([node], "g", ends[:1], ends[1:], [axes])
+    with pytest.raises(EdgeflError, match="onnxruntime does not take the graph"):
+        onnx_session.opened(onnx.helper.make_model(graph).SerializeToString(), onnx_session.options_for(1))
+    assert capfd.readouterr() == ("", "")

@@ -263,7 +263,7 @@ def test_the_page_loads_nothing_from_a_network() -> None:
     page = Page(rest)
     assert not {"link", "img", "iframe", "object", "embed", "base"}.intersection(page.tags)
     assert not {"src", "srcset", "action", "data"}.intersection(name for name, _ in page.attributes)
-    assert {value for name, value in page.attributes if name == "href"} == {"#uncounted"}
+    assert {value for name, value in page.attributes if name == "href"} == {"#tiers", "#devices", "#layers", "#uncounted"}
     assert any("default-src 'none'" in (value or "") for _, value in page.attributes)
     assert not re.search(r"https?://|@import|url\((?!#)", rest)
     assert rendered == cost_page(on_devices())

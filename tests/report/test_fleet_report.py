@@ -16,6 +16,7 @@ from edgefl.errors import InputError
 from edgefl.fleet.budget import Budget
 from edgefl.records import ClientRecord, Cost, RoundRecord, Shortfall, Status, Tier, Timing
 from edgefl.report import html, whatif_page
+from edgefl.report.dry_page import hour_chart, policy_sentence, render_dry, round_chart
 from edgefl.report.fleet_charts import (
     outcome_charts,
     participation_chart,
@@ -24,9 +25,9 @@ from edgefl.report.fleet_charts import (
     waste_table,
     weakest_sentence,
 )
-from edgefl.report.html import hour_chart, policy_sentence, round_chart
 from edgefl.report.results import Result
-from edgefl.report.run_files import TierResult, read_rounds
+from edgefl.report.run_files import read_rounds
+from edgefl.report.run_rows import TierResult
 from edgefl.report.run_tables import compact_tiers, tier_table
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
 from edgefl.report.timeline import Line, pick, timeline, timelines
@@ -143,7 +144,7 @@ def test_every_status_has_a_look_of_its_own_that_the_page_has_colours_for() -> N
 def test_every_pattern_of_a_chart_is_on_the_page() -> None:
     rounds = [busy(), busy(8)]
     rounds[1]["groups"][0]["status"] = rounds[1]["clients"][0]["status"] = "of the future"
-    for rendered in (html.render(summary_of(rounds), rounds), html.render_dry(*dry())):
+    for rendered in (html.render(summary_of(rounds), rounds), render_dry(*dry())):
         used = set(re.findall(r"url\(#([\w-]+)\)", data_of(rendered)))
         assert used <= set(re.findall(r'<pattern id="([\w-]+)"', rendered))
         assert {"hatch-late", "status-late"} <= used
@@ -381,6 +382,14 @@ def test_the_page_of_a_run_says_it_all_in_charts_that_vega_lite_accepts() -> Non
     assert [name for name, _ in page.attributes].count("hidden") == 1
 
 
+def test_the_page_of_real_devices_has_a_real_clock() -> None:
+    rounds = [{**busy(), "observed": {"setup_bytes": 70}}]
+    real, simulated = (Page(html.render(summary_of(some), some)).text for some in (rounds, [busy()]))
+    assert "Its bars are download, training and upload on the real clock." in real
+    assert "on the simulated clock" in simulated
+    assert "imulated" not in real
+
+
 def dry(count: int = 30) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     rounds, clock_s = [], 0.0
     for number in range(1, count + 1):
@@ -403,7 +412,7 @@ def dry(count: int = 30) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 def test_a_dry_run_has_a_page_without_accuracies() -> None:
     summary, rounds = dry()
-    rendered = html.render_dry(summary, rounds)
+    rendered = render_dry(summary, rounds)
     page = Page(rendered)
     assert all(map(drawn, charts_of(rendered).values()))
     assert {"rounds", "hours", "timeline-1", "timeline-30", "participation", "waste"} <= set(charts_of(rendered))
@@ -419,7 +428,7 @@ def test_a_dry_run_has_a_page_without_accuracies() -> None:
     for text in ("Nothing was trained", "Clients that took part", "<0.1 % of 1,000,000", "10 h 00 min of it waiting for clients"):
         assert text in page.text
     assert "reaches" not in page.text
-    assert rendered == html.render_dry(summary, rounds)
+    assert rendered == render_dry(summary, rounds)
 
 
 def test_rounds_of_a_dry_run_are_drawn_over_the_run_and_over_the_day() -> None:
@@ -448,16 +457,16 @@ def test_the_policies_of_a_dry_run_are_compared_by_their_weakest_class() -> None
         "Under “auto” the class that trains least is Slow phone: 60.0 % of its sessions train; "
         "under “uniform” it is Slow phone, with 20.0 %."
     )
-    rendered = html.render_dry(summary, rounds)
+    rendered = render_dry(summary, rounds)
     assert "--share: 0.2" in rendered
     assert "20.0 %" in Page(rendered).text
-    assert "assignment of tiers" not in Page(html.render_dry(summary | {"policies": []}, rounds)).text
+    assert "What each assignment of tiers" not in Page(render_dry(summary | {"policies": []}, rounds)).text
 
 
 def test_a_dry_run_in_which_nothing_happened_has_a_page() -> None:
     refused = record(1, outcome(0, "slow", "refused"), round_s=0.0, clock_s=0.0)
     for rounds in ([], [refused]):
-        text = Page(html.render_dry(summary_of(rounds, policies=[]), rounds)).text
+        text = Page(render_dry(summary_of(rounds, policies=[]), rounds)).text
         assert "Nothing was sent to any client" in text
         assert "No client's update was used" in text
 
@@ -466,6 +475,9 @@ def whatif() -> dict[str, Any]:
     figures = {"patient": (40.0, 0.9, 0.8), "strict": (10.0, 0.5, 0.1), "poor": (40.0, 0.7, 0.4), "middling": (20.0, 0.8, 0.6)}
     return {
         "profile": "phone",
+        "method": "fedhm",
+        "clients": 20,
+        "per_round": 10,
         "rounds": 50,
         "clock_error": 1.25,
         "titles": TITLES,
@@ -502,8 +514,8 @@ def test_the_page_of_a_what_if_joins_the_policies_that_no_other_beats() -> None:
         "beaten by none": ["patient", "strict", "middling"],
         "beaten by another": ["poor"],
     }
-    assert [row["label"] for row in rows(spec, "text")] == ["strict", "middling", "patient", "poor"]
-    assert "middling" in drawn(spec)
+    assert [row["numbers"] for row in rows(spec, "text")] == ["2", "4", "3", "1"]
+    assert drawn(spec)
     page = Page(rendered)
     assert page.tags.count("table") == page.tags.count("caption") == 2
     assert "strict has the shortest rounds, 10.0 s, and 50.0 % of sessions train; patient includes most, 90.0 %" in page.text
@@ -521,7 +533,7 @@ def test_the_table_of_a_what_if_fits_a_terminal() -> None:
         assert "Slow phone" in text
     first = whatif_page.whatif_table(whatif()).to_plain().splitlines()[0]
     assert first.startswith(
-        "policy patient, tiers 1, 0.5; rounds deadline –, median 40.0 s, within 32–50 s, an hour 90; selected per wanted answer 1.3;"
+        "policy 1: patient, tiers 1, 0.5; rounds deadline –, median 40.0 s, within 32–50 s, an hour 90; selected per wanted answer 1.3;"
     )
     assert "No client trained" in whatif_page.whatif_table({"profile": "phone", "rows": []}).to_plain()
 
@@ -550,7 +562,7 @@ def test_the_report_of_a_dry_run_can_be_written_anew(tmp_path: Path) -> None:
     summary |= {"dry_run": True}
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     (tmp_path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in rounds))
-    assert html.write(tmp_path).read_text(encoding="utf-8") == html.render_dry(summary, rounds)
+    assert html.write(tmp_path).read_text(encoding="utf-8") == render_dry(summary, rounds)
     summary["policies"][0]["inclusion"]["fast"] = "most"
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     with pytest.raises(InputError, match=r"policies\.0\.inclusion\.fast must be a number, got 'most'"):
@@ -568,7 +580,7 @@ def test_names_are_escaped_on_every_page() -> None:
     result["titles"] = {"slow": EVIL}
     result |= {"profile": EVIL, EVIL: EVIL}
     result["rows"][1]["label"] = EVIL
-    for rendered in (html.render_dry(summary, rounds), whatif_page.render(result)):
+    for rendered in (render_dry(summary, rounds), whatif_page.render(result)):
         assert "<script>alert" not in rendered
         assert "<" not in data_of(rendered)
         assert all(map(drawn, charts_of(rendered).values()))

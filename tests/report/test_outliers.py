@@ -24,10 +24,16 @@ def test_remarks_are_about_what_no_honest_client_does():
     assert remarks({**USUAL, "norm_ratio": 1234.5, "cosine": -0.875, "dropped": True, "counted_samples": 3600}) == [
         "change 1.23e+03 times the tier's median",
         "opposite to its tier (cosine -0.88)",
-        "counted for 3,600 samples only",
         "left out by the defence",
     ]
     assert remarks({**USUAL, "norm_ratio": None, "cosine": None}) == []
+
+
+def test_a_capped_update_is_shown_and_not_suspected():
+    (shown,) = update_table([row(1, counted_samples=3600)]).rows
+    assert ("3,600" in shown, shown[-1]) == (True, "")
+    (of_client,) = client_rows([{"clients": [entry(1, counted_samples=3600)]}])
+    assert (of_client["capped"], of_client["remarked"]) == (1, 0)
 
 
 def test_clients_with_the_most_remarks_come_first():

@@ -8,46 +8,19 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from compared import contender, played, two
 from pages import Page, charts_of, data_of, drawn, layers, looks, printed, rows, series
 
 from edgefl.cli.compare import command
 from edgefl.config import RunConfig
 from edgefl.errors import BudgetError, CheckpointError, ConfigError, InputError
 from edgefl.report.compare_page import compact_comparison, compare_page, compare_table
-from edgefl.report.comparison import Failure, MethodResult, Played, comparison_of, curve_of
+from edgefl.report.comparison import comparison_of, curve_of
 from edgefl.report.page import vega
 from edgefl.run.compare import compare
 from edgefl.run.compare_entries import Asked, Entry, asked_of, parts_of
 
 SMALL = RunConfig(rounds=1, clients=4, local_epochs=1, model="mlp", data_share=0.3)
-
-
-def played(seed: int, accuracies: list[float], *, sent: int = 100, tiers: tuple[float, ...] = (1, 0.5)) -> Played:
-    """A run whose every round sends ``sent`` bytes each way, takes 10·sent MACs, 2 s and 3 J; the second tier is 0.1 worse."""
-    clients = [{"status": "trained", "tier": tier} for tier in tiers]
-    rounds = []
-    for number, value in enumerate(accuracies, 1):
-        accuracy = {"global": value} | {f"{tier:g}": value - 0.1 * at for at, tier in enumerate(tiers)}
-        spent = {"download_bytes": sent, "upload_bytes": sent, "macs": 10 * sent, "energy_j": 3.0, "clock_s": 2.0 * number}
-        rounds.append({"round": number, "accuracy": accuracy if value >= 0 else {}, "clients": clients, **spent})
-    rows = [{"tier": tier, "params": int(1000 * tier), "uncounted_ops": []} for tier in tiers]
-    about = {"model": "mlp", "dataset": "digits", "fleet": "phone", "rounds": len(rounds), "accuracy_of": "global"}
-    totals = {"download_bytes": sent * len(rounds), "upload_bytes": sent * len(rounds), "host_s": 1.0}
-    return Played(seed, {**about, **totals, "tiers": rows}, rounds)
-
-
-def contender(label: str, *runs: Played, failures: dict[int, str] | None = None) -> tuple[MethodResult, tuple[Played, ...]]:
-    failed = tuple(Failure(seed, reason) for seed, reason in (failures or {}).items())
-    return MethodResult(label=label, method=label, title=label.title(), options={}, tiers_why="because", failures=failed), runs
-
-
-def two() -> dict[str, Any]:
-    """A comparison of a quick method with two seeds and a cheap one with one tier, of which one seed failed."""
-    quick = contender("quick", played(0, [0.5, 0.7, 0.9]), played(1, [0.3, 0.9, 0.8]))
-    cheap = contender(
-        "cheap", played(0, [0.2, 0.4, 0.6], sent=10, tiers=(0.5,)), failures={1: "no device fits\n  needs 2, has 1"}
-    )
-    return comparison_of([quick, cheap], [0, 1], (1.0, 0.5)).to_dict()
 
 
 def test_a_curve_is_the_mean_over_seeds_of_accuracy_and_of_what_was_spent_so_far() -> None:
@@ -172,7 +145,9 @@ def test_the_page_loads_nothing_and_escapes_what_it_shows() -> None:
     rendered = compare_page(summary)
     bare = rendered.replace(vega(), "")
     assert "<script>alert" not in bare
-    assert not {"src", "href", "srcset"}.intersection(name for name, _ in Page(bare).attributes)
+    assert not {"src", "srcset"}.intersection(name for name, _ in Page(bare).attributes)
+    links = [value for name, value in Page(bare).attributes if name == "href" and not (value or "").startswith("#")]
+    assert all(re.fullmatch(r"[\w%/.-]+/seed-\d/report\.html", link or "") for link in links)
     assert not re.search(r"https?://|@import|url\((?!#)", bare)
     assert "<" not in data_of(rendered)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -341,3 +342,14 @@ def test_budget_and_target_are_stored_for_resume(tmp_path: Path) -> None:
         path.write_text(asked.to_toml().replace(*wrong))
         with pytest.raises(CheckpointError, match=r"comparison\.toml: .*; expected a table budget with s, bytes and j"):
             Asked.of_file(path)
+
+
+def test_epsilon_adversaries_and_the_defence_are_shown_where_there_are_any():
+    played = even([0.5])
+    bare = comparison_of([(row_of("a"), [played])], [0], (1.0,))
+    spent = replace(played, summary={**played.summary, "privacy": {"epsilon": 7.5}})
+    private = comparison_of([(row_of("a"), [spent]), (row_of("b"), [played])], [0], (1.0,))
+    assert [row.epsilon for row in private.methods] == [7.5, None]
+    page = compare_page(replace(private, adversary="sybil:0.2", defence="median").to_dict())
+    assert all(text in page for text in ("7.5", "ε", "sybil:0.2", "median"))
+    assert not any(text in compare_page(bare.to_dict()) for text in ("ε", "adversary", "defence"))

@@ -10,7 +10,7 @@ import pytest
 from runs import stopped_after
 
 from edgefl import RunConfig, load_run, simulate
-from edgefl.errors import CheckpointError, ConfigError
+from edgefl.errors import CheckpointError, ConfigError, MovedError
 from edgefl.run import folder as run_folder
 from edgefl.run.export import export
 from edgefl.run.folder import resumed_config
@@ -53,6 +53,15 @@ def test_an_edited_file_is_named(copied, name, before, after):
     edited(copied / name, before, after)
     with pytest.raises(CheckpointError, match=f"{name}.*edited or damaged"):
         verify_run(copied)
+
+
+def test_a_checkpoint_that_is_gone_is_missed_unless_all_are(copied):
+    oldest, *_ = sorted((copied / "checkpoints").iterdir())
+    oldest.unlink()
+    with pytest.raises(CheckpointError, match=r"checkpoints: the checkpoint of round 1 is missing; restore it, or delete all"):
+        verify_run(copied)
+    shutil.rmtree(copied / "checkpoints")
+    assert verify_run(copied).checkpoints == 0
 
 
 def test_zeros_in_the_model_are_neither_exported_nor_verified(copied, tmp_path):
@@ -134,3 +143,14 @@ def test_a_file_nested_too_deep_is_one_message(tmp_path):
     (tmp_path / "deep.toml").write_text(f"lr = {'[' * 3000}{']' * 3000}")
     with pytest.raises(ConfigError, match=r"deep.toml: .* too deep to read"):
         RunConfig.load(tmp_path / "deep.toml", {})
+
+
+def test_a_folder_moved_in_mid_run_ends_it_and_continues_where_it_was(finished, tmp_path):
+    """In the checkpoint's thread, in the client store and in the record of the next round: wherever it is noticed first."""
+    folder, away = tmp_path / "run", tmp_path / "away"
+    with pytest.raises(MovedError, match=r"the run's folder was moved or deleted: .*run; move it back and add --resume"):
+        simulate(CONFIG, folder, on_round=lambda record: folder.rename(away) if record.round == 1 else None)
+    assert not folder.exists()
+    away.rename(folder)
+    simulate(CONFIG, folder, resume=True)
+    assert (folder / "model.safetensors").read_bytes() == (finished / "model.safetensors").read_bytes()

@@ -219,6 +219,17 @@ def test_a_client_that_diverges_makes_room_and_sends_nothing(fleet):
         assert lost.timing.radio_j == pytest.approx(100e-9 * full.download_bytes)
 
 
+def test_an_update_too_large_to_multiply_is_left_out(fleet):
+    """FedHM multiplies factors: two that are finite may have an infinite product."""
+    run = small(fleet, method="fedhm", tiers=(1.0, 0.5), per_round=6, adversary="sign-flip:0.3(scale=1e25)")
+    state, record = play(run)
+    found = by_status(record)
+    assert 1 <= len(found["diverged"]) <= 0.3 * run.config.clients
+    assert all(run.clients.adversaries.includes(client) for client in found["diverged"])
+    assert found["trained"]
+    assert all(bool(tensor.isfinite().all()) for tensor in state.model.tensors.values())
+
+
 def test_a_round_that_everybody_is_lost_in_leaves_the_model_as_it_was(fleet):
     run = small(fleet, lr=1e30)
     state, record = play(run)

@@ -159,3 +159,9 @@ def test_the_record_follows_the_configuration():
     assert screening_of(config) == expected
     assert expected.holds
     assert not replace(expected, defence=defence_named("none")).holds
+
+
+def test_clipping_is_switched_off_by_name():
+    """As a flag of fed-round does for one round of a run that clips."""
+    clips = RunConfig(clip_norm=1.0)
+    assert RunConfig.of({**clips.model_dump(), "clip_norm": "off"}).clip_norm is None

@@ -8,8 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from runs import checkpoint_of, lines_of, stopped_after
 from small_fleet import small, write_device, write_fleet
 
+from edgefl import RunConfig, simulate
 from edgefl.client.job import Job
 from edgefl.client.masking import Masking
 from edgefl.client.messages import Setups as JobSetups
@@ -264,6 +266,26 @@ def test_masked_rounds_give_the_bits_of_unmasked_sums_and_nearly_those_of_plain_
         # The mean of 12 clients with at least one sample each: at most a step per client.
         assert (found["real"][name] - tensor).abs().max() <= 12 * step + 1e-6
     assert any(not torch.equal(found["real"][name], start[name]) for name in start)
+
+
+def test_a_masked_run_that_was_stopped_resumes_to_the_same_bits_and_records(tmp_path):
+    """Masks are drawn anew in the round that was lost; their sum is zero, and the seed gives the groups. Ten processor seconds."""
+    keys = {
+        "method": "fedavg",
+        "model": "mlp",
+        "tiers": (1.0,),
+        "rounds": 2,
+        "clients": 6,
+        "per_round": 5,
+        "local_epochs": 1,
+        "seed": 3,
+    }
+    config = RunConfig.of({**keys, "data_share": 0.1, "conditions": "ideal", "secure_aggregation": "secagg"})
+    whole = simulate(config, tmp_path / "whole").folder
+    resumed = simulate(config, stopped_after(config, tmp_path / "resumed", 1), resume=True).folder
+    assert lines_of(resumed) == lines_of(whole)
+    assert checkpoint_of(resumed, 2).name == checkpoint_of(whole, 2).name
+    assert [group["summed"] for line in lines_of(whole) for group in line["observed"]["secure_aggregation"]] == [True, True]
 
 
 def test_the_weights_of_rows_are_inside_the_vector():

@@ -66,6 +66,7 @@ def test_an_update_may_state_the_labels_of_its_client(text, labels, tmp_path):
 
 
 NAN, INFINITE = (np.array([0, value, 1], np.float32) for value in (np.nan, -np.inf))
+HUGE = np.array([1e15, -1e15, -3e38], np.float32)
 
 
 @pytest.mark.parametrize(
@@ -112,6 +113,7 @@ NAN, INFINITE = (np.array([0, value, 1], np.float32) for value in (np.nan, -np.i
         (content(tensors(**{"fc.bias": np.zeros(3, np.float16)})), "fc.bias: got 'F16'"),
         (content(tensors(**{"fc.bias": NAN})), "fc.bias: holds nan, expected finite values"),
         (content(tensors(**{"fc.bias": INFINITE})), "fc.bias: holds -inf, expected finite values"),
+        (content(tensors(**{"fc.bias": HUGE})), "fc.bias: holds -3e+38, expected finite values from -1e+15 to 1e+15"),
         (content() + b"x", "bytes, expected"),
         (content()[:-1], "bytes, expected"),
         (b"", "no safetensors file"),

@@ -26,7 +26,7 @@ STATUSES = (0, 1, 2, 3)
 
 def attack(bench: Bench) -> Case:
     """Return what plays a case."""
-    client = device_client()
+    client = bench.opened.enter_context(device_client())
     kinds: dict[str, Callable[[Path, Path, Rng], str]] = {
         "manifest": _manifest, "graph": _graph, "damaged file": _file, "samples": _samples,
     }  # fmt: skip

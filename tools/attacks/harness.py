@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -165,9 +166,7 @@ class Zygote:
         return self
 
     def __exit__(self, *error: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        self._process.communicate()
         self._keys.cleanup()
 
     def start(self, *arguments: object, cwd: Path, file_bytes: int | None = None, **environment: str) -> Running:
@@ -216,10 +215,15 @@ def _made(folder: Path) -> Path:
 
 @dataclass
 class Bench:
-    """Where a kind of attack prepares what it attacks: commands, and a folder for things that all cases share."""
+    """Where a kind of attack prepares what it attacks: commands, and a folder for things that all cases share.
+
+    Attributes:
+        opened: what is closed after the last case.
+    """
 
     home: Path
     edgefl: Zygote
+    opened: contextlib.ExitStack
     _made: dict[str, Path] = field(default_factory=dict)
 
     def once(self, name: str, make: Callable[[Path], object]) -> Path:

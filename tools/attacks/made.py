@@ -21,7 +21,7 @@ MODES: dict[str, tuple[Any, ...]] = {
     "inline": ("--tiers", "1,0.5"),
     "pool": ("--tiers", "1,0.5", "--workers", 2),
     "onnx": ("--tiers", "1,0.5", "--runtime", "onnx"),
-    "async": ("--tiers", "1,0.5", "--mode", "async", "--workers", 2),
+    "async": ("--method", "heterofl", "--tiers", "1,0.5", "--mode", "async", "--workers", 2),
     "per-fedavg": ("--method", "per-fedavg"),
     "client store": ("--method", "pfedpara", "--workers", 2),
 }

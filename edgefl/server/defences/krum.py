@@ -53,8 +53,8 @@ class MultiKrum(Filter):
     share, of all tiers: a tier with a single client is judged by what it shares with others. An update that shares nothing is dropped
     first.
 
-    Blanchard et al. 2017, Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent, section 4 (score) and 5 (Multi-Krum,
-    m = n − f). Differs from the paper: f is a share of the updates that arrive, and distances are means over shared coordinates.
+    Blanchard et al. 2017, Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent. Differs from the
+    paper: f is a share of the updates that arrive, and distances are means over shared coordinates.
     """
 
     usual_strength: ClassVar[float] = 0.2
@@ -72,8 +72,8 @@ class Krum(Filter):
     Strength, assumptions and distances are those of ``multi-krum``. Since one update per tier remains, the model learns from few clients
     each round. Other entries keep their values.
 
-    Blanchard et al. 2017, Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent, section 4, KR(V₁, …, Vₙ). Differs from
-    the paper: it takes one update in all, and tiers of unlike shapes need one each; f is a share of the updates that arrive.
+    Blanchard et al. 2017, Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent. Differs from the
+    paper: it takes one update in all, and tiers of unlike shapes need one each; f is a share of the updates that arrive.
     """
 
     usual_strength: ClassVar[float] = 0.2

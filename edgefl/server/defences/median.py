@@ -17,7 +17,7 @@ class Median(Centre):
     are spread unevenly, the median loses what only a minority of clients learns. A coordinate that one client holds changes as that
     client says, and of two clients the mean is taken: there is no defence for them. Samples do not weigh. The strength has no meaning.
 
-    Yin et al. 2018, Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, Definition 1 and Algorithm 1 (option I).
+    Yin et al. 2018, Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates.
     Differs from the paper: it takes the median of gradients; here it is that of the changes of several local steps.
 
     >>> import torch

@@ -21,7 +21,7 @@ class NormFilter(Filter):
     whose change is of usual size, such as a reversed one. A tier with one or two clients is compared with the whole round, by the root
     mean square of the changes.
 
-    Sun et al. 2019, Can You Really Backdoor Federated Learning? (norm thresholding of updates). Differs from the paper: it
+    Sun et al. 2019, Can You Really Backdoor Federated Learning? Differs from the paper: it
     scales a large change down to a given bound, as ``--clip-norm`` does; here the update is dropped, and the bound is a multiple of the
     median.
     """

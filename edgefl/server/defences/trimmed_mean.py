@@ -19,7 +19,7 @@ class TrimmedMean(Centre):
     a coordinate alike. At most ⌊(k − 1)/2⌋ are cut off at each end: three clients give their median, two their mean, and one its own
     change. Samples do not weigh.
 
-    Yin et al. 2018, Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, Definition 2 and Algorithm 1 (option II).
+    Yin et al. 2018, Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates.
     Differs from the paper: βk is rounded up, so that few holders are defended too.
 
     >>> import torch

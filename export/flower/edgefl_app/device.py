@@ -184,7 +184,9 @@ def trained(owner: Owner, job: Fields, blobs: Blobs, started_s: float) -> tuple[
 
 def _by_onnxruntime(owner: Owner, job: Fields, bundle: Bundle, payload: bytes, x: Samples, y: np.ndarray) -> tuple[Fields, Blobs]:
     label, round_ = str(job["tier"]), int(job["round"])
-    how = Training(lr=job["lr"], seed=job["seed"], max_seconds=0, memory_bytes=owner.memory_bytes or 0)
+    how = Training(
+        lr=job["lr"], seed=job["seed"], states=job["states"], max_seconds=0, memory_bytes=owner.memory_bytes or 0
+    )  # fmt: skip
     bundle = bundle.at_round(round_, safetensors.numpy.load(payload))
     before = _state_before(owner, job)
     after = train(bundle, label, x, y, how, None if before is None else State.of_file(before))

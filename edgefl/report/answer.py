@@ -1,0 +1,181 @@
+"""The three sentences that open every page: what was asked, what came out, and what to do. Each is computed from the page's records."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edgefl.report.energy import energy_sentence
+from edgefl.report.metric import metric_of, metric_text, reaches
+from edgefl.report.words import USEFUL, clock_word, counted, need_have, of_devices, status_name, tier_label, uncounted
+from edgefl.util.units import human_bytes, human_percent, human_seconds
+
+Json = Mapping[str, Any]
+
+_RISING = 0.01
+"""An accuracy that rose by more than this in the last quarter of the evaluated rounds is still rising."""
+_MUCH_WASTE = 0.2
+_WORTH = 0.005
+"""A larger tier is worth a longer deadline if it gains this much."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was asked, what came out (``found``), and what to do (``advice``), a sentence each."""
+
+    asked: str
+    found: str
+    advice: str
+
+
+def joined(values: Iterable[str]) -> str:
+    """Return a list as a sentence has it.
+
+    >>> joined(["a", "b", "c"]), joined(["a"])
+    ('a, b and c', 'a')
+    """
+    *first, last = values
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def answer_of_run(summary: Json, rounds: Sequence[Json]) -> Answer:
+    """Return the answer of a run."""
+    return Answer(_asked(summary), _found(summary, rounds), next(filter(None, _advice(summary, rounds))))
+
+
+def _asked(summary: Json) -> str:
+    task = f"{summary['method']} train {summary['model']} on {summary['dataset']}"
+    return f"How well does {task} in {_rounds(summary['rounds'])}, if every device class of {summary['fleet']} keeps within its budgets?"
+
+
+def _found(summary: Json, rounds: Sequence[Json]) -> str:
+    metric, whose = metric_of(summary), "the clients' models" if summary["accuracy_of"] == "clients" else "the global model"
+    sent = summary["download_bytes"] + summary["upload_bytes"]
+    spent = f"{human_seconds(summary['simulated_s'])} of {clock_word(rounds)} time and {human_bytes(sent)} sent"
+    known = summary["global_accuracy"]
+    reached = "no round was evaluated" if known is None else f"{whose} reached {metric_text(metric, known)} {metric.name}"
+    trains = _tiers_of_classes(summary)
+    return f"{reached[0].upper()}{reached[1:]} after {spent}{f'; {trains}' if trains else ''}."
+
+
+def _tiers_of_classes(summary: Json) -> str:
+    """Return the classes whose updates were used, with their tiers; of dynamic devices the classes alone, as their tiers change."""
+    trained = [row for row in summary["participation"] if row["statuses"].get(USEFUL)]
+    if not trained:
+        return "no update of a client was used"
+    if summary.get("dynamic_devices"):
+        return f"updates of {joined(row['title'] for row in trained)} were used, their tiers changing with their state"
+    return joined(f"{row['title']} trained tier {tier_label(row['tier'])}" for row in trained if row["tier"] is not None)
+
+
+def _advice(summary: Json, rounds: Sequence[Json]) -> Iterable[str]:
+    """Yield what to do, the most urgent first; the last is not empty."""
+    if uncounted(summary["tiers"]):
+        yield f"Claim no budget: not every operation is counted ({uncounted(summary['tiers']).partition(': ')[2]})."
+    yield _outside(summary)
+    yield _never_used(summary)
+    yield _longer(summary, rounds)
+    yield larger_tier(summary)
+    yield _smaller(summary, rounds)
+    yield _waste(summary, rounds)
+    yield "Use this setting: every class took part, accuracy no longer rises, and no budget asks for a change."
+
+
+def _outside(summary: Json) -> str:
+    outside = [item for item in summary["classes"] if item["tier"] is None and item["refusals"]]
+    if not outside:
+        return ""
+    short = min(outside[0]["refusals"], key=lambda refusal: refusal["tier"])
+    what = "accept that it" if len(outside) == 1 else "accept that such classes"
+    return (
+        f"Add a tier below {tier_label(short['tier'])}, or {what} cannot train: {joined(item['title'] for item in outside)} "
+        f"{'fits' if len(outside) == 1 else 'fit'} no tier, as tier {tier_label(short['tier'])} {need_have(short)}."
+    )
+
+
+def _never_used(summary: Json) -> str:
+    asked = (row for row in summary["participation"] if row["sessions"] and row["tier"] is not None)
+    row = next((row for row in asked if not row["statuses"].get(USEFUL)), None)
+    if row is None:
+        return ""
+    why = max(row["statuses"], key=row["statuses"].__getitem__)
+    remedies = {"late": "give rounds a longer deadline", "refused": "give the class a larger budget"}
+    none = f"none of its {row['sessions']:,} sessions was used, mostly because they were {status_name(why)}"
+    return f"Include {row['title']}: {none}; {remedies.get(why, 'look at its outcomes')}."
+
+
+def _longer(summary: Json, rounds: Sequence[Json]) -> str:
+    metric = metric_of(summary)
+    reached = [float(line["accuracy"]["global"]) for line in rounds if line["accuracy"].get("global") is not None]
+    if not metric.share or len(reached) < 4 or (gain := reached[-1] - reached[-1 - len(reached) // 4]) <= _RISING:
+        return ""
+    return f"Train longer: accuracy still rose by {points(gain)} in the last quarter of the rounds."
+
+
+def larger_tier(summary: Json) -> str:
+    """Return the deadline with which a class could train a larger tier, where that tier gains most; nothing if none gains half a point."""
+    accuracy = {row["tier"]: row["accuracy"] for row in summary["tiers"] if row["accuracy"] is not None}
+    if not metric_of(summary).share:
+        return ""
+    found = [
+        (gain, item, tier, need_s)
+        for item in summary["classes"]
+        for tier, need_s in _deadlines(item).items()
+        if {tier, item["tier"]} <= accuracy.keys() and (gain := accuracy[tier] - accuracy[item["tier"]]) >= _WORTH
+    ]
+    if not found:
+        return ""
+    gain, item, tier, need_s = max(found, key=lambda row: row[0])
+    has = (
+        f"{item['title']} can train tier {tier_label(item['tier'])} within the deadline of {human_seconds(summary['deadline_s'])}"
+    )
+    return f"{has}; a deadline of {human_seconds(need_s)} would let it train tier {tier_label(tier)} for {points(gain)} more."
+
+
+def _deadlines(item: Json) -> dict[float, float]:
+    """Return larger tiers that only the deadline refuses a class, with the seconds that they need."""
+    found: dict[float, float] = {}
+    for refusal in item["refusals"] if item["tier"] is not None else ():
+        others = {other["budget"] for other in item["refusals"] if other["tier"] == refusal["tier"]}
+        if refusal["tier"] > item["tier"] and others == {"deadline_s"}:
+            found[refusal["tier"]] = min(refusal["need"], found.get(refusal["tier"], float("inf")))
+    return found
+
+
+def _smaller(summary: Json, rounds: Sequence[Json]) -> str:
+    """Return the advice to deploy the smallest tier that was trained, if it is as accurate as all others that were."""
+    trained = {group["tier"] for line in rounds for group in line["groups"] if group["status"] == USEFUL}
+    known = (row for row in summary["tiers"] if row["accuracy"] is not None and row["tier"] in trained)
+    rows = sorted(known, key=lambda row: float(row["tier"]))
+    metric = metric_of(summary)
+    if len(rows) < 2 or not all(reaches(metric, rows[0]["accuracy"], row["accuracy"]) for row in rows):
+        return ""
+    less = human_percent(1 - rows[0]["macs_train_step"] / rows[-1]["macs_train_step"])
+    smallest, largest = (tier_label(row["tier"]) for row in (rows[0], rows[-1]))
+    why = f", and {energy[0].lower()}{energy[1:]}" if (energy := energy_sentence(summary["tiers"])) else "."
+    return f"Deploy tier {smallest}: it is as accurate as tier {largest} with {less} fewer MACs in a training step{why}"
+
+
+def _waste(summary: Json, rounds: Sequence[Json]) -> str:
+    useful_s, wasted_s = (summary[key]["device_s"] for key in ("useful", "wasted"))
+    if not wasted_s or (share := wasted_s / (useful_s + wasted_s)) < _MUCH_WASTE:
+        return ""
+    counts = counted(group for line in rounds for group in line["groups"])
+    lost = {status: n for status, n in counts.items() if status not in (USEFUL, "refused")}
+    why = max(lost, key=lost.__getitem__, default="")
+    late = why == "late" and not of_devices(rounds)
+    remedy = "select fewer clients per wanted update, or wait longer" if late else "look at the outcomes of clients"
+    wasted = f"{human_percent(share)} of the devices' time was of no use, mostly in sessions that ended as {status_name(why)}"
+    return f"Waste less: {wasted}; {remedy}."
+
+
+def points(gain: float) -> str:
+    """Return a difference of shares in percentage points.
+
+    >>> points(0.0134), points(0.01)
+    ('1.3 points', '1.0 point')
+    """
+    return f"{100 * gain:.1f} point{'' if f'{100 * gain:.1f}' == '1.0' else 's'}"
+
+
+def _rounds(count: int) -> str:
+    return "1 round" if count == 1 else f"{count:,} rounds"

@@ -1,0 +1,173 @@
+"""The page of a dry run: who takes part, how long rounds last, and what each assignment of tiers does; nothing is trained."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median
+
+from edgefl.report import run_tables
+from edgefl.report.answer import Answer
+from edgefl.report.chart import WHOLE, Chart, Json, category, clock_unit, layer, layered, number, stacked
+from edgefl.report.fleet_charts import fleet_view, useful_card
+from edgefl.report.page import facts, render_page
+from edgefl.report.run_charts import deadline_fact, tier_colours, trust_facts
+from edgefl.report.run_tables import TIER_COLUMNS, inclusion_columns
+from edgefl.report.secure_sums import secure_table
+from edgefl.report.tables import Column, PlainTable, shaded, text, under
+from edgefl.report.words import NOT_VALIDATED, USEFUL, counted, tier_label
+from edgefl.util.units import human_count, human_joules, human_percent, human_seconds
+
+_DRY_ABOUT = (
+    "method", "model", "dataset", "fleet", "partition", "clients", "per_round", "rounds", "local_epochs", "batch_size", "tier_assignment",
+    "over_selection", "conditions", "availability", "start_hour", "mode", "seed",
+)  # fmt: skip
+
+
+def render_dry(summary: Json, rounds: Sequence[Json]) -> str:
+    """Return the page of a dry run from its ``summary.json`` and rounds, of which those that list clients have a timeline."""
+    titles = {item["device"]: item["title"] for item in summary["classes"]}
+    policies = summary["policies"]
+    known = [column for column in TIER_COLUMNS if column.group != "accuracy" and "measured" not in column.head]
+    return render_page(
+        "dry.html.j2",
+        about=[*facts(summary, _DRY_ABOUT), deadline_fact(summary), *trust_facts(summary)],
+        answer=answer_of_dry(summary, rounds),
+        command="edgefl simulate --dry-run --config dry-run.toml --out again",
+        fleet_name=summary["fleet"],
+        cards=_dry_cards(summary, rounds),
+        lasting=[chart for chart in (round_chart(rounds), hour_chart(summary, rounds)) if chart],
+        fleet=fleet_view(summary, rounds),
+        secure=secure_table(summary),
+        policies=policy_table(policies, titles) if policies else None,
+        policy_sentence=policy_sentence(policies, titles),
+        table=PlainTable.of(known, run_tables.largest_first(summary)),
+        tier_colours=tier_colours(summary),
+        batch_size=summary["batch_size"],
+        steps=run_tables.assignment_steps(summary),
+        edgefl_version=summary["edgefl_version"],
+    )
+
+
+def answer_of_dry(summary: Json, rounds: Sequence[Json]) -> Answer:
+    """Return the answer of a dry run."""
+    asked = (
+        f"Who takes part in {len(rounds):,} rounds of {summary['method']} on {summary['fleet']}, and how long does a round last?"
+    )
+    counts = counted(group for line in rounds for group in line["groups"])
+    if not counts[USEFUL]:
+        return Answer(asked, "No session trained.", "Look at the outcomes of clients: no update would reach the server.")
+    found = f"{human_percent(counts[USEFUL] / counts.total())} of {counts.total():,} sessions train"
+    found += f", in a median round of {human_seconds(median(line['round_s'] for line in rounds))}"
+    titles = {item["device"]: item["title"] for item in summary["classes"]}
+    served = [row for row in summary["participation"] if row["sessions"]]
+    weakest = min(served, key=lambda row: row["statuses"].get(USEFUL, 0) / row["sessions"])
+    share = weakest["statuses"].get(USEFUL, 0) / weakest["sessions"]
+    found += f"; {weakest['title']} takes part least: {human_percent(share)} of its sessions train."
+    return Answer(asked, found, _advice(summary["policies"], titles))
+
+
+def round_chart(rounds: Sequence[Json]) -> Chart:
+    """Return how long each round lasted, with a word on how long the server waited before."""
+    key, title = "rounds", "How long rounds last"
+    if not rounds:
+        return Chart(key, title, "The dry run has no round.", None)
+    lasted = {record["round"]: record["round_s"] for record in rounds}
+    waited_s = sum(record["waited_s"] for record in rounds)
+    typical, longest = median(lasted.values()), max(lasted.values())
+    sentence = f"The median round lasts {human_seconds(typical)}, the longest {human_seconds(longest)}"
+    sentence += f"; the server waited {human_seconds(waited_s)} in all for clients to become eligible." if waited_s else "."
+    unit, unit_s = clock_unit(longest)
+    rows = [{"round": n, "time": s / unit_s, "told": f"{human_seconds(s)} in round {n}"} for n, s in lasted.items()]
+    x = number("round", "round", scale={"zero": False}, **WHOLE)
+    y = number("time", f"simulated time ({unit})", tickCount=5)
+    line = layer({"type": "line", "color": "var(--tier-0)"}, rows, x=x, y=y)
+    points = layer({"type": "point", "size": 60, "opacity": 0}, rows, x=x, y=y, tooltip="told")
+    return Chart(key, title, sentence, layered(230, line, points))
+
+
+def hour_chart(summary: Json, rounds: Sequence[Json]) -> Chart | None:
+    """Return rounds by the hour of day at which the server asked for clients; None where hours make no difference."""
+    if summary["availability"] == "always":
+        return None
+    hours: dict[int, list[tuple[float, float]]] = {}
+    for record in rounds:
+        asked_s = record["clock_s"] - record["round_s"] - record["waited_s"]
+        hour = int((asked_s / 3600 + summary["start_hour"]) % 24)
+        hours.setdefault(hour, []).append((record["waited_s"], record["round_s"]))
+    if len(hours) < 2:
+        return None
+    means = {hour: [fmean(parts) for parts in zip(*hours[hour], strict=True)] for hour in sorted(hours)}
+    whole = {hour: sum(parts) for hour, parts in means.items()}
+    worst, best = max(whole, key=whole.__getitem__), min(whole, key=whole.__getitem__)
+    unit, unit_s = clock_unit(whole[worst])
+    sentence = f"If the server asks at {best} o'clock, a round takes {human_seconds(whole[best])} on average, waiting included"
+    sentence += f"; at {worst} o'clock it takes {human_seconds(whole[worst])}."
+    looks = {"waiting": "url(#waiting)", "the round": "var(--tier-0)"}
+    rows = [
+        {"hour": hour, "series": series, "time": part_s / unit_s, "told": f"{series}, at {hour} o'clock: {human_seconds(part_s)}"}
+        for hour, parts in means.items()
+        for series, part_s in zip(looks, parts, strict=True)
+    ]
+    x, y = category("hour", "hour of day", range(24)), number("time", f"mean time ({unit})", tickCount=5)
+    return Chart("hours", "Over the day", sentence, layered(230, stacked(rows, looks, x=x, y=y)))
+
+
+def policy_table(policies: Sequence[Json], titles: Mapping[str, str]) -> PlainTable:
+    """Return what each assignment of tiers does: to rounds, and to each class's sessions that trained."""
+    columns = (
+        text("tier assignment", "", "policy"),
+        Column("tiers", "", lambda row: ", ".join(map(tier_label, row["tiers"]))),
+        *under("median round", round_s=""),
+        shaded("useful share", lambda row: row["useful_share"]),
+        *inclusion_columns("inclusion", policies, titles),
+    )
+    return PlainTable.of(columns, policies)
+
+
+def _advice(policies: Sequence[Json], titles: Mapping[str, str]) -> str:
+    """Return the assignment of tiers that serves its weakest class best."""
+    least = _least_served(policies)
+    if not least:
+        return "Train this setting: there is no other assignment of tiers to compare it with."
+    (best, device, share), (worst, _, lost) = (pick(least, key=lambda found: found[2]) for pick in (max, min))
+    if share == lost:
+        return (
+            f"Keep the assignment of tiers: under every other one the class that trains least has {human_percent(share)} as well."
+        )
+    name = titles.get(device, device)
+    return (
+        f"Assign tiers as in “{best}”: {name}, the class that trains least, then trains in {human_percent(share)} of its sessions; "
+        f"under “{worst}” the least is {human_percent(lost)}."
+    )
+
+
+def _least_served(policies: Sequence[Json]) -> list[tuple[str, str, float]]:
+    """Return each policy with the class whose sessions train least often, and their share."""
+    known = {row["policy"]: {k: share for k, share in row["inclusion"].items() if share is not None} for row in policies}
+    return [(policy, *min(shares.items(), key=lambda pair: pair[1])) for policy, shares in known.items() if shares]
+
+
+def policy_sentence(policies: Sequence[Json], titles: Mapping[str, str]) -> str:
+    """Return which assignment serves its weakest class best, and which worst."""
+    found = _least_served(policies)
+    if not found:
+        return "No class had a session under any assignment."
+    (best, device, share), (worst, lost, lost_share) = (pick(found, key=lambda row: row[2]) for pick in (max, min))
+    sentence = f"Under “{best}” the class that trains least is {titles.get(device, device)}"
+    sentence += f": {human_percent(share)} of its sessions train"
+    if share == lost_share:
+        return f"{sentence}; no assignment does better, none worse."
+    return f"{sentence}; under “{worst}” it is {titles.get(lost, lost)}, with {human_percent(lost_share)}."
+
+
+def _dry_cards(summary: Json, rounds: Sequence[Json]) -> list[tuple[str, str, str]]:
+    """Return the key numbers: heading, figure, and what it stands for."""
+    took_part = sum(row["distinct"] for row in summary["participation"])
+    clients, waited_s = summary["clients"], summary["waited_s"]
+    time = f"{human_seconds(waited_s)} of it waiting for clients" if waited_s else "on the fleet's own clock"
+    return [
+        ("Rounds", f"{len(rounds):,}", "simulated without training"),
+        ("Simulated time", human_seconds(summary["simulated_s"]), time),
+        ("Clients that took part", human_count(took_part), f"{human_percent(took_part / clients)} of {clients:,}"),
+        *useful_card(summary),
+        ("Energy on devices", human_joules(summary["energy_j"]), f"{NOT_VALIDATED}: computing and radio"),
+        ("Energy end to end", human_joules(summary["end_to_end_j"]), f"{NOT_VALIDATED}: devices and the path to the server"),
+    ]

@@ -1,0 +1,45 @@
+"""Folders that this process writes to: whether each is still where it was, or was moved or deleted meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from edgefl.errors import MovedError
+
+_claims: dict[Path, tuple[int, int]] = {}
+"""Folder → device and number of the file system's entry."""
+
+
+@contextlib.contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Let :func:`check_claims` watch ``folder`` within a block; an error in the block is a :class:`MovedError` if it is gone."""
+    _claims[folder] = place = _place(folder) or (0, 0)
+    try:
+        yield
+    except Exception as error:
+        if _place(folder) != place:
+            raise _moved(folder) from error
+        raise
+    finally:
+        _claims.pop(folder, None)
+
+
+def check_claims(path: Path) -> None:
+    """Raise :class:`MovedError` if ``path`` lies in a claimed folder that was moved or deleted: it must not be made anew."""
+    for folder, place in list(_claims.items()):
+        if (path == folder or folder in path.parents) and _place(folder) != place:
+            raise _moved(folder)
+
+
+def _place(folder: Path) -> tuple[int, int] | None:
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _moved(folder: Path) -> MovedError:
+    return MovedError(f"the run's folder was moved or deleted: {folder}; move it back and add --resume, or begin a new run")

@@ -1,0 +1,23 @@
+// Trains a tier on a device, from the samples to the state that stays there.
+import { ClientError } from "./problems.js";
+import { checkInputs } from "./run.js";
+import { Trainer } from "./trainer.js";
+/**
+ * Train a tier on labelled samples and return the new state. A `state` of an earlier round has the personal tensors; one of the same bundle is
+ * trained further. Training stops before a step that would exceed the time limit; the finished steps count.
+ */
+export async function train(bundle, label, data, how = {}, state = null, client = "") {
+    checkInputs(bundle.manifest, data);
+    const trainer = await Trainer.create(bundle, label, state);
+    try {
+        const done = await trainer.run(data, how);
+        if (done.diverged) {
+            const what = Number.isFinite(done.last) ? "a tensor holds NaN or infinity" : `the loss is ${done.last}`;
+            throw new ClientError(`${what} after ${done.losses.length} steps: training diverged; a smaller --lr may help`);
+        }
+        return trainer.state(client, done);
+    }
+    finally {
+        await trainer.release();
+    }
+}

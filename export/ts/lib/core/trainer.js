@@ -1,0 +1,225 @@
+// Trains a tier: a training graph is run step by step, its outputs being the next step's inputs.
+import { own } from "./checks.js";
+import { Objective } from "./objective.js";
+import { BudgetError, ClientError, InputError } from "./problems.js";
+import { Random } from "./random.js";
+import { byRole, current, run } from "./run.js";
+import { isOf } from "./state.js";
+import { hex } from "./text.js";
+import { float32, isFinite, rows, sizeOf, zeros } from "./values.js";
+/** Return settings with the values of a tier's entry where they have none. */
+export function settled(how, entry, table) {
+    const budget = (own(entry, "budget") ?? {});
+    return {
+        epochs: how.epochs ?? table.epochs, batchSize: how.batchSize ?? table.batch_size, lr: how.lr ?? table.lr, momentum: how.momentum ?? table.momentum,
+        maxSteps: how.maxSteps ?? Infinity, maxSeconds: how.maxSeconds ?? budget.round_s ?? 0, memoryBytes: how.memoryBytes ?? budget.memory_bytes ?? 0,
+        seed: how.seed ?? 0, shuffle: how.shuffle ?? true, graph: how.graph ?? -1, everyClass: how.everyClass ?? false,
+        augment: how.augment ?? String(own(table, "augment") ?? "none"),
+    };
+}
+/** Yield the indices of each step's samples without end, shuffled in every epoch; the last batch of an epoch may be smaller. */
+export function* batches(samples, size, seed, shuffle = true) {
+    const random = new Random([seed, 0]);
+    for (;;) {
+        const order = shuffle ? random.permutation(samples) : Array.from({ length: samples }, (_, i) => i);
+        for (let start = 0; start < samples; start += size)
+            yield order.slice(start, start + size);
+    }
+}
+export class Trainer {
+    bundle;
+    label;
+    table;
+    sessions;
+    held;
+    objective;
+    said;
+    /** Inputs of the graphs that stay from step to step. */
+    values = new Map();
+    steps = 0;
+    travelled = 0; // sum of the learning rates of all steps
+    samples = 0;
+    labels = new Set();
+    before = null;
+    constructor(bundle, label, table, sessions, held, objective, said) {
+        this.bundle = bundle;
+        this.label = label;
+        this.table = table;
+        this.sessions = sessions;
+        this.held = held;
+        this.objective = objective;
+        this.said = said;
+        this.reset();
+    }
+    /** Load a tier's training graphs. A `state` of an earlier round has the personal tensors; one of the same bundle is trained further. */
+    static async create(bundle, label, state = null) {
+        const table = bundle.training(label);
+        const given = await bundle.parameters(label);
+        const held = current(bundle, label, given, state);
+        const said = state && isOf(state, bundle) ? state.about : null;
+        const objective = new Objective(table, given, (name) => state?.tensors.get(`${said ? "before" : "memory"}:${name}`));
+        const sessions = [];
+        for (const path of table.graphs)
+            sessions.push(await bundle.session(path));
+        return new Trainer(bundle, label, table, sessions, held, objective, said ?? {});
+    }
+    /** Back to the tensors that training began with. */
+    reset() {
+        const { table, held, said } = this;
+        this.values = new Map([...byRole(table, held), ...this.objective.feeds(), ["lr", scalar(0)], ["beta", scalar(table.momentum)], ["seed", scalar(0)]]);
+        this.steps = Number(said.steps ?? 0);
+        this.travelled = Number(said.lr_sum ?? 0);
+        this.labels = new Set((said.labels ?? "").split(",").filter(Boolean).map(Number));
+        this.before = null;
+        for (const name of this.sessions.flatMap((session) => session.inputNames)) {
+            if (name === "x" || name === "y" || name === "present" || name.startsWith("x.") || this.values.has(name))
+                continue;
+            const beside = this.values.get(`p.${name.slice(2)}`);
+            if (name === "t")
+                this.values.set(name, scalar(0));
+            else if (/^[mv]\./.test(name) && beside)
+                this.values.set(name, zeros(beside.dims));
+            else
+                throw new InputError(`a training graph has an input '${name}', for which the bundle has no value`);
+        }
+    }
+    /** Train for `steps` steps, or whole epochs. `onStep(done, loss)` is awaited after each step; false stops. */
+    async run(data, how, steps, onStep = async () => { }) {
+        const all = settled(how, this.bundle.tier(this.label), this.table);
+        const y = targets(data);
+        const count = y.dims[0] ?? 0;
+        const most = Math.min(steps ?? all.epochs * Math.ceil(count / all.batchSize), all.maxSteps);
+        this.checkMemory(data, all);
+        this.prepare(y, all);
+        const [next, draws, flips] = [batches(count, all.batchSize, all.seed, all.shuffle), new Random([all.seed, 1]), new Random([all.seed, 2])];
+        const result = { losses: [], seconds: 0, stopped: false, diverged: false, last: 0 };
+        const { losses } = result;
+        const [started, before] = [this.bundle.host.now(), this.travelled];
+        while (losses.length < most && !result.stopped) {
+            // Stop if the next step would exceed the limit, should it take as long as the average step.
+            if (all.maxSeconds && losses.length && (result.seconds * (losses.length + 1)) / losses.length > all.maxSeconds)
+                break;
+            const batch = this.batch(data, next.next().value ?? [], all.augment === "flip" ? () => flips.below(2) === 1 : () => false);
+            const drawn = draws.below(this.sessions.length);
+            result.last = await this.step(batch, all.graph < 0 ? drawn : all.graph);
+            result.seconds = this.bundle.host.now() - started;
+            result.diverged = !Number.isFinite(result.last);
+            if (result.diverged)
+                break;
+            losses.push(result.last);
+            this.steps += 1;
+            this.travelled = before + all.lr * losses.length;
+            if (all.maxSeconds && losses.length === 1 && result.seconds > all.maxSeconds) {
+                const [took, allowed] = [brief(result.seconds), brief(all.maxSeconds)];
+                throw new BudgetError(`the first step took ${took} s, ${allowed} s are allowed for all`, result.seconds, all.maxSeconds);
+            }
+            result.stopped = (await onStep(losses.length, result.last)) === false;
+        }
+        this.samples = count;
+        if (y.type === "int64")
+            for (const label of y.data)
+                this.labels.add(Number(label));
+        if (!result.diverged && this.oddTensor())
+            result.diverged = true; // no later step has looked at what the last one made
+        if (result.diverged && this.before) {
+            this.values = this.before;
+            this.steps -= 1;
+            this.travelled -= all.lr;
+        }
+        this.before = null;
+        return result;
+    }
+    /** Set what all steps of a run read. */
+    prepare(y, how) {
+        this.before = null;
+        this.values.set("lr", scalar(how.lr)).set("beta", scalar(how.momentum));
+        const seen = new Set(Array.from(y.data, Number));
+        const present = Uint8Array.from({ length: Number(this.bundle.manifest.classes) }, (_, label) => Number(how.everyClass || seen.has(label)));
+        if (this.table.present)
+            this.values.set("present", { type: "bool", dims: [present.length], data: present });
+        // Of dropout, if the tier has it: another one for each step. Each step returns its successor.
+        this.values.set("seed", scalar(Number((BigInt(how.seed) * 40503n + BigInt(this.steps)) % BigInt(2 ** 23))));
+    }
+    /** Run one step of a graph on a batch and return its loss; if that is not finite, nothing changes. */
+    async step(batch, number) {
+        const session = this.sessions[number];
+        if (!session)
+            throw new Error(`graph ${number}: there are ${this.sessions.length}`);
+        const outputs = await run(this.bundle, session, new Map([...this.values, ...batch]));
+        const loss = Number(outputs.get("loss")?.data[0]);
+        if (!Number.isFinite(loss))
+            return loss;
+        this.before = this.values;
+        this.values = new Map(this.values);
+        for (const [name, value] of outputs)
+            if (name.endsWith(".out"))
+                this.values.set(name.slice(0, -4), value);
+        return loss;
+    }
+    /** Return a batch: the samples `indices`, of which images are mirrored for which `mirrored()` is true. */
+    batch(data, indices, mirrored = () => false) {
+        const batch = new Map([...data].map(([name, value]) => [name, rows(value, indices)]));
+        const x = batch.get("x");
+        if (x)
+            for (let i = 0; i < indices.length; i++)
+                if (mirrored())
+                    mirror(x, i);
+        return batch;
+    }
+    /** Refuse a limit that weights, optimizer state and a batch exceed. onnxruntime's own memory cannot be limited here. */
+    checkMemory(data, how) {
+        if (!how.memoryBytes)
+            return;
+        const changed = new Set(this.sessions.flatMap((session) => session.outputNames));
+        let need = 0;
+        for (const [name, value] of this.values)
+            need += value.data.byteLength * (changed.has(`${name}.out`) ? 2 : 1);
+        for (const { data: part, dims } of data.values())
+            need += (part.byteLength / (dims[0] || 1)) * Math.min(how.batchSize, dims[0] ?? 0);
+        if (need < how.memoryBytes)
+            return;
+        const have = how.memoryBytes;
+        throw new BudgetError(`weights, optimizer state and a batch take ${need.toLocaleString("en")} bytes, ${have.toLocaleString("en")} are allowed`, need, have);
+    }
+    oddTensor() {
+        return [...this.values].find(([name, value]) => /^[ps]\./.test(name) && !isFinite(value))?.[0].slice(2);
+    }
+    /** Return the state after training, which stays on the device; `client` is the name in updates; empty: that of the state before, or a random one. */
+    state(client, { losses, seconds } = { losses: [], seconds: 0 }) {
+        const { table, bundle } = this;
+        const trained = [...this.values].filter(([name]) => /^[ps]\./.test(name)).map(([name, value]) => [name.slice(2), value]);
+        const stays = Object.keys(table.frozen).filter((name) => name in table.upload || table.personal.includes(name));
+        const tensors = new Map([...trained, ...stays.flatMap((name) => [[name, this.held.get(name) ?? zeros([0])]])]);
+        for (const [name, value] of this.objective.finish(tensors, this.travelled))
+            tensors.set(name, value);
+        for (const [name, value] of tensors) {
+            if (!isFinite(value))
+                throw new ClientError(`${name} holds NaN or infinity after ${this.steps} steps: training diverged; a smaller --lr may help`);
+        }
+        const about = {
+            format: "edgefl-state", version: "1", bundle: String(bundle.manifest.manifest_sha256), round: String(bundle.manifest.round), tier: this.label,
+            samples: String(this.samples), steps: String(this.steps), lr_sum: String(this.travelled), client: client || this.said.client || hex(bundle.host.random(8)),
+            upload: JSON.stringify(Object.keys(table.upload)), no_update: table.no_update,
+        };
+        if (own(table, "labels"))
+            about.labels = [...this.labels].sort((a, b) => a - b).join(",");
+        return { tensors, about, losses, seconds };
+    }
+    async release() {
+        for (const session of this.sessions)
+            await session.release();
+    }
+}
+const scalar = (value) => float32([], [value]);
+const brief = (seconds) => String(Number(seconds.toPrecision(3)));
+function targets(data) {
+    const y = data.get("y");
+    if (!y)
+        throw new InputError("y: no labels, expected one per sample: training needs them");
+    return y;
+}
+function mirror({ dims, data }, sample) {
+    const [size, width] = [sizeOf(dims.slice(1)), dims.at(-1) ?? 1];
+    for (let row = sample * size; row < (sample + 1) * size; row += width)
+        data.subarray(row, row + width).reverse();
+}

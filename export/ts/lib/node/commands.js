@@ -1,0 +1,118 @@
+// The commands of the client on a computer with Node: the same as those of edgefl_client.py.
+import { existsSync, statSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { readBundle } from "../core/bundle.js";
+import { readSamples } from "../core/data.js";
+import { InputError, printable } from "../core/problems.js";
+import { infer } from "../core/run.js";
+import { enrolment, readState, stateBytes, update } from "../core/state.js";
+import { train } from "../core/train.js";
+import { checkOwner, checkPinned, claimed, pin, publicKey } from "../core/trust.js";
+import {} from "./arguments.js";
+import { bundleFiles, claimOf, configFolder, contentOf, deviceKey, filePins, madeKey, reason, write } from "./files.js";
+import { inflate, nodeHost } from "./host.js";
+/** Run one command; errors are thrown. */
+export async function run(given, say) {
+    await COMMANDS[given.command](given, say);
+}
+const COMMANDS = {
+    async infer(given, say) {
+        const bundle = await trusted(given, say);
+        const data = await samplesIn(given.data, bundle, false);
+        const found = await infer(bundle, given.tier, data, stateIn(given.state), given.variant);
+        const width = found.dims[1] ?? 1;
+        const rows = Array.from({ length: found.dims[0] ?? 0 }, (_, i) => Array.from(found.data.subarray(i * width, (i + 1) * width), Number));
+        if (Object.hasOwn(bundle.manifest, "target_shape")) {
+            rows.forEach((row, number) => say.out([number, ...row.map((value) => Number(value.toPrecision(6)))].join("\t") + "\n"));
+            return;
+        }
+        const best = rows.map((row) => row.indexOf(Math.max(...row)));
+        const names = bundle.manifest.class_names;
+        rows.forEach((row, number) => say.out(`${number}\t${printable(names[best[number] ?? 0] ?? "")}\t${(row[best[number] ?? 0] ?? 0).toFixed(4)}\n`));
+        const y = data.get("y");
+        if (y)
+            say.out(`accuracy: ${(best.filter((label, i) => label === Number(y.data[i])).length / rows.length).toFixed(4)} of ${rows.length} samples\n`);
+    },
+    async train(given, say) {
+        checkFolder(given.out);
+        const bundle = await trusted(given, say);
+        const data = await samplesIn(given.data, bundle, true);
+        const after = await train(bundle, given.tier, data, given.settings, stateIn(given.state), given.client);
+        write(given.out, stateBytes(after));
+        const { losses, seconds } = after;
+        const part = Math.max(1, Math.floor(losses.length / 4));
+        const [first, last] = [losses.slice(0, part), losses.slice(-part)].map((some) => (some.reduce((sum, loss) => sum + loss, 0) / some.length).toFixed(4));
+        say.out(`${losses.length} steps in ${seconds.toFixed(2)} s; loss ${first} at first, ${last} at the end\n${given.out}: written\n`);
+    },
+    async update(given, say) {
+        checkFolder(given.out);
+        const key = keyFor(given);
+        const content = await update(nodeHost(), stateIn(given.state), key);
+        write(given.out, content);
+        say.out(`${given.out}: written, ${content.length.toLocaleString("en")} bytes, ${key ? `signed by ${key.public}` : "not signed"}\n`);
+    },
+    async enroll(given, say) {
+        checkFolder(given.out);
+        const path = given.deviceKey || ownKey();
+        const key = madeKey(path);
+        write(given.out, Buffer.from(await enrolment(given.name, key)));
+        say.out(`${path}: the key of this device, which signs its updates; its public half: ${key.public}\n`);
+        say.out(`${given.out}: written, for the server: edgefl enroll ${given.out.split("/").at(-1)} --keys KEYS\n`);
+    },
+    async trust(given, say) {
+        const host = nodeHost();
+        let key = "";
+        await readBundle(bundleFiles(given.bundle), host, async (manifest) => {
+            key = await claimed(host, manifest, claimOf(given.bundle));
+        });
+        await pin(filePins(), key);
+        say.out(`${given.bundle}: signed by ${key}, which this device trusts from now on (${filePins().where})\n`);
+    },
+};
+/** Return the bundle once its publisher is known to be trusted. */
+async function trusted({ bundle: folder, key, allowUnsigned, threads }, say) {
+    const host = nodeHost(threads, say.watch);
+    return readBundle(bundleFiles(folder), host, async (manifest) => {
+        if (allowUnsigned)
+            return;
+        if (!key) {
+            const pins = filePins();
+            const found = await checkPinned(host, manifest, claimOf(folder), pins);
+            if (found.first)
+                say.error(`${folder}: signed by ${found.key}; pinned in ${pins.where}: the first publisher that this device meets; 'trust' adds others\n`);
+            return;
+        }
+        const owner = publicKey(contentOf(key, "expected a public key"));
+        if (!owner)
+            throw new InputError(`${key}: not an Ed25519 public key, PEM or 32 raw bytes`);
+        await checkOwner(host, manifest, claimOf(folder), owner, key);
+    });
+}
+async function samplesIn(path, bundle, labels) {
+    const facts = statSync(path, { throwIfNoEntry: false });
+    if (facts?.isDirectory())
+        throw new InputError(`${path}: a folder: this client reads .npz files only; edgefl_client.py reads images`);
+    return readSamples(path, contentOf(path, "expected an .npz file"), bundle.manifest, labels, inflate);
+}
+function stateIn(path) {
+    return path ? readState(contentOf(path, "expected a state that train wrote"), path) : null;
+}
+/** Return the key that signs updates: the one given, or this device's own if it has one. */
+function keyFor({ deviceKey: path, unsigned }) {
+    if (unsigned || (!path && !existsSync(ownKey())))
+        return null;
+    return deviceKey(path || ownKey());
+}
+const ownKey = () => join(configFolder(), "device.pem");
+function checkFolder(out) {
+    let right = false;
+    try {
+        right = !(existsSync(out) && statSync(out).isDirectory()) && statSync(dirname(out)).isDirectory();
+    }
+    catch (error) {
+        if (!reason(error))
+            throw error;
+    }
+    if (!right)
+        throw new InputError(`--out: ${out} is a folder, or lies in none; expected the name of a file`);
+}

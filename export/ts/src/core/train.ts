@@ -1,0 +1,26 @@
+// Trains a tier on a device, from the samples to the state that stays there.
+
+import type { Bundle } from "./bundle.js";
+import { ClientError } from "./problems.js";
+import { checkInputs } from "./run.js";
+import type { State } from "./state.js";
+import { type Samples, type Settings, Trainer } from "./trainer.js";
+
+/**
+ * Train a tier on labelled samples and return the new state. A `state` of an earlier round has the personal tensors; one of the same bundle is
+ * trained further. Training stops before a step that would exceed the time limit; the finished steps count.
+ */
+export async function train(bundle: Bundle, label: string, data: Samples, how: Settings = {}, state: State | null = null, client = ""): Promise<State> {
+  checkInputs(bundle.manifest, data);
+  const trainer = await Trainer.create(bundle, label, state);
+  try {
+    const done = await trainer.run(data, how);
+    if (done.diverged) {
+      const what = Number.isFinite(done.last) ? "a tensor holds NaN or infinity" : `the loss is ${done.last}`;
+      throw new ClientError(`${what} after ${done.losses.length} steps: training diverged; a smaller --lr may help`);
+    }
+    return trainer.state(client, done);
+  } finally {
+    await trainer.release();
+  }
+}

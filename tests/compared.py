@@ -1,0 +1,35 @@
+"""Comparisons of hand-made runs."""
+
+from typing import Any
+
+from edgefl.report.comparison import Failure, MethodResult, Played, comparison_of
+
+
+def played(seed: int, accuracies: list[float], *, sent: int = 100, tiers: tuple[float, ...] = (1, 0.5)) -> Played:
+    """A run whose every round sends ``sent`` bytes each way, takes 10·sent MACs, 2 s and 3 J; the second tier is 0.1 worse."""
+    used = {"device": "phone", "download_bytes": sent, "upload_bytes": sent, "energy_j": 3.0}
+    clients = [{"client": at, "status": "trained", "tier": tier, **used} for at, tier in enumerate(tiers)]
+    rounds = []
+    for number, value in enumerate(accuracies, 1):
+        accuracy = {"global": value} | {f"{tier:g}": value - 0.1 * at for at, tier in enumerate(tiers)}
+        spent = {"download_bytes": sent, "upload_bytes": sent, "macs": 10 * sent, "energy_j": 3.0, "clock_s": 2.0 * number}
+        rounds.append({"round": number, "accuracy": accuracy if value >= 0 else {}, "clients": clients, **spent})
+    rows = [{"tier": tier, "params": int(1000 * tier), "uncounted_ops": []} for tier in tiers]
+    about = {"model": "mlp", "dataset": "digits", "fleet": "phone", "rounds": len(rounds), "accuracy_of": "global"}
+    totals = {"download_bytes": sent * len(rounds), "upload_bytes": sent * len(rounds), "host_s": 1.0}
+    classes = [{"device": "phone", "title": "Phone", "clients": len(tiers), "tier": tiers[-1]}]
+    return Played(seed, {**about, **totals, "tiers": rows, "participation": classes}, rounds)
+
+
+def contender(label: str, *runs: Played, failures: dict[int, str] | None = None) -> tuple[MethodResult, tuple[Played, ...]]:
+    failed = tuple(Failure(seed, reason) for seed, reason in (failures or {}).items())
+    return MethodResult(label=label, method=label, title=label.title(), options={}, tiers_why="because", failures=failed), runs
+
+
+def two(**asked: Any) -> dict[str, Any]:
+    """A comparison of a quick method with two seeds and a cheap one with one tier, of which one seed failed."""
+    quick = contender("quick", played(0, [0.5, 0.7, 0.9]), played(1, [0.3, 0.9, 0.8]))
+    cheap = contender(
+        "cheap", played(0, [0.2, 0.4, 0.6], sent=10, tiers=(0.5,)), failures={1: "no device fits\n  needs 2, has 1"}
+    )
+    return comparison_of([quick, cheap], [0, 1], (1.0, 0.5), **asked).to_dict()

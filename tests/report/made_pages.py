@@ -1,0 +1,44 @@
+"""One page of every kind, from hand-made records."""
+
+from functools import cache
+from typing import Any
+
+from compared import two
+from test_cost_report import on_devices
+from test_fleet_report import dry, whatif
+from test_report import make_rounds, make_summary
+
+from edgefl.report import html, whatif_page
+from edgefl.report.compare_page import compare_page
+from edgefl.report.comparison_budget import RunBudget
+from edgefl.report.cost_page import cost_page
+from edgefl.report.dry_page import render_dry
+
+KINDS = ("run", "dry-run", "what-if", "costs", "compare", "budget")
+
+
+def evaluated_summary() -> dict[str, Any]:
+    """A run with its last evaluation and the layers of its tiers, the smaller ones factorized."""
+    summary = make_summary()
+    for row in summary["tiers"]:
+        names = ("conv1", "conv2") if row["tier"] == 1 else ("conv1", "conv2.u", "conv2.v")
+        row["layers"] = [{"layer": name, "macs_train_step": 1000 * n, "parameter_bytes": 400} for n, name in enumerate(names, 1)]
+    clients = [
+        {"client": n, "device": "low-end-phone", "tier": 0.25, "samples": 50, "accuracy": share}
+        for n, share in enumerate([0.5] + [0.9] * 10)
+    ]
+    counts = {"samples": [40, 40, 0], "right": [30, 40, 0], "confusion": [[30, 10, 0], [0, 40, 0], [0, 0, 0]]}
+    return summary | {"evaluation": {"labels": ["T-shirt/top", "trouser", "ankle boot"], **counts, "clients": clients}}
+
+
+@cache
+def made_pages() -> dict[str, str]:
+    """Return name → page."""
+    return {
+        "run": html.render(evaluated_summary(), make_rounds()),
+        "dry-run": render_dry(*dry()),
+        "what-if": whatif_page.render(whatif()),
+        "costs": cost_page(on_devices()),
+        "compare": compare_page(two()),
+        "budget": compare_page(two(budget=RunBudget(s=5), target_accuracy=0.8)),
+    }

@@ -1,0 +1,192 @@
+"""The three sentences of a page, from hand-made records: each advice where its reason holds, the most urgent first."""
+
+from typing import Any
+
+import pytest
+from compared import contender, played, two
+
+from edgefl.report.answer import answer_of_run
+from edgefl.report.compare_answer import answer_of_comparison, best_first, fronts_of, ranks_of
+from edgefl.report.comparison import comparison_of
+from edgefl.report.cost_page import answer_of_costs
+from edgefl.report.dry_page import answer_of_dry
+from edgefl.report.fleet_charts import weakest_sentence
+from edgefl.report.run_charts import loss_chart
+from edgefl.report.run_tables import host_seconds
+from edgefl.report.whatif_page import answer_of_whatif
+
+
+def tier(number: float, accuracy: float, macs: int) -> dict[str, Any]:
+    return {"tier": number, "accuracy": accuracy, "macs_train_step": macs, "uncounted_ops": [], "energy_share": None}
+
+
+def taking_part(title: str, number: float | None, **statuses: int) -> dict[str, Any]:
+    return {"title": title, "tier": number, "sessions": sum(statuses.values()), "statuses": statuses}
+
+
+def of_class(title: str, number: float | None, *refusals: tuple[float, str, float]) -> dict[str, Any]:
+    short = [{"tier": of, "budget": budget, "need": need, "have": 0.6, "micro_batch": None} for of, budget, need in refusals]
+    return {"title": title, "tier": number, "refusals": short}
+
+
+def run(**changed: Any) -> dict[str, Any]:
+    """A run of two classes; low-end phones would need 0.8 s for tier 0.5, which is 1.3 points better."""
+    summary = {
+        "method": "fedhm",
+        "model": "cnn",
+        "dataset": "digits",
+        "fleet": "phone",
+        "rounds": 10,
+        "accuracy_of": "global",
+        "global_accuracy": 0.9,
+        "simulated_s": 6.5,
+        "download_bytes": 1_000_000,
+        "upload_bytes": 1_000_000,
+        "deadline_s": 0.6,
+        "tiers": [tier(0.5, 0.913, 200), tier(0.25, 0.9, 100)],
+        "classes": [of_class("Flagship phone", 0.5), of_class("Low-end phone", 0.25, (0.5, "deadline_s", 0.8))],
+        "participation": [taking_part("Flagship phone", 0.5, trained=9), taking_part("Low-end phone", 0.25, trained=8, late=1)],
+        "useful": {"device_s": 90.0},
+        "wasted": {"device_s": 1.0},
+    }
+    return summary | changed
+
+
+def rounds(*reached: float) -> list[dict[str, Any]]:
+    groups = [{"status": "trained", "tier": 0.5, "clients": 9}, {"status": "trained", "tier": 0.25, "clients": 8}]
+    return [{"round": n, "accuracy": {"global": value}, "groups": groups} for n, value in enumerate(reached, 1)]
+
+
+FLAT = rounds(0.5, 0.8, 0.9, 0.9, 0.9)
+LATE = [{**line, "groups": [{"status": "late", "clients": 1, "tier": 1}]} for line in FLAT]
+
+
+def test_a_run_says_what_was_asked_what_came_out_and_what_to_do() -> None:
+    found = answer_of_run(run(), FLAT)
+    assert (
+        found.asked
+        == "How well does fedhm train cnn on digits in 10 rounds, if every device class of phone keeps within its budgets?"
+    )
+    assert found.found == (
+        "The global model reached 90.0 % accuracy after 6.50 s of simulated time and 2.00 MB sent; "
+        "Flagship phone trained tier 0.5 and Low-end phone trained tier 0.25."
+    )
+    assert found.advice == (
+        "Low-end phone can train tier 0.25 within the deadline of 600 ms; "
+        "a deadline of 800 ms would let it train tier 0.5 for 1.3 points more."
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "lines", "advice"),
+    [
+        ({"tiers": [tier(0.5, 0.913, 200) | {"uncounted_ops": ["Erf"]}]}, FLAT, "Claim no budget"),
+        ({"classes": [of_class("Board", None, (0.25, "memory_bytes", 2.0))]}, FLAT, "Add a tier below 0.25, or accept that it"),
+        ({"participation": [taking_part("Board", 0.5, late=4)]}, FLAT, "Include Board: none of its 4 sessions was used"),
+        ({}, rounds(0.1, 0.2, 0.3, 0.4, 0.5), "Train longer: accuracy still rose by 10.0 points"),
+        # The memory refuses the larger tier as well, so no deadline helps; and both tiers are alike.
+        (
+            {
+                "tiers": [tier(0.5, 0.9, 200), tier(0.25, 0.9, 100)],
+                "classes": [of_class("Low-end phone", 0.25, (0.5, "deadline_s", 0.8), (0.5, "memory_bytes", 2.0))],
+            },
+            FLAT,
+            "Deploy tier 0.25: it is as accurate as tier 0.5 with 50.0 % fewer MACs",
+        ),
+        ({"classes": [], "wasted": {"device_s": 60.0}}, LATE,
+         "Waste less: 40.0 % of the devices' time was of no use, mostly in sessions that ended as late"),
+        ({"classes": []}, FLAT, "Use this setting"),
+    ],
+)  # fmt: skip
+def test_the_most_urgent_advice_is_given(changed: dict[str, Any], lines: list[dict[str, Any]], advice: str) -> None:
+    assert answer_of_run(run(**changed), lines).advice.startswith(advice)
+
+
+def test_a_class_of_dynamic_devices_has_no_tier_and_one_without_updates_is_not_praised() -> None:
+    assert "their tiers changing with their state" in answer_of_run(run(dynamic_devices=True), FLAT).found
+    rows = [taking_part("Fast", 1, trained=9), taking_part("Slow", 0.25, late=9)]
+    named = [{**row, "clients": 5, "share": 0.5, "accuracy": 0.9} for row in rows]
+    sentence = weakest_sentence(named)
+    assert sentence.endswith("Its tier, 0.25, learned nothing from it.")
+    assert "best" not in sentence
+
+
+def test_training_loss_is_a_mean_weighted_by_samples_per_tier() -> None:
+    def client(number: float, loss: float | None, samples: int, status: str = "trained") -> dict[str, Any]:
+        return {"tier": number, "train_loss": loss, "samples": samples, "status": status}
+
+    line = {"round": 1, "clients": [client(1, 1.0, 1), client(1, 2.0, 3), client(0.5, 3.0, 1), client(0.5, 9.0, 1, "late")]}
+    chart = loss_chart({"tiers": [{"tier": 1}, {"tier": 0.5}]}, [line])
+    assert chart is not None
+    assert chart.takeaway == "At the end, clients' mean loss on their own samples is 1.75 (tier 1), 3 (tier 0.5)."
+    assert loss_chart({"tiers": []}, [{"round": 1, "clients": [client(1, None, 1)]}]) is None
+
+
+def test_there_is_one_host_time() -> None:
+    assert host_seconds({"host_s": 3.0, "host_stages": {"server": {"train": 4.0, "bundle": 5.0, "report": 9.0}}}) == 9.0
+    assert host_seconds({"host_s": 3.0, "host_stages": {"server": {}}}) == 3.0
+
+
+def test_methods_are_ranked_and_the_best_is_named_with_its_cheaper_rival() -> None:
+    summary = two()
+    assert ranks_of(summary) == {"quick": 1, "cheap": 2}
+    assert [row["label"] for row in best_first(summary)] == ["quick", "cheap"]
+    assert fronts_of(summary) == {"quick": ("bytes", "simulated_s", "energy_j"), "cheap": ("bytes",)}
+    found = answer_of_comparison(summary)
+    assert found.found == "quick is the best: quick 85.0 %, cheap 60.0 %."
+    assert found.advice == "Take quick, or cheap to save bytes: it takes 90.0 % less for 25.0 points of accuracy."
+
+
+def test_one_seed_decides_nothing() -> None:
+    rows = [contender("a", played(0, [0.5, 0.9])), contender("b", played(0, [0.5, 0.8]))]
+    found = answer_of_comparison(comparison_of(rows, [0], (1.0,)).to_dict())
+    assert (
+        found.advice
+        == "Take a: no other method takes less bytes, time or energy. One seed does not decide it: repeat with --seeds 0,1,2."
+    )
+
+
+def test_a_what_if_is_chosen_by_useful_updates_an_hour_and_by_its_weakest_class() -> None:
+    def policy(label: str, round_s: float, inclusion: float, weakest: float) -> dict[str, Any]:
+        figures = {"round_s": round_s, "inclusion": inclusion, "weakest_inclusion": weakest, "rounds_per_hour": 3600 / round_s}
+        return {"label": label, "over_selection": 1.0, "weakest": "slow", **figures}
+
+    about = {"method": "fedhm", "profile": "phone", "clients": 20, "per_round": 10, "titles": {"slow": "Slow phone"}}
+    found = answer_of_whatif({**about, "rows": [policy("short", 1.0, 0.5, 0.0), policy("long", 4.0, 1.0, 1.0)]})
+    assert found.advice == (
+        "Take short for speed: about 18.0 k useful updates an hour; take long to include Slow phone: 100 % of its sessions train."
+    )
+    assert answer_of_whatif({**about, "rows": [policy("never", 1.0, 0.0, 0.0)]}).found == "No client trained under any policy."
+
+
+def test_a_dry_run_names_the_assignment_that_serves_its_weakest_class() -> None:
+    groups = [{"status": "trained", "clients": 3}, {"status": "late", "clients": 1}]
+    policies = [{"policy": "auto", "inclusion": {"slow": 0.6}}, {"policy": "uniform", "inclusion": {"slow": 0.2, "fast": None}}]
+    summary = {
+        "method": "fedhm",
+        "fleet": "phone",
+        "policies": policies,
+        "participation": [taking_part("Slow", 0.5, trained=1, late=1)],
+    }
+    summary["classes"] = [{"device": "slow", "title": "Slow"}]
+    found = answer_of_dry(summary, [{"round": 1, "round_s": 2.0, "groups": groups}])
+    assert (
+        found.found
+        == "75.0 % of 4 sessions train, in a median round of 2.00 s; Slow takes part least: 50.0 % of its sessions train."
+    )
+    assert found.advice == (
+        "Assign tiers as in “auto”: Slow, the class that trains least, then trains in 60.0 % of its sessions; "
+        "under “uniform” the least is 20.0 %."
+    )
+
+
+def test_a_page_of_costs_names_the_layer_to_save_in() -> None:
+    def row(number: float, macs: int) -> dict[str, Any]:
+        layer = {"kind": "conv", "macs_forward": macs, "macs_backward_input": 0, "macs_backward_weight": 0, "macs_compose": 0}
+        sizes = {"batch_size": 1, "micro_batch": 1, "training_memory_bytes": 2000, "uncounted_ops": [], "tensors": []}
+        layers = [{"layer": "small", **layer, "macs_forward": 1}, {"layer": "large", **layer}]
+        return {"model": "net", "method": "fedhm", "tier": number, "macs_train_step": macs + 1, "layers": layers, **sizes}
+
+    found = answer_of_costs([row(1, 99), row(0.5, 49)], [])
+    assert found.found == "Tier 0.5 takes 50 MACs a step and 2.00 kB of memory, 50.0 % of the MACs of tier 1."
+    assert found.advice == "Save in large first: it has 99.0 % of the MACs of tier 1."
