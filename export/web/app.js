@@ -1,6 +1,7 @@
 // The page: opens the bundle beside it, joins its parts, and gives tests and the console `window.edgefl`.
 
 import { openBundle } from "./bundle.js";
+import { UntrustedError } from "./core/problems.js";
 import { $, bytes, count, element, guarded, percent, plural, problem, say } from "./dom.js";
 import { DeviceView } from "./device-view.js";
 import { InputView } from "./input-view.js";
@@ -8,7 +9,7 @@ import { MeasureView } from "./measure-view.js";
 import { Model } from "./model.js";
 import { Samples } from "./samples.js";
 import { figures, TrainingView } from "./training-view.js";
-import { trust, UntrustedProblem } from "./trust.js";
+import { distrust, trust } from "./trust.js";
 
 // In a bundle that carries this page as client/web, the bundle is two folders up.
 const base = new URL(import.meta.url.endsWith("/client/web/app.js") ? "../../" : "./bundle/", import.meta.url).href;
@@ -56,7 +57,7 @@ async function opened() {
     try {
       return await openBundle(base, unchecked);
     } catch (error) {
-      if (!(error instanceof UntrustedProblem)) throw error;
+      if (!(error instanceof UntrustedError)) throw error;
       unchecked = !(await decided(error));
     }
   }
@@ -64,7 +65,7 @@ async function opened() {
 
 /** Ask whether to trust the publisher (true, from now on) or to open the bundle once all the same (false). */
 async function decided(error) {
-  problem(error);
+  problem(distrust(error));
   say("The bundle is not open.");
   $("untrusted").hidden = false;
   $("trust").hidden = !error.key;
@@ -74,7 +75,7 @@ async function decided(error) {
   });
   $("untrusted").hidden = true;
   problem(null);
-  if (trusted) trust(error.key);
+  if (trusted) await trust(error.key);
   return trusted;
 }
 
@@ -133,6 +134,16 @@ function api(model, samples, choose, input, measure, device) {
     measure: (options) => measure.measure(options),
   };
 }
+
+/** Offer to install the page where the browser allows it. */
+addEventListener("beforeinstallprompt", (event) => {
+  event.preventDefault();
+  $("install").hidden = false;
+  $("install").onclick = async () => {
+    $("install").hidden = true;
+    await event.prompt();
+  };
+});
 
 /** Keep the page and onnxruntime for use without a network. */
 async function storePage() {

@@ -140,7 +140,7 @@ export class TrainingView {
 
   showRun() {
     const { losses, result } = this;
-    const { entry, bundle } = this.model;
+    const { entry } = this.model;
     for (const id of ["curve", "curve-table", "progress"]) $(id).hidden = !losses.length;
     draw($("chart"), losses);
     const rows = losses.length ? table(losses) : [];
@@ -158,7 +158,7 @@ export class TrainingView {
       ["WebAssembly heap", result?.heapBytes ? bytes(result.heapBytes) : "–", "all of onnxruntime, at its largest"],
       ...(result?.pageBytes ? [["Page in all", bytes(result.pageBytes), "as the browser measures it"]] : []),
       ["Predicted memory", bytes(train?.predicted_memory_bytes), train ? `of a step of ${train.batch_size}${train.onnx_peak_bytes ? `; onnxruntime's peak was ${bytes(train.onnx_peak_bytes)}` : ""}` : ""],
-      ["Downloaded", bytes(bundle.downloadedBytes), "graphs and parameters of this tier"],
+      ["Downloaded", bytes(this.model.downloadedBytes), "graphs and parameters of this tier"],
       ["Upload", train && !train.no_update ? bytes(this.uploadBytes) : "–", "parameters of an update"],
     ]);
   }

@@ -2,10 +2,13 @@
 // training sends {id, progress} meanwhile.
 
 import * as ort from "./ort/ort.wasm.min.mjs";
-import { signedMetadata } from "./identity.js";
-import { readTensors, writeTensors } from "./safetensors.js";
+import { PageBundle } from "./bundle.js";
+import { predicted } from "./core/run.js";
+import { update } from "./core/state.js";
+import { Trainer } from "./core/trainer.js";
+import { host } from "./host.js";
+import { signing } from "./identity.js";
 import { cases, median, spread } from "./timing.js";
-import { Trainer, predicted } from "./trainer.js";
 
 // onnxruntime tells nobody how large its heap is: remember the memory that it makes for itself.
 const Memory = WebAssembly.Memory;
@@ -18,49 +21,55 @@ WebAssembly.Memory = function (descriptor) {
 ort.env.wasm.wasmPaths = new URL("./ort/", import.meta.url).href;
 ort.env.logLevel = "error";
 
-const MAX_ERROR = 1e-4; // absolute, or relative to the largest output of the reference if that is above 1
+const MAX_ABS_ERROR = 1e-4;
 const PROGRESS_MS = 60;
-let tier = null; // {manifest, entry, forward, trainer, samples: its reference inputs}
+let bundle = null;
+let tier = null; // {entry, forward, samples: its reference inputs, trainer, predict}
 let training = false;
 let lastStopped = 0; // trainings up to this call were asked to end
 let queue = Promise.resolve(); // onnxruntime runs one thing at a time, in the order asked
 
 const handlers = {
+  /** Use the bundle at `base`, whose manifest the page has checked. */
+  async open({ base, manifest }) {
+    bundle = new PageBundle(base, manifest, { ...host, ort, options: { executionProviders: ["wasm"] } });
+  },
+
   /** Make a tier ready for inference, once its forward graph computes its own reference here; otherwise the last one stays. */
-  async load({ manifest, entry, forward, reference }) {
-    const session = await ort.InferenceSession.create(forward, { executionProviders: ["wasm"] });
-    const tensors = readTensors(reference, entry.reference);
-    const { data, dims } = tensors.get("x");
-    const found = await predicted(ort, session, manifest, data, dims[0], entry.batch_size);
-    const expected = tensors.get("logits").data;
-    const maxAbsError = farthest(found, expected);
-    const largest = expected.reduce((most, value) => Math.max(most, Math.abs(value)), 1);
-    if (!(maxAbsError <= MAX_ERROR * largest)) {
+  async load({ label }) {
+    const before = bundle.downloadedBytes;
+    const entry = bundle.tier(label);
+    const session = await bundle.session(entry.forward);
+    const reference = await bundle.tensors(entry.reference);
+    const samples = new Map([["x", reference.get("x")]]);
+    const found = await predicted(bundle, session, samples, entry.batch_size);
+    const maxAbsError = farthest(found.data, reference.get("logits").data);
+    if (!(maxAbsError <= MAX_ABS_ERROR)) {
       await session.release();
-      throw new Error(`tier ${entry.label}: this browser's outputs differ from its reference by ${maxAbsError.toExponential(1)}; it is not used.`);
+      throw new Error(`tier ${label}: this browser's outputs differ from its reference by ${maxAbsError.toExponential(1)}; it is not used.`);
     }
-    await tier?.forward.release();
-    await tier?.trainer?.release();
-    tier = { manifest, entry, forward: session, trainer: null, samples: data };
+    await Promise.all([tier?.forward.release(), tier?.trainer?.release(), tier?.predict?.release()]);
+    bundle.downloadedBytes -= before; // what the tier before took
+    tier = { entry, forward: session, samples, trainer: null, predict: null };
     return { maxAbsError, ...usage() };
   },
 
   /** Make a tier ready for training. */
-  async prepare({ graphs, predict, parameters }) {
-    const { manifest, entry } = tier;
-    const tensors = readTensors(parameters, entry.train.parameters);
-    tier.trainer = await Trainer.create(ort, manifest, entry.train, { graphs, predict }, tensors);
+  async prepare() {
+    const { label, train } = tier.entry;
+    tier.predict = await bundle.session(train.predict);
+    tier.trainer = await Trainer.create(bundle, label);
     return usage();
   },
 
-  async predict({ x, count }) {
-    return { logits: await logits(x, count) };
+  async predict({ x }) {
+    return { logits: (await logits(new Map([["x", x]]))).data };
   },
 
-  async train({ id, x, y, steps, options }) {
+  async train({ id, x, y, steps, settings }) {
     training = true;
     let [sent, losses] = [performance.now(), []];
-    const result = await tier.trainer.train(x, y, steps, options, async (done, loss) => {
+    const result = await tier.trainer.run(new Map([["x", x], ["y", y]]), unlimited(settings), steps, async (done, loss) => {
       losses.push(loss);
       if (performance.now() - sent > PROGRESS_MS || done === steps) {
         postMessage({ id, progress: { done, losses, ...usage() } });
@@ -73,23 +82,24 @@ const handlers = {
   },
 
   /** Three steps of the first graph on the tier's synthetic batch, and the losses expected of them. What was trained stays. */
-  async check({ reference }) {
+  async check() {
     const { trainer, entry } = tier;
-    const tensors = readTensors(reference, entry.train.reference);
-    const kept = { state: trainer.state, steps: trainer.steps, rateSum: trainer.rateSum, samples: trainer.samples, labels: trainer.labels };
+    const { downloadedBytes } = bundle;
+    const reference = await bundle.tensors(entry.train.reference);
+    bundle.downloadedBytes = downloadedBytes; // no cost of the tier
+    const back = trainer.kept();
     trainer.reset();
-    const { lr, momentum } = entry.train;
-    const y = Array.from(tensors.get("y").data, Number);
-    const options = { lr, momentum, batchSize: y.length, shuffle: false, graph: 0, everyClass: true };
-    const expected = Array.from(tensors.get("losses").data);
-    const { losses } = await trainer.train(tensors.get("x").data, y, expected.length, options, async () => true);
-    Object.assign(trainer, kept);
+    const expected = Array.from(reference.get("losses").data);
+    const data = new Map(["x", "y"].map((name) => [name, reference.get(name)]));
+    const settings = { batchSize: data.get("y").dims[0], shuffle: false, graph: 0, everyClass: true, augment: "none" };
+    const { losses } = await trainer.run(data, unlimited(settings), expected.length);
+    back();
     return { losses, expected };
   },
 
   /** Time the tier's training step, if it is prepared for training, and its inference; `progress` is a row for each batch size. */
   async measure({ id, seconds }) {
-    for await (const { phase, batch, macs, times, run } of cases(ort, tier)) {
+    for await (const { phase, batch, macs, times, run } of cases(bundle, tier)) {
       const found = (await spread(run, seconds)).map((s) => s / times);
       const row = { phase, batch, macs, seconds: median(found), low_seconds: found[0], high_seconds: found.at(-1), repeats: found.length };
       postMessage({ id, progress: row });
@@ -98,7 +108,7 @@ const handlers = {
 
   /** Run the first of the tier's cases for that many seconds; `progress` is {minute} after each minute. */
   async sustain({ id, seconds }) {
-    const { value } = await cases(ort, tier).next();
+    const { value } = await cases(bundle, tier).next();
     const begun = performance.now();
     for (let minute = 1, past = 0; past < seconds; past = (performance.now() - begun) / 1000) {
       await value.run();
@@ -106,13 +116,10 @@ const handlers = {
     }
   },
 
-  async update({ metadata, keys }) {
-    const { trainer, entry } = tier;
-    const { steps, samples } = trainer;
-    const about = { ...metadata, steps: String(steps), samples: String(samples) };
-    if (entry.train.labels) about.labels = [...trainer.labels].sort((a, b) => a - b).join(",");
-    const tensors = trainer.update();
-    return { bytes: writeTensors(tensors, keys ? await signedMetadata(about, tensors, keys) : about), steps, samples };
+  async update({ client, keys }) {
+    const state = tier.trainer.state(client);
+    const { steps, samples } = state.about;
+    return { bytes: await update(host, state, keys ? await signing(keys) : null), steps: Number(steps), samples: Number(samples) };
   },
 
   async reset() {
@@ -121,9 +128,12 @@ const handlers = {
   },
 };
 
-function logits(x, count) {
-  const { manifest, entry, forward, trainer } = tier;
-  return trainer?.steps ? trainer.predict(x, count) : predicted(ort, forward, manifest, x, count, entry.batch_size);
+/** The budgets of the bundle are those of a simulated fleet's devices: here a person decides when to stop. */
+const unlimited = (settings) => ({ ...settings, maxSeconds: 0, memoryBytes: 0 });
+
+function logits(data) {
+  const { entry, forward, trainer, predict } = tier;
+  return trainer?.steps ? predicted(bundle, predict, data, entry.batch_size, trainer.values) : predicted(bundle, forward, data, entry.batch_size);
 }
 
 function farthest(found, expected) {
@@ -133,7 +143,8 @@ function farthest(found, expected) {
 }
 
 function usage() {
-  return { heapBytes: heap?.buffer.byteLength ?? 0, threads: ort.env.wasm.numThreads ?? 1, steps: tier?.trainer?.steps ?? 0 };
+  const { downloadedBytes } = bundle;
+  return { heapBytes: heap?.buffer.byteLength ?? 0, threads: ort.env.wasm.numThreads ?? 1, steps: tier?.trainer?.steps ?? 0, downloadedBytes };
 }
 
 /** Let messages in: a turn of the event loop, without the pause that timers have. */
