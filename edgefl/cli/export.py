@@ -9,13 +9,9 @@ import click
 
 from edgefl.cli.console import busy, loading, note, print_json
 from edgefl.cli.names import check_names
-<<<<<<< HEAD
-from edgefl.cli.options import PATH, Command, Listed, option, sign_options, signing, sub_model_options
-from edgefl.registry import export_formats
-=======
-from edgefl.cli.options import PATH, Command, json_option, option, sign_options, signing, sub_model_options
+from edgefl.cli.options import PATH, Command, Listed, json_option, option, sign_options, signing, sub_model_options
 from edgefl.cli.values import runs
->>>>>>> main
+from edgefl.registry import export_formats
 from edgefl.util.garbage import uncollected
 
 if TYPE_CHECKING:
