@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgefl.cli.console import columns, loading, note, show, show_indented
-from edgefl.cli.options import Command, json_option, option
+from edgefl.cli.options import Command, complete_name, json_option, option
 from edgefl.report.tables import Column, PlainTable, under
 from edgefl.util.units import human_bytes, human_count, human_difference, human_seconds
 
@@ -24,7 +24,7 @@ _WIDE = 110
 
 
 @click.command(cls=Command)
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_name)
 @option(
     "--validate",
     metavar="host|NAME|FILE",

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import click
 
 from edgefl.cli.names import check_names, check_run
-from edgefl.cli.options import Listed, NumberOr, option, options_of, plugin_option
+from edgefl.cli.options import Listed, NumberOr, complete_name, option, options_of, plugin_option
 from edgefl.config import FLAGS, RunConfig
 from edgefl.registry import models
 
@@ -37,7 +37,7 @@ def network_options(command: F) -> F:
     own, described = "[a reference network's own]", options_of(NETWORK)
     shape = f"Shape of one sample, such as 3x32x32 or ids=int64:80; repeat it for several inputs. {own}"
     flags = (
-        click.argument("network", required=False),
+        click.argument("network", required=False, shell_complete=complete_name),
         described("--model", metavar="NAME", names=models, help="Another way to give NETWORK, as in 'edgefl simulate'. {known}"),
         described("--input", "inputs", multiple=True, metavar="[NAME=][TYPE:]SHAPE", help=shape),
         described(
