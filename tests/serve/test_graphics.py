@@ -1,4 +1,4 @@
-"""The page by WebGPU, which Chromium computes in software here: the same numbers as by WebAssembly, within float32. About 25 s, of shaders compiled for a processor."""
+"""The page by WebGPU, which Chromium computes in software here. About 25 s of processor time, most of it to compile shaders."""
 
 import contextlib
 import os
