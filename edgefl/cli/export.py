@@ -9,8 +9,9 @@ import click
 
 from edgefl.cli.console import busy, loading, note, print_json
 from edgefl.cli.names import check_names
-from edgefl.cli.options import PATH, Command, json_option, option, sign_options, signing, sub_model_options
+from edgefl.cli.options import PATH, Command, Listed, json_option, option, sign_options, signing, sub_model_options
 from edgefl.cli.values import runs
+from edgefl.registry import export_formats
 from edgefl.util.garbage import uncollected
 
 if TYPE_CHECKING:
@@ -28,6 +29,14 @@ if TYPE_CHECKING:
 )
 @option("--quantize", type=click.Choice(("int8",)), help="Also write 8-bit variants, with their accuracy.")
 @option("--fp16", is_flag=True, help="Also write 16-bit variants, with their accuracy.")
+@option(
+    "--also",
+    type=Listed(str, "FORMAT,…"),
+    names=export_formats,
+    metavar="FORMAT,…",
+    help="Also write inference for other runtimes, compared with torch: {known}.",
+)
+@option("--operators", is_flag=True, help="Also write required_operators.config, for a reduced build of onnxruntime.")
 @sign_options
 @option(
     *("--model", "--network", "network"),
@@ -60,6 +69,8 @@ def command(
     form: Form,
     quantize: Literal["int8"] | None,
     fp16: bool,
+    also: tuple[str, ...] | None,
+    operators: bool,
     sign: Path | None,
     unsigned: bool,
     network: str | None,
@@ -89,8 +100,11 @@ def command(
         raise click.UsageError("give either the folder of a run or --model")
     if run is not None and (weights or inputs or classes or method or method_options or tiers):
         raise click.UsageError("--weights, --input, --classes, --method, --method-option and --tiers need --model")
+    for name in also or ():
+        export_formats.check_installed(name, f"--also {name}")
+    more: dict[str, Any] = {"client": with_client, "also": also or (), "operators": operators}
     if kind == "csv":
-        if run is None or quantize or fp16 or sign or unsigned or form != "auto" or with_client:
+        if run is None or quantize or fp16 or sign or unsigned or form != "auto" or with_client or also or operators:
             raise click.UsageError("--format csv needs a run, and takes no options of a bundle")
         from edgefl.run.result import load_run
 
@@ -107,15 +121,15 @@ def command(
         with uncollected(), loading():
             from edgefl.run.export_network import export_network, network_and_samples
         with uncollected(), busy("exporting and verifying"):
-            sized: dict[str, Any] = {"method": method, "tiers": tiers, "method_options": dict(method_options)}
+            sized: dict[str, Any] = {"method": method, "tiers": tiers, "method_options": dict(method_options), **more}
             given = network_and_samples(str(network), inputs, weights, classes)
-            export_network(*given, out, client=with_client, sign=signing(sign, unsigned), **sized)
+            export_network(*given, out, sign=signing(sign, unsigned), **sized)
         _written(out, as_json)
         return
     with uncollected(), loading():
         from edgefl.run.export import export
     with uncollected(), busy("exporting and verifying"):
-        how: dict[str, Any] = {"form": form, "quantize": quantize, "fp16": fp16, "client": with_client}
+        how: dict[str, Any] = {"form": form, "quantize": quantize, "fp16": fp16, **more}
         export(run, out, sign=signing(sign, unsigned), notify=note, **how)
     _written(out, as_json)
 
