@@ -3,7 +3,7 @@
 Usage:
     python tools/check_docs.py            everything; the environment of the blocks has links to the packages of the present one
     python tools/check_docs.py --fresh    the same, in an environment into which pip installs everything anew
-    python tools/check_docs.py --write    the same as the first; write the output of the first run into the pages that show it, and the
+    python tools/check_docs.py --write    run the tutorials only; write the output of the first run into the pages that show it, and the
                                           notebooks of the tutorials
 
 Of a ``console`` block, the lines after ``$`` are commands. A ``python`` block is run. A block that begins with a comment of a file's name,
@@ -64,7 +64,8 @@ def first_run(text: str, write: bool) -> None:
 
 
 def _comparable(text: str) -> str:
-    return re.sub(r"\d+\.\d %(?= +[\d.]+ k)|model: \d+\.\d %|[\d. a-z]+ on this computer", "", text)
+    text = " ".join(text.split())  # where a line wraps depends on the length of the seconds
+    return re.sub(r"\d+\.\d %(?= [\d.]+ k)|model: \d+\.\d %|[\d. a-z]+ on this computer", "", text)
 
 
 def check_figures(run: Path) -> None:
@@ -94,7 +95,8 @@ def check_all(write: bool, fresh: bool) -> None:
         sys.exit(f"README.md does not show: {environment.INSTALL} && {MAIN_JOB}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        build_site(folder / "site")
+        if not write:
+            build_site(folder / "site")
         env = environment.create(folder / "venv", fresh)
         work = folder / "first-run"
         work.mkdir()
@@ -103,21 +105,22 @@ def check_all(write: bool, fresh: bool) -> None:
         first_run(text, write)
         (folder / "main-job.txt").write_text(f"{text}\n", encoding="utf-8")
         env |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        subprocess.run([folder / "venv/bin/python", __file__, "--pages", str(folder)], env=env, check=True)
-        if write:
-            for tutorial in notebook.TUTORIALS:
-                printed = json.loads((folder / f"{tutorial}.json").read_text(encoding="utf-8"))
-                notebook.write(ROOT / f"docs/{tutorial}.md", printed)
+        tutorials = [ROOT / f"docs/{name}.md" for name in notebook.TUTORIALS]
+        pages = tutorials if write else [ROOT / page for page in PAGES]
+        command: list[Path | str] = [folder / "venv/bin/python", __file__, "--folder", folder, "--pages", *filter(runs, pages)]
+        subprocess.run(command, env=env, check=True)
+        for page in tutorials if write else ():
+            notebook.write(page, json.loads((folder / f"{page.stem}.json").read_text(encoding="utf-8")))
     print(f"all blocks run; {sum(os.times()[:4]):.0f} processor seconds")
 
 
-def check_pages(folder: Path) -> None:
-    """Run the blocks of all pages with the edgefl of this process, after the main job."""
+def check_pages(pages: list[Path], folder: Path) -> None:
+    """Run the blocks of pages with the edgefl of this process, after the main job."""
     from manual.run import remember, run_pages
 
     os.chdir(folder / "first-run")
     remember(MAIN_JOB, (folder / "main-job.txt").read_text(encoding="utf-8"), folder / "done")
-    run_pages([ROOT / page for page in PAGES if runs(ROOT / page)], folder)
+    run_pages(pages, folder)
 
 
 def main() -> None:
@@ -125,10 +128,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write the output of the first run and the notebooks")
     parser.add_argument("--fresh", action="store_true", help="let pip install everything anew")
-    parser.add_argument("--pages", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--pages", type=Path, nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.pages is not None:
-        check_pages(given.pages)
+    if given.pages:
+        check_pages(given.pages, given.folder)
     else:
         check_all(given.write, given.fresh)
 

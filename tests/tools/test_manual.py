@@ -53,6 +53,7 @@ def test_a_stored_notebook_is_that_of_its_page_and_was_run(notebook, name):
         "python tools/check_docs.py --write makes it again"
     )
     assert f"(notebooks/{name}.ipynb)" in page.read_text(encoding="utf-8")
+    assert any(cell.get("outputs") for cell in stored.cells)
 
 
 def test_a_notebook_runs_as_its_page_does(notebook, tmp_path: Path):

@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,10 +31,17 @@ def run_pages(pages: list[Path], folder: Path) -> None:
         (folder / page.stem).mkdir(exist_ok=True)
         child = os.fork()
         if child == 0:
-            os.chdir(folder / page.stem)
-            printed = run_page(page, folder / "done")
-            (folder / f"{page.stem}.json").write_text(json.dumps(printed), encoding="utf-8")
-            sys.exit()
+            status = 1
+            try:
+                os.chdir(folder / page.stem)
+                printed = run_page(page, folder / "done")
+                (folder / f"{page.stem}.json").write_text(json.dumps(printed), encoding="utf-8")
+                status = 0
+            finally:
+                if status:
+                    traceback.print_exc()
+                sys.stdout.flush()
+                os._exit(status)  # without the destructors of libraries, which wait for threads that only the parent has
         if os.waitpid(child, 0)[1]:
             sys.exit(f"{page.name} fails")
 
