@@ -35,7 +35,7 @@ ROOMS: dict[str, set[str]] = {
         *("errors", "records", "rng", "registry", "plugins", "util", "timing", "wire", "data", "models", "cost", "methods"),
         *("onnxgrad", "secagg", "privacy"),
     },
-    "bundle": {"errors", "records", "util", "factor", "models", "cost", "methods", "onnxgrad", "client"},
+    "bundle": {"errors", "records", "registry", "util", "factor", "models", "cost", "methods", "onnxgrad", "client"},
     "engine": {"errors", "records", "registry", "util", "timing", "wire", "data", "client"},
     "server": {
         "errors",

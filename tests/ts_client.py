@@ -37,7 +37,7 @@ process.stdout.write(JSON.stringify(found));
 def installed(folder: Path) -> Path:
     """Copy the client to ``folder`` with npm's packages beside it, and return it; skip where they cannot be had."""
     packages = _packages()
-    for name in ("lib", "src"):
+    for name in ("lib", "src", "example-react-native"):
         shutil.copytree(SOURCE / name, folder / name)
     for path in SOURCE.glob("*.json"):
         shutil.copy(path, folder)

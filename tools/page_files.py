@@ -16,7 +16,7 @@ from pathlib import Path
 import vl_convert
 
 from edgefl.serve.files import page_addresses
-from edgefl.serve.runtime import runtime
+from edgefl.serve.runtime import GRAPHICS, runtime
 
 PAGE = Path(__file__).parents[1] / "export" / "web"
 SIDES = {"icon-192.png": 192, "icon-512.png": 512, "icon-maskable.png": 512}
@@ -33,16 +33,21 @@ def icon(name: str) -> bytes:
 
 def listed(contents: Mapping[str, bytes]) -> str:
     """Return the service worker's lines for files by their addresses below the page, such as ``core/run.js``; "./" is the page itself."""
-    hashes = {path: f"sha256-{base64.b64encode(hashlib.sha256(content).digest()).decode()}" for path, content in contents.items()}
-    files = json.dumps(dict(sorted(hashes.items())), indent=2)
-    version = hashlib.sha256(files.encode()).hexdigest()[:16]
-    return f'const VERSION = "{version}";\nconst FILES = {files};\n'
+    hashes = {path: f"sha256-{base64.b64encode(hashlib.sha256(contents[path]).digest()).decode()}" for path in sorted(contents)}
+    later = {path: value for path, value in hashes.items() if path.removeprefix("ort/") in GRAPHICS}
+    files = {path: value for path, value in hashes.items() if path not in later}
+    lines = f"const FILES = {json.dumps(files, indent=2)};\nconst LATER = {json.dumps(later, indent=2)};\n"
+    return f'const VERSION = "{hashlib.sha256(lines.encode()).hexdigest()[:16]}";\n{lines}'
 
 
 def with_list(worker: str, contents: Mapping[str, bytes]) -> str:
     """Return the text of the service worker with the list of these files in place of its own."""
     return re.sub(
-        r'const VERSION = ".*?";\nconst FILES = \{.*?\};\n', lambda _: listed(contents), worker, count=1, flags=re.DOTALL
+        r'const VERSION = ".*?";\nconst FILES = \{.*?\};\nconst LATER = \{.*?\};\n',
+        lambda _: listed(contents),
+        worker,
+        count=1,
+        flags=re.DOTALL,
     )
 
 

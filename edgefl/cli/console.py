@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -63,6 +64,11 @@ def show(what: Any) -> None:
     except SystemExit:
         # Rich exits when the reader of a pipe has gone. The command line treats that as success.
         raise BrokenPipeError from None
+
+
+def print_json(result: Any) -> None:
+    """Print a result as JSON, the only thing on standard output."""
+    click.echo(json.dumps(result, indent=2, default=str))
 
 
 def columns() -> int:

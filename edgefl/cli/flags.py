@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import click
 
 from edgefl.cli.names import check_names, check_run
-from edgefl.cli.options import Listed, NumberOr, option, options_of, plugin_option
+from edgefl.cli.options import Listed, NumberOr, complete_name, option, options_of, plugin_option
 from edgefl.config import FLAGS, RunConfig
 from edgefl.registry import models
 
@@ -15,6 +15,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 NETWORK = "Network"
 _TRAINING = ("batch_size", "micro_batch", "optimizer", "codec")
+_CHECKED = (*_TRAINING, "runtime")
 _DATA = ("dataset", "data_dir", "label", "owner", "features", "held_out")
 
 
@@ -37,7 +38,7 @@ def network_options(command: F) -> F:
     own, described = "[a reference network's own]", options_of(NETWORK)
     shape = f"Shape of one sample, such as 3x32x32 or ids=int64:80; repeat it for several inputs. {own}"
     flags = (
-        click.argument("network", required=False),
+        click.argument("network", required=False, shell_complete=complete_name),
         described("--model", metavar="NAME", names=models, help="Another way to give NETWORK, as in 'edgefl simulate'. {known}"),
         described("--input", "inputs", multiple=True, metavar="[NAME=][TYPE:]SHAPE", help=shape),
         described(
@@ -84,7 +85,7 @@ def network_and_options(flags: dict[str, Any]) -> tuple[tuple[Any, ...], dict[st
     options = given(flags)
     if "method_options" in options:
         options["method_options"] = dict(options["method_options"])
-    RunConfig.of({key: options[key] for key in _TRAINING if key in options})
+    RunConfig.of({key: options[key] for key in _CHECKED if key in options})
     if not data:
         _check(network or model, options)
     return (network or model, inputs, classes), options

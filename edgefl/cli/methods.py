@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from edgefl.cli.console import loading, show
-from edgefl.cli.options import Command, json_option, plugin_option
+from edgefl.cli.options import Command, complete_name, json_option, plugin_option
 from edgefl.methods.axes import choices, refused
 from edgefl.registry import methods
 from edgefl.report.tables import Column, PlainTable, text
@@ -32,7 +32,7 @@ _NARROW = 110
 
 
 @click.command(cls=Command)
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_name)
 @plugin_option()
 @json_option
 def command(name: str | None, as_json: bool) -> None:

@@ -26,6 +26,9 @@ _COLOURS = {
     ("fits", "yes"): "green",
     ("fits", "takes it"): "bold green",
     ("fits", "no"): "red",
+    ("state", "ok"): "green",
+    ("state", "missing"): "yellow",
+    ("state", "broken"): "bold red",
     ("mark", "measured"): "green",
     ("mark", "assumed"): "yellow",
 }

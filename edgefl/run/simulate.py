@@ -1,15 +1,16 @@
 """A whole run: train a fleet and write its run folder."""
 
 import contextlib
+import shlex
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from edgefl.config import RunConfig
 from edgefl.engine.contract import Engine, prepare_workers
-from edgefl.errors import InputError
+from edgefl.errors import InputError, Interrupted
 from edgefl.log.background import NO_LOGS, Logs, check_installed, logs
 from edgefl.log.contract import LoggedRun
 from edgefl.methods.ranks import energy_of_tiers
@@ -103,6 +104,7 @@ def simulate(
             if not folder.is_new() and (warning := folder.note_on_source(config)):
                 say(warning)
             folder.start(config)
+            opened.enter_context(_continued(folder.path))
             store = opened.enter_context(folder.client_store())
             shown = LoggedRun(folder.path.name, folder.path, config.model_dump(mode="json", exclude_none=True))
             log = opened.enter_context(logs(config.log or (), shown, say))
@@ -124,6 +126,15 @@ class Output:
     watch: Stopwatch
     on_round: OnRound | None
     log: Logs = NO_LOGS
+
+
+@contextlib.contextmanager
+def _continued(folder: Path) -> Iterator[None]:
+    """Make an interruption of the block say how the run continues."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(f"edgefl simulate --out {shlex.quote(str(folder))} --resume") from None
 
 
 def _with_engine(run: Run, begun: RunFolder | None, say: Notify) -> Run:

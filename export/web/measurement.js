@@ -8,9 +8,9 @@ export const COLUMNS = [
 
 export class Measurement {
   /** Models are loaded into a worker of their own, which ends afterwards: the page's model stays as it is. */
-  constructor(bundle) {
+  constructor(bundle, provider = "wasm") {
     Object.assign(this, { manifest: bundle.manifest, stopped: false });
-    this.model = new Model(bundle);
+    this.model = new Model(bundle, provider);
   }
 
   /**

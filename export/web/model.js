@@ -7,11 +7,32 @@ import { deviceKeys } from "./identity.js";
 import { ranked } from "./preprocess.js";
 
 export class Model {
-  constructor({ base, manifest }) {
-    Object.assign(this, { manifest, entry: null, steps: 0, downloadedBytes: 0 }); // entry: the tier in use, as the manifest has it
-    this.engine = new Engine();
-    this.opened = this.engine.call("open", { base, manifest });
+  /** `provider` is wasm or webgpu. */
+  constructor({ base, manifest }, provider = "wasm") {
+    Object.assign(this, { base, manifest, entry: null, steps: 0, downloadedBytes: 0 }); // entry: the tier in use, as the manifest has it
+    this.start(provider);
     this.client = hex(crypto.getRandomValues(new Uint8Array(8)));
+  }
+
+  start(provider) {
+    this.provider = provider;
+    this.engine = new Engine(provider);
+    this.opened = this.engine.call("open", { base: this.base, manifest: this.manifest });
+  }
+
+  /** Compute with `provider` from now on, from the bundle's parameters; if the tier in use cannot be loaded there, all stays as it is. */
+  async computeWith(provider) {
+    const before = { engine: this.engine, opened: this.opened, provider: this.provider, prepared: this.prepared, steps: this.steps };
+    this.start(provider);
+    try {
+      const loaded = await this.choose(this.entry.label);
+      before.engine.close("The page computes elsewhere now.");
+      return loaded;
+    } catch (error) {
+      this.engine.close(error.message);
+      Object.assign(this, before);
+      throw error;
+    }
   }
 
   /** Load the tier called `label` for inference; if that fails, the one before stays. Returns how far it is from its reference. */

@@ -1,10 +1,11 @@
 // Keeps the page and onnxruntime for use without a network. The bundle's files are stored by the page, once they were checked.
-// tools/page_files.py writes VERSION and FILES: another file makes another version, which is stored whole or not at all.
+// tools/page_files.py writes VERSION, FILES and LATER: another file makes another version, which is stored whole or not at all. Files of LATER
+// are stored when they are first asked for.
 
-const VERSION = "743a4a863a27d0e9";
+const VERSION = "9f72c4d10fa9a60a";
 const FILES = {
-  "./": "sha256-XqD55v5pc9fQovVsrHy8GISFn0WrK0bK4eEWIGwAnLM=",
-  "app.js": "sha256-a0OzortQJG7KrCkdtlJGGhlKq8mdA0iw+DixxvdgYBo=",
+  "./": "sha256-lNWemzhpLNpBW14h3H4m3KwsAVk36QDSaXzi7GBxnbg=",
+  "app.js": "sha256-wgKxPsrZ+rVYl9rph4Jk7MNCp9Z3A0QxWWUa8AvcMZQ=",
   "bundle.js": "sha256-sPZChnO+GQQdW8br0Xcgu0aubA34ubxcSh6QNUdDmxY=",
   "chart.js": "sha256-r3h4tE4yXoXAQ5h1CUcRWyZ7kRCIj7pDRCM+XaNK+rA=",
   "core/bundle.js": "sha256-NetENyDAioHhcIFYAeuTM7QX+q+RZefSiY+mKbNsR2M=",
@@ -15,30 +16,31 @@ const FILES = {
   "core/npz.js": "sha256-7ESeCul3/oMfXqR0P4R9ysPnUNzXxxuz6LfNL05fBjg=",
   "core/objective.js": "sha256-MTmRvjRYywLeYYC7WKi3OdiFTaBy49jeS8Ai0P4ilS0=",
   "core/problems.js": "sha256-02f7uLa55DxdO+qacjeKn7gf3ghs2rrYzqdSjucsDo8=",
-  "core/random.js": "sha256-rPnsgo5pPTBB8C5bf8m5GyjFcfofd5rhUgcK4Q3GH+M=",
+  "core/random.js": "sha256-XYiFrnLRXRIZxvzReK9Iku4/MrNJSJxgM9XsNhOypPs=",
   "core/run.js": "sha256-KPVVIvu1wPobvJ3LFOJ/cGeo4LFRFqQBQ9g8Fhto89M=",
   "core/safetensors.js": "sha256-1v9K7keQKHwkzkZ5n4akI4Yem9PHH/xTjs2VcudQroQ=",
   "core/state.js": "sha256-UqxvxiPL8sLIzPbUpOLy/CrNPEDGqGOwdofX9mJGM7o=",
   "core/text.js": "sha256-EyTCD5mkgmYszy+6aSEgLhTTA/2WWyk+sKaX3Xl4kzc=",
   "core/train.js": "sha256-gsch+725MPLuG/2IIW3eVlzXfscujl36nEfl6WHC3Rw=",
-  "core/trainer.js": "sha256-YV8RDctaTTfkF+h3k4d+wGIeBBFN9p94pC6EuxYm5eY=",
+  "core/trainer.js": "sha256-jd9f1WrSMW/dhjJUtnxCnlytXx5hfsshiQjCvWenb6o=",
   "core/trust.js": "sha256-S+ExTSJaoNIy/1FtGp0xKC8eR0KJN16eDUQ+kc30uzg=",
   "core/values.js": "sha256-FfH4kiyEUqZF3PNz02ib3nTfk3juG6wqs7Yui4FIT4Q=",
   "device-view.js": "sha256-g8hySx24j8gF4jjkkcqeazrGI3d5s4fzDTu+C7xNHkU=",
   "dom.js": "sha256-TLtUMJt7pFts4xCx8mU27kR1xVTz1tJjyCHHq82kOsg=",
-  "engine.js": "sha256-MZznIA517sxHHAxt33BhhwHbvN6EvEJdphRkhyC3Hgk=",
+  "engine.js": "sha256-oRHZtnGCcFJPY5PvfSqiDJ1g1WhhRehXWdgh+nyKUjI=",
   "host.js": "sha256-mSNYr2ZT6Rbzq6FJChwQ/RCvQQZ+7j2DfK3SFLJlT5s=",
   "icon-192.png": "sha256-aD0Qbk41mRCNa3Jv6CZ3eIZc4OUmiybVbcVTBYVMqVE=",
   "icon-512.png": "sha256-O9yv+e1lXpaHH04caDMmWzdYzpPwl0X24BrBsrTPBSE=",
   "icon-maskable.png": "sha256-+XPIWcmVavSFRpjqNu9dHN89m71YBYmb3NB7tn2/dU8=",
   "icon.svg": "sha256-Bv0kCXQBoQQDy/ahMWIqPavutE1TPYq4UGp5DWkkY4A=",
   "identity.js": "sha256-PEQrrfYjv63AieBjLKRvBqIem/XpCkdMCir+TrCLzoU=",
-  "index.html": "sha256-XqD55v5pc9fQovVsrHy8GISFn0WrK0bK4eEWIGwAnLM=",
+  "index.html": "sha256-lNWemzhpLNpBW14h3H4m3KwsAVk36QDSaXzi7GBxnbg=",
   "input-view.js": "sha256-y3Uh3TpOKu5Lwdt1In3t3J2f9gQZ7Tz3b9Zz+P8mu/0=",
   "manifest.webmanifest": "sha256-y6XNaFco2Kd8BrfnVvC5w3WuvgAfDdnxDf+LgqDSDss=",
-  "measure-view.js": "sha256-O3Q4i3f2GZN3s801h1xiiktfG+d3y0Bdo9+IfxvhDkA=",
-  "measurement.js": "sha256-UXpw3ssqKmhCx9iPOvHve6yrd73/WAlmsupiyO8OS98=",
-  "model.js": "sha256-brV4DWVkBG+V4F/TSv1P/fO6NDKTRDOdJbR22bdieUg=",
+  "measure-view.js": "sha256-JKP43+UDpvCPtXSdsv7tBSNLShR3Afu/eiIjR2h8jqQ=",
+  "measurement.js": "sha256-cKABp4GigZhgM50WmFwE4FIXJSbeWHXKrk26MD/baZ4=",
+  "model.js": "sha256-UWvF/NKwoqwOZsziMh/xWP6tFOoTjA0OKLSGphZdOUU=",
+  "offline.js": "sha256-KPNuRJbE0csPmCw9VrhXfD9j+9y11MStUtN2akAUibk=",
   "ort/ort-wasm-simd-threaded.mjs": "sha256-4T9/lPxRtMpysS+use6V9Kzm37yJObxxiqvcCifEKZs=",
   "ort/ort-wasm-simd-threaded.wasm": "sha256-M5jBDQfSKb2Rs2RUjhMODlGo5XBLiMfAg+u+t4hC3uI=",
   "ort/ort.wasm.min.mjs": "sha256-IZ5qH8ipk4Jo0Y78o8kdMQvS9KWbvRN0TfWyt/xs7js=",
@@ -47,9 +49,16 @@ const FILES = {
   "samples.js": "sha256-eII8gBk8sfKCUle08dVXsdIfO0QpmAEkoPFWfFROM5g=",
   "style.css": "sha256-yr3hb+tVvS7Vi+TFx48oIyys+CQkVn0W63odD+OrtLU=",
   "timing.js": "sha256-9rVQ8w6+V+Y6tKRXU+osVtOk3cqeV3dvRBEXY4HJsyM=",
-  "training-view.js": "sha256-LVGRqDxzdBrKtlrX6lRW31+hBK8I0RApDO1yUXJBfS8=",
+  "training-view.js": "sha256-0cDXUHL8rTho8zhYJlaCi5uUvKuVThYbQmcWjIs7t2A=",
   "trust.js": "sha256-FP+jv1CmlDEZzHFXOf3DuwDbR2yLH/QCcJxS7yc2S1o=",
-  "worker.js": "sha256-Y1gfoytyNonmPndhTTQnYWcACgrKQF/FQ0lI+wB/Edg="
+  "work.js": "sha256-qWStraDume9xwZeujjDPHAgIPKQT1codeOyqW4BGtLk=",
+  "worker-gpu.js": "sha256-qsKvpKZxwiY75SsEFdY9umdQ6jF7ny9JLbuRCt9Pep4=",
+  "worker.js": "sha256-CvsBQbzThx0vtT9Z2TTh+sO6OKFI06oWHRZnB8qFEOg="
+};
+const LATER = {
+  "ort/ort-wasm-simd-threaded.asyncify.mjs": "sha256-PRyFmVNku2QzAvxv2Hegw7pa5yQBgV4PJIKKU9kZHig=",
+  "ort/ort-wasm-simd-threaded.asyncify.wasm": "sha256-OfnwiU1HiABIftn32+kmGEmNsyDPVcjj2Jrf+NzmWNo=",
+  "ort/ort.webgpu.min.mjs": "sha256-Pf//cYEbwTo6PZWRxXyl7lc1uPXz6veJUQsCuwQK46A="
 };
 
 const CACHE = `edgefl-page-${VERSION}`;
@@ -74,7 +83,10 @@ async function forgetOthers() {
 
 async function answer(request) {
   try {
-    return await fetch(request, { cache: "no-cache" });
+    const integrity = LATER[request.url.slice(self.registration.scope.length)];
+    const response = await fetch(request, { cache: "no-cache", ...(integrity && { integrity }) });
+    if (integrity && response.status === 200) await (await caches.open(CACHE)).put(request, response.clone());
+    return response;
   } catch (error) {
     const stored = (await caches.match(request, { cacheName: CACHE, ignoreSearch: true })) ?? (await ofBundle(request));
     if (stored) return stored;

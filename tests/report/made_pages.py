@@ -14,7 +14,7 @@ from edgefl.report.comparison_budget import RunBudget
 from edgefl.report.cost_page import cost_page
 from edgefl.report.dry_page import render_dry
 
-KINDS = ("run", "dry-run", "what-if", "costs", "compare", "budget")
+KINDS = ("run", "dry-run", "what-if", "what-if-learned", "costs", "compare", "budget")
 
 
 def evaluated_summary() -> dict[str, Any]:
@@ -31,6 +31,24 @@ def evaluated_summary() -> dict[str, Any]:
     return summary | {"evaluation": {"labels": ["T-shirt/top", "trouser", "ankle boot"], **counts, "clients": clients}}
 
 
+def judged_whatif() -> dict[str, Any]:
+    """A what-if whose policies are judged by a run; of one it says nothing."""
+    found = {
+        "accuracy": 0.8,
+        "low": 0.7,
+        "high": 0.9,
+        "beyond": False,
+        "rounds": 20.0,
+        "target_s": 400.0,
+        "target_j": 90.0,
+        "why": "",
+    }
+    nothing = {**dict.fromkeys(found), "beyond": False, "why": "other tiers than the run's"}
+    rows = [{**found, "target_s": 100.0 * n} for n in (4, 1, 3)] + [nothing]
+    surrogate = {"run": "0001-fedhm-digits", "start": 0.2, "target": 0.8, "rows": rows, "exponent": 0.5, "factor": 2.0}
+    return whatif() | {"surrogate": surrogate}
+
+
 @cache
 def made_pages() -> dict[str, str]:
     """Return name → page."""
@@ -38,6 +56,7 @@ def made_pages() -> dict[str, str]:
         "run": html.render(evaluated_summary(), make_rounds()),
         "dry-run": render_dry(*dry()),
         "what-if": whatif_page.render(whatif()),
+        "what-if-learned": whatif_page.render(judged_whatif()),
         "costs": cost_page(on_devices()),
         "compare": compare_page(two()),
         "budget": compare_page(two(budget=RunBudget(s=5), target_accuracy=0.8)),

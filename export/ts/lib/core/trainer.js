@@ -100,7 +100,7 @@ export class Trainer {
             if (all.maxSeconds && losses.length && (result.seconds * (losses.length + 1)) / losses.length > all.maxSeconds)
                 break;
             const batch = this.batch(data, next.next().value ?? [], all.augment === "flip" ? () => flips.below(2) === 1 : () => false);
-            const drawn = draws.below(this.sessions.length);
+            const drawn = Math.floor(draws.fraction() * this.sessions.length);
             result.last = await this.step(batch, all.graph < 0 ? drawn : all.graph);
             result.seconds = this.bundle.host.now() - started;
             result.diverged = !Number.isFinite(result.last);
