@@ -31,6 +31,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphin
 exclude_patterns = ["_build", "cluster"]
 html_theme, html_title = "furo", f"edgefl {release}"
 html_show_sphinx = False
+smartquotes = False  # it makes a dash of the two hyphens of an option
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3

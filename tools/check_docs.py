@@ -5,6 +5,7 @@ Usage:
     python tools/check_docs.py --fresh    the same, in an environment into which pip installs everything anew
     python tools/check_docs.py --write    run the tutorials only; write the output of the first run into the pages that show it, and the
                                           notebooks of the tutorials
+    python tools/check_docs.py --text     run nothing; write changed text of the tutorials into their notebooks
 
 Of a ``console`` block, the lines after ``$`` are commands. A ``python`` block is run. A block that begins with a comment of a file's name,
 such as ``# net.py``, becomes this file. Blocks of other kinds (``sh``, ``py``, ``text``) are for the reader. Every page has a folder of
@@ -127,12 +128,17 @@ def main() -> None:
     """Read the arguments."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write the output of the first run and the notebooks")
+    parser.add_argument("--text", action="store_true", help="write changed text of the tutorials into their notebooks")
     parser.add_argument("--fresh", action="store_true", help="let pip install everything anew")
     parser.add_argument("--pages", type=Path, nargs="+", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.pages:
         check_pages(given.pages, given.folder)
+    elif given.text:
+        from manual import notebook
+
+        notebook.renew_text()
     else:
         check_all(given.write, given.fresh)
 

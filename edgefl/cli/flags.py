@@ -15,6 +15,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 NETWORK = "Network"
 _TRAINING = ("batch_size", "micro_batch", "optimizer", "codec")
+_CHECKED = (*_TRAINING, "runtime")
 _DATA = ("dataset", "data_dir", "label", "owner", "features", "held_out")
 
 
@@ -84,7 +85,7 @@ def network_and_options(flags: dict[str, Any]) -> tuple[tuple[Any, ...], dict[st
     options = given(flags)
     if "method_options" in options:
         options["method_options"] = dict(options["method_options"])
-    RunConfig.of({key: options[key] for key in _TRAINING if key in options})
+    RunConfig.of({key: options[key] for key in _CHECKED if key in options})
     if not data:
         _check(network or model, options)
     return (network or model, inputs, classes), options

@@ -46,7 +46,9 @@ class Commands(click.Group):
         """Import one command."""
         if name not in self.list_commands(ctx):
             return None
-        return cast(click.Command, importlib.import_module(f"edgefl.cli.{_module(name)}").command)
+        command = cast(click.Command, importlib.import_module(f"edgefl.cli.{_module(name)}").command)
+        command.name = name  # of the function by default; the documentation shows it
+        return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """Raise a usage error that suggests the nearest command if a name is unknown."""

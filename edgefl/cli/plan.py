@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from edgefl.cli.console import busy, loading, show
-from edgefl.cli.flags import data_options, network_and_options, network_options, training_options
+from edgefl.cli.flags import data_options, network_and_options, network_options, run_flags, training_options
 from edgefl.cli.options import METHOD_OPTION, PATH, Amount, Command, json_option, method_option, options_of
 
 _BUDGETS = "Budgets (at least one)"
@@ -58,6 +58,7 @@ _ranked = options_of(_RANKS)
 )
 @_ranked("--seed", type=click.IntRange(0), default=0, metavar="N", help="Seed of initial weights.")
 @training_options
+@run_flags("runtime", section="Training on a client")
 @json_option
 def command(as_json: bool, **flags: Any) -> None:
     """Find the largest sub-model that fits the budgets: one ratio for all layers, or a rank for each layer.

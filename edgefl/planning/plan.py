@@ -24,7 +24,7 @@ from edgefl.methods.state import travelling_shapes
 from edgefl.models.base import Architecture
 from edgefl.models.weights import checked_weights, tied
 from edgefl.planning.network import GivenInputs, Network, architecture_of
-from edgefl.planning.profile import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLES, training_for
+from edgefl.planning.profile import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLES, cost_of, training_for
 from edgefl.planning.quantities import DeviceRound
 from edgefl.planning.spectral import Uses, energies, share_kept, spectral
 from edgefl.planning.tier_costs import (
@@ -33,9 +33,7 @@ from edgefl.planning.tier_costs import (
     network_cost,
     parts_of,
     recomputed,
-    recomputed_cost,
     step_timeline,
-    tier_cost,
 )
 from edgefl.records import BUDGETS, BudgetName, Cost, Tier, Timing
 from edgefl.registry import methods
@@ -100,6 +98,7 @@ def plan(
     samples: int = DEFAULT_SAMPLES,
     local_epochs: int = 1,
     norm: str | None = None,
+    runtime: Literal["torch", "onnx"] = "torch",
     clock_margin: float = 1.0,
     seed: int = 0,
 ) -> Results[Planned]:
@@ -126,6 +125,8 @@ def plan(
         samples: local samples of a client, for the seconds and joules of a round.
         local_epochs: passes over them in a round.
         norm: normalisation policy, for reference networks.
+        runtime: what trains, for the memory of training. "onnx" exports the training graph of every ratio that is tried, which takes
+            seconds each.
         seed: of the initial weights.
 
     Returns:
@@ -149,6 +150,8 @@ def plan(
     architecture = architecture_of(network, inputs, classes, norm)
     methods.check(method)
     chosen = create(method, method_options)
+    if allocate == "spectral" and runtime == "onnx":
+        raise ConfigError("allocate: spectral predicts the memory of torch; give runtime torch, or allocate uniform")
     if allocate == "spectral" and not chosen.truncates:
         raise ConfigError(f"allocate: spectral gives every layer a rank, which {method} does not have; use fedhm")
     if weights is not None and not chosen.truncates:
@@ -158,7 +161,7 @@ def plan(
     work = DeviceRound(profile, samples * training.epochs, training.passes(samples), clock_margin) if profile else None
     error_of_clock = profile.clock_error if profile else None
     uses_of = partial(_uses, limits=limits, work=work)
-    cost_at = recomputed_cost if recompute else tier_cost
+    cost_at = cost_of(runtime, recompute)
     trace = cache(lambda ratio: cost_at(chosen, architecture, Tier(ratio), training, codec))
     ratio = largest_ratio(
         lambda ratio: all(need <= have for need, have in uses_of(trace(ratio)).values()), partial(parts_of, chosen, architecture)

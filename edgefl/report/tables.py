@@ -19,7 +19,7 @@ Row = Mapping[str, Any]
 
 ALWAYS = 9
 """The priority of a column that no terminal is too narrow for."""
-_MOST_COLUMNS, _MOST_TURNED = 8, 6
+_MOST_COLUMNS, _MOST_TURNED, _MOST_BESIDE = 8, 6, 5
 """A page turns tables of more columns than the first, if they have at most so many rows as the second."""
 _MARKUP = re.compile(r"([\\|<])")
 
@@ -109,6 +109,11 @@ class PlainTable:
     def turned(self) -> bool:
         """Whether a page shows a column per row: there are few rows, and too many columns for the width of a page."""
         return len(self.columns) > _MOST_COLUMNS and 0 < len(self.rows) <= _MOST_TURNED
+
+    @property
+    def stacked_on_phones(self) -> bool:
+        """Whether a page on a phone shows a row as a list: there are many columns, or long texts."""
+        return len(self.columns) > _MOST_BESIDE or any(column.wraps for column in self.columns)
 
     @property
     def turned_groups(self) -> list[tuple[str, list[tuple[int, Column]]]]:

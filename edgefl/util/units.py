@@ -151,11 +151,15 @@ def human_difference(predicted: float, measured: float | None) -> str:
 
     >>> human_difference(103, 100), human_difference(99, 100), human_difference(5, 5), human_difference(5, None)
     ('+3.0 %', '−1.0 %', '0 %', '–')
+    >>> human_difference(9999, 10_000)
+    '<0.1 %'
     """
     if not measured:
         return MISSING
     if predicted == measured:
         return "0 %"
+    if abs(predicted / measured - 1) < 0.0005:
+        return "<0.1 %"
     return f"{100 * (predicted / measured - 1):+,.1f} %".replace("-", "−")
 
 

@@ -50,7 +50,7 @@ def test_a_stored_notebook_is_that_of_its_page_and_was_run(notebook, name):
     stored = nbformat.read(TOOLS.parent / f"docs/notebooks/{name}.ipynb", as_version=4)
     nbformat.validate(stored)
     assert [cell.source for cell in stored.cells] == [cell.source for cell in notebook.notebook(page).cells], (
-        "python tools/check_docs.py --write makes it again"
+        "python tools/check_docs.py --text renews it, or --write if its commands have changed"
     )
     assert f"(notebooks/{name}.ipynb)" in page.read_text(encoding="utf-8")
     assert any(cell.get("outputs") for cell in stored.cells)

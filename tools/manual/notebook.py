@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -33,6 +34,15 @@ def write(page: Path, outputs: Sequence[str]) -> None:
     """Store the notebook of a page beside the pages."""
     FOLDER.mkdir(exist_ok=True)
     nbformat.write(notebook(page, outputs), FOLDER / f"{page.stem}.ipynb")
+
+
+def renew_text() -> None:
+    """Take the text of the pages into the stored notebooks, whose code must be that of the pages; outputs stay."""
+    for page in (ROOT / f"docs/{name}.md" for name in TUTORIALS):
+        stored = [cell for cell in nbformat.read(FOLDER / f"{page.stem}.ipynb", as_version=4).cells if cell.cell_type == "code"]
+        if [cell.source for cell in stored] != [cell.source for cell in notebook(page).cells if cell.cell_type == "code"]:
+            sys.exit(f"{page.name}: its commands have changed; python tools/check_docs.py --write runs them")
+        write(page, ["".join(output.text for output in cell.outputs) for cell in stored])
 
 
 def _cells(page: str) -> Iterator[tuple[str, str]]:
