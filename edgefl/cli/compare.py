@@ -109,7 +109,7 @@ def command(
     with loading():
         from edgefl.report.compare_page import compact_comparison
         from edgefl.report.compare_page_budget import budget_table
-        from edgefl.report.comparison_budget import RunBudget
+        from edgefl.report.run_budget import RunBudget
         from edgefl.run.compare import compare
 
     budget = RunBudget(budget_s, budget_bytes, budget_j)

@@ -19,7 +19,8 @@ from edgefl.errors import BudgetError, CheckpointError, ConfigError
 from edgefl.report.compare_page import compare_page
 from edgefl.report.compare_page_budget import budget_notes, budget_table, class_table, front_text, winner
 from edgefl.report.comparison import ComparisonSummary, MethodResult, Played, comparison_of
-from edgefl.report.comparison_budget import RunBudget, evaluated_of, ranked
+from edgefl.report.comparison_budget import evaluated_of, ranked
+from edgefl.report.run_budget import RunBudget
 from edgefl.run.compare import _check_fits, compare
 from edgefl.run.compare_entries import Asked
 
