@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from edgefl.run.simulate import simulate as simulate
     from edgefl.run.whatif import whatif as whatif
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "Budget": "edgefl.fleet.budget",
