@@ -26,8 +26,16 @@ _swept = options_of("Policies to compare")
 )
 @_swept("--over-selections", type=Listed(float, "1,1.3"), help="Clients selected per update wanted. [the profile's own]")
 @_swept("--target-epsilons", type=Listed(float, "8,2"), help="Largest ε of the run, with --privacy. [the run's own]")
+@_swept(
+    "--secure-aggregation",
+    "secure_aggregations",
+    multiple=True,
+    metavar="SPEC",
+    help="How sums of updates are hidden: off, secagg or secagg+, with parameters; repeat it for each. [off]",
+)
 @run_flags(
     leave_out=(
+        "secure_aggregation",
         "deadline_s",
         "tiers",
         "over_selection",
@@ -49,6 +57,7 @@ def command(
     tiers: tuple[tuple[float, ...], ...],
     over_selections: tuple[float, ...] | None,
     target_epsilons: tuple[float, ...] | None,
+    secure_aggregations: tuple[str, ...],
     config_file: Path | None,
     out: Path | None,
     as_json: bool,
@@ -64,7 +73,11 @@ def command(
     edgefl whatif --profile mixed --model resnet9 --over-selections 1,1.3,1.5
     """
     asked = given(flags) | ({"target_epsilon": target_epsilons[0]} if target_epsilons else {})
+    if len(secure_aggregations) == 1:
+        asked["secure_aggregation"], secure_aggregations = secure_aggregations[0], ()
     config = RunConfig.load(config_file, asked)
+    for text in secure_aggregations:
+        RunConfig.of({"secure_aggregation": text}, "--secure-aggregation")
     swept = {"deadline_s": deadlines, "over_selection": over_selections, "tiers": tiers}
     for (key, values), flag in zip(swept.items(), ("--deadlines", "--over-selections", "--tiers"), strict=True):
         for value in values or ():
@@ -77,7 +90,8 @@ def command(
         if not as_json:
             note(f"{label} …")
 
-    result = whatif(config, deadlines or (), tiers, over_selections or (), target_epsilons or (), on_policy=say).to_dict()
+    given_lists = deadlines or (), tiers, over_selections or (), target_epsilons or (), secure_aggregations
+    result = whatif(config, *given_lists, on_policy=say).to_dict()
     page = out or Path("whatif.html")
     if out is not None or not as_json:
         write_bytes(page, whatif_page.render(result).encode())
