@@ -31,6 +31,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphin
 exclude_patterns = ["_build", "cluster"]
 html_theme, html_title = "furo", f"edgefl {release}"
 html_show_sphinx = False
+smartquotes = False  # it makes a dash of the two hyphens of an option
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
@@ -38,6 +39,7 @@ suppress_warnings = ["misc.highlighting_failure"]  # CSV has no lexer
 copybutton_prompt_text, copybutton_prompt_is_regexp = r"\$ |>>> |\.\.\. ", True
 
 autodoc_typehints_format, autodoc_member_order = "short", "bysource"
+python_maximum_signature_line_length = 100
 autodoc_default_options = {"exclude-members": "model_config"}
 
 

@@ -70,9 +70,16 @@ def _devices(devices: Sequence[Facts], fleets: Sequence[Facts]) -> Iterator[str]
         yield f"\nFleet `{fleet['name']}` ({fleet['title']}): {mix}."
     for device in devices:
         yield f"\n## {device['name']}\n\n{device['title']}: {device['reference_hardware']}.\n"
-        rows = [
-            (f"`{key}`", of["value"], of["mark"], of["source"], of["note"])
-            for key, of in device["figures"].items()
-            if "value" in of
-        ]
-        yield from _table(("figure", "value", "mark", "source", "note"), rows)
+        for key, of in device["figures"].items():
+            if "value" in of:
+                note = f" ({of['note']})" if of["note"] else ""
+                yield f"- `{key}`: {_number(of['value'])}. *{of['mark']}*: {of['source']}{note}"
+
+
+def _number(value: object) -> object:
+    """Return a number as people write it.
+
+    >>> _number(4294967296.0), _number(0.37)
+    ('4,294,967,296', '0.37')
+    """
+    return f"{value:,.12g}" if isinstance(value, float) else value

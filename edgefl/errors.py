@@ -74,6 +74,14 @@ class BudgetError(EdgeflError):
     exit_code = 3
 
 
+class Interrupted(KeyboardInterrupt):
+    """A run was interrupted with Ctrl-C; ``command`` continues it."""
+
+    def __init__(self, command: str) -> None:
+        super().__init__(command)
+        self.command = command
+
+
 class AggregationError(EdgeflError):
     """Updates cannot be aggregated: none arrived, a weight is zero, or a value is not finite."""
 

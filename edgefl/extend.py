@@ -3,8 +3,8 @@
 A plug-in is a Python file or module outside of the package. Decorated definitions are known by name once it is imported: by
 ``--plugin FILE``, by ``RunConfig(plugins=[...])``, by an ``import`` in your script, or at an entry point of an installed package
 (``edgefl.methods``, ``edgefl.models``, ``edgefl.datasets``, ``edgefl.codecs``, ``edgefl.objectives``, ``edgefl.server_optimizers``,
-``edgefl.adversaries``, ``edgefl.defences``, ``edgefl.engines``, ``edgefl.loggers``; ``edgefl.profiles`` names a package with folders
-``devices``, ``links`` and ``fleets``)::
+``edgefl.adversaries``, ``edgefl.defences``, ``edgefl.engines``, ``edgefl.loggers``, ``edgefl.export_formats``; ``edgefl.profiles`` names a
+package with folders ``devices``, ``links`` and ``fleets``)::
 
     @method("mine")
     class Mine(FedAvg): ...

@@ -8,6 +8,7 @@ plug-in is any other imported module with decorated definitions. An installed pa
 import ast
 import functools
 import importlib
+import importlib.util
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -172,6 +173,12 @@ class Registry:
         self.load(name)
         return self._facts[name]
 
+    def check_installed(self, name: str, flag: str) -> None:
+        """Raise InputError if the Python package that ``name`` needs is not installed; ``flag`` is how the user asked for it."""
+        facts = self.facts(name)
+        if importlib.util.find_spec(facts["needs"]) is None:
+            raise InputError(f"{flag} needs {facts['needs']}, which is not installed; run pip install '{facts['extra']}'")
+
     def _load_entry_point(self, name: str) -> None:
         value = self._entry_points[name][0]
         title = f"entry point edgefl.{self.plural}, {name} = {value}"
@@ -236,5 +243,8 @@ adversary = adversaries = Registry(
 defence = defences = Registry("defence", "edgefl.server.defences", Interface("edgefl.server.defence:Defence", facts=_CHOICE))
 engine = engines = Registry("engine", "edgefl.engine", _ENGINE)
 logger = loggers = Registry("logger", "edgefl.log", Interface("", ("run",), required=("needs", "extra")))
-ALL = (methods, models, datasets, codecs, objectives, server_optimizers, defences, adversaries, engines, loggers)
+export_format = export_formats = Registry(
+    "export_format", "edgefl.bundle.formats", Interface("", ("network", "sample"), required=("needs", "extra", "suffix"))
+)
+ALL = (methods, models, datasets, codecs, objectives, server_optimizers, defences, adversaries, engines, loggers, export_formats)
 """Every registry."""

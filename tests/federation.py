@@ -187,6 +187,13 @@ class Processes:
                 one.kill()
         process.wait()
 
+    def trains(self, name: str) -> bool:
+        """Whether a SuperNode has started a process for a message."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            children = psutil.Process(self.running[name].pid).children(recursive=True)
+            return any("flwr-clientapp" in " ".join(one.cmdline()) for one in children)
+        return False
+
     def left(self) -> list[str]:
         """Return the processes that were started here and still run ten seconds after they were killed."""
         end = time.monotonic() + 10

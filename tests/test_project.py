@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import edgefl
-from edgefl import RunConfig
+from edgefl import RunConfig, extend
 from edgefl.errors import ConfigError
 from edgefl.methods.base import Method
 from edgefl.registry import datasets, methods, models
@@ -61,6 +61,13 @@ def test_public_names_are_there_and_documented():
     assert set(edgefl.__all__) <= set(dir(edgefl))
     with pytest.raises(AttributeError, match="no attribute 'simulat'"):
         _ = edgefl.simulat  # type: ignore[attr-defined]
+
+
+def test_the_page_of_the_python_interface_has_every_public_name():
+    page = (ROOT / "docs/api.md").read_text()
+    ours = {name for name, value in vars(extend).items() if getattr(value, "__module__", "").startswith("edgefl.")}
+    names = [*(set(edgefl.__all__) - {"__version__"}), *(f"extend.{name}" for name in ours - set(edgefl.__all__))]
+    assert [name for name in names if not re.search(rf":: edgefl\.{name}\b", page)] == []
 
 
 @pytest.mark.parametrize("name", methods.names())

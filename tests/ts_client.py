@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import shutil
 import subprocess
-import tempfile
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from edgefl.util.files import shared, user_cache
+from edgefl.util.files import shared
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+
+import compile_client
 
 SOURCE = shared("export") / "ts"
-_NPM = ("ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")  # a script of onnxruntime-node would fetch CUDA
 _BATCH = """
 import { failed } from "./lib/core/problems.js";
 import { parsed } from "./lib/node/arguments.js";
@@ -36,12 +37,10 @@ process.stdout.write(JSON.stringify(found));
 
 def installed(folder: Path) -> Path:
     """Copy the client to ``folder`` with npm's packages beside it, and return it; skip where they cannot be had."""
-    packages = _packages()
-    for name in ("lib", "src"):
-        shutil.copytree(SOURCE / name, folder / name)
-    for path in SOURCE.glob("*.json"):
-        shutil.copy(path, folder)
-    (folder / "node_modules").symlink_to(packages)
+    try:
+        compile_client.copied(folder)
+    except compile_client.PackagesError as error:
+        pytest.skip(str(error))
     (folder / "batch.mjs").write_text(_BATCH)
     return folder
 
@@ -63,30 +62,3 @@ def node(folder: Path, code: str) -> Any:
     """Run a module in the client's folder, and return the JSON that it prints."""
     done = subprocess.run(["node", "--input-type=module", "-e", code], cwd=folder, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
-
-
-def _packages() -> Path:
-    beside = SOURCE / "node_modules"
-    if (beside / "onnxruntime-node").is_dir():
-        return beside
-    folder = user_cache() / "ts" / hashlib.sha256((SOURCE / "package-lock.json").read_bytes()).hexdigest()[:16]
-    if not folder.is_dir():
-        _fetch(folder)
-    return folder / "node_modules"
-
-
-def _fetch(folder: Path) -> None:
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip("npm is not installed, so the packages of the TypeScript client cannot be had")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".npm.") as temporary:
-        whole = Path(temporary) / "whole"
-        whole.mkdir()
-        for name in ("package.json", "package-lock.json"):
-            shutil.copy(SOURCE / name, whole)
-        done = subprocess.run([npm, *_NPM], cwd=whole, capture_output=True, text=True, check=False, timeout=600)
-        if done.returncode:
-            pytest.skip(f"npm does not fetch the packages of the TypeScript client: {done.stderr.strip()[:300]}")
-        if not folder.exists():
-            whole.rename(folder)

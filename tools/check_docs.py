@@ -1,104 +1,33 @@
-"""Run every command and Python block of the README and the documentation as a newcomer would, in a fresh virtual environment.
+"""Build the site, and run every command and Python block of the README and the documentation as a newcomer would.
 
 Usage:
-    python tools/check_docs.py               everything, in a new environment
-    python tools/check_docs.py --write       the same, and write the output of the first run into the pages that show it
-    python tools/check_docs.py --page PAGE   the blocks of one page, with the installed edgefl, in the present folder
+    python tools/check_docs.py            everything; the environment of the blocks has links to the packages of the present one
+    python tools/check_docs.py --fresh    the same, in an environment into which pip installs everything anew
+    python tools/check_docs.py --write    run the tutorials only; write the output of the first run into the pages that show it, and the
+                                          notebooks of the tutorials
+    python tools/check_docs.py --text     run nothing; write changed text of the tutorials into their notebooks
 
 Of a ``console`` block, the lines after ``$`` are commands. A ``python`` block is run. A block that begins with a comment of a file's name,
 such as ``# net.py``, becomes this file. Blocks of other kinds (``sh``, ``py``, ``text``) are for the reader. Every page has a folder of
-its own.
+its own. A command that two pages show runs once.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import io
 import json
 import os
 import re
-import runpy
 import shlex
 import subprocess
 import sys
 import tempfile
-import time
-import venv
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGES = ["README.md", *sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/*.md"))]
-INSTALL = "pip install -c constraints.txt ."
+from manual.blocks import PAGES, ROOT, runs
+
 MAIN_JOB = "edgefl simulate --profile phone"
-OURS = ("edgefl ", "python ", "mkdir ")
-ENDLESS = ("edgefl serve",)
-"""Commands that end with Ctrl-C only."""
-
-
-class Block(NamedTuple):
-    """A fenced block of a page: its language, its text, and the file that it becomes ("": none)."""
-
-    kind: str
-    text: str
-    file: str
-
-
-def blocks(page: str) -> Iterator[Block]:
-    """Yield the fenced blocks of a page's Markdown."""
-    for kind, text in re.findall(r"^```(\w+)\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
-        first, _, rest = text.partition("\n")
-        named = re.fullmatch(r"# ([\w-]+\.(?:py|toml|csv))", first)
-        yield Block(kind, rest if named and kind == "csv" else text, named[1] if named else "")
-
-
-def commands(block: Block) -> list[str]:
-    """Return the commands of a ``console`` block, without those that install, test or never end."""
-    lines = [line[2:] for line in block.text.splitlines() if line.startswith("$ ")]
-    return [line for line in lines if line.startswith(OURS) and not line.startswith(ENDLESS)]
-
-
-def run_page(page: Path) -> None:
-    """Run the blocks of one page in the present folder."""
-    for block in blocks(page.read_text(encoding="utf-8")):
-        if block.file:
-            Path(block.file).write_text(block.text, encoding="utf-8")
-        elif block.kind == "python":
-            Path("block.py").write_text(block.text, encoding="utf-8")
-            _quiet(f"{page.name}: a Python block", lambda: runpy.run_path("block.py", run_name="__main__"))
-        elif block.kind == "console":
-            for line in commands(block):
-                _run(page, line)
-
-
-def _run(page: Path, line: str) -> None:
-    """Run a command, in this process if it is edgefl's alone: importing torch for each would take most of the time."""
-    from click.testing import CliRunner
-
-    from edgefl.cli.main import group
-
-    words = shlex.split(line)
-    if words[0] == "edgefl" and not {"&&", "|", ">"} & {*words}:
-        if line == MAIN_JOB and Path("runs/0001-fedhm-digits").is_dir():
-            return  # run before all pages
-        print(f"$ {line}", flush=True)
-        result = CliRunner().invoke(group, words[1:], prog_name="edgefl")
-        if result.exit_code:
-            sys.exit(f"{page.name}: $ {line}\n{result.output}\n{result.exception!r}")
-    else:
-        _quiet(f"{page.name}: $ {line}", lambda: _by_shell(line))
-
-
-def _by_shell(line: str) -> None:
-    subprocess.run(line, shell=True, check=True, stdout=subprocess.DEVNULL)  # noqa: S602 - a line of our own pages
-
-
-def _quiet(what: str, run: object) -> None:
-    print(what, flush=True)
-    with contextlib.redirect_stdout(io.StringIO()):
-        run()  # type: ignore[operator]
 
 
 def in_terminal(command: list[str], folder: Path, env: dict[str, str]) -> str:
@@ -136,7 +65,8 @@ def first_run(text: str, write: bool) -> None:
 
 
 def _comparable(text: str) -> str:
-    return re.sub(r"\d+\.\d %(?= +[\d.]+ k)|model: \d+\.\d %|[\d. a-z]+ on this computer", "", text)
+    text = " ".join(text.split())  # where a line wraps depends on the length of the seconds
+    return re.sub(r"\d+\.\d %(?= [\d.]+ k)|model: \d+\.\d %|[\d. a-z]+ on this computer", "", text)
 
 
 def check_figures(run: Path) -> None:
@@ -150,41 +80,67 @@ def check_figures(run: Path) -> None:
         sys.exit("the phone fleet's classes do not take the tiers 1, 0.5 and 0.25")
 
 
-def check_all(write: bool) -> None:
-    """Run every page; the first failure ends this program."""
+def build_site(folder: Path) -> None:
+    """Build the site. A warning ends this program."""
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", str(ROOT / "docs"), str(folder)]
+    if subprocess.run(command, check=False).returncode:
+        sys.exit("the site has warnings")
+
+
+def check_all(write: bool, fresh: bool) -> None:
+    """Build the site and run every page; the first failure ends this program."""
+    from manual import environment, notebook
+
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    if f"{INSTALL} && {MAIN_JOB}" not in readme:
-        sys.exit(f"README.md does not show: {INSTALL} && {MAIN_JOB}")
-    with tempfile.TemporaryDirectory() as folder:
-        environment, work = Path(folder) / "venv", Path(folder) / "first-run"
-        venv.create(environment, with_pip=True)
-        env = {**os.environ, "PATH": f"{environment / 'bin'}{os.pathsep}{os.environ['PATH']}", "VIRTUAL_ENV": str(environment)}
-        env.pop("PYTHONPATH", None)
-        subprocess.run([*shlex.split(INSTALL), "--quiet"], cwd=ROOT, env=env, check=True)
+    if f"{environment.INSTALL} && {MAIN_JOB}" not in readme:
+        sys.exit(f"README.md does not show: {environment.INSTALL} && {MAIN_JOB}")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if not write:
+            build_site(folder / "site")
+        env = environment.create(folder / "venv", fresh)
+        work = folder / "first-run"
         work.mkdir()
-        started = time.perf_counter()
         text = in_terminal(shlex.split(MAIN_JOB), work, env)
-        print(f"main job: {time.perf_counter() - started:.1f} s on this computer")
         check_figures(work / "runs" / "0001-fedhm-digits")
         first_run(text, write)
-        for page in PAGES:
-            if any(block.kind in {"console", "python"} for block in blocks((ROOT / page).read_text(encoding="utf-8"))):
-                print(f"== {page}", flush=True)
-                own = Path(folder) / Path(page).stem
-                own.mkdir(exist_ok=True)
-                subprocess.run([environment / "bin/python", __file__, "--page", str(ROOT / page)], cwd=own, env=env, check=True)
+        (folder / "main-job.txt").write_text(f"{text}\n", encoding="utf-8")
+        env |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        tutorials = [ROOT / f"docs/{name}.md" for name in notebook.TUTORIALS]
+        pages = tutorials if write else [ROOT / page for page in PAGES]
+        command: list[Path | str] = [folder / "venv/bin/python", __file__, "--folder", folder, "--pages", *filter(runs, pages)]
+        subprocess.run(command, env=env, check=True)
+        for page in tutorials if write else ():
+            notebook.write(page, json.loads((folder / f"{page.stem}.json").read_text(encoding="utf-8")))
+    print(f"all blocks run; {sum(os.times()[:4]):.0f} processor seconds")
+
+
+def check_pages(pages: list[Path], folder: Path) -> None:
+    """Run the blocks of pages with the edgefl of this process, after the main job."""
+    from manual.run import remember, run_pages
+
+    os.chdir(folder / "first-run")
+    remember(MAIN_JOB, (folder / "main-job.txt").read_text(encoding="utf-8"), folder / "done")
+    run_pages(pages, folder)
 
 
 def main() -> None:
     """Read the arguments."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write the output of the first run into the pages")
-    parser.add_argument("--page", type=Path, help="run the blocks of one page")
+    parser.add_argument("--write", action="store_true", help="write the output of the first run and the notebooks")
+    parser.add_argument("--text", action="store_true", help="write changed text of the tutorials into their notebooks")
+    parser.add_argument("--fresh", action="store_true", help="let pip install everything anew")
+    parser.add_argument("--pages", type=Path, nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.page is not None:
-        run_page(given.page.resolve())
+    if given.pages:
+        check_pages(given.pages, given.folder)
+    elif given.text:
+        from manual import notebook
+
+        notebook.renew_text()
     else:
-        check_all(given.write)
+        check_all(given.write, given.fresh)
 
 
 if __name__ == "__main__":

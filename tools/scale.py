@@ -1,9 +1,11 @@
 """Rounds per minute on 1 to 64 nodes of a Ray cluster, predicted from measured runs, and where the server becomes the limit.
 
-Usage: python tools/scale.py --ray-address HOST:PORT [--slots N] [--link-mbps X] [--json FILE]
+Usage: python tools/scale.py --ray-address HOST:PORT [--check 1,2] [--slots N] [--link-mbps X] [--json FILE]
+       python tools/scale.py --raylets 4 --check 1,2,4
 
-Three short runs on the cluster: half of the clients on one slot, all on one slot, all on two. The first two give what the server's process
-spends on a round and on a client, in processor seconds, and what a client takes on a slot. The third, and the second, check the prediction.
+Short runs on the cluster: half of the clients on one slot, then all clients on each number of slots to check, first on one. The first two
+give what the server's process spends on a round and on a client, in processor seconds, and what a client takes on a slot. The others check
+the prediction. ``--raylets`` starts the cluster on loopback, each node with one slot.
 
 With J clients in a round, a round takes as long as the slowest of
 
@@ -17,9 +19,11 @@ and then the server's seconds that depend on no client (evaluation, factorizatio
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import math
+import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
@@ -29,6 +33,7 @@ from typing import Any
 
 from speed.process import commit, machine
 
+sys.path.append(str(Path(__file__).parents[1] / "tests"))  # the cluster of the tests
 NODES = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -126,6 +131,8 @@ def main() -> None:
     """Measure, predict and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ray-address", default="auto", help="the cluster; two slots are enough")
+    parser.add_argument("--raylets", type=int, default=0, help="start so many nodes here instead, until the end")
+    parser.add_argument("--check", default="1,2", help="numbers of slots whose prediction is checked; begins with 1")
     parser.add_argument("--clients", type=int, default=32, help="clients per round of the runs, and of the prediction")
     parser.add_argument("--rounds", type=int, default=4, help="rounds that count, after one of warm-up")
     parser.add_argument("--local-epochs", type=int, default=5)
@@ -133,11 +140,17 @@ def main() -> None:
     parser.add_argument("--link-mbps", type=float, default=10_000.0, help="the server's link in the prediction")
     parser.add_argument("--json", type=Path, help="where to store the figures")
     options = parser.parse_args()
-    half, one, two = (
-        measured(options, *point) for point in ((options.clients // 2, 1), (options.clients, 1), (options.clients, 2))
-    )
-    cost = cost_of(half, one)
-    for run in (one, two):
+    with contextlib.ExitStack() as stack:
+        if options.raylets:
+            from ray_nodes import ray_nodes
+
+            nodes = stack.enter_context(ray_nodes())
+            nodes.mend(options.raylets)
+            options.ray_address = nodes.address
+        half = measured(options, options.clients // 2, 1)
+        checks = [measured(options, options.clients, int(slots)) for slots in options.check.split(",")]
+    cost = cost_of(half, checks[0])
+    for run in checks:
         told = predicted(cost, options.clients, run["slots"], 1, options.link_mbps).rounds_per_minute
         print(f"{run['slots']} slots: predicted {told:.1f} rounds a minute, measured {60 / run['round_s']:.1f}")
     rows = [predicted(cost, options.clients, nodes, options.slots, options.link_mbps) for nodes in NODES]
@@ -145,7 +158,7 @@ def main() -> None:
     for row in rows:
         print(f"| {row.nodes} | {row.rounds_per_minute:.1f} | {row.limit} |")
     if options.json is not None:
-        found = {"commit": commit(), "machine": machine(), "runs": [half, one, two], "cost": asdict(cost)}
+        found = {"commit": commit(), "machine": machine(), "runs": [half, *checks], "cost": asdict(cost)}
         text = json.dumps({**found, "slots": options.slots, "predicted": [asdict(row) for row in rows]}, indent=2)
         options.json.write_text(text + "\n", encoding="utf-8")
 

@@ -1,12 +1,21 @@
 """The records of ``manifest.json``, format version 2; ``export/README.md`` specifies every key."""
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import PurePosixPath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from edgefl.bundle.manifest_records import (
+    Count,
+    FileEntry,
+    InnerPath,
+    OtherFormat,
+    Record,
+    Sha256,
+    Shape,
+    Shapes,
+    printable_name,
+)
 from edgefl.onnxgrad.roles import Roles
 from edgefl.util.fields import named
 
@@ -23,42 +32,6 @@ MAX_LOSS_ERROR = 1e-3
 START, SHIFT = "start.", "shift."
 """Prefixes of the tensors that an objective reads for each trained one: its value at the start of the round, and a linear correction."""
 _MAX_TIERS = 100
-
-
-def _inside(path: str) -> str:
-    """Return ``path``; ValueError if it could lead out of the bundle, or if platforms or terminals read it differently."""
-    parts = PurePosixPath(path).parts
-    plain = path.isprintable() and not re.search(r"[\\:]", path) and all(part == part.strip(" ") for part in parts)
-    if not parts or path.startswith("/") or ".." in parts or not plain or str(PurePosixPath(path)) != path:
-        raise ValueError(f"expected a relative path inside the bundle, got {path!r}")
-    return path
-
-
-def _named(name: str) -> str:
-    if not name or not name.isprintable() or len(name) > 500:
-        raise ValueError(f"expected a tensor's name: 1 to 500 printable characters, got {name[:500]!r}")
-    return name
-
-
-InnerPath = Annotated[str, AfterValidator(_inside)]
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Count = Annotated[int, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Shape = tuple[Annotated[int, Field(ge=1)], ...]
-Shapes = dict[Annotated[str, AfterValidator(_named)], Shape]
-
-
-class Record(BaseModel):
-    """Base of the manifest's tables: frozen; an unknown key, NaN and infinity are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class FileEntry(Record):
-    """The SHA-256 (64 hexadecimal digits) and the length of a file."""
-
-    sha256: Sha256
-    bytes: Count
 
 
 class Budget(Record):
@@ -90,7 +63,7 @@ class InputEntry(Record):
 
     shape: Shape = Field(min_length=1)
     dtype: Literal["float32", "int64"] = "float32"
-    preprocessing: dict[str, Any] = {}
+    preprocessing: dict[str, Any] = Field(default={})
 
 
 class TrainEntry(Record):
@@ -232,6 +205,7 @@ class Manifest(Record):
         classes, class_names: number and names of the outputs.
         target_shape: shape of one sample's float32 target; None: targets are labels.
         metric: name of the metric under ``accuracy_onnx`` and ``accuracy_torch``; None: it is the accuracy.
+        other_formats: files of tiers for other runtimes; None: none.
         files: path in the bundle → hash and length, for every file except the manifest and its signature.
     """
 
@@ -245,13 +219,14 @@ class Manifest(Record):
     state_sha256: Sha256 | None = None
     input_shape: Shape
     input_dtype: Literal["float32", "int64"] = "float32"
-    inputs: dict[Annotated[str, AfterValidator(_named)], InputEntry] | None = None
+    inputs: dict[Annotated[str, AfterValidator(printable_name)], InputEntry] | None = None
     classes: int = Field(ge=1)
     class_names: tuple[str, ...]
     target_shape: Shape | None = None
     metric: str | None = None
     preprocessing: dict[str, Any]
     tiers: tuple[TierEntry, ...] = Field(min_length=1, max_length=_MAX_TIERS)
+    other_formats: tuple[OtherFormat, ...] | None = None
     files: dict[InnerPath, FileEntry]
 
     @property
@@ -272,7 +247,8 @@ class Manifest(Record):
         labels = [tier.label for tier in self.tiers]
         if _repeated(labels):
             raise ValueError(f"tiers: {', '.join(labels)}, expected each once")
-        if path := _repeated(path for tier in self.tiers for path in tier.paths):
+        others = self._others(labels)
+        if path := _repeated([*(path for tier in self.tiers for path in tier.paths), *others]):
             raise ValueError(f"tiers: {path} is named twice, expected a file of its own in each place")
         if len(self.input_shape) != 3 and any(tier.train and tier.train.augment == "flip" for tier in self.tiers):
             raise ValueError(f"augment: flip, but samples have shape {self.input_shape}, expected (channels, height, width)")
@@ -287,15 +263,24 @@ class Manifest(Record):
             self._names_listed_files()
         return self
 
+    def _others(self, labels: Sequence[str]) -> list[str]:
+        """Return the files of other formats; ValueError if one is of no tier."""
+        for other in self.other_formats or ():
+            if other.tier not in labels:
+                raise ValueError(f"other_formats: tier {other.tier!r}, expected one of {', '.join(labels)}")
+        return [other.file for other in self.other_formats or ()]
+
     def _names_listed_files(self) -> None:
+        for other in self.other_formats or ():
+            if (listed := self.files.get(other.file)) is None or listed.bytes != other.bytes:
+                raise ValueError(f"{other.file}: of {other.bytes} bytes by other_formats, but not so among the manifest's files")
         for tier in self.tiers:
             for path in tier.paths:
                 if path not in self.files:
                     raise ValueError(f"{path}: used by tier {tier.label}, but not among the manifest's files")
             for variant in tier.variants:
-                if variant.bytes != self.files[variant.graph].bytes:
-                    listed = self.files[variant.graph].bytes
-                    raise ValueError(f"{variant.graph}: {variant.bytes} bytes in its variant, {listed} among the files")
+                if variant.bytes != (size := self.files[variant.graph].bytes):
+                    raise ValueError(f"{variant.graph}: {variant.bytes} bytes in its variant, {size} among the files")
 
 
 def _repeated(names: Iterable[str]) -> str | None:

@@ -18,6 +18,8 @@ from edgefl.util.validation import explain, short
 FORMAT_VERSION = 2
 MAX_MANIFEST_BYTES = 16 << 20
 _MAX_LINES = 20
+_OPTIONAL = ("inputs", "target_shape", "metric", "other_formats")
+"""Keys that a manifest has only if they are used."""
 
 
 def seal(folder: Path, manifest: Manifest, contents: Mapping[str, bytes]) -> Manifest:
@@ -33,9 +35,9 @@ def seal(folder: Path, manifest: Manifest, contents: Mapping[str, bytes]) -> Man
 
 
 def text_of(manifest: Manifest) -> bytes:
-    """Return the content of ``manifest.json``: indented JSON in UTF-8, without keys of several inputs or of a user's loss if unused."""
+    """Return the content of ``manifest.json``: indented JSON in UTF-8, without the keys of :data:`_OPTIONAL` that are unused."""
     values = manifest.model_dump(mode="json")
-    values = {key: value for key, value in values.items() if value is not None or key not in ("inputs", "target_shape", "metric")}
+    values = {key: value for key, value in values.items() if value is not None or key not in _OPTIONAL}
     return (json.dumps(values, indent=2, allow_nan=False) + "\n").encode()
 
 

@@ -41,9 +41,12 @@ Problem = tuple[str, str]
 
 
 def verify(bundle: Path | str, key: Path | str | None = None, limits: Limits | None = None) -> VerifyReport:
-    """Check every file in the folder ``bundle``, and run every graph on its stored reference, in a process with limited memory and time.
+    """Check every file of a bundle, and run every graph on its stored reference, in a process with limited memory and time.
 
-    ``key`` is a PEM file with an Ed25519 public key. With it, the bundle must be signed by its owner, which is checked first.
+    Args:
+        bundle: the folder.
+        key: a PEM file with an Ed25519 public key. The bundle must then be signed with its private half, which is checked first.
+        limits: memory and seconds of the process; None: memory by the bundle's size, and 60 seconds for each file.
 
     Raises:
         BundleError: a file is missing, extra, changed or wrong. The message has a line for each problem, 50 at most.

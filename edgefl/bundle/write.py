@@ -135,4 +135,9 @@ def client_files() -> dict[str, bytes]:
         inner = path.relative_to(top)
         if not any(part in _NOT_SHIPPED or part.startswith(".") for part in inner.parts):
             found[f"{CLIENT_FOLDER}/{inner.as_posix()}"] = path.read_bytes()
-    return found
+    core = f"{CLIENT_FOLDER}/ts/lib/core/"  # which the page has in a folder of its own
+    return found | {
+        f"{CLIENT_FOLDER}/web/core/{name.removeprefix(core)}": found[name]
+        for name in found
+        if name.startswith(core) and name.endswith(".js")
+    }

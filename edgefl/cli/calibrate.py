@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from edgefl.cli.console import note, show
+from edgefl.cli.console import loading, note, show
+from edgefl.cli.names import check_names
 from edgefl.cli.options import OUT_FILE, Amount, Command, json_option, option
 from edgefl.report.tables import PlainTable
 
@@ -53,7 +54,9 @@ def command(
     Each figure is the upper quartile of its repeats; its note gives their median and range. Run it on an idle machine. --threads 1 uses
     processor time, which other programs disturb less.
     """
-    from edgefl.calibrate.calibrate import calibrate
+    check_names(device=[like])
+    with loading():
+        from edgefl.calibrate.calibrate import calibrate
 
     values, measured = calibrate(out, name=name, link=link, like=like, rows=rows, seconds=seconds, threads=threads, notify=note)
     if as_json:

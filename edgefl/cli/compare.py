@@ -1,13 +1,17 @@
 """The command ``compare``: Run several methods on the same clients, data and devices; write one report."""
 
 import json
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
-from edgefl.cli.console import show_result
+from edgefl.cli.console import loading, note, show_result
 from edgefl.cli.flags import given, run_flags
+from edgefl.cli.names import check_names, check_run
 from edgefl.cli.options import (
     PATH,
     Amount,
@@ -22,6 +26,7 @@ from edgefl.cli.options import (
     plugin_option,
 )
 from edgefl.config import TASK, RunConfig, keys_of
+from edgefl.errors import Interrupted
 from edgefl.registry import methods as known_methods
 
 _FILE = "comparison.toml"
@@ -95,11 +100,17 @@ def command(
     if not continued and methods is None:
         raise click.UsageError("give --methods, such as --methods fedhm,heterofl,fedavg")
     names = tuple(methods.split(",")) if methods is not None else ()
+    check_names(method=(name.partition("@")[0] for name in names))
+    if not continued:
+        check_run(config, method=False)
+    if resume and not continued:
+        note(f"{out}: has no comparison to continue; a new one begins")
     # Torch takes seconds to import: what can be refused without it has been by now.
-    from edgefl.report.compare_page import compact_comparison
-    from edgefl.report.compare_page_budget import budget_table
-    from edgefl.report.comparison_budget import RunBudget
-    from edgefl.run.compare import compare
+    with loading():
+        from edgefl.report.compare_page import compact_comparison
+        from edgefl.report.compare_page_budget import budget_table
+        from edgefl.report.comparison_budget import RunBudget
+        from edgefl.run.compare import compare
 
     budget = RunBudget(budget_s, budget_bytes, budget_j)
 
@@ -114,7 +125,7 @@ def command(
             budget, target_accuracy = before.budget, before.target_accuracy
     from edgefl.cli.progress import Progress
 
-    with Progress(config.rounds, quiet=as_json, runs=len(names) * len(seeds or (0,))) as progress:
+    with _continued(out), Progress(config.rounds, quiet=as_json, runs=len(names) * len(seeds or (0,))) as progress:
         found = compare(
             names,
             config,
@@ -134,6 +145,17 @@ def command(
         if found.summary.under_budget is not None:
             show_result(budget_table(found.to_dict()))
         click.echo(f"comparison: {found.folder}  (compare.html, compare.json, a run folder per method and seed)")
+
+
+@contextmanager
+def _continued(folder: Path) -> Iterator[None]:
+    """Make an interruption of the block say how the comparison continues."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not (folder / _FILE).is_file():
+            raise
+        raise Interrupted(f"edgefl compare --out {shlex.quote(str(folder))} --resume") from None
 
 
 def _show_twin(real: Path, simulated: Path, as_json: bool) -> None:

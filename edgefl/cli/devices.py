@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgefl.cli.console import note, show
-from edgefl.cli.options import Command, json_option, option
+from edgefl.cli.console import columns, loading, note, print_json, show, show_indented
+from edgefl.cli.options import OUT_FILE, Command, complete_name, json_option, option
 from edgefl.report.tables import Column, PlainTable, under
 from edgefl.util.units import human_bytes, human_count, human_difference, human_seconds
 
@@ -20,27 +21,37 @@ if TYPE_CHECKING:
     from edgefl.fleet.profile import DeviceProfile, Fleet
 
 
+_WIDE = 110
+
+
 @click.command(cls=Command)
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_name)
 @option(
     "--validate",
     metavar="host|NAME|FILE",
     help="Compare the training times that a profile predicts with this machine's; host: measure a profile now.",
 )
+@option("--template", type=OUT_FILE, metavar="FILE", help="Write a complete device file with comments, to fill in.")
 @option("--threads", type=click.IntRange(1), metavar="N", help="With --validate, threads that train. [every core]")
 @json_option
-def command(name: str | None, validate: str | None, threads: int | None, as_json: bool) -> None:
+def command(name: str | None, validate: str | None, template: Path | None, threads: int | None, as_json: bool) -> None:
     """List device profiles and fleets, or show NAME (or a TOML file) with the mark and source of every figure.
 
     \b
     edgefl devices raspberry-pi-4
     edgefl devices --validate my-device.toml
+    edgefl devices --template my-board.toml
 
     The mark of a figure says where it comes from. measured: by the source. vendor: stated by a vendor or specification. derived: by the
     arithmetic in its note. assumed: not published; 'edgefl calibrate' measures it on your own device.
     """
     from edgefl.fleet.load import load_device, load_fleet, names
 
+    if template is not None:
+        if name is not None or validate is not None:
+            raise click.UsageError("--template writes a new file: leave NAME and --validate out")
+        _write_template(template, as_json)
+        return
     if validate is not None:
         if name is not None:
             raise click.UsageError(f"give NAME or --validate, got {name} and --validate {validate}")
@@ -67,9 +78,25 @@ def command(name: str | None, validate: str | None, threads: int | None, as_json
         click.echo(json.dumps(_fleet_row(fleet), indent=2))
     elif alone:
         show(f"{device.name}: {device.title}\n{device.reference_hardware}; link {device.link.name}: {device.link.title}\n")
-        show(_figures(device.figures()))
+        _print_figures(device.figures())
     else:
         _print_fleet(fleet)
+
+
+def _write_template(path: Path, as_json: bool) -> None:
+    from edgefl.errors import StorageError
+    from edgefl.fleet.load import template
+    from edgefl.util.files import write_bytes
+
+    if path.suffix != ".toml":
+        raise click.UsageError(f"--template: expected the name of a file that ends in .toml, got {path}")
+    if path.exists():
+        raise StorageError(f"{path}: exists; give the name of a new file")
+    write_bytes(path, template(path.stem).encode())
+    if as_json:
+        print_json({"file": str(path)})
+    else:
+        click.echo(f"{path}: written; replace its figures, then check it with: edgefl devices {path}")
 
 
 def _row(device: DeviceProfile) -> dict[str, Any]:
@@ -96,9 +123,14 @@ def _print_list(devices: list[DeviceProfile], fleets: list[Fleet]) -> None:
     show("Show one with its sources: edgefl devices raspberry-pi-4")
 
 
-def _figures(figures: Mapping[str, Figure]) -> PlainTable:
-    rows = ((key, f"{f.value:,.10g}", f.mark, f"{f.source}. {f.note}" if f.note else f.source) for key, f in figures.items())
-    return PlainTable.of_texts(("figure", "value", "mark", "source"), rows)
+def _print_figures(figures: Mapping[str, Figure]) -> None:
+    rows = [(key, f"{f.value:,.10g}", f.mark, f"{f.source}. {f.note}" if f.note else f.source) for key, f in figures.items()]
+    if columns() >= _WIDE:
+        show(PlainTable.of_texts(("figure", "value", "mark", "source"), rows))
+        return
+    # Keys are long, and sources are sentences: side by side they would have no room.
+    for key, value, mark, source in rows:
+        show_indented(f"{key} = {value}  {mark}", source, marked=mark == "assumed")
 
 
 def _print_fleet(fleet: Fleet) -> None:
@@ -111,7 +143,7 @@ def _print_fleet(fleet: Fleet) -> None:
         show(f"{key} = {value:g}")
     if fleet.behaviour is not None:
         show("\nhow its devices behave")
-        show(_figures(figures_of(fleet.behaviour, "")))
+        _print_figures(figures_of(fleet.behaviour, ""))
     rows = []
     for state in fleet.states:
         shares = (f"{100 * share:g} %" for share in (state.chance, state.memory_share, state.speed_share))
@@ -125,9 +157,10 @@ def _validate(profile: str, threads: int | None, as_json: bool) -> None:
     from edgefl.fleet.load import load_device
 
     device = None if profile == "host" else load_device(profile)
-    from edgefl.calibrate.calibrate import measure
-    from edgefl.calibrate.device import Rates
-    from edgefl.calibrate.validate import APART, BAR, validate
+    with loading():
+        from edgefl.calibrate.calibrate import measure
+        from edgefl.calibrate.device import Rates
+        from edgefl.calibrate.validate import APART, BAR, validate
 
     compute = device.compute if device else Rates.of(measure(threads=threads, notify=note))
     result = validate(compute, threads, notify=note)

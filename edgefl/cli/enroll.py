@@ -4,14 +4,16 @@ from pathlib import Path
 
 import click
 
-from edgefl.cli.options import PATH, Command, option
+from edgefl.cli.console import print_json
+from edgefl.cli.options import PATH, Command, json_option, option
 
 
 @click.command(cls=Command)
 @click.argument("requests", nargs=-1, type=PATH, metavar="[REQUEST]...")
 @option("--keys", required=True, type=PATH, metavar="FILE", help="File with the devices and their keys; made if there is none.")
 @option("--name", metavar="NAME", help="Name of the device, for one REQUEST. [the one in the request]")
-def command(requests: tuple[Path, ...], keys: Path, name: str | None) -> None:
+@json_option
+def command(requests: tuple[Path, ...], keys: Path, name: str | None, as_json: bool) -> None:
     """Add the device of each REQUEST, which its own 'edgefl_client.py enroll' wrote, to FILE. Without a REQUEST, list the devices.
 
     \b
@@ -25,8 +27,16 @@ def command(requests: tuple[Path, ...], keys: Path, name: str | None) -> None:
     if not requests:
         if name is not None:
             raise click.UsageError("--name needs a REQUEST")
+        if as_json:
+            devices = [{"name": n, "key": d.key, "revoked": d.revoked} for n, d in enrolled(keys).items()]
+            print_json({"keys": str(keys), "devices": devices})
+            return
         for known, device in enrolled(keys).items():
             click.echo("\t".join((known, device.key, *(["revoked"] if device.revoked else []))))
         return
-    for added, key in enroll(keys, requests, name).items():
+    found = enroll(keys, requests, name)
+    if as_json:
+        print_json({"keys": str(keys), "devices": [{"name": n, "key": key, "revoked": False} for n, key in found.items()]})
+        return
+    for added, key in found.items():
         click.echo(f"{added}: enrolled in {keys}, key {key}")

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from edgefl.cli.console import note
-from edgefl.cli.options import PATH, Command, option, sign_options, signing, sub_model_options
+from edgefl.cli.console import busy, loading, note, print_json
+from edgefl.cli.names import check_names
+from edgefl.cli.options import PATH, Command, Listed, json_option, option, sign_options, signing, sub_model_options
+from edgefl.cli.values import runs
+from edgefl.registry import export_formats
 from edgefl.util.garbage import uncollected
 
 if TYPE_CHECKING:
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
-@click.argument("run", type=PATH, required=False)
+@click.argument("run", type=PATH, required=False, shell_complete=runs)
 @option("--out", required=True, type=PATH, metavar="BUNDLE", help="Folder to write; must be new or empty.")
 @option(
     "--form",
@@ -26,9 +29,20 @@ if TYPE_CHECKING:
 )
 @option("--quantize", type=click.Choice(("int8",)), help="Also write 8-bit variants, with their accuracy.")
 @option("--fp16", is_flag=True, help="Also write 16-bit variants, with their accuracy.")
+@option(
+    "--also",
+    type=Listed(str, "FORMAT,…"),
+    names=export_formats,
+    metavar="FORMAT,…",
+    help="Also write inference for other runtimes, compared with torch: {known}.",
+)
+@option("--operators", is_flag=True, help="Also write required_operators.config, for a reduced build of onnxruntime.")
 @sign_options
 @option(
-    "--network", metavar="NETWORK", help="Instead of a run, a network trained elsewhere: package.module:factory, file.py:factory."
+    *("--model", "--network", "network"),
+    metavar="NAME",
+    help="Instead of a run, a network trained elsewhere: package.module:factory, file.py:factory, a reference network, or another "
+    "name that 'edgefl profile' accepts.",
 )
 @option("--weights", type=PATH, metavar="FILE", help="Its weights, a safetensors file. [as the factory makes them]")
 @option(
@@ -39,7 +53,7 @@ if TYPE_CHECKING:
     help="Shape of one of its samples, such as 3x32x32 or int64:80; repeat it for several inputs of one shape and type.",
 )
 @option("--classes", type=click.IntRange(1), metavar="N", help="Its number of labels, for a factory that takes it.")
-@sub_model_options("Tiers of --network")
+@sub_model_options("Tiers of --model")
 @option(
     "--format",
     "kind",
@@ -47,6 +61,7 @@ if TYPE_CHECKING:
     default="bundle",
     help="bundle: for devices; csv: rounds, tiers and classes of a run as tables.",
 )
+@json_option
 @option("--with-client", is_flag=True, help="Also write the Python and browser clients.")
 def command(
     run: Path | None,
@@ -54,6 +69,8 @@ def command(
     form: Form,
     quantize: Literal["int8"] | None,
     fp16: bool,
+    also: tuple[str, ...] | None,
+    operators: bool,
     sign: Path | None,
     unsigned: bool,
     network: str | None,
@@ -65,6 +82,7 @@ def command(
     method_options: tuple[tuple[str, Any], ...],
     tiers: tuple[float, ...] | None,
     with_client: bool,
+    as_json: bool,
 ) -> None:
     """Write the bundle or the tables of the finished run in the folder RUN, or the bundle of a network trained elsewhere.
 
@@ -74,43 +92,56 @@ def command(
     \b
     edgefl export runs/0001-fedhm-digits --out bundle
     edgefl export runs/0001-fedhm-digits --format csv --out tables
-    edgefl export --network lab.py:net --input 3x32x32 --out bundle
-    edgefl export --network lab.py:net --input 3x32x32 --method fedhm \\
+    edgefl export --model lab.py:net --input 3x32x32 --out bundle
+    edgefl export --model lab.py:net --input 3x32x32 --method fedhm \\
       --tiers 1,0.5 --out bundle
     """
     if (run is None) == (network is None):
-        raise click.UsageError("give either the folder of a run or --network")
+        raise click.UsageError("give either the folder of a run or --model")
     if run is not None and (weights or inputs or classes or method or method_options or tiers):
-        raise click.UsageError("--weights, --input, --classes, --method, --method-option and --tiers need --network")
+        raise click.UsageError("--weights, --input, --classes, --method, --method-option and --tiers need --model")
+    for name in also or ():
+        export_formats.check_installed(name, f"--also {name}")
+    more: dict[str, Any] = {"client": with_client, "also": also or (), "operators": operators}
     if kind == "csv":
-        if run is None or quantize or fp16 or sign or unsigned or form != "auto" or with_client:
+        if run is None or quantize or fp16 or sign or unsigned or form != "auto" or with_client or also or operators:
             raise click.UsageError("--format csv needs a run, and takes no options of a bundle")
         from edgefl.run.result import load_run
 
-        click.echo(f"{load_run(run).to_csv(out)}: rounds.csv, tiers.csv and classes.csv written")
+        folder = load_run(run).to_csv(out)
+        if as_json:
+            print_json({"folder": str(folder), "files": ["rounds.csv", "tiers.csv", "classes.csv"], "signer": None})
+            return
+        click.echo(f"{folder}: rounds.csv, tiers.csv and classes.csv written")
         return
     if run is None:
         if quantize or fp16 or form != "auto":
             raise click.UsageError("--form, --quantize and --fp16 need a run")
-        with uncollected():
+        check_names(model=[network], method=[method])
+        with uncollected(), loading():
             from edgefl.run.export_network import export_network, network_and_samples
-
-            sized: dict[str, Any] = {"method": method, "tiers": tiers, "method_options": dict(method_options)}
+        with uncollected(), busy("exporting and verifying"):
+            sized: dict[str, Any] = {"method": method, "tiers": tiers, "method_options": dict(method_options), **more}
             given = network_and_samples(str(network), inputs, weights, classes)
-            export_network(*given, out, client=with_client, sign=signing(sign, unsigned), **sized)
-        _written(out)
+            export_network(*given, out, sign=signing(sign, unsigned), **sized)
+        _written(out, as_json)
         return
-    with uncollected():
+    with uncollected(), loading():
         from edgefl.run.export import export
-
-        how: dict[str, Any] = {"form": form, "quantize": quantize, "fp16": fp16, "client": with_client}
+    with uncollected(), busy("exporting and verifying"):
+        how: dict[str, Any] = {"form": form, "quantize": quantize, "fp16": fp16, **more}
         export(run, out, sign=signing(sign, unsigned), notify=note, **how)
-    _written(out)
+    _written(out, as_json)
 
 
-def _written(out: Path) -> None:
+def _written(out: Path, as_json: bool) -> None:
     from edgefl.bundle.manifest import SIGNER
     from edgefl.util.keys import PublicKey
 
-    signed = f"signed by {PublicKey.of_file(out / SIGNER)}" if (out / SIGNER).is_file() else "not signed"
+    signer = str(PublicKey.of_file(out / SIGNER)) if (out / SIGNER).is_file() else None
+    if as_json:
+        files = sorted(path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file())
+        print_json({"folder": str(out), "files": files, "signer": signer})
+        return
+    signed = f"signed by {signer}" if signer else "not signed"
     click.echo(f"{out}: written, {signed}; check it with: edgefl verify {out}")

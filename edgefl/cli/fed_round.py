@@ -1,18 +1,20 @@
 """The command ``fed-round``: Aggregate the updates of real devices into the next model and bundle."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from edgefl.cli.console import note, show
+from edgefl.cli.console import busy, loading, note, print_json, show
 from edgefl.cli.flags import given, run_flags
-from edgefl.cli.options import PATH, Command, option, sign_options, signing
+from edgefl.cli.options import PATH, Command, json_option, option, sign_options, signing
+from edgefl.cli.values import runs
 from edgefl.config import SCREENING
 
 
 @click.command("fed-round", cls=Command)
-@click.argument("bundle", type=PATH)
+@click.argument("bundle", type=PATH, shell_complete=runs)
 @option("--updates", required=True, type=PATH, metavar="DIR", help="Folder with the update files of devices.")
 @option("--run", type=PATH, metavar="RUN", help="Folder of the run that BUNDLE was exported from. [its parent]")
 @option("--out", type=PATH, metavar="NEXT", help="Folder to write. [runs/NNNN-method-round-R]")
@@ -27,6 +29,7 @@ from edgefl.config import SCREENING
 )
 @option("--keep-anyway", is_flag=True, help="Write a model that gets worse by more than --max-drop.")
 @run_flags(*SCREENING)
+@json_option
 def command(
     bundle: Path,
     updates: Path,
@@ -38,6 +41,7 @@ def command(
     unsigned: bool,
     max_drop: float | None,
     keep_anyway: bool,
+    as_json: bool,
     **flags: Any,
 ) -> None:
     """Aggregate the updates that devices trained from BUNDLE; write the next global model and its bundle.
@@ -53,14 +57,19 @@ def command(
     from edgefl.report.outliers import update_table
     from edgefl.report.tables import PlainTable, under
     from edgefl.report.words import tier_label
-    from edgefl.run.device_round import fed_round
     from edgefl.run.worse import MAX_DROP
     from edgefl.util.units import human_percent
 
+    with loading():
+        from edgefl.run.device_round import fed_round
     most = MAX_DROP if max_drop is None else max_drop
     screened: dict[str, Any] = {"screening": given(flags), "max_drop": most, "keep_anyway": keep_anyway}
     keyed: dict[str, Any] = {"keys": keys, "sign": signing(sign, unsigned)}
-    result = fed_round(bundle, updates, out, run=run, skip_bad=skip_bad, notify=note, **keyed, **screened)
+    with busy("checking and aggregating the updates"):
+        result = fed_round(bundle, updates, out, run=run, skip_bad=skip_bad, notify=note, **keyed, **screened)
+    if as_json:
+        print_json(asdict(result))
+        return
     columns = (
         *under("tier", tier_label, tier=""),
         *under("updates", "{:,}".format, updates=""),

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import click
 
-from edgefl.cli.options import Listed, NumberOr, option, options_of, plugin_option
+from edgefl.cli.names import check_names, check_run
+from edgefl.cli.options import Listed, NumberOr, complete_name, option, options_of, plugin_option
 from edgefl.config import FLAGS, RunConfig
 from edgefl.registry import models
 
@@ -14,6 +15,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 NETWORK = "Network"
 _TRAINING = ("batch_size", "micro_batch", "optimizer", "codec")
+_CHECKED = (*_TRAINING, "runtime")
 _DATA = ("dataset", "data_dir", "label", "owner", "features", "held_out")
 
 
@@ -36,8 +38,8 @@ def network_options(command: F) -> F:
     own, described = "[a reference network's own]", options_of(NETWORK)
     shape = f"Shape of one sample, such as 3x32x32 or ids=int64:80; repeat it for several inputs. {own}"
     flags = (
-        click.argument("network", required=False),
-        described("--model", metavar="NAME", names=models, help="Instead of NETWORK, a reference network. {known}"),
+        click.argument("network", required=False, shell_complete=complete_name),
+        described("--model", metavar="NAME", names=models, help="Another way to give NETWORK, as in 'edgefl simulate'. {known}"),
         described("--input", "inputs", multiple=True, metavar="[NAME=][TYPE:]SHAPE", help=shape),
         described(
             "--classes", type=click.IntRange(1), metavar="N", help=f"Number of labels, also for a factory that takes it. {own}"
@@ -63,7 +65,7 @@ def network_and_options(flags: dict[str, Any]) -> tuple[tuple[Any, ...], dict[st
     network, model, inputs, classes = (flags.pop(key) for key in ("network", "model", "inputs", "classes"))
     data = given({key: flags.pop(key, None) for key in _DATA})
     if (network is None) == (model is None) and not (data and network is None):
-        raise click.UsageError("give one network: NETWORK, or --model NAME")
+        raise click.UsageError("give one network: --model NAME, or NETWORK without a flag")
     if data:
         if inputs or classes:
             raise click.UsageError(
@@ -71,17 +73,29 @@ def network_and_options(flags: dict[str, Any]) -> tuple[tuple[Any, ...], dict[st
             )
         if "dataset" not in data:
             raise click.UsageError(f"--{next(iter(data)).replace('_', '-')} is about a data set: give --data too")
+        config = RunConfig.of(data)
+        check_run(config)
+        _check(network or model, flags)
         from edgefl.run.inspect_data import network_for
 
-        usual, inputs, classes = network_for(RunConfig.of(data))
+        usual, inputs, classes = network_for(config)
         model = model or (None if network else usual)
         if not (network or model):
             raise click.UsageError("the samples have several inputs, and reference networks take one: give NETWORK")
     options = given(flags)
     if "method_options" in options:
         options["method_options"] = dict(options["method_options"])
-    RunConfig.of({key: options[key] for key in _TRAINING if key in options})
+    RunConfig.of({key: options[key] for key in _CHECKED if key in options})
+    if not data:
+        _check(network or model, options)
     return (network or model, inputs, classes), options
+
+
+def _check(network: str | None, flags: Mapping[str, Any]) -> None:
+    """Raise InputError unless the names of a network, a method, devices and a fleet are known."""
+    devices = flags.get("device") or ()
+    names = [devices] if isinstance(devices, str) else devices
+    check_names(model=[network], method=[flags.get("method")], device=names, fleet=[flags.get("fleet")])
 
 
 def training_options(command: F) -> F:

@@ -6,7 +6,9 @@ from typing import Any
 
 import click
 
+from edgefl.cli.console import busy, loading
 from edgefl.cli.flags import given, network_and_options, network_options, run_flags
+from edgefl.cli.names import check_run
 from edgefl.cli.options import Command, json_option, sub_model_options
 from edgefl.config import RunConfig
 from edgefl.util.garbage import uncollected
@@ -42,9 +44,10 @@ def command(as_json: bool, **flags: Any) -> None:
         return
     network, options = network_and_options(flags)
     with uncollected():
-        from edgefl.planning.inspect import inspect
-
-        found = inspect(*network, **options)
+        with loading():
+            from edgefl.planning.inspect import inspect
+        with busy("tracing the network"):
+            found = inspect(*network, **options)
     if as_json:
         click.echo(json.dumps(found.to_dict(), indent=2))
         return
@@ -57,10 +60,13 @@ def _show_data(keys: dict[str, Any], others: dict[str, Any], as_json: bool) -> N
     if odd := [key for key, value in others.items() if value]:
         raise click.UsageError(f"--{odd[0].replace('_', '-')}: is about a network; give a network or a data set, not both")
     config = RunConfig.of(keys)
-    from edgefl.report.inspected_data import data_text
-    from edgefl.run.inspect_data import inspect_data
+    check_run(config)
+    with loading():
+        from edgefl.report.inspected_data import data_text
+        from edgefl.run.inspect_data import inspect_data
 
-    found = inspect_data(config)
+    with busy("reading the data"):
+        found = inspect_data(config)
     click.echo(
         json.dumps(found.to_dict(), indent=2) if as_json else data_text(found, max(80, shutil.get_terminal_size().columns))
     )

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgefl.cli.options import OUT_FILE, PATH, Command, option
+from edgefl.cli.console import print_json
+from edgefl.cli.options import OUT_FILE, PATH, Command, json_option, option
 
 if TYPE_CHECKING:
     from edgefl.util.keys import PublicKey
@@ -29,7 +30,8 @@ def command() -> None:
 @command.command("show", cls=Command)
 @click.argument("key", type=PATH, required=False)
 @option("--out", type=OUT_FILE, metavar="FILE", help="Write the public key to FILE, a PEM file for --key.")
-def show(key: Path | None, out: Path | None) -> None:
+@json_option
+def show(key: Path | None, out: Path | None, as_json: bool) -> None:
     """Show the public key of KEY: a private or public key (PEM), or the signer of a bundle. Without KEY, your own.
 
     \b
@@ -40,15 +42,20 @@ def show(key: Path | None, out: Path | None) -> None:
     from edgefl.util.keys import SigningKey, own_key_file
 
     public = SigningKey.own().public if key is None else _public(key)
-    click.echo(f"{own_key_file() if key is None else key}: public key {public}")
     if out is not None:
         write_bytes(out, public.pem)
+    if as_json:
+        print_json({"file": str(own_key_file() if key is None else key), "public_key": str(public), "written": out and str(out)})
+        return
+    click.echo(f"{own_key_file() if key is None else key}: public key {public}")
+    if out is not None:
         click.echo(f"{out}: written; for --key")
 
 
 @command.command("new", cls=Command)
 @click.argument("key", type=OUT_FILE)
-def new(key: Path) -> None:
+@json_option
+def new(key: Path, as_json: bool) -> None:
     """Make a key: KEY, the private one, for --sign, and beside it KEY with the ending .pub, the public one, for --key.
 
     \b
@@ -63,6 +70,9 @@ def new(key: Path) -> None:
         raise InputError(f"{public_file}: exists, or is the private key itself; expected another name")
     public = SigningKey.new(key).public
     write_bytes(public_file, public.pem)
+    if as_json:
+        print_json({"file": str(key), "public_file": str(public_file), "public_key": str(public)})
+        return
     click.echo(f"{key}: written; the private key: keep it to yourself, for --sign")
     click.echo(f"{public_file}: written; public key {public}, for --key")
 

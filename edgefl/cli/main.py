@@ -3,15 +3,16 @@
 import ast
 import errno
 import importlib
+import json
 import os
 import sys
 from pathlib import Path
-from typing import cast
+from typing import NoReturn, cast
 
 import click
 
 from edgefl import __version__
-from edgefl.errors import EdgeflError, InputError, first_line, nearest
+from edgefl.errors import EdgeflError, InputError, Interrupted, first_line, nearest
 
 _ORDER = (
     *(
@@ -28,7 +29,7 @@ _ORDER = (
         "verify",
         "serve",
     ),
-    *("fed-round", "enroll", "revoke", "keys", "flower", "report"),
+    *("open", "fed-round", "enroll", "revoke", "keys", "flower", "report", "doctor", "completion"),
 )
 
 
@@ -45,7 +46,9 @@ class Commands(click.Group):
         """Import one command."""
         if name not in self.list_commands(ctx):
             return None
-        return cast(click.Command, importlib.import_module(f"edgefl.cli.{_module(name)}").command)
+        command = cast(click.Command, importlib.import_module(f"edgefl.cli.{_module(name)}").command)
+        command.name = name  # of the function by default; the documentation shows it
+        return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """Raise a usage error that suggests the nearest command if a name is unknown."""
@@ -84,16 +87,19 @@ def group() -> None:
 def main() -> None:
     """Run the command line: exit 2 on wrong usage or input, 3 when a budget cannot be met, 1 on other failures."""
     try:
-        status = group.main(standalone_mode=False)
+        status = group.main(prog_name="edgefl", standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
     except click.ClickException as error:
+        if "--json" in sys.argv:
+            _fail(error.format_message(), error.exit_code)
         error.show()
         sys.exit(error.exit_code)
     except EdgeflError as error:
-        click.echo(f"Error: {error}", err=True)
-        sys.exit(error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("Interrupted. A run that was writing to a folder continues with --resume --out FOLDER.", err=True)
+        _fail(str(error), error.exit_code)
+    except (KeyboardInterrupt, click.Abort) as error:
+        stopped = error.__cause__ if isinstance(error, click.Abort) else error  # click turns one into the other
+        more = f" Continue with: {stopped.command}" if isinstance(stopped, Interrupted) else ""
+        click.echo(f"Interrupted.{more}", err=True)
         sys.exit(130)
     except BrokenPipeError:
         # The reader of a pipe has gone, as in `edgefl devices | head`. That is no error; the rest of the output is discarded.
@@ -101,13 +107,20 @@ def main() -> None:
         sys.exit(0)
     except OSError as error:
         # An error outside the run folder, such as a full /tmp.
-        click.echo(f"Error: {error.filename or 'a temporary file'}: {error.strerror or error}", err=True)
-        sys.exit(InputError.exit_code if error.errno in (errno.ENOSPC, errno.EDQUOT) else EdgeflError.exit_code)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        text = f"{error.filename or 'a temporary file'}: {error.strerror or error}"
+        _fail(text, InputError.exit_code if full else EdgeflError.exit_code)
     except Exception as error:
         if "edgefl.plugins" not in sys.modules or not (where := sys.modules["edgefl.plugins"].blamed(error)):
             raise
-        click.echo(f"Error: plug-in {where}: {type(error).__name__}: {first_line(error)}", err=True)
-        sys.exit(EdgeflError.exit_code)
+        _fail(f"plug-in {where}: {type(error).__name__}: {first_line(error)}", EdgeflError.exit_code)
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    """Print an error, with ``--json`` as a line of JSON, and exit."""
+    told = json.dumps({"error": message, "exit_status": status}) if "--json" in sys.argv else f"Error: {message}"
+    click.echo(told, err=True)
+    sys.exit(status)
 
 
 if __name__ == "__main__":

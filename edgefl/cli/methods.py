@@ -1,5 +1,6 @@
 """The command ``methods``: List the methods, or describe one with its options."""
 
+import importlib
 import inspect
 import json
 import re
@@ -12,8 +13,8 @@ import click
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from edgefl.cli.console import show
-from edgefl.cli.options import Command, json_option, plugin_option
+from edgefl.cli.console import loading, show
+from edgefl.cli.options import Command, complete_name, json_option, plugin_option
 from edgefl.methods.axes import choices, refused
 from edgefl.registry import methods
 from edgefl.report.tables import Column, PlainTable, text
@@ -31,7 +32,7 @@ _NARROW = 110
 
 
 @click.command(cls=Command)
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_name)
 @plugin_option()
 @json_option
 def command(name: str | None, as_json: bool) -> None:
@@ -44,6 +45,10 @@ def command(name: str | None, as_json: bool) -> None:
     edgefl methods fedhm
     edgefl methods --json
     """
+    if name is not None and ":" not in name:
+        methods.check(name)
+    with loading():
+        importlib.import_module("edgefl.methods.create")
     found = [facts_of(known) for known in (methods.names() if name is None else [methods.resolve(name)])]
     if as_json:
         click.echo(json.dumps(found if name is None else found[0], indent=2))

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
+from edgefl.cli import values
 from edgefl.errors import InputError
 from edgefl.util.units import Unit, parse_amount, parse_share
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from edgefl.registry import Registry
 
 _WORD = re.compile(r"(?:[A-Za-z!*]|1x1)[\w./*?!,\[\]-]*")  # also a list of rules, such as 1x1,blocks.*.conv,!fc
@@ -154,6 +157,14 @@ class Option(click.Option):
         self.help = self.help.replace("{known}", f"Known: {', '.join(known)}. ")
         return super().get_help_record(ctx)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return names, choices or files that begin with ``incomplete``."""
+        if isinstance(self.type, click.Choice) or (isinstance(self.type, click.Path) and self.name != "out"):
+            return super().shell_complete(ctx, incomplete)
+        if self.name == "out":
+            return values.runs(ctx, self, incomplete)
+        return values.completed(self, incomplete, self.names, ctx.info_name or "")
+
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
         """Return the converted value; an empty text, such as that of an unset variable, is an error."""
         if isinstance(self.type, (click.Path, type(click.STRING))) and "" in (value if self.multiple and value else (value,)):
@@ -264,6 +275,11 @@ def _plugins(ctx: click.Context, param: click.Parameter, given: tuple[str, ...])
     from edgefl.plugins import load  # help needs no plug-ins
 
     return load(given)
+
+
+def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the names that an argument of a command may be."""
+    return values.completed(param, incomplete, None, ctx.info_name or "")
 
 
 config_option = option(

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from edgefl.cli.console import show
-from edgefl.cli.flags import data_options, network_and_options, network_options, training_options
+from edgefl.cli.console import busy, loading, show
+from edgefl.cli.flags import data_options, network_and_options, network_options, run_flags, training_options
 from edgefl.cli.options import METHOD_OPTION, PATH, Amount, Command, json_option, method_option, options_of
 
 _BUDGETS = "Budgets (at least one)"
@@ -58,6 +58,7 @@ _ranked = options_of(_RANKS)
 )
 @_ranked("--seed", type=click.IntRange(0), default=0, metavar="N", help="Seed of initial weights.")
 @training_options
+@run_flags("runtime", section="Training on a client")
 @json_option
 def command(as_json: bool, **flags: Any) -> None:
     """Find the largest sub-model that fits the budgets: one ratio for all layers, or a rank for each layer.
@@ -69,11 +70,13 @@ def command(as_json: bool, **flags: Any) -> None:
     NETWORK is what 'edgefl profile' accepts. If nothing fits, the exit status is 3 and the error shows the smallest need of each budget.
     """
     network, options = network_and_options(flags)
-    from edgefl.fleet.budget import Budget
-    from edgefl.planning.plan import plan
+    with loading():
+        from edgefl.fleet.budget import Budget
+        from edgefl.planning.plan import plan
 
     budget = Budget(**{field.name: options.pop(field.name, None) for field in fields(Budget)})
-    found = plan(*network, budget=budget, **options)
+    with busy("counting the costs of sub-models"):
+        found = plan(*network, budget=budget, **options)
     if as_json:
         click.echo(json.dumps(found.to_dict(), indent=2))
         return

@@ -5,9 +5,9 @@ from typing import Any
 
 import click
 
-from edgefl.cli.console import as_text, note, show
+from edgefl.cli.console import as_text, busy, loading, note, show
 from edgefl.cli.flags import data_options, network_and_options, network_options, run_flags, training_options
-from edgefl.cli.options import OUT_FILE, Command, option, options_of, sub_model_options
+from edgefl.cli.options import OUT_FILE, Command, json_option, option, options_of, sub_model_options
 from edgefl.util.files import write_bytes
 
 FORMATS = ("table", "json", "csv", "markdown", "html")
@@ -26,8 +26,9 @@ _sized = options_of(_SIZES)
 @option("--check-macs", is_flag=True, help="Count forward MACs a second time, over the ONNX graph; takes seconds to export.")
 @option("--layers", is_flag=True, help="Show a row per layer of the largest tier.")
 @option("--format", "format_", type=click.Choice(FORMATS), default="table", help="Format of the output.")
+@json_option
 @option("--out", type=OUT_FILE, metavar="FILE", help="File to write. [standard output]")
-def command(layers: bool, format_: str, out: Path | None, **flags: Any) -> None:
+def command(layers: bool, format_: str, as_json: bool, out: Path | None, **flags: Any) -> None:
     """Show what a network costs: MACs, peak memory and bytes, counted on its graph without training it.
 
     NETWORK is the name of a reference network, your own package.module:factory or file.py:factory, timm:NAME, torchvision:NAME, or an
@@ -41,10 +42,15 @@ def command(layers: bool, format_: str, out: Path | None, **flags: Any) -> None:
 
     Forward and backward MACs are per sample. Composition is per pass, and a training step is one batch.
     """
+    if as_json and format_ not in ("table", "json"):
+        raise click.UsageError(f"--json does not combine with --format {format_}; leave one of them out")
+    format_ = "json" if as_json else format_
     network, options = network_and_options(flags)
-    from edgefl.planning.profile import profile
+    with loading():
+        from edgefl.planning.profile import profile
 
-    rows = profile(*network, **options).to_dict()
+    with busy("counting the costs of every tier"):
+        rows = profile(*network, **options).to_dict()
     if format_ == "html":
         from edgefl.report.cost_page import cost_page
 

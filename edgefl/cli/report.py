@@ -4,12 +4,15 @@ from pathlib import Path
 
 import click
 
-from edgefl.cli.options import PATH, Command
+from edgefl.cli.console import print_json
+from edgefl.cli.options import PATH, Command, json_option
+from edgefl.cli.values import runs
 
 
 @click.command(cls=Command)
-@click.argument("run", type=PATH)
-def command(run: Path) -> None:
+@click.argument("run", type=PATH, shell_complete=runs)
+@json_option
+def command(run: Path, as_json: bool) -> None:
     """Write report.html of the finished run in the folder RUN again: one file that needs no network connection.
 
     \b
@@ -17,4 +20,8 @@ def command(run: Path) -> None:
     """
     from edgefl.report import html
 
-    click.echo(f"{html.write(run)}: written")
+    page = html.write(run)
+    if as_json:
+        print_json({"report": str(page)})
+    else:
+        click.echo(f"{page}: written")

@@ -4,13 +4,15 @@ from pathlib import Path
 
 import click
 
-from edgefl.cli.options import PATH, Command, option
+from edgefl.cli.console import print_json
+from edgefl.cli.options import PATH, Command, json_option, option
 
 
 @click.command(cls=Command)
 @click.argument("device", metavar="NAME|KEY")
 @option("--keys", required=True, type=PATH, metavar="FILE", help="File with the devices and their keys.")
-def command(device: str, keys: Path) -> None:
+@json_option
+def command(device: str, keys: Path, as_json: bool) -> None:
     """Revoke the device of this name or public key in FILE: 'edgefl fed-round --keys FILE' refuses its updates from now on.
 
     \b
@@ -19,4 +21,7 @@ def command(device: str, keys: Path) -> None:
     from edgefl.run.enroll import revoke
 
     revoke(keys, device)
-    click.echo(f"{device}: revoked in {keys}")
+    if as_json:
+        print_json({"device": device, "keys": str(keys)})
+    else:
+        click.echo(f"{device}: revoked in {keys}")

@@ -4,15 +4,17 @@ from pathlib import Path
 
 import click
 
-from edgefl.cli.console import note
-from edgefl.cli.options import PATH, Command, option
+from edgefl.cli.console import note, print_json
+from edgefl.cli.options import PATH, Command, json_option, option
+from edgefl.cli.values import runs
 
 
 @click.command(cls=Command)
-@click.argument("bundle", type=PATH)
+@click.argument("bundle", type=PATH, shell_complete=runs)
 @option("--port", default=8765, type=click.IntRange(0, 65535), metavar="N", help="Port; 0 chooses a free one.")
 @option("--host", default="127.0.0.1", metavar="ADDRESS", help="Address to listen on.")
-def command(bundle: Path, port: int, host: str) -> None:
+@json_option
+def command(bundle: Path, port: int, host: str, as_json: bool) -> None:
     """Serve a page for the folder BUNDLE until Ctrl-C: classify, train on your own samples, download the update.
 
     The model and the samples stay in this computer's browser. The first call downloads onnxruntime-web with npm.
@@ -30,7 +32,10 @@ def command(bundle: Path, port: int, host: str) -> None:
         if host not in LOOPBACK:
             note(f"others may reach {host}; browsers on other computers refuse to run the page over plain http")
         try:
-            click.echo(f"{server.url}  (Ctrl-C ends)")
+            if as_json:
+                print_json({"url": server.url, "bundle": str(bundle)})
+            else:
+                click.echo(f"{server.url}  (Ctrl-C ends)")
             server.serve()
         except KeyboardInterrupt:
             note("ended")

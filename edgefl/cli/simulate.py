@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from edgefl.cli.console import show, show_result
+from edgefl.cli.console import loading, note, show, show_result, show_text
 from edgefl.cli.flags import given, run_flags
+from edgefl.cli.names import check_run
 from edgefl.cli.options import METHOD_OPTION, PATH, Command, config_option, json_option, method_option, option, plugin_option
 from edgefl.config import HOST, TASK, RunConfig, keys_of
 
@@ -54,6 +55,9 @@ def command(
     started = resume and out is not None and (out / "config.toml").exists()
     if not started:
         config = RunConfig.load(config_file, keys)
+        check_run(config)
+        if resume:
+            note(f"{out}: has no run to continue; a new one begins")
     if trace is not None:
         from edgefl.timing.stages import check_trace
 
@@ -67,7 +71,7 @@ def command(
         prepare_workers(config.engine, config.workers, config.enforce)
 
     keep_freed_memory()
-    with span("start"):
+    with span("start"), loading():
         from edgefl.run.folder import resumed_config
         from edgefl.run.simulate import simulate
 
@@ -98,8 +102,8 @@ def _print_dry(summary: dict[str, Any], folder: Path) -> None:
     distinct = sum(row["distinct"] for row in summary["participation"])
     part = f"{human_count(distinct)} of {human_count(summary['clients'])} clients took part"
     simulated = f"{human_seconds(summary['simulated_s'])} simulated, {human_seconds(summary['host_s'])} on this computer"
-    click.echo(f"{part}; {human_percent(share)} of the devices' time was useful; {simulated}")
-    click.echo(f"folder: {folder}  (report.html, summary.json, rounds.jsonl)")
+    show_text(f"{part}; {human_percent(share)} of the devices' time was useful; {simulated}")
+    show_text(f"folder: {folder}  (report.html, summary.json, rounds.jsonl)")
 
 
 def _print_result(summary: dict[str, Any], folder: Path) -> None:
@@ -120,6 +124,6 @@ def _print_result(summary: dict[str, Any], folder: Path) -> None:
     if (trained := summary.get("accuracy_after_training")) is not None:
         after += f", {metric_text(metric, trained)} after local training"
     if text := privacy_text(summary):
-        click.echo(f"privacy: {text}")
-    click.echo(f"{whose}: {after}; {simulated_s} simulated, {host_s} on this computer; energy: {NOT_VALIDATED}")
-    click.echo(f"run folder: {folder}  (report.html, bundle/, summary.json)")
+        show_text(f"privacy: {text}")
+    show_text(f"{whose}: {after}; {simulated_s} simulated, {host_s} on this computer; energy: {NOT_VALIDATED}")
+    show_text(f"run folder: {folder}  (report.html, bundle/, summary.json)")

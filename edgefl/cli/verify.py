@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from edgefl.cli.options import PATH, Amount, Command, option
+from edgefl.cli.console import print_json
+from edgefl.cli.options import PATH, Amount, Command, json_option, option
+from edgefl.cli.values import runs
 
 if TYPE_CHECKING:
     from edgefl.bundle.verify import VerifyReport
 
 
 @click.command(cls=Command)
-@click.argument("folder", type=PATH)
+@click.argument("folder", type=PATH, shell_complete=runs)
 @option("--key", type=PATH, metavar="KEY", help="Require a signature by the owner of this Ed25519 public key, a PEM file.")
 @option(
     "--memory", type=Amount("B"), metavar="SIZE", help="Memory that its graphs may use, such as 8GB. [by the size of its files]"
 )
 @option("--timeout", type=Amount("s"), default=60, metavar="TIME", help="Longest time for each file of a tier, in seconds.")
-def command(folder: Path, key: Path | None, memory: float | None, timeout: float) -> None:
+@json_option
+def command(folder: Path, key: Path | None, memory: float | None, timeout: float, as_json: bool) -> None:
     """Check FOLDER, a bundle or a run.
 
     Of a bundle, no file is missing, extra or changed, and every model reproduces its stored outputs in onnxruntime. Of a run, every file
@@ -36,11 +40,18 @@ def command(folder: Path, key: Path | None, memory: float | None, timeout: float
 
     limits = Limits(None if memory is None else int(memory), timeout)
     if not (folder / HASHES).is_file():
-        _print(folder, verify(folder, key, limits), key)
+        of_bundle = verify(folder, key, limits)
+        if as_json:
+            print_json({"folder": str(folder), "files": None, "checkpoints": None, "bundle": asdict(of_bundle)})
+        else:
+            _print(folder, of_bundle, key)
         return
     from edgefl.run.verify import verify_run
 
     report = verify_run(folder, key, limits)
+    if as_json:
+        print_json({"folder": str(folder), **asdict(report)})
+        return
     if report.bundle is not None:
         _print(folder / "bundle", report.bundle, key)
     click.echo(f"{folder}: {report.files} files and {report.checkpoints} checkpoints are what the run wrote")

@@ -6,13 +6,26 @@ from typing import Any
 
 import click
 
-from edgefl.cli.console import note, show_result
+from edgefl.cli.console import loading, note, show_result
 from edgefl.cli.flags import given, run_flags
-from edgefl.cli.options import OUT_FILE, Command, Listed, config_option, json_option, option, options_of, plugin_option
+from edgefl.cli.names import check_run
+from edgefl.cli.options import (
+    OUT_FILE,
+    PATH,
+    Command,
+    Listed,
+    Share,
+    config_option,
+    json_option,
+    option,
+    options_of,
+    plugin_option,
+)
 from edgefl.config import TASK, RunConfig
 from edgefl.util.files import write_bytes
 
 _swept = options_of("Policies to compare")
+_learned = options_of("Accuracy of the policies, by a real run")
 
 
 @click.command(cls=Command)
@@ -32,6 +45,15 @@ _swept = options_of("Policies to compare")
     multiple=True,
     metavar="SPEC",
     help="How sums of updates are hidden: off, secagg or secagg+, with parameters; repeat it for each. [off]",
+)
+@_learned(
+    "--run", "run_folder", type=PATH, metavar="RUN", help="Finished run of the same setting, to read accuracies off. [none]"
+)
+@_learned(
+    "--target-accuracy",
+    type=Share(),
+    metavar="X",
+    help="Show time and energy until this accuracy. [1 point below the run's best]",
 )
 @run_flags(
     leave_out=(
@@ -59,6 +81,8 @@ def command(
     target_epsilons: tuple[float, ...] | None,
     secure_aggregations: tuple[str, ...],
     config_file: Path | None,
+    run_folder: Path | None,
+    target_accuracy: float | None,
     out: Path | None,
     as_json: bool,
     **flags: Any,
@@ -71,27 +95,35 @@ def command(
     \b
     edgefl whatif --deadlines 0.3,0.5,1 --tiers 1 --tiers 1,0.5,0.25
     edgefl whatif --profile mixed --model resnet9 --over-selections 1,1.3,1.5
+    edgefl whatif --config runs/0001-fedhm-digits/config.toml --run runs/0001-fedhm-digits --deadlines 0.6,1,2
+
+    With --run, the accuracy of each policy is read off the curve of that run at the same number of useful updates, with a range, and so are
+    the time and the energy until --target-accuracy. Without it there are no accuracies.
     """
+    if target_accuracy is not None and run_folder is None:
+        raise click.UsageError("--target-accuracy needs --run, the folder of a finished run whose accuracies are read")
     asked = given(flags) | ({"target_epsilon": target_epsilons[0]} if target_epsilons else {})
     if len(secure_aggregations) == 1:
         asked["secure_aggregation"], secure_aggregations = secure_aggregations[0], ()
     config = RunConfig.load(config_file, asked)
     for text in secure_aggregations:
         RunConfig.of({"secure_aggregation": text}, "--secure-aggregation")
+    check_run(config)
     swept = {"deadline_s": deadlines, "over_selection": over_selections, "tiers": tiers}
     for (key, values), flag in zip(swept.items(), ("--deadlines", "--over-selections", "--tiers"), strict=True):
         for value in values or ():
             RunConfig.of({key: value}, flag)
     # Torch takes seconds to import: what can be refused without it has been by now.
-    from edgefl.report import whatif_page
-    from edgefl.run.whatif import whatif
+    with loading():
+        from edgefl.report import whatif_page
+        from edgefl.run.whatif import whatif
 
     def say(label: str) -> None:
         if not as_json:
             note(f"{label} …")
 
-    given_lists = deadlines or (), tiers, over_selections or (), target_epsilons or (), secure_aggregations
-    result = whatif(config, *given_lists, on_policy=say).to_dict()
+    policies = deadlines or (), tiers, over_selections or (), target_epsilons or (), secure_aggregations
+    result = whatif(config, *policies, run_folder=run_folder, target_accuracy=target_accuracy, on_policy=say).to_dict()
     page = out or Path("whatif.html")
     if out is not None or not as_json:
         write_bytes(page, whatif_page.render(result).encode())

@@ -67,14 +67,18 @@ class Adversary:
         """Raise :class:`ConfigError` if the options make no sense with ``data``, which has all that the adversary needs."""
 
     def poisoned(self, own: Split, classes: int, rng: np.random.Generator) -> Split:
-        """Return the samples that it trains on, as many as its ``own`` and of their shapes; ``rng`` is the same in every round.
+        """Return the samples that it trains on: as many as its ``own``, and of their shapes.
 
-        ``own`` is a copy, which may be changed in place.
+        ``own`` is a copy, which may be changed in place. ``classes`` is the number of labels. ``rng`` starts anew in every round, so that
+        the choice is the same.
         """
         return own
 
     def sent(self, start: Tensor, trained: Tensor, rng: np.random.Generator) -> Tensor:
-        """Return what it sends instead of the tensor ``trained``; ``start`` is what an honest client would send without training."""
+        """Return what it sends instead of the float32 tensor ``trained``, of the same shape.
+
+        ``start`` is what an honest client would send without training.
+        """
         return trained
 
     def claimed(self, samples: int) -> int:

@@ -74,6 +74,8 @@ class Job:
 
     Attributes:
         round: the round's number, from 1; random draws and the learning rate depend on it.
+        client: the client's number, from 0.
+        method, tier: what makes the client's network.
         payload, kept: the sub-model, and what the client stored in its last round (None before its first); both encoded.
         memory_bytes: what the client's device has for training; None: no limit.
         micro_batch: samples per pass; None: as the task says.

@@ -9,12 +9,11 @@ import contextlib
 import importlib
 import os
 import socket
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from edgefl.engine.contract import Cluster
 from edgefl.errors import ConfigError
+from edgefl.util.silence import STDERR, silent
 
 _REACH_S = 5.0
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4" + bytes(5)
@@ -52,7 +51,7 @@ def check_token(cluster: Cluster, core: Any) -> None:
     if address is None:
         raise ConfigError(absent(cluster, "no Ray runs on this computer"))
     try:
-        with _no_stderr():
+        with silent((STDERR,)):
             core.GcsClient(address=address)
     except exceptions.AuthenticationError as error:
         raise ConfigError(_refused(cluster, str(error))) from None
@@ -74,19 +73,6 @@ def _refused(cluster: Cluster, why: str) -> str:
     else:
         told, remedy = "wants a token", "leave out --no-ray-auth, with ~/.ray/auth_token of the head node here"
     return f"ray_auth: the Ray cluster at {cluster.address} {told} ({first_line(why)}); {remedy}"
-
-
-@contextlib.contextmanager
-def _no_stderr() -> Iterator[None]:
-    """Drop what is written to standard error: Ray's parts in C++ log there."""
-    with Path(os.devnull).open("wb") as nowhere:
-        before = os.dup(2)
-        try:
-            os.dup2(nowhere.fileno(), 2)
-            yield
-        finally:
-            os.dup2(before, 2)
-            os.close(before)
 
 
 def first_line(text: str) -> str:

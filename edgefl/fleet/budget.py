@@ -8,7 +8,19 @@ from edgefl.records import BudgetName, Cost, Shortfall, Tier, Timing
 
 @dataclass(frozen=True)
 class Budget:
-    """What one client may use in one round; None is no limit. ``macs_forward`` is of one inference, ``macs_train_step`` of a step."""
+    """What one client may use in one round. None means no limit.
+
+    Attributes:
+        memory_bytes: memory of a training step.
+        deadline_s: simulated seconds of download, training and upload together.
+        download_bytes, upload_bytes: length of the payload in each direction.
+        energy_j: joules of the device.
+        macs_forward: multiply-accumulates of the inference of one sample.
+        macs_train_step: multiply-accumulates of one training step with its whole batch.
+
+    >>> Budget(memory_bytes=100e6).deadline_s is None
+    True
+    """
 
     memory_bytes: float | None = None
     deadline_s: float | None = None

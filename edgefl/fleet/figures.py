@@ -16,7 +16,7 @@ class Sourced(Record):
     """How something is known, and where it comes from."""
 
     mark: Literal["measured", "vendor", "derived", "assumed"]
-    source: str = Field(min_length=10)
+    source: str = Field(min_length=1)
     note: str = ""
 
 

@@ -1,5 +1,6 @@
 """Profiles from TOML files: by name from those that ship with edgefl, or by path from a user's own."""
 
+import json
 from collections.abc import Callable
 from functools import cache, partial
 from importlib.metadata import entry_points
@@ -106,15 +107,49 @@ def _alone(device: DeviceProfile) -> Fleet:
     return Fleet.model_validate({"name": device.name, "title": device.title, "mix": mix, "class": (only,)})
 
 
+def template(name: str) -> str:
+    """Return the text of a complete device file with comments, for a device of this name.
+
+    >>> "[memory]" in template("my-board")
+    True
+    """
+    return (shared("profiles") / "template.toml").read_text(encoding="utf-8").replace('"NAME"', json.dumps(name), 1)
+
+
+class _Problems:
+    """Collects the problems of the parts of one file, so that all are said at once."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def of(self, part: Callable[[], Any], otherwise: Any) -> Any:
+        """Return ``part()``, or ``otherwise`` after a problem."""
+        try:
+            return part()
+        except ProfileError as error:
+            self.lines += str(error).splitlines()
+            return otherwise
+
+    def check(self) -> None:
+        """Raise :class:`ProfileError` with every problem once."""
+        if self.lines:
+            raise ProfileError("\n".join(dict.fromkeys(self.lines)))
+
+
 def _device(values: dict[str, Any], path: Path, shaped: tuple[Path, ...] = ()) -> DeviceProfile:
-    link = values.get("link")
+    link, problems = values.get("link"), _Problems()
     if isinstance(link, dict):
-        values = {**values, "link": _parse(Link, link, path, "link.")}
+        found = problems.of(lambda: _parse(Link, link, path, "link."), None)
     else:
-        values = {**values, "link": _referenced(load_link, link, path, "link", "a link, or a table with a link's keys")}
-    if "compute" in values:
-        values = {**values, "compute": _of_family(values["compute"], path, (*shaped, path.resolve()))}
-    return _parse(DeviceProfile, values, path)
+        what = "a link, or a table with a link's keys"
+        found = problems.of(lambda: _referenced(load_link, link, path, "link", what), None)
+    values = {**values, "link": found or load_link("wifi-world")}  # the other keys are checked too
+    if isinstance(compute := values.get("compute"), dict):
+        plain = {key: value for key, value in compute.items() if not (isinstance(value, dict) and "like" in value)}
+        values["compute"] = problems.of(lambda: _of_family(compute, path, (*shaped, path.resolve())), plain)
+    device = problems.of(lambda: _parse(DeviceProfile, values, path), None)
+    problems.check()
+    return cast(DeviceProfile, device)
 
 
 class _Family(Record):
@@ -150,11 +185,13 @@ def _fleet(values: dict[str, Any], path: Path) -> Fleet:
     if not isinstance(classes, list) or not classes or not all(isinstance(c, dict) for c in classes):
         found = f"got {classes!r}" if "class" in values else "got none"
         raise ProfileError(f"{path}: class: expected tables [[class]] with device and share, {found}")
-    named = [
-        {**entry, "device": _referenced(load_device, entry.get("device"), path, f"class.{number}.device", "a device")}
-        for number, entry in enumerate(classes)
-    ]
-    return _parse(Fleet, {**values, "class": named}, path)
+    problems, named = _Problems(), []
+    for number, entry in enumerate(classes):
+        load = partial(_referenced, load_device, entry.get("device"), path, f"class.{number}.device", "a device")
+        named.append({**entry, "device": problems.of(load, None) or load_device("raspberry-pi-4")})
+    fleet = problems.of(lambda: _parse(Fleet, {**values, "class": named}, path), None)
+    problems.check()
+    return cast(Fleet, fleet)
 
 
 def _referenced(load: Callable[[str, Path], Record], name: object, path: Path, key: str, what: str) -> Record:

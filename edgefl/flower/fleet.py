@@ -38,7 +38,7 @@ class Waits:
 
     join_s: float = 600.0
     start_s: float = 120.0
-    poll_s: float = 0.25
+    poll_s: float = 0.5
 
 
 @dataclass(frozen=True)

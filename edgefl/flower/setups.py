@@ -15,6 +15,7 @@ from edgefl.client.messages import task_fields, write_setup
 from edgefl.client.objective import CONTROL
 from edgefl.client.parts import first_personal
 from edgefl.errors import ConfigError
+from edgefl.flower.torch_device import JOB_SETUP, TASK
 from edgefl.models.base import load
 from edgefl.records import Submodel
 from edgefl.run.bundle import trainable
@@ -23,9 +24,6 @@ from edgefl.run.trained import of_clients
 from edgefl.util.files import sha256
 from edgefl.wire.message import write_header
 from edgefl.wire.payload import decode
-
-TASK, JOB_SETUP = "task.json", "setup.json"
-"""Files of a setup for torch: the run's task, and the method and tier of jobs."""
 
 
 @dataclass(frozen=True)

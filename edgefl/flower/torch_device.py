@@ -11,10 +11,12 @@ from edgefl.client.job import Job
 from edgefl.client.messages import read_setup, task_of
 from edgefl.data.shards import Shards
 from edgefl.data.sources import Dataset, Split
-from edgefl.flower.setups import JOB_SETUP, TASK
 from edgefl.util.compute import one_thread
 from edgefl.util.fields import Fields, each
 from edgefl.wire.message import read_header
+
+TASK, JOB_SETUP = "task.json", "setup.json"
+"""Files of a setup for torch: the run's task, and the method and tier of jobs."""
 
 
 def train_in_torch(

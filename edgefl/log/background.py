@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import queue
 import threading
 import time
@@ -11,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgefl.errors import InputError
 from edgefl.log.contract import LoggedRun, Logger
 from edgefl.log.metrics import final_metrics, round_metrics
 from edgefl.records import RoundRecord
@@ -27,9 +25,7 @@ _Call = Callable[[Logger], None]
 def check_installed(names: Sequence[str]) -> None:
     """Raise InputError if the package of one of the loggers ``names`` is not installed."""
     for name in names:
-        facts = loggers.facts(name)
-        if importlib.util.find_spec(facts["needs"]) is None:
-            raise InputError(f"--log {name} needs {facts['needs']}, which is not installed; run pip install '{facts['extra']}'")
+        loggers.check_installed(name, f"--log {name}")
 
 
 @contextlib.contextmanager

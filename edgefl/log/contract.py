@@ -51,7 +51,7 @@ class Logger(Protocol):
     """Receives the figures of one run; see :mod:`edgefl.log.metrics` for their names."""
 
     def round(self, number: int, metrics: Mapping[str, float]) -> None:
-        """Log the metrics of a round; ``number`` counts from 1."""
+        """Log the metrics of a round, name → value; ``number`` counts from 1."""
         ...
 
     def end(self, metrics: Mapping[str, float], files: Sequence[Path]) -> None:

@@ -24,7 +24,7 @@ from edgefl.methods.state import travelling_shapes
 from edgefl.models.base import Architecture
 from edgefl.models.weights import checked_weights, tied
 from edgefl.planning.network import GivenInputs, Network, architecture_of
-from edgefl.planning.profile import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLES, training_for
+from edgefl.planning.profile import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLES, cost_of, training_for
 from edgefl.planning.quantities import DeviceRound
 from edgefl.planning.spectral import Uses, energies, share_kept, spectral
 from edgefl.planning.tier_costs import (
@@ -33,9 +33,7 @@ from edgefl.planning.tier_costs import (
     network_cost,
     parts_of,
     recomputed,
-    recomputed_cost,
     step_timeline,
-    tier_cost,
 )
 from edgefl.records import BUDGETS, BudgetName, Cost, Tier, Timing
 from edgefl.registry import methods
@@ -100,17 +98,36 @@ def plan(
     samples: int = DEFAULT_SAMPLES,
     local_epochs: int = 1,
     norm: str | None = None,
+    runtime: Literal["torch", "onnx"] = "torch",
     clock_margin: float = 1.0,
     seed: int = 0,
 ) -> Results[Planned]:
-    """Return the largest uniform ratio that fits, and with ``allocate="spectral"`` a rank per layer beside it.
+    """Return the largest ratio of a method that fits a budget, and with ``allocate="spectral"`` a rank per layer beside it.
 
-    ``method`` makes the sub-models; ranks per layer need one that factorizes by ranks (fedhm). The memory of ``device`` is a budget, and
-    its figures turn work and bytes into seconds and joules; ``budget`` holds further limits. "spectral" minimises the truncation error of
-    ``weights`` (tensors, or a safetensors file; None takes the initial ones of ``seed``), summed over the layers: "absolute" squared
-    errors, or each "relative" to its layer's own weights. Relative errors keep layers with small weights; in our experiments this kept
-    more accuracy at small ranks. Training takes ``clock_margin`` times the predicted seconds: a plan then holds if the clock is wrong by
-    that factor. All other arguments are those of :func:`edgefl.profile`.
+    Args:
+        network: a name, file, module or factory, as :func:`edgefl.profile` takes it.
+        inputs: a sample's shape, name → shape, or example tensors.
+        classes: number of labels, for reference networks; None: the usual one.
+        method: makes the sub-models. Ranks per layer need a method that factorizes by ranks: fedhm.
+        method_options: the method's own options.
+        device: its memory is a budget, and its figures turn work and bytes into seconds and joules.
+        budget: further limits.
+        allocate: "uniform": the same ratio for every layer. "spectral": also the ranks that minimise the truncation error.
+        weights: tensors by name, or a safetensors file, whose truncation is minimised; None: the initial weights of ``seed``.
+        error: sum of squared errors over the layers, "absolute" or each "relative" to its layer's weights. Relative errors treat layers
+            with small weights as important as others. In our experiments this kept more accuracy at small ranks.
+        clock_margin: training takes this many times the predicted seconds. The plan then holds if the clock is wrong by this factor.
+        batch_size: samples of a training step and of an inference.
+        micro_batch: samples of one forward and backward pass; None: the batch.
+        recompute: compute activations again in the backward pass.
+        optimizer: "momentum", "sgd" or "adam".
+        codec: how updates travel up.
+        samples: local samples of a client, for the seconds and joules of a round.
+        local_epochs: passes over them in a round.
+        norm: normalisation policy, for reference networks.
+        runtime: what trains, for the memory of training. "onnx" exports the training graph of every ratio that is tried, which takes
+            seconds each.
+        seed: of the initial weights.
 
     Returns:
         The uniform plan, if a ratio fits, and the spectral one, which keeps at least as much energy within the same budgets.
@@ -133,6 +150,8 @@ def plan(
     architecture = architecture_of(network, inputs, classes, norm)
     methods.check(method)
     chosen = create(method, method_options)
+    if allocate == "spectral" and runtime == "onnx":
+        raise ConfigError("allocate: spectral predicts the memory of torch; give runtime torch, or allocate uniform")
     if allocate == "spectral" and not chosen.truncates:
         raise ConfigError(f"allocate: spectral gives every layer a rank, which {method} does not have; use fedhm")
     if weights is not None and not chosen.truncates:
@@ -142,7 +161,7 @@ def plan(
     work = DeviceRound(profile, samples * training.epochs, training.passes(samples), clock_margin) if profile else None
     error_of_clock = profile.clock_error if profile else None
     uses_of = partial(_uses, limits=limits, work=work)
-    cost_at = recomputed_cost if recompute else tier_cost
+    cost_at = cost_of(runtime, recompute)
     trace = cache(lambda ratio: cost_at(chosen, architecture, Tier(ratio), training, codec))
     ratio = largest_ratio(
         lambda ratio: all(need <= have for need, have in uses_of(trace(ratio)).values()), partial(parts_of, chosen, architecture)

@@ -1,6 +1,6 @@
 """The costs of a network before anything is trained: a row per tier and device."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, get_args
@@ -95,19 +95,14 @@ def profile(
         >>> profile(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(288, 4)), (3, 8, 8))[0].macs_forward
         8928
     """
-    if runtime not in ("torch", "onnx"):
-        raise UnknownNameError("runtime", runtime, ("torch", "onnx"))
-    if recompute and runtime == "onnx":
-        raise ConfigError("recompute needs torch: training graphs save all activations; give runtime torch, or no recompute")
+    count = cost_of(runtime, recompute)
     batch_size = batch_size_of(batch_size, inputs)
     training = training_for(batch_size, micro_batch, optimizer, local_epochs, samples, codec)
     devices = [load_device(name) for name in ([device] if isinstance(device, str) else device or ())]
     chosen_fleet = load_fleet(fleet) if fleet else None
     architecture = architecture_of(network, inputs, classes, norm)
     chosen, ratios = method_and_tiers(method, method_options, tiers)
-    cost_at = partial(recomputed_cost if recompute else tier_cost, chosen, architecture, training=training, codec=codec)
-    if runtime == "onnx":
-        cost_at = partial(_cost_in_onnx, chosen, architecture, training=training, codec=codec)
+    cost_at = partial(count, chosen, architecture, training=training, codec=codec)
     costs, whole = {tier: cost_at(tier) for tier in map(Tier, ratios)}, Tier(1.0)
     # A deadline may be a multiple of what the fastest class needs for the whole model, even if that is not among the tiers.
     full = costs.get(whole) or (cost_at(whole) if chosen_fleet else None)
@@ -129,6 +124,15 @@ def profile(
         )
         rows += [replace(row, **on_device) for on_device in on_devices[tier]] or [row]
     return Results(rows)
+
+
+def cost_of(runtime: str, recompute: bool) -> Callable[..., Cost]:
+    """Return the function that counts the cost of a tier, trained by ``runtime`` (torch or onnx)."""
+    if runtime not in ("torch", "onnx"):
+        raise UnknownNameError("runtime", runtime, ("torch", "onnx"))
+    if recompute and runtime == "onnx":
+        raise ConfigError("recompute needs torch: training graphs save all activations; give runtime torch, or no recompute")
+    return _cost_in_onnx if runtime == "onnx" else recomputed_cost if recompute else tier_cost
 
 
 def batch_size_of(batch_size: int | None, inputs: GivenInputs) -> int:

@@ -90,6 +90,8 @@ class Update:
     """A client's decoded update as the server aggregates it.
 
     Attributes:
+        client: the client's number.
+        tier: the tier that it trained.
         tensors: float32, of the tier's own shapes.
         places: see :class:`Submodel`.
         samples: how many training samples the client has.

@@ -143,6 +143,8 @@ class Outcome:
     """What became of one client's job.
 
     Attributes:
+        client: the client's number.
+        status: ``trained``, or why there is no update.
         steps: how many optimizer steps it took; 1 if its first step exceeded its memory.
         train_loss: the mean loss of the last epoch; None unless it trained.
         measured_peak_activation_bytes, measured_training_memory_bytes: peaks of a largest step, as metered; None: not metered.

@@ -57,8 +57,8 @@ def answer_of_comparison(summary: Json) -> Answer:
         return Answer(asked, "No run finished.", "Read the reasons below.")
     leaders = [label for label, rank in ranks.items() if rank == 1]
     told = [f"{row['label']} {metric_text(metric, row['accuracy']['mean'])}" for row in rows if row["accuracy"]]
-    verb = "have the best results, a tie" if len(leaders) > 1 else "is the best"
-    return Answer(asked, f"{joined(leaders)} {verb}: {', '.join(told)}.", _advice(summary, rows, leaders, metric))
+    best = f"Seeds cannot tell {joined(leaders)} apart" if len(leaders) > 1 else f"{leaders[0]} is the best"
+    return Answer(asked, f"{best}: {', '.join(told)}.", _advice(summary, rows, leaders, metric))
 
 
 def _advice(summary: Json, rows: Sequence[Json], leaders: Sequence[str], metric: Metric) -> str:
@@ -67,7 +67,7 @@ def _advice(summary: Json, rows: Sequence[Json], leaders: Sequence[str], metric:
     if max(len(row["seeds"]) for row in done) < 2 and len(done) > 1:
         unsure = " One seed does not decide it: repeat with --seeds 0,1,2."
     else:
-        unsure = ""
+        unsure = " More --seeds would tell the best apart." if len(leaders) > 1 else ""
     among = [row for row in done if row["label"] in leaders]
     best = min(among, key=lambda row: row["bytes"]["mean"])
     cheaper = [

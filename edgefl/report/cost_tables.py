@@ -11,7 +11,7 @@ from rich.text import Text
 from edgefl.errors import UnknownNameError
 from edgefl.report.cost_rows import COST_COLUMNS, DEVICE_COLUMNS, LAYER_COLUMNS, NESTED, costliest, layer_rows
 from edgefl.report.run_tables import BY_ONNX, DEVICE, TIER
-from edgefl.report.tables import Column, PlainTable, Row, raw_table, text, under
+from edgefl.report.tables import ALWAYS, Column, PlainTable, Row, raw_table, text, under
 from edgefl.report.words import NOT_VALIDATED, budget_name, tier_label, uncounted
 from edgefl.util.units import MISSING, human_bytes, human_percent, human_range
 
@@ -82,7 +82,7 @@ ON_DEVICE = (
     *under("round", round_seconds="time"),
     Column("round", "within", lambda row: human_range(row.get("round_seconds_low"), row.get("round_seconds_high"))),
     *under("round", round_joules="energy"),
-    Column("fits", "", _fits, numeric=False),
+    Column("fits", "", _fits, numeric=False, keep=ALWAYS),
     Column("budget", "used", lambda row: human_percent(row.get("budget_share")), numeric=False),
     Column("budget", "", lambda row: budget_name(row.get("limiting_budget")), numeric=False),
 )

@@ -7,8 +7,10 @@ from pathlib import Path
 from edgefl.report import run_tables
 from edgefl.report.answer import answer_of_run
 from edgefl.report.chart import Json
+from edgefl.report.cost_map import cost_maps
 from edgefl.report.dry_page import render_dry
 from edgefl.report.energy import energy_sentence
+from edgefl.report.evaluation import evaluation_charts
 from edgefl.report.fleet_charts import fleet_view, useful_card
 from edgefl.report.metric import metric_of, metric_text
 from edgefl.report.observed import observed_charts
@@ -68,7 +70,8 @@ def render(summary: Json, rounds: Sequence[Json]) -> str:
         metric=metric_of(summary).name,
         accuracy=accuracy_charts(summary, rounds),
         loss=loss_chart(summary, rounds),
-        cost=cost_charts(summary),
+        details=evaluation_charts(summary),
+        cost=(*cost_charts(summary), *cost_maps(summary)),
         budgets=budget_chart(summary),
         observed=observed_charts(rounds),
         outliers=client_table(rounds),

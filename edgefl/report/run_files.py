@@ -3,149 +3,20 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 from pydantic_core import from_json
 from typing_extensions import TypedDict  # pydantic cannot read that of typing before Python 3.12
 
 from edgefl.errors import InputError
 from edgefl.records import ACCURACY, Metric, NodeRecord, Shortfall, Totals
-from edgefl.report.cost_rows import CostRow
+from edgefl.report.evaluation import Evaluation
 from edgefl.report.results import Result, adapter
+from edgefl.report.run_rows import ClassRow, Number, Participation, PolicyRow, TierRow, Whole
 from edgefl.report.secure_sums import SecureSum
 from edgefl.util.hashes import checked
 from edgefl.util.validation import explain
-
-Whole = Annotated[int, Field(ge=0)]
-Number = Annotated[float, Field(ge=0)]
-
-
-@dataclass(frozen=True)
-class BudgetUse(Result):
-    """How much of one budget a device class needs: ``need`` and ``have`` in the unit of the budget's name.
-
-    Attributes:
-        clock_error: the factor by which the seconds of training may be wrong, if that decides whether the budget is met; else None.
-    """
-
-    budget: str
-    need: Number
-    have: Number
-    share: Number
-    clock_error: Number | None = None
-
-
-@dataclass(frozen=True)
-class TierResult:
-    """The result of one tier of a run. The measured bytes are onnxruntime's, for the exported file and its training graph.
-
-    Attributes:
-        accuracy: of the exported file, run under its device's memory; None if it was not evaluated.
-        torch_accuracy: of the torch module.
-        macs_forward_onnx: MACs of one sample's forward pass, counted over the ONNX graph; None if some operator is not counted.
-        energy_share: share of the factorized layers' energy, after the last round, in the ranks that this tier has and the next smaller one
-            lacks; None if the method truncates no layers.
-    """
-
-    accuracy: Number | None = None
-    torch_accuracy: Number | None = None
-    measured_peak_activation_bytes_inference: Whole | None = None
-    measured_peak_activation_bytes_onnx: Whole | None = None
-    macs_forward_onnx: Whole | None = None
-    energy_share: Number | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class TierRow(CostRow, TierResult):
-    """One tier of a run, as the device class that it is shown for trains it.
-
-    Attributes:
-        micro_batch: samples of one forward and backward pass on that device, None for the run's own number.
-        device: None if no class takes the tier.
-        measured_training_memory_bytes: the largest that any client measured, as for the activations; None without a measurement.
-        round_seconds: simulated seconds of a client with the mean number of samples; ``round_joules`` are its joules.
-    """
-
-    tier: Number
-    micro_batch: Whole | None
-    device: str | None
-    device_title: str | None
-    clients: Whole
-    batch_size: Whole
-    measured_peak_activation_bytes_training: Whole | None
-    measured_training_memory_bytes: Whole | None
-    round_seconds: Number | None
-    round_joules: Number | None
-    budget_share: Number | None
-    limiting_budget: str | None
-
-
-@dataclass(frozen=True)
-class AssignmentStep(Result):
-    """One step of an assignment: a tier, how a device would train it, and the budgets that this does not meet."""
-
-    tier: Number
-    micro_batch: Whole | None
-    refusals: tuple[Shortfall, ...]
-    recompute: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class ClassRow(Result):
-    """One class of devices: its share of the population, its tier (None if none fits), and the steps of its assignment.
-
-    ``refusals`` are budgets that refused a tier; ``assumed`` are figures of its profile; its seconds of training may be wrong by the factor
-    ``clock_error``.
-    """
-
-    device: str
-    title: str
-    share: Number
-    clients: Whole
-    tier: Number | None
-    micro_batch: Whole | None
-    budgets: tuple[BudgetUse, ...]
-    refusals: tuple[Shortfall, ...]
-    considered: tuple[AssignmentStep, ...]
-    assumed: tuple[str, ...]
-    clock_error: Number
-    recompute: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Participation(Result):
-    """How a device class took part over all rounds.
-
-    Attributes:
-        sessions: its sessions, refused ones included; ``statuses`` counts them by status.
-        distinct: clients that trained at least once.
-        useful: the sessions whose updates the server used; ``wasted`` are the others, refused ones excluded.
-        accuracy: of its tier, None if it was not evaluated.
-    """
-
-    device: str
-    title: str
-    share: Number
-    clients: Whole
-    sessions: Whole
-    distinct: Whole
-    statuses: Mapping[str, Whole]
-    useful: Totals
-    wasted: Totals
-    tier: Number | None
-    accuracy: Number | None
-
-
-@dataclass(frozen=True)
-class PolicyRow(Result):
-    """What an assignment of tiers does to rounds, and to inclusion by device, in a dry run."""
-
-    policy: str
-    tiers: tuple[Number, ...]
-    round_s: Number | None
-    useful_share: Number | None
-    inclusion: Mapping[str, Number | None]
 
 
 class HostStages(TypedDict, total=False):
@@ -280,6 +151,7 @@ class RunSummary(Summary):
             samples; None if these were not evaluated.
         privacy: what was spent of differential privacy; None: there was no noise.
         mixed_nodes: whether nodes that compute other bits than the server were allowed: the run may not be repeatable to the bit.
+        evaluation: what the final models predict by class and by client; None without classes or held-out samples.
         nodes: with mixed nodes, those of the cluster that took part since the run was started or resumed last.
     """
 
@@ -291,10 +163,11 @@ class RunSummary(Summary):
     mixed_nodes: bool = False
     nodes: tuple[NodeRecord, ...] = ()
     host_stages: HostStages
+    evaluation: Evaluation | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form, without the key ``nodes`` if there are none."""
-        return {key: value for key, value in super().to_dict().items() if key != "nodes" or value}
+        """Return the JSON form, without the keys ``nodes`` and ``evaluation`` if there are none."""
+        return {key: value for key, value in super().to_dict().items() if value or key not in ("nodes", "evaluation")}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,10 +6,14 @@ from dataclasses import asdict
 from edgefl import __version__
 from edgefl.fleet.budget import use
 from edgefl.fleet.clock import within
-from edgefl.records import Tier
-from edgefl.report.run_files import AssignmentStep, BudgetUse, ClassRow, Participation, RunTotals, TierResult, TierRow
+from edgefl.records import Cost, Tier
+from edgefl.report.cost_rows import OTHER, macs_of_step
+from edgefl.report.run_files import RunTotals
+from edgefl.report.run_rows import AssignmentStep, BudgetUse, ClassRow, LayerUse, Participation, TierResult, TierRow
 from edgefl.report.words import Json, counted, useful_and_wasted
 from edgefl.server.assignment import Assignment, ClassPlan, Plan
+
+MOST_LAYERS = 40
 
 
 def tier_rows(plan: Plan, results: Mapping[Tier, TierResult], rounds: Sequence[Json]) -> list[TierRow]:
@@ -40,9 +44,25 @@ def tier_rows(plan: Plan, results: Mapping[Tier, TierResult], rounds: Sequence[J
                 round_joules=timing.total_j,
                 budget_share=limiting.share if limiting else None,
                 limiting_budget=limiting.budget if limiting else None,
+                layers=layer_uses(cost),
             )
         )
     return rows
+
+
+def layer_uses(cost: Cost) -> tuple[LayerUse, ...]:
+    """Return the costliest layers of a tier by the MACs of a step, in the network's order, and all others summed."""
+    layers = [asdict(layer) for layer in cost.layers]
+    whole = {"batch_size": cost.batch_size, "micro_batch": cost.micro_batch}
+    rows = [{**layer, "macs_train_step": sum(macs_of_step(whole, layer).values())} for layer in layers]
+    keys = ("layer", "macs_train_step", "parameter_bytes")
+    rows = [row for row in rows if row["macs_train_step"] or row["parameter_bytes"]]
+    if len(rows) > MOST_LAYERS:
+        ranked = sorted(rows, key=lambda row: (row["macs_train_step"], row["parameter_bytes"]), reverse=True)
+        rest = ranked[MOST_LAYERS:]
+        rows = [row for row in rows if row not in rest]
+        rows.append({"layer": OTHER, **{key: sum(row[key] for row in rest) for key in keys[1:]}})
+    return tuple(LayerUse(*(row[key] for key in keys)) for row in rows)
 
 
 def class_rows(plan: Plan) -> list[ClassRow]:

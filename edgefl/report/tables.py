@@ -14,12 +14,12 @@ from edgefl.util.units import MISSING, human_bytes, human_count, human_joules, h
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
-    from rich.table import Table as RichTable
 
 Row = Mapping[str, Any]
 
-_GAPS = (2, 1, 0)
-_MOST_COLUMNS, _MOST_TURNED = 8, 6
+ALWAYS = 9
+"""The priority of a column that no terminal is too narrow for."""
+_MOST_COLUMNS, _MOST_TURNED, _MOST_BESIDE = 8, 6, 5
 """A page turns tables of more columns than the first, if they have at most so many rows as the second."""
 _MARKUP = re.compile(r"([\\|<])")
 
@@ -35,6 +35,7 @@ class Column:
         share: returns the share in [0, 1] that shades a row's cell on a page, None for no shade.
         wraps: whether a page may break long lines.
         widest: the most characters in a terminal, after which a text is cut; None for no limit.
+        keep: in a narrow terminal, columns with the lowest number are left out first, and :data:`ALWAYS` and the first column never.
     """
 
     group: str
@@ -44,6 +45,7 @@ class Column:
     share: Callable[[Row], float | None] | None = None
     wraps: bool = False
     widest: int | None = None
+    keep: int = 0
 
     @property
     def title(self) -> str:
@@ -109,6 +111,11 @@ class PlainTable:
         return len(self.columns) > _MOST_COLUMNS and 0 < len(self.rows) <= _MOST_TURNED
 
     @property
+    def stacked_on_phones(self) -> bool:
+        """Whether a page on a phone shows a row as a list: there are many columns, or long texts."""
+        return len(self.columns) > _MOST_BESIDE or any(column.wraps for column in self.columns)
+
+    @property
     def turned_groups(self) -> list[tuple[str, list[tuple[int, Column]]]]:
         """The columns after the first under their common headings, each with its position."""
         rest = list(enumerate(self.columns))[1:]
@@ -137,40 +144,10 @@ class PlainTable:
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Print the table with the widest spacing that fits."""
-        unlimited = options.update(width=10_000)
-        tables = [self._rich(gap) for gap in _GAPS]
-        yield next((t for t in tables if console.measure(t, options=unlimited).maximum <= options.max_width), tables[-1])
+        """Print the table as :func:`edgefl.report.terminal.fitted` makes it."""
+        from edgefl.report.terminal import fitted  # imports rich
 
-    def _rich(self, gap: int) -> RichTable:
-        from rich import box
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, gap, 0, 0), pad_edge=False, leading=int(self.stacked))
-        table.title_justify = table.caption_justify = "left"
-        table.title = Text(self.title, style="bold") if self.title else None
-        table.caption = Text(self.note) if self.note else None
-        groups = [members for _, members in self.groups] if self.stacked else [[column] for column in self.columns]
-        headed, before = self.headed, None
-        for members in groups:
-            first = members[0]
-            heads = [column.head for column in members if column.head] if self.stacked else [first.head] * headed
-            head = "\n".join([first.group if self.stacked or first.group != before else "", *heads])
-            before = first.group
-            table.add_column(
-                Text(head),
-                justify="right" if first.numeric else "left",
-                no_wrap=(self.stacked and first.numeric) or first.widest is not None,
-                overflow="fold" if first.widest is None else "ellipsis",
-                min_width=None if first.numeric or self.stacked else min(8, first.widest or 8),
-                max_width=first.widest,
-            )
-        for number, row in enumerate(self.rows):
-            texts = iter(row)
-            cells = (Text("\n".join(itertools.islice(texts, len(members)))) for members in groups)
-            table.add_row(*cells, style="bold" if self.marked and self.marked[number] else None)
-        return table
+        return fitted(self, console, options)
 
 
 _HUMAN = {

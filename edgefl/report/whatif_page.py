@@ -7,6 +7,7 @@ from typing import Any
 from edgefl import __version__
 from edgefl.report.answer import Answer
 from edgefl.report.chart import Chart, Json, Spec, clock_unit, layer, layered, legend, number, share
+from edgefl.report.learned import advice_by_accuracy, assumptions, learned_chart, learned_columns, with_learned
 from edgefl.report.page import facts, render_page
 from edgefl.report.run_tables import inclusion_columns
 from edgefl.report.tables import Column, PlainTable, shaded, text, under
@@ -28,16 +29,20 @@ def whatif_table(result: Json) -> PlainTable:
         *under("wasted", wasted_share="of time"),
         *under(f"energy, {NOT_VALIDATED}", energy_j="per update"),
         *_privacy(result),
+        *learned_columns(result),
     )
     best = front(result["rows"])
     return PlainTable.of(
-        columns, _numbered(result["rows"]), (n in best for n in range(len(result["rows"]))), note=footnote(result)
+        columns,
+        with_learned(result, _numbered(result["rows"])),
+        (n in best for n in range(len(result["rows"]))),
+        note=footnote(result),
     )
 
 
 def compact_whatif(result: Json) -> PlainTable:
     """Return the table for a terminal: a line per policy, with a star if no other policy beats it."""
-    rows, best = result["rows"], front(result["rows"])
+    rows, best = with_learned(result, result["rows"]), front(result["rows"])
     starred = [{**row, "star": "*" if number in best else ""} for number, row in enumerate(rows)]
     columns = (
         Column("", "", lambda row: row["star"], numeric=False, widest=1),
@@ -50,6 +55,7 @@ def compact_whatif(result: Json) -> PlainTable:
         *under("an hour", _tenths, rounds_per_hour=""),
         Column("which is", "", _weakest(result), numeric=False),
         *_privacy(result),
+        *learned_columns(result)[:1],
     )
     note = f"* {footnote(result)}" if best else footnote(result)
     trust = f"Seconds of training are right within a factor of {result['clock_error']:.3g}; energy is {NOT_VALIDATED}."
@@ -100,7 +106,7 @@ def _weakest(result: Json) -> Callable[[Json], str]:
     return lambda row: MISSING if row["weakest"] is None else titles.get(row["weakest"], str(row["weakest"]))
 
 
-_SHOWN = {"profile", "edgefl_version", "format", "clock_error"}
+_SHOWN = {"profile", "surrogate", "edgefl_version", "format", "clock_error"}
 _NARROW_PX, _HEIGHT_PX = 230, 360
 """The plot on a phone."""
 
@@ -113,6 +119,8 @@ def render(result: Json) -> str:
         about=facts(result, [key for key, value in result.items() if key not in _SHOWN and isinstance(value, str | int | float)]),
         answer=answer_of_whatif(result),
         chart=whatif_chart(result),
+        learned=learned_chart(result),
+        assumes=assumptions(result),
         table=whatif_table(result),
         inclusion=inclusion_table(result),
         note=footnote(result),
@@ -128,6 +136,8 @@ def answer_of_whatif(result: Json) -> Answer:
     known = [row for row in rows if row["round_s"] is not None and row["inclusion"]]
     if not known:
         return Answer(asked, "No client trained under any policy.", "Give a longer deadline or smaller tiers.")
+    if (chosen := advice_by_accuracy(result)) is not None:
+        return Answer(asked, *chosen)
     best = max(known, key=lambda row: (updates_per_hour(result, row), row["inclusion"]))
     fair = max(known, key=lambda row: (row["weakest_inclusion"] or 0.0, row["inclusion"]))
     advice = f"Take {best['label']} for speed: about {human_count(round(updates_per_hour(result, best)))} useful updates an hour"
@@ -207,7 +217,7 @@ def _scatter(rows: Sequence[Json]) -> Spec:
     fills = {"beaten by none": "var(--tier-0)"} | ({"beaten by another": "transparent"} if others else {})
     strokes = {name: "var(--tier-0)" if fill != "transparent" else "var(--soft)" for name, fill in fills.items()}
     dots = {**at, "fill": legend(fills, True), "stroke": legend(strokes, True), "tooltip": "told"}
-    text = {"type": "text", "fontSize": 12, "align": "left", "baseline": "bottom", "dx": 7, "dy": -3}
+    text = {"type": "text", "fontSize": 12, "align": "left", "baseline": "bottom", "dx": 9, "dy": -6}
     return layered(
         _HEIGHT_PX,
         layer({"type": "line", "color": "var(--tier-0)"}, joined, **at),

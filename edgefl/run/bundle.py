@@ -16,6 +16,9 @@ from edgefl import __version__
 from edgefl.bundle.form_choice import choice_for
 from edgefl.bundle.forms import Form, Formed, formed
 from edgefl.bundle.manifest import Budget, Manifest, TierEntry, TrainEntry, Variant
+from edgefl.bundle.manifest_records import OtherFormat
+from edgefl.bundle.operators import operator_file
+from edgefl.bundle.other_formats import other_formats
 from edgefl.bundle.quantize import Kind, int8_kind, variant
 from edgefl.bundle.tier_graphs import same_network, with_weights
 from edgefl.bundle.write import about_inputs, build_tier, client_files, drawn, write
@@ -27,10 +30,11 @@ from edgefl.onnxgrad.predict import predict_capped
 from edgefl.onnxgrad.session import OutOfMemoryError
 from edgefl.records import Tier
 from edgefl.report.cost_rows import CostRow
-from edgefl.report.run_files import TierResult
+from edgefl.report.run_rows import TierResult
 from edgefl.rng import generator
 from edgefl.run.train_part import Trainee, Trains, train_part
 from edgefl.run.trained import TierNetworks
+from edgefl.timing.spans import span
 from edgefl.util.fields import Fields, named
 from edgefl.util.garbage import uncollected
 from edgefl.util.keys import SigningKey
@@ -71,12 +75,14 @@ class Deployed:
         contents: the files that the entry names, by their paths in the bundle.
         inference_bytes: what running the exported file held at its peak; None if it was not measured.
         macs_forward: MACs of one sample's forward pass, counted over the ONNX graph; None if some operator is not counted.
+        others: the tier's entries in ``other_formats`` of the manifest.
     """
 
     entry: TierEntry
     contents: Mapping[str, bytes]
     inference_bytes: int | None
     macs_forward: int | None
+    others: tuple[OtherFormat, ...] = ()
 
     @property
     def reference(self) -> bytes:
@@ -100,6 +106,8 @@ class Wanted:
         int8: whether 8-bit variants are added.
         fp16: whether 16-bit variants are added.
         clients: whether the Python and browser clients are added.
+        also: export formats that are added.
+        operators: whether a list of the operators that the graphs need is added.
         key: signs the bundle; None: it is not signed.
     """
 
@@ -107,6 +115,8 @@ class Wanted:
     int8: bool = False
     fp16: bool = False
     clients: bool = False
+    also: tuple[str, ...] = ()
+    operators: bool = False
     key: SigningKey | None = None
 
 
@@ -132,8 +142,11 @@ def build_bundle(
         BundleError: ``out`` exists and is not empty, or an exported graph differs from its module.
     """
     wanted = wanted or Wanted()
+    deployed = {}
     with uncollected():
-        deployed = {tier: _deploy(run, tier, chosen, say, wanted) for tier, chosen in tiers.items()}
+        for number, (tier, chosen) in enumerate(tiers.items(), 1):
+            with span("bundle", tier=tier.label, number=number, of=len(tiers)):
+                deployed[tier] = _deploy(run, tier, chosen, say, wanted)
     data = run.data
     reference = safetensors.numpy.load(next(iter(deployed.values())).reference)
     class_names = data.class_names or tuple(f"output {number}" for number in range(reference["logits"].shape[1]))
@@ -150,10 +163,12 @@ def build_bundle(
         target_shape=data.target_shape,
         metric=None if run.criterion.loss is None else run.criterion.metric.name,
         tiers=tuple(d.entry for d in deployed.values()),
+        other_formats=tuple(other for d in deployed.values() for other in d.others) or None,
         files={},
     )
     contents = {path: content for d in deployed.values() for path, content in d.contents.items()}
-    write(out, manifest, {**contents, **(client_files() if wanted.clients else {})}, wanted.key)
+    contents |= (client_files() if wanted.clients else {}) | (operator_file(contents) if wanted.operators else {})
+    write(out, manifest, contents, wanted.key)
     return deployed
 
 
@@ -165,6 +180,7 @@ def _deploy(run: Run, tier: Tier, chosen: TierNetworks, say: Callable[[str], Non
     trains = same_network(module, chosen.network)
     ready = with_weights(run.graphs_of(run.method, tier), module) if trains else None
     files = build_tier(module, run.inputs, tier.label, rng, ready)
+    others, other_contents = other_formats(wanted.also, module, tier.label, files.contents[f"{tier.label}/reference.safetensors"])
     cost, device = run.plan.costs[tier], run.plan.home_of(tier).device
     costs = {
         key: value for key, value in vars(CostRow.of(cost)).items() if isinstance(value, int) and not key.startswith("params")
@@ -193,9 +209,9 @@ def _deploy(run: Run, tier: Tier, chosen: TierNetworks, say: Callable[[str], Non
         accuracy_torch=evaluate.score(module, test, run.criterion),
         parity_max_abs_error=files.parity_max_abs_error,
     )
-    contents = {**files.contents, **train_contents, **{record.graph: content for record, content in variants}}
+    contents = {**files.contents, **train_contents, **other_contents, **{record.graph: content for record, content in variants}}
     predict = run.graphs_of(run.method, tier).predict
-    return Deployed(entry, contents, inference_bytes, macs_per_sample(onnx.load_model_from_string(predict)))
+    return Deployed(entry, contents, inference_bytes, macs_per_sample(onnx.load_model_from_string(predict)), others)
 
 
 def _formed(run: Run, tier: Tier, network: nn.Module, form: Form) -> Formed:

@@ -28,7 +28,12 @@ OnRound = Callable[[Part, RoundRecord], None]
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """A finished comparison: its folder, and the content of ``compare.json`` there."""
+    """A finished comparison.
+
+    Attributes:
+        folder: the folder with ``compare.html`` and the run folders.
+        summary: the content of ``compare.json``.
+    """
 
     folder: Path
     summary: ComparisonSummary
@@ -69,9 +74,9 @@ def compare(
 ) -> Comparison:
     """Run ``methods`` on identical shards, seeds and tiers, and write one report of them.
 
-    Every configuration is checked before the first run starts. A method with a single size trains the largest ratio, among the
-    comparison's tiers and its own default, that fits every class of the fleet which fits any of them. ``METHOD@R`` sets the single ratio
-    R. A run that fits no device, or whose updates cannot be aggregated, becomes a row with the reason.
+    Every configuration is checked before the first run starts. A method with a single size has a choice of ratios: the comparison's tiers
+    and its own default. It trains the largest that fits every class of the fleet. Classes that none of them fits are left out of this
+    choice. ``METHOD@R`` sets the single ratio R. If a run fits no device, or its updates cannot be aggregated, its row has the reason.
 
     Args:
         methods: names, or ``METHOD@R``.

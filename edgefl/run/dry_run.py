@@ -11,7 +11,8 @@ import numpy as np
 from edgefl.config import RunConfig
 from edgefl.report.dry_page import render_dry
 from edgefl.report.results import Result
-from edgefl.report.run_files import DrySummary, PolicyRow
+from edgefl.report.run_files import DrySummary
+from edgefl.report.run_rows import PolicyRow
 from edgefl.report.secure_sums import secure_sums
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
 from edgefl.run.folder import OnRound, RunFolder
@@ -114,6 +115,7 @@ class PolicyOutcome(Result):
         weakest: the device with the smallest share of sessions that trained, None without a session; ``weakest_inclusion`` is the share.
         energy_j: joules on devices per useful update, None if there was none.
         rounds_per_hour: in simulated time, None if no time passed.
+        updates: how many updates the server used in all rounds.
         epsilon: ε of all rounds, None without privacy; ``noise_multiplier`` is z.
     """
 
@@ -132,6 +134,7 @@ class PolicyOutcome(Result):
     rounds_per_hour: float | None
     epsilon: float | None = None
     noise_multiplier: float | None = None
+    updates: int = 0
 
 
 def outcome_of(label: str, run: Run, rounds: int) -> PolicyOutcome:
@@ -163,4 +166,5 @@ def outcome_of(label: str, run: Run, rounds: int) -> PolicyOutcome:
         rounds_per_hour=3600 * len(records) / sums.simulated_s if sums.simulated_s else None,
         epsilon=None if run.spending is None else run.spending.epsilon(rounds),
         noise_multiplier=None if run.spending is None else run.spending.privacy.noise_multiplier,
+        updates=sums.useful.clients,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -27,6 +28,8 @@ def export(
     fp16: bool = False,
     sign: Chosen = None,
     client: bool = False,
+    also: Sequence[str] = (),
+    operators: bool = False,
     notify: Notify | None = None,
 ) -> Path:
     """Write the bundle of a finished run to the folder ``out`` and return it.
@@ -40,17 +43,21 @@ def export(
         sign: PEM file of an Ed25519 private key to sign the bundle with; None: the user's own key, which is made at its first use; False:
             the bundle is not signed, and devices refuse it unless told otherwise.
         client: whether the Python and browser clients are put beside the graphs.
+        also: export formats for other runtimes, ``executorch`` and ``litert``, for inference of one sample.
+        operators: whether ``required_operators.config`` is written too, for a reduced build of onnxruntime.
         notify: called with a line about each tier that does not run on its device.
 
     Raises:
         CheckpointError: ``run`` holds no finished run.
         BundleError: ``out`` exists and is not empty.
-        InputError: ``sign`` is no such key, or others may read it.
+        InputError: ``sign`` is no such key, or others may read it; or what a format of ``also`` needs is not installed.
     """
+    from edgefl.bundle.other_formats import check_formats
     from edgefl.run.bundle import Source, Wanted, build_bundle
 
     sweep()
-    wanted = Wanted(form, quantize == "int8", fp16, client, SigningKey.chosen(sign))
+    check_formats(also)
+    wanted = Wanted(form, quantize == "int8", fp16, client, tuple(also), operators, SigningKey.chosen(sign))
     folder = RunFolder(Path(run))
     config = folder.config()
     with one_thread():

@@ -15,6 +15,9 @@ from torch import Tensor, nn
 
 from edgefl import __version__
 from edgefl.bundle.manifest import Manifest, TierEntry
+from edgefl.bundle.manifest_records import OtherFormat
+from edgefl.bundle.operators import operator_file
+from edgefl.bundle.other_formats import check_formats, other_formats
 from edgefl.bundle.tier_graphs import same_network, tier_graphs, with_weights
 from edgefl.bundle.write import about_inputs, build_tier, client_files, drawn, write
 from edgefl.client.parts import first_personal
@@ -31,6 +34,7 @@ from edgefl.records import Tier
 from edgefl.rng import generator, torch_seeded
 from edgefl.run.prepare import begun
 from edgefl.run.train_part import Trainee, Trains, train_part
+from edgefl.timing.spans import span
 from edgefl.util.fields import Fields, each, first, named
 from edgefl.util.keys import Chosen, SigningKey
 
@@ -54,6 +58,8 @@ def export_network(
     class_names: Sequence[str] = (),
     preprocessing: Mapping[str, Any] | None = None,
     client: bool = False,
+    also: Sequence[str] = (),
+    operators: bool = False,
     sign: Chosen = None,
 ) -> Path:
     """Write a bundle for a network with its present weights, trained by cross-entropy, and return its folder.
@@ -79,6 +85,8 @@ def export_network(
         preprocessing: how devices prepare samples, as ``export/README.md`` specifies, of several inputs by name; None: they are used as
             they are.
         client: whether the Python and browser clients are put beside the graphs.
+        also: export formats for other runtimes, ``executorch`` and ``litert``, for inference of one sample.
+        operators: whether ``required_operators.config`` is written too, for a reduced build of onnxruntime.
         sign: PEM file of an Ed25519 private key to sign the bundle with; None: the user's own key, which is made at its first use; False:
             the bundle is not signed, and devices refuse it unless told otherwise.
 
@@ -97,6 +105,7 @@ def export_network(
         ['0.5/forward.onnx', '0.5/predict.onnx', '0.5/train.onnx', '1/forward.onnx']
     """
     chosen, ratios = method_and_tiers(method, method_options, tiers)
+    check_formats(also)
     key = SigningKey.chosen(sign)
     title, network = type(module).__name__, copy.deepcopy(module)
     _check_samples(samples)
@@ -112,7 +121,10 @@ def export_network(
     chosen, state = chosen.advance(state, 2 + getattr(chosen.config, "warmup_rounds", 0))
     training = Training(epochs, batch_size, lr, momentum, 0.0, optimizer)
     trains = Trains(chosen, architecture, training, 0.0 if optimizer == "sgd" else momentum, alone=_ALONE)
-    written = [_tier(trains, state, tier, inputs) for tier in sizes]
+    written = []
+    for number, tier in enumerate(sizes, 1):
+        with span("bundle", tier=tier.label, number=number, of=len(sizes)):
+            written.append(_tier(trains, state, tier, inputs, also))
     plain = each(lambda spec: {} if spec.below else {"scale": 1.0, "mean": 0.0, "std": 1.0}, inputs)
     manifest = Manifest(
         edgefl_version=__version__,
@@ -122,11 +134,13 @@ def export_network(
         **about_inputs(inputs, plain if preprocessing is None else preprocessing),
         classes=classes,
         class_names=tuple(class_names) or tuple(map(str, range(classes))),
-        tiers=tuple(entry for entry, _ in written),
+        tiers=tuple(entry for entry, _, _ in written),
+        other_formats=tuple(other for _, others, _ in written for other in others) or None,
         files={},
     )
-    contents = {path: content for _, files in written for path, content in files.items()}
-    write(Path(out), manifest, {**contents, **(client_files() if client else {})}, key)
+    contents = {path: content for _, _, files in written for path, content in files.items()}
+    contents |= (client_files() if client else {}) | (operator_file(contents) if operators else {})
+    write(Path(out), manifest, contents, key)
     return Path(out)
 
 
@@ -146,14 +160,17 @@ def _floats(network: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in network.state_dict().items() if tensor.is_floating_point()}
 
 
-def _tier(trains: Trains, state: GlobalState, tier: Tier, inputs: Fields[InputSpec]) -> tuple[TierEntry, dict[str, bytes]]:
-    """Return a tier's entry in the manifest, and path → content of the files that the entry names."""
+def _tier(
+    trains: Trains, state: GlobalState, tier: Tier, inputs: Fields[InputSpec], also: Sequence[str]
+) -> tuple[TierEntry, tuple[OtherFormat, ...], dict[str, bytes]]:
+    """Return a tier's entry in the manifest, those of its other formats, and path → content of the files that the entries name."""
     method, architecture, training, label = trains.method, trains.architecture, trains.training, tier.label
     graphs = tier_graphs(method, architecture, tier, training.optimizer, training.weight_decay, trains.objective)
     personal = first_personal(method, architecture, tier, _SEED)
     network, deployed = method.trained(state, tier, personal), method.factored(state, tier, personal)
     ready = with_weights(graphs, deployed) if same_network(deployed, network) else None
     files = build_tier(deployed, inputs, label, generator(_SEED, "reference", label), ready)
+    others, other_files = other_formats(also, deployed, label, files.contents[f"{label}/reference.safetensors"])
     # A bundle contains no user's data.
     x, y = drawn(generator(_SEED, "training reference", label), training.batch_size, inputs), np.arange(training.batch_size)
     train, contents = train_part(trains, Trainee(tier, network, graphs, (x, y % architecture.classes)))
@@ -174,7 +191,7 @@ def _tier(trains: Trains, state: GlobalState, tier: Tier, inputs: Fields[InputSp
         accuracy_torch=None,
         parity_max_abs_error=files.parity_max_abs_error,
     )
-    return entry, {**files.contents, **contents}
+    return entry, others, {**files.contents, **contents, **other_files}
 
 
 def network_and_samples(

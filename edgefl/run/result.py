@@ -9,13 +9,19 @@ from typing import Any
 
 from edgefl.errors import InputError
 from edgefl.report.results import Results, adapter
-from edgefl.report.run_files import ClassRow, RoundRow, TierRow, read_rounds, read_summary
+from edgefl.report.run_files import RoundRow, read_rounds, read_summary
+from edgefl.report.run_rows import ClassRow, TierRow
 from edgefl.util.files import whole_folder
 
 
 @dataclass(frozen=True, repr=False)
 class RunResult:
-    """A finished run in its folder, with the content of ``summary.json``: accuracies, costs per tier, budgets per class, totals."""
+    """A finished run.
+
+    Attributes:
+        folder: the run folder.
+        summary: the content of ``summary.json``: accuracies, costs per tier, budgets per class, totals.
+    """
 
     folder: Path
     summary: Mapping[str, Any]

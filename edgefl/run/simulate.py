@@ -1,23 +1,26 @@
 """A whole run: train a fleet and write its run folder."""
 
 import contextlib
+import shlex
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from edgefl.config import RunConfig
 from edgefl.engine.contract import Engine, prepare_workers
-from edgefl.errors import InputError
+from edgefl.errors import InputError, Interrupted
 from edgefl.log.background import NO_LOGS, Logs, check_installed, logs
 from edgefl.log.contract import LoggedRun
 from edgefl.methods.ranks import energy_of_tiers
 from edgefl.records import NodeRecord, Tier
 from edgefl.report.notebook import progress_in_notebook
-from edgefl.report.run_files import RunSummary, TierResult
+from edgefl.report.run_files import RunSummary
+from edgefl.report.run_rows import TierResult
 from edgefl.report.secure_sums import secure_sums
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
+from edgefl.run.final_scores import final_scores
 from edgefl.run.folder import MODEL, CheckpointWriter, Notify, OnRound, RunFolder
 from edgefl.run.prepare import prepare
 from edgefl.run.privacy import check_simulated, warnings
@@ -101,6 +104,7 @@ def simulate(
             if not folder.is_new() and (warning := folder.note_on_source(config)):
                 say(warning)
             folder.start(config)
+            opened.enter_context(_continued(folder.path))
             store = opened.enter_context(folder.client_store())
             shown = LoggedRun(folder.path.name, folder.path, config.model_dump(mode="json", exclude_none=True))
             log = opened.enter_context(logs(config.log or (), shown, say))
@@ -108,7 +112,7 @@ def simulate(
             run_one = None if devices is None else devices(run, folder.path)
             trained = train_into(output, run, engine, store, resume, run_one)
             nodes = tuple(getattr(engine, "nodes", ())) if config.mixed_nodes else ()
-        result = _finish(trained, output, nodes)
+        result = _finish(trained, output, nodes, simulated=devices is None)
         log.end(result.summary, folder.path)
         return result
 
@@ -122,6 +126,15 @@ class Output:
     watch: Stopwatch
     on_round: OnRound | None
     log: Logs = NO_LOGS
+
+
+@contextlib.contextmanager
+def _continued(folder: Path) -> Iterator[None]:
+    """Make an interruption of the block say how the run continues."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(f"edgefl simulate --out {shlex.quote(str(folder))} --resume") from None
 
 
 def _with_engine(run: Run, begun: RunFolder | None, say: Notify) -> Run:
@@ -178,7 +191,7 @@ def _own_key(say: Notify) -> SigningKey | None:
         return None
 
 
-def _finish(trained: Trained, output: Output, nodes: tuple[NodeRecord, ...] = ()) -> RunResult:
+def _finish(trained: Trained, output: Output, nodes: tuple[NodeRecord, ...] = (), simulated: bool = True) -> RunResult:
     """Write the model, the bundle, the report, and last the summary, which marks a run as complete."""
     folder, watch = output.folder, output.watch
     with span("start"), uncollected():
@@ -193,6 +206,8 @@ def _finish(trained: Trained, output: Output, nodes: tuple[NodeRecord, ...] = ()
         source = Source(config.rounds, sha256(content))
         wanted = Wanted(key=_own_key(output.say))
         deployed = build_bundle(run, tier_networks(trained), source, folder.fresh_bundle(), output.say, wanted)
+    with span("evaluate"):
+        evaluation = final_scores(trained, simulated)
     with span("report"):
         taken = {tier.ratio: d.result.accuracy for tier, d in deployed.items() if d.result.accuracy is not None}
         values = {
@@ -209,6 +224,7 @@ def _finish(trained: Trained, output: Output, nodes: tuple[NodeRecord, ...] = ()
             "classes": class_rows(run.plan),
             "participation": participation_rows(run.plan, rounds, _distinct(rounds), taken),
             "secure_sums": secure_sums(rounds),
+            "evaluation": evaluation,
         }
     before = added([*(line.get("stages", {}) for line in rounds), watch.lap()])
     with span("report"):

@@ -127,7 +127,7 @@ def _client_means(trained: Trained, seen: Seen) -> dict[str, float]:
     run = trained.run
     by_tier: defaultdict[Tier, list[float]] = defaultdict(list)
     shared: dict[Tier, nn.Module] = {}
-    for client in _evaluated(run):
+    for client in evaluated_clients(run):
         tier = run.plan.tier_of(client, trained.state.round) or run.tiers[-1]
         if run.method.personalised:
             module = trained.module(tier, client)
@@ -145,7 +145,8 @@ def _client_means(trained: Trained, seen: Seen) -> dict[str, float]:
     return means
 
 
-def _evaluated(run: Run) -> list[int]:
+def evaluated_clients(run: Run) -> list[int]:
+    """Return the clients whose own accuracies count, at most :data:`EVALUATED_CLIENTS`, adversaries excluded."""
     clients = run.config.clients
     first = np.arange(min(clients, EVALUATED_CLIENTS))
     found = sorted(shuffled(run.config.seed, clients, first, "evaluated clients").tolist())
@@ -228,5 +229,5 @@ def tier_networks(trained: Trained) -> dict[Tier, TierNetworks]:
 
 def _first_of(trained: Trained, tier: Tier) -> int | None:
     run = trained.run
-    of_tier = [c for c in _evaluated(run) if run.plan.tier_of(c, run.config.rounds) == tier]
+    of_tier = [c for c in evaluated_clients(run) if run.plan.tier_of(c, run.config.rounds) == tier]
     return next((c for c in of_tier if c in trained.store), of_tier[0] if of_tier else None)

@@ -1,12 +1,15 @@
 """Compares deadlines, tiers and over-selections on simulated rounds, without training."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from edgefl.config import RunConfig
 from edgefl.report.results import Result, Results
+from edgefl.report.run_files import read_rounds, read_summary
+from edgefl.report.surrogate import Surrogate, check_same, judged
 from edgefl.run.auto_tiers import chosen_tiers
 from edgefl.run.dry_run import PolicyOutcome, outcome_of
 from edgefl.run.prepare import prepare
@@ -25,6 +28,7 @@ class WhatIf(Result):
         clock_error: the factor by which seconds of training may be wrong, the largest of the fleet's devices.
         titles: device → its name for people.
         rows: one outcome per policy, in the order asked for.
+        surrogate: what each policy would learn, by a run that was given; None without one.
     """
 
     profile: str
@@ -36,6 +40,7 @@ class WhatIf(Result):
     clock_error: float
     titles: Mapping[str, str]
     rows: Results[PolicyOutcome]
+    surrogate: Surrogate | None = None
 
     def to_pandas(self) -> Any:
         """Return the rows as a ``pandas.DataFrame``."""
@@ -50,6 +55,8 @@ def whatif(
     target_epsilons: Sequence[float] = (),
     secure_aggregations: Sequence[str] = (),
     *,
+    run_folder: Path | str | None = None,
+    target_accuracy: float | None = None,
     on_policy: OnPolicy | None = None,
 ) -> WhatIf:
     """Return the outcome of every combination of these policies, over ``config.rounds`` rounds each.
@@ -61,6 +68,9 @@ def whatif(
         over_selections: clients selected per update wanted; empty for the run's own.
         target_epsilons: largest ε of a run with privacy; empty for the run's own.
         secure_aggregations: how sums are hidden, such as "off" and "secagg"; empty for the run's own.
+        run_folder: a finished run of the same method, network, data and clients, from whose curve accuracies are read; None: no accuracies.
+            :mod:`edgefl.report.surrogate` says what that assumes.
+        target_accuracy: share in (0, 1] whose time and energy are shown; None: a point below the run's best.
         on_policy: called with the label of every policy before its rounds are simulated.
 
     Raises:
@@ -77,6 +87,9 @@ def whatif(
     secure = dict.fromkeys(secure_aggregations or (None,))
     if target_epsilons:
         config = RunConfig.of({**config.model_dump(), "target_epsilon": target_epsilons[0], "noise_multiplier": None})
+    source = None if run_folder is None else (Path(run_folder), read_summary(Path(run_folder) / "summary.json"))
+    if source is not None:
+        check_same(source[1], config.model_dump(), str(source[0]))
     rows = []
     with one_thread():
         runs = {text: _prepared(config, text) for text in secure}
@@ -95,7 +108,12 @@ def whatif(
     keys = ("profile", "method", "rounds", "clients", "per_round", "seed")
     titles = {c.device.name: c.device.title for c in run.fleet.classes}
     error = max(c.device.clock_error for c in run.fleet.classes)
-    return WhatIf(**{key: getattr(run.config, key) for key in keys}, clock_error=error, titles=titles, rows=Results(rows))
+    found = WhatIf(**{key: getattr(run.config, key) for key in keys}, clock_error=error, titles=titles, rows=Results(rows))
+    if source is None:
+        return found
+    folder, summary = source
+    lines, outcomes = read_rounds(folder / "rounds.jsonl"), found.rows.to_dict()
+    return replace(found, surrogate=judged(folder.name, summary, lines, outcomes, config.rounds, target_accuracy))
 
 
 def _prepared(config: RunConfig, secure_aggregation: str | None) -> Run:

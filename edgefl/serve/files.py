@@ -13,6 +13,7 @@ from typing import BinaryIO
 from edgefl.bundle.manifest import MANIFEST, SIGNATURE, SIGNER
 from edgefl.bundle.manifest_file import content_of, differences, parse
 from edgefl.errors import BundleError
+from edgefl.serve.runtime import FILES
 from edgefl.util.files import shared
 
 BLOCK_BYTES = 1 << 18
@@ -24,6 +25,8 @@ TYPES = {
     ".json": "application/json",
     ".svg": "image/svg+xml",
     ".wasm": "application/wasm",
+    ".webmanifest": "application/manifest+json",
+    ".png": "image/png",
 }
 
 
@@ -113,9 +116,11 @@ def bundle_addresses(bundle: Path) -> dict[str, Served]:
 
 
 def page_addresses(runtime: Path) -> dict[str, Served]:
-    """Return address → file for the page, at ``/``, and for onnxruntime-web's files in the folder ``runtime``, below ``/ort/``."""
-    page = dict(_listed("/", shared("export") / "web", (".html", ".css", ".js", ".svg")))
-    return {"/": page["/index.html"], **page, **dict(_listed("/ort/", runtime, (".mjs", ".wasm")))}
+    """Return address → file for the page, at ``/``, the client's core, and onnxruntime-web's files in the folder ``runtime``."""
+    top = shared("export")
+    page = dict(_listed("/", top / "web", (".html", ".css", ".js", ".svg", ".png", ".webmanifest")))
+    core = dict(_listed("/core/", top / "ts" / "lib" / "core", (".js",)))
+    return {"/": page["/index.html"], **page, **core, **{f"/ort/{name}": seal(runtime / name, runtime) for name in FILES}}
 
 
 def _listed(prefix: str, folder: Path, endings: tuple[str, ...]) -> Iterator[tuple[str, Served]]:

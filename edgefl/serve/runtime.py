@@ -1,4 +1,4 @@
-"""Finds the files of onnxruntime-web, which are not part of edgefl (15 MB). npm fetches them once, in the version that the page names."""
+"""Finds the files of onnxruntime-web, which are not part of edgefl (42 MB). npm fetches them once, in the version that the page names."""
 
 import json
 import shutil
@@ -11,7 +11,9 @@ from edgefl.errors import InputError
 from edgefl.util.files import shared, storage_errors, user_cache
 
 PACKAGE = "onnxruntime-web"
-FILES = ("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm")
+GRAPHICS = ("ort.webgpu.min.mjs", "ort-wasm-simd-threaded.asyncify.mjs", "ort-wasm-simd-threaded.asyncify.wasm")
+"""Those that compute by WebGPU; a page loads them only if it is asked to."""
+FILES = ("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm", *GRAPHICS)
 _NPM = ("ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
 _LONGEST_S = 600
 

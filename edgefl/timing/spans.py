@@ -4,7 +4,8 @@ import os
 import threading
 import zlib
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
@@ -69,6 +70,24 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_recorded.clear)  # the parent reports its own spans
 
 
+_listeners: list[Callable[[str, Mapping[str, Detail]], None]] = []
+
+
+@contextmanager
+def heard(by: Callable[[str, Mapping[str, Detail]], None]) -> Iterator[None]:
+    """Call ``by`` with the name and detail of every span that the main thread begins in the block.
+
+    >>> with heard(lambda name, detail: print(name, detail)), span("train", client=3):
+    ...     pass
+    train {'client': 3}
+    """
+    _listeners.append(by)
+    try:
+        yield
+    finally:
+        _listeners.remove(by)
+
+
 class span:  # noqa: N801 - used like a function
     """Record how long a block takes, also if it raises. Usable from any thread.
 
@@ -86,6 +105,9 @@ class span:  # noqa: N801 - used like a function
 
     def __enter__(self) -> None:
         self._start_s = perf_counter()
+        if _listeners and threading.current_thread() is threading.main_thread():
+            for told in _listeners:
+                told(self._name, self._detail)
 
     def __exit__(self, *error: object) -> None:
         ended_s = perf_counter()

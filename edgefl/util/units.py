@@ -113,11 +113,14 @@ def human_range(low: float | None, high: float | None) -> str:
 
     >>> human_range(0.92, 1.61), human_range(64, 100), human_range(0.004, 0.0121), human_range(1.0, 1.1), human_range(None, None)
     ('0.92–1.6 s', '1.1–1.7 min', '4–12 ms', '', '')
+    >>> human_range(0.41, 0.566)
+    '410–570 ms'
     """
     if low is None or high is None or high <= 1.2 * low:
         return ""
     unit_s, unit = max(step for step in _CLOCK if step[0] <= max(high, _CLOCK[0][0]))
-    return f"{low / unit_s:.2g}–{high / unit_s:{'.2g' if high < 99.5 * unit_s else '.0f'}} {unit}"
+    ends = (f"{float(f'{end / unit_s:.2g}'):,.10g}" for end in (low, high))
+    return f"{'–'.join(ends)} {unit}"
 
 
 def human_joules(value: float | None) -> str:
@@ -148,11 +151,15 @@ def human_difference(predicted: float, measured: float | None) -> str:
 
     >>> human_difference(103, 100), human_difference(99, 100), human_difference(5, 5), human_difference(5, None)
     ('+3.0 %', '−1.0 %', '0 %', '–')
+    >>> human_difference(9999, 10_000)
+    '<0.1 %'
     """
     if not measured:
         return MISSING
     if predicted == measured:
         return "0 %"
+    if abs(predicted / measured - 1) < 0.0005:
+        return "<0.1 %"
     return f"{100 * (predicted / measured - 1):+,.1f} %".replace("-", "−")
 
 

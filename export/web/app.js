@@ -1,14 +1,16 @@
 // The page: opens the bundle beside it, joins its parts, and gives tests and the console `window.edgefl`.
 
 import { openBundle } from "./bundle.js";
+import { UntrustedError } from "./core/problems.js";
 import { $, bytes, count, element, guarded, percent, plural, problem, say } from "./dom.js";
 import { DeviceView } from "./device-view.js";
 import { InputView } from "./input-view.js";
 import { MeasureView } from "./measure-view.js";
 import { Model } from "./model.js";
+import { storeBundle, storePage } from "./offline.js";
 import { Samples } from "./samples.js";
 import { figures, TrainingView } from "./training-view.js";
-import { trust, UntrustedProblem } from "./trust.js";
+import { distrust, trust } from "./trust.js";
 
 // In a bundle that carries this page as client/web, the bundle is two folders up.
 const base = new URL(import.meta.url.endsWith("/client/web/app.js") ? "../../" : "./bundle/", import.meta.url).href;
@@ -33,7 +35,7 @@ async function start() {
     $("tier").disabled = true;
     try {
       const loaded = await model.choose(label);
-      showTier(model.entry, manifest, loaded);
+      showTier(model, manifest, loaded);
       training.show();
       say(`Tier ${label} is ready: its outputs agree with its reference to ${loaded.maxAbsError.toExponential(0)}.`);
       await input.classify();
@@ -43,8 +45,24 @@ async function start() {
     }
   };
   $("tier").addEventListener("change", guarded(() => choose($("tier").value)));
-  window.edgefl = api(model, samples, choose, input, measure, device);
+  const compute = async (provider) => {
+    say(`Loading onnxruntime for ${provider === "webgpu" ? "the graphics processor" : "the processor"} …`);
+    $("provider").disabled = true;
+    try {
+      const loaded = await model.computeWith(provider);
+      showTier(model, manifest, loaded);
+      training.show();
+      say(`Tier ${model.entry.label} computes on the ${provider === "webgpu" ? "graphics processor" : "processor"}: it agrees with its reference to ${loaded.maxAbsError.toExponential(0)}.`);
+      await input.classify();
+    } finally {
+      $("provider").value = model.provider;
+      training.enable();
+    }
+  };
+  $("provider").addEventListener("change", guarded(() => compute($("provider").value)));
+  window.edgefl = api(model, samples, choose, compute, input, measure, device);
   await choose(smallest(manifest.tiers));
+  window.edgefl.graphics = hasGraphics().then((found) => !($("provider-row").hidden = !found)); // it takes seconds where the graphics are slow to start
   await worker;
   storeBundle(bundle);
 }
@@ -56,7 +74,7 @@ async function opened() {
     try {
       return await openBundle(base, unchecked);
     } catch (error) {
-      if (!(error instanceof UntrustedProblem)) throw error;
+      if (!(error instanceof UntrustedError)) throw error;
       unchecked = !(await decided(error));
     }
   }
@@ -64,7 +82,7 @@ async function opened() {
 
 /** Ask whether to trust the publisher (true, from now on) or to open the bundle once all the same (false). */
 async function decided(error) {
-  problem(error);
+  problem(distrust(error));
   say("The bundle is not open.");
   $("untrusted").hidden = false;
   $("trust").hidden = !error.key;
@@ -74,8 +92,17 @@ async function decided(error) {
   });
   $("untrusted").hidden = true;
   problem(null);
-  if (trusted) trust(error.key);
+  if (trusted) await trust(error.key);
   return trusted;
+}
+
+/** Return whether this browser gives a page the graphics processor. */
+async function hasGraphics() {
+  try {
+    return Boolean(await navigator.gpu?.requestAdapter());
+  } catch {
+    return false;
+  }
 }
 
 /** The tier that a page starts with: the smallest that can be trained, or the smallest of all. */
@@ -99,7 +126,7 @@ function measured(value, metric) {
   return value === null ? "–" : metric ? String(Number(value.toPrecision(4))) : percent(value);
 }
 
-function showTier(entry, manifest, loaded) {
+function showTier({ entry, provider }, manifest, loaded) {
   const { budget = {}, train } = entry;
   figures($("tier-facts"), [
     ["Sized for", entry.device ?? "no device", budget.memory_bytes ? `${bytes(budget.memory_bytes)} of memory` : ""],
@@ -108,15 +135,18 @@ function showTier(entry, manifest, loaded) {
     ["Inference graph", bytes(manifest.files[entry.forward].bytes), "with its weights"],
     ["Training graph", train ? bytes(train.graphs.reduce((sum, path) => sum + manifest.files[path].bytes, 0)) : "none", train ? train.optimizer : ""],
   ]);
-  $("runtime").textContent = `onnxruntime-web on ${plural(loaded.threads, "thread")}${crossOriginIsolated ? "" : ": this page is not isolated, so there are no more"}.`;
+  const threads = `${plural(loaded.threads, "thread")}${crossOriginIsolated ? "" : ": this page is not isolated, so there are no more"}`;
+  $("runtime").textContent = `onnxruntime-web on ${provider === "webgpu" ? "the graphics processor" : threads}.`;
 }
 
 /** What tests and the console use; values are plain numbers and arrays. */
-function api(model, samples, choose, input, measure, device) {
+function api(model, samples, choose, compute, input, measure, device) {
   return {
     model,
     samples,
     choose,
+    /** wasm or webgpu: compute there from now on, with the parameters of the bundle. */
+    compute,
     input,
     manifest: model.manifest,
     /** Logits of one sample or several. */
@@ -132,30 +162,6 @@ function api(model, samples, choose, input, measure, device) {
     /** {seconds, minutes} → the rows of steps.csv. */
     measure: (options) => measure.measure(options),
   };
-}
-
-/** Keep the page and onnxruntime for use without a network. */
-async function storePage() {
-  if (!("serviceWorker" in navigator)) return null;
-  try {
-    await navigator.serviceWorker.register(new URL("./sw.js", import.meta.url), { type: "module" });
-    return await navigator.serviceWorker.ready;
-  } catch (error) {
-    console.info(`not stored for use without a network: ${error.message}`);
-    return null;
-  }
-}
-
-/** Keep the bundle's tiers too, and say so. */
-async function storeBundle(bundle) {
-  try {
-    if (!navigator.serviceWorker?.controller && !(await navigator.serviceWorker?.ready)) throw new Error("no service worker");
-    const stored = await bundle.storeAll();
-    $("offline").textContent = `Stored: works without a network from now on, all ${plural(bundle.manifest.tiers.length, "tier")} (${bytes(stored)}).`;
-    document.documentElement.dataset.stored = "yes";
-  } catch (error) {
-    $("offline").textContent = `Not stored for use without a network: ${error.message}.`;
-  }
 }
 
 start().catch((error) => {

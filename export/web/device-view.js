@@ -1,7 +1,7 @@
 // The section about this device's own key: the request to be enrolled, and whether updates are signed.
 
 import { $, guarded, save, say } from "./dom.js";
-import { deviceKeys, enrolment, publicText } from "./identity.js";
+import { deviceKeys, publicText, request } from "./identity.js";
 
 export class DeviceView {
   constructor() {
@@ -21,9 +21,9 @@ export class DeviceView {
 
   /** Return the request to be enrolled as `name`. */
   async enrol(name) {
-    const request = await enrolment(name);
+    const asked = await request(name);
     await this.show();
-    return request;
+    return asked;
   }
 
   async download() {

@@ -1,8 +1,11 @@
 // The page's end of the worker: a call is a promise, and a call that trains tells how far it is.
 
+const WORKERS = { wasm: "./worker.js", webgpu: "./worker-gpu.js" };
+
 export class Engine {
-  constructor() {
-    this.worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module", name: "edgefl" });
+  /** `provider` is wasm or webgpu. */
+  constructor(provider) {
+    this.worker = new Worker(new URL(WORKERS[provider], import.meta.url), { type: "module", name: "edgefl" });
     this.calls = new Map();
     this.last = 0;
     this.worker.onmessage = ({ data }) => this.answered(data);

@@ -14,8 +14,10 @@ export class InputView {
     for (const kind of ["image", "text", "file"]) $(`${kind}-input`).hidden = kind !== this.kind;
     $("many-images").hidden = this.kind !== "image";
     for (const list of ["label", "many-label"]) {
-      $(list).replaceChildren(...this.manifest.class_names.map((name, value) => element("option", { value, textContent: name })));
+      const classes = this.manifest.class_names.map((name, value) => element("option", { value, textContent: name }));
+      $(list).replaceChildren(element("option", { value: "", textContent: "Choose …" }), ...classes); // nobody adds a wrong answer unasked
     }
+    $("label").addEventListener("change", () => this.enableAdd());
     if (this.kind === "image") this.startImages();
     if (this.kind === "text") this.startText();
     $("add").addEventListener("click", guarded(() => this.add()));
@@ -103,8 +105,14 @@ export class InputView {
     if (this.current === x) this.showAnswer(logits);
   }
 
+  enableAdd() {
+    $("add").disabled = !this.answered || !$("label").value;
+  }
+
   showAnswer(logits) {
-    $("add").disabled = !logits;
+    this.answered = Boolean(logits);
+    $("label").value = "";
+    this.enableAdd();
     const all = logits ? ranked(logits, logits.length) : [];
     const [rows, rest] = [all.slice(0, SHOWN), all.slice(SHOWN)];
     const names = this.manifest.class_names;
@@ -124,10 +132,17 @@ export class InputView {
     const label = Number($("label").value);
     this.samples.add(this.current, label);
     this.showSet();
+    $("label").value = "";
+    $("label").focus(); // a disabled button cannot keep the focus
+    this.enableAdd();
     say(`Added as ${this.manifest.class_names[label]}: ${plural(this.samples.length, "sample")} in the training set.`);
   }
 
   async addImages(files) {
+    if (!$("many-label").value) {
+      $("many").value = "";
+      throw new Error("Class of the images: nothing chosen, expected one; choose it, then the files.");
+    }
     const label = Number($("many-label").value);
     const inverted = $("invert").checked;
     const made = await Promise.all(files.map((file) => imageSample(file, this.manifest, this.rule, inverted)));

@@ -19,7 +19,7 @@ export class MeasureView {
   /** Measure, show the rows, and return them. */
   async measure({ seconds = 20, minutes = setting("load-minutes") } = {}) {
     if (this.measurement || this.training.running) throw new Error("This device is busy: measure it afterwards.");
-    this.measurement = new Measurement(this.bundle);
+    this.measurement = new Measurement(this.bundle, this.training.model.provider);
     this.rows = [];
     this.show();
     this.enable();

@@ -8,10 +8,9 @@ export const COLUMNS = [
 
 export class Measurement {
   /** Models are loaded into a worker of their own, which ends afterwards: the page's model stays as it is. */
-  constructor(bundle) {
-    const { manifest } = bundle;
-    Object.assign(this, { manifest, stopped: false });
-    this.model = new Model({ manifest, file: (path) => bundle.file(path, false), downloadedBytes: 0 });
+  constructor(bundle, provider = "wasm") {
+    Object.assign(this, { manifest: bundle.manifest, stopped: false });
+    this.model = new Model(bundle, provider);
   }
 
   /**

@@ -1,60 +1,73 @@
 // What a person can do with a bundle, without the page: choose a tier, classify, train, make an update.
 
+import { InputError } from "./core/problems.js";
+import { hex } from "./core/text.js";
 import { Engine } from "./engine.js";
 import { deviceKeys } from "./identity.js";
 import { ranked } from "./preprocess.js";
-import { BundleProblem } from "./problems.js";
 
 export class Model {
-  constructor(bundle) {
-    this.bundle = bundle;
-    this.manifest = bundle.manifest;
-    this.entry = null; // the tier in use, as the manifest has it
-    this.steps = 0;
-    this.engine = new Engine();
-    this.client = Array.from(crypto.getRandomValues(new Uint8Array(8)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+  /** `provider` is wasm or webgpu. */
+  constructor({ base, manifest }, provider = "wasm") {
+    Object.assign(this, { base, manifest, entry: null, steps: 0, downloadedBytes: 0 }); // entry: the tier in use, as the manifest has it
+    this.start(provider);
+    this.client = hex(crypto.getRandomValues(new Uint8Array(8)));
+  }
+
+  start(provider) {
+    this.provider = provider;
+    this.engine = new Engine(provider);
+    this.opened = this.engine.call("open", { base: this.base, manifest: this.manifest });
+  }
+
+  /** Compute with `provider` from now on, from the bundle's parameters; if the tier in use cannot be loaded there, all stays as it is. */
+  async computeWith(provider) {
+    const before = { engine: this.engine, opened: this.opened, provider: this.provider, prepared: this.prepared, steps: this.steps };
+    this.start(provider);
+    try {
+      const loaded = await this.choose(this.entry.label);
+      before.engine.close("The page computes elsewhere now.");
+      return loaded;
+    } catch (error) {
+      this.engine.close(error.message);
+      Object.assign(this, before);
+      throw error;
+    }
   }
 
   /** Load the tier called `label` for inference; if that fails, the one before stays. Returns how far it is from its reference. */
   async choose(label) {
     const entry = this.manifest.tiers.find((tier) => tier.label === label);
-    if (!entry) throw new BundleProblem(`no tier ${label}; there are ${this.manifest.tiers.map((tier) => tier.label).join(", ")}`);
-    const before = this.bundle.downloadedBytes;
-    const [forward, reference] = [await this.bundle.file(entry.forward), await this.bundle.file(entry.reference)];
-    const loaded = await this.engine.call("load", { manifest: this.about(), entry, forward, reference });
-    this.bundle.downloadedBytes -= before; // what the tier before took
-    Object.assign(this, { entry, prepared: null, steps: 0 });
+    if (!entry) throw new InputError(`no tier ${label}; there are ${this.manifest.tiers.map((tier) => tier.label).join(", ")}`);
+    await this.opened;
+    const loaded = await this.engine.call("load", { label });
+    Object.assign(this, { entry, prepared: null, steps: 0, downloadedBytes: loaded.downloadedBytes });
     return loaded;
-  }
-
-  /** The part of the manifest that computing needs. */
-  about() {
-    const { input_shape, input_dtype, classes } = this.manifest;
-    return { input_shape, input_dtype, classes };
   }
 
   get sampleSize() {
     return this.manifest.input_shape.reduce((product, side) => product * side, 1);
   }
 
-  /** Return `values` (numbers, nested or not) as the flat typed array that the network takes, and how many samples it holds. */
+  /** Return `values` (numbers, nested or not) as the tensor that the network takes. */
   flat(values) {
-    const [Kind, number] = this.manifest.input_dtype === "int64" ? [BigInt64Array, BigInt] : [Float32Array, Number];
+    const { input_shape: shape, input_dtype: type } = this.manifest;
+    const [Kind, number] = type === "int64" ? [BigInt64Array, BigInt] : [Float32Array, Number];
     const plain = ArrayBuffer.isView(values) ? values : Array.from(values).flat(Infinity);
-    const x = plain instanceof Kind ? plain : Kind.from(plain, number);
-    const count = x.length / this.sampleSize;
-    if (!x.length || !Number.isInteger(count)) {
-      throw new Error(`${x.length} values, expected a multiple of ${this.sampleSize}: samples of ${this.manifest.input_shape.join(" × ")}`);
+    const data = plain instanceof Kind ? plain : Kind.from(plain, number);
+    const count = data.length / this.sampleSize;
+    if (!data.length || !Number.isInteger(count)) {
+      throw new Error(`${data.length} values, expected a multiple of ${this.sampleSize}: samples of ${shape.join(" × ")}`);
     }
-    return { x, count };
+    return { type: type === "int64" ? type : "float32", dims: [count, ...shape], data };
   }
 
   /** Return the logits of each sample of `values`. */
   async predict(values) {
-    const { x, count } = this.flat(values);
-    const { logits } = await this.engine.call("predict", { x, count });
+    const x = this.flat(values);
+    const { logits } = await this.engine.call("predict", { x });
     const { classes } = this.manifest;
-    return Array.from({ length: count }, (_, i) => logits.slice(i * classes, (i + 1) * classes));
+    return Array.from({ length: x.dims[0] }, (_, i) => logits.slice(i * classes, (i + 1) * classes));
   }
 
   /** Return the share of the samples whose most likely class is `y`. */
@@ -66,16 +79,13 @@ export class Model {
   /** Fetch what training needs, once per tier. */
   async prepare() {
     const train = this.entry?.train;
-    if (!this.entry) throw new BundleProblem("No tier is loaded.");
-    if (!train) throw new BundleProblem(`tier ${this.entry.label} comes without a training graph: it can only classify.`);
-    this.prepared ??= (async () => {
-      const [parameters, predict] = [await this.bundle.file(train.parameters), await this.bundle.file(train.predict)];
-      const graphs = [];
-      for (const path of train.graphs) graphs.push(await this.bundle.file(path));
-      return this.engine.call("prepare", { graphs, predict, parameters });
-    })();
+    if (!this.entry) throw new InputError("No tier is loaded.");
+    if (!train) throw new InputError(`tier ${this.entry.label} comes without a training graph: it can only classify.`);
+    this.prepared ??= this.engine.call("prepare");
     try {
-      return await this.prepared;
+      const found = await this.prepared;
+      this.downloadedBytes = found.downloadedBytes;
+      return found;
     } catch (error) {
       this.prepared = null;
       throw error;
@@ -88,18 +98,19 @@ export class Model {
    */
   async train({ x: values, y, steps, epochs, lr, momentum, batchSize, seed = 0, shuffle = true, onProgress = null }) {
     if (!y?.length) throw new Error("There is nothing to train on: add labelled samples first.");
-    const { x, count } = this.flat(values);
+    const x = this.flat(values);
     const labels = Array.from(y, Number);
-    if (count !== labels.length) throw new Error(`${count} samples but ${labels.length} classes, expected as many`);
+    if (x.dims[0] !== labels.length) throw new Error(`${x.dims[0]} samples but ${labels.length} classes, expected as many`);
     const wrong = labels.find((label) => !Number.isInteger(label) || label < 0 || label >= this.manifest.classes);
     if (wrong !== undefined) throw new Error(`class ${wrong}, expected whole numbers from 0 to ${this.manifest.classes - 1}`);
     this.stopping = false;
     await this.prepare();
     if (this.stopping) return { losses: [], stopped: true, diverged: false, seconds: 0, totalSteps: this.steps };
     const { train } = this.entry;
-    const options = { lr: lr ?? train.lr, momentum: momentum ?? train.momentum, batchSize: batchSize ?? train.batch_size, seed, shuffle, augment: train.augment };
-    const all = steps ?? (epochs ?? train.epochs) * Math.ceil(count / options.batchSize);
-    const result = await this.engine.call("train", { x, y: labels, steps: all, options }, onProgress);
+    const settings = { lr: lr ?? train.lr, momentum: momentum ?? train.momentum, batchSize: batchSize ?? train.batch_size, seed, shuffle, augment: train.augment };
+    const all = steps ?? (epochs ?? train.epochs) * Math.ceil(labels.length / settings.batchSize);
+    const targets = { type: "int64", dims: [labels.length], data: BigInt64Array.from(labels, BigInt) };
+    const result = await this.engine.call("train", { x, y: targets, steps: all, settings }, onProgress);
     this.steps = result.totalSteps;
     return result;
   }
@@ -112,11 +123,9 @@ export class Model {
   /** Return {bytes, steps, samples}: the update as a safetensors file, signed if this device has a key. */
   async update() {
     if (!this.steps) throw new Error("There is no update yet: train first.");
-    const { label, train } = this.entry;
+    const { train } = this.entry;
     if (train.no_update) throw new Error(`This tier's updates cannot be sent: ${train.no_update}`);
-    const { manifest_sha256: bundle, round } = this.manifest;
-    const metadata = { format: "edgefl-update", version: "1", bundle, round: String(round), tier: label, client: this.client };
-    return this.engine.call("update", { metadata, keys: await deviceKeys() });
+    return this.engine.call("update", { client: this.client, keys: await deviceKeys() });
   }
 
   /** Back to the model that came with the bundle. */
@@ -128,6 +137,6 @@ export class Model {
   /** Train three steps on the tier's synthetic batch: {losses, expected}, which agree to a thousandth on a sound device. */
   async check() {
     await this.prepare();
-    return this.engine.call("check", { reference: await this.bundle.file(this.entry.train.reference, false) });
+    return this.engine.call("check");
   }
 }

@@ -1,6 +1,7 @@
 // The local training set, and the files that samples come from. Nothing of it leaves the page.
 
-import { readNpz } from "./npz.js";
+import { readNpz } from "./core/npz.js";
+import { inflate } from "./host.js";
 import { normalised, planes } from "./preprocess.js";
 
 export class Samples {
@@ -106,7 +107,7 @@ async function fromJson(file) {
 }
 
 async function fromNpz(file) {
-  const arrays = await readNpz(new Uint8Array(await file.arrayBuffer()));
+  const arrays = await readNpz(new Uint8Array(await file.arrayBuffer()), inflate);
   const [x, y] = [arrays.get("x") ?? arrays.get("pixels"), arrays.get("y")];
   if (!x?.shape.length || y?.shape.length !== 1) throw new Error("expected the arrays x (or pixels) and y, a class per sample");
   const size = x.data.length / Math.max(1, x.shape[0]);

@@ -1,15 +1,70 @@
 // Keeps the page and onnxruntime for use without a network. The bundle's files are stored by the page, once they were checked.
+// tools/page_files.py writes VERSION, FILES and LATER: another file makes another version, which is stored whole or not at all. Files of LATER
+// are stored when they are first asked for.
 
-const CACHE = "edgefl-page-1.30.0"; // with onnxruntime-web's version: another one is stored anew
-const PAGE = [
-  "./", "index.html", "style.css", "icon.svg", "app.js", "batches.js", "bundle.js", "chart.js", "device-view.js", "dom.js", "engine.js", "identity.js",
-  "input-view.js", "measure-view.js", "measurement.js", "model.js", "npz.js", "pad.js", "preprocess.js", "problems.js", "safetensors.js", "samples.js",
-  "timing.js", "trainer.js", "training-view.js", "trust.js", "worker.js",
-  "ort/ort.wasm.min.mjs", "ort/ort-wasm-simd-threaded.mjs", "ort/ort-wasm-simd-threaded.wasm",
-];
+const VERSION = "9f72c4d10fa9a60a";
+const FILES = {
+  "./": "sha256-lNWemzhpLNpBW14h3H4m3KwsAVk36QDSaXzi7GBxnbg=",
+  "app.js": "sha256-wgKxPsrZ+rVYl9rph4Jk7MNCp9Z3A0QxWWUa8AvcMZQ=",
+  "bundle.js": "sha256-sPZChnO+GQQdW8br0Xcgu0aubA34ubxcSh6QNUdDmxY=",
+  "chart.js": "sha256-r3h4tE4yXoXAQ5h1CUcRWyZ7kRCIj7pDRCM+XaNK+rA=",
+  "core/bundle.js": "sha256-NetENyDAioHhcIFYAeuTM7QX+q+RZefSiY+mKbNsR2M=",
+  "core/checks.js": "sha256-lDfL5i4t9z5dnDevznCx5nlc4iQ1pi+2ZVt2g3KrtJc=",
+  "core/data.js": "sha256-fO2awXsDlTcZQJsg77jiCPpxdzvqq9uVn0HQmOL7wck=",
+  "core/graph.js": "sha256-vbLsyNFa/YCQbkdfaonKJtUN+w8w/FWc4xU7MDUBC20=",
+  "core/index.js": "sha256-5Znkri9vuT4tFJHVNYS4xczxNLaGOUSd+CQaB8x3/TM=",
+  "core/npz.js": "sha256-7ESeCul3/oMfXqR0P4R9ysPnUNzXxxuz6LfNL05fBjg=",
+  "core/objective.js": "sha256-MTmRvjRYywLeYYC7WKi3OdiFTaBy49jeS8Ai0P4ilS0=",
+  "core/problems.js": "sha256-02f7uLa55DxdO+qacjeKn7gf3ghs2rrYzqdSjucsDo8=",
+  "core/random.js": "sha256-XYiFrnLRXRIZxvzReK9Iku4/MrNJSJxgM9XsNhOypPs=",
+  "core/run.js": "sha256-KPVVIvu1wPobvJ3LFOJ/cGeo4LFRFqQBQ9g8Fhto89M=",
+  "core/safetensors.js": "sha256-1v9K7keQKHwkzkZ5n4akI4Yem9PHH/xTjs2VcudQroQ=",
+  "core/state.js": "sha256-UqxvxiPL8sLIzPbUpOLy/CrNPEDGqGOwdofX9mJGM7o=",
+  "core/text.js": "sha256-EyTCD5mkgmYszy+6aSEgLhTTA/2WWyk+sKaX3Xl4kzc=",
+  "core/train.js": "sha256-gsch+725MPLuG/2IIW3eVlzXfscujl36nEfl6WHC3Rw=",
+  "core/trainer.js": "sha256-jd9f1WrSMW/dhjJUtnxCnlytXx5hfsshiQjCvWenb6o=",
+  "core/trust.js": "sha256-S+ExTSJaoNIy/1FtGp0xKC8eR0KJN16eDUQ+kc30uzg=",
+  "core/values.js": "sha256-FfH4kiyEUqZF3PNz02ib3nTfk3juG6wqs7Yui4FIT4Q=",
+  "device-view.js": "sha256-g8hySx24j8gF4jjkkcqeazrGI3d5s4fzDTu+C7xNHkU=",
+  "dom.js": "sha256-TLtUMJt7pFts4xCx8mU27kR1xVTz1tJjyCHHq82kOsg=",
+  "engine.js": "sha256-oRHZtnGCcFJPY5PvfSqiDJ1g1WhhRehXWdgh+nyKUjI=",
+  "host.js": "sha256-mSNYr2ZT6Rbzq6FJChwQ/RCvQQZ+7j2DfK3SFLJlT5s=",
+  "icon-192.png": "sha256-aD0Qbk41mRCNa3Jv6CZ3eIZc4OUmiybVbcVTBYVMqVE=",
+  "icon-512.png": "sha256-O9yv+e1lXpaHH04caDMmWzdYzpPwl0X24BrBsrTPBSE=",
+  "icon-maskable.png": "sha256-+XPIWcmVavSFRpjqNu9dHN89m71YBYmb3NB7tn2/dU8=",
+  "icon.svg": "sha256-Bv0kCXQBoQQDy/ahMWIqPavutE1TPYq4UGp5DWkkY4A=",
+  "identity.js": "sha256-PEQrrfYjv63AieBjLKRvBqIem/XpCkdMCir+TrCLzoU=",
+  "index.html": "sha256-lNWemzhpLNpBW14h3H4m3KwsAVk36QDSaXzi7GBxnbg=",
+  "input-view.js": "sha256-y3Uh3TpOKu5Lwdt1In3t3J2f9gQZ7Tz3b9Zz+P8mu/0=",
+  "manifest.webmanifest": "sha256-y6XNaFco2Kd8BrfnVvC5w3WuvgAfDdnxDf+LgqDSDss=",
+  "measure-view.js": "sha256-JKP43+UDpvCPtXSdsv7tBSNLShR3Afu/eiIjR2h8jqQ=",
+  "measurement.js": "sha256-cKABp4GigZhgM50WmFwE4FIXJSbeWHXKrk26MD/baZ4=",
+  "model.js": "sha256-UWvF/NKwoqwOZsziMh/xWP6tFOoTjA0OKLSGphZdOUU=",
+  "offline.js": "sha256-KPNuRJbE0csPmCw9VrhXfD9j+9y11MStUtN2akAUibk=",
+  "ort/ort-wasm-simd-threaded.mjs": "sha256-4T9/lPxRtMpysS+use6V9Kzm37yJObxxiqvcCifEKZs=",
+  "ort/ort-wasm-simd-threaded.wasm": "sha256-M5jBDQfSKb2Rs2RUjhMODlGo5XBLiMfAg+u+t4hC3uI=",
+  "ort/ort.wasm.min.mjs": "sha256-IZ5qH8ipk4Jo0Y78o8kdMQvS9KWbvRN0TfWyt/xs7js=",
+  "pad.js": "sha256-VflV7iOjCrr7tJ7GjRz3TidKLzhyMH8f2E8ouyXNYZ4=",
+  "preprocess.js": "sha256-9Bi+MRfpkHv03JkveFHSrZq8Nfz20JQ4M3ywWTzUxYE=",
+  "samples.js": "sha256-eII8gBk8sfKCUle08dVXsdIfO0QpmAEkoPFWfFROM5g=",
+  "style.css": "sha256-yr3hb+tVvS7Vi+TFx48oIyys+CQkVn0W63odD+OrtLU=",
+  "timing.js": "sha256-9rVQ8w6+V+Y6tKRXU+osVtOk3cqeV3dvRBEXY4HJsyM=",
+  "training-view.js": "sha256-0cDXUHL8rTho8zhYJlaCi5uUvKuVThYbQmcWjIs7t2A=",
+  "trust.js": "sha256-FP+jv1CmlDEZzHFXOf3DuwDbR2yLH/QCcJxS7yc2S1o=",
+  "work.js": "sha256-qWStraDume9xwZeujjDPHAgIPKQT1codeOyqW4BGtLk=",
+  "worker-gpu.js": "sha256-qsKvpKZxwiY75SsEFdY9umdQ6jF7ny9JLbuRCt9Pep4=",
+  "worker.js": "sha256-CvsBQbzThx0vtT9Z2TTh+sO6OKFI06oWHRZnB8qFEOg="
+};
+const LATER = {
+  "ort/ort-wasm-simd-threaded.asyncify.mjs": "sha256-PRyFmVNku2QzAvxv2Hegw7pa5yQBgV4PJIKKU9kZHig=",
+  "ort/ort-wasm-simd-threaded.asyncify.wasm": "sha256-OfnwiU1HiABIftn32+kmGEmNsyDPVcjj2Jrf+NzmWNo=",
+  "ort/ort.webgpu.min.mjs": "sha256-Pf//cYEbwTo6PZWRxXyl7lc1uPXz6veJUQsCuwQK46A="
+};
+
+const CACHE = `edgefl-page-${VERSION}`;
 
 self.addEventListener("install", (event) => {
-  const requests = PAGE.map((path) => new Request(path, { cache: "no-cache" }));
+  const requests = Object.entries(FILES).map(([path, integrity]) => new Request(path, { cache: "no-cache", integrity }));
   event.waitUntil(caches.open(CACHE).then((cache) => cache.addAll(requests)).then(() => self.skipWaiting()));
 });
 
@@ -28,14 +83,21 @@ async function forgetOthers() {
 
 async function answer(request) {
   try {
-    const response = await fetch(request);
-    const path = request.url.slice(self.registration.scope.length) || "./";
-    const changes = PAGE.includes(path) && !path.startsWith("ort/");
-    if (response.status === 200 && changes) await (await caches.open(CACHE)).put(request, response.clone());
+    const integrity = LATER[request.url.slice(self.registration.scope.length)];
+    const response = await fetch(request, { cache: "no-cache", ...(integrity && { integrity }) });
+    if (integrity && response.status === 200) await (await caches.open(CACHE)).put(request, response.clone());
     return response;
   } catch (error) {
-    const stored = await caches.match(request, { ignoreSearch: true });
+    const stored = (await caches.match(request, { cacheName: CACHE, ignoreSearch: true })) ?? (await ofBundle(request));
     if (stored) return stored;
     throw error;
   }
+}
+
+async function ofBundle(request) {
+  for (const cacheName of await caches.keys()) {
+    const stored = cacheName.startsWith("edgefl-bundle-") && (await caches.match(request, { cacheName, ignoreSearch: true }));
+    if (stored) return stored;
+  }
+  return undefined;
 }

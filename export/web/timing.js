@@ -1,5 +1,8 @@
 // Times training steps and inference of one tier. No page and no network here; the clock comes from outside.
 
+import { run } from "./core/run.js";
+import { rows } from "./core/values.js";
+
 const SHORTEST_S = 0.02; // browsers round their clock, to 0.1 ms if the page is not isolated
 const LEAST = 5;
 const seconds = () => performance.now() / 1000;
@@ -36,40 +39,40 @@ export function median(sorted) {
  * The inputs are the tier's reference samples, repeated. The learning rate is 0: the work is the same, and weights stay finite.
  * A smaller batch that a graph does not take is left out.
  */
-export async function* cases(ort, { manifest, entry, forward, trainer, samples }) {
+export async function* cases(bundle, { entry, forward, trainer, samples }) {
   const { costs = {}, train } = entry;
   const size = (train ?? entry).batch_size;
+  const given = samples.get("x");
   if (trainer) {
     const sampleMacs = costs.macs_drawn ?? costs.macs_forward + costs.macs_backward;
     for (const batch of new Set([size, Math.max(1, size >> 2)])) {
-      const feeds = { ...trainer.constants(0, train.momentum, () => true), ...inputs(ort, manifest, samples, batch) };
-      const run = async () => {
-        for (const session of trainer.sessions) {
-          const loss = await trainer.step(session, feeds);
+      const data = new Map([["x", repeated(given, batch)], ["y", classes(bundle.manifest.classes, batch)]]);
+      trainer.begin(data.get("y"), { lr: 0, momentum: train.momentum, everyClass: true, seed: 0 });
+      const steps = async () => {
+        for (const number of trainer.sessions.keys()) {
+          const loss = await trainer.step(data, number);
           if (!Number.isFinite(loss)) throw new Error(`tier ${entry.label}: the loss of a step of ${batch} samples is ${loss}, expected a finite number`);
         }
       };
       try {
-        await run();
+        await steps();
       } catch (error) {
         if (batch === size) throw error;
         continue;
       }
-      yield { phase: "step", batch, macs: whole(batch * sampleMacs + costs.macs_compose), times: trainer.sessions.length, run };
+      yield { phase: "step", batch, macs: whole(batch * sampleMacs + costs.macs_compose), times: trainer.sessions.length, run: steps };
     }
   }
   for (const batch of new Set([size, 1])) {
-    const { x } = inputs(ort, manifest, samples, batch);
-    yield { phase: "forward", batch, macs: whole(batch * (costs.macs_inference ?? costs.macs_forward)), times: 1, run: () => forward.run({ x }) };
+    const data = new Map([["x", repeated(given, batch)]]);
+    yield { phase: "forward", batch, macs: whole(batch * (costs.macs_inference ?? costs.macs_forward)), times: 1, run: () => run(bundle, forward, data) };
   }
 }
 
 const whole = (count) => (Number.isInteger(count) ? count : null);
 
-/** Return a batch of the samples, repeated, with the classes in turn. */
-function inputs(ort, { input_shape: shape, input_dtype: type = "float32", classes }, samples, batch) {
-  const data = new samples.constructor(batch * shape.reduce((product, side) => product * side, 1));
-  for (let i = 0; i < data.length; i++) data[i] = samples[i % samples.length];
-  const labels = BigInt64Array.from({ length: batch }, (_, i) => BigInt(i % classes));
-  return { x: new ort.Tensor(type, data, [batch, ...shape]), y: new ort.Tensor("int64", labels, [batch]) };
-}
+/** Return a batch of the samples, repeated. */
+const repeated = (samples, batch) => rows(samples, Array.from({ length: batch }, (_, i) => i % samples.dims[0]));
+
+/** Return the classes in turn. */
+const classes = (count, batch) => ({ type: "int64", dims: [batch], data: BigInt64Array.from({ length: batch }, (_, i) => BigInt(i % count)) });

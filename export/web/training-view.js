@@ -53,7 +53,7 @@ export class TrainingView {
     const { running } = this;
     const busy = running || this.measuring;
     const trained = this.model.steps > 0;
-    for (const id of ["train", "tier", "epochs", "batch", "rate", "seed"]) $(id).disabled = busy || !this.model.entry;
+    for (const id of ["train", "tier", "provider", "epochs", "batch", "rate", "seed"]) $(id).disabled = busy || !this.model.entry;
     $("measure").disabled = busy;
     $("stop").disabled = !running;
     $("reset").disabled = busy || !trained;
@@ -140,7 +140,7 @@ export class TrainingView {
 
   showRun() {
     const { losses, result } = this;
-    const { entry, bundle } = this.model;
+    const { entry } = this.model;
     for (const id of ["curve", "curve-table", "progress"]) $(id).hidden = !losses.length;
     draw($("chart"), losses);
     const rows = losses.length ? table(losses) : [];
@@ -153,12 +153,12 @@ export class TrainingView {
     const train = entry.train;
     const accuracies = result?.accuracies?.map(percent);
     figures($("training-facts"), [
-      ["Speed", result?.losses.length ? `${digits(result.losses.length / Math.max(result.seconds, 1e-9))} steps/s` : "–", result?.threads ? `${plural(result.threads, "thread")} of WebAssembly` : ""],
+      ["Speed", result?.losses.length ? `${digits(result.losses.length / Math.max(result.seconds, 1e-9))} steps/s` : "–", result?.threads ? this.model.provider === "webgpu" ? "by WebGPU" : `${plural(result.threads, "thread")} of WebAssembly` : ""],
       ["Your samples right", accuracies ? accuracies[1] : "–", accuracies ? `${accuracies[0]} before` : ""],
       ["WebAssembly heap", result?.heapBytes ? bytes(result.heapBytes) : "–", "all of onnxruntime, at its largest"],
       ...(result?.pageBytes ? [["Page in all", bytes(result.pageBytes), "as the browser measures it"]] : []),
       ["Predicted memory", bytes(train?.predicted_memory_bytes), train ? `of a step of ${train.batch_size}${train.onnx_peak_bytes ? `; onnxruntime's peak was ${bytes(train.onnx_peak_bytes)}` : ""}` : ""],
-      ["Downloaded", bytes(bundle.downloadedBytes), "graphs and parameters of this tier"],
+      ["Downloaded", bytes(this.model.downloadedBytes), "graphs and parameters of this tier"],
       ["Upload", train && !train.no_update ? bytes(this.uploadBytes) : "–", "parameters of an update"],
     ]);
   }

@@ -175,7 +175,12 @@ def test_a_tier_without_its_files_is_not_written(tmp_path):
 
 def test_clients_travel_with_a_bundle(tmp_path):
     files = client_files()
-    assert {"client/python/edgefl_client.py", "client/ts/lib/cli.js", "client/web/index.html"} <= files.keys()
+    assert {
+        "client/python/edgefl_client.py",
+        "client/ts/lib/cli.js",
+        "client/web/index.html",
+        "client/web/core/run.js",
+    } <= files.keys()
     assert not any("node_modules" in name or "__pycache__" in name or "/." in name for name in files)
     write(tmp_path / "bundle", manifest(), {**contents(), **files})
     assert verify(tmp_path / "bundle").files == 5 + len(files)

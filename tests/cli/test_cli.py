@@ -15,7 +15,7 @@ from edgefl.cli.console import show
 from edgefl.cli.main import group, main
 from edgefl.cli.methods import AXES, facts_of
 from edgefl.config import RunConfig
-from edgefl.errors import AggregationError, BudgetError, ConfigError
+from edgefl.errors import AggregationError, BudgetError, ConfigError, Interrupted
 from edgefl.registry import methods
 
 
@@ -28,7 +28,8 @@ from edgefl.registry import methods
         (click.UsageError("wrong flag"), 2, "Error: wrong flag"),
         (OSError(errno.ENOSPC, "No space left on device", "/tmp/x"), 2, "Error: /tmp/x: No space left on device"),
         (OSError(errno.EIO, "Input/output error"), 1, "Error: a temporary file: Input/output error"),
-        (KeyboardInterrupt(), 130, "continues with --resume"),
+        (KeyboardInterrupt(), 130, "Interrupted."),
+        (Interrupted("edgefl simulate --out x --resume"), 130, "Continue with: edgefl simulate --out x --resume"),
     ],
 )
 def test_every_failure_is_one_message_and_its_status(error, status, message, monkeypatch, capsys):
@@ -92,6 +93,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
         raise ConfigError("seen")
 
     monkeypatch.setattr("edgefl.run.simulate.simulate", simulate)
+    monkeypatch.setattr("edgefl.cli.simulate.check_run", lambda config: None)  # names such as "x"
     return seen
 
 

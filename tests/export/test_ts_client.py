@@ -17,7 +17,7 @@ import pytest
 import safetensors.numpy
 from handmade import Regression, changed, samples
 from signed_update_by_hand import ABOUT, TENSORS
-from signing import CONTENT, device_key
+from signing import CONTENT, KEY, device_key
 from test_graph_files import PLACES, SECRET, broken
 from test_python_client import ENDLESS, GROWING, SPOILED, WRONG_DATA, edgefl_client, header, hostile, put
 from ts_client import SOURCE, alone, batch, installed, node
@@ -128,13 +128,14 @@ def test_random_numbers_are_those_of_numpy(ts):
     for (const seeds of [[0n, 0], [7n, 1], [2n ** 70n, 2]]) {
       const random = new Random(seeds);
       const below = (end) => Array.from({ length: 50 }, () => random.below(end));
-      found.push([random.permutation(1000), below(3), below(3e9)]);
+      found.push([random.permutation(1000), below(3), random.fraction(), below(3e9)]);
     }
     console.log(JSON.stringify(found));"""
-    for seeds, (order, small, large) in zip(([0, 0], [7, 1], [2**70, 2]), node(ts, code), strict=True):
+    for seeds, (order, small, share, large) in zip(([0, 0], [7, 1], [2**70, 2]), node(ts, code), strict=True):
         random = np.random.default_rng(seeds)
         assert order == random.permutation(1000).tolist()
         assert small == random.integers(3, size=50).tolist()
+        assert share == random.random()
         assert large == random.integers(3 * 10**9, size=50).tolist()
 
 
@@ -361,18 +362,59 @@ def test_the_program_of_the_page_runs(ts, data):
     assert node(ts, code + "console.log(JSON.stringify([state.losses.length, content.length > 400]));") == [6, True]
 
 
+def test_the_host_of_react_native_computes_and_signs_the_same(ts, data, tmp_path):
+    """With onnxruntime-node in place of onnxruntime-react-native: hashes, signatures and training are those of the other hosts."""
+    owner = SigningKey.new(tmp_path / "owner.pem")
+    bundle = Regression(objective="scaffold", optimizer="sgd").write(tmp_path / "bundle")
+    for path, content in signature_files((bundle / "manifest.json").read_bytes(), owner).items():
+        (bundle / path).write_bytes(content)
+    batch(ts, [("train", bundle, "0.5", data, "--out", tmp_path / "state", "--allow-unsigned", "--client", "c1")])
+    code = f"""
+    import ort from "onnxruntime-node";
+    import {{ checkPinned, readBundle, readSamples, stateBytes, train, update }} from "./lib/core/index.js";
+    import {{ bundleFiles, claimOf, contentOf }} from "./lib/node/files.js";
+    import {{ inflate }} from "./lib/node/host.js";
+    import {{ nativeHost, nativeKey, storedPins }} from "./lib/native/host.js";
+    const host = nativeHost(ort, "test");
+    const stored = new Map();
+    const setItem = async (name, text) => void stored.set(name, text);
+    const pins = storedPins({{ getItem: async (name) => stored.get(name) ?? null, setItem }});
+    const folder = {json.dumps(str(bundle))};
+    const check = async (manifest) => void (await checkPinned(host, manifest, claimOf(folder), pins));
+    const bundle = await readBundle(bundleFiles(folder), host, check);
+    const samples = await readSamples("data", contentOf({json.dumps(str(data))}, ""), bundle.manifest, true, inflate);
+    const state = await train(bundle, "0.5", samples, {{}}, null, "c1");
+    const key = nativeKey(Uint8Array.from({{ length: 32 }}, (_, i) => i + 1));
+    const hex = (bytes) => Buffer.from(bytes).toString("hex");
+    console.log(JSON.stringify([hex(stateBytes(state)), hex(await update(host, state, key)), key.public, [...stored.values()]]));"""
+    state, sent, key, pins = node(ts, code)
+    assert bytes.fromhex(state) == (tmp_path / "state").read_bytes()
+    assert json.loads(pins[0]) == {"keys": [str(owner.public)]}
+    assert key == KEY
+    (tmp_path / "update").write_bytes(bytes.fromhex(sent))
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    upload = manifest["tiers"][0]["train"]["upload"]
+    shapes = {n: tuple(s) for n, s in upload.items()} | {f"control:{n}": tuple(upload[n]) for n in ("fc.weight", "fc.bias")}
+    assert read_update(tmp_path / "update", Expected(manifest["manifest_sha256"], 3, {"0.5": shapes}, 3)).key is not None
+
+
 # How it is made.
 
 
 def test_the_compiled_files_are_those_of_the_source(ts, tmp_path):
-    """The core knows neither the page nor Node: it compiles without their types."""
+    """The core compiles without the types of a page or Node, and React Native's example with those of the client."""
     tsc = [ts / "node_modules" / ".bin" / "tsc", "--project"]
-    for project, arguments in (("tsconfig.json", ("--outDir", tmp_path / "lib")), ("tsconfig.core.json", ())):
+    for project, arguments in (
+        ("tsconfig.json", ("--outDir", tmp_path / "lib")),
+        ("tsconfig.core.json", ()),
+        ("tsconfig.native.json", ()),
+    ):
         done = subprocess.run([*tsc, project, *arguments], cwd=ts, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout
-    made = {path.relative_to(tmp_path): path.read_text() for path in (tmp_path / "lib").rglob("*.js")}
-    kept = {path.relative_to(SOURCE): path.read_text() for path in (SOURCE / "lib").rglob("*.js")}
-    assert made == kept, "run `npm ci && npx tsc` in export/ts"
+    made = {path.relative_to(tmp_path): path.read_text() for path in (tmp_path / "lib").rglob("*.ts")}
+    made |= {path.relative_to(tmp_path): path.read_text() for path in (tmp_path / "lib").rglob("*.js")}
+    kept = {path.relative_to(SOURCE): path.read_text() for path in (SOURCE / "lib").rglob("*.?s")}
+    assert made == kept, "run tools/compile_client.py"
 
 
 def test_one_version_of_onnxruntime_and_a_lock_without_addresses():

@@ -15,7 +15,7 @@ from edgefl.fleet.clock import energy_j, inference_s, round_timing
 from edgefl.fleet.load import load_device, load_fleet, load_link, names
 from edgefl.fleet.population import Population
 from edgefl.fleet.profile import FleetBudget
-from edgefl.records import Cost, Tier
+from edgefl.records import BUDGETS, Cost, Tier
 
 DEVICE = """
 name = "board"
@@ -457,7 +457,7 @@ def test_each_budget_is_checked_at_its_exact_limit(folder):
     for name, have in tight.items():
         (short,) = shortfalls(cost(), timing, Budget(**(vars(exact) | {name: have})), "board", Tier(0.5))
         assert (short.budget, short.have, short.need > have) == (name, have, True)
-        assert f"board cannot take tier 0.5: {name} needs" in str(short)
+        assert f"board cannot take tier 0.5: {BUDGETS[name]} needs" in str(short)
     assert use(cost(), timing, Budget(12_400)) == {"memory_bytes": (6200, 12_400)}
 
 

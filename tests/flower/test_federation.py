@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from federation import Processes, processes, wait, write_key
+from runs import lines_of, stopped_after
 from small_fleet import write_device, write_fleet
 
-from edgefl import RunConfig, simulate
+from edgefl import RunConfig, RunResult, simulate
 from edgefl.bundle.verify import verify
 from edgefl.flower.new import new_app, write_shards
 from edgefl.run.folder import RunFolder
@@ -51,22 +52,33 @@ def federation(tmp_path_factory):
     assert found.left() == []
 
 
-def configured(fleet: str, **keys) -> RunConfig:
-    chosen = {
-        "method": "fedhm", "tiers": (1.0, 0.5, 0.25), "tier_assignment": "uniform", "clients": 3, "per_round": 3, "conditions": "ideal",
-        "profile": fleet, "partition": "iid", "local_epochs": 2,
-    }  # fmt: skip
-    return RunConfig.of({**chosen, **keys})
+@pytest.fixture(scope="module")
+def config(fleet):
+    return RunConfig(
+        method="fedhm", tiers=(1.0, 0.5, 0.25), tier_assignment="uniform", clients=3, per_round=3, conditions="ideal", profile=fleet,
+        partition="iid", local_epochs=2, rounds=5, deadline_s=200.0,
+    )  # fmt: skip
 
 
-def start(federation: Processes, config: RunConfig, name: str, trainer: str, nodes: Sequence[str] = NODES) -> Path:
-    """Write the app as ``home/NAME``, start its devices and return the folder of its run."""
-    home, of = federation.home / name, prepare(config)
+@pytest.fixture(scope="module")
+def twin(config, tmp_path_factory) -> RunResult:
+    """The simulation of the same run, in this process."""
+    return simulate(config, tmp_path_factory.mktemp("twin") / "run", on_round=lambda record: None)
+
+
+@pytest.fixture(scope="module")
+def data(config, tmp_path_factory) -> Path:
+    """The samples of each client."""
+    return write_shards(config, tmp_path_factory.mktemp("data") / "of")[0].parent
+
+
+def start(federation: Processes, config: RunConfig, data: Path, trainer: str, nodes: Sequence[str] = NODES) -> Path:
+    """Write the app as ``home/TRAINER``, start its devices and return the folder of its run."""
+    home, of = federation.home / trainer, prepare(config)
     new_app(config, home / "app", home / "run")
-    write_shards(config, home / "data")
     for client, node in enumerate(nodes):
         device = of.forecast.class_plan_of(client, 1).device.name
-        own = f'device="{device}" data="{home}/data/client-{client}.npz" state="{home}/{node}" trainer="{trainer}"'
+        own = f'device="{device}" data="{data}/client-{client}.npz" state="{home}/{node}" trainer="{trainer}"'
         federation.supernode(
             node, own, "--root-certificates", "ca.crt", path=federation.home / "device" if trainer == "onnx" else None
         )
@@ -115,48 +127,50 @@ def test_nodes_that_may_not_join_end_with_status_1(federation, stopped, more, to
     assert told in federation.log("stranger")
 
 
-def test_devices_with_onnxruntime_survive_the_death_of_a_node_and_of_the_superlink(federation, stopped, fleet):
-    config = configured(fleet, rounds=4, deadline_s=30.0)
-    folder = start(federation, config, "kills", "onnx", (*NODES[:2], VICTIM))
-    federation.run("kills/app")
-    wait(lambda: rounds(folder), PATIENCE_S, "round 1")
+def test_devices_with_onnxruntime_make_the_bits_of_the_simulation_and_survive_the_death_of_a_node_and_of_the_superlink(
+    federation, stopped, config, twin, data, tmp_path
+):
+    config = config.model_copy(update={"deadline_s": 25.0})
+    folder = start(federation, config, data, "onnx", (*NODES[:2], VICTIM))
+    federation.run("onnx/app")
+    wait(lambda: len(rounds(folder)) >= 3, PATIENCE_S, "three rounds")
+    wait(lambda: federation.trains(VICTIM), PATIENCE_S, "the fourth round")
     federation.kill(VICTIM)
-    wait(lambda: len(rounds(folder)) >= 2, PATIENCE_S, "the round of the kill")
+    wait(lambda: len(rounds(folder)) >= 4, PATIENCE_S, "the round of the kill")
     federation.kill("superlink")
     federation.superlink()
-    federation.run("kills/app", "--run-config", "resume=true join-s=5.0")
+    federation.run("onnx/app", "--run-config", "resume=true join-s=5.0")
     wait((folder / "summary.json").exists, PATIENCE_S, "the resumed run ends")
     found = rounds(folder)
     statuses = [{client["client"]: client["status"] for client in one["clients"]} for one in found]
-    assert statuses[0] == dict.fromkeys(range(3), "trained")
-    assert len(statuses) == 4
-    assert "dropped" in {one.get(2) for one in statuses[1:]}
-    assert all({one[client] for client in one if client != 2} == {"trained"} for one in statuses)
+    assert statuses[:3] == [dict.fromkeys(range(3), "trained")] * 3
+    assert statuses[3] == {0: "trained", 1: "trained", 2: "dropped"}
+    assert found[3]["round_s"] >= 25.0
+    assert set(statuses[4].values()) == {"trained"}
     verify(folder / "bundle")
-    assert RunFolder(folder).summary()["global_accuracy"] == found[-1]["accuracy"]["global"]
+    assert RunFolder(folder).summary()["global_accuracy"] == found[4]["accuracy"]["global"]
+    simulated = lines_of(stopped_after(config.model_copy(update={"runtime": "onnx"}), tmp_path / "simulated", 3))
+    assert [losses(line) for line in found[:3]] == [losses(line) for line in simulated]
+    assert [line["accuracy"] for line in found[:3]] == [line["accuracy"] for line in simulated]
+    assert abs(found[2]["accuracy"]["global"] - lines_of(twin.folder)[2]["accuracy"]["global"]) < 0.01
 
 
-def test_devices_with_onnxruntime_are_as_accurate_as_the_simulation_and_counted_to_the_byte(federation, stopped, fleet, tmp_path):
-    config = configured(fleet, rounds=3, deadline_s=120.0, local_epochs=5)
-    folder = start(federation, config, "onnx", "onnx")
-    traffic = finished(federation, "onnx", folder)["network-traffic"]
-    twin = simulate(config, tmp_path / "twin", on_round=lambda record: None)
-    summary, found = RunFolder(folder).summary(), rounds(folder)
-    assert abs(summary["global_accuracy"] - twin.global_accuracy) < 0.05
-    sent = summary["download_bytes"] + sum(one["observed"]["setup_bytes"] for one in found)
-    assert (summary["download_bytes"], summary["upload_bytes"]) == (twin.summary["download_bytes"], twin.summary["upload_bytes"])
-    assert 1 <= traffic["outbound-bytes"] / sent < 1.03
-    assert 1 <= traffic["inbound-bytes"] / summary["upload_bytes"] < 1.03
+def losses(line: dict) -> dict[int, float]:
+    return {client["client"]: client["train_loss"] for client in line["clients"]}
 
 
-def test_devices_with_torch_make_the_bits_of_the_simulation(federation, stopped, fleet, tmp_path):
-    config = configured(fleet, rounds=2, deadline_s=200.0)
-    folder = start(federation, config, "torch", "torch")
-    finished(federation, "torch", folder)
-    twin = simulate(config, tmp_path / "twin", on_round=lambda record: None)
+def test_devices_with_torch_make_the_bits_of_the_simulation_and_are_counted_to_the_byte(federation, stopped, config, twin, data):
+    folder = start(federation, config, data, "torch")
+    traffic = finished(federation, "torch", folder)["network-traffic"]
     # The manifest names the checkpoint, and the checkpoint has the clock; the signature is the manifest's.
     clocked = {"manifest.json", "manifest.sig"}
     paths = [path for path in (twin.folder / "bundle").rglob("*") if path.is_file() and path.name not in clocked]
     written = [path.relative_to(twin.folder) for path in paths]
     assert len(written) >= 12
     assert {path for path in written if (folder / path).read_bytes() != (twin.folder / path).read_bytes()} == set()
+    summary, found = RunFolder(folder).summary(), rounds(folder)
+    assert len(found) == 5
+    assert (summary["download_bytes"], summary["upload_bytes"]) == (twin.summary["download_bytes"], twin.summary["upload_bytes"])
+    sent = summary["download_bytes"] + sum(one["observed"]["setup_bytes"] for one in found)
+    assert 1 <= traffic["outbound-bytes"] / sent < 1.03
+    assert 1 <= traffic["inbound-bytes"] / summary["upload_bytes"] < 1.03

@@ -536,3 +536,14 @@ def test_counters_of_batches_are_sent_by_no_plan():
         tensors = ranked(net(), dict(planned.ranks)).state_dict()
         sent = {name: tuple(tensor.shape) for name, tensor in tensors.items() if name != "1.num_batches_tracked"}
         assert planned.cost.upload_bytes == payload_bytes(sent)
+
+
+def test_the_runtime_decides_the_memory_that_is_planned(edgefl):
+    row = profile("cnn-digits", (1, 8, 8), method="fedhm", tiers=(1 / STEPS,), runtime="onnx")[0]
+    need = row.training_memory_bytes
+    status, _, err = edgefl("--memory", str(need - 1), "--runtime", "onnx")
+    assert status == 3
+    assert "  memory: needs " in err
+    code, _, err = edgefl("--memory", "64MB", "--runtime", "onnx", "--allocate", "spectral")
+    assert code == 2
+    assert "allocate: spectral predicts the memory of torch; give runtime torch, or allocate uniform" in err

@@ -1,6 +1,7 @@
 """One page of every kind, from hand-made records."""
 
 from functools import cache
+from typing import Any
 
 from compared import two
 from test_cost_report import on_devices
@@ -13,16 +14,49 @@ from edgefl.report.comparison_budget import RunBudget
 from edgefl.report.cost_page import cost_page
 from edgefl.report.dry_page import render_dry
 
-KINDS = ("run", "dry-run", "what-if", "costs", "compare", "budget")
+KINDS = ("run", "dry-run", "what-if", "what-if-learned", "costs", "compare", "budget")
+
+
+def evaluated_summary() -> dict[str, Any]:
+    """A run with its last evaluation and the layers of its tiers, the smaller ones factorized."""
+    summary = make_summary()
+    for row in summary["tiers"]:
+        names = ("conv1", "conv2") if row["tier"] == 1 else ("conv1", "conv2.u", "conv2.v")
+        row["layers"] = [{"layer": name, "macs_train_step": 1000 * n, "parameter_bytes": 400} for n, name in enumerate(names, 1)]
+    clients = [
+        {"client": n, "device": "low-end-phone", "tier": 0.25, "samples": 50, "accuracy": share}
+        for n, share in enumerate([0.5] + [0.9] * 10)
+    ]
+    counts = {"samples": [40, 40, 0], "right": [30, 40, 0], "confusion": [[30, 10, 0], [0, 40, 0], [0, 0, 0]]}
+    return summary | {"evaluation": {"labels": ["T-shirt/top", "trouser", "ankle boot"], **counts, "clients": clients}}
+
+
+def judged_whatif() -> dict[str, Any]:
+    """A what-if whose policies are judged by a run; of one it says nothing."""
+    found = {
+        "accuracy": 0.8,
+        "low": 0.7,
+        "high": 0.9,
+        "beyond": False,
+        "rounds": 20.0,
+        "target_s": 400.0,
+        "target_j": 90.0,
+        "why": "",
+    }
+    nothing = {**dict.fromkeys(found), "beyond": False, "why": "other tiers than the run's"}
+    rows = [{**found, "target_s": 100.0 * n} for n in (4, 1, 3)] + [nothing]
+    surrogate = {"run": "0001-fedhm-digits", "start": 0.2, "target": 0.8, "rows": rows, "exponent": 0.5, "factor": 2.0}
+    return whatif() | {"surrogate": surrogate}
 
 
 @cache
 def made_pages() -> dict[str, str]:
     """Return name → page."""
     return {
-        "run": html.render(make_summary(), make_rounds()),
+        "run": html.render(evaluated_summary(), make_rounds()),
         "dry-run": render_dry(*dry()),
         "what-if": whatif_page.render(whatif()),
+        "what-if-learned": whatif_page.render(judged_whatif()),
         "costs": cost_page(on_devices()),
         "compare": compare_page(two()),
         "budget": compare_page(two(budget=RunBudget(s=5), target_accuracy=0.8)),

@@ -26,7 +26,8 @@ from edgefl.report.fleet_charts import (
     weakest_sentence,
 )
 from edgefl.report.results import Result
-from edgefl.report.run_files import TierResult, read_rounds
+from edgefl.report.run_files import read_rounds
+from edgefl.report.run_rows import TierResult
 from edgefl.report.run_tables import compact_tiers, tier_table
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
 from edgefl.report.timeline import Line, pick, timeline, timelines

@@ -313,9 +313,9 @@ def test_methods_and_tiers_that_do_not_fit_are_refused(how, message, tmp_path):
 @pytest.mark.parametrize(
     ("order", "message"),
     [
-        (("runs/0001", "--classes", "3"), "--classes, --method, --method-option and --tiers need --network"),
-        (("runs/0001", "--method", "fedhm"), "--method, --method-option and --tiers need --network"),
-        (("runs/0001", "--tiers", "1,0.5", "--format", "csv"), "--tiers need --network"),
+        (("runs/0001", "--classes", "3"), "--classes, --method, --method-option and --tiers need --model"),
+        (("runs/0001", "--method", "fedhm"), "--method, --method-option and --tiers need --model"),
+        (("runs/0001", "--tiers", "1,0.5", "--format", "csv"), "--tiers need --model"),
         (("--network", "tests.mobile:MobileNet", "--input", "1x8x8", "--tiers", "1,0.5"), "one size; choose a method"),
     ],
 )

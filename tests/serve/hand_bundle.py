@@ -94,6 +94,10 @@ SHIFTED = """
     step.{n} = Mul(lr, all.{n})
     p.{n}.out = Sub(p.{n}, step.{n})
 """
+PERSONAL = """
+    step.{n} = Mul(lr, g.{n})
+    p.{n}.out = Sub(p.{n}, step.{n})
+"""
 
 
 def model(
@@ -123,12 +127,12 @@ def forward_graph(start: dict[str, np.ndarray], *, weights_inside: bool) -> byte
 
 
 def train_graph(start: dict[str, np.ndarray], *, shifted: bool = False, times: int = 1) -> bytes:
-    """With momentum; or SGD for the classes ``present`` only, with an objective's shift and a pull of 0.3 to its start.
+    """With momentum; or SGD for the classes ``present`` only, with an objective's shift and a pull of 0.3 to its start but for two.bias.
 
     The loss is said ``times``-fold; gradients are as they are.
     """
     roles = ("p.", "f.shift.", "f.start.") if shifted else ("p.", "m.")
-    tensors = {role + name: array.shape for role in roles for name, array in start.items()}
+    tensors = {f"{role}{n}": a.shape for role in roles for n, a in start.items() if not (role[0] == "f" and n == "two.bias")}
     others: dict[str, tuple[Any, ...]] = {"lr": (), **({"present": (CLASSES,)} if shifted else {"beta": ()})}
     stored: dict[str, np.ndarray] = {
         "depth": np.array(CLASSES, np.int64),
@@ -142,7 +146,8 @@ def train_graph(start: dict[str, np.ndarray], *, shifted: bool = False, times: i
     }
     outputs = {f"{name}.out": shape for name, shape in tensors.items() if not name.startswith("f.")}
     backward = (MASK if shifted else "") + BACKWARD.format(seen="seen" if shifted else "logits")
-    updates = "".join((SHIFTED if shifted else UPDATE).format(n=name) for name in NAMES)
+    steps = dict.fromkeys(NAMES, SHIFTED if shifted else UPDATE) | ({"two.bias": PERSONAL} if shifted else {})
+    updates = "".join(steps[name].format(n=name) for name in NAMES)
     text = FORWARD.format(p="p.") + backward + updates
     return model(text, {"x": ("batch", *SHAPE), "y": ("batch",), **tensors, **others}, {"loss": (), **outputs}, stored)
 

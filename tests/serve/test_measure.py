@@ -29,7 +29,7 @@ def cases_of(rows: list[dict[str, Any]]) -> list[tuple[Any, Any, Any]]:
 def test_every_tier_is_measured_and_the_model_of_the_page_stays(page):
     x = [[0.5] * 64] * 3
     before = page.evaluate("x => edgefl.predict(x)", x)
-    downloaded = page.evaluate("() => edgefl.model.bundle.downloadedBytes")
+    downloaded = page.evaluate("() => edgefl.model.downloadedBytes")
     rows = page.evaluate("options => edgefl.measure(options)", QUICK)
     assert cases_of(rows) == CASES
     for row in rows:
@@ -40,7 +40,7 @@ def test_every_tier_is_measured_and_the_model_of_the_page_stays(page):
         assert row["repeats"] >= 5
     assert page.evaluate("x => edgefl.predict(x)", x) == before
     assert page.evaluate("() => [edgefl.model.steps, edgefl.model.entry.label]") == [0, "1"]
-    assert page.evaluate("() => edgefl.model.bundle.downloadedBytes") == downloaded
+    assert page.evaluate("() => edgefl.model.downloadedBytes") == downloaded
 
 
 def test_load_gives_a_second_column_and_the_file_its_form(page):

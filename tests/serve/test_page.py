@@ -1,9 +1,11 @@
 """The page in Chromium: what it computes, what it says, how it is used, and what it keeps."""
 
+import itertools
 import json
 import re
 import shutil
 import struct
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,12 @@ from hand_bundle import (
 )
 from serving import served_as_it_is, serving
 
+from edgefl.util.files import shared
 from edgefl.util.keys import SigningKey
+
+sys.path.insert(0, str(shared("export") / "python"))
+
+from edgefl_client import Training
 
 STEPS, BATCH = 20, 16
 
@@ -102,6 +109,10 @@ def test_training_goes_on_where_it_was_and_a_seed_decides_the_batches(page):
         page.evaluate("() => edgefl.reset()")
         runs.append(trained(page, x, y, seed=seed)["losses"])
     assert runs[0] == runs[1] != runs[2]
+    order = Training(batch_size=BATCH, epochs=STEPS, seed=2).batches(40)  # that of the Python client
+    batches = [(x[index], y[index]) for index in itertools.islice(order, STEPS)]
+    expected, _ = run_steps(train_graph(parameters(12)), parameters(12), batches, lr=LR, beta=MOMENTUM)
+    np.testing.assert_allclose(runs[2], expected, rtol=1e-4, atol=1e-6)
 
 
 def test_images_are_mirrored_as_the_bundle_says(page):
@@ -359,6 +370,9 @@ def test_several_images_of_one_class_are_added_at_once(page, tmp_path):
     page.locator("#many-box").evaluate("box => { box.open = true; }")
     for name, light in (("a", 0), ("b", 255)):
         (tmp_path / f"{name}.png").write_bytes(png(np.full((8, 8, 3), light, np.uint8)))
+    page.set_input_files("#many", str(tmp_path / "a.png"))
+    page.wait_for_selector("#problem:not([hidden])")
+    assert page.text_content("#problem-text").startswith("Class of the images: nothing chosen, expected one")
     page.select_option("#many-label", label="bottom left")
     page.set_input_files("#many", [str(tmp_path / "a.png"), str(tmp_path / "b.png")])
     page.wait_for_selector("#counts li")
@@ -408,12 +422,16 @@ def test_everything_is_done_with_the_keyboard_alone(page, tmp_path):
     assert page.text_content("#pad-place") == "Row 4, column 4 of 8: ink"
     page.keyboard.press("Delete")
     assert page.text_content("#pad-place") == "Row 4, column 4 of 8: empty"
-    page.wait_for_selector("#add:not([disabled])")
+    page.wait_for_selector("#bars li")
+    assert page.locator("#add").is_disabled()
     tab_to(page, "label")
     page.keyboard.press("ArrowDown")
+    page.wait_for_selector("#add:not([disabled])")
     tab_to(page, "add")
     page.keyboard.press("Enter")
-    assert page.text_content("#status") == "Added as top right: 1 sample in the training set."
+    assert page.text_content("#status") == "Added as top left: 1 sample in the training set."
+    assert focused(page) == "label"
+    assert page.locator("#add").is_disabled(), "the next sample needs an answer of its own"
     tab_to(page, "epochs")
     page.keyboard.press("Enter")
     page.wait_for_selector("#download:not([disabled])")
@@ -489,6 +507,31 @@ def test_nothing_is_wider_than_the_screen(page, width):
     page.set_viewport_size({"width": 1000, "height": 800})
 
 
+def test_the_status_covers_nothing_on_a_phone(page):
+    page.set_viewport_size({"width": 390, "height": 700})
+    try:
+        boxes = page.evaluate(
+            """() => {
+              const page = document.querySelector(".page");
+              const found = [];
+              for (const end of [0, 0.5, 1]) {
+                page.scrollTop = end * (page.scrollHeight - page.clientHeight);
+                const [above, status] = [page.getBoundingClientRect(), document.querySelector(".messages").getBoundingClientRect()];
+                found.push([above.bottom, status.top, status.bottom, page.scrollTop]);
+              }
+              return found;
+            }"""
+        )
+        assert [box[3] for box in boxes] == sorted({box[3] for box in boxes})
+        for page_bottom, status_top, status_bottom, _ in boxes:
+            assert page_bottom <= status_top < status_bottom <= 700
+        page.click("#train")  # far below: the message is in sight all the same
+        assert page.locator("#problem").bounding_box()["y"] < 700
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
+    finally:
+        page.set_viewport_size({"width": 1000, "height": 800})
+
+
 # Bundles that are damaged, and no network.
 
 
@@ -530,14 +573,14 @@ def test_the_page_refuses_what_a_server_does_not_check(bundle, ort_web, opened, 
         graph.write_bytes(content)
         served_as_it_is(server, mine)
         page = opened(server.url)
-        assert "0.5/forward.onnx: changed: its SHA-256 is not the manifest's. It was not used." in page.text_content(
+        assert "0.5/forward.onnx: changed: its SHA-256 is not the manifest's; get the bundle again" in page.text_content(
             "#problem-text"
         )
         graph.write_bytes(bytes(content) + b"?")
         served_as_it_is(server, mine)
         page.reload()
         page.wait_for_selector("#problem:not([hidden])")
-        assert re.search(r"0\.5/forward\.onnx: \d+ bytes, the manifest says \d+", page.text_content("#problem-text"))
+        assert re.search(r"0\.5/forward\.onnx: changed: \d+ bytes, expected \d+", page.text_content("#problem-text"))
         # Another tier is fine, and stays when the damaged one is asked for again.
         page.select_option("#tier", "1")
         page.wait_for_selector("#train:not([disabled])")
@@ -551,7 +594,7 @@ def test_the_page_refuses_what_a_server_does_not_check(bundle, ort_web, opened, 
             (manifest.replace("quarters", "quartets"), "manifest.json: changed: its SHA-256 is not its manifest_sha256"),
             (
                 manifest.replace('"format_version": 2', '"format_version": 3'),
-                "format_version 3, expected 2: made by another version",
+                "format_version: got 3, expected 2: made by another version",
             ),
             (manifest[:-9], "manifest.json: not valid JSON"),
         ):

@@ -83,7 +83,7 @@ def test_an_unsigned_bundle_is_refused_unless_told_otherwise(tmp_path, ort_web, 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("manifest.sig", "manifest.sig: not the signature of this manifest.json"),
+        ("manifest.sig", "manifest.sig: not a signature of this manifest by manifest.pub: do not use the bundle"),
         ("manifest.pub", "manifest.pub: not an Ed25519 public key"),
     ],
 )
@@ -104,7 +104,7 @@ def test_damaged_pins_are_no_first_use(own, opened):
         page.evaluate("text => localStorage.setItem('edgefl-trusted-keys', text)", text)
         page.reload()
         page.wait_for_selector("#problem:not([hidden])")
-        assert "The keys that this browser trusts are damaged" in page.text_content("#problem-text")
+        assert "edgefl-trusted-keys in this site's data: expected the public keys" in page.text_content("#problem-text")
 
 
 def test_a_browser_without_ed25519_says_so(own, browser):
@@ -157,10 +157,13 @@ def test_an_enrolled_browser_signs_its_updates(own, opened, tmp_path):
 def test_the_page_hashes_and_signs_the_same_bytes_as_the_other_clients(shared_page):
     """The golden content of test_update_signature.py, with a key of the browser's own."""
     script = """async ([about, tensors]) => {
-        const { contentSha256, publicText, signedMetadata } = await import("./identity.js");
+        const { contentSha256, signed } = await import("./core/state.js");
+        const { signing } = await import("./identity.js");
+        const { host } = await import("./host.js");
         const keys = await crypto.subtle.generateKey({ name: "Ed25519" }, false, ["sign", "verify"]);
         const given = new Map(Object.entries(tensors).map(([name, [dims, data]]) => [name, { dims, data: Float32Array.from(data) }]));
-        return [await contentSha256(given), await publicText(keys), await signedMetadata(about, given, keys)];
+        const key = await signing(keys);
+        return [await contentSha256(host, given), key.public, await signed(host, about, given, key)];
     }"""
     tensors = {name: ([int(side) for side in shape.split(",") if side], values) for name, (shape, values) in TENSORS.items()}
     content, key, about = shared_page.evaluate(script, [ABOUT, tensors])

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,10 @@ from edgefl.serve.files import bundle_addresses
 from edgefl.serve.runtime import FILES, cache, runtime, version
 from edgefl.serve.server import Server
 from edgefl.util.files import shared
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+
+import page_files
 
 PAGE = shared("export") / "web"
 
@@ -59,6 +64,9 @@ def asked(server: Server, target: str, method: str = "GET", **headers: str) -> A
         ("/", "text/html; charset=utf-8"),
         ("/app.js", "text/javascript; charset=utf-8"),
         ("/style.css", "text/css; charset=utf-8"),
+        ("/core/trainer.js", "text/javascript; charset=utf-8"),
+        ("/manifest.webmanifest", "application/manifest+json"),
+        ("/icon-192.png", "image/png"),
         ("/ort/ort.wasm.min.mjs", "text/javascript; charset=utf-8"),
         ("/ort/ort-wasm-simd-threaded.wasm", "application/wasm"),
         ("/bundle/manifest.json", "application/json"),
@@ -275,15 +283,30 @@ def test_one_version_of_onnxruntime_web_everywhere():
     packages = [entry for path, entry in lock["packages"].items() if path]
     assert lock["packages"][f"node_modules/{runtime_module.PACKAGE}"]["version"] == version()
     assert all(entry["integrity"].startswith("sha512-") and "resolved" not in entry for entry in packages)
-    assert f'"edgefl-page-{version()}"' in (PAGE / "sw.js").read_text()
 
 
-def test_the_service_worker_stores_every_file_of_the_page():
-    listed = re.search(r"const PAGE = \[(.*?)\];", (PAGE / "sw.js").read_text(), re.DOTALL)
-    assert listed is not None
-    stored = set(re.findall(r'"([^"]+)"', listed[1]))
-    files = {path.name for path in PAGE.iterdir() if path.suffix in (".html", ".css", ".js", ".svg")} - {"sw.js"}
-    assert stored == files | {"./"} | {f"ort/{name}" for name in FILES}
+def test_the_service_worker_names_every_file_of_the_page_with_its_hash(ort_web):
+    worker = (PAGE / "sw.js").read_text()
+    found = page_files.contents()
+    assert {
+        "./",
+        "app.js",
+        "core/trainer.js",
+        "manifest.webmanifest",
+        "icon-192.png",
+        *(f"ort/{name}" for name in FILES),
+    } <= found.keys()
+    assert not any("node_modules" in path or path.endswith(".json") for path in found)
+    assert page_files.with_list(worker, found) == worker, "run tools/page_files.py"
+
+
+def test_the_icons_of_the_app_are_as_large_as_it_says():
+    manifest = json.loads((PAGE / "manifest.webmanifest").read_text())
+    for icon in manifest["icons"][1:]:
+        content = (PAGE / icon["src"]).read_bytes()
+        assert content[:8] == b"\x89PNG\r\n\x1a\n"
+        assert "x".join(map(str, struct.unpack(">II", content[16:24]))) == icon["sizes"]
+    assert {icon.get("purpose") for icon in manifest["icons"]} == {None, "maskable"}
 
 
 def test_every_file_of_the_page_can_be_read_in_one_go():

@@ -152,6 +152,9 @@ def _begin(nice: bool) -> None:
     """Give way to other programs, and end with the queue: a process whose parent was killed would wait for its next run for ever."""
     if nice:
         os.nice(NICE)
+        with contextlib.suppress(OSError):  # Linux divides time among sessions first, whatever the niceness of their processes
+            os.setsid()
+            Path("/proc/self/autogroup").write_text(str(NICE), encoding="ascii")
     if (parent := multiprocessing.parent_process()) is not None:
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
     with contextlib.suppress(OSError):

@@ -196,9 +196,11 @@ def _by_onnxruntime(owner: Owner, job: Fields, bundle: Bundle, payload: bytes, x
         _keep(owner, job, State(own, after.about).to_bytes())
     names = [*json.loads(after.about["upload"]), *(name for name in after.tensors if name.startswith("control:"))]
     update = safetensors.numpy.save({name: np.ascontiguousarray(after.tensors[name], np.float32) for name in names})
-    epoch = after.losses[-max(1, len(after.losses) // table["epochs"]) :]
+    last, size = after.losses[-max(1, len(after.losses) // table["epochs"]) :], int(table["batch_size"])
+    counts = [min(size, len(y) - start) for start in range(0, len(y), size)]  # of the batches of an epoch
+    loss = sum(value * count for value, count in zip(last, counts, strict=True)) / len(y)
     labels = [int(one) for one in after.about["labels"].split(",")] if "labels" in after.about else None
-    return {"steps": len(after.losses), "train_loss": sum(epoch) / len(epoch), "labels": labels}, {"payload": update}
+    return {"steps": len(after.losses), "train_loss": loss, "labels": labels}, {"payload": update}
 
 
 def _by_torch(owner: Owner, job: Fields, bundle: Bundle, payload: bytes, x: Samples, y: np.ndarray) -> tuple[Fields, Blobs]:

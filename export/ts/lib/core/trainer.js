@@ -90,7 +90,7 @@ export class Trainer {
         const count = y.dims[0] ?? 0;
         const most = Math.min(steps ?? all.epochs * Math.ceil(count / all.batchSize), all.maxSteps);
         this.checkMemory(data, all);
-        this.prepare(y, all);
+        this.begin(y, all);
         const [next, draws, flips] = [batches(count, all.batchSize, all.seed, all.shuffle), new Random([all.seed, 1]), new Random([all.seed, 2])];
         const result = { losses: [], seconds: 0, stopped: false, diverged: false, last: 0 };
         const { losses } = result;
@@ -100,7 +100,7 @@ export class Trainer {
             if (all.maxSeconds && losses.length && (result.seconds * (losses.length + 1)) / losses.length > all.maxSeconds)
                 break;
             const batch = this.batch(data, next.next().value ?? [], all.augment === "flip" ? () => flips.below(2) === 1 : () => false);
-            const drawn = draws.below(this.sessions.length);
+            const drawn = Math.floor(draws.fraction() * this.sessions.length);
             result.last = await this.step(batch, all.graph < 0 ? drawn : all.graph);
             result.seconds = this.bundle.host.now() - started;
             result.diverged = !Number.isFinite(result.last);
@@ -129,8 +129,8 @@ export class Trainer {
         this.before = null;
         return result;
     }
-    /** Set what all steps of a run read. */
-    prepare(y, how) {
+    /** Set what all steps of a run read: rates, the classes in `y`, and the seed of dropout. */
+    begin(y, how) {
         this.before = null;
         this.values.set("lr", scalar(how.lr)).set("beta", scalar(how.momentum));
         const seen = new Set(Array.from(y.data, Number));
@@ -180,6 +180,12 @@ export class Trainer {
             return;
         const have = how.memoryBytes;
         throw new BudgetError(`weights, optimizer state and a batch take ${need.toLocaleString("en")} bytes, ${have.toLocaleString("en")} are allowed`, need, have);
+    }
+    /** Return a function that brings back the trainer as it is now. */
+    kept() {
+        const { values, steps, travelled, samples, labels } = this;
+        const kept = { values, steps, travelled, samples, labels: new Set(labels) };
+        return () => void Object.assign(this, kept);
     }
     oddTensor() {
         return [...this.values].find(([name, value]) => /^[ps]\./.test(name) && !isFinite(value))?.[0].slice(2);

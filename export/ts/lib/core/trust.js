@@ -32,25 +32,27 @@ export async function pin(pins, key) {
     try {
         await pins.write(`${JSON.stringify({ keys }, null, 2)}\n`);
     }
-    catch {
+    catch (error) {
+        if (error instanceof UntrustedError)
+            throw error;
         throw new InputError(`${pins.where}: cannot be written, to pin the publisher's key; give it as --key`);
     }
 }
 /** Return the text of the key that the bundle says it was signed with; an error unless it was. */
 export async function claimed(host, manifest, claim) {
-    const signature = signatureOf(claim);
+    signatureOf(claim);
     if (!claim.pem)
-        throw new InputError(`${claim.where}/manifest.pub: missing: the bundle does not say whose signature it has; give the publisher's key as --key`);
+        throw new InputError(`${claim.where("manifest.pub")}: missing: the bundle does not say whose signature it has; give the publisher's key as --key`);
     const key = publicKey(claim.pem);
     if (!key)
-        throw new InputError(`${claim.where}/manifest.pub: not an Ed25519 public key, PEM or 32 raw bytes`);
-    await checkOwner(host, manifest, claim, key, `${claim.where}/manifest.pub`);
-    return signature.length ? base64(key) : "";
+        throw new InputError(`${claim.where("manifest.pub")}: not an Ed25519 public key, PEM or 32 raw bytes`);
+    await checkOwner(host, manifest, claim, key, claim.where("manifest.pub"));
+    return base64(key);
 }
 /** Throw unless the owner of `key` signed the manifest; `from` is what messages call the key. */
 export async function checkOwner(host, manifest, claim, key, from) {
     if (!(await host.verify(key, signatureOf(claim), manifest))) {
-        throw new InputError(`${claim.where}/manifest.sig: not a signature of this manifest by ${from}: do not use the bundle`);
+        throw new InputError(`${claim.where("manifest.sig")}: not a signature of this manifest by ${from}: do not use the bundle`);
     }
 }
 /** Return the key that signed the bundle once this device trusts it, and whether it has been pinned just now, being the first. */
@@ -61,14 +63,14 @@ export async function checkPinned(host, manifest, claim, pins) {
         await pin(pins, key);
     else if (!known.includes(key)) {
         const ask = "If its publisher is to be trusted, ask them for their key, compare, then trust it.";
-        throw new UntrustedError(`${claim.where}: signed by ${key}, this device trusts ${known.join(", ")} (${pins.where}). ${ask}`, key, known);
+        throw new UntrustedError(`${claim.where()}: signed by ${key}, this device trusts ${known.join(", ")} (${pins.where}). ${ask}`, key, known);
     }
     return { key, first: !known.length };
 }
 function signatureOf({ where, signature }) {
     if (signature)
         return signature;
-    throw new UntrustedError(`${where}: not signed, and a bundle is code: get a signed one (edgefl export signs); --allow-unsigned runs the bundle whoever made it`, null, []);
+    throw new UntrustedError(`${where()}: not signed, and a bundle is code: get a signed one (edgefl export signs); --allow-unsigned runs the bundle whoever made it`, null, []);
 }
 /** Return a name of a device or client; InputError if it is none. */
 export function clientName(name) {

@@ -44,7 +44,7 @@ export function bundleFiles(folder) {
 /** Return what the bundle in a folder says about its publisher. */
 export function claimOf(folder) {
     const part = (name) => (statSync(join(folder, name), { throwIfNoEntry: false })?.isFile() ? contentOf(join(folder, name), "get the bundle again") : null);
-    return { where: folder, signature: part("manifest.sig"), pem: part("manifest.pub") };
+    return { where: bundleFiles(folder).where, signature: part("manifest.sig"), pem: part("manifest.pub") };
 }
 /** Return the folder of this user for keys, which the Python client uses too: `edgefl` in $XDG_CONFIG_HOME or ~/.config. */
 export function configFolder() {

@@ -61,12 +61,21 @@ export class Random {
       this.left = null;
       return value;
     }
+    const value = this.next64();
+    this.left = Number(value >> 32n);
+    return Number(value & 0xffffffffn);
+  }
+
+  private next64(): bigint {
     this.advance();
     const word = ((this.state >> 64n) ^ this.state) & M64;
     const turn = this.state >> 122n;
-    const value = ((word >> turn) | (word << (64n - turn))) & M64;
-    this.left = Number(value >> 32n);
-    return Number(value & 0xffffffffn);
+    return ((word >> turn) | (word << (64n - turn))) & M64;
+  }
+
+  /** Return a number from 0 to below 1. */
+  fraction(): number {
+    return Number(this.next64() >> 11n) / 2 ** 53;
   }
 
   /** Return a whole number from 0 to below `end`, of at most 2³², by Lemire's method as NumPy has it. */

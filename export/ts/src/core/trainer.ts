@@ -115,7 +115,7 @@ export class Trainer {
     const count = y.dims[0] ?? 0;
     const most = Math.min(steps ?? all.epochs * Math.ceil(count / all.batchSize), all.maxSteps);
     this.checkMemory(data, all);
-    this.prepare(y, all);
+    this.begin(y, all);
     const [next, draws, flips] = [batches(count, all.batchSize, all.seed, all.shuffle), new Random([all.seed, 1]), new Random([all.seed, 2])];
     const result: Run = { losses: [], seconds: 0, stopped: false, diverged: false, last: 0 };
     const { losses } = result;
@@ -124,7 +124,7 @@ export class Trainer {
       // Stop if the next step would exceed the limit, should it take as long as the average step.
       if (all.maxSeconds && losses.length && (result.seconds * (losses.length + 1)) / losses.length > all.maxSeconds) break;
       const batch = this.batch(data, next.next().value ?? [], all.augment === "flip" ? () => flips.below(2) === 1 : () => false);
-      const drawn = draws.below(this.sessions.length);
+      const drawn = Math.floor(draws.fraction() * this.sessions.length);
       result.last = await this.step(batch, all.graph < 0 ? drawn : all.graph);
       result.seconds = this.bundle.host.now() - started;
       result.diverged = !Number.isFinite(result.last);
@@ -150,8 +150,8 @@ export class Trainer {
     return result;
   }
 
-  /** Set what all steps of a run read. */
-  private prepare(y: Value, how: Required<Settings>): void {
+  /** Set what all steps of a run read: rates, the classes in `y`, and the seed of dropout. */
+  begin(y: Value, how: Required<Settings>): void {
     this.before = null;
     this.values.set("lr", scalar(how.lr)).set("beta", scalar(how.momentum));
     const seen = new Set(Array.from(y.data, Number));
@@ -192,6 +192,13 @@ export class Trainer {
     if (need < how.memoryBytes) return;
     const have = how.memoryBytes;
     throw new BudgetError(`weights, optimizer state and a batch take ${need.toLocaleString("en")} bytes, ${have.toLocaleString("en")} are allowed`, need, have);
+  }
+
+  /** Return a function that brings back the trainer as it is now. */
+  kept(): () => void {
+    const { values, steps, travelled, samples, labels } = this;
+    const kept = { values, steps, travelled, samples, labels: new Set(labels) };
+    return () => void Object.assign(this, kept);
   }
 
   private oddTensor(): string | undefined {

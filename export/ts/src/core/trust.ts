@@ -42,32 +42,33 @@ export async function pin(pins: Pins, key: string): Promise<void> {
   const keys = [...new Set([...(await pinned(pins)), key])];
   try {
     await pins.write(`${JSON.stringify({ keys }, null, 2)}\n`);
-  } catch {
+  } catch (error) {
+    if (error instanceof UntrustedError) throw error;
     throw new InputError(`${pins.where}: cannot be written, to pin the publisher's key; give it as --key`);
   }
 }
 
-/** What a bundle says about its publisher: contents of manifest.sig and manifest.pub, null if missing; `where` is what messages call it. */
+/** What a bundle says about its publisher: contents of manifest.sig and manifest.pub, null if missing; `where` is as in Files. */
 export interface Claim {
-  readonly where: string;
+  readonly where: (path?: string) => string;
   readonly signature: Uint8Array<ArrayBuffer> | null;
   readonly pem: Uint8Array<ArrayBuffer> | null;
 }
 
 /** Return the text of the key that the bundle says it was signed with; an error unless it was. */
 export async function claimed(host: Host, manifest: Uint8Array<ArrayBuffer>, claim: Claim): Promise<string> {
-  const signature = signatureOf(claim);
-  if (!claim.pem) throw new InputError(`${claim.where}/manifest.pub: missing: the bundle does not say whose signature it has; give the publisher's key as --key`);
+  signatureOf(claim);
+  if (!claim.pem) throw new InputError(`${claim.where("manifest.pub")}: missing: the bundle does not say whose signature it has; give the publisher's key as --key`);
   const key = publicKey(claim.pem);
-  if (!key) throw new InputError(`${claim.where}/manifest.pub: not an Ed25519 public key, PEM or 32 raw bytes`);
-  await checkOwner(host, manifest, claim, key, `${claim.where}/manifest.pub`);
-  return signature.length ? base64(key) : "";
+  if (!key) throw new InputError(`${claim.where("manifest.pub")}: not an Ed25519 public key, PEM or 32 raw bytes`);
+  await checkOwner(host, manifest, claim, key, claim.where("manifest.pub"));
+  return base64(key);
 }
 
 /** Throw unless the owner of `key` signed the manifest; `from` is what messages call the key. */
 export async function checkOwner(host: Host, manifest: Uint8Array<ArrayBuffer>, claim: Claim, key: Uint8Array<ArrayBuffer>, from: string): Promise<void> {
   if (!(await host.verify(key, signatureOf(claim), manifest))) {
-    throw new InputError(`${claim.where}/manifest.sig: not a signature of this manifest by ${from}: do not use the bundle`);
+    throw new InputError(`${claim.where("manifest.sig")}: not a signature of this manifest by ${from}: do not use the bundle`);
   }
 }
 
@@ -78,14 +79,14 @@ export async function checkPinned(host: Host, manifest: Uint8Array<ArrayBuffer>,
   if (!known.length) await pin(pins, key);
   else if (!known.includes(key)) {
     const ask = "If its publisher is to be trusted, ask them for their key, compare, then trust it.";
-    throw new UntrustedError(`${claim.where}: signed by ${key}, this device trusts ${known.join(", ")} (${pins.where}). ${ask}`, key, known);
+    throw new UntrustedError(`${claim.where()}: signed by ${key}, this device trusts ${known.join(", ")} (${pins.where}). ${ask}`, key, known);
   }
   return { key, first: !known.length };
 }
 
 function signatureOf({ where, signature }: Claim): Uint8Array<ArrayBuffer> {
   if (signature) return signature;
-  throw new UntrustedError(`${where}: not signed, and a bundle is code: get a signed one (edgefl export signs); --allow-unsigned runs the bundle whoever made it`, null, []);
+  throw new UntrustedError(`${where()}: not signed, and a bundle is code: get a signed one (edgefl export signs); --allow-unsigned runs the bundle whoever made it`, null, []);
 }
 
 /** Return a name of a device or client; InputError if it is none. */

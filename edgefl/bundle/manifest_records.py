@@ -1,0 +1,64 @@
+"""What the records of a bundle's manifest are made of, and the small ones."""
+
+import re
+from pathlib import PurePosixPath
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+
+def _inside(path: str) -> str:
+    """Return ``path``; ValueError if it could lead out of the bundle, or if platforms or terminals read it differently."""
+    parts = PurePosixPath(path).parts
+    plain = path.isprintable() and not re.search(r"[\\:]", path) and all(part == part.strip(" ") for part in parts)
+    if not parts or path.startswith("/") or ".." in parts or not plain or str(PurePosixPath(path)) != path:
+        raise ValueError(f"expected a relative path inside the bundle, got {path!r}")
+    return path
+
+
+def printable_name(name: str) -> str:
+    """Return ``name``; ValueError if it is empty, too long or not printable."""
+    if not name or not name.isprintable() or len(name) > 500:
+        raise ValueError(f"expected a tensor's name: 1 to 500 printable characters, got {name[:500]!r}")
+    return name
+
+
+InnerPath = Annotated[str, AfterValidator(_inside)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Count = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Shape = tuple[Annotated[int, Field(ge=1)], ...]
+Shapes = dict[Annotated[str, AfterValidator(printable_name)], Shape]
+
+
+class Record(BaseModel):
+    """Base of the manifest's tables: frozen; an unknown key, NaN and infinity are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class FileEntry(Record):
+    """The SHA-256 (64 hexadecimal digits) and the length of a file."""
+
+    sha256: Sha256
+    bytes: Count
+
+
+class OtherFormat(Record):
+    """A tier's inference for another runtime than onnxruntime, in the file ``file``. It takes one sample at a time.
+
+    Attributes:
+        tier: label of the tier.
+        format: name of the export format, such as ``executorch``.
+        inputs: its arguments in order: ``x``, or ``x.NAME`` for each of several.
+        made_with: name and version of the converter.
+        parity_max_abs_error: largest difference between its runtime and torch on the reference inputs at the export.
+    """
+
+    tier: str
+    format: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
+    file: InnerPath
+    bytes: Count
+    inputs: tuple[Annotated[str, AfterValidator(printable_name)], ...] = Field(min_length=1)
+    made_with: Annotated[str, AfterValidator(printable_name)]
+    parity_max_abs_error: float = Field(ge=0)

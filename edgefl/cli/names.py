@@ -1,0 +1,55 @@
+"""Checks the names that a command was given before torch is imported, which takes seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from edgefl.errors import InputError
+from edgefl.registry import datasets, methods, models
+from edgefl.util import datasets as data_names
+from edgefl.util import networks
+
+if TYPE_CHECKING:
+    from edgefl.config import RunConfig
+
+
+def check_run(config: RunConfig, *, method: bool = True) -> None:
+    """Raise InputError with a line for each name of a run that is unknown: its method, network, data set, fleet or device."""
+    check_names(
+        method=[config.method] if method else [],
+        model=[config.model],
+        dataset=config.dataset.split("+") if not data_names.is_own(config.dataset) else [],
+        fleet=[config.profile],
+    )
+
+
+def check_names(
+    *,
+    method: Iterable[str | None] = (),
+    model: Iterable[str | None] = (),
+    dataset: Iterable[str] = (),
+    device: Iterable[str | None] = (),
+    fleet: Iterable[str | None] = (),
+) -> None:
+    """Raise InputError with a line for each name that is unknown or, of a file, wrong; None is no name."""
+    lines = [*_unknown(methods.check, method)]
+    lines += _unknown(models.check, (name for name in model if name is not None and not networks.is_own(name)))
+    lines += _unknown(datasets.check, dataset)
+    if (devices := list(filter(None, device))) or any(fleet := list(filter(None, fleet))):
+        from edgefl.fleet.load import load_device, load_fleet
+
+        lines += [*_unknown(load_device, devices), *_unknown(load_fleet, fleet)]
+    if lines:
+        raise InputError("\n".join(lines))
+
+
+def _unknown(check: Callable[[str], object], names: Iterable[str | None]) -> list[str]:
+    found = []
+    for name in names:
+        try:
+            if name is not None:
+                check(name)
+        except InputError as error:
+            found.append(str(error))
+    return found

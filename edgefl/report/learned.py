@@ -1,0 +1,123 @@
+"""What a what-if shows of accuracies that were read off a real run: columns, a chart with ranges, and the policy to choose."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from edgefl.report.chart import Chart, colour, layer, layered, share, slots
+from edgefl.report.tables import Column
+from edgefl.util.units import MISSING, human_count, human_joules, human_percent, human_seconds
+
+Json = Mapping[str, Any]
+
+
+def with_learned(result: Json, rows: Sequence[Json]) -> list[Json]:
+    """Return the policies, each with what it would learn under ``learned``; None without a run."""
+    found = (result.get("surrogate") or {}).get("rows") or [None] * len(rows)
+    return [{**row, "learned": of} for row, of in zip(rows, found, strict=True)]
+
+
+def learned_columns(result: Json) -> tuple[Column, ...]:
+    """Return the columns of accuracies and of what the target takes; nothing without a run."""
+    if (found := result.get("surrogate")) is None:
+        return ()
+    gain = 100 * (found["target"] - found["start"])
+    until = f"until {human_percent(found['target'])}"
+
+    def per(key: str, unit: float) -> Any:
+        return lambda row: MISSING if not row["learned"][key] else human_count(gain / (row["learned"][key] / unit))
+
+    return (
+        Column(f"accuracy in {result['rounds']} rounds", "", lambda row: accuracy_text(row["learned"])),
+        Column(until, "rounds", lambda row: human_count(_whole(row["learned"]["rounds"]))),
+        Column(until, "time", lambda row: human_seconds(row["learned"]["target_s"])),
+        Column(until, "energy", lambda row: human_joules(row["learned"]["target_j"])),
+        Column("points", "per hour", per("target_s", 3600.0)),
+        Column("points", "per kJ", per("target_j", 1000.0)),
+    )
+
+
+def accuracy_text(found: Json) -> str:
+    """Return an accuracy with its range.
+
+    >>> accuracy_text({"accuracy": 0.8, "low": 0.7, "high": 0.9, "beyond": False, "why": ""})
+    '80.0 % (70.0–90.0)'
+    """
+    if found["accuracy"] is None:
+        return found["why"] or "before the run's first evaluation"
+    least = "at least " if found["beyond"] else ""
+    return f"{least}{human_percent(found['accuracy'])} ({100 * found['low']:.1f}–{100 * found['high']:.1f})"
+
+
+def assumptions(result: Json) -> str:
+    """Return what the accuracies assume, in words."""
+    if (found := result.get("surrogate")) is None:
+        return ""
+    return (
+        f"No policy was trained. Accuracies are read off the curve of the run {found['run']}: a round with u useful updates counts as "
+        f"u^{found['exponent']:g} of progress, and a policy has the accuracy that the run had at the same progress. Progress may be "
+        f"{found['factor']:g} times as much or as little; that is the range. It is assumed that it does not matter whose updates are used: "
+        "a policy that leaves a device class out is judged too well if that class has data of its own."
+    )
+
+
+def learned_chart(result: Json) -> Chart | None:
+    """Return the accuracy of every policy after its rounds, with its range; None without a run."""
+    if result.get("surrogate") is None:
+        return None
+    rows = [
+        (n, row) for n, row in enumerate(with_learned(result, result["rows"]), start=1) if row["learned"]["accuracy"] is not None
+    ]
+    title = f"Accuracy after {result['rounds']} rounds"
+    if not rows:
+        return Chart("learned", title, "No policy can be judged by this run.", None)
+    places = slots([(f"{n}: {row['label']}", [""]) for n, row in rows])
+    points = [
+        {
+            "slot": slot,
+            "value": row["learned"]["accuracy"],
+            "low": row["learned"]["low"],
+            "high": row["learned"]["high"],
+            "told": f"{row['label']}: {accuracy_text(row['learned'])}",
+        }
+        for (_, row), (slot,) in zip(rows, places.of, strict=True)
+    ]
+    x = share("value", "accuracy", zero=False)
+    spec = layered(
+        {"step": 24},
+        layer(
+            {"type": "rule", "strokeWidth": 4, "opacity": 0.5, "color": colour(0)},
+            points,
+            x={**x, "field": "low"},
+            x2="high",
+            y=places.y,
+        ),
+        layer({"type": "point", "filled": True, "size": 90, "color": colour(0)}, points, x=x, y=places.y, tooltip="told"),
+        places.heads,
+    )
+    best = max((row for _, row in rows), key=lambda row: row["learned"]["accuracy"])
+    return Chart("learned", title, f"{best['label']} learns most: {accuracy_text(best['learned'])}.", spec)
+
+
+def advice_by_accuracy(result: Json) -> tuple[str, str] | None:
+    """Return what came out and what to do, if a run says which policies reach the target; None if it says nothing."""
+    found = result.get("surrogate")
+    reach = [row for row in with_learned(result, result["rows"]) if found and row["learned"]["target_s"]]
+    if found is None or not reach:
+        return None
+    fast = min(reach, key=lambda row: row["learned"]["target_s"])
+    frugal = min(reach, key=lambda row: row["learned"]["target_j"] or float("inf"))
+    target, seconds = human_percent(found["target"]), human_seconds(fast["learned"]["target_s"])
+    told = f"{fast['label']} should reach {target} accuracy first, after {seconds} of simulated time, within a factor of "
+    told += f"{found['factor']:g}, judged by the run {found['run']}."
+    if fast["label"] == frugal["label"]:
+        return told, f"Take {fast['label']}: it also needs the least energy, {human_joules(fast['learned']['target_j'])}."
+    needs = [human_joules(row["learned"]["target_j"]) for row in (frugal, fast)]
+    longer = human_seconds(frugal["learned"]["target_s"])
+    return (
+        told,
+        f"Take {fast['label']} for speed, or {frugal['label']} to save energy: {needs[0]} instead of {needs[1]}, in {longer}.",
+    )
+
+
+def _whole(value: float | None) -> float | None:
+    return None if value is None else float(round(value))

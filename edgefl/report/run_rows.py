@@ -1,0 +1,152 @@
+"""Rows of a run's ``summary.json``: budgets, tiers, device classes, participation and policies."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from edgefl.records import Shortfall, Totals
+from edgefl.report.cost_rows import CostRow
+from edgefl.report.results import Result
+
+Whole = Annotated[int, Field(ge=0)]
+Number = Annotated[float, Field(ge=0)]
+
+
+@dataclass(frozen=True)
+class BudgetUse(Result):
+    """How much of one budget a device class needs: ``need`` and ``have`` in the unit of the budget's name.
+
+    Attributes:
+        clock_error: the factor by which the seconds of training may be wrong, if that decides whether the budget is met; else None.
+    """
+
+    budget: str
+    need: Number
+    have: Number
+    share: Number
+    clock_error: Number | None = None
+
+
+@dataclass(frozen=True)
+class TierResult:
+    """The result of one tier of a run. The measured bytes are onnxruntime's, for the exported file and its training graph.
+
+    Attributes:
+        accuracy: of the exported file, run under its device's memory; None if it was not evaluated.
+        torch_accuracy: of the torch module.
+        macs_forward_onnx: MACs of one sample's forward pass, counted over the ONNX graph; None if some operator is not counted.
+        energy_share: share of the factorized layers' energy, after the last round, in the ranks that this tier has and the next smaller one
+            lacks; None if the method truncates no layers.
+    """
+
+    accuracy: Number | None = None
+    torch_accuracy: Number | None = None
+    measured_peak_activation_bytes_inference: Whole | None = None
+    measured_peak_activation_bytes_onnx: Whole | None = None
+    macs_forward_onnx: Whole | None = None
+    energy_share: Number | None = None
+
+
+@dataclass(frozen=True)
+class LayerUse:
+    """What one layer takes of a tier: MACs of a training step, and bytes of its weights. ``layer`` is "(other)" for the sum of many."""
+
+    layer: str
+    macs_train_step: Whole
+    parameter_bytes: Whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class TierRow(CostRow, TierResult):
+    """One tier of a run, as the device class that it is shown for trains it.
+
+    Attributes:
+        micro_batch: samples of one forward and backward pass on that device, None for the run's own number.
+        device: None if no class takes the tier.
+        measured_training_memory_bytes: the largest that any client measured, as for the activations; None without a measurement.
+        round_seconds: simulated seconds of a client with the mean number of samples; ``round_joules`` are its joules.
+        layers: the costliest layers in the network's order, and all others summed.
+    """
+
+    tier: Number
+    micro_batch: Whole | None
+    device: str | None
+    device_title: str | None
+    clients: Whole
+    batch_size: Whole
+    measured_peak_activation_bytes_training: Whole | None
+    measured_training_memory_bytes: Whole | None
+    round_seconds: Number | None
+    round_joules: Number | None
+    budget_share: Number | None
+    limiting_budget: str | None
+    layers: tuple[LayerUse, ...] = ()
+
+
+@dataclass(frozen=True)
+class AssignmentStep(Result):
+    """One step of an assignment: a tier, how a device would train it, and the budgets that this does not meet."""
+
+    tier: Number
+    micro_batch: Whole | None
+    refusals: tuple[Shortfall, ...]
+    recompute: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ClassRow(Result):
+    """One class of devices: its share of the population, its tier (None if none fits), and the steps of its assignment.
+
+    ``refusals`` are budgets that refused a tier; ``assumed`` are figures of its profile; its seconds of training may be wrong by the factor
+    ``clock_error``.
+    """
+
+    device: str
+    title: str
+    share: Number
+    clients: Whole
+    tier: Number | None
+    micro_batch: Whole | None
+    budgets: tuple[BudgetUse, ...]
+    refusals: tuple[Shortfall, ...]
+    considered: tuple[AssignmentStep, ...]
+    assumed: tuple[str, ...]
+    clock_error: Number
+    recompute: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Participation(Result):
+    """How a device class took part over all rounds.
+
+    Attributes:
+        sessions: its sessions, refused ones included; ``statuses`` counts them by status.
+        distinct: clients that trained at least once.
+        useful: the sessions whose updates the server used; ``wasted`` are the others, refused ones excluded.
+        accuracy: of its tier, None if it was not evaluated.
+    """
+
+    device: str
+    title: str
+    share: Number
+    clients: Whole
+    sessions: Whole
+    distinct: Whole
+    statuses: Mapping[str, Whole]
+    useful: Totals
+    wasted: Totals
+    tier: Number | None
+    accuracy: Number | None
+
+
+@dataclass(frozen=True)
+class PolicyRow(Result):
+    """What an assignment of tiers does to rounds, and to inclusion by device, in a dry run."""
+
+    policy: str
+    tiers: tuple[Number, ...]
+    round_s: Number | None
+    useful_share: Number | None
+    inclusion: Mapping[str, Number | None]

@@ -1,0 +1,161 @@
+"""What a policy would learn, read off the curve of one real run: accuracy after its rounds, and time and energy until a target.
+
+A round with u useful updates counts as u^γ of progress. A policy is taken to be as accurate as the run was at the same progress. That
+assumes the run's method, network, data, tiers and local training, and that it does not matter which clients' updates are used: a policy
+that leaves a class out is judged too well if that class has data of its own. Progress may be wrong by :data:`FACTOR`, which gives the
+range. Nothing is said beyond the end of the run.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from edgefl.errors import InputError
+from edgefl.report.results import Result
+
+Json = Mapping[str, Any]
+
+EXPONENT = 0.5
+"""γ."""
+FACTOR = 2.0
+"""Nine of ten held-out runs were within the range that this factor gives; ``tools/surrogate.py`` makes and checks them."""
+_NEAR = 0.01
+"""Without a target, the target is so much below the run's best accuracy."""
+_SAME = ("method", "model", "dataset", "partition", "clients", "local_epochs", "batch_size")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Accuracy over progress: pairs of both, by increasing progress, of which accuracies never fall."""
+
+    points: tuple[tuple[float, float], ...]
+
+    def at(self, progress: float) -> float | None:
+        """Return the accuracy at some progress, interpolated; None before the first evaluation, and the last beyond the end.
+
+        >>> Curve(((1.0, 0.2), (3.0, 0.6))).at(2.0)
+        0.4
+        """
+        place = bisect_left([at for at, _ in self.points], progress)
+        if place == len(self.points):
+            return self.points[-1][1]
+        (after, value), before = self.points[place], self.points[place - 1] if place else None
+        if after == progress:
+            return value
+        return None if before is None else before[1] + (value - before[1]) * (progress - before[0]) / (after - before[0])
+
+    def until(self, accuracy: float) -> float | None:
+        """Return the progress at which an accuracy is reached; None if it never is.
+
+        >>> Curve(((1.0, 0.2), (3.0, 0.6))).until(0.5)
+        2.5
+        """
+        if self.points[0][1] >= accuracy:
+            return self.points[0][0]
+        for (start, low), (end, high) in pairwise(self.points):
+            if high >= accuracy:
+                return start + (end - start) * (accuracy - low) / (high - low)
+        return None
+
+
+@dataclass(frozen=True)
+class Learned(Result):
+    """What one policy would learn.
+
+    Attributes:
+        accuracy: after the policy's rounds, with its range ``low`` to ``high``; None if the policy cannot be judged.
+        beyond: whether the rounds lead beyond the end of the run, so that the accuracy is at least this.
+        rounds: until the target, with ``target_s`` seconds and ``target_j`` joules of all devices; None if the run never reached it.
+        why: why the policy cannot be judged, else "".
+    """
+
+    accuracy: float | None = None
+    low: float | None = None
+    high: float | None = None
+    beyond: bool = False
+    rounds: float | None = None
+    target_s: float | None = None
+    target_j: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Surrogate(Result):
+    """The judgement of every policy by one run.
+
+    Attributes:
+        run: the folder of the run.
+        start, target: the run's first accuracy, and the one whose cost is shown.
+        rows: one per policy, in their order.
+    """
+
+    run: str
+    start: float
+    target: float
+    rows: tuple[Learned, ...]
+    exponent: float = EXPONENT
+    factor: float = FACTOR
+
+
+def curve_of(rounds: Sequence[Json], exponent: float = EXPONENT) -> Curve:
+    """Return the curve of a run from the lines of its ``rounds.jsonl``; InputError without an evaluated round after an update."""
+    points: list[tuple[float, float]] = []
+    progress = best = 0.0
+    for line in rounds:
+        used = sum(group["clients"] for group in line["groups"] if group["status"] == "trained")
+        progress += used**exponent if used else 0.0
+        if (reached := line["accuracy"].get("global")) is not None and progress:
+            best = max(best, float(reached))
+            if not points or progress > points[-1][0]:
+                points.append((progress, best))
+    if not points:
+        raise InputError(
+            "the run has no evaluated round in which an update was used; give another run, such as one with --eval-every 1"
+        )
+    return Curve(tuple(points))
+
+
+def check_same(summary: Json, config: Mapping[str, Any], where: str) -> None:
+    """Raise :class:`InputError` unless a run trained what the policies are about."""
+    if summary.get("dry_run") or not (summary.get("metric") or {"share": True})["share"]:
+        raise InputError(f"{where}: expected a run that trained and has an accuracy, got a dry run or one with a loss of its own")
+    for key in _SAME:
+        if config[key] is not None and summary[key] != config[key]:
+            raise InputError(
+                f"{where}: its {key.replace('_', ' ')} is {summary[key]}, that of the policies {config[key]}; give the same"
+            )
+
+
+def judged(run: str, summary: Json, lines: Sequence[Json], rows: Sequence[Json], rounds: int, target: float | None) -> Surrogate:
+    """Return what each policy of ``rows`` would learn in ``rounds`` rounds, by the run in the folder ``run``."""
+    curve = curve_of(lines)
+    goal = max(curve.points[0][1], curve.points[-1][1] - _NEAR) if target is None else target
+    tiers = {float(row["tier"]) for row in summary["tiers"]}
+    return Surrogate(run, curve.points[0][1], goal, tuple(learned(curve, row, rounds, goal, tiers) for row in rows))
+
+
+def learned(curve: Curve, row: Json, rounds: int, target: float, tiers: set[float]) -> Learned:
+    """Return what a policy with the figures ``row`` would learn."""
+    if set(map(float, row["tiers"])) != tiers:
+        return Learned(why="other tiers than the run's")
+    if not row["updates"]:
+        return Learned(why="no update is used")
+    a_round = (row["updates"] / rounds) ** EXPONENT
+    progress, end = rounds * a_round, curve.points[-1][0]
+    low, mean, high = (curve.at(progress * factor) for factor in (1 / FACTOR, 1.0, FACTOR))
+    needed = curve.until(target)
+    count = None if needed is None else needed / a_round
+    hours = row["rounds_per_hour"]
+    return Learned(
+        accuracy=mean,
+        low=curve.points[0][1] if low is None and mean is not None else low,
+        high=high,
+        beyond=progress > end,
+        rounds=count,
+        target_s=None if count is None or not hours else 3600 * count / hours,
+        target_j=None if count is None or row["energy_j"] is None else count * row["energy_j"] * row["updates"] / rounds,
+    )

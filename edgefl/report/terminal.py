@@ -1,0 +1,126 @@
+"""How a table is shown in a terminal: its spacing, its colours, and what it does without room."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.cells import cell_len
+from rich.table import Column, Table
+from rich.text import Text
+
+from edgefl.report.tables import ALWAYS, PlainTable
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+_GAPS = (2, 1, 0)
+_WHOLE = 9
+"""A text of so many characters, such as a number with its unit, is not broken."""
+_LONGEST_WORD = 26
+"""A longer word, such as an address of the web, may be broken."""
+_COLOURS = {
+    ("fits", "yes"): "green",
+    ("fits", "takes it"): "bold green",
+    ("fits", "no"): "red",
+    ("state", "ok"): "green",
+    ("state", "missing"): "yellow",
+    ("state", "broken"): "bold red",
+    ("mark", "measured"): "green",
+    ("mark", "assumed"): "yellow",
+}
+"""Heading and text of a cell → its colour in a terminal."""
+
+
+def fitted(table: PlainTable, console: Console, options: ConsoleOptions) -> RenderResult:
+    """Yield the table with the widest spacing that fits. Cells wrap between words; where a word has no room, columns are left out."""
+    unlimited = options.update(width=10_000)
+    shown, left_out = table, list[str]()
+    while True:
+        tables = [_rich(shown, gap) for gap in _GAPS]
+        fitting = next((t for t in tables if console.measure(t, options=unlimited).maximum <= options.max_width), None)
+        if fitting is not None:
+            break
+        limits = [_limits(column) for column in tables[1].columns]
+        frame = console.measure(tables[1], options=unlimited).maximum - sum(most for _, most in limits)
+        room, last = options.max_width - frame, _least(shown)
+        if sum(least for least, _ in limits) <= room or last is None:
+            fitting = tables[1]
+            for column, width in zip(fitting.columns, _shared(limits, room), strict=True):
+                column.width = width
+            break
+        left_out.insert(0, shown.columns[last].title)
+        shown = _without(shown, last)
+    yield fitting
+    if left_out:
+        yield Text(f"No room for: {', '.join(left_out)}. A wider terminal shows them.", style="dim")
+
+
+def _least(table: PlainTable) -> int | None:
+    """Return the column to leave out first: of those of the lowest priority the last one; None if all must stay."""
+    able = [(column.keep, -at) for at, column in enumerate(table.columns) if at and column.keep < ALWAYS]
+    return -min(able)[1] if able and len(table.columns) > 1 else None
+
+
+def _without(table: PlainTable, at: int) -> PlainTable:
+    def others(row: Sequence[Any]) -> tuple[Any, ...]:
+        return (*row[:at], *row[at + 1 :])
+
+    return replace(
+        table, columns=others(table.columns), rows=tuple(map(others, table.rows)), shares=tuple(map(others, table.shares))
+    )
+
+
+def _rich(plain: PlainTable, gap: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, gap, 0, 0), pad_edge=False, leading=int(plain.stacked))
+    table.title_justify = table.caption_justify = "left"
+    table.title = Text(plain.title, style="bold") if plain.title else None
+    table.caption = Text(plain.note) if plain.note else None
+    groups = [members for _, members in plain.groups] if plain.stacked else [[column] for column in plain.columns]
+    headed, before = plain.headed, None
+    for members in groups:
+        first = members[0]
+        heads = [column.head for column in members if column.head] if plain.stacked else [first.head] * headed
+        head = "\n".join([first.group if plain.stacked or first.group != before else "", *heads])
+        before = first.group
+        table.add_column(
+            Text(head),
+            justify="right" if first.numeric else "left",
+            no_wrap=(plain.stacked and first.numeric) or first.widest is not None,
+            overflow="fold" if first.widest is None else "ellipsis",
+            min_width=None if first.numeric or plain.stacked else min(8, first.widest or 8),
+            max_width=first.widest,
+        )
+    for number, row in enumerate(plain.rows):
+        texts = iter(row)
+        cells = (_coloured(members[0].group, "\n".join(itertools.islice(texts, len(members)))) for members in groups)
+        table.add_row(*cells, style="bold" if plain.marked and plain.marked[number] else None)
+    return table
+
+
+def _limits(column: Column) -> tuple[int, int]:
+    """Return the least width at which a column breaks no word of usual length, and the width at which it breaks no line."""
+    texts = [str(column.header), *map(str, column.cells)]
+    most = max((cell_len(line) for text in texts for line in text.splitlines()), default=0)
+    if column.no_wrap:
+        return (min(most, column.max_width or most),) * 2
+    lines = [line for text in texts for line in text.splitlines()]
+    words = [word for line in lines for word in ([line] if cell_len(line) <= _WHOLE else line.split())]
+    return min(most, max(map(cell_len, words), default=0), _LONGEST_WORD), most
+
+
+def _shared(limits: Sequence[tuple[int, int]], room: int) -> list[int]:
+    """Return a width for each column: its least, and of the remaining room the share of what it lacks.
+
+    >>> _shared([(5, 5), (4, 24), (4, 14)], 28)
+    [5, 14, 9]
+    """
+    spare, lacking = max(0, room - sum(least for least, _ in limits)), sum(most - least for least, most in limits)
+    return [least + (most - least) * spare // max(lacking, 1) if spare < lacking else most for least, most in limits]
+
+
+def _coloured(group: str, text: str) -> Text:
+    return Text(text, style=_COLOURS.get((group, text), ""))

@@ -1,0 +1,9 @@
+export { Bundle, type Files, readBundle } from "./bundle.js";
+export { readSamples, samplesOf } from "./data.js";
+export { BudgetError, ClientError, InputError, UntrustedError } from "./problems.js";
+export { infer } from "./run.js";
+export { type DeviceKey, type State, enrolment, readState, stateBytes, update } from "./state.js";
+export { train } from "./train.js";
+export { type Samples, type Settings, Trainer } from "./trainer.js";
+export { type Claim, type Pins, checkOwner, checkPinned, claimed, pin, pinned, publicKey } from "./trust.js";
+export type { Host, Value, Values } from "./values.js";

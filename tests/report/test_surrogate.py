@@ -1,0 +1,78 @@
+"""Accuracies of policies that are read off a real run: by hand, where the run ends, and held against runs that were really made."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_pages import judged_whatif
+from pages import Page, printed
+
+from edgefl.errors import InputError
+from edgefl.report import whatif_page
+from edgefl.report.learned import advice_by_accuracy, learned_chart
+from edgefl.report.surrogate import EXPONENT, FACTOR, check_same, curve_of, judged, learned
+
+VALIDATED = Path(__file__).parents[2] / "tools" / "results" / "surrogate.json"
+
+
+def line(used: int, accuracy: float | None) -> dict[str, Any]:
+    groups = [{"status": "trained", "clients": used}, {"status": "late", "clients": 5}]
+    return {"groups": groups, "accuracy": {} if accuracy is None else {"global": accuracy}}
+
+
+# Four updates a round are 2 of progress: 2, 4, 6, 8, 10. The third round was not evaluated, and the fourth fell back.
+LINES = [line(4, 0.2), line(4, 0.5), line(4, None), line(4, 0.4), line(4, 0.9)]
+
+
+def policy(updates: int, **changed: Any) -> dict[str, Any]:
+    return {"tiers": [1, 0.5], "updates": updates, "rounds_per_hour": 3600.0, "energy_j": 2.0, **changed}
+
+
+def test_a_policy_has_the_accuracy_that_the_run_had_at_the_same_progress() -> None:
+    curve = curve_of(LINES)
+    assert curve.points == ((2.0, 0.2), (4.0, 0.5), (8.0, 0.5), (10.0, 0.9))
+    # Four rounds with one update each are 4 of progress, and between 2 and 8 with a factor of 2.
+    found = learned(curve, policy(4), 4, 0.7, {1.0, 0.5})
+    assert (found.accuracy, found.low, found.high, found.beyond) == (0.5, 0.2, 0.5, False)
+    # 9 of progress are nine rounds of a second and two joules.
+    assert (found.rounds, found.target_s, found.target_j) == pytest.approx((9.0, 9.0, 18.0))
+
+
+def test_what_the_run_does_not_know_is_not_made_up() -> None:
+    curve = curve_of(LINES)
+    far = learned(curve, policy(400), 100, 0.95, {1.0, 0.5})
+    assert (far.accuracy, far.beyond, far.rounds, far.target_s) == (0.9, True, None, None)
+    assert learned(curve, policy(1), 1, 0.7, {1.0, 0.5}).accuracy is None
+    assert learned(curve, policy(0), 4, 0.7, {1.0, 0.5}).why == "no update is used"
+    assert learned(curve, policy(4, tiers=[1]), 4, 0.7, {1.0, 0.5}).why == "other tiers than the run's"
+    with pytest.raises(InputError, match="no evaluated round in which an update was used"):
+        curve_of([line(0, 0.1), line(4, None)])
+    summary = {"tiers": [{"tier": 1.0}, {"tier": 0.5}]}
+    assert judged("run", summary, LINES, [policy(4)], 4, None).target == pytest.approx(0.89)
+
+
+def test_a_run_of_another_setting_is_refused() -> None:
+    same = dict.fromkeys(("method", "model", "dataset", "partition", "clients", "local_epochs", "batch_size"), 1)
+    check_same(same, same | {"model": None}, "run")
+    with pytest.raises(InputError, match="run: its local epochs is 1, that of the policies 2; give the same"):
+        check_same(same, same | {"local_epochs": 2}, "run")
+    with pytest.raises(InputError, match="expected a run that trained"):
+        check_same({"dry_run": True}, same, "run")
+
+
+def test_the_page_says_what_is_assumed_and_which_policy_to_take() -> None:
+    text = Page(whatif_page.render(judged_whatif())).text
+    assert "No policy was trained. Accuracies are read off the curve of the run 0001-fedhm-digits" in text
+    assert "strict should reach 80.0 % accuracy first, after 1 min 40 s of simulated time, within a factor of 2" in text
+    assert "other tiers than the run's" in text
+    assert "80.0 % (70.0–90.0)" in printed(whatif_page.compact_whatif(judged_whatif()), 200)
+    assert advice_by_accuracy({"rows": []}) is None
+    assert learned_chart({"rows": []}) is None
+
+
+def test_the_stated_range_holds_nine_of_ten_evaluations_of_runs_that_were_held_out() -> None:
+    found = json.loads(VALIDATED.read_text(encoding="utf-8"))
+    assert (found["exponent"], found["factor"]) == (EXPONENT, FACTOR)
+    assert found["evaluations"] >= 100
+    assert found["within"] >= 0.9

@@ -1,0 +1,85 @@
+"""How well `edgefl whatif --run` foretells accuracies: each real run is foretold by another run of the same setting, round by round.
+
+Usage: python tools/surrogate.py FOLDER [--write]      (about three minutes on two cores; FOLDER keeps the runs)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from edgefl.config import RunConfig
+from edgefl.report.surrogate import EXPONENT, FACTOR, curve_of
+from edgefl.run.simulate import simulate
+
+COMMON = {"profile": "phone", "rounds": 16, "local_epochs": 2}
+BASES: dict[str, dict[str, Any]] = {"fedhm": {}, "seed-1": {"seed": 1}, "heterofl": {"method": "heterofl"}}
+HELD_OUT: dict[str, tuple[str, dict[str, Any]]] = {
+    "deadline-0.3": ("fedhm", {"deadline_s": 0.3}),
+    "deadline-0.4": ("fedhm", {"deadline_s": 0.4, "over_selection": 1.0}),
+    "deadline-0.6": ("fedhm", {"deadline_s": 0.6}),
+    "over-1": ("fedhm", {"over_selection": 1.0}),
+    "over-2": ("fedhm", {"over_selection": 2.0}),
+    "five-a-round": ("fedhm", {"per_round": 5}),
+    "seed-1-deadline": ("seed-1", {"deadline_s": 0.6, "seed": 1}),
+    "heterofl-deadline": ("heterofl", {"method": "heterofl", "deadline_s": 0.3}),
+    "heterofl-over": ("heterofl", {"method": "heterofl", "deadline_s": 0.6, "over_selection": 1.0}),
+}
+TOLERANCE = 0.01
+"""Evaluations differ by so much from one round to the next."""
+RESULT = Path(__file__).parent / "results" / "surrogate.json"
+
+
+def lines_of(folder: Path, name: str, changed: dict[str, Any]) -> list[Any]:
+    """Return the rounds of a run, which is made if the folder does not hold it yet."""
+    run = folder / name
+    if not (run / "summary.json").exists():
+        simulate(RunConfig.of({**COMMON, **changed}), run)
+    return [json.loads(line) for line in (run / "rounds.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def errors(base: list[Any], held_out: list[Any]) -> list[tuple[float, bool]]:
+    """Return, per evaluation, how far the foretold accuracy is off, and whether the real one is within the range."""
+    curve, progress, found = curve_of(base), 0.0, []
+    for line in held_out:
+        used = sum(group["clients"] for group in line["groups"] if group["status"] == "trained")
+        progress += used**EXPONENT if used else 0.0
+        foretold = curve.at(progress)
+        if foretold is not None:
+            real, high = line["accuracy"]["global"], curve.at(progress * FACTOR) or 0.0
+            low = curve.at(progress / FACTOR)
+            low = curve.points[0][1] if low is None else low
+            found.append((foretold - real, low - TOLERANCE <= real <= high + TOLERANCE))
+    return found
+
+
+def main() -> None:
+    """Make the runs, compare them, and print or write the result."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--write", action="store_true")
+    given = parser.parse_args()
+    bases = {name: lines_of(given.folder, name, changed) for name, changed in BASES.items()}
+    by_run = {name: errors(bases[base], lines_of(given.folder, name, changed)) for name, (base, changed) in HELD_OUT.items()}
+    every = [pair for found in by_run.values() for pair in found]
+    sizes = sorted(abs(error) for error, _ in every)
+    result = {
+        "exponent": EXPONENT,
+        "factor": FACTOR,
+        "evaluations": len(every),
+        "within": round(sum(inside for _, inside in every) / len(every), 4),
+        "median_error": round(median(sizes), 4),
+        "ninth_decile": round(sizes[int(0.9 * len(sizes))], 4),
+        "final_errors": {name: round(found[-1][0], 4) for name, found in by_run.items()},
+    }
+    text = json.dumps(result, indent=2) + "\n"
+    print(text)
+    if given.write:
+        RESULT.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
