@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from edgefl.planning.inspect import inspect as inspect
     from edgefl.planning.plan import plan as plan
     from edgefl.planning.profile import profile as profile
-    from edgefl.report.comparison_budget import RunBudget as RunBudget
+    from edgefl.report.run_budget import RunBudget as RunBudget
     from edgefl.run.compare import Comparison as Comparison
     from edgefl.run.compare import compare as compare
     from edgefl.run.device_round import FedRound as FedRound
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from edgefl.run.simulate import simulate as simulate
     from edgefl.run.whatif import whatif as whatif
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "Budget": "edgefl.fleet.budget",
@@ -39,7 +39,7 @@ _HOMES = {
     "fed_round": "edgefl.run.device_round",
     "Comparison": "edgefl.run.compare",
     "compare": "edgefl.run.compare",
-    "RunBudget": "edgefl.report.comparison_budget",
+    "RunBudget": "edgefl.report.run_budget",
     "RunConfig": "edgefl.config",
     "Dataset": "edgefl.data.sources",
     "plan": "edgefl.planning.plan",

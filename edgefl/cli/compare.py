@@ -79,7 +79,7 @@ def command(
     edgefl compare app-run runs/0001-fedhm-digits
 
     With the folders of two finished runs, one with real devices ('edgefl flower') and one of the same configuration simulated, it shows
-    predicted and real seconds, bytes and losses.
+    predicted and real seconds, bytes and losses. With --out, it also writes a page, compare.html.
 
     With a budget, methods are ranked by the accuracy of their last evaluated model within it. A finished comparison that is resumed with
     another budget is only shown anew: flags of the budget and the target then replace all earlier ones.
@@ -89,9 +89,9 @@ def command(
     """
     options, keys = _by_method(flags.pop("method_options")), given(flags)
     if runs:
-        if len(runs) != 2 or methods or out:
-            raise click.UsageError(f"give the folders of two runs, REAL SIMULATED, and no --methods or --out; got {len(runs)}")
-        _show_twin(*runs, as_json)
+        if len(runs) != 2 or methods:
+            raise click.UsageError(f"give the folders of two runs, REAL SIMULATED, and no --methods; got {len(runs)}")
+        _show_twin(*runs, out, as_json)
         return
     if out is None:
         raise click.UsageError("give --out, the folder for the report and all runs")
@@ -109,7 +109,7 @@ def command(
     with loading():
         from edgefl.report.compare_page import compact_comparison
         from edgefl.report.compare_page_budget import budget_table
-        from edgefl.report.comparison_budget import RunBudget
+        from edgefl.report.run_budget import RunBudget
         from edgefl.run.compare import compare
 
     budget = RunBudget(budget_s, budget_bytes, budget_j)
@@ -158,12 +158,17 @@ def _continued(folder: Path) -> Iterator[None]:
         raise Interrupted(f"edgefl compare --out {shlex.quote(str(folder))} --resume") from None
 
 
-def _show_twin(real: Path, simulated: Path, as_json: bool) -> None:
+def _show_twin(real: Path, simulated: Path, out: Path | None, as_json: bool) -> None:
     from edgefl.report.run_files import read_rounds, read_summary
     from edgefl.report.twin import twin_of, twin_table
 
     both = [(read_summary(path / "summary.json"), read_rounds(path / "rounds.jsonl")) for path in (real, simulated)]
     found = twin_of(both[0], both[1])
+    if out is not None:
+        from edgefl.report.twin_page import twin_page
+        from edgefl.util.files import write_bytes
+
+        write_bytes(out / "compare.html", twin_page(found).encode())
     if as_json:
         click.echo(json.dumps(found.to_dict(), indent=2))
     else:

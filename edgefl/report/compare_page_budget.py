@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from edgefl.report.chart import Chart, Json, Spec, clock_unit, layer, layered, lines, number, share
-from edgefl.report.comparison_budget import AXES
+from edgefl.report.run_budget import AXES
 from edgefl.report.tables import Column, PlainTable, Row
 from edgefl.report.words import names, tier_label
 from edgefl.util.units import MISSING, human_bytes, human_count, human_joules, human_percent, human_seconds

@@ -9,9 +9,10 @@ from typing import Any
 
 from edgefl import __version__
 from edgefl.records import ACCURACY, Metric
-from edgefl.report.comparison_budget import BudgetRun, BudgetSummary, RunBudget, budget_summary, evaluated_of
+from edgefl.report.comparison_budget import BudgetRun, BudgetSummary, budget_summary, evaluated_of
 from edgefl.report.metric import metric_of, reaches, worst_of
 from edgefl.report.results import Result
+from edgefl.report.run_budget import RunBudget
 
 Json = Mapping[str, Any]
 

@@ -13,9 +13,9 @@ from edgefl.registry import methods as known_methods
 from edgefl.report.compare_page import compact_comparison, compare_page
 from edgefl.report.compare_page_budget import budget_text, nothing_fits
 from edgefl.report.comparison import ComparisonSummary, Failure, MethodResult, Played, comparison_of
-from edgefl.report.comparison_budget import RunBudget, check_target
 from edgefl.report.notebook import table_html, table_text
 from edgefl.report.results import Results
+from edgefl.report.run_budget import RunBudget, check_target
 from edgefl.report.run_files import read_rounds, read_summary
 from edgefl.run.compare_entries import Asked, Options, Part, asked_of, parts_of
 from edgefl.run.folder import Notify, RunFolder

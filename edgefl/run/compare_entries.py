@@ -14,7 +14,7 @@ from edgefl.config import RunConfig
 from edgefl.errors import BudgetError, CheckpointError, ConfigError, InputError
 from edgefl.plugins import resolved
 from edgefl.registry import methods as known_methods
-from edgefl.report.comparison_budget import RunBudget, check_target
+from edgefl.report.run_budget import RunBudget, check_target
 from edgefl.run.prepare import prepare
 from edgefl.util.files import read_toml
 

@@ -345,7 +345,7 @@ def test_a_wrong_specification_is_refused_at_once(values: dict[str, Any], messag
         ),
         (
             {"adversary": "inflated:0.1"},
-            "inflated makes no sense with HeteroFL on digits: HeteroFL weighs no client by the samples",
+            "inflated makes no sense with HeteroFL on digits: HeteroFL weighs no client by the samples that it claims",
         ),
         (
             {"adversary": "backdoor:0.1", "permute_labels": True, "method": "fedper"},

@@ -11,6 +11,7 @@ import torch
 from rehearsal import federation, joined, played
 from safetensors.numpy import load_file
 from small_fleet import small, write_device, write_fleet
+from texts import write_texts
 
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.flower.server import connected, serve
@@ -86,6 +87,16 @@ def test_devices_with_onnxruntime_draw_the_batches_of_the_simulation_and_are_cou
     timing = records[0].clients[0].expected.timing
     assert (timing.train_s, timing.total_s, records[0].round_s) == (0.5, 1.0, 1.0)
     assert len([line for line in said if line.startswith("client ")]) == 3
+
+
+def test_devices_train_networks_of_several_inputs_to_the_bits_of_the_simulation(run, tmp_path):
+    keys = {**FEDAVG, "partition": "iid", "data_share": 1.0, **write_texts(tmp_path)}
+    for trainer, runtime in (("onnx", "onnx"), ("torch", "torch")):
+        of, home = run(**keys, runtime=runtime), tmp_path / trainer
+        link = federation(of, home / "data", trainer=trainer)
+        state, records = played(of, joined(of, home / "real", link), 1, home)
+        assert equal(state, played(of, None, 1, home / "twin")[0])
+        assert statuses(records[0]) == dict.fromkeys(range(3), "trained")
 
 
 def test_a_device_keeps_its_memory_and_forgets_rounds_that_the_server_has_undone(run, tmp_path):
@@ -239,6 +250,7 @@ def test_a_resumed_run_waits_for_the_devices_that_it_had_only(run, tmp_path):
     [
         ({**FEDAVG, "mode": "async"}, "mode: got 'async', expected 'sync'"),
         ({"method": "fedper", "tiers": (1.0,)}, "method fedper: the clients have models .* of their own"),
+        ({**FEDAVG, "secure_aggregation": "secagg"}, "secure_aggregation: .* the app of devices has no messages for masks"),
     ],
 )
 def test_what_real_devices_cannot_train_is_refused_before_the_first_round(run, keys, message, tmp_path):

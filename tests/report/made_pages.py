@@ -10,9 +10,9 @@ from test_report import make_rounds, make_summary
 
 from edgefl.report import html, whatif_page
 from edgefl.report.compare_page import compare_page
-from edgefl.report.comparison_budget import RunBudget
 from edgefl.report.cost_page import cost_page
 from edgefl.report.dry_page import render_dry
+from edgefl.report.run_budget import RunBudget
 
 KINDS = ("run", "dry-run", "what-if", "what-if-learned", "costs", "compare", "budget")
 

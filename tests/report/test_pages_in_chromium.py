@@ -8,6 +8,7 @@ import hashlib
 import shutil
 import subprocess
 import tarfile
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,11 @@ def axe() -> str:
         if npm is None:
             pytest.skip("axe-core: npm is not on this computer")
         stored.parent.mkdir(parents=True, exist_ok=True)
-        command = [npm, "pack", f"axe-core@{AXE}", "--pack-destination", str(stored.parent), "--silent"]
-        if subprocess.run(command, check=False, capture_output=True, timeout=60).returncode:
-            pytest.skip(f"axe-core {AXE}: npm cannot fetch it")
+        with tempfile.TemporaryDirectory(dir=stored.parent, prefix=".npm.") as folder:  # another process may fetch it, too
+            command = [npm, "pack", f"axe-core@{AXE}", "--pack-destination", folder, "--silent"]
+            if subprocess.run(command, check=False, capture_output=True, timeout=60).returncode:
+                pytest.skip(f"axe-core {AXE}: npm cannot fetch it")
+            (Path(folder) / stored.name).rename(stored)
     digest = base64.b64encode(hashlib.sha512(stored.read_bytes()).digest()).decode()
     assert f"sha512-{digest}" == INTEGRITY
     with tarfile.open(stored) as archive:

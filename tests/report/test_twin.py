@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from pages import Page, charts_of, drawn, rows
 
 from edgefl.errors import InputError
 from edgefl.report.twin import twin_of, twin_table
+from edgefl.report.twin_page import twin_page
 
 SUMMARY = {
     "method": "fedhm", "model": "mlp", "dataset": "digits", "clients": 2, "per_round": 2, "local_epochs": 1, "batch_size": 32,
@@ -43,6 +45,20 @@ def test_means_are_of_the_sessions_that_trained_and_losses_are_counted():
         "device board; tier 0.5; trained real 0, simulated 1; lost real 1, simulated 0; training real –, simulated 1.00 s" in told
     )
     assert "real: 2 rounds of 5.00 s each; 500 B down, 260 B up, 70 B of training graphs; accuracy 50.0 %" in told
+
+
+def test_the_page_has_predicted_and_real_seconds_bytes_and_losses():
+    page = twin_page(twin_of((SUMMARY, REAL), (SUMMARY, SIMULATED)))
+    text, charts = Page(page).text, charts_of(page)
+    assert charts.keys() == {"times", "ends"}
+    assert "Training differs most on board, tier 1: 4.00 s, 2 times the simulated 2.00 s." in text
+    assert "The real run lost 1 session, the simulation 0." in text
+    assert "simulated: 2.50 s" in text
+    told = {row["told"] for chart in charts.values() for row in rows(chart, "bar")}
+    assert "board, tier 1, real, start and way: 3.00 s" in told
+    assert "board, tier 0.5, real, refused: 1" in told
+    for chart in charts.values():
+        assert drawn(chart).startswith("<svg")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ from edgefl.errors import BudgetError, CheckpointError, ConfigError
 from edgefl.report.compare_page import compare_page
 from edgefl.report.compare_page_budget import budget_notes, budget_table, class_table, front_text, winner
 from edgefl.report.comparison import ComparisonSummary, MethodResult, Played, comparison_of
-from edgefl.report.comparison_budget import RunBudget, evaluated_of, ranked
+from edgefl.report.comparison_budget import evaluated_of, ranked
+from edgefl.report.run_budget import RunBudget
 from edgefl.run.compare import _check_fits, compare
 from edgefl.run.compare_entries import Asked
 
@@ -305,25 +306,25 @@ def test_a_target_outside_0_to_1_is_refused_before_anything_is_written(target: A
 @pytest.mark.parametrize(
     ("flag", "value", "expected"),
     [
-        ("--budget-s", "0", "a time above 0, such as 600, 10min or 2h"),
-        ("--budget-s", "nan", "a time above 0"),
-        ("--budget-s", "-5", "a time above 0"),
-        ("--budget-s", "10MB", "a time above 0"),
-        ("--budget-s", "2 parsecs", "a time above 0"),
-        ("--budget-bytes", "10s", "a number of bytes above 0, such as 100MB or 64KiB"),
-        ("--budget-bytes", "1e999", "a number of bytes above 0"),
-        ("--budget-j", "5min", "an energy above 0, such as 1kJ or 30"),
-        ("--budget-j", "", "an energy above 0"),
-        ("--target-accuracy", "0", "a share above 0 and at most 1, such as 0.85 or 85%"),
-        ("--target-accuracy", "85", "a share above 0"),
-        ("--target-accuracy", "101%", "a share above 0"),
-        ("--target-accuracy", "nan", "a share above 0"),
+        ("--budget-s", "0", "is not a time above 0, such as 600, 10min or 2h"),
+        ("--budget-s", "nan", "is not a time above 0"),
+        ("--budget-s", "-5", "is not a time above 0"),
+        ("--budget-s", "10MB", "is in bytes, expected a time above 0"),
+        ("--budget-s", "2 parsecs", "is not a time above 0"),
+        ("--budget-bytes", "10s", "is a time, expected a number of bytes above 0, such as 100MB or 64KiB"),
+        ("--budget-bytes", "1e999", "is not a number of bytes above 0"),
+        ("--budget-j", "5min", "is a time, expected an energy above 0, such as 30 (joules) or 1kJ"),
+        ("--budget-j", "", "is not an energy above 0"),
+        ("--target-accuracy", "0", "is not a share above 0 and at most 1, such as 0.85 or 85%"),
+        ("--target-accuracy", "85", "is not a share above 0"),
+        ("--target-accuracy", "101%", "is not a share above 0"),
+        ("--target-accuracy", "nan", "is not a share above 0"),
     ],
 )
 def test_the_command_names_flag_value_and_expectation(flag: str, value: str, expected: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(command, ["--methods", "fedavg", "--out", str(tmp_path / "c"), f"{flag}={value}"])
     assert result.exit_code == 2
-    assert f"Invalid value for '{flag}': {value!r} is not {expected}" in " ".join(result.output.split())
+    assert f"Invalid value for '{flag}': {value!r} {expected}" in " ".join(result.output.split())
     assert not (tmp_path / "c").exists()
 
 

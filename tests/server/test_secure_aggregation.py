@@ -358,7 +358,7 @@ def test_a_fixed_clipping_norm_is_kept_by_clients(fleet, tmp_path):
 
 
 def test_masks_without_the_package_cryptography_are_refused(fleet, monkeypatch):
-    monkeypatch.setattr("edgefl.run.prepare.find_spec", lambda name: None)
+    monkeypatch.setattr("edgefl.run.checks.find_spec", lambda name: None)
     with pytest.raises(
         ConfigError, match=r"masks need the package cryptography: pip install 'edgefl-sim\[sign\]'; or give masks=costed"
     ):

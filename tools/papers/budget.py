@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from edgefl.report.compare_page_budget import budget_notes, budget_table, class_table, front_text
-from edgefl.report.comparison_budget import AXES, BudgetRun, Evaluated, RunBudget, budget_summary
+from edgefl.report.comparison_budget import BudgetRun, Evaluated, budget_summary
+from edgefl.report.run_budget import AXES, RunBudget
 from papers.captions import protocol
 from papers.paired import capacity
 from papers.runs import FULL, PROFILE, SMALLEST, Entry, Run, Scale, seeded

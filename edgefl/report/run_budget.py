@@ -1,0 +1,58 @@
+"""The budget of a whole run, and what checks it."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from edgefl.errors import ConfigError
+
+Json = Mapping[str, Any]
+
+AXES = ("simulated_s", "client_bytes", "client_j")
+"""What a budget limits, in the order of the fields of :class:`RunBudget`."""
+
+
+@dataclass(frozen=True)
+class RunBudget:
+    """What a whole run may take; None is no limit.
+
+    Attributes:
+        s: simulated seconds until the end of a round.
+        bytes: bytes that each client may receive and send in all of its sessions.
+        j: joules that each client may use in all of its sessions.
+
+    Raises:
+        ConfigError: a limit is not a finite number above 0.
+
+    >>> RunBudget(s=600, bytes=100e6).limits
+    {'simulated_s': 600, 'client_bytes': 100000000.0}
+    """
+
+    s: float | None = None
+    bytes: float | None = None
+    j: float | None = None
+
+    def __post_init__(self) -> None:
+        for key, value in vars(self).items():
+            if value is not None and not _number(value):
+                raise ConfigError(f"budget: {key} must be a finite number above 0, got {value!r}")
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The limits that are set, by what they limit."""
+        return {axis: limit for axis, limit in zip(AXES, vars(self).values(), strict=True) if limit is not None}
+
+    def exceeded_by(self, cost: Json) -> tuple[str, ...]:
+        """Return which limits a cost (simulated_s, client_bytes, client_j) is above."""
+        return tuple(axis for axis, limit in self.limits.items() if cost[axis] > limit)
+
+
+def check_target(target: float | None) -> None:
+    """Raise :class:`ConfigError` if a target accuracy is not a share in (0, 1]; None is no target."""
+    if target is not None and not (_number(target) and target <= 1):
+        raise ConfigError(f"target_accuracy must be a share in (0, 1], such as 0.85, got {target!r}")
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
