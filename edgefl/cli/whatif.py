@@ -39,6 +39,13 @@ _learned = options_of("Accuracy of the policies, by a real run")
 )
 @_swept("--over-selections", type=Listed(float, "1,1.3"), help="Clients selected per update wanted. [the profile's own]")
 @_swept("--target-epsilons", type=Listed(float, "8,2"), help="Largest ε of the run, with --privacy. [the run's own]")
+@_swept(
+    "--secure-aggregation",
+    "secure_aggregations",
+    multiple=True,
+    metavar="SPEC",
+    help="How sums of updates are hidden: off, secagg or secagg+, with parameters; repeat it for each. [off]",
+)
 @_learned(
     "--run", "run_folder", type=PATH, metavar="RUN", help="Finished run of the same setting, to read accuracies off. [none]"
 )
@@ -50,6 +57,7 @@ _learned = options_of("Accuracy of the policies, by a real run")
 )
 @run_flags(
     leave_out=(
+        "secure_aggregation",
         "deadline_s",
         "tiers",
         "over_selection",
@@ -71,6 +79,7 @@ def command(
     tiers: tuple[tuple[float, ...], ...],
     over_selections: tuple[float, ...] | None,
     target_epsilons: tuple[float, ...] | None,
+    secure_aggregations: tuple[str, ...],
     config_file: Path | None,
     run_folder: Path | None,
     target_accuracy: float | None,
@@ -94,7 +103,11 @@ def command(
     if target_accuracy is not None and run_folder is None:
         raise click.UsageError("--target-accuracy needs --run, the folder of a finished run whose accuracies are read")
     asked = given(flags) | ({"target_epsilon": target_epsilons[0]} if target_epsilons else {})
+    if len(secure_aggregations) == 1:
+        asked["secure_aggregation"], secure_aggregations = secure_aggregations[0], ()
     config = RunConfig.load(config_file, asked)
+    for text in secure_aggregations:
+        RunConfig.of({"secure_aggregation": text}, "--secure-aggregation")
     check_run(config)
     swept = {"deadline_s": deadlines, "over_selection": over_selections, "tiers": tiers}
     for (key, values), flag in zip(swept.items(), ("--deadlines", "--over-selections", "--tiers"), strict=True):
@@ -109,7 +122,7 @@ def command(
         if not as_json:
             note(f"{label} …")
 
-    policies = deadlines or (), tiers, over_selections or (), target_epsilons or ()
+    policies = deadlines or (), tiers, over_selections or (), target_epsilons or (), secure_aggregations
     result = whatif(config, *policies, run_folder=run_folder, target_accuracy=target_accuracy, on_policy=say).to_dict()
     page = out or Path("whatif.html")
     if out is not None or not as_json:

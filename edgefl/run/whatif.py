@@ -13,6 +13,7 @@ from edgefl.report.surrogate import Surrogate, check_same, judged
 from edgefl.run.auto_tiers import chosen_tiers
 from edgefl.run.dry_run import PolicyOutcome, outcome_of
 from edgefl.run.prepare import prepare
+from edgefl.run.run import Run
 from edgefl.util.compute import one_thread
 
 OnPolicy = Callable[[str], None]
@@ -52,12 +53,13 @@ def whatif(
     tiers: Sequence[tuple[float, ...]] = (),
     over_selections: Sequence[float] = (),
     target_epsilons: Sequence[float] = (),
+    secure_aggregations: Sequence[str] = (),
     *,
     run_folder: Path | str | None = None,
     target_accuracy: float | None = None,
     on_policy: OnPolicy | None = None,
 ) -> WhatIf:
-    """Return the outcome of every combination of deadline, tiers, over-selection and ε, over ``config.rounds`` rounds each.
+    """Return the outcome of every combination of these policies, over ``config.rounds`` rounds each.
 
     Args:
         config: the run whose policies are varied.
@@ -65,6 +67,7 @@ def whatif(
         tiers: ratios, largest first; empty for the run's own.
         over_selections: clients selected per update wanted; empty for the run's own.
         target_epsilons: largest ε of a run with privacy; empty for the run's own.
+        secure_aggregations: how sums are hidden, such as "off" and "secagg"; empty for the run's own.
         run_folder: a finished run of the same method, network, data and clients, from whose curve accuracies are read; None: no accuracies.
             :mod:`edgefl.report.surrogate` says what that assumes.
         target_accuracy: share in (0, 1] whose time and energy are shown; None: a point below the run's best.
@@ -81,6 +84,7 @@ def whatif(
     varied = dict.fromkeys(
         product(deadlines_s or (None,), tiers or (None,), over_selections or (None,), target_epsilons or (None,))
     )
+    secure = dict.fromkeys(secure_aggregations or (None,))
     if target_epsilons:
         config = RunConfig.of({**config.model_dump(), "target_epsilon": target_epsilons[0], "noise_multiplier": None})
     source = None if run_folder is None else (Path(run_folder), read_summary(Path(run_folder) / "summary.json"))
@@ -88,11 +92,11 @@ def whatif(
         check_same(source[1], config.model_dump(), str(source[0]))
     rows = []
     with one_thread():
-        run = prepare(config, required=False)
-        for deadline_s, ratios, asked, target in varied:
+        runs = {text: _prepared(config, text) for text in secure}
+        for (deadline_s, ratios, asked, target), (text, run) in product(varied, runs.items()):
             given = {"deadline_s": deadline_s, "tiers": ratios, "over_selection": asked, "target_epsilon": target}
             changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-            label = _label(changes)
+            label = _label(changes | ({} if text is None else {"secure_aggregation": text}))
             if on_policy is not None:
                 on_policy(label)
             if config.tiers == "auto" and "tiers" not in changes:
@@ -112,7 +116,14 @@ def whatif(
     return replace(found, surrogate=judged(folder.name, summary, lines, outcomes, config.rounds, target_accuracy))
 
 
+def _prepared(config: RunConfig, secure_aggregation: str | None) -> Run:
+    """Return the run with its own secure aggregation or another one, which is checked against the method."""
+    other = {} if secure_aggregation is None else {"secure_aggregation": secure_aggregation}
+    return prepare(RunConfig.of({**config.model_dump(), **other}), required=False)
+
+
 def _label(changes: dict[str, Any]) -> str:
     tiers = ", ".join(f"{ratio:g}" for ratio in changes.get("tiers", ()))
     texts = {"deadline_s": "{:g} s", "tiers": f"tiers {tiers}", "over_selection": "{:g} × asked", "target_epsilon": "ε {:g}"}
+    texts["secure_aggregation"] = "secure sums {}"
     return " · ".join(text.format(changes[key]) for key, text in texts.items() if key in changes) or "as configured"

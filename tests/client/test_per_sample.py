@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from edgefl.client.client import Clients, loss_of
 from edgefl.client.job import Job, Task
@@ -120,6 +121,18 @@ def test_predicted_memory_is_the_metered_one(name, ratio, micro_batch):
     cost, clients = tier_cost(method, CNN, Tier(ratio), training), clients_of(training)
     assert clients.meter(job_of(clients, method, Tier(ratio))).split.total == cost.training_memory_bytes
     assert not cost.uncounted_ops
+
+
+@pytest.mark.parametrize(("name", "ratio"), METHODS)
+def test_predicted_macs_are_those_that_torch_counts_in_a_step(name, ratio):
+    """Of an MLP: torch's counter takes the grouped convolutions of per-sample gradients for dense ones."""
+    method, tier, network = create(name, tiers=(ratio,)), Tier(ratio), Architecture("mlp", (1, 8, 8), 10)
+    clients = Clients(Task(7, "digits", None, "iid", 40, network, DP))
+    payload = encode(method.submodel(method.init(network, (tier,), generator(0, "init")), tier, generator(0, 1)).tensors)
+    with clients.prepared(Job(1, 2, method, tier, payload)) as prepared, FlopCounterMode(display=False) as counter:
+        local = prepared.local
+        local.loss(local.module, Batch(local.x[:8], local.y[:8], local.present, 0.0)).backward()
+    assert counter.get_total_flops() == 2 * tier_cost(method, network, tier, DP).macs_train_step
 
 
 def test_the_macs_of_a_dense_network_are_those_of_plain_training_and_its_memory_is_not():

@@ -140,7 +140,15 @@ def test_whatif_shows_what_it_costs(fleet):
     def rows(**keys):
         return whatif(small(fleet, **keys).config, over_selections=(1.0,)).rows[0]
 
-    assert rows(secure_aggregation="secagg", per_round=6).round_s > rows(per_round=6).round_s + 3 * 0.2
+    masked, plain = rows(secure_aggregation="secagg", per_round=6), rows(per_round=6)
+    assert masked.round_s > plain.round_s + 3 * 0.2
+    swept = whatif(small(fleet, per_round=6).config, secure_aggregations=("off", "secagg")).rows
+    assert [(row.label, row.round_s) for row in swept] == [
+        ("secure sums off", plain.round_s),
+        ("secure sums secagg", masked.round_s),
+    ]
+    with pytest.raises(ConfigError, match="secure_aggregation"):
+        whatif(small(fleet, method="fedhm").config, secure_aggregations=("off", "secagg"))
 
 
 # Groups ------------------------------------------------------------------------------------------------------------------------

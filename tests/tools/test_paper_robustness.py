@@ -21,7 +21,8 @@ def test_every_cell_is_a_configuration_or_refused() -> None:
             for row, method in module.METHODS.items():
                 why = module.refusal(method, module.ATTACKS[attack], settings.get("defence"))
                 assert ((row, f"{attack}, {defence}") in cells) == (not why)
-    assert "same weight" in module.refusal("heterofl", module.ATTACKS[module.INFLATED], None)
+    for method in ("heterofl", "fedhm", "prism"):
+        assert "weighs no client" in module.refusal(method, module.ATTACKS[module.INFLATED], None)
 
 
 def test_only_inflated_samples_meet_a_cap() -> None:
