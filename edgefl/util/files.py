@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 import tempfile
+import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,9 @@ from typing import Any
 
 from edgefl.errors import InputError, StorageError
 from edgefl.util.claims import check_claims
+
+_IN_USE_S = 600.0
+"""A temporary folder older than this belongs to nobody: it is filled in seconds."""
 
 
 def shared(folder: str) -> Path:
@@ -85,6 +89,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     check_claims(folder)
     with storage_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(folder)
         temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
         try:
             yield temporary
@@ -98,6 +103,14 @@ def whole_folder(folder: Path) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         sync_folder(folder.parent)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove the temporary folders of ``folder`` that a killed process left beside it; a new one may be in use."""
+    for left in folder.parent.iterdir():
+        with contextlib.suppress(OSError):
+            if left.name.startswith(f".{folder.name}.") and left.is_dir() and time.time() - left.stat().st_mtime > _IN_USE_S:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def sync_folder(folder: Path) -> None:
