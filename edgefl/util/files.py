@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.errors import InputError, StorageError
-from edgefl.util.claims import check_claims
+from edgefl.util.claims import make_folder
 
 _IN_USE_S = 600.0
 """A temporary folder older than this belongs to nobody: it is filled in seconds."""
@@ -66,9 +66,8 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write ``content`` to a temporary file beside ``path``, sync it, then rename it: a reader never sees a part of the content."""
-    check_claims(path)
     with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
@@ -86,9 +85,8 @@ def write_bytes(path: Path, content: bytes) -> None:
 @contextlib.contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder to fill. At the end it replaces ``folder``, which is absent or empty; after an error it is removed."""
-    check_claims(folder)
     with storage_errors(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.parent)
         _sweep(folder)
         temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
         try:
