@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edgefl.errors import CheckpointError, StorageError
+from edgefl.util.claims import make_folder
 from edgefl.util.files import storage_errors
 
 REMEDY = "restore the file or start a new run"
@@ -43,7 +44,7 @@ def connect(path: Path) -> sqlite3.Connection:
         StorageError: its folder cannot be made.
     """
     with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
     # SQLite takes turns by itself where several threads call it.
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:

@@ -33,6 +33,23 @@ def check_claims(path: Path) -> None:
             raise _moved(folder)
 
 
+def make_folder(folder: Path) -> None:
+    """Make ``folder`` and its parents; a claimed folder among them is never made anew, also if it is moved at this very moment.
+
+    Raises:
+        MovedError: as :func:`check_claims`.
+        FileNotFoundError: the claimed folder was moved since.
+    """
+    check_claims(folder)
+    claim = next((one for one in _claims if one == folder or one in folder.parents), None)
+    if claim is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        return
+    for part in (*reversed(folder.parents), folder):
+        if claim in part.parents:
+            part.mkdir(exist_ok=True)
+
+
 def _place(folder: Path) -> tuple[int, int] | None:
     try:
         found = folder.stat()

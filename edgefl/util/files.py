@@ -9,13 +9,17 @@ import re
 import shutil
 import sys
 import tempfile
+import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from edgefl.errors import InputError, StorageError
-from edgefl.util.claims import check_claims
+from edgefl.util.claims import make_folder
+
+_IN_USE_S = 600.0
+"""A temporary folder older than this belongs to nobody: it is filled in seconds."""
 
 
 def shared(folder: str) -> Path:
@@ -62,9 +66,8 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write ``content`` to a temporary file beside ``path``, sync it, then rename it: a reader never sees a part of the content."""
-    check_claims(path)
     with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
@@ -82,9 +85,9 @@ def write_bytes(path: Path, content: bytes) -> None:
 @contextlib.contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder to fill. At the end it replaces ``folder``, which is absent or empty; after an error it is removed."""
-    check_claims(folder)
     with storage_errors(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.parent)
+        _sweep(folder)
         temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
         try:
             yield temporary
@@ -98,6 +101,14 @@ def whole_folder(folder: Path) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         sync_folder(folder.parent)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove the temporary folders of ``folder`` that a killed process left beside it; a new one may be in use."""
+    for left in folder.parent.iterdir():
+        with contextlib.suppress(OSError):
+            if left.name.startswith(f".{folder.name}.") and left.is_dir() and time.time() - left.stat().st_mtime > _IN_USE_S:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def sync_folder(folder: Path) -> None:

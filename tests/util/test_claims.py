@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from edgefl.errors import CheckpointError, MovedError
+from edgefl.util import claims
 from edgefl.util.files import whole_folder, write_bytes
 from edgefl.util.lock import only_writer
 
@@ -65,3 +66,15 @@ def test_other_errors_and_other_folders_stay_as_they_are(tmp_path):
     with pytest.raises(CheckpointError, match="damaged"):
         damaged(tmp_path / "run")
     write_bytes(tmp_path / "run" / "model", b"2")
+
+
+def moved_at_the_last_moment(folder, monkeypatch):
+    with only_writer(folder):
+        monkeypatch.setattr(claims, "check_claims", lambda path: folder.exists() and folder.rename(folder.with_name("away")))
+        write_bytes(folder / "checkpoints" / "1", b"1")
+
+
+def test_a_folder_moved_between_the_check_and_the_write_is_not_made_anew(tmp_path, monkeypatch):
+    with pytest.raises(MovedError, match=MESSAGE):
+        moved_at_the_last_moment(tmp_path / "run", monkeypatch)
+    assert [path.name for path in tmp_path.iterdir()] == ["away"]

@@ -40,7 +40,7 @@ def test_a_wrong_value_of_any_key_is_said_in_our_words(key: str) -> None:
         ({"rounds": "x"}, "rounds must be a whole number, got 'x'"),
         ({"log": ("mlflo",)}, "log: unknown logger 'mlflo'; did you mean 'mlflow'? Known: mlflow, tensorboard, wandb"),
         ({"tier_shares": (0.5, "x")}, "tier_shares, entry 2, must be a number, got 'x'"),
-        ({"clip_norm": 0}, "clip_norm must be above 0, or 'adaptive', got 0"),
+        ({"clip_norm": 0}, "clip_norm must be above 0, or 'adaptive' or 'off', got 0"),
         ({"deadline_s": "10"}, ""),
         ({"deadline_s": "10MB"}, "deadline_s: '10MB' is in bytes, expected a time above 0, such as 600, 10min or 2h"),
         ({"cpu_limit_s": 0}, "cpu_limit_s must be above 0, got 0"),
