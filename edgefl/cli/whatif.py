@@ -95,7 +95,7 @@ def command(
     \b
     edgefl whatif --deadlines 0.3,0.5,1 --tiers 1 --tiers 1,0.5,0.25
     edgefl whatif --profile mixed --model resnet9 --over-selections 1,1.3,1.5
-    edgefl whatif --config runs/0001-fedhm-digits/config.toml --run runs/0001-fedhm-digits --deadlines 0.6,1,2
+    edgefl whatif --config runs/one/config.toml --run runs/one --deadlines 0.6,1,2
 
     With --run, the accuracy of each policy is read off the curve of that run at the same number of useful updates, with a range, and so are
     the time and the energy until --target-accuracy. Without it there are no accuracies.

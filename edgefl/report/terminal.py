@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -38,25 +38,35 @@ _COLOURS = {
 def fitted(table: PlainTable, console: Console, options: ConsoleOptions) -> RenderResult:
     """Yield the table with the widest spacing that fits. Cells wrap between words; where a word has no room, columns are left out."""
     unlimited = options.update(width=10_000)
+
+    def width(found: Table) -> int:
+        return console.measure(found, options=unlimited).maximum
+
     shown, left_out = table, list[str]()
     while True:
         tables = [_rich(shown, gap) for gap in _GAPS]
-        fitting = next((t for t in tables if console.measure(t, options=unlimited).maximum <= options.max_width), None)
-        if fitting is not None:
+        fitting = next((found for found in tables if width(found) <= options.max_width), None)
+        last = _least(shown)
+        if fitting is not None or (fitting := _wrapped(tables[1:], options.max_width, width, last is None)) is not None:
             break
-        limits = [_limits(column) for column in tables[1].columns]
-        frame = console.measure(tables[1], options=unlimited).maximum - sum(most for _, most in limits)
-        room, last = options.max_width - frame, _least(shown)
-        if sum(least for least, _ in limits) <= room or last is None:
-            fitting = tables[1]
-            for column, width in zip(fitting.columns, _shared(limits, room), strict=True):
-                column.width = width
-            break
+        assert last is not None  # a table of which no column may go is wrapped all the same
         left_out.insert(0, shown.columns[last].title)
         shown = _without(shown, last)
     yield fitting
     if left_out:
         yield Text(f"No room for: {', '.join(left_out)}. A wider terminal shows them.", style="dim")
+
+
+def _wrapped(tables: Sequence[Table], room: int, width: Callable[[Table], int], always: bool) -> Table | None:
+    """Return the first table whose words fit into ``room`` characters, with the widths of its columns; with ``always``, else the last."""
+    for table in tables:
+        limits = [_limits(column) for column in table.columns]
+        left = room - width(table) + sum(most for _, most in limits)
+        if sum(least for least, _ in limits) <= left or (always and table is tables[-1]):
+            for column, own in zip(table.columns, _shared(limits, left), strict=True):
+                column.width = own
+            return table
+    return None
 
 
 def _least(table: PlainTable) -> int | None:
