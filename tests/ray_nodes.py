@@ -94,6 +94,9 @@ class RayNodes:
         """Stop a node, by default the one that was started last, and wait until its processes are gone."""
         of_node = self.processes(b"", self.nodes[number])
         process = self.nodes.pop(number).process
+        process.terminate()  # then its raylet leaves the cluster; of one that is killed, the cluster learns later
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(PATIENCE_S / 4)
         process.kill()
         process.wait(PATIENCE_S)
         for one in of_node:

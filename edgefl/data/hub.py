@@ -1,5 +1,6 @@
 """Data sets of the Hugging Face hub, through ``datasets``; what it has fetched is read from its cache without a network."""
 
+import logging
 import os
 import socket
 import urllib.request
@@ -27,6 +28,7 @@ def read(name: str, reading: Reading, flags: str = "--data DIR") -> tuple[Given,
     except ImportError:
         raise DataError(f"{HUB}{name}: needs the package datasets: pip install 'edgefl-sim[data]'") from None
     datasets.disable_progress_bars()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # of failed requests, the error says what to do
     identifier, _, configuration = name.partition(":")
     if not identifier:
         raise DataError(f"{HUB}{name}: names no data set, expected {HUB}ID such as {HUB}uoft-cs/cifar10")

@@ -45,16 +45,16 @@ def test_the_examples_of_the_help_run(number: int, called: Any, monkeypatch: pyt
 
 
 def test_accuracies_are_read_off_a_run_and_of_a_run_of_the_same_setting_only(called: Any) -> None:
-    code, _, errors = called("simulate", *QUICK, "--rounds=3", "--out=runs/0001-fedhm-digits")
+    code, _, errors = called("simulate", *QUICK, "--rounds=3", "--out=runs/one")
     assert code == 0, errors
     code, output, errors = called(*examples("whatif")[2], "--rounds=2", "--target-accuracy=1%", "--json")
     assert code == 0, errors
     found = json.loads(output)
-    assert (found["surrogate"]["run"], found["surrogate"]["target"]) == ("0001-fedhm-digits", 0.01)
+    assert (found["surrogate"]["run"], found["surrogate"]["target"]) == ("one", 0.01)
     judged = [row for row in found["surrogate"]["rows"] if row["accuracy"] is not None]
     assert judged
     assert all(row["low"] <= row["accuracy"] <= row["high"] and row["target_s"] > 0 for row in judged)
-    code, _, errors = called("whatif", *QUICK, "--method=fedhm", "--run=runs/0001-fedhm-digits")
+    code, _, errors = called("whatif", *QUICK, "--method=fedhm", "--run=runs/one")
     assert (code, "its method is heterofl, that of the policies fedhm" in errors) == (2, True)
     code, _, errors = called("whatif", "--target-accuracy=0.9")
     assert (code, "--target-accuracy needs --run" in errors) == (2, True)

@@ -331,7 +331,9 @@ def test_a_node_that_cannot_limit_memory_as_hard_needs_is_refused(head):
     with pytest.raises(
         ConfigError, match=r"node 127\.0\.0\..*: enforce: hard cannot hold watch to 1,000 bytes of memory, expected at"
     ):
-        open_engine("ray", 1, Clients(rules.TASK, digits()), Cluster(head.address, limits={"watch": 1000.0})).__enter__()
+        # Mixed: the test before may have left a node of another kind.
+        unfit = Cluster(head.address, mixed=True, limits={"watch": 1000.0})
+        open_engine("ray", 1, Clients(rules.TASK, digits()), unfit).__enter__()
 
 
 @pytest.mark.parametrize(
