@@ -20,6 +20,7 @@ import click
 from edgefl import __version__
 from edgefl.cli.console import busy, print_json, show
 from edgefl.cli.options import Command, json_option
+from edgefl.errors import first_line
 from edgefl.report.tables import ALWAYS, Column, PlainTable, text
 from edgefl.util.files import user_cache, user_config
 from edgefl.util.machine import this_machine, usable_threads
@@ -111,11 +112,7 @@ def _package(name: str) -> Check:
         try:
             importlib.import_module(name)
         except Exception as error:  # noqa: BLE001 - a package that does not load raises anything
-            return Check(
-                name,
-                "broken",
-                f"{version} does not load: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
-            )
+            return Check(name, "broken", f"{version} does not load: {type(error).__name__}: {first_line(error)}")
     return Check(name, "ok", version)
 
 

@@ -246,11 +246,11 @@ class Clients:
         with span("encode", client=client):
             present = prepared.local.present if prepared.parts.sends_labels and task.privacy is None else None
             labels = None if present is None else tuple(present.nonzero().flatten().tolist())
-            payload, clipped = self._encoded(prepared, sent, labels)
+            payload, clips = self._encoded(prepared, sent, labels)
             labels = labels if job.masking is None else None  # they are part of the masked vector
             kept = encode(keep) if keep else b""
         accuracy = self._score(prepared) if job.eval_after_training and prepared.attack is None else None
-        return Outcome(client, "trained", result.steps, loss, *measured, None, payload, kept, accuracy, labels, 0, clipped)
+        return Outcome(client, "trained", result.steps, loss, *measured, None, payload, kept, accuracy, labels, 0, clips)
 
     def _encoded(self, prepared: PreparedJob, sent: Tensors, labels: tuple[int, ...] | None) -> tuple[bytes, int]:
         """Return the payload of a client's update, and how many of its values were clipped to be masked."""

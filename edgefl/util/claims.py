@@ -41,7 +41,7 @@ def make_folder(folder: Path) -> None:
         FileNotFoundError: the claimed folder was moved since.
     """
     check_claims(folder)
-    claim = next((one for one in _claims if one == folder or one in folder.parents), None)
+    claim = next((one for one in _claims if folder.is_relative_to(one)), None)
     if claim is None:
         folder.mkdir(parents=True, exist_ok=True)
         return
