@@ -46,7 +46,7 @@ def outcome_of(task: Task, shards: Shards, prepared: PreparedJob, result: Traini
 
 
 def over_memory(job: Job, over: OverMemory) -> Outcome:
-    """Return the outcome of a client whose step needs more memory than its device has."""
+    """Return the outcome of a client with a step that needs more memory than its device has."""
     return Outcome(job.client, "out_of_memory", 1, None, over.peak_activation_bytes, over.held_bytes)
 
 

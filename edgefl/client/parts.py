@@ -66,7 +66,7 @@ class Parts:
     def network(self, in_torch: bool) -> nn.Module:
         """Return the network, one object that all clients use in turn; the caller loads the tensors that were sent and stored.
 
-        If it trains ``in_torch``, it has its :attr:`layout` from the first client on: a method may evaluate it before it trains, and the
+        If it trains ``in_torch``, it has its :attr:`layout` from the first client on. A method may evaluate it before it trains, and the
         last bits of a convolution depend on the layout.
         """
         network = self._laid_out if in_torch else self._network

@@ -31,7 +31,7 @@ GivenInputs = Sample | Sequence[str] | Sequence[Tensor] | Mapping[str, Sample] |
 def architecture_of(
     network: Network, inputs: GivenInputs = None, classes: int | None = None, norm: str | None = None
 ) -> Architecture:
-    """Return the architecture of ``network``, from which it can be built repeatedly, also under fake tensors.
+    """Return the architecture of ``network``. It can build the network repeatedly, also under fake tensors.
 
     Args:
         network: a reference network's name, ``package.module:factory``, ``file.py:factory``, ``timm:NAME``, ``torchvision:NAME``, a path

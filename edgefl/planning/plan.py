@@ -57,7 +57,7 @@ class Planned(Result):
         ranks: layer → rank of factorized layers; empty for methods without ranks and for the dense network.
         uses: budget → need and have.
         energy_share: share of the factorized layers' energy that the ranks keep; None for methods without ranks.
-        clock_error: the factor by which the device's seconds of training may be wrong; None without a device.
+        clock_error: the device's seconds of training may be wrong by this factor; None without a device.
         gap: upper bound of what a better plan could add to that share, from costs predicted between traces; None for a uniform plan.
     """
 

@@ -150,7 +150,7 @@ def recomputed_cost(
     objective: Objective = PLAIN,
     criterion: Criterion = CROSS_ENTROPY,
 ) -> Cost:
-    """Return the cost of a tier whose backward pass computes activations again, or :func:`tier_cost` if that holds no less."""
+    """Return the cost of a tier if its backward pass computes activations again, or :func:`tier_cost` if that saves no memory."""
     saving = tier_cost(method, architecture, tier, training, codec, objective, criterion)  # raises what is wrong with the network
     steps = recomputed(training, partial(method.network, architecture, tier), architecture, method, objective, criterion)
     found = tier_cost(method, architecture, tier, steps, codec, objective, criterion)
@@ -240,7 +240,7 @@ class Costs:
 
     @cached_property
     def full(self) -> Cost:
-        """The cost of the dense network, to which deadlines refer for every method."""
+        """The cost of the dense network. Relative deadlines refer to it for every method."""
         return tier_cost(create("fedavg"), self.architecture, Tier(1.0), self._training, self._codec, criterion=self._criterion)
 
     def splits(self, tier: Tier) -> bool:

@@ -1,6 +1,6 @@
 """What the system does with a process: limits of its memory and time, the memory that it holds, its core and its allocator.
 
-There are three ways to limit memory, not all of which every system has:
+There are three ways to limit memory. Not every system has all of them:
 
 - a memory cgroup (version 2), if this process may make one: the kernel kills a process that exceeds ``memory.max``.
 - a watchdog on every system: another process reads the resident memory every 20 ms and kills. On Linux it also reads the kernel's own peak
@@ -177,7 +177,7 @@ def pin(worker: int, workers: int) -> int | None:
 
 
 def die_with(parent: int) -> None:
-    """Let the system kill this process when its parent, whose process number is ``parent``, dies (Linux)."""
+    """Let the system kill this process when its parent dies (Linux). ``parent`` is the parent's process number."""
     _libc("prctl", _PR_SET_PDEATHSIG, _SIGKILL)
     if os.getppid() != parent:  # it died before the call above
         os._exit(1)
@@ -216,7 +216,7 @@ class Cgroup:
         return any(int(count) for count in re.findall(r"^oom_kill (\d+)$", events, re.MULTILINE))
 
     def remove(self) -> None:
-        """Remove the cgroup, whose processes have ended."""
+        """Remove the cgroup. Its processes have ended."""
         with contextlib.suppress(OSError):
             self.folder.rmdir()
 
