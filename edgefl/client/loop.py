@@ -11,7 +11,8 @@ from edgefl.client.fast.gradients import Gradient, written
 from edgefl.client.optimizer import FusedOptimizer
 from edgefl.client.per_sample import StepNoise
 from edgefl.client.training import Training
-from edgefl.cost.memory import LivenessMeter, StepMemory, held_by, step_memory
+from edgefl.cost.memory import LivenessMeter, held_by
+from edgefl.cost.step_memory import StepMemory, step_memory
 from edgefl.cost.trace import Loss
 from edgefl.cost.uncompiled import uncompiled
 from edgefl.methods.base import Method

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from edgefl.client.fast.gradients import Captures
 from edgefl.client.fast.layout import lay_out, layout_of
-from edgefl.cost.memory import StepMemory
+from edgefl.cost.step_memory import StepMemory
 from edgefl.methods.base import Method
 from edgefl.models.base import Architecture, Unfilled
 from edgefl.records import Tier

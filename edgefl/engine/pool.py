@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from edgefl.client.client import Clients
+from edgefl.client.isolation.cgroup import cgroup_folder, sweep
 from edgefl.client.isolation.isolate import check_platform
-from edgefl.client.isolation.limits import Guard, cgroup_folder, sweep
+from edgefl.client.isolation.limits import Guard
 from edgefl.client.job import Task
 from edgefl.client.messages import error_of
 from edgefl.data.sources import Dataset

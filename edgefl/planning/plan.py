@@ -23,18 +23,12 @@ from edgefl.methods.ranks import Ranks, hybrid_ranks, rank_candidates, ranked
 from edgefl.methods.state import travelling_shapes
 from edgefl.models.base import Architecture
 from edgefl.models.weights import checked_weights, tied
+from edgefl.planning.largest_ratio import STEPS, largest_ratio, parts_of
 from edgefl.planning.network import GivenInputs, Network, architecture_of
 from edgefl.planning.profile import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLES, cost_of, training_for
 from edgefl.planning.quantities import DeviceRound
 from edgefl.planning.spectral import Uses, energies, share_kept, spectral
-from edgefl.planning.tier_costs import (
-    STEPS,
-    largest_ratio,
-    network_cost,
-    parts_of,
-    recomputed,
-    step_timeline,
-)
+from edgefl.planning.tier_costs import network_cost, recomputed, step_timeline
 from edgefl.records import BUDGETS, BudgetName, Cost, Tier, Timing
 from edgefl.registry import methods
 from edgefl.report.cost_rows import CostRow

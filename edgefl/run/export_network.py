@@ -24,7 +24,8 @@ from edgefl.client.parts import first_personal
 from edgefl.client.training import Training
 from edgefl.errors import InputError, first_line
 from edgefl.methods.state import GlobalState
-from edgefl.models.custom import CustomArchitecture, InputSpec, copies_of
+from edgefl.models.custom import CustomArchitecture, copies_of
+from edgefl.models.input_spec import InputSpec
 from edgefl.models.valueless import reason
 from edgefl.models.weights import checked_weights, tied
 from edgefl.onnxgrad.macs import count_macs
