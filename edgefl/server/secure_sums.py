@@ -109,7 +109,6 @@ class _Group:
         self._count = values_of(total.shapes.values(), classes)
         self._sum: Values = np.zeros(self._count, np.uint32)
         self._vectors: set[int] = set()
-        self._masks: dict[int, bytes] = {}
         self._real = None
         if grouping.rules.masks == "real":
             with span("aggregate", round=turn):
