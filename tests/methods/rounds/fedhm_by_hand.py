@@ -31,6 +31,12 @@ def mean(trained):
     return sum(weight * after for weight, _, after in trained) / sum(weight for weight, _, _ in trained)
 
 
+def residual(matrix, trained):
+    """Return W + Σ w(product − truncation of W) / Σ w."""
+    changes = (weight * (after - truncation(matrix, rank)) for weight, rank, after in trained)
+    return matrix + sum(changes) / sum(weight for weight, _, _ in trained)
+
+
 def bands(matrix, trained):
     """Return W plus its changes, each entry of them in the basis of singular vectors averaged over the clients that hold its band.
 
