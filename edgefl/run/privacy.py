@@ -140,6 +140,13 @@ def check_simulated(config: RunConfig, what: str) -> None:
         )
 
 
+def no_noise(config: RunConfig) -> str:
+    """Return why devices of a run with privacy send no updates: the graphs of a bundle train without its noise. Empty without privacy."""
+    if config.privacy == "none":
+        return ""
+    return f"the run has privacy {config.privacy}, and devices train without its clipping and noise"
+
+
 def warnings(run: Run) -> list[str]:
     """Return what a user should know about the privacy of a run."""
     if (spending := run.spending) is None:
