@@ -157,7 +157,8 @@ def test_a_bundle_states_that_its_graphs_train_without_noise(level, tmp_path, ca
     simulate(private, tmp_path / "private")
     simulate(RunConfig(**{**SMALL, "rounds": 1, "tiers": (1.0, 0.5), "method": private.method}), tmp_path / "plain")
     ours, theirs = (
-        json.loads((tmp_path / run / "bundle" / "manifest.json").read_text(encoding="utf-8"))["tiers"] for run in ("private", "plain")
+        json.loads((tmp_path / run / "bundle" / "manifest.json").read_text(encoding="utf-8"))["tiers"]
+        for run in ("private", "plain")
     )
     why = f"the run has privacy {level}, and devices train without its clipping and noise"
     for tier, plain in zip(ours, theirs, strict=True):
