@@ -155,6 +155,28 @@ def test_real_devices_are_refused():
         check_simulated(config_of("local"), "fed-round")
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_bundle_states_that_its_graphs_train_without_noise(level, tmp_path, called):
+    private = config_of(level, rounds=1, tiers=(1.0, 0.5))
+    simulate(private, tmp_path / "private")
+    simulate(RunConfig(**{**SMALL, "rounds": 1, "tiers": (1.0, 0.5), "method": private.method}), tmp_path / "plain")
+    ours, theirs = (
+        json.loads((tmp_path / run / "bundle" / "manifest.json").read_text(encoding="utf-8"))["tiers"]
+        for run in ("private", "plain")
+    )
+    why = f"the run has privacy {level}, and devices train without its clipping and noise"
+    for tier, plain in zip(ours, theirs, strict=True):
+        keys = set(tier["costs"]) - {"upload_bytes"}  # of a codec
+        assert {key: tier["costs"][key] for key in keys} == {key: plain["costs"][key] for key in keys}
+        assert tier["train"]["predicted_memory_bytes"] == plain["train"]["predicted_memory_bytes"]
+        assert (tier["train"]["no_update"], tier["train"]["upload"]) == (why, {})
+        assert plain["train"]["no_update"] == ""
+    status, out, _ = called("verify", str(tmp_path / "private"))
+    assert status == 0
+    assert f"devices send no updates: {why}\n" in out
+    assert "devices send no updates" not in called("verify", str(tmp_path / "plain"))[1]
+
+
 def test_the_summary_is_plain_json(tmp_path):
     simulate(config_of("local", rounds=1), tmp_path / "run")
     spent = json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8"))["privacy"]
