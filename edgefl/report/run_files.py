@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from pydantic_core import from_json
 from typing_extensions import TypedDict  # pydantic cannot read that of typing before Python 3.12
 
@@ -196,7 +196,7 @@ class ScreenedLine:
     dropped: bool
     counted_samples: Whole | None
     norm_ratio: Number | None
-    cosine: Number | None
+    cosine: Annotated[float, Field(ge=-1.001, le=1.001)] | None  # rounding may leave [-1, 1]
 
 
 @dataclass(frozen=True)
