@@ -26,7 +26,7 @@ class VerifyReport:
         files: how many files were checked, the manifest and the signature included.
         max_abs_errors, max_loss_errors: label of a tier → largest difference of its outputs, and relative one of its losses.
         signed: True: by the owner of the given key; False: there is a signature, but no key was given; None: there is no signature.
-        signer: text of the public key whose owner signed, which is the bundle's own claim unless ``signed`` is True; None: not known.
+        signer: text of the signer's public key. Unless ``signed`` is True, it is only the bundle's own claim; None: not known.
     """
 
     files: int

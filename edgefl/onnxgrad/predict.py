@@ -105,7 +105,7 @@ def _run(session: ort.InferenceSession, x: Fields[np.ndarray]) -> np.ndarray:
 
 
 def _child(model: str, folder: str, batch_size: int, memory_bytes: int) -> int:
-    """Run a graph on the samples in ``folder`` in this process, whose arena is limited for its lifetime.
+    """Run a graph on the samples in ``folder`` in this process. Its arena stays limited as long as it lives.
 
     The outputs become a file in ``folder``. Print figures as JSON, and return the exit status.
     """

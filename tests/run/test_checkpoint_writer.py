@@ -12,7 +12,8 @@ from edgefl.config import RunConfig
 from edgefl.engine.inline import InlineEngine
 from edgefl.errors import StorageError
 from edgefl.registry import methods
-from edgefl.run.folder import CheckpointWriter, RunFolder
+from edgefl.run.checkpoint_writer import CheckpointWriter
+from edgefl.run.folder import RunFolder
 from edgefl.run.prepare import prepare
 from edgefl.run.trained import Trained, accuracies
 from edgefl.server import checkpoint

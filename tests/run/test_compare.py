@@ -14,7 +14,8 @@ from pages import Page, charts_of, data_of, drawn, layers, looks, printed, rows,
 from edgefl.cli.compare import command
 from edgefl.config import RunConfig
 from edgefl.errors import BudgetError, CheckpointError, ConfigError, InputError
-from edgefl.report.compare_page import compact_comparison, compare_page, compare_table
+from edgefl.report.compare_page import compare_page
+from edgefl.report.compare_tables import compact_comparison, compare_table
 from edgefl.report.comparison import comparison_of, curve_of
 from edgefl.report.page import vega
 from edgefl.run.compare import compare

@@ -10,7 +10,7 @@ from edgefl.errors import ConfigError
 from edgefl.privacy.accountant import epsilon
 from edgefl.privacy.guarantee import Sampling
 from edgefl.run.prepare import prepare
-from edgefl.run.privacy import check_simulated, warnings
+from edgefl.run.privacy import check_simulated
 from edgefl.run.whatif import whatif
 
 SMALL = {
@@ -140,8 +140,12 @@ def test_what_a_method_or_network_cannot_promise_is_refused(level, changes, text
 
 
 def test_a_large_delta_is_worth_a_warning():
-    assert warnings(prepare(config_of("local"))) == []
-    (told,) = warnings(prepare(config_of("local", delta=0.2)))
+    def warnings(**changes):
+        run = prepare(config_of("local", **changes))
+        return run.spending.warnings(run.config.clients, run.clients.shards.largest)
+
+    assert warnings() == []
+    (told,) = warnings(delta=0.2)
     assert told == "delta: 0.2 is no less than 1 / 8, the number of clients; give a smaller δ"
 
 
