@@ -248,18 +248,37 @@ def test_a_round_in_which_everybody_diverges_leaves_the_model_as_it_was(tmp_path
     assert line["upload_bytes"] == 0
 
 
-def test_a_full_disk_is_one_message_and_keeps_what_was_there(tmp_path):
+def with_small_files(limit_bytes, *arguments, **environment):
+    """Call the command line where no file can be longer than ``limit_bytes``, as on a full disk."""
     script = (
-        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000));"
+        f"import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit_bytes}, {limit_bytes}));"
         "sys.argv = ['edgefl', *sys.argv[1:]]; from edgefl.cli.main import main; main()"
     )
-    command = [sys.executable, "-c", script, "simulate", "--out", str(tmp_path / "run"), *FLAGS]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
+
+
+def test_a_full_disk_is_one_message_and_keeps_what_was_there(tmp_path):
+    result = with_small_files(100_000, "simulate", "--out", tmp_path / "run", *FLAGS)
     assert result.returncode == 2
     assert "no space left on the device" in result.stderr
     assert "Traceback" not in result.stderr
     assert not list((tmp_path / "run").rglob(".*"))
+
+
+@pytest.mark.parametrize("limit_bytes", [1, 16_000])
+def test_an_export_without_space_for_temporary_files_names_their_folder(limit_bytes, finished, tmp_path):
+    (tmp_path / "full").mkdir()
+    result = with_small_files(limit_bytes, "export", finished.folder, "--out", tmp_path / "out", TMPDIR=str(tmp_path / "full"))
+    assert (result.returncode, result.stdout) == (2, "")
+    (message,) = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+    assert message == (
+        f"Error: {tmp_path / 'full'}: no space left on the device for temporary files; free some, or set TMPDIR to another folder"
+    )
+    assert "Traceback" not in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["full"]
+    assert not list((tmp_path / "full").glob("edgefl-*"))
 
 
 BAD_INPUT = [
