@@ -15,7 +15,7 @@ from edgefl.bundle.signature import check_signature
 from edgefl.errors import BundleError
 
 MAX_BUNDLE_BYTES = 1 << 36
-_MAX_PROBLEMS = 50
+_MAX_PROBLEMS, _MAX_REASON = 50, 300
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,9 @@ def verify(bundle: Path | str, key: Path | str | None = None, limits: Limits | N
     signed = (key is not None) if signature.files else None
     signer = None if signature.signer is None else str(signature.signer)
     no_update = next((tier.train.no_update for tier in manifest.tiers if tier.train and tier.train.no_update), "")
-    return VerifyReport(len(manifest.files) + 1 + signature.files, outputs, losses, signed, signer, _plain(no_update))
+    return VerifyReport(
+        len(manifest.files) + 1 + signature.files, outputs, losses, signed, signer, _plain(no_update)[:_MAX_REASON]
+    )
 
 
 def _listed(folder: Path, problems: Sequence[Problem]) -> str:
