@@ -147,7 +147,7 @@ RUN: dict[str, set[str]] = {
     "inspect_data": {"prepare", "network"},
     "engine_choice": {"run"},
     "train_part": set(),
-    "bundle": {"run", "trained", "train_part"},
+    "bundle": {"run", "trained", "train_part", "privacy"},
     "export": {"folder", "prepare", "trained", "bundle"},
     "export_network": {"prepare", "train_part"},
     "simulate": {

@@ -7,7 +7,7 @@ from edgefl.report.chart import Json
 from edgefl.report.compare_answer import answer_of_comparison, best_first
 from edgefl.report.compare_charts import accuracy_charts, colours_of, tier_chart
 from edgefl.report.compare_page_budget import budget_notes, budget_table, budget_text, class_table, front_charts, winner
-from edgefl.report.compare_tables import compare_table, mixed_accuracies, setting_table
+from edgefl.report.compare_tables import compare_table, key_table, mixed_accuracies, setting_table
 from edgefl.report.metric import metric_of, metric_text
 from edgefl.report.page import facts, render_page
 from edgefl.report.words import NOT_VALIDATED, names
@@ -26,6 +26,7 @@ def compare_page(summary: Json) -> str:
         target=metric_text(metric_of(summary), summary["target_accuracy"]),
         metric=metric_of(summary).name,
         asked=_asked(summary),
+        key_figures=key_table(summary),
         table=compare_table(summary),
         colours=[colours_of(summary)[row["label"]] for row in best_first(summary)],
         runs=[(row["label"], row["seeds"]) for row in rows if row["seeds"]],

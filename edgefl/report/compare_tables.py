@@ -32,6 +32,19 @@ def compare_table(summary: Row) -> PlainTable:
     return PlainTable.of(columns, best_first(summary))
 
 
+def key_table(summary: Row) -> PlainTable:
+    """Return what decides between the methods, the most accurate first."""
+    columns = (
+        _METHOD,
+        _rank(summary),
+        Column("tiers", "", tiers_text, numeric=False),
+        *_result(summary),
+        *_means("in all", bytes="bytes", macs="MACs", simulated_s="time", energy_j="energy"),
+        Column("on the Pareto front", "", lambda row: names(COSTS[key][0] for key in fronts_of(summary).get(row["label"], ()))),
+    )
+    return PlainTable.of(columns, best_first(summary))
+
+
 def compact_comparison(summary: Row) -> PlainTable:
     """Return the table that ends a comparison in a terminal."""
     columns = (

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
+from pydantic import Field
 from typing_extensions import TypedDict  # pydantic cannot read that of typing before Python 3.12
 
 from edgefl.records import Shortfall, Totals
@@ -37,7 +38,7 @@ class ScreenedLine:
     dropped: bool
     counted_samples: Whole | None
     norm_ratio: Number | None
-    cosine: Number | None
+    cosine: Annotated[float, Field(ge=-1.001, le=1.001)] | None  # rounding may leave [-1, 1]
 
 
 @dataclass(frozen=True)

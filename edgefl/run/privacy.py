@@ -143,3 +143,10 @@ def check_simulated(config: RunConfig, what: str) -> None:
         raise ConfigError(
             f"privacy: {config.privacy} is simulated only: {what} trains on devices that add no noise; give privacy none"
         )
+
+
+def no_noise(config: RunConfig) -> str:
+    """Return why devices of a run with privacy send no updates: the graphs of a bundle train without its noise. Empty without privacy."""
+    if config.privacy == "none":
+        return ""
+    return f"the run has privacy {config.privacy}, and devices train without its clipping and noise"

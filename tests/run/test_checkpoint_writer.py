@@ -132,6 +132,7 @@ def test_an_interruption_waits_for_the_checkpoint_in_flight(folder, tmp_path):
 def test_no_method_changes_a_state_that_a_checkpoint_may_be_made_of(method, tmp_path):
     keys = {
         "method": method,
+        "model": "cnn-tiny" if method in ("depthfl", "last-blocks") else "mlp",  # a perceptron has one block only
         "clients": 4,
         "per_round": 2,
         "rounds": 3,
