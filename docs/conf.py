@@ -30,6 +30,7 @@ project, author, release = "edgefl", "the edgefl authors", edgefl.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click", "sphinx_copybutton"]
 exclude_patterns = ["_build", "cluster"]
 html_theme, html_title = "furo", f"edgefl {release}"
+html_static_path, html_css_files = ["_static"], ["site.css"]
 html_show_sphinx = False
 smartquotes = False  # it makes a dash of the two hyphens of an option
 

@@ -34,8 +34,8 @@ from edgefl.log.contract import LoggedRun as LoggedRun
 from edgefl.log.contract import Logger as Logger
 from edgefl.methods.averaging import WeightedSum as WeightedSum
 from edgefl.methods.base import Method as Method
-from edgefl.methods.base import MethodConfig as MethodConfig
 from edgefl.methods.fedavg import FedAvg as FedAvg
+from edgefl.methods.options import MethodConfig as MethodConfig
 from edgefl.methods.state import GlobalState as GlobalState
 from edgefl.records import Batch as Batch
 from edgefl.records import Outcome as Outcome

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from hypothesis import settings
@@ -30,32 +31,46 @@ ARGUMENTS = [
 LONGEST = (
     "contract/test_contract.py",
     "flower/test_federation.py",
-    "e2e/test_same_bits.py",
     "engine/test_ray.py",
+    "e2e/test_same_bits.py",
     "e2e/test_methods_run.py",
-    "e2e/test_simulate.py",
+    "e2e/test_own_network_run.py",
+    "engine/test_pool.py",
+    "contract/test_outside.py",
     "e2e/test_fleet_run.py",
+    "e2e/test_simulate.py",
     "onnxgrad/test_memory.py",
     "factor/test_factorization.py",
     "planning/test_plan.py",
-    "run/test_privacy.py",
-    "engine/test_pool.py",
-    "client/test_isolate.py",
-    "e2e/test_onnx_run.py",
-    "e2e/test_own_network_run.py",
-    "tools/test_tools.py",
-    "client/test_grouping.py",
-    "tools/test_speed.py",
     "tools/test_paper_queue.py",
+    "tools/test_tools.py",
+    "tools/test_attack.py",
+    "client/test_isolate.py",
+    "tools/test_speed.py",
+    "run/test_export_network.py",
+    "report/test_pages_in_chromium.py",
+    "export/test_ts_client.py",
+    "client/test_grouping.py",
+    "run/test_privacy.py",
+    "e2e/test_onnx_run.py",
     "calibrate/test_calibrate.py",
-    "e2e/test_stages_run.py",
-    "e2e/test_fed_round.py",
+    "contract/test_parts.py",
+    "run/test_integrity.py",
+    "contract/test_one_file.py",
     "export/test_python_client.py",
+    "e2e/test_stages_run.py",
+    "flower/test_fleet_rounds.py",
+    "e2e/test_fed_round.py",
     "export/test_device_timing.py",
     "serve/test_measure.py",
-    "contract/test_one_file.py",
+    "tools/test_paper_protocol.py",
+    "tools/test_paper_probe.py",
+    "contract/test_engines.py",
+    "run/test_checkpoint_writer.py",
     "models/test_models.py",
     "client/test_onnx_loop.py",
+    "engine/test_fingerprint.py",
+    "run/test_other_formats.py",
 )
 """The files of tests that take longest, the longest first."""
 
@@ -71,9 +86,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 
 
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Run tests in this process if each is named on the command line: others would import torch first."""
-    return 0 if config.args and all("::" in argument for argument in config.args) else None
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Run tests in this process if each is named on the command line: others would import torch first.
+
+    Otherwise there is one process more than cores, because some tests wait for minutes, for deadlines and other processes.
+    """
+    named = config.args and all("::" in argument for argument in config.args)
+    return 0 if named else 1 + (psutil.cpu_count(logical=True) or 1)
 
 
 @pytest.fixture(autouse=True)

@@ -55,6 +55,18 @@ def test_ruff_has_the_rules_of_bandit():
     assert [rule for rule in ours if re.fullmatch(r"S\d+", rule)] == []
 
 
+def test_every_exception_from_bandit_has_its_reason():
+    lines = [
+        line
+        for path in ("edgefl", "tools", "export")
+        for file in (ROOT / path).rglob("*.py")
+        for line in file.read_text().splitlines()
+    ]
+    exceptions = [line for line in lines if re.search(r"# noqa: [A-Z0-9, ]*\bS\d{3}\b", line)]
+    assert exceptions
+    assert [line for line in exceptions if not re.search(r"# noqa: [A-Z0-9, ]+ - \w", line)] == []
+
+
 def test_public_names_are_there_and_documented():
     for name in edgefl.__all__:
         value = getattr(edgefl, name)

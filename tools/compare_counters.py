@@ -160,7 +160,7 @@ def _sentence(peer: Peer, rows: Sequence[Row]) -> str:
     pairs = [(row.peers[peer.name], row.forward) for row in rows]
     if peer is TORCH:
         pairs += [(row.torch_both, row.both) for row in rows]
-    return f"- {peer.name}: {sum(found != right for found, right in pairs)} of {len(pairs)} figures differ; it {peer.misses}"
+    return f"- {peer.name}: {sum(found != right for found, right in pairs)} of {len(pairs)} figures differ. It {peer.misses}"
 
 
 def counted() -> tuple[str, bool]:

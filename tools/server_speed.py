@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from edgefl.client.client import loss_of
 from edgefl.client.fast.capture import Inputs, capture, gradient_of
 from edgefl.client.fast.layout import in_layout, lay_out, layout_of
 from edgefl.client.isolation.limits import keep_freed_memory
+from edgefl.client.loss import loss_of
 from edgefl.client.objectives.none import PLAIN
 from edgefl.client.optimizer import FusedOptimizer
 from edgefl.client.training import Training

@@ -53,7 +53,7 @@ class LayerForms:
 
 @dataclass(frozen=True)
 class Room:
-    """Bytes by which weights may still grow when factors are multiplied, in memory and in the file; negative: over budget already."""
+    """How many bytes weights may still grow when factors are multiplied, in memory and in the file; negative: over budget already."""
 
     memory_bytes: float = math.inf
     file_bytes: float = math.inf
@@ -80,7 +80,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Choice:
-    """The names of the layers whose factors are multiplied, and name of every factorized layer → its form and the reason."""
+    """The names of the layers with multiplied factors, and name of every factorized layer → its form and the reason."""
 
     composed: frozenset[str]
     reasons: Mapping[str, str] = field(default_factory=dict)

@@ -65,8 +65,8 @@ def load_graph(folder: Path, name: str, opset: int, files: Mapping[str, int]) ->
     ``opset`` and ``files`` (path in the bundle → length in bytes) are those of the manifest.
 
     Raises:
-        BundleError: the file is not a valid ONNX model or has another operator set, or the graph contains an operator, function or tensor
-            that a bundle may not contain.
+        BundleError: the file is not a valid ONNX model, has another operator set, or contains an operator, function or tensor that is not
+            allowed in a bundle.
     """
     path = folder / name
     if path.stat().st_size > LIMIT_BYTES:

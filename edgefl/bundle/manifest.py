@@ -199,7 +199,7 @@ class Manifest(Record):
 
     Attributes:
         manifest_sha256: SHA-256 of the file with :data:`UNSEALED` in the place of this value.
-        round, state_sha256: round of the run, and hash of the server's state, from which the bundle was made.
+        round, state_sha256: round of the run and hash of the server's state that the bundle was made from.
         input_shape: shape of one sample; ``input_dtype`` is ``int64`` if the network reads token ids.
         inputs: name → entry, of a network with several inputs, for which ``input_shape`` is empty; None: it has one.
         classes, class_names: number and names of the outputs.

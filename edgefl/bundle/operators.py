@@ -1,4 +1,4 @@
-"""Which operators a bundle's graphs need, in the form from which onnxruntime makes a reduced build (``--include_ops_by_config``)."""
+"""Which operators a bundle's graphs need, in the form that onnxruntime's reduced build reads (``--include_ops_by_config``)."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,8 +16,8 @@ _ONNX = "ai.onnx"
 def operator_file(contents: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return :data:`OPERATORS` with a line ``domain;opset;operators`` for each domain and opset of the graphs in ``contents``.
 
-    ``contents`` maps paths in the bundle to files. The operators that onnxruntime puts in the place of others while it loads a graph are
-    included, up to its level "extended": the highest one adds operators for the processor at hand.
+    ``contents`` maps paths in the bundle to files. onnxruntime replaces some operators when it loads a graph. Its replacements up to the
+    level "extended" are included; those of the highest level depend on the processor.
     """
     found: dict[tuple[str, int], set[str]] = defaultdict(set)
     with scratch_folder() as folder:

@@ -57,8 +57,8 @@ def int8_kind(graph: bytes) -> Kind:
 def quantized(graph: bytes, kind: Kind, calibration: Fields[np.ndarray] | None = None) -> bytes:
     """Return the variant ``kind`` of an inference graph; the same arguments give the same bytes.
 
-    ``graph`` is a serialized ModelProto with float32 weights. ``int8-static`` needs ``calibration`` samples (n, …), of which
-    it uses :data:`CALIBRATION_SAMPLES`.
+    ``graph`` is a serialized ModelProto with float32 weights. ``int8-static`` needs ``calibration`` samples (n, …) and uses at most
+    :data:`CALIBRATION_SAMPLES` of them, evenly spread.
 
     Raises:
         ConfigError: there is no such variant, or calibration samples are missing, not finite, or of another shape or type.

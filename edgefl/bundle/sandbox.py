@@ -55,7 +55,7 @@ def default_memory_bytes(bundle_bytes: int) -> int:
 def check_tiers(folder: Path, labels: Sequence[str], limits: Limits, bundle_bytes: int) -> TierChecks:
     """Check the tiers with these ``labels`` of the bundle in ``folder``, in a child process that has ended when this returns.
 
-    ``bundle_bytes`` is the size of all files, from which the default memory limit follows. InputError if the child does not start.
+    ``bundle_bytes`` is the size of all files. The default memory limit follows from it. InputError if the child does not start.
     """
     memory_bytes = limits.memory_bytes or default_memory_bytes(bundle_bytes)
     order = {"folder": str(folder.resolve()), "labels": list(labels), "memory_bytes": memory_bytes, "parent": os.getpid()}

@@ -25,7 +25,7 @@ def signature_files(manifest: bytes, key: SigningKey | None) -> dict[str, bytes]
 
 
 def check_signature(folder: Path, manifest: bytes, owner: Path | None) -> Signature:
-    """Return the signature of the bundle in ``folder``, whose manifest has these bytes.
+    """Return the signature of the bundle in ``folder``; ``manifest`` are the bytes of its manifest.
 
     It is checked against the key in the PEM file ``owner``, and against the bundle's own ``manifest.pub``. Which of these keys to trust is
     up to the caller.

@@ -8,8 +8,8 @@ import onnx.numpy_helper
 import torch
 from torch import Tensor, nn
 
-from edgefl.client.client import loss_of
 from edgefl.client.criterion import CROSS_ENTROPY, Criterion
+from edgefl.client.loss import loss_of
 from edgefl.client.objective import Objective, anchors
 from edgefl.client.parts import shared_parameters
 from edgefl.methods.base import Method

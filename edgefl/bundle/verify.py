@@ -15,7 +15,7 @@ from edgefl.bundle.signature import check_signature
 from edgefl.errors import BundleError
 
 MAX_BUNDLE_BYTES = 1 << 36
-_MAX_PROBLEMS = 50
+_MAX_PROBLEMS, _MAX_REASON = 50, 300
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class VerifyReport:
         files: how many files were checked, the manifest and the signature included.
         max_abs_errors, max_loss_errors: label of a tier → largest difference of its outputs, and relative one of its losses.
         signed: True: by the owner of the given key; False: there is a signature, but no key was given; None: there is no signature.
-        signer: text of the public key whose owner signed, which is the bundle's own claim unless ``signed`` is True; None: not known.
+        signer: text of the signer's public key. Unless ``signed`` is True, it is only the bundle's own claim; None: not known.
+        no_update: why devices that train send no updates; empty if they do, or do not train.
     """
 
     files: int
@@ -34,6 +35,7 @@ class VerifyReport:
     max_loss_errors: Mapping[str, float]
     signed: bool | None = None
     signer: str | None = None
+    no_update: str = ""
 
 
 Problem = tuple[str, str]
@@ -69,7 +71,10 @@ def verify(bundle: Path | str, key: Path | str | None = None, limits: Limits | N
     losses = {label: loss for label, (_, loss) in checks.errors.items() if loss is not None}
     signed = (key is not None) if signature.files else None
     signer = None if signature.signer is None else str(signature.signer)
-    return VerifyReport(len(manifest.files) + 1 + signature.files, outputs, losses, signed, signer)
+    no_update = next((tier.train.no_update for tier in manifest.tiers if tier.train and tier.train.no_update), "")
+    return VerifyReport(
+        len(manifest.files) + 1 + signature.files, outputs, losses, signed, signer, _plain(no_update)[:_MAX_REASON]
+    )
 
 
 def _listed(folder: Path, problems: Sequence[Problem]) -> str:

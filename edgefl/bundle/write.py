@@ -57,7 +57,7 @@ def build_tier(
         logits = module(each(torch.from_numpy, x)).numpy()
     if not (finite := np.isfinite(logits)).all():
         spoiled = f"the network computes {logits[~finite].flat[0]}, expected finite outputs: its training diverged"
-        raise BundleError(f"tier {label}: {spoiled}; a lower lr, or clip_norm, may keep it from that")
+        raise BundleError(f"tier {label}: {spoiled}, and it has no bundle; a lower lr, or clip_norm, may prevent this")
     error, allowed = float(np.abs(_run(files, path, x) - logits).max()), allowed_error(logits)
     if not error <= allowed:
         raise BundleError(f"tier {label}: onnxruntime differs from torch by {error:.2e}, expected at most {allowed:.0e}")

@@ -8,7 +8,7 @@ import click
 
 from edgefl.cli.console import loading, note, show
 from edgefl.cli.names import check_names
-from edgefl.cli.options import OUT_FILE, Amount, Command, json_option, option
+from edgefl.cli.options import OUT_FILE, Amount, Command, Within, json_option, option
 from edgefl.report.tables import PlainTable
 
 _BUSY = 0.1
@@ -29,7 +29,7 @@ _BUSY = 0.1
 @option(
     "--seconds", type=Amount("s"), default=30.0, metavar="TIME", help="About how long to measure, in seconds, or such as 2min."
 )
-@option("--threads", type=click.IntRange(1), metavar="N", help="Threads that train. [every core]")
+@option("--threads", type=Within(int, 1), metavar="N", help="Threads that train. [every core]")
 @json_option
 def command(
     out: Path,

@@ -107,8 +107,8 @@ def command(
         note(f"{out}: has no comparison to continue; a new one begins")
     # Torch takes seconds to import: what can be refused without it has been by now.
     with loading():
-        from edgefl.report.compare_page import compact_comparison
         from edgefl.report.compare_page_budget import budget_table
+        from edgefl.report.compare_tables import compact_comparison
         from edgefl.report.run_budget import RunBudget
         from edgefl.run.compare import compare
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgefl.cli.console import columns, loading, note, print_json, show, show_indented
-from edgefl.cli.options import OUT_FILE, Command, complete_name, json_option, option
+from edgefl.cli.options import OUT_FILE, Command, Within, complete_name, json_option, option
 from edgefl.report.tables import Column, PlainTable, under
 from edgefl.util.units import human_bytes, human_count, human_difference, human_seconds
 
@@ -32,7 +32,7 @@ _WIDE = 110
     help="Compare the training times that a profile predicts with this machine's; host: measure a profile now.",
 )
 @option("--template", type=OUT_FILE, metavar="FILE", help="Write a complete device file with comments, to fill in.")
-@option("--threads", type=click.IntRange(1), metavar="N", help="With --validate, threads that train. [every core]")
+@option("--threads", type=Within(int, 1), metavar="N", help="With --validate, threads that train. [every core]")
 @json_option
 def command(name: str | None, validate: str | None, template: Path | None, threads: int | None, as_json: bool) -> None:
     """List device profiles and fleets, or show NAME (or a TOML file) with the mark and source of every figure.

@@ -9,7 +9,7 @@ import click
 
 from edgefl.cli.console import busy, loading, note, print_json
 from edgefl.cli.names import check_names
-from edgefl.cli.options import PATH, Command, Listed, json_option, option, sign_options, signing, sub_model_options
+from edgefl.cli.options import PATH, Command, Listed, Within, json_option, option, sign_options, signing, sub_model_options
 from edgefl.cli.values import runs
 from edgefl.errors import BundleError, InputError
 from edgefl.registry import export_formats
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     metavar="[NAME=][TYPE:]SHAPE",
     help="Shape of one of its samples, such as 3x32x32 or int64:80; repeat it for several inputs of one shape and type.",
 )
-@option("--classes", type=click.IntRange(1), metavar="N", help="Its number of labels, for a factory that takes it.")
+@option("--classes", type=Within(int, 1), metavar="N", help="Its number of labels, for a factory that takes it.")
 @sub_model_options("Tiers of --model")
 @option(
     "--format",

@@ -8,7 +8,7 @@ import click
 
 from edgefl.cli.console import busy, loading, note, print_json, show
 from edgefl.cli.flags import given, run_flags
-from edgefl.cli.options import PATH, Command, json_option, option, sign_options, signing
+from edgefl.cli.options import PATH, Command, Within, json_option, option, sign_options, signing
 from edgefl.cli.values import runs
 from edgefl.config import SCREENING
 
@@ -23,7 +23,7 @@ from edgefl.config import SCREENING
 @sign_options
 @option(
     *("--max-drop", "max_drop"),
-    type=click.FloatRange(min=0),
+    type=Within(float, 0),
     metavar="X",
     help="Refuse a model whose accuracy drops by more than X. [0.03: 3 points]",
 )

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import click
 
 from edgefl.cli.names import check_names, check_run
-from edgefl.cli.options import Listed, NumberOr, complete_name, option, options_of, plugin_option
+from edgefl.cli.options import Listed, NumberOr, Within, complete_name, option, options_of, plugin_option
 from edgefl.config import FLAGS, RunConfig
 from edgefl.registry import models
 
@@ -42,7 +42,7 @@ def network_options(command: F) -> F:
         described("--model", metavar="NAME", names=models, help="Another way to give NETWORK, as in 'edgefl simulate'. {known}"),
         described("--input", "inputs", multiple=True, metavar="[NAME=][TYPE:]SHAPE", help=shape),
         described(
-            "--classes", type=click.IntRange(1), metavar="N", help=f"Number of labels, also for a factory that takes it. {own}"
+            "--classes", type=Within(int, 1), metavar="N", help=f"Number of labels, also for a factory that takes it. {own}"
         ),
         run_flags("norm", section=NETWORK),
         plugin_option(NETWORK),
@@ -101,7 +101,7 @@ def _check(network: str | None, flags: Mapping[str, Any]) -> None:
 def training_options(command: F) -> F:
     """Add the flags of training on a client: ``batch_size``, ``micro_batch``, ``optimizer``, ``codec``, ``samples``, ``local_epochs``."""
     section = "Training on a client"
-    count = options_of(section, type=click.IntRange(1), metavar="N")
+    count = options_of(section, type=Within(int, 1), metavar="N")
     flags = (
         run_flags(*_TRAINING, section=section),
         options_of(section)("--recompute", is_flag=True, help="Compute activations again in the backward pass, to save memory."),
@@ -125,7 +125,7 @@ def _flag(key: str, section: str) -> Callable[[F], F]:
     if bool in (field.annotation, *get_args(field.annotation)):
         name += f"/{flag.switch or name.replace('--', '--no-')}"
     elif key.endswith("_s"):
-        settings["type"], settings["metavar"] = _seconds, flag.metavar
+        settings["type"], settings["metavar"] = str, flag.metavar  # the configuration reads the unit
     else:
         settings["type"], settings["metavar"] = _type(field.annotation, flag.metavar)
     if flag.names:
@@ -136,14 +136,6 @@ def _flag(key: str, section: str) -> Callable[[F], F]:
         default = ",".join(f"{part:g}" if isinstance(part, float) else str(part) for part in shown) + "]"
     names = (name, flag.also, key) if flag.also else (name,)
     return option(*names, help=f"{text}{'' if flag.names else ' '}[{default}", **settings)
-
-
-def _seconds(given: str) -> float | str:
-    """Return a number of seconds, or the text, which the configuration reads with its unit."""
-    try:
-        return float(given)
-    except ValueError:
-        return given
 
 
 def _type(annotation: Any, metavar: str) -> tuple[Any, str]:

@@ -33,6 +33,9 @@ _ORDER = (
 )
 
 
+_NAMED = {"--method", "--model", "--data", "--dataset"}
+
+
 class Commands(click.Group):
     """Commands of this package: a file ``name.py`` whose click command is called ``command``; a ``_`` is a ``-`` of the name."""
 
@@ -56,6 +59,11 @@ class Commands(click.Group):
         if name not in self.list_commands(ctx) and not name.startswith("-"):
             known = self.list_commands(ctx)
             raise click.UsageError(f"no such command {name!r};{nearest(name, known)} known: {', '.join(known)}", ctx)
+        if _NAMED.isdisjoint({arg.partition("=")[0] for arg in args}):
+            return super().resolve_command(ctx, args)
+        from edgefl.cli.names import check_given  # reads the registries
+
+        check_given(args[1:])
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

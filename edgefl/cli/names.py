@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from edgefl.errors import InputError
@@ -12,6 +12,34 @@ from edgefl.util import networks
 
 if TYPE_CHECKING:
     from edgefl.config import RunConfig
+
+
+_ADDS_NAMES = {"--plugin", "--config", "--resume", "-h", "--help"}
+"""Flags with which only the command itself knows the names: those of plug-ins, in a file or given before."""
+
+
+def check_given(args: Sequence[str]) -> None:
+    """Raise InputError for an unknown method, network or data set in a command line, before the command's options are imported.
+
+    Those take pydantic and numpy, and most of the time until an answer. All names are checked again by the command, a fleet's too.
+    """
+    given: dict[str, list[str]] = {}
+    for place, arg in enumerate(args):
+        flag, equals, value = arg.partition("=")
+        given.setdefault(flag, []).append(value if equals else "".join(args[place + 1 : place + 2]))
+    if _ADDS_NAMES & given.keys() or "--device" in given or not "".join(args[:1]).startswith("-"):
+        return
+    data = [name for flag in ("--data", "--dataset") for name in given.get(flag, ()) if name and not data_names.is_own(name)]
+    names = {
+        "method": [name for name in given.get("--method", ()) if name],
+        "model": [name for name in given.get("--model", ()) if name],
+        "dataset": [part for name in data for part in name.split("+")],
+    }
+    try:
+        check_names(**names)
+    except InputError:
+        # One answer names all that is wrong; of NETWORK and devices, the command says so.
+        check_names(**names, fleet=given.get("--profile", ()))
 
 
 def check_run(config: RunConfig, *, method: bool = True) -> None:

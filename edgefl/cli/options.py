@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Callable
@@ -67,6 +68,26 @@ class NumberOr(click.ParamType[Any]):
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         """Return the placeholder."""
         return self.metavar
+
+
+class Within(click.ParamType[Any]):
+    """A number of type ``of`` from ``least`` to ``most``; errors are in the words of the configuration's."""
+
+    def __init__(self, of: type[int] | type[float], least: float, most: float = math.inf) -> None:
+        self.of, self.least, self.most = of, least, most
+        self.name = "N" if of is int else "X"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number."""
+        key = param.opts[-1].lstrip("-").replace("-", "_") if param and param.opts else "value"
+        try:
+            number = self.of(value)
+        except ValueError:
+            raise InputError(f"{key} must be a {'whole ' * (self.of is int)}number, got {value!r}") from None
+        if not self.least <= number <= self.most:
+            bound = f"at least {self.least:,g}" if not number >= self.least else f"at most {self.most:,g}"
+            raise InputError(f"{key} must be {bound}, got {number:,.10g}")
+        return number
 
 
 class Amount(click.ParamType[float]):

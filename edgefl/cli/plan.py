@@ -8,7 +8,7 @@ import click
 
 from edgefl.cli.console import busy, loading, show
 from edgefl.cli.flags import data_options, network_and_options, network_options, run_flags, training_options
-from edgefl.cli.options import METHOD_OPTION, PATH, Amount, Command, json_option, method_option, options_of
+from edgefl.cli.options import METHOD_OPTION, PATH, Amount, Command, Within, json_option, method_option, options_of
 
 _BUDGETS = "Budgets (at least one)"
 _budget = options_of(_BUDGETS)
@@ -36,7 +36,7 @@ _ranked = options_of(_RANKS)
 @_budget("--joules", "energy_j", type=Amount("J"), metavar="ENERGY", help="Joules, or such as 2kJ, of a round on the device.")
 @_budget(
     "--clock-margin",
-    type=click.FloatRange(1, 100),
+    type=Within(float, 1, 100),
     default=1.0,
     metavar="X",
     help="Plan for training that takes X times the predicted seconds.",
@@ -56,7 +56,7 @@ _ranked = options_of(_RANKS)
     default="absolute",
     help="Truncation error to minimise: absolute, or relative to the weights of each layer.",
 )
-@_ranked("--seed", type=click.IntRange(0), default=0, metavar="N", help="Seed of initial weights.")
+@_ranked("--seed", type=Within(int, 0), default=0, metavar="N", help="Seed of initial weights.")
 @training_options
 @run_flags("runtime", section="Training on a client")
 @json_option

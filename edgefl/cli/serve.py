@@ -5,13 +5,13 @@ from pathlib import Path
 import click
 
 from edgefl.cli.console import note, print_json
-from edgefl.cli.options import PATH, Command, json_option, option
+from edgefl.cli.options import PATH, Command, Within, json_option, option
 from edgefl.cli.values import runs
 
 
 @click.command(cls=Command)
 @click.argument("bundle", type=PATH, shell_complete=runs)
-@option("--port", default=8765, type=click.IntRange(0, 65535), metavar="N", help="Port; 0 chooses a free one.")
+@option("--port", default=8765, type=Within(int, 0, 65_535), metavar="N", help="Port; 0 chooses a free one.")
 @option("--host", default="127.0.0.1", metavar="ADDRESS", help="Address to listen on.")
 @json_option
 def command(bundle: Path, port: int, host: str, as_json: bool) -> None:

@@ -125,5 +125,6 @@ def _print_result(summary: dict[str, Any], folder: Path) -> None:
         after += f", {metric_text(metric, trained)} after local training"
     if text := privacy_text(summary):
         show_text(f"privacy: {text}")
+        show_text("bundle: its graphs train without clipping and noise, so devices send no updates")
     show_text(f"{whose}: {after}; {simulated_s} simulated, {host_s} on this computer; energy: {NOT_VALIDATED}")
     show_text(f"run folder: {folder}  (report.html, bundle/, summary.json)")

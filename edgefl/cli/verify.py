@@ -61,6 +61,8 @@ def _print(bundle: Path, report: VerifyReport, key: Path | None) -> None:
     for label, error in report.max_abs_errors.items():
         trained = report.max_loss_errors.get(label)
         click.echo(f"tier {label}: max abs error {error:.2e}" + ("" if trained is None else f", losses within {trained:.1e}"))
+    if report.no_update:
+        click.echo(f"devices send no updates: {report.no_update}")
     click.echo(f"{bundle}: {report.files} files verified; {_signed(report, key)}")
 
 

@@ -20,12 +20,12 @@ from edgefl.data.sources import Dataset, Split
 from edgefl.errors import ConfigError
 from edgefl.methods.axes import Need
 from edgefl.methods.base import Method
+from edgefl.methods.state import Tensors
 from edgefl.registry import adversaries
 from edgefl.rng import generator, shuffled
 from edgefl.util.spec import Spec, shared
 from edgefl.util.validation import explain
 
-Tensors = Mapping[str, Tensor]
 MOST_LISTED = 100
 """So many adversaries of a run are listed by their numbers."""
 

@@ -1,47 +1,39 @@
 """Simulated clients: each receives a payload, trains its tier's network on its own shard, and returns a payload."""
 
 import contextlib
-import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from edgefl.client import evaluate
 from edgefl.client.adversary import Adversaries, started
-from edgefl.client.clipping import clipped
-from edgefl.client.criterion import CROSS_ENTROPY, Criterion
 from edgefl.client.fast.gradients import written
 from edgefl.client.fast.grouping import train_together
 from edgefl.client.fast.layout import in_layout
 from edgefl.client.job import GroupMember, Job, PreparedJob, Task
 from edgefl.client.loop import LocalTraining, OverMemory, TrainingResult, check_memory, metered, train
-from edgefl.client.noised import noised
-from edgefl.client.objective import Objective
+from edgefl.client.loss import loss_of
 from edgefl.client.optimizer import FusedOptimizer
+from edgefl.client.outcome import outcome_of, over_memory
 from edgefl.client.parts import Parts
-from edgefl.client.per_sample import StepNoise, per_sample
+from edgefl.client.per_sample import StepNoise
 from edgefl.client.recompute.tape import recomputing
 from edgefl.cost.memory import StepMemory
-from edgefl.cost.trace import Loss
 from edgefl.data.mix import load
 from edgefl.data.shards import Shards
 from edgefl.data.sources import Dataset
 from edgefl.methods.base import Method
+from edgefl.methods.state import Tensors
 from edgefl.models.base import named_tensors
 from edgefl.records import Batch, Outcome, Tier
 from edgefl.rng import generator, torch_seeded
 from edgefl.timing.spans import span
-from edgefl.util.compute import is_finite
 from edgefl.util.fields import each, rows
-from edgefl.wire.codec import codec_named
-from edgefl.wire.payload import decode, encode
-from edgefl.wire.values import too_large
+from edgefl.wire.payload import decode
 
-Tensors = Mapping[str, Tensor]
 Loop = Callable[[LocalTraining], TrainingResult]
 CACHED = 32
 """So many :class:`Parts` are cached: those of the tiers, in phases of their methods, that this process trained last."""
@@ -72,14 +64,14 @@ class Clients:
         """
         with self.prepared(job) as prepared:
             if not self.trains(job.client):
-                return self.outcome(prepared, IDLE)
+                return outcome_of(self.task, self.shards, prepared, IDLE)
             loop = self.loop(prepared) if within is None else within(self.loop(prepared, captures=False))
             try:
                 with span("train", client=job.client):
                     result = loop(prepared.local)
             except OverMemory as over:
                 return over_memory(job, over)
-            return self.outcome(prepared, result)
+            return outcome_of(self.task, self.shards, prepared, result)
 
     def run_all(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Run the jobs of several clients of a tier and round, together if possible; return outcomes in the order of ``jobs``.
@@ -121,7 +113,7 @@ class Clients:
                 for name, tensor in named_tensors(first.local.module).items():
                     tensor.copy_(stack[name][row])
             result = TrainingResult(loss, steps, member.memory.peak_activation_bytes, member.memory.split.total)
-            outcomes[member.number] = self.outcome(member.prepared, result)
+            outcomes[member.number] = outcome_of(self.task, self.shards, member.prepared, result)
         return outcomes
 
     @contextlib.contextmanager
@@ -223,57 +215,6 @@ class Clients:
     def _first_draw(self, job: Job) -> float:
         return float(generator(self.task.seed, job.round, job.client, "draw").random()) if _drawn(job) else 0.0
 
-    def outcome(self, prepared: PreparedJob, result: TrainingResult) -> Outcome:
-        """Return the outcome of a client that has trained: its update and what it stores, or ``diverged``."""
-        task, job, module = self.task, prepared.job, prepared.local.module
-        method, client = job.method, job.client
-        lr = prepared.local.training.lr
-        control, memory = task.objective.finish(module, prepared.memory, prepared.arrived, max(1, result.steps), lr)
-        sent = {name: tensor.cpu() for name, tensor in {**method.upload(module), **control}.items()}
-        if prepared.attack is not None:
-            sent = prepared.attack.upload(job.round, client, prepared.start, sent)
-        elif task.privacy is not None and task.privacy.level == "local":
-            received = {name: prepared.arrived[name].cpu() for name in prepared.parts.shapes}
-            sent = noised(sent, received, task.privacy, generator(task.seed, job.round, client, "privacy"))
-        keep = {name: tensor.cpu() for name, tensor in {**method.keep(module), **memory}.items()}
-        loss = result.loss if result.steps else None
-        measured: tuple[int | None, int | None] = (
-            (result.peak_activation_bytes, result.memory_bytes) if result.steps else (None, None)
-        )
-        odd = any(too_large(tensor.numpy()) is not None for tensor in sent.values())
-        if odd or not (math.isfinite(result.loss) and all(map(is_finite, keep.values()))):
-            return Outcome(client, "diverged", result.steps, None, *measured)
-        with span("encode", client=client):
-            present = prepared.local.present if prepared.parts.sends_labels and task.privacy is None else None
-            labels = None if present is None else tuple(present.nonzero().flatten().tolist())
-            payload, clips = self._encoded(prepared, sent, labels)
-            labels = labels if job.masking is None else None  # they are part of the masked vector
-            kept = encode(keep) if keep else b""
-        accuracy = self._score(prepared) if job.eval_after_training and prepared.attack is None else None
-        return Outcome(client, "trained", result.steps, loss, *measured, None, payload, kept, accuracy, labels, 0, clips)
-
-    def _encoded(self, prepared: PreparedJob, sent: Tensors, labels: tuple[int, ...] | None) -> tuple[bytes, int]:
-        """Return the payload of a client's update, and how many of its values were clipped to be masked."""
-        task, job = self.task, prepared.job
-        if job.masking is not None:
-            received = {name: tensor.cpu() for name, tensor in prepared.arrived.items()}
-            if job.clip_norm is not None:
-                sent, _ = clipped(sent, received, job.clip_norm)
-            return job.masking.masked(sent, received, labels, generator(task.seed, job.round, job.client, "masked"))
-        rounding = generator(task.seed, job.round, job.client, "codec") if codec_named(task.codec).draws else None
-        return encode(sent, task.codec, rounding), 0
-
-    def _score(self, prepared: PreparedJob) -> float:
-        """Return the metric of the network that a client has trained, adapted if the method does so, on its own held-out samples.
-
-        Statistics of static BatchNorm layers are those of the client's training samples. The tensors to send must be encoded before.
-        """
-        job, local = prepared.job, prepared.local
-        with span("evaluate", client=job.client):
-            module = evaluate.with_statistics(local.module, map(self.shards.train, [job.client]), local.training.batch_size)
-            adapted = job.method.adapt(module, local.x, local.y)
-            return evaluate.score(adapted, self.shards.test(job.client), self.task.criterion)
-
     def parts(self, method: Method, tier: Tier) -> Parts:
         """Return what the clients of a tier have in common under ``method``, from the cache if possible."""
         if self._last is not None and method is self._last[0] and tier == self._last[1]:
@@ -315,22 +256,3 @@ def _simple(job: Job) -> bool:
 def _drawn(job: Job) -> bool:
     """Whether the method chooses at random in every step."""
     return job.method.draws(job.tier) != (None,)
-
-
-def over_memory(job: Job, over: OverMemory) -> Outcome:
-    """Return the outcome of a client whose step needs more memory than its device has."""
-    return Outcome(job.client, "out_of_memory", 1, None, over.peak_activation_bytes, over.held_bytes)
-
-
-def loss_of(method: Method, objective: Objective, criterion: Criterion = CROSS_ENTROPY, sample_clip: float | None = None) -> Loss:
-    """Return the loss that a client minimises, a function of (network, batch): the method's loss plus the objective's terms.
-
-    With ``sample_clip`` its gradient is the mean of clipped gradients of samples (:func:`edgefl.client.per_sample.per_sample`).
-    """
-    own = criterion.loss
-
-    def loss(module: nn.Module, batch: Batch) -> Tensor:
-        value = method.local_loss(module, batch if own is None else replace(batch, loss=own))
-        return value + objective.term(module) if objective.adds else value
-
-    return loss if sample_clip is None else per_sample(loss, sample_clip)

@@ -5,12 +5,11 @@ server that holds each of them get the same bits.
 """
 
 import math
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-Tensors = Mapping[str, Tensor]
+from edgefl.methods.state import Tensors
 
 
 def change_of(update: Tensors, sent: Tensors) -> dict[str, Tensor]:

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from torch import Tensor
-
 from edgefl.client.adversary import Adversaries
 from edgefl.client.criterion import CROSS_ENTROPY, Criterion
 from edgefl.client.loop import LocalTraining
@@ -19,6 +17,7 @@ from edgefl.client.training import Training
 from edgefl.cost.memory import StepMemory
 from edgefl.data.given import PLAIN_READING, Reading
 from edgefl.methods.base import Method
+from edgefl.methods.state import Tensors
 from edgefl.models.base import Architecture
 from edgefl.privacy.guarantee import Privacy
 from edgefl.records import Tier
@@ -26,7 +25,6 @@ from edgefl.records import Tier
 if TYPE_CHECKING:
     from edgefl.onnxgrad.stepper import StepGraphs
 
-Tensors = Mapping[str, Tensor]
 Enforce = Literal["plan", "meter", "hard"]
 """How a client's memory is limited: only planned, metered in training, or enforced by the system on a process of its own."""
 

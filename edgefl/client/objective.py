@@ -13,14 +13,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from edgefl.methods.state import Tensors
 from edgefl.registry import objectives
 
 CONTROL = "control:"
 """Prefix of control variates in payloads."""
 MEMORY = "memory:"
 """Prefix of what an objective stores on a client."""
-
-Tensors = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The memory arena of onnxruntime: which free block a request gets, and how much of it is in use."""
 
 UNIT = 256
-"""Bytes of which every block is a multiple."""
+"""Every block is a multiple of so many bytes."""
 _MOST_SPARE = 128 * 2**20
 _FIRST, _MOST = 2**20, 2**30  # bytes of a region that doubles
 

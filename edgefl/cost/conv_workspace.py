@@ -23,7 +23,7 @@ _STRIDED_TABLE_BYTES, _WIDE_TABLE_BYTES = 36888, 57368  # a stride of 2, or more
 
 @dataclass(frozen=True)
 class _Convolution:
-    """A plain convolution, or the one whose gradient a transposed convolution is: it maps ``inputs`` to ``outputs`` channels.
+    """A plain convolution, or for a transposed one the convolution that it is the gradient of. It maps ``inputs`` to ``outputs`` channels.
 
     Attributes:
         inputs, outputs: channels of one group.

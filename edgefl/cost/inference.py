@@ -1,8 +1,9 @@
 """What onnxruntime holds during an inference: its kernels in its order, with the blocks of its arena.
 
 The rules (``layer_rules.py``, ``product_rules.py``) are those of onnxruntime 1.31 on one thread, at its extended level of optimization.
-They say which kernels an operation of torch becomes in an exported graph, what may be written over its input, what is one kernel with its
-neighbours, and which temporary memory a kernel allocates. They follow onnxruntime's source, and no factor is fitted to measurements.
+They say which kernels an operation of torch becomes in an exported graph, and what may be written over its input. They also say what is one
+kernel with its neighbours, and which temporary memory a kernel allocates. They follow onnxruntime's source, and no factor is fitted to
+measurements.
 """
 
 from collections import Counter
@@ -64,7 +65,7 @@ def kernels_peak(order: Sequence[Kernel], results: Collection[int], arena: Arena
 def in_order(kernels: Sequence[Kernel]) -> list[Kernel]:
     """Return ``kernels`` as onnxruntime orders them: from the results back, of a kernel's inputs the one made last first.
 
-    Of two branches, the one that the graph has last thus runs first.
+    Of two branches, the one that the graph has last runs first.
     """
     made_by = {number: kernel for kernel in kernels for number, _ in kernel.writes}
     read = {number for kernel in kernels for number in kernel.reads}

@@ -38,7 +38,7 @@ class Graph:
     """The operations of a network, and the kernels that they have become so far.
 
     Attributes:
-        calls: operations that compute something from the input, whose results are read.
+        calls: operations that compute something from the input and have a result that is read.
         values: shapes and bytes of all values, by number.
         results: values that the network returns.
         shapes: names of operations that return their input under another shape.
@@ -121,7 +121,7 @@ class Graph:
     def between(
         self, call: Call, reads: Iterable[int], size: int, overwrites: int | None = None, scratch: Iterable[int] = ()
     ) -> int:
-        """Add a kernel whose result torch does not have, and return its buffer of ``size`` bytes."""
+        """Add a kernel with a result that torch does not have, and return its buffer of ``size`` bytes."""
         self._next += 1
         self.kernels.append(
             Kernel(tuple(reads), ((self._next, size),), overwrites, tuple(scratch), len(self.kernels), call.layer)
@@ -158,7 +158,7 @@ def count(shape: Iterable[int]) -> int:
 
 
 def _live(calls: Sequence[Call], results: Collection[int]) -> list[Call]:
-    """Return the operations whose results are read, in order."""
+    """Return the operations with results that are read, in order."""
     wanted, found = set(results), []
     for call in reversed(calls):
         if wanted.intersection(call.writes):

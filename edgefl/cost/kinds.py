@@ -1,4 +1,4 @@
-"""The kinds of work of one tensor operation, from which a clock computes seconds."""
+"""The kinds of work of one tensor operation. A clock computes seconds from them."""
 
 import math
 from collections.abc import Iterable

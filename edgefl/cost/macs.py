@@ -1,8 +1,8 @@
 """Multiply-accumulates of tensor operations, in three tables: counted, ignored for a written reason, and unsupported.
 
-A MAC is one multiplication and one addition of a convolution or matrix product. The operations are those that torch dispatches, so a
-layer counts as often as it runs, and a backward pass counts the gradients that it really needs: none for the first layer's input.
-Everything that works value by value (activations, normalisation, pooling, the optimizer) is counted apart, in values: never as MACs.
+A MAC is one multiplication and one addition of a convolution or matrix product. The operations are those that torch dispatches, so a layer
+counts as often as it runs. A backward pass counts only the gradients that it needs: none for the first layer's input. Everything that works
+value by value (activations, normalisation, pooling, the optimizer) is counted apart, in values: never as MACs.
 
 MACs are those of real numbers: a product of complex tensors has four per complex multiplication and addition, and a complex value counts
 as two. A complex convolution counts three times a real one, because torch computes it as three real ones.

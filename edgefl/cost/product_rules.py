@@ -31,7 +31,7 @@ def _over_positions(graph: Graph, call: Call) -> bool:
 
 
 def _adds_before_norm(graph: Graph, call: Call) -> bool:
-    """Whether a sum is read by a layer normalization alone, whose kernel adds as well (SkipLayerNormalization)."""
+    """Whether only a layer normalization reads a sum. Its kernel then adds as well (SkipLayerNormalization)."""
     readers, shape = graph.readers.get(call.writes[0], []), graph.lengths(call)
     same = len(call.reads) == 2 and all(graph.values[number].shape == shape for number in call.reads)
     return call.name == "add" and same and len(shape) == 3 and [reader.name for reader in readers] == ["native_layer_norm"]
@@ -103,7 +103,7 @@ def _gelu(graph: Graph, call: Call) -> None:
 
 
 def find_gelu(graph: Graph) -> None:
-    """Find x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))), of which onnxruntime makes one kernel (FastGelu), by its cube."""
+    """Find x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))) by its cube. onnxruntime runs it as one kernel (FastGelu)."""
     for cube in (call for call in graph.calls if call.name == "pow"):
         parts = [cube]
         for name in ("mul", "add", "mul", "tanh", "add", "mul"):
@@ -147,7 +147,7 @@ def _multiplies(graph: Graph, call: Call) -> bool:
 
 
 def _readable(graph: Graph, call: Call) -> bool:
-    """Whether a product can read a tensor whose axes are permuted: the last two swapped, the first behind the batch, or both."""
+    """Whether a product can read a tensor with these permuted axes: the last two swapped, the first behind the batch, or both."""
     rank = len(graph.lengths(call))
     order = list(range(rank))
     if call.name == "permute":

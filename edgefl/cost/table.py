@@ -114,7 +114,7 @@ _RECURRENT = ("LSTM", "GRU", "RNN", "Recurrent", "Gates")
 
 
 def _recurrent(work: Work) -> Work:
-    """Return the work of an operation in a recurrent layer, whose small products are slower than others."""
+    """Return the work of an operation in a recurrent layer. Its small products are slower than others."""
     return replace(work, product_macs=0, recurrent_macs=work.recurrent_macs + work.product_macs)
 
 

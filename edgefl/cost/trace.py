@@ -145,13 +145,13 @@ class _Recorder:
 
 
 class Tracer:
-    """A network built once under fake tensors, of which any number of steps and inferences can be traced.
+    """A network that is built once under fake tensors. Any number of its steps and inferences can be traced.
 
     Tracing changes nothing that another trace could see: fake tensors have shapes and no values.
 
     Args:
         subject: what is traced.
-        accumulates: whether a step has several passes, each of which weighs its loss by its share of the samples.
+        accumulates: whether a step has several passes. Each weighs its loss by its share of the samples.
     """
 
     def __init__(self, subject: Subject, accumulates: bool = False) -> None:
@@ -214,8 +214,8 @@ class Tracer:
     def quick_operations(self, batch_size: int, expected: list[str]) -> list[Operation]:
         """Return the same from tensors that have no device, in a third of the time.
 
-        Torch may choose other operations there, and many more for an LSTM. At the first whose name is not ``expected`` the trace ends,
-        without a result.
+        Torch may choose other operations there, and many more for an LSTM. The trace ends without a result at the first operation with a
+        name that is not ``expected``.
         """
         try:
             with torch.device("meta"):

@@ -101,7 +101,7 @@ def permuted(labels: np.ndarray, order: np.ndarray, classes: int, client: int) -
 def share(labels: np.ndarray, kept: float, rng: np.random.Generator) -> np.ndarray:
     """Return the numbers, ascending, of a share ``kept`` in (0, 1] of ``labels`` (n,), stratified by label; at least one."""
     if not 0 < kept <= 1:
-        raise ConfigError(f"data_share: got {kept}, expected more than 0 and at most 1 (1 keeps every sample)")
+        raise ConfigError(f"data_share: got {kept:g}, expected more than 0 and at most 1 (1 keeps every sample)")
     if kept == 1:
         return np.arange(len(labels))
     return stratified(labels, max(1, int(kept * len(labels) + 0.5)), rng)

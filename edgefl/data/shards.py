@@ -45,7 +45,7 @@ class Shards:
         self, data: Dataset, clients: int, partition: str, seed: int, permute_labels: bool = False, data_share: float = 1.0
     ) -> None:
         if not 0 < data_share <= 1:
-            raise ConfigError(f"data_share: got {data_share}, expected more than 0 and at most 1 (1 keeps every sample)")
+            raise ConfigError(f"data_share: got {data_share:g}, expected more than 0 and at most 1 (1 keeps every sample)")
         if clients < 1:
             raise ConfigError(f"clients: got {clients}, expected at least 1")
         rule = parse(partition)

@@ -1,4 +1,4 @@
-"""Adapters: a frozen layer and a trained pair of small layers beside it, whose product is added to what the layer computes."""
+"""Adapters: a frozen layer with a trained pair of small layers beside it. The pair's output is added to the layer's."""
 
 import copy
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ PART = "adapter"
 
 
 def attach(layer: nn.Conv2d | nn.Linear, rank: int, scale: float) -> None:
-    """Add to what ``layer`` computes ``scale`` times a pair of ``rank``: B·A·x, with A as torch draws it and B = 0 (LoRA, section 4.1).
+    """Attach a pair of ``rank`` to ``layer``, which then returns W·x + ``scale``·B·A·x (LoRA, section 4.1). A is as torch draws it, B = 0.
 
     The pair of a convolution is FedHM's: k×1 to ``rank`` channels, then 1×k. The layer keeps its class, and its tensors their names.
 

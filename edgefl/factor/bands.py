@@ -1,6 +1,7 @@
 """Bands of ranks: how the energy of a matrix, and changes of it, divide between consecutive ranks of its decomposition.
 
-For W = Σ σᵢuᵢvᵢᵀ and ranks r₁ < … < r_T, band 1 has the ranks up to r₁, band b those from r_{b−1} to r_b, and the last band all others.
+Let W = Σ σᵢuᵢvᵢᵀ, and r₁ < … < r_T the ranks of the tiers. Band 1 has the ranks up to r₁, band b those from r_{b−1} to r_b. The last band
+has all others.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,10 +33,10 @@ def band_energies(matrix: Tensor, values: Tensor, ranks: Sequence[int]) -> list[
 def banded(changes: Mapping[int, tuple[Tensor, float]], factors: Callable[[], Factors]) -> Tensor:
     """Return the mean of clients' changes of W, each band averaged over the clients that hold it, (a, b) float64.
 
-    A client of rank r is sent W's truncation at r. To first order, training can change it by Δ with (I − QQᵀ)Δ(I − RRᵀ) = 0 only, where Q
-    and R are the leading r singular vectors of W: these Δ are the tangent space of the matrices of rank r. With Eᵣ(Δ) = (I − QQᵀ)Δ(I −
-    RRᵀ), band b of a change is thus E(Δ) at r_{b−1} minus E(Δ) at r_b, and a client's last band has all the rest of its change. Let D_b
-    and S_b be Σ wΔ and Σ w of all clients that hold band b. Then the mean is ::
+    A client of rank r is sent W's truncation at r. Let Q and R be the leading r singular vectors of W, and Eᵣ(Δ) = (I − QQᵀ)Δ(I − RRᵀ). To
+    first order, training changes the truncation only by Δ with Eᵣ(Δ) = 0, the tangent space of the matrices of rank r. Band b of a change
+    is E(Δ) at r_{b−1} minus E(Δ) at r_b. A client's last band has the rest of its change. Let D_b and S_b be Σ wΔ and Σ w of all clients
+    that hold band b. Then the mean is ::
 
         D₁/S₁ + Σ_b (1/S_{b+1} − 1/S_b) · E_{r_b}(D_{b+1})
 
@@ -63,7 +64,7 @@ def banded(changes: Mapping[int, tuple[Tensor, float]], factors: Callable[[], Fa
 
 
 def _bases(factors: Factors) -> tuple[Tensor, Tensor]:
-    """Return orthonormal columns whose first r span W's first r left and right singular vectors, float64; none without energy."""
+    """Return bases in float64: their first r columns span W's first r left and right singular vectors; none without energy."""
     values = factors.values[: factors.left.shape[1]]
     count = int((values > _NOTHING * values[0]).sum())
     left, right = torch.linalg.qr(factors.left[:, :count].double())[0], torch.linalg.qr(factors.right[:count].T.double())[0]

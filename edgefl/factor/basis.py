@@ -44,10 +44,12 @@ class BasisSize:
 class BasisRule:
     """How R₁ and R₂ follow from a weight's shapes (T, S, …) at the widths of a run, and at width 1.
 
-    R₁ is the largest common divisor of S at all widths that is at most ``share``·S′, with S′ = min(S, √(S·T)) at width 1: an eighth, as in
-    the authors' code, is half of the channels at width .25, where the paper's accuracy peaks (section 3.4).
+    R₁ is the largest common divisor of S at all widths that is at most ``share``·S′, with S′ = min(S, √(S·T)) at width 1. The default, an
+    eighth as in the authors' code, is half of the channels at width .25, where the paper's accuracy peaks (section 3.4).
+
     R₂ = ⌊``bases``·√(k₁k₂)·R₁·max(1, T/S′)⌋: a quarter of the outputs of a 3×3 convolution at width 1, as in the authors' code. It is at
     most 15/16 of k₁k₂R₁, as in the paper's recurrent layer (Table 1), so that the coefficients are fewer than the dense weights.
+
     A first convolution (``whole``), or a weight with one input channel, has R₁ = S and R₂ = k₁k₂S, at most T at the smallest width.
 
     >>> BasisRule().size([(32, 16, 3, 3), (64, 32, 3, 3)], (128, 64, 3, 3))
@@ -136,7 +138,7 @@ def _listed(inputs: Sequence[int]) -> str:
 
 
 class Composed(nn.Module):
-    """A convolution, linear or recurrent layer whose weights are composed in every pass.
+    """A convolution, linear or recurrent layer that composes its weights in every pass.
 
     In place of a composed weight, such as ``weight_hh_l0``, it has the parameters ``basis_hh_l0`` (R₂, R₁, k₁, k₂) and
     ``coefficients_hh_l0`` (T, S/R₁, R₂).

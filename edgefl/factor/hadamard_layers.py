@@ -109,7 +109,7 @@ class ComposedLinear(nn.Module):
 
 
 class ComposedRecurrent(nn.Module):
-    """An ``nn.LSTM``, ``nn.GRU`` or ``nn.RNN`` of which some weights (gates·H, inputs) are composed, once per pass over the sequence.
+    """An ``nn.LSTM``, ``nn.GRU`` or ``nn.RNN`` that composes some of its weights (gates·H, inputs), once per pass over the sequence.
 
     Attributes:
         names: the names of all weights and biases. Each is a parameter of this module, or a module that composes a weight.

@@ -1,4 +1,4 @@
-"""Principal kernels: a weight as a sum of rank-one kernels, of which a client trains a random few (PriSM, Niu et al., section 3).
+"""Principal kernels: a weight as a sum of rank-one kernels. A client trains a random few of them (PriSM, Niu et al., section 3).
 
 A weight with n outputs and m inputs is unrolled to W̄ (n × m·k₁k₂) = Σ σᵢ uᵢ vᵢᵀ (Eq. 1). Both factors contain √σᵢ (section 3.2.2,
 :func:`edgefl.factor.svd.factorize`). A client receives r of the N kernels i, at its own output and input channels.

@@ -70,8 +70,8 @@ def allocate(layers: Sequence[LayerChoices], limits: Floats | Ints, start: Mappi
     the same plan. If the plan ``start`` (layer → rank) fits, the result has at least its energy.
 
     Raises:
-        ConfigError: limits are not finite, names repeat, the numbers of budgets differ, integer costs could overflow, or ``start`` lacks
-            a layer or has a rank that is no choice.
+        ConfigError: limits are not finite, names repeat, or layers have different numbers of budgets; integer costs could overflow; or
+            ``start`` lacks a layer, or has a rank that is no choice.
 
     >>> energy, macs = np.array([9.0, 13.0, 14.0]), np.array([[10], [20], [24]])
     >>> pair = [LayerChoices("a", (1, 2, 3), energy, macs), LayerChoices("b", (1, 2, 3), 2 * energy, macs)]

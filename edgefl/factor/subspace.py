@@ -1,8 +1,8 @@
 """Leading singular vectors by block subspace iteration, started from those of a similar matrix, with a bound on their error.
 
-For W (n × m, n ≤ m) and A = WWᵀ, a block of k > r columns is multiplied by A − c·I, made orthonormal, and rotated to the Ritz vectors
-U with Ritz values θ₁ ≥ … ≥ θₖ (Saad 2011, Numerical Methods for Large Eigenvalue Problems, section 5.3). The weights of two rounds are
-similar: from the vectors of the last round, one or two passes are enough. (The code iterates with WᵀW.)
+Let W be n × m with n ≤ m, and A = WWᵀ. A pass multiplies a block of k > r columns by A − c·I and makes it orthonormal. It then rotates the
+block to the Ritz vectors U with Ritz values θ₁ ≥ … ≥ θₖ (Saad 2011, Numerical Methods for Large Eigenvalue Problems, section 5.3). The
+weights of two rounds are similar: from the vectors of the last round, one or two passes are enough. (The code iterates with WᵀW.)
 
 Every requested rank r is checked before a result is returned. Because UᵀU = I, the squared error of the truncation is exactly
 ‖W‖² − Σ_{i≤r} θᵢ. (Up to ε²‖W‖², ε = 2⁻²³, it counts as zero, because rounding the factors to float32 adds as much.)
@@ -47,7 +47,7 @@ _ROUNDING = torch.finfo(torch.float32).eps ** 2
 
 @dataclass(frozen=True)
 class Leading:
-    """Factors of W whose first r columns and rows multiply to its truncation at rank r.
+    """Factors of W: their first r columns and rows multiply to its truncation at rank r.
 
     Attributes:
         left: (n, k) float32.

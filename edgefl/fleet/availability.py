@@ -41,9 +41,9 @@ class Daily:
 
         p(h) = mean_share · (1 + a · cos(2π · (h − peak_hour) / 24)),    a = (ratio − 1) / (ratio + 1)
 
-    so that the highest share is ``day_night_ratio`` times the lowest. A day lasts from trough to trough. On each, a client draws one
-    uniform number u and is eligible while p(h) > u: one stretch around the peak, whose ends are closed forms, rounded to whole seconds.
-    A client whose u lies below the trough's share is eligible all day; its stretch ends with the day, when it draws again.
+    so that the highest share is ``day_night_ratio`` times the lowest. A day lasts from trough to trough. On each day, a client draws one
+    uniform number u and is eligible while p(h) > u. That is one stretch around the peak. Its ends are closed forms, rounded to whole
+    seconds. A client whose u lies below the trough's share is eligible all day; its stretch ends with the day, when it draws again.
 
     Args:
         seed: decides who is eligible on which day.

@@ -77,7 +77,7 @@ def stages_s(device: DeviceProfile, cost: Cost, link_share: float = 1.0) -> tupl
 
 
 def within(timing: Timing, error: float) -> tuple[float, float]:
-    """Return the least and the most seconds of a round whose training takes between 1 / ``error`` and ``error`` times what is predicted.
+    """Return the least and the most seconds of a round, if training takes from 1 / ``error`` to ``error`` times the prediction.
 
     >>> within(Timing(1.0, 10.0, 2.0, 0.0, 0.0), 1.25)
     (11.0, 15.5)

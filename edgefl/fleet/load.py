@@ -79,7 +79,7 @@ def load_device(name: str, beside: Path | None = None) -> DeviceProfile:
 
 
 def _load_device(name: str, beside: Path | None = None, shaped: tuple[Path, ...] = ()) -> DeviceProfile:
-    """Return a device; ``shaped`` are the files whose tables take its shape."""
+    """Return a device; ``shaped`` are the files with tables that take its shape."""
     path = _find("devices", name, beside)
     if path.resolve() in shaped:
         raise ProfileError(f"{path}: takes the shape of {shaped[-1].name}, which takes its own")

@@ -2,8 +2,8 @@
 
     seconds = Σ over kinds (count of :class:`~edgefl.records.work.Work` · cost of the kind)
 
-One rate of MACs for everything is off by up to eight times on real boards: there, a MAC of a depthwise convolution takes as long as 40 of
-a 3×3 convolution, and normalisation and element-wise work are bound by memory. ``docs/time.md`` compares this model with measured steps.
+One rate of MACs for everything is off by up to eight times on real boards. There, a MAC of a depthwise convolution takes as long as 40 of a
+3×3 convolution. Normalisation and element-wise work are bound by memory. ``docs/time.md`` compares this model with measured steps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from edgefl.records import Cost
 from edgefl.records.work import KINDS, Work
 
 ONE_RATE_ERROR = 6.0
-"""The factor by which seconds from one rate of MACs may be wrong: nine in ten measured board steps lie within it, at the best rate."""
+"""Seconds from one rate of MACs may be wrong by this factor: nine in ten measured board steps lie within it, at the best rate."""
 _SHAPE = 0.3  # the weight of a family's shape against one measured step
 
 
@@ -26,7 +26,7 @@ class ForwardCosts(Record):
     """The table ``compute.inference_step`` of a device profile: what each kind of work takes in an inference, on all threads.
 
     Attributes:
-        error: the factor f by which seconds may be wrong: nine predictions in ten lie within measured / f and measured · f.
+        error: the factor f that seconds may be wrong by. Nine predictions in ten lie between measured / f and measured · f.
         packed_weight_ns, convolution_us: None where they are not known apart from other kinds.
     """
 
@@ -153,10 +153,10 @@ def fit(
     """Return the costs that predict ``measured`` with the least squared relative error, in seconds, in the order of the kinds.
 
     Args:
-        measured: steps whose work differs in its kinds.
+        measured: steps with different shares of the kinds of work.
         limits: no cost is below what the hardware allows.
-        shape: costs of a device of the same family. They are scaled to the median of the steps, and each cost is drawn towards its
-            place in this shape, the more the less the steps say about it. Without a shape there must be a step for every kind.
+        shape: costs of a device of the same family. They are scaled to the median of the steps. Each cost is drawn towards its place in
+            this shape, more strongly if the steps say little about it. Without a shape there must be a step for every kind.
         known: kind → seconds that are not fitted, because the steps cannot tell them apart.
 
     Raises:

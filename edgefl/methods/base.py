@@ -3,34 +3,23 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any, ClassVar, Literal, get_type_hints
+from typing import Any, ClassVar, get_type_hints
 
 import numpy as np
-import pydantic
 import torch
 from torch import Tensor, nn
 
 from edgefl.factor.width import cut
-from edgefl.methods.averaging import WeightedSum, checked, moved
+from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
+from edgefl.methods.losses import cross_entropy
+from edgefl.methods.options import MethodConfig
 from edgefl.methods.state import GlobalState, Shape, Tensors, copied, shapes_of, travelling_shapes
 from edgefl.methods.tier_sum import TierSum
+from edgefl.methods.updates import checked, moved
 from edgefl.models.base import Architecture, Unfilled, load, loaded, once_per_network
 from edgefl.records import Batch, Place, Submodel, Tier, Update
 from edgefl.rng import torch_seeded
-
-Scenario = Literal["alike", "permuted", "domains"]
-"""How clients differ besides their samples: not at all, in the order of their labels, or in the data set that they draw from."""
-
-
-class MethodConfig(pydantic.BaseModel):
-    """Options of a method. A subclass has one field per option; an unknown key is an error."""
-
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True)
-
-    def __hash__(self) -> int:
-        """Return the hash of the options as JSON: tables among them have none."""
-        return hash(self.model_dump_json())
 
 
 @dataclass(frozen=True)
@@ -356,20 +345,3 @@ def _shapes(architecture: Architecture, tier: Tier, method: Method) -> dict[str,
 @once_per_network
 def _stored(architecture: Architecture, tier: Tier, method: Method) -> frozenset[str]:
     return frozenset(method.keep(method.skeleton(architecture, tier)))
-
-
-def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
-    """Return the loss of ``batch``, a scalar: by default the mean cross-entropy, for ``logits`` (batch, classes)."""
-    if batch.loss is not None:
-        return batch.loss(logits, batch.y)
-    return nn.functional.cross_entropy(logits, batch.y)
-
-
-def masked_cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
-    """Return the mean cross-entropy, with logits of labels outside of ``batch.present`` (classes,) set to zero (HeteroFL, section 4).
-
-    A loss of the user is not masked: its outputs need not be logits.
-    """
-    if batch.present is None or batch.loss is not None:
-        return cross_entropy(logits, batch)
-    return cross_entropy(torch.where(batch.present, logits, logits.new_zeros(())), batch)

@@ -15,9 +15,9 @@ from edgefl.errors import ConfigError
 from edgefl.factor.rank1 import cosines
 from edgefl.factor.width import cut
 from edgefl.methods.axes import Need
-from edgefl.methods.base import MethodConfig
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.fedper import last_layers
+from edgefl.methods.options import MethodConfig
 from edgefl.methods.state import GlobalState, Tensors
 from edgefl.models.base import Architecture
 from edgefl.records import Submodel, Tier, Update

@@ -6,7 +6,8 @@ from typing import Any
 import pydantic
 
 from edgefl.errors import ConfigError, nearest
-from edgefl.methods.base import Method, Scenario
+from edgefl.methods.base import Method
+from edgefl.methods.options import Scenario
 from edgefl.registry import methods
 from edgefl.util.validation import explain
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from edgefl.factor.gradient import held
 from edgefl.methods.axes import Need
-from edgefl.methods.base import Method, MethodConfig
+from edgefl.methods.base import Method
+from edgefl.methods.options import MethodConfig
 from edgefl.methods.state import GlobalState, Tensors
 from edgefl.models.base import Architecture, loaded, scaled
 from edgefl.models.cuts import Cut, Cuts, carried, shortened

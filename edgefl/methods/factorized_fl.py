@@ -17,8 +17,8 @@ from edgefl.factor.rank1 import Init, RankOne, RankOneConv2d, RankOneLinear, cos
 from edgefl.factor.width import cut
 from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
-from edgefl.methods.base import MethodConfig, Scenario
 from edgefl.methods.fedavg import FedAvg
+from edgefl.methods.options import MethodConfig, Scenario
 from edgefl.methods.state import GlobalState, Shapes, Tensors
 from edgefl.models.base import Architecture, replace_layer, weighted_layers
 from edgefl.records import Submodel, Tier, Update

@@ -15,8 +15,9 @@ from edgefl.errors import ConfigError
 from edgefl.factor.width import leading
 from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
-from edgefl.methods.base import MethodConfig, cross_entropy
 from edgefl.methods.fedavg import FedAvg
+from edgefl.methods.losses import cross_entropy
+from edgefl.methods.options import MethodConfig
 from edgefl.methods.state import GlobalState, Shapes, Tensors, shapes_of, travelling_shapes
 from edgefl.models.base import Architecture, load, loaded
 from edgefl.models.norm import needs_statistics

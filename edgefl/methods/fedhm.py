@@ -15,10 +15,11 @@ from edgefl.errors import ConfigError, nearest
 from edgefl.factor.bands import band_energies
 from edgefl.factor.layers import all_but_factors, frobenius_sq, low_rank_layers, unrolled_factors
 from edgefl.factor.svd import Factors, counted, roll, singular_values, truncated, unroll
-from edgefl.methods.averaging import WeightedSum, moved
+from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
-from edgefl.methods.base import Method, cross_entropy, masked_cross_entropy
+from edgefl.methods.base import Method
 from edgefl.methods.layer_rules import FactorizingConfig
+from edgefl.methods.losses import cross_entropy, masked_cross_entropy
 from edgefl.methods.rank_changes import RankChanges
 from edgefl.methods.ranks import (
     NEW_FACTORS,
@@ -32,6 +33,7 @@ from edgefl.methods.ranks import (
     truncated_state,
 )  # fmt: skip
 from edgefl.methods.state import GlobalState, Tensors
+from edgefl.methods.updates import moved
 from edgefl.models.base import Architecture, classifier_tensors
 from edgefl.records import Batch, Submodel, Tier, Update
 from edgefl.registry import method

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from edgefl.factor.gradient import gradients
 from edgefl.factor.hadamard import Shape, jacobian_gap
 from edgefl.factor.hadamard_layers import HadamardWeight, composed_weights
-from edgefl.methods.base import cross_entropy
 from edgefl.methods.factored_weights import Factored, candidates, dense_reasons, factorized_ranks
 from edgefl.methods.layer_rules import FactorizingConfig
+from edgefl.methods.losses import cross_entropy
 from edgefl.models.base import weighted_layers
 from edgefl.records import Batch, Tier
 from edgefl.registry import method

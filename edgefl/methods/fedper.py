@@ -4,8 +4,8 @@ from pydantic import Field
 from torch import nn
 
 from edgefl.errors import ConfigError
-from edgefl.methods.base import MethodConfig
 from edgefl.methods.fedavg import FedAvg
+from edgefl.methods.options import MethodConfig
 from edgefl.models.base import Architecture, weighted_layers
 from edgefl.records import Tier
 from edgefl.registry import method

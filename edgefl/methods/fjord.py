@@ -12,7 +12,9 @@ from torch._guards import detect_fake_mode
 
 from edgefl.factor.gradient import held
 from edgefl.methods.axes import Need
-from edgefl.methods.base import Method, MethodConfig, cross_entropy
+from edgefl.methods.base import Method
+from edgefl.methods.losses import cross_entropy
+from edgefl.methods.options import MethodConfig
 from edgefl.methods.state import GlobalState, Tensors, places_in, shapes_of
 from edgefl.models.base import Architecture, loaded, named_tensors
 from edgefl.records import Batch, Place, Tier

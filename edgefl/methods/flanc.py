@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from edgefl.errors import ConfigError, nearest
 from edgefl.factor.basis import BasisRule, BasisSize, Composed, basis_name, check_divisor, composed_layers, dense_state
-from edgefl.methods.base import Method, MethodConfig
+from edgefl.methods.base import Method
 from edgefl.methods.kernel_places import gates_of
+from edgefl.methods.options import MethodConfig
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture, loaded, once_per_network, replace_layer, stem_and_classifier, weighted_layers
 from edgefl.records import Place, Tier

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from edgefl.factor.width import cut
-from edgefl.methods.base import Method, MethodConfig, cross_entropy, masked_cross_entropy
+from edgefl.methods.base import Method
+from edgefl.methods.losses import cross_entropy, masked_cross_entropy
+from edgefl.methods.options import MethodConfig
 from edgefl.methods.state import GlobalState, Tensors
 from edgefl.models.base import Architecture, classifier_tensors, load, once_per_network, weighted_layers
 from edgefl.records import Batch, Tier

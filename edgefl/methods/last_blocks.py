@@ -5,7 +5,8 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from edgefl.methods.base import Method, MethodConfig
+from edgefl.methods.base import Method
+from edgefl.methods.options import MethodConfig
 from edgefl.methods.state import Shape
 from edgefl.models.base import Architecture, scaled
 from edgefl.models.norm import BatchStatisticsNorm, StaticBatchNorm

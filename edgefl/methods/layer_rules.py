@@ -9,7 +9,7 @@ from torch import nn
 
 from edgefl.errors import ConfigError, nearest
 from edgefl.factor.hadamard_layers import RECURRENT
-from edgefl.methods.base import MethodConfig
+from edgefl.methods.options import MethodConfig
 
 KINDS = ("conv", "1x1", "linear", "recurrent")
 """Kinds of layers that methods factorize: convolutions of larger kernels, those of 1×1, linear and recurrent layers."""

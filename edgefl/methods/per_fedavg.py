@@ -11,8 +11,9 @@ from torch.func import functional_call
 
 from edgefl.factor.gradient import gradients
 from edgefl.methods.axes import Need
-from edgefl.methods.base import MethodConfig, cross_entropy
 from edgefl.methods.fedavg import FedAvg
+from edgefl.methods.losses import cross_entropy
+from edgefl.methods.options import MethodConfig
 from edgefl.records import Batch
 from edgefl.registry import method
 from edgefl.util.fields import Fields, rows

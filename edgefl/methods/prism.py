@@ -17,8 +17,9 @@ from edgefl.factor.svd import Factors
 from edgefl.factor.width import cut
 from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
-from edgefl.methods.base import Method, MethodConfig
+from edgefl.methods.base import Method
 from edgefl.methods.kernel_places import dense_name, gates_of, kernel_counts, matrices
+from edgefl.methods.options import MethodConfig
 from edgefl.methods.state import GlobalState, Tensors, shapes_of
 from edgefl.models.base import Architecture, loaded, replace_layer
 from edgefl.records import Place, Submodel, Tier, Update

@@ -10,7 +10,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from edgefl.methods.axes import Need
-from edgefl.methods.base import Method, MethodConfig, cross_entropy
+from edgefl.methods.base import Method
+from edgefl.methods.losses import cross_entropy
+from edgefl.methods.options import MethodConfig
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.records import Batch, Place, Tier

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
-from edgefl.methods.averaging import check
 from edgefl.methods.state import Shape
+from edgefl.methods.updates import check
 from edgefl.records import Update
 from edgefl.util.exact_sum import ExactSum
 

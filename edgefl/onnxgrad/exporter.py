@@ -88,8 +88,8 @@ def converted(
 ) -> Any:
     """Return the simplified :class:`onnx_ir.Model` of a module.
 
-    ``inputs`` and ``outputs`` are names for the graph, ``free`` the free dimensions of the ``arguments`` in the form of torch.export's
-    ``dynamic_shapes``, ``unfolded`` the initializers that constant folding leaves alone. InputError, which begins with ``failure``, if
+    ``inputs`` and ``outputs`` are names for the graph. ``free`` are the free dimensions of the ``arguments``, in the form of torch.export's
+    ``dynamic_shapes``. ``unfolded`` are the initializers that constant folding leaves alone. InputError, which begins with ``failure``, if
     an operation has no ONNX operator (named) or torch cannot trace the module.
     """
     with quiet(), uncollected():
@@ -153,7 +153,7 @@ def _inner() -> tuple[Callable[..., Any] | None, Any]:
 def _skip_other_operators() -> None:
     """Let each rule of the optimizer look only at nodes of the operator that its pattern ends with.
 
-    Otherwise a rule whose pattern has several outputs lists the whole graph for every node, and rules take four fifths of the time. What
+    Otherwise a rule with several outputs in its pattern lists the whole graph for every node, and rules take four fifths of the time. What
     the rules find is the same. Other versions of the optimizer are left as they are.
     """
     try:
@@ -227,7 +227,7 @@ def strip(model: onnx.ModelProto) -> None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence prints, logs and warnings, of which the exporter makes many."""
+    """Silence the exporter's many prints, logs and warnings."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -78,7 +78,7 @@ def split(model: onnx.ModelProto, path: str, limit_bytes: int = LIMIT_BYTES) -> 
 
 
 def check(model: onnx.ModelProto) -> None:
-    """Run ONNX's full check, with onnx's errors, on a model whose weights may be in a second file; their values are not read."""
+    """Run ONNX's full check, with onnx's errors, on a model. Its weights may be in a second file; their values are not read."""
     places: dict[str, int] = {}
     for graph in graphs_in(model.graph):
         for tensor in graph.initializer:

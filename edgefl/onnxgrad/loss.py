@@ -1,4 +1,4 @@
-"""Exports a network's loss as an ONNX graph whose weights are inputs: the forward pass of a training graph."""
+"""Exports a network's loss as an ONNX graph with the weights as inputs: the forward pass of a training graph."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -69,8 +69,8 @@ def loss_graph(
 ) -> LossGraph:
     """Return the graph of the losses in training mode, and of the prediction from the first input in evaluation mode.
 
-    Arguments and errors are those of :func:`edgefl.onnxgrad.step.training_step`. ``names`` maps names of frozen tensors to other names,
-    from which those of their inputs are made.
+    Arguments and errors are those of :func:`edgefl.onnxgrad.step.training_step`. ``names`` gives frozen tensors other
+    names for their inputs.
     """
     shared = shared or {}
     flat = flat_names(batch)

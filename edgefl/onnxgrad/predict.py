@@ -20,13 +20,13 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-from edgefl.errors import EdgeflError
+from edgefl.errors import EdgeflError, StorageError
 from edgefl.onnxgrad.session import Arena, OutOfMemoryError, computed, held_by, limited, opened, options_for, profiled, refusal_in
 from edgefl.util.fields import Fields, first, named, rows, unnamed
 from edgefl.util.files import module_command
-from edgefl.util.scratch import scratch_folder
+from edgefl.util.scratch import scratch_folder, temporary_files
 
-_OUT_OF_MEMORY = 9
+_OUT_OF_MEMORY, _NO_SPACE = 9, 10
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ def predict_capped(model: bytes | Path, x: Fields[np.ndarray], *, batch_size: in
 
     Raises:
         OutOfMemoryError: the graph needs more at this batch size; smaller batches may fit.
+        StorageError: the disk of temporary files is full.
         EdgeflError: the process failed for another reason; the message has its last line of output.
     """
     _checked(x, batch_size)
@@ -73,6 +74,8 @@ def predict_capped(model: bytes | Path, x: Fields[np.ndarray], *, batch_size: in
             raise OutOfMemoryError(**json.loads(done.stdout), have_bytes=memory_bytes)
         if done.returncode != 0:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            if done.returncode == _NO_SPACE:
+                raise StorageError(last)
             raise EdgeflError(f"onnxruntime stopped with status {done.returncode}: {last}")
         return Predicted(np.load(folder / "logits.npy"), **json.loads(done.stdout))
 
@@ -105,7 +108,7 @@ def _run(session: ort.InferenceSession, x: Fields[np.ndarray]) -> np.ndarray:
 
 
 def _child(model: str, folder: str, batch_size: int, memory_bytes: int) -> int:
-    """Run a graph on the samples in ``folder`` in this process, whose arena is limited for its lifetime.
+    """Run a graph on the samples in ``folder`` in this process. Its arena stays limited as long as it lives.
 
     The outputs become a file in ``folder``. Print figures as JSON, and return the exit status.
     """
@@ -155,6 +158,10 @@ def _first_batch(session: ort.InferenceSession, x: Fields[np.ndarray]) -> tuple[
 
 if __name__ == "__main__":
     try:
-        sys.exit(_child(*json.loads(sys.argv[1])))
+        with temporary_files():
+            sys.exit(_child(*json.loads(sys.argv[1])))
+    except StorageError as failure:
+        sys.stderr.write(str(failure))
+        sys.exit(_NO_SPACE)
     except EdgeflError as failure:
         sys.exit(str(failure))

@@ -10,6 +10,7 @@ import numpy as np
 import onnxruntime as ort
 
 from edgefl.errors import EdgeflError, first_line
+from edgefl.util.scratch import no_space
 
 ort.set_default_logger_severity(4)  # also of what no session logs, such as failed allocations: errors are exceptions
 _REFUSED = re.compile(r"Available memory of (\d+) is smaller than requested bytes of (\d+)")
@@ -83,8 +84,17 @@ def computed(session: ort.InferenceSession, feed: dict[str, np.ndarray]) -> dict
 
 
 def held_by(session: ort.InferenceSession) -> Arena:
-    """End the profile of a session opened with :func:`profiled`, and return its memory; EdgeflError if onnxruntime is too old."""
-    events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    """End the profile of a session opened with :func:`profiled`, and return its memory.
+
+    Raises:
+        EdgeflError: onnxruntime is too old.
+        StorageError: onnxruntime could not write the whole profile, which it does not say itself.
+    """
+    path = Path(session.end_profiling())
+    try:
+        events = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise no_space() from None
     kernels: list[dict[str, Any]] = [e["args"] for e in events if "mem_arena_held" in e.get("args", {})]
     if not kernels:
         raise EdgeflError(f"onnxruntime {ort.__version__} does not report its memory; 1.28 or newer does")

@@ -71,7 +71,7 @@ def training_graphs(graph: LossGraph, rule: StepRule) -> tuple[bytes, ...]:
     Inputs: the inputs of ``graph`` that the loss reads, the optimizer's state, the scalar ``lr`` and, except for "sgd", the scalar
     ``beta``. Outputs: ``loss`` and, for every tensor that a step changes, its name with ``.out``.
 
-    With g the gradient with decay: "sgd": p ← p − lr·g. "momentum": m ← β·m + g, p ← p − lr·m. "adam": Algorithm 1 of Kingma and Ba 2015
+    g is the gradient with decay. "sgd": p ← p − lr·g. "momentum": m ← β·m + g, p ← p − lr·m. "adam": Algorithm 1 of Kingma and Ba (2015)
     with β₁ = ``beta``, β₂ = 0.999, ε = 1e-8. Parameters that the loss does not depend on do not change. InputError as
     :func:`training_step`.
     """

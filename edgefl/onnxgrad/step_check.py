@@ -46,8 +46,8 @@ def check_step(
 ) -> None:
     """Raise an EdgeflError unless each graph of ``graphs.steps`` computes the same as torch; it names the first tensor that differs.
 
-    The values of ``network`` are the point from which the step is taken, moved a little. Random numbers take the place of floats of
-    ``batch`` and ``shared`` that are all equal. The network is left as it is.
+    The step starts from the values of ``network``, moved a little. Random numbers take the place of floats of ``batch`` and ``shared`` that
+    are all equal. The network is left as it is.
     """
     for number, loss in enumerate(losses):
         for attempt in range(_TRIES):

@@ -16,40 +16,17 @@ from edgefl.methods.adapters import Adapted
 from edgefl.methods.base import Method
 from edgefl.methods.create import create
 from edgefl.methods.factored_weights import Factored
-from edgefl.methods.layer_rules import KINDS, OUTSIDE, kind_of, rules_of
+from edgefl.methods.layer_rules import KINDS, OUTSIDE, rules_of
 from edgefl.methods.pufferfish import Pufferfish
 from edgefl.models.base import Architecture, stem_and_classifier
 from edgefl.models.custom import CustomArchitecture
+from edgefl.planning.layer_facts import NO_GAIN, REASONS, channels_of, costs_of, kind_of_layer, output_of, shape_of
 from edgefl.planning.network import GivenInputs, Network, architecture_of
 from edgefl.planning.profile import batch_size_of, method_and_tiers, training_for
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Cost, Tier
 from edgefl.report.inspected import Form, InspectedLayer, Inspection, LayerAtTier, TierTotal
 from edgefl.util.compute import one_thread
-
-NO_GAIN = "no gain"
-REASONS = {
-    "stem": "the first convolution; kinds of layers leave it out, its name in factorize does not",
-    "classifier": "the last layer; kinds of layers leave it out, its name in factorize does not",
-    "by design": "the network lists it among the layers that its paper leaves dense; its name in factorize overrules that",
-    "depthwise": "every channel has a filter of its own: there is no matrix to factorize",
-    "grouped": "a grouped convolution has no low-rank form here",
-    "padding": "it pads with other values than zeros, which its factors cannot",
-    "projection": "a recurrent layer with a projection has no low-rank form here",
-    "frozen": "its weight is not trained",
-    OUTSIDE: "the option factorize, or its default, leaves it out",
-    NO_GAIN: "factors would not be smaller",
-    "depth": "the tier's network ends before it",
-    "base": "it is part of the frozen base and has no adapter",
-    "early block": "the tier trains later blocks only; this one runs forward",
-    "no rule": "this method factorizes no layers of its kind",
-    "output": "its outputs are the network's",
-    "input": "it reads the network's input",
-    "share of a share": "its channels are shares of channels, such as heads; the larger number is cut, the other one is whole",
-}
-"""Why a layer has its form, in a sentence."""
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 @one_thread()
@@ -156,7 +133,7 @@ class _Inspected:
             return {}, {}
         if not isinstance(self.architecture, CustomArchitecture):
             return {}, {stem_and_classifier(self.dense)[1]: "output"}
-        weights = {_output(name, layer): name for name, layer in self.layers.items() if _channels(layer)}
+        weights = {output_of(name, layer): name for name, layer in self.layers.items() if channels_of(layer)}
         tied: dict[str, tuple[str, ...]] = {}
         whole: dict[str, str] = {}
         for group in self.architecture.channels.groups():
@@ -193,10 +170,10 @@ class _Inspected:
         return tuple(
             InspectedLayer(
                 layer=name,
-                kind=_kind(layer) if name else "network",
-                shape=_shape(layer),
-                channels=_channels(layer),
-                **_costs(whole, [name]),
+                kind=kind_of_layer(layer) if name else "network",
+                shape=shape_of(layer),
+                channels=channels_of(layer),
+                **costs_of(whole, [name]),
                 tied_with=self.channels[0].get(name, ()),
                 tiers=tuple(self._at(name, tier) for tier in self.costs),
             )
@@ -209,10 +186,10 @@ class _Inspected:
         if form == "factorized":
             pair = getattr(small, PART, small)
             factors = list(pair.children()) if isinstance(pair, LowRank) else []
-            rank = _shape(factors[0])[0] if factors else self.ranks[tier].get(name)
+            rank = shape_of(factors[0])[0] if factors else self.ranks[tier].get(name)
         why = "" if tier.ratio == 1 or form == "factorized" else self._why(name, form)
-        channels = _channels(self.layers[name] if small is None or form == "factorized" else small)
-        figures = _costs(self.costs[tier], self.parts[tier][name])
+        channels = channels_of(self.layers[name] if small is None or form == "factorized" else small)
+        figures = costs_of(self.costs[tier], self.parts[tier][name])
         return LayerAtTier(tier.number, form, rank, channels, **figures, why=why, reason=self._reason(name, why))
 
     def _why(self, name: str, form: Form) -> str:
@@ -256,46 +233,3 @@ class _Inspected:
             option = "--method-option factorize=conv,linear,1x1 factorizes them"
             return (*phase, f"{len(small)} 1x1 convolutions with {share:.0%} of the weights stay dense; {option}")
         return phase
-
-
-def _output(name: str, layer: nn.Module) -> tuple[str, int]:
-    """Return the tensor and the dimension that has the layer's outputs."""
-    if isinstance(layer, nn.RNNBase):
-        return f"{name}.weight_hh_l{layer.num_layers - 1}", 1
-    if isinstance(layer, nn.MultiheadAttention):
-        return f"{name}.out_proj.weight", 0
-    return f"{name}.weight", int(isinstance(layer, (nn.Embedding, nn.EmbeddingBag, *_TRANSPOSED)))
-
-
-def _kind(layer: nn.Module) -> str:
-    if isinstance(layer, nn.MultiheadAttention):
-        return "attention"
-    if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
-        return "embedding"
-    kind = kind_of(layer)
-    return "norm" if "norm" in kind.lower() else kind
-
-
-def _shape(layer: nn.Module) -> tuple[int, ...]:
-    weight = getattr(layer, "weight", None)
-    return tuple((next(layer.parameters(recurse=False)) if weight is None else weight).shape)
-
-
-def _channels(layer: nn.Module) -> tuple[int, int] | None:
-    """Return how many channels a layer reads and returns, None if it is of no kind that has both."""
-    if isinstance(layer, (*_CONVOLUTIONS, *_TRANSPOSED)):
-        return layer.in_channels, layer.out_channels
-    if isinstance(layer, nn.Linear):
-        return layer.in_features, layer.out_features
-    if isinstance(layer, nn.RNNBase):
-        return layer.input_size, layer.hidden_size
-    if isinstance(layer, nn.MultiheadAttention):
-        return layer.embed_dim, layer.embed_dim
-    return (layer.num_embeddings, layer.embedding_dim) if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) else None
-
-
-def _costs(cost: Cost, paths: Sequence[str]) -> dict[str, int]:
-    """Return the figures of a layer, at all of its ``paths``, and of the parts that it has, such as factors."""
-    inside = tuple(f"{path}." for path in paths if path)
-    rows = [row for row in cost.layers if row.layer in paths or row.layer.startswith(inside)]
-    return {key: sum(getattr(row, key) for row in rows) for key in ("macs_forward", "parameter_bytes")}

@@ -8,9 +8,9 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from edgefl.client.client import loss_of
 from edgefl.client.criterion import CROSS_ENTROPY, Criterion
 from edgefl.client.loop import optimizer_of
+from edgefl.client.loss import loss_of
 from edgefl.client.objective import Objective, objective_named
 from edgefl.client.objectives.none import PLAIN
 from edgefl.client.parts import shared_parameters, trained_shapes

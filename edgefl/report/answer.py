@@ -6,7 +6,17 @@ from typing import Any
 
 from edgefl.report.energy import energy_sentence
 from edgefl.report.metric import metric_of, metric_text, reaches
-from edgefl.report.words import USEFUL, clock_word, counted, need_have, of_devices, status_name, tier_label, uncounted
+from edgefl.report.words import (
+    USEFUL,
+    budget_name,
+    clock_word,
+    counted,
+    need_have,
+    of_devices,
+    status_name,
+    tier_label,
+    uncounted,
+)
 from edgefl.util.units import human_bytes, human_percent, human_seconds
 
 Json = Mapping[str, Any]
@@ -71,8 +81,10 @@ def _advice(summary: Json, rounds: Sequence[Json]) -> Iterable[str]:
     """Yield what to do, the most urgent first; the last is not empty."""
     if uncounted(summary["tiers"]):
         yield f"Claim no budget: not every operation is counted ({uncounted(summary['tiers']).partition(': ')[2]})."
+    yield _diverged(rounds)
     yield _outside(summary)
     yield _never_used(summary)
+    yield _attacked(summary, rounds)
     yield _longer(summary, rounds)
     yield larger_tier(summary)
     yield _smaller(summary, rounds)
@@ -80,16 +92,37 @@ def _advice(summary: Json, rounds: Sequence[Json]) -> Iterable[str]:
     yield "Use this setting: every class took part, accuracy no longer rises, and no budget asks for a change."
 
 
+def _diverged(rounds: Sequence[Json]) -> str:
+    counts = counted(group for line in rounds for group in line["groups"])
+    if counts["diverged"] < _MUCH_WASTE * counts.total():
+        return ""
+    lost = f"{counts['diverged']:,} of {counts.total():,} sessions diverged: their weights became NaN or huge"
+    return f"Lower the learning rate (--lr), or limit changes with --clip-norm: {lost}."
+
+
+def _attacked(summary: Json, rounds: Sequence[Json]) -> str:
+    """Return the advice to screen updates of a simulated attack, if the server screened none."""
+    attack = summary.get("attack")
+    screened = any((client.get("screened") or {}).get("dropped") for line in rounds for client in line.get("clients", ()))
+    if attack is None or screened:
+        return ""
+    return (
+        f"Compare this run with an honest one and with --defence: {attack['count']:,} of {summary['clients']:,} clients attacked, "
+        "and no update was left out."
+    )
+
+
 def _outside(summary: Json) -> str:
     outside = [item for item in summary["classes"] if item["tier"] is None and item["refusals"]]
     if not outside:
         return ""
     short = min(outside[0]["refusals"], key=lambda refusal: refusal["tier"])
-    what = "accept that it" if len(outside) == 1 else "accept that such classes"
-    return (
-        f"Add a tier below {tier_label(short['tier'])}, or {what} cannot train: {joined(item['title'] for item in outside)} "
-        f"{'fits' if len(outside) == 1 else 'fit'} no tier, as tier {tier_label(short['tier'])} {need_have(short)}."
-    )
+    tier = tier_label(short["tier"])
+    smaller = f"a tier below {tier}" if len(summary["tiers"]) > 1 else f"a tier below {tier}, or a method that has smaller tiers"
+    what = "accept that it cannot train" if len(outside) == 1 else "accept that these classes cannot train"
+    why = f"the {budget_name(short['budget'])} of {outside[0]['title']} is too small for tier {tier}, which {need_have(short)}"
+    none = f"{joined(item['title'] for item in outside)} {'fits' if len(outside) == 1 else 'fit'} no tier"
+    return f"Add {smaller}, or {what}: {none}, because {why}."
 
 
 def _never_used(summary: Json) -> str:
@@ -106,9 +139,15 @@ def _never_used(summary: Json) -> str:
 def _longer(summary: Json, rounds: Sequence[Json]) -> str:
     metric = metric_of(summary)
     reached = [float(line["accuracy"]["global"]) for line in rounds if line["accuracy"].get("global") is not None]
-    if not metric.share or len(reached) < 4 or (gain := reached[-1] - reached[-1 - len(reached) // 4]) <= _RISING:
+    if len(rounds) == 1:
+        return "Train for more rounds: one round does not show what the setting can reach."
+    if not metric.share or len(reached) < 2:
         return ""
-    return f"Train longer: accuracy still rose by {points(gain)} in the last quarter of the rounds."
+    last = max(1, len(reached) // 4)
+    if (gain := reached[-1] - reached[-1 - last]) <= _RISING:
+        return ""
+    when = "quarter of the rounds" if len(reached) >= 4 else "round"
+    return f"Train longer: accuracy still rose by {points(gain)} in the last {when}."
 
 
 def larger_tier(summary: Json) -> str:

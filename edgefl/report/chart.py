@@ -66,7 +66,7 @@ def number(field: str, title: str | None, form: str = "", unit: str = "", scale:
 
 def share(field: str, title: str, **scale: Any) -> Spec:
     """Return the encoding of a share along an axis, in percent."""
-    return number(field, title, ".0%", scale=scale, tickCount=6)
+    return number(field, title, "~%", scale=scale, tickCount=6)
 
 
 def category(field: str, title: str | None, values: Sequence[Any]) -> Spec:

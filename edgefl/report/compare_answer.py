@@ -52,13 +52,25 @@ def answer_of_comparison(summary: Json) -> Answer:
     """Return the answer of a comparison."""
     labels = [row["label"] for row in summary["methods"]]
     metric, ranks, rows = metric_of(summary), ranks_of(summary), best_first(summary)
-    asked = f"Which of {joined(labels)} has the best {metric.name} on {summary['dataset']}, given the same clients and rounds?"
+    budget = summary.get("under_budget") or {}
+    target = budget.get("target_accuracy")
+    reach = "" if target is None else f", and which reaches {human_percent(target)}"
+    asked = (
+        f"Which of {joined(labels)} has the best {metric.name} on {summary['dataset']}, given the same clients and rounds{reach}?"
+    )
     if not ranks:
         return Answer(asked, "No run finished.", "Read the reasons below.")
     leaders = [label for label, rank in ranks.items() if rank == 1]
     told = [f"{row['label']} {metric_text(metric, row['accuracy']['mean'])}" for row in rows if row["accuracy"]]
     best = f"Seeds cannot tell {joined(leaders)} apart" if len(leaders) > 1 else f"{leaders[0]} is the best"
-    return Answer(asked, f"{best}: {', '.join(told)}.", _advice(summary, rows, leaders, metric))
+    found = f"{best}: {', '.join(told)}"
+    advice = _advice(summary, rows, leaders, metric)
+    if target is not None:
+        reached = [row["label"] for row in budget["methods"] if row["to_target"] is not None]
+        found += f"; {human_percent(target)} was reached by {joined(reached) if reached else 'none'}"
+        if not reached:
+            advice = f"Give more --rounds, or a lower --target-accuracy than {human_percent(target)}."
+    return Answer(asked, f"{found}.", advice)
 
 
 def _advice(summary: Json, rows: Sequence[Json], leaders: Sequence[str], metric: Metric) -> str:
@@ -77,7 +89,7 @@ def _advice(summary: Json, rows: Sequence[Json], leaders: Sequence[str], metric:
         if row is not best and best[key]["mean"] and row[key]["mean"] < best[key]["mean"]
     ]
     if not cheaper:
-        return f"Take {best['label']}: no other method takes less bytes, time or energy.{unsure}"
+        return f"Take {best['label']}: no other method takes fewer bytes, less time or less energy.{unsure}"
     saved, word, row = max(cheaper, key=lambda found: found[0])
     gap = abs(best["accuracy"]["mean"] - row["accuracy"]["mean"])
     loss = points(gap) if metric.share else metric_text(metric, gap)

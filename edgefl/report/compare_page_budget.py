@@ -16,6 +16,8 @@ _WORDS: dict[str, tuple[str, Callable[[float | None], str]]] = {
 }
 
 
+_FAR = 5
+"""A budget of more than so many times what was spent is not drawn: the curves would be a line at the left edge."""
 _LIMIT_OF = dict(zip(AXES, ("s", "bytes", "j"), strict=True))
 
 
@@ -131,7 +133,8 @@ def front_charts(summary: Row, colours: Mapping[str, str]) -> tuple[Chart, ...]:
     """Return accuracy over time, bytes and energy: a line per method, the Pareto front as a step line, and the budget as a rule."""
     found = summary["under_budget"]
     longest_s = max((point["simulated_s"] for row in found["methods"] for point in row["curve"]), default=0.0)
-    unit, unit_s = clock_unit(max(longest_s, found["budget"]["s"] or 0.0))
+    limit_s = found["budget"]["s"] or 0.0
+    unit, unit_s = clock_unit(max(longest_s, limit_s if limit_s <= _FAR * longest_s else 0.0))
     xs = {
         "simulated_s": ("Accuracy and time", number("simulated_s", f"simulated time ({unit})"), unit_s),
         "client_bytes": (
@@ -183,7 +186,8 @@ def _front_chart(found: Json, axis: str, colours: Mapping[str, str], x: Spec, pe
     limit, target = found["budget"][_LIMIT_OF[axis]], found["target_accuracy"]
     y = share("accuracy", "accuracy", zero=False)
     rule = {"type": "rule", "color": "var(--soft)", "strokeDash": [2, 3], "strokeWidth": 2}
-    rules = [layer(rule, [{axis: limit / per}], x=x)] if limit is not None else []
+    near = limit is not None and limit / per <= _FAR * max((row[axis] for row in rows), default=0.0)
+    rules = [layer(rule, [{axis: limit / per}], x=x)] if near else []
     rules += [layer(rule, [{"accuracy": target}], y=y)] if target is not None else []
     front = {"type": "line", "interpolate": "step-after", "color": "var(--ink)", "strokeWidth": 2.5, "strokeDash": [5, 3]}
     looks = {label: colours[label] for label in colours if any(row["series"] == label for row in rows)}

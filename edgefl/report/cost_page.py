@@ -12,6 +12,7 @@ from edgefl.report.answer import Answer
 from edgefl.report.chart import Chart, Spec, layer, layered, number, slots, stacked
 from edgefl.report.cost_rows import OTHER, costliest, layer_rows, macs_of_step
 from edgefl.report.page import render_page
+from edgefl.report.run_tables import TIER
 from edgefl.report.tables import PlainTable, Row
 from edgefl.report.words import tier_label
 from edgefl.util.units import human_bytes, human_count, human_percent
@@ -182,11 +183,13 @@ def cost_page(rows: Sequence[Row]) -> str:
         about=cost_tables.about(rows),
         answer=answer_of_costs(tiers, on_device),
         batch_size=rows[0]["batch_size"],
-        tiers=PlainTable.of((*cost_tables.SUMMARY, *cost_tables.compute_columns(tiers), *cost_tables.MEMORY), tiers),
+        key_figures=PlainTable.of(cost_tables.SUMMARY, tiers),
+        tiers=PlainTable.of((TIER, *cost_tables.compute_columns(tiers), *cost_tables.MEMORY), tiers),
         charts=tier_charts(tiers),
         layers=[_layers(row, f"layers-{number}") for number, row in enumerate(tiers)],
         most_layers=MOST_LAYERS,
-        devices=PlainTable.of(cost_tables.ON_DEVICE, on_device, takes) if on_device else None,
+        taken=PlainTable.of(cost_tables.ON_PAGE, [row for row in on_device if row.get("takes")]),
+        devices=PlainTable.of(cost_tables.ON_PAGE, on_device, takes) if on_device else None,
         verdict=_verdict(on_device),
         uncounted=[(tier_label(row["tier"]), list(row["uncounted_ops"])) for row in tiers if row["uncounted_ops"]],
         edgefl_version=__version__,

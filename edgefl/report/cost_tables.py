@@ -1,7 +1,7 @@
 """A network's costs and plans before anything is trained: tables for the terminal, and text that other programs read."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from edgefl.report.cost_rows import COST_COLUMNS, DEVICE_COLUMNS, LAYER_COLUMNS,
 from edgefl.report.run_tables import BY_ONNX, DEVICE, TIER
 from edgefl.report.tables import ALWAYS, Column, PlainTable, Row, raw_table, text, under
 from edgefl.report.words import NOT_VALIDATED, budget_name, tier_label, uncounted
-from edgefl.util.units import MISSING, human_bytes, human_percent, human_range
+from edgefl.util.units import MISSING, human_bytes, human_joules, human_percent, human_range, human_seconds
 
 
 def weights_bytes(row: Row) -> int | None:
@@ -86,6 +86,35 @@ ON_DEVICE = (
     Column("budget", "used", lambda row: human_percent(row.get("budget_share")), numeric=False),
     Column("budget", "", lambda row: budget_name(row.get("limiting_budget")), numeric=False),
 )
+
+
+def _cell(prefix: str, spread: Callable[[Row], str]) -> Callable[[Row], str]:
+    """Return the function that writes the time, its range and the energy of one thing, a line each; an unknown energy is left out."""
+
+    def lines(row: Row) -> str:
+        energy = row.get(f"{prefix}_joules")
+        return "\n".join(
+            filter(None, (human_seconds(row.get(f"{prefix}_seconds")), spread(row), energy and human_joules(energy)))
+        )
+
+    return lines
+
+
+ON_PAGE = (
+    DEVICE,
+    TIER,
+    Column("inference", "", _cell("inference", lambda _: "")),
+    Column("training step", "", _cell("train_step", lambda row: _range(row, "train_step_seconds"))),
+    Column("epoch", "", _cell("epoch", lambda row: _range(row, "epoch_seconds"))),
+    Column("round", "", _cell("round", lambda row: human_range(row.get("round_seconds_low"), row.get("round_seconds_high")))),
+    Column("fits", "", _fits, numeric=False),
+    Column(
+        "budget used",
+        "",
+        lambda row: f"{human_percent(row.get('budget_share'))}\n{budget_name(row.get('limiting_budget'))}".rstrip(),
+    ),
+)
+"""The columns of :data:`ON_DEVICE` as a page has them: no wider than a page."""
 LAYERS = (
     text("layer", "", "layer"),
     text("kind", "", "kind", widest=11),

@@ -38,6 +38,7 @@ def render_dry(summary: Json, rounds: Sequence[Json]) -> str:
         secure=secure_table(summary),
         policies=policy_table(policies, titles) if policies else None,
         policy_sentence=policy_sentence(policies, titles),
+        key_figures=run_tables.key_figures(summary, trained=False),
         table=PlainTable.of(known, run_tables.largest_first(summary)),
         tier_colours=tier_colours(summary),
         batch_size=summary["batch_size"],

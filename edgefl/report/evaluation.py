@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from edgefl.report.chart import Chart, Json, Spec, category, colour, layer, layered, number, share, slots
+from edgefl.report.chart import WHOLE, Chart, Json, Spec, category, colour, layer, layered, number, share, slots
 from edgefl.report.results import Result
 from edgefl.util.units import human_percent
 
@@ -135,7 +135,10 @@ def client_chart(clients: Sequence[Json], titles: Mapping[str, str]) -> Chart | 
         }
         for place, count in sorted(counts.items())
     ]
-    x, y = share("from", "accuracy on held-out samples of the client", domain=[0, 1]), number("clients", "clients", tickCount=5)
+    x, y = (
+        share("from", "accuracy on own held-out samples", domain=[0, 1]),
+        number("clients", "clients", **WHOLE | {"tickCount": 5}),
+    )
     spec = layered(230, layer({"type": "bar", "color": colour(0)}, bins, x=x, x2="to", y=y, y2={"datum": 0}, tooltip="told"))
     return Chart("client-accuracy", "Accuracy per client", sentence, spec)
 

@@ -7,7 +7,21 @@ from statistics import fmean, median
 from typing import Any
 
 from edgefl.records import ACCURACY, Metric
-from edgefl.report.chart import Chart, Json, Spec, category, clock_unit, layer, layered, legend, number, share, slots, stacked
+from edgefl.report.chart import (
+    WHOLE,
+    Chart,
+    Json,
+    Spec,
+    category,
+    clock_unit,
+    layer,
+    layered,
+    legend,
+    number,
+    share,
+    slots,
+    stacked,
+)
 from edgefl.report.metric import best_of, metric_of, metric_text, reaches
 from edgefl.report.tables import Column, PlainTable, text, under
 from edgefl.report.timeline import timelines
@@ -57,7 +71,7 @@ def outcome_charts(summary: Json, rounds: Sequence[Json]) -> tuple[Chart, ...]:
     turns = [(title, {status: (float(n), f"{n:,}") for status, n in counts.items()}) for title, counts in by_class]
     return (
         Chart(*heads[0], sentence, _over_rounds(by_round, "clients")),
-        Chart(*heads[1], trained, _under_heads(turns, number("value", "sessions"))),
+        Chart(*heads[1], trained, _under_heads(turns, number("value", "sessions", **WHOLE))),
     )
 
 

@@ -64,14 +64,17 @@ def render(summary: Json, rounds: Sequence[Json]) -> str:
         command="" if of_devices(rounds) else "edgefl simulate --config config.toml --out again",
         clock=clock_word(rounds),
         cards=_cards(summary, rounds),
+        key_figures=run_tables.key_figures(summary),
         table=run_tables.tier_table(summary),
         tier_colours=colours,
         energy=energy_sentence(summary["tiers"]),
         metric=metric_of(summary).name,
         accuracy=accuracy_charts(summary, rounds),
+        overs=("rounds", "bytes sent", f"{clock_word(rounds)} time"),
         loss=loss_chart(summary, rounds),
         details=evaluation_charts(summary),
-        cost=(*cost_charts(summary), *cost_maps(summary)),
+        cost=cost_charts(summary),
+        maps=cost_maps(summary),
         budgets=budget_chart(summary),
         observed=observed_charts(rounds),
         outliers=client_table(rounds),
@@ -137,7 +140,6 @@ def _cards(summary: Json, rounds: Sequence[Json]) -> list[tuple[str, str, str]]:
         ("Energy", human_joules(summary["energy_j"]), f"{NOT_VALIDATED}; {human_joules(summary['end_to_end_j'])} end to end"),
         *useful_card(summary),
         ("Clients refused", human_count(_refused_clients(summary, turns)), f"of {summary['clients']} clients"),
-        ("Host time", human_seconds(run_tables.host_seconds(summary)), "this computer's time, until this page was written"),
     ]
 
 

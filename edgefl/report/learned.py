@@ -95,7 +95,7 @@ def learned_chart(result: Json) -> Chart | None:
         places.heads,
     )
     best = max((row for _, row in rows), key=lambda row: row["learned"]["accuracy"])
-    return Chart("learned", title, f"{best['label']} learns most: {accuracy_text(best['learned'])}.", spec)
+    return Chart("learned", title, f"“{best['label']}” learns most: {accuracy_text(best['learned'])}.", spec)
 
 
 def advice_by_accuracy(result: Json) -> tuple[str, str] | None:
@@ -107,15 +107,17 @@ def advice_by_accuracy(result: Json) -> tuple[str, str] | None:
     fast = min(reach, key=lambda row: row["learned"]["target_s"])
     frugal = min(reach, key=lambda row: row["learned"]["target_j"] or float("inf"))
     target, seconds = human_percent(found["target"]), human_seconds(fast["learned"]["target_s"])
-    told = f"{fast['label']} should reach {target} accuracy first, after {seconds} of simulated time, within a factor of "
+    told = f"“{fast['label']}” should reach {target} accuracy first, after {seconds} of simulated time, within a factor of "
     told += f"{found['factor']:g}, judged by the run {found['run']}."
+    if not frugal["learned"]["target_j"]:  # of devices without figures of energy
+        return told, f"Take “{fast['label']}”."
     if fast["label"] == frugal["label"]:
-        return told, f"Take {fast['label']}: it also needs the least energy, {human_joules(fast['learned']['target_j'])}."
+        return told, f"Take “{fast['label']}”: it also needs the least energy, {human_joules(fast['learned']['target_j'])}."
     needs = [human_joules(row["learned"]["target_j"]) for row in (frugal, fast)]
     longer = human_seconds(frugal["learned"]["target_s"])
     return (
         told,
-        f"Take {fast['label']} for speed, or {frugal['label']} to save energy: {needs[0]} instead of {needs[1]}, in {longer}.",
+        f"Take “{fast['label']}” for speed, or “{frugal['label']}” to save energy: {needs[0]} instead of {needs[1]}, in {longer}.",
     )
 
 

@@ -10,7 +10,7 @@ from functools import cache
 from html import unescape
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -23,27 +23,37 @@ CONFIG: Spec = json.loads(Path(__file__).with_name("vega_config.json").read_text
 """What all charts share, in Vega-Lite's terms."""
 _HEADING = re.compile(r'<h2 id="(?P<id>[^"]+)">(?P<title>.*?)</h2>')
 _BUNDLE = """
-import sys, vl_convert as vega
+import base64, zlib, vl_convert as vega
 versions = vega.get_vega_version(), vega.get_vegalite_versions()[-1], vega.get_vega_embed_version()
-text = "/* Vega {}, Vega-Lite {} and Vega-Embed {} */".format(*versions) + "\\n" + vega.javascript_bundle()
-sys.stdout.buffer.write(text.encode())
+print("Vega {}, Vega-Lite {} and Vega-Embed {}".format(*versions))
+print(base64.b64encode(zlib.compress(vega.javascript_bundle().encode(), 9)).decode(), end="")
 """
 
 
+class Library(NamedTuple):
+    """The code that draws charts: the ``versions`` of its parts, and its JavaScript ``packed`` by zlib, in base64.
+
+    Packed it takes 0.41 MB of a page instead of 0.90 MB; the page unpacks it by itself.
+    """
+
+    versions: str
+    packed: str
+
+
 @cache
-def vega() -> str:
-    """Return the JavaScript of Vega, Vega-Lite and Vega-Embed; its first line names their versions.
+def vega() -> Library:
+    """Return Vega, Vega-Lite and Vega-Embed.
 
     Bundling takes seconds and a JavaScript engine: another process does it once per version of vl-convert, for the user's cache folder.
     """
-    stored = user_cache() / f"vega-{version('vl-convert-python')}.js"
+    stored = user_cache() / f"vega-{version('vl-convert-python')}.packed"
     with suppress(OSError):
-        return stored.read_text(encoding="utf-8")
+        return Library(*stored.read_text(encoding="utf-8").split("\n"))
     text = subprocess.run([sys.executable, "-I", "-c", _BUNDLE], check=True, stdout=subprocess.PIPE).stdout
     # Without a cache folder the next process bundles it again.
     with suppress(OSError, StorageError):
         write_bytes(stored, text)
-    return text.decode()
+    return Library(*text.decode().split("\n"))
 
 
 def render_page(template: str, **values: Any) -> str:
@@ -58,11 +68,11 @@ def render_page(template: str, **values: Any) -> str:
             specs={chart.key: chart.spec for chart in _charts_in(values) if chart.spec is not None},
             config=CONFIG,
             statuses={**STATUSES, "unknown": UNKNOWN},
-            vega=vega(),
+            vega=vega().packed,
             about=values.pop("about", ()),
             answer=values.pop("answer", None),
             command=values.pop("command", ""),
-            vega_versions=vega().partition("\n")[0].strip("/* "),
+            vega_versions=vega().versions,
             **values,
         )
     )

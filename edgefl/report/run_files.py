@@ -1,30 +1,21 @@
-"""The records of a run's files, ``summary.json`` and ``rounds.jsonl``, whose keys are the fields, and how the files are read back."""
+"""The records of ``summary.json``, whose keys are the fields, and how the files of a run are read back."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from pydantic import ValidationError
 from pydantic_core import from_json
-from typing_extensions import TypedDict  # pydantic cannot read that of typing before Python 3.12
 
 from edgefl.errors import InputError
-from edgefl.records import ACCURACY, Metric, NodeRecord, Shortfall, Totals
+from edgefl.records import ACCURACY, Metric, NodeRecord, Totals
 from edgefl.report.evaluation import Evaluation
 from edgefl.report.results import Result, adapter
+from edgefl.report.round_lines import HostStages, RoundLine
 from edgefl.report.run_rows import ClassRow, Number, Participation, PolicyRow, TierRow, Whole
 from edgefl.report.secure_sums import SecureSum
 from edgefl.util.hashes import checked
 from edgefl.util.validation import explain
-
-
-class HostStages(TypedDict, total=False):
-    """Stage → seconds of this computer: in the main thread, in its other threads, and in each worker process."""
-
-    server: Mapping[str, Number]
-    background: Mapping[str, Number]
-    workers: Mapping[str, Mapping[str, Number]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,94 +167,6 @@ class DrySummary(Summary):
 
     dry_run: Literal[True]
     policies: tuple[PolicyRow, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class GroupLine(Totals):
-    """The work of the clients of one device, tier and status in a round."""
-
-    device: str
-    tier: Number | None
-    status: str
-
-
-@dataclass(frozen=True)
-class ScreenedLine:
-    """What the server found in one client's update, see :class:`edgefl.records.Screened`."""
-
-    change_norm: Number | None
-    clipped: bool
-    dropped: bool
-    counted_samples: Whole | None
-    norm_ratio: Number | None
-    cosine: Number | None
-
-
-@dataclass(frozen=True)
-class ClientLine:
-    """One client's session in a round, as far as a report shows it."""
-
-    client: Whole
-    device: str
-    status: str
-    tier: Number | None
-    refusal: tuple[Shortfall, ...]
-    start_s: Number
-    download_s: Number | None
-    train_s: Number | None
-    upload_s: Number | None
-    screened: ScreenedLine | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundFigures(Result):
-    """What one round took and how accurate the models are after it.
-
-    Attributes:
-        accuracy: "global" and each tier's label → share; empty if the round was not evaluated.
-        clock_s: the simulated clock at the end of the round, which took ``round_s`` after ``waited_s``.
-    """
-
-    round: Whole
-    accuracy: Mapping[str, Number]
-    accuracy_after_training: Number | None = None
-    clock_s: Number
-    round_s: Number
-    waited_s: Number
-    deadline_s: Number | None
-    macs: Whole
-    download_bytes: Whole
-    upload_bytes: Whole
-    energy_j: Number
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundLine(RoundFigures):
-    """One line of ``rounds.jsonl``. ``clients`` is missing in most rounds of a dry run; ``adversaries`` are the clients that attacked."""
-
-    groups: tuple[GroupLine, ...]
-    clients: tuple[ClientLine, ...] = ()
-    stages: HostStages | None = None
-    observed: Mapping[str, Any] = field(default_factory=dict)
-    adversaries: tuple[Whole, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundRow(RoundFigures):
-    """One round as a row of a table, without its clients: ``trained`` is the number of updates that the server used.
-
-    ``host_s`` are seconds of this computer.
-    """
-
-    trained: Whole
-    host_s: Number
-
-    @classmethod
-    def of(cls, line: Mapping[str, Any]) -> Self:
-        """Return the row of a line of ``rounds.jsonl``."""
-        kind: Any = cls
-        found: Self = adapter(kind).validate_python({key.name: line.get(key.name) for key in fields(cls)})
-        return found
 
 
 def read_summary(path: Path) -> dict[str, Any]:

@@ -71,6 +71,25 @@ def tier_table(summary: Row) -> PlainTable:
     return PlainTable.of((next(own) if c.group == ACCURACY.name else c for c in TIER_COLUMNS), largest_first(summary))
 
 
+def key_figures(summary: Row, trained: bool = True) -> PlainTable:
+    """Return what a reader of a page looks for first in the tiers, largest tier first; without ``trained`` they have no accuracy."""
+    columns = (
+        _AS_TAKEN,
+        DEVICE,
+        *under("clients", "{:,}".format, clients=""),
+        *(_metric_columns(metric_of(summary), accuracy="") if trained else ()),
+        *under("parameters", params=""),
+        *under("MACs of a step", macs_train_step=""),
+        *under("memory in training", training_memory_bytes=""),
+        *under("bytes down", download_bytes=""),
+        *under("bytes up", upload_bytes=""),
+        *under("time of a round", round_seconds=""),
+        *under("energy of a round", round_joules=""),
+        Column("budget used most", "", _budget_used),
+    )
+    return PlainTable.of(columns, largest_first(summary))
+
+
 def compact_tiers(summary: Row) -> PlainTable:
     """Return the table that ends a run in a terminal: a row per tier, pairs such as down and up one above the other."""
     rows = largest_first(summary)
@@ -161,7 +180,7 @@ def memory_table(summary: Row) -> PlainTable:
     """Return, per tier and kind of memory, the predicted and the measured peak and the difference."""
     columns = (
         Column("tier", "", taken_as),
-        text("memory of", "", "what"),
+        Column("memory of", "", lambda row: str(row["what"]), numeric=False, wraps=True),
         *under("predicted", human_bytes, predicted=""),
         *under("measured", human_bytes, measured=""),
         Column("predicted − measured", "", lambda row: human_difference(row["predicted"], row["measured"])),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from edgefl.report.chart import Chart, Json, Spec, clock_unit, layer, layered, legend, number, slots
-from edgefl.report.words import STATUSES, USEFUL, counted, counts_text, look, lost_text, status_name, taken_as
+from edgefl.report.words import STATUSES, USEFUL, counted, look, lost_text, status_name, taken_as
 from edgefl.util.units import human_seconds
 
 MOST_LINES = 40
@@ -52,7 +52,7 @@ def timelines(summary: Json, rounds: Sequence[Json]) -> Timelines:
     varied = sorted(seen, key=lambda record: -len(counted(record["groups"])))
     picked = {record["round"]: record for record in (varied[0], seen[0], seen[-1], *varied)}
     shown = sorted(list(picked.values())[:MOST_ROUNDS], key=lambda record: int(record["round"]))
-    labels = tuple(f"{record['round']}: {counts_text(counted(record['groups']))}" for record in shown)
+    labels = tuple(_label(record) for record in shown)
     return Timelines(tuple(timeline(summary, record) for record in shown), labels, shown.index(varied[0]))
 
 
@@ -77,6 +77,12 @@ def _seconds(client: Json) -> dict[str, float]:
     found = {"download": client["download_s"], "training": client["train_s"], "upload": client["upload_s"]}
     secure = client.get("secure")
     return found if secure is None else {"agreement": secure["agree_s"], **found, "unmasking": secure["unmask_s"]}
+
+
+def _label(record: Json) -> str:
+    """Return a round's number and how many of its clients trained, short enough for a phone."""
+    counts = counted(record["groups"])
+    return f"{record['round']}: {counts[USEFUL]:,} of {counts.total():,} trained"
 
 
 def timeline(summary: Json, record: Json) -> Chart:

@@ -93,7 +93,7 @@ def front(rows: Sequence[Json]) -> list[int]:
 
 def footnote(result: Json) -> str:
     """Return the policies that no other beats."""
-    labels = "; ".join(str(result["rows"][number]["label"]) for number in front(result["rows"]))
+    labels = "; ".join(f"“{result['rows'][number]['label']}”" for number in front(result["rows"]))
     return f"No other policy is both as fast and as inclusive as {labels}." if labels else "No client trained under any policy."
 
 
@@ -137,14 +137,27 @@ def answer_of_whatif(result: Json) -> Answer:
     if not known:
         return Answer(asked, "No client trained under any policy.", "Give a longer deadline or smaller tiers.")
     if (chosen := advice_by_accuracy(result)) is not None:
-        return Answer(asked, *chosen)
+        return Answer(asked, chosen[0], chosen[1] if len(rows) > 1 else _ALONE)
+    if len(rows) == 1:
+        return Answer(asked, _alone(result, known[0]), _ALONE)
     best = max(known, key=lambda row: (updates_per_hour(result, row), row["inclusion"]))
     fair = max(known, key=lambda row: (row["weakest_inclusion"] or 0.0, row["inclusion"]))
-    advice = f"Take {best['label']} for speed: about {human_count(round(updates_per_hour(result, best)))} useful updates an hour"
+    advice = (
+        f"Take “{best['label']}” for speed: about {human_count(round(updates_per_hour(result, best)))} useful updates an hour"
+    )
     if fair["label"] == best["label"]:
         return Answer(asked, _sentence(known), f"{advice}, and no policy includes its weakest class more.")
     weakest = f"{_weakest(result)(fair)}: {human_percent(fair['weakest_inclusion'])} of its sessions train"
-    return Answer(asked, _sentence(known), f"{advice}; take {fair['label']} to include {weakest}.")
+    return Answer(asked, _sentence(known), f"{advice}; take “{fair['label']}” to include {weakest}.")
+
+
+_ALONE = "Give other policies to choose from, by --deadlines, --tiers or --over-selections."
+
+
+def _alone(result: Json, row: Json) -> str:
+    """Return what came out of the only policy."""
+    found = f"A round takes {human_seconds(row['round_s'])}, and {human_percent(row['inclusion'])} of sessions train"
+    return f"{found}; {_weakest(result)(row)} takes part least: {human_percent(row['weakest_inclusion'])} of its sessions train."
 
 
 def updates_per_hour(result: Json, row: Json) -> float:
@@ -187,10 +200,10 @@ def _within(error: float, row: Json) -> str:
 def _sentence(rows: Sequence[Json]) -> str:
     best = [rows[number] for number in front(rows)]
     fastest, fullest = best[0], best[-1]
-    first = f"{fastest['label']} has the shortest rounds, {human_seconds(fastest['round_s'])}, and {human_percent(fastest['inclusion'])}"
+    first = f"“{fastest['label']}” has the shortest rounds, {human_seconds(fastest['round_s'])}, and {human_percent(fastest['inclusion'])}"
     if fastest is fullest:
         return f"{first} of sessions train: no policy includes more."
-    more = f"{fullest['label']} includes most, {human_percent(fullest['inclusion'])}, in rounds of {human_seconds(fullest['round_s'])}"
+    more = f"“{fullest['label']}” includes most, {human_percent(fullest['inclusion'])}, in rounds of {human_seconds(fullest['round_s'])}"
     return f"{first} of sessions train; {more}."
 
 
@@ -211,8 +224,8 @@ def _scatter(rows: Sequence[Json]) -> Spec:
     ]
     joined = [points[place] for place in best]
     others = len(best) < len(points)
-    x = number("time", f"median round ({unit})", scale=_wide([point["time"] for point in points], 0.12))
-    y = share("inclusion", "sessions that trained", **_wide([point["inclusion"] for point in points], 0.15))
+    x = number("time", f"median round ({unit})", scale=_wide([point["time"] for point in points], 0.2))
+    y = share("inclusion", "sessions that trained", **_wide([point["inclusion"] for point in points], 0.15, most=1.03))
     at = {"x": x, "y": y}
     fills = {"beaten by none": "var(--tier-0)"} | ({"beaten by another": "transparent"} if others else {})
     strokes = {name: "var(--tier-0)" if fill != "transparent" else "var(--soft)" for name, fill in fills.items()}
@@ -240,7 +253,7 @@ def _numbers(points: Sequence[Json], wide: Sequence[float], high: Sequence[float
     return found
 
 
-def _wide(values: Sequence[float], part: float) -> Spec:
-    """Return a scale with a margin around ``values`` for their labels: ``part`` of their range on either side."""
+def _wide(values: Sequence[float], part: float, most: float = float("inf")) -> Spec:
+    """Return a scale with a margin around ``values`` for their labels, ``part`` of their range on either side, within 0 and ``most``."""
     margin = part * (max(values) - min(values)) or 0.5 * max(values)
-    return {"domain": [min(values) - margin, max(values) + margin], "nice": False}
+    return {"domain": [max(0.0, min(values) - margin), min(most, max(values) + margin)], "nice": False}

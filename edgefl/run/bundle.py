@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +28,12 @@ from edgefl.data.sources import Split
 from edgefl.onnxgrad.macs import macs_per_sample
 from edgefl.onnxgrad.predict import predict_capped
 from edgefl.onnxgrad.session import OutOfMemoryError
-from edgefl.records import Tier
+from edgefl.planning.tier_costs import tier_cost
+from edgefl.records import Cost, Tier
 from edgefl.report.cost_rows import CostRow
 from edgefl.report.run_rows import TierResult
 from edgefl.rng import generator
+from edgefl.run.privacy import no_noise
 from edgefl.run.train_part import Trainee, Trains, train_part
 from edgefl.run.trained import TierNetworks
 from edgefl.timing.spans import span
@@ -50,11 +52,20 @@ def trainable(run: Run, tier: Tier, network: nn.Module, control: Mapping[str, Te
         EdgeflError: its training cannot be written as a graph (names operation or operator).
     """
     training, objective = run.clients.task.training, run.clients.task.objective
-    samples, memory_bytes = _samples(run, tier, training.batch_size), run.plan.costs[tier].training_memory_bytes
+    samples, memory_bytes = _samples(run, tier, training.batch_size), device_cost(run, tier).training_memory_bytes
     return train_part(
-        Trains(run.method, run.architecture, training, beta_of(training), objective),
+        Trains(run.method, run.architecture, training, beta_of(training), objective, no_noise(run.config)),
         Trainee(tier, network, run.graphs_of(run.method, tier), samples, control, memory_bytes),
     )
+
+
+def device_cost(run: Run, tier: Tier) -> Cost:
+    """Return the cost of a tier as the graphs of a bundle train it: without DP-SGD, whatever the clients of the run did."""
+    if run.config.privacy != "example":
+        return run.plan.costs[tier]
+    task = run.clients.task
+    plain = replace(task.training, sample_clip=None, noise_multiplier=0.0)
+    return tier_cost(run.method, run.architecture, tier, plain, run.config.codec, task.objective, task.criterion)
 
 
 def _samples(run: Run, tier: Tier, count: int) -> tuple[Fields[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
@@ -181,7 +192,7 @@ def _deploy(run: Run, tier: Tier, chosen: TierNetworks, say: Callable[[str], Non
     ready = with_weights(run.graphs_of(run.method, tier), module) if trains else None
     files = build_tier(module, run.inputs, tier.label, rng, ready)
     others, other_contents = other_formats(wanted.also, module, tier.label, files.contents[f"{tier.label}/reference.safetensors"])
-    cost, device = run.plan.costs[tier], run.plan.home_of(tier).device
+    cost, device = device_cost(run, tier), run.plan.home_of(tier).device
     costs = {
         key: value for key, value in vars(CostRow.of(cost)).items() if isinstance(value, int) and not key.startswith("params")
     }

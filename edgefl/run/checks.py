@@ -8,13 +8,14 @@ from edgefl.client.adversary import lacks_of
 from edgefl.client.client import Clients
 from edgefl.config import RunConfig
 from edgefl.engine.contract import is_remote
-from edgefl.errors import ConfigError
+from edgefl.errors import ConfigError, EdgeflError
 from edgefl.fleet.conditions import Conditions
 from edgefl.methods.axes import AXES, CLIPPED, conflict
 from edgefl.methods.base import Method
 from edgefl.planning.tier_costs import objective_of
 from edgefl.plugins import only_here
-from edgefl.run.run import screening_of
+from edgefl.run.resolved import screening_of
+from edgefl.run.run import Run
 from edgefl.secagg.vector import Coding
 from edgefl.util.networks import title_of
 from edgefl.wire.codec import codec_named
@@ -104,3 +105,11 @@ def check_secure(config: RunConfig, conditions: Conditions, most: int) -> None:
         Coding(rules.bits, members, rules.bound, most)
     except ValueError as error:
         raise ConfigError(f"{key}: {error}") from None
+
+
+def check_exports(run: Run) -> None:
+    """Raise :class:`ConfigError` unless the run's loss, with the network of its smallest tier, becomes training graphs."""
+    try:
+        run.graphs_of(run.method, run.tiers[-1])
+    except EdgeflError as error:
+        raise ConfigError(f"loss: {title_of(str(run.config.loss))} cannot be exported: {error}") from error

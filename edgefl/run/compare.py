@@ -10,8 +10,9 @@ from edgefl.config import RunConfig
 from edgefl.errors import AggregationError, BudgetError, CheckpointError, ConfigError
 from edgefl.records import RoundRecord
 from edgefl.registry import methods as known_methods
-from edgefl.report.compare_page import compact_comparison, compare_page
+from edgefl.report.compare_page import compare_page
 from edgefl.report.compare_page_budget import budget_text, nothing_fits
+from edgefl.report.compare_tables import compact_comparison
 from edgefl.report.comparison import ComparisonSummary, Failure, MethodResult, Played, comparison_of
 from edgefl.report.notebook import table_html, table_text
 from edgefl.report.results import Results

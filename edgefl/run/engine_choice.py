@@ -13,10 +13,10 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor
 
-from edgefl.client.client import loss_of
 from edgefl.client.fast.capture import CaptureError, Inputs, capture, gradient_of
 from edgefl.client.fast.grouping import captured_together, gradients_of
 from edgefl.client.fast.layout import in_layout
+from edgefl.client.loss import loss_of
 from edgefl.client.optimizer import FusedOptimizer
 from edgefl.engine.pool import TOGETHER
 from edgefl.errors import StorageError

@@ -9,8 +9,8 @@ from edgefl.data.mix import load
 from edgefl.data.shards import Shards
 from edgefl.models.custom import InputSpec
 from edgefl.report.inspected_data import DataInspection, InspectedClient
+from edgefl.run.network import inputs_of
 from edgefl.run.prepare import reading_of
-from edgefl.run.run import inputs_of
 from edgefl.util.fields import Fields
 
 LISTED = 1000

@@ -6,6 +6,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from edgefl.config import RunConfig
 from edgefl.data.sources import Dataset
 from edgefl.errors import ConfigError, WireError
@@ -15,9 +17,18 @@ from edgefl.models.custom import CustomArchitecture, InputSpec
 from edgefl.models.weights import checked_weights, tied, weights_in
 from edgefl.planning.network import architecture_of, check_takes
 from edgefl.run.loss import check_found
-from edgefl.run.run import inputs_of
 from edgefl.util.fields import Fields, each, listed
 from edgefl.util.networks import is_onnx, is_own
+
+
+def inputs_of(data: Dataset) -> Fields[InputSpec]:
+    """Return what a sample of ``data`` consists of: real numbers, or ids below the vocabulary."""
+
+    def spec(shape: tuple[int, ...], vocabulary: int) -> InputSpec:
+        return InputSpec(shape, torch.int64 if vocabulary else torch.float32, vocabulary)
+
+    specs: Fields[InputSpec] = each(spec, data.input_shape, data.vocabulary)
+    return specs
 
 
 def network_of(config: RunConfig, data: Dataset) -> Architecture:

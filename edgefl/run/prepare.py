@@ -30,11 +30,12 @@ from edgefl.records import Tier
 from edgefl.registry import methods, models
 from edgefl.rng import generator
 from edgefl.run.auto_tiers import chosen_tiers
-from edgefl.run.checks import check_adversary, check_axes, check_device, check_reach, check_secure
+from edgefl.run.checks import check_adversary, check_axes, check_device, check_exports, check_reach, check_secure
 from edgefl.run.loss import check_loss, criterion_of
 from edgefl.run.network import network_of, with_weights
 from edgefl.run.privacy import check_private, spending_of
-from edgefl.run.run import Run, check_exports, method_of, plan_of, tiers_of
+from edgefl.run.resolved import method_of, plan_of, tiers_of
+from edgefl.run.run import Run
 from edgefl.util.files import sha256
 from edgefl.util.networks import is_own
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
@@ -21,9 +21,6 @@ from edgefl.records import Tier
 from edgefl.report.run_files import PrivacyResult
 from edgefl.server.assignment import Plan
 from edgefl.server.central import Central
-
-if TYPE_CHECKING:
-    from edgefl.run.run import Run
 
 _OVER = 1.001  # what a target may be exceeded by: noise is rounded up, and an accountant may be of another release
 
@@ -58,6 +55,14 @@ class Spending:
         """Return the part of a run's summary."""
         drawn = None if self.sampling is None else self.sampling.drawn
         return PrivacyResult(**vars(self.privacy), epsilon=self.epsilon(rounds), drawn=drawn, unsampled=self.unsampled)
+
+    def warnings(self, clients: int, largest: int) -> list[str]:
+        """Return what a user should know about δ, for a run with so many ``clients``, of which the largest has ``largest`` samples."""
+        of_samples, delta = self.privacy.level == "example", self.privacy.delta
+        records, what = (largest, "samples of the largest client") if of_samples else (clients, "clients")
+        if delta < 1 / records:
+            return []
+        return [f"delta: {delta:g} is no less than 1 / {records}, the number of {what}; give a smaller δ"]
 
 
 def spending_of(config: RunConfig, conditions: Conditions) -> Spending | None:
@@ -140,13 +145,8 @@ def check_simulated(config: RunConfig, what: str) -> None:
         )
 
 
-def warnings(run: Run) -> list[str]:
-    """Return what a user should know about the privacy of a run."""
-    if (spending := run.spending) is None:
-        return []
-    found = []
-    records = run.config.clients if spending.privacy.level != "example" else run.clients.shards.largest
-    if spending.privacy.delta >= 1 / records:
-        what = "clients" if spending.privacy.level != "example" else "samples of the largest client"
-        found.append(f"delta: {spending.privacy.delta:g} is no less than 1 / {records}, the number of {what}; give a smaller δ")
-    return found
+def no_noise(config: RunConfig) -> str:
+    """Return why devices of a run with privacy send no updates: the graphs of a bundle train without its noise. Empty without privacy."""
+    if config.privacy == "none":
+        return ""
+    return f"the run has privacy {config.privacy}, and devices train without its clipping and noise"

@@ -9,7 +9,8 @@ from typing import Any
 
 from edgefl.errors import InputError
 from edgefl.report.results import Results, adapter
-from edgefl.report.run_files import RoundRow, read_rounds, read_summary
+from edgefl.report.round_lines import RoundRow
+from edgefl.report.run_files import read_rounds, read_summary
 from edgefl.report.run_rows import ClassRow, TierRow
 from edgefl.util.files import check_free, whole_folder
 

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from edgefl.client.client import Clients
 from edgefl.client.criterion import Criterion
@@ -17,38 +16,33 @@ from edgefl.config import RunConfig
 from edgefl.data.scaled import Scaled
 from edgefl.data.sources import Dataset, Split
 from edgefl.engine.contract import Engine
-from edgefl.errors import CheckpointError, ConfigError, EdgeflError
+from edgefl.errors import CheckpointError
 from edgefl.fleet.conditions import Conditions
-from edgefl.fleet.population import Population
 from edgefl.fleet.profile import Fleet
 from edgefl.fleet.resolve import conditions_of, with_deadline
-from edgefl.methods.base import Method, Scenario
+from edgefl.methods.base import Method
 from edgefl.methods.create import check_tiers, create
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.models.custom import InputSpec
-from edgefl.planning.secure_costs import secured
 from edgefl.planning.tier_costs import Costs
-from edgefl.records import Cost, RoundRecord, Tier
+from edgefl.records import RoundRecord, Tier
 from edgefl.report.run_files import AttackRow, Configured
 from edgefl.rng import generator
+from edgefl.run.network import inputs_of
 from edgefl.run.privacy import Spending, central_of, spending_of
-from edgefl.server.assign import PlanCosts, make_plan
-from edgefl.server.assignment import Plan, TierPolicy, Workload
+from edgefl.run.resolved import method_of, plan_of, screening_of, tiers_of
+from edgefl.server.assignment import Plan
 from edgefl.server.client_store import ClientStore
-from edgefl.server.defence import defence_named
 from edgefl.server.exchange import ExchangeRules
 from edgefl.server.fedbuff import Buffer
 from edgefl.server.forecast import Forecast
 from edgefl.server.grouping import Grouping
 from edgefl.server.optimizer import optimizer_named
 from edgefl.server.rounds import Server, run_round
-from edgefl.server.screening import Clipping, Screening
 from edgefl.server.secure_sums import SecureRules
 from edgefl.server.state import ServerState
-from edgefl.util.datasets import is_own
-from edgefl.util.fields import Fields, each, named
-from edgefl.util.networks import title_of
+from edgefl.util.fields import Fields, named
 
 if TYPE_CHECKING:
     from edgefl.bundle.tier_graphs import TierGraphs
@@ -231,66 +225,6 @@ class Run:
     def shards(self) -> Iterator[Split]:
         """Yield every client's samples, one client at a time."""
         return map(self.clients.shards.train, range(self.config.clients))
-
-
-def inputs_of(data: Dataset) -> Fields[InputSpec]:
-    """Return what a sample of ``data`` consists of: real numbers, or ids below the vocabulary."""
-
-    def spec(shape: tuple[int, ...], vocabulary: int) -> InputSpec:
-        return InputSpec(shape, torch.int64 if vocabulary else torch.float32, vocabulary)
-
-    found: Fields[InputSpec] = each(spec, data.input_shape, data.vocabulary)
-    return found
-
-
-def check_exports(run: Run) -> None:
-    """Raise :class:`ConfigError` unless the run's loss, with the network of its smallest tier, becomes training graphs."""
-    try:
-        run.graphs_of(run.method, run.tiers[-1])
-    except EdgeflError as error:
-        raise ConfigError(f"loss: {title_of(str(run.config.loss))} cannot be exported: {error}") from error
-
-
-def screening_of(config: RunConfig) -> Screening:
-    """Return what the server of a run believes of updates."""
-    cap = None if config.sample_cap == "off" else config.sample_cap
-    clipping = None
-    if config.clip_norm is not None:
-        norm = None if isinstance(config.clip_norm, str) else config.clip_norm
-        clipping = Clipping(norm, config.clip_start, config.clip_quantile, config.clip_rate)
-    return Screening(cap, clipping, defence_named(config.defence, config.defence_strength), config.outliers)
-
-
-def tiers_of(config: RunConfig) -> tuple[Tier, ...]:
-    """Return the tiers of a resolved configuration, largest first."""
-    return tuple(Tier(ratio) for ratio in config.tiers or () if isinstance(ratio, float))
-
-
-def method_of(config: RunConfig) -> Method:
-    """Return the method of a resolved configuration."""
-    ratios = tuple(tier.ratio for tier in tiers_of(config))
-    dynamic = config.tier_assignment == "dynamic"
-    mixed = "+" in config.dataset and not is_own(config.dataset)
-    scenario: Scenario = "domains" if mixed else "permuted" if config.permute_labels else "alike"
-    return create(config.method, config.method_options, dynamic_tiers=dynamic, tiers=ratios, scenario=scenario)
-
-
-def plan_of(costs: Costs, config: RunConfig, fleet: Fleet, clients: Clients, conditions: Conditions) -> Plan:
-    """Return the plan of a run: which tier each class of the fleet trains."""
-    tiers = tiers_of(config)
-    asked = conditions.asked(config.per_round or 1, config.clients)
-
-    def with_messages(of: Callable[..., Cost]) -> Callable[..., Cost]:
-        return lambda tier, *parts: secured(of(tier, *parts), costs.method, costs.architecture, tier, config.secure, asked)
-
-    cost_of, recomputed = with_messages(costs.of), with_messages(costs.recomputed)
-    split = cost_of if costs.splits(tiers[0]) else None
-    plan_costs = PlanCosts({tier: cost_of(tier) for tier in tiers}, costs.full, split, recomputed)
-    training, shards = clients.task.training, clients.shards
-    workload = Workload(training, shards.largest, shards.mean, costs.method.evaluated, config.clock_margin)
-    population = Population(fleet, config.clients, config.seed)
-    plan = make_plan(population, plan_costs, workload, config.on_shortfall, conditions.states)
-    return replace(plan, policy=TierPolicy(config.tier_assignment, config.tier_shares))
 
 
 def about(run: Run) -> dict[str, Any]:

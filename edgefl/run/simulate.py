@@ -20,10 +20,11 @@ from edgefl.report.run_files import RunSummary
 from edgefl.report.run_rows import TierResult
 from edgefl.report.secure_sums import secure_sums
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
+from edgefl.run.checkpoint_writer import CheckpointWriter
 from edgefl.run.final_scores import final_scores
-from edgefl.run.folder import MODEL, CheckpointWriter, Notify, OnRound, RunFolder
+from edgefl.run.folder import MODEL, Notify, OnRound, RunFolder
 from edgefl.run.prepare import prepare
-from edgefl.run.privacy import check_simulated, warnings
+from edgefl.run.privacy import check_simulated
 from edgefl.run.result import RunResult
 from edgefl.run.run import Run, RunOne, about
 from edgefl.run.trained import Trained, engine_of, of_clients, tier_networks, train
@@ -91,7 +92,7 @@ def simulate(
         if run.config.engine == "auto" and devices is None:
             run = _with_engine(run, folder if resume else None, say)
         config = run.config
-        for warning in warnings(run):
+        for warning in () if run.spending is None else run.spending.warnings(config.clients, run.clients.shards.largest):
             say(warning)
         folder.check(config, resume)
         if resume and (summary := folder.summary()) is not None:

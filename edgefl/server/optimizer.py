@@ -5,16 +5,14 @@ in ``edgefl/server/optimizers/`` with a class decorated ``@server_optimizer("nam
 """
 
 import abc
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from edgefl.methods.state import Tensors
 from edgefl.registry import server_optimizers
-
-Tensors = Mapping[str, Tensor]
 
 SLOT = "optimizer:"
 """Prefix of the names of an optimizer's slots among the server's tensors."""

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from edgefl.client.client import loss_of
 from edgefl.client.loop import LocalTraining, optimizer_of, train
+from edgefl.client.loss import loss_of
 from edgefl.client.objectives.none import PLAIN
 from edgefl.client.training import Training
 from edgefl.methods.base import Method

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from edgefl.bundle.tier_graphs import tier_graphs
-from edgefl.client.client import loss_of
+from edgefl.client.loss import loss_of
 from edgefl.client.objective import Objective
 from edgefl.client.objectives.none import PLAIN
 from edgefl.client.parts import first_personal

@@ -21,23 +21,30 @@ from edgefl.records import Tier
 from edgefl.testing.cases import ARCHITECTURES, TRAINING, Case, Home, images, rule, trained
 from edgefl.testing.parity import measured
 
+WARM_UP, ROUNDS = 3, 7
+"""Rounds of the longest warm-up of a method of this package, and rounds in which the toy problem is solved."""
+
 
 @rule("a toy problem reaches its optimum")
 def test_a_toy_problem_reaches_its_optimum(case: Case) -> None:
     method, state = case.method, case.state()
     homes = [Home(*images(60, client)) for client in range(3)]
     tiers = (case.tiers * 3)[:3]
-    for round_ in range(1, 8):
+    x, y = images(200, 99)
+    asked, queried = Split(x.numpy(), y.numpy()), [Split(home.x.numpy(), home.y.numpy()) for home in homes]
+    for round_ in range(1, ROUNDS + 1):
         method, state = method.advance(state, round_)
         current = replace(case, method=method)
         state = method.aggregate(state, [trained(current, state, tier, c, homes[c], round_) for c, tier in enumerate(tiers)])
-    x, y = images(200, 99)
-    queried = [Split(home.x.numpy(), home.y.numpy()) for home in homes]
-    for client, tier in enumerate(tiers):
-        home = homes[client]
-        module = with_statistics(method.deploy(state, tier, home.kept or None, client), queried, 8)
-        module = method.adapt(module, home.x, home.y)
-        assert accuracy(module, Split(x.numpy(), y.numpy()), 64) >= 0.99, tier
+        if round_ <= WARM_UP:
+            continue
+        reached = {}
+        for client, (tier, home) in enumerate(zip(tiers, homes, strict=True)):
+            module = with_statistics(method.deploy(state, tier, home.kept or None, client), queried, 8)
+            reached[client] = accuracy(method.adapt(module, home.x, home.y), asked, 64)
+        if min(reached.values()) >= 0.99:
+            return
+    assert min(reached.values()) >= 0.99, reached
 
 
 @rule("one sample and a partial batch of one train")

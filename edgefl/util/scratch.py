@@ -1,12 +1,14 @@
 """Temporary folders, and the removal of those that a killed process left."""
 
 import contextlib
+import errno
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from edgefl.errors import StorageError
 from edgefl.util.lock import LOCK
 
 _PREFIX = "edgefl-"
@@ -18,6 +20,9 @@ _NEW_S = 60.0
 def scratch_folder() -> Iterator[Path]:
     """Yield a temporary folder, which is removed at the end. While it is in use its lock is held, so that :func:`sweep` leaves it.
 
+    Raises:
+        StorageError: the disk of temporary files is full.
+
     >>> with scratch_folder() as folder:
     ...     folder.is_dir()
     True
@@ -26,8 +31,30 @@ def scratch_folder() -> Iterator[Path]:
     """
     from filelock import FileLock
 
-    with tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as name, FileLock(Path(name) / LOCK):
+    with (
+        temporary_files(),
+        tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as name,
+        FileLock(Path(name) / LOCK),
+    ):
         yield Path(name)
+
+
+@contextlib.contextmanager
+def temporary_files() -> Iterator[None]:
+    """Turn the error of a full disk into a :class:`StorageError` that names the folder of temporary files."""
+    try:
+        yield
+    except OSError as error:
+        # NumPy does not say why it could not write: "3686 requested and 0 written".
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or (error.errno is None and "requested and" in str(error)):
+            raise no_space() from error
+        raise
+
+
+def no_space() -> StorageError:
+    """Return the error of a full disk of temporary files."""
+    folder = tempfile.gettempdir()
+    return StorageError(f"{folder}: no space left on the device for temporary files; free some, or set TMPDIR to another folder")
 
 
 def sweep() -> None:

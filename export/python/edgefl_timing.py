@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 from edgefl_bundle import Bundle, ClientError, InputError, Table, Tensors, check_keys, inputs_of
-from edgefl_client import first_inputs
 from edgefl_steps import Objective, Steps, dtypes, options, run
+from edgefl_training import first_inputs
 
 Clock = Callable[[], float]
 Spread = Callable[[Callable[[], object], float], list[float]]

@@ -106,6 +106,17 @@ def test_a_network_that_cannot_be_exported_says_so():
         forward_graph(Data().eval(), SHAPE)
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_model_that_diverged_has_no_bundle(value):
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval()
+    nn.init.constant_(module[1].bias, value)
+    with pytest.raises(
+        BundleError, match=f"tier 1: the network computes {value}, expected finite outputs: its training diverged"
+    ) as caught:
+        build_tier(module, InputSpec((1, 8, 8)), "1", np.random.default_rng(0))
+    assert caught.value.exit_code == 2
+
+
 def test_a_whole_bundle_verifies(bundle):
     report = verify(bundle)
     assert report.files == 5

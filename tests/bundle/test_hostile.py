@@ -318,6 +318,16 @@ def test_messages_stay_short_and_printable(tmp_path):
     assert (len(lines), lines[-1]) == (21, f"{folder}/manifest.json: and 980 more")
 
 
+def test_the_reason_for_no_updates_is_printable_and_short(tmp_path, called):
+    entry, files = trainable(Regression())
+    write(tmp_path / "bundle", manifest(entry, input_shape=(1, 2, 3)), files)
+    rewrite(tmp_path / "bundle", lambda m: m["tiers"][0]["train"].update(no_update="\x1b[2J\n" + "x" * 10_000, upload={}))
+    status, out, _ = called("verify", str(tmp_path / "bundle"))
+    assert status == 0
+    (line,) = [line for line in out.splitlines() if line.startswith("devices send no updates: ")]
+    assert line.removeprefix("devices send no updates: ") == "\\x1b[2J\\n" + "x" * 291
+
+
 def test_folders_in_folders_without_end_are_listed_without_recursion(tmp_path):
     folder = written(tmp_path / "bundle")
     inner, depth = folder / "1" / "d", 1500

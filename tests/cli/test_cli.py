@@ -93,7 +93,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
         raise ConfigError("seen")
 
     monkeypatch.setattr("edgefl.run.simulate.simulate", simulate)
-    monkeypatch.setattr("edgefl.cli.simulate.check_run", lambda config: None)  # names such as "x"
+    monkeypatch.setattr("edgefl.cli.names.check_given", lambda args: None)  # names such as "x"
+    monkeypatch.setattr("edgefl.cli.simulate.check_run", lambda config: None)
     return seen
 
 

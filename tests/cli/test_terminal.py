@@ -18,7 +18,9 @@ import pytest
 from client_records import client_record
 
 from edgefl.cli.console import busy, console_of, show
+from edgefl.cli.names import check_given
 from edgefl.cli.progress import Progress
+from edgefl.errors import InputError
 from edgefl.records import RoundRecord
 from edgefl.report.tables import ALWAYS, Column, PlainTable
 from edgefl.timing.spans import span
@@ -52,6 +54,36 @@ MISSPELT = {
 
 
 Shown = Callable[[Callable[[], object]], str]
+
+
+HEAVY = ("torch", "numpy", "pydantic")
+
+
+@pytest.mark.parametrize("asked", ["simulate --method fedhn", "whatif --model=resnet81", "profile --data digit"])
+def test_a_misspelt_name_is_refused_before_the_options_of_a_command_are_imported(asked: str) -> None:
+    code = f"""
+import sys
+from edgefl.cli.main import group
+try:
+    group.main({asked.split()!r}, standalone_mode=False)
+except Exception as error:
+    print(error)
+print([name for name in {HEAVY!r} if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert re.match("unknown (method|model|dataset)", done.stdout)
+    assert done.stdout.endswith("[]\n")
+
+
+def test_names_that_only_the_command_knows_are_left_to_it() -> None:
+    for args in (
+        ["--method", "mine", "--plugin", "mine.py"],
+        ["--method=mine", "--config", "run.toml"],
+        ["--model", "net.py:make"],
+    ):
+        check_given(args)
+    with pytest.raises(InputError, match="unknown method 'mine'"):
+        check_given(["--method", "mine"])
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from edgefl.client.client import loss_of
 from edgefl.client.fast.capture import CaptureError, Inputs, capture, gradient_of, recorded
 from edgefl.client.fast.gradients import MANY, Captures, written
+from edgefl.client.loss import loss_of
 from edgefl.client.objective import objective_named
 from edgefl.client.objectives.none import PLAIN
 from edgefl.client.parts import shared_parameters

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from edgefl.client.client import loss_of
 from edgefl.client.fast.layout import in_layout, lay_out, layout_of
+from edgefl.client.loss import loss_of
 from edgefl.client.objectives.none import PLAIN
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture

@@ -8,8 +8,9 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from edgefl.client.client import Clients, loss_of
+from edgefl.client.client import Clients
 from edgefl.client.job import Job, Task
+from edgefl.client.loss import loss_of
 from edgefl.client.objective import objective_named
 from edgefl.client.objectives.none import PLAIN
 from edgefl.client.per_sample import StepNoise, per_sample

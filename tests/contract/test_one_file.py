@@ -25,7 +25,8 @@ ADDED = {
 from collections.abc import Iterable
 from typing import ClassVar
 
-from edgefl.methods.averaging import WeightedSum, checked
+from edgefl.methods.averaging import WeightedSum
+from edgefl.methods.updates import checked
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.state import GlobalState
 from edgefl.records import Update

@@ -1,4 +1,4 @@
-"""Every method of the registry: a run through all rooms, and one that is stopped after its first round and goes on to the same bits."""
+"""Every method of the registry: a run through all rooms; and runs that are stopped in any state and go on to the same bits."""
 
 from __future__ import annotations
 
@@ -36,16 +36,10 @@ def config_of(name: str) -> RunConfig:
 
 
 @pytest.mark.parametrize("name", methods.names())
-def test_a_stopped_run_goes_on_to_the_same_bits_and_comes_to_its_end(name: str, tmp_path: Path) -> None:
-    config = config_of(name)
-    # Both rounds without a stop; the bundle and the report are made once, by the run that goes on.
-    whole = stopped_after(config, tmp_path / "whole", 2)
-    result = simulate(config, stopped_after(config, tmp_path / "stopped", 1), resume=True)
-
-    lines = lines_of(result.folder)
-    assert lines == lines_of(whole)
-    last = checkpoint_of(whole, 2)
-    kept, model = of_file(last), of_file(result.folder / "model.safetensors")
+def test_a_run_comes_to_its_end(name: str, tmp_path: Path) -> None:
+    result = simulate(config_of(name), tmp_path / "run")
+    lines, model = lines_of(result.folder), of_file(result.folder / "model.safetensors")
+    kept = of_file(checkpoint_of(result.folder, 2))
     assert (kept.round, kept.clock_s, kept.options, kept.clients) == (model.round, model.clock_s, model.options, model.clients)
     parts, others = kept.model.parts(), model.model.parts()
     assert parts.keys() == others.keys()
@@ -153,13 +147,12 @@ def test_a_run_stopped_in_any_state_goes_on_to_the_same_bits(what: str, tmp_path
     config = RunConfig.of(values)
     whole = stopped_after(config, tmp_path / "whole", 3)
     last = checkpoint_of(whole, 3)
-    for stop in (1, 2):
-        folder = stopped_after(config, tmp_path / f"stopped-{stop}", stop)
-        stopped_after(config, folder, 3, resume=True)
-        assert lines_of(folder) == lines_of(whole)
-        again = checkpoint_of(folder, 3)
+    folder = stopped_after(config, tmp_path / "stopped", 1)
+    for stop in (2, 3):
+        stopped_after(config, folder, stop, resume=True)
         # The file's name ends in its content's hash: memory of clients and server included, to the last bit.
-        assert again.name == last.name
+        assert checkpoint_of(folder, stop).name == checkpoint_of(whole, stop).name
+    assert lines_of(folder) == lines_of(whole)
     kept = of_file(last)
     assert bool(kept.clients) == (
         create(values["method"], values.get("method_options")).personalised or values.get("objective") in ("dyn", "scaffold")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from command import edgefl
-from runs import lines_of, stopped_after
+from runs import checkpoint_of, lines_of, stopped_after
 
 from edgefl import RunConfig, export, simulate, verify
 from edgefl.errors import BudgetError, CheckpointError
@@ -89,22 +89,21 @@ def test_a_round_closes_with_the_last_answer_that_it_waits_for(finished):
 
 
 def test_under_ideal_conditions_a_round_is_its_slowest_client(tmp_path):
-    result = simulate(RunConfig.of({**SMALL, "conditions": "ideal"}), tmp_path / "run")
-    for line in lines_of(result.folder):
+    for line in lines_of(stopped_after(RunConfig.of({**SMALL, "conditions": "ideal"}), tmp_path / "run", 3)):
         assert {client["status"] for client in line["clients"]} == {"trained"}
         assert line["round_s"] == max(client["total_s"] for client in line["clients"])
         assert len(line["clients"]) == 4
 
 
 def test_the_written_configuration_gives_the_same_bits(finished, tmp_path):
-    again = simulate(RunConfig.load(finished.folder / "config.toml", {}), tmp_path / "again")
-    assert model_of(again.folder) == model_of(finished.folder)
+    again = stopped_after(RunConfig.load(finished.folder / "config.toml", {}), tmp_path / "again", 3)
+    assert last_of(again) == last_of(finished.folder)
 
 
 def test_two_workers_give_the_same_bits_as_one(finished, tmp_path):
-    pooled = simulate(RunConfig.of({**SMALL, "workers": 2}), tmp_path / "pool")
-    assert model_of(pooled.folder) == model_of(finished.folder)
-    assert lines_of(pooled.folder) == lines_of(finished.folder)
+    pooled = stopped_after(RunConfig.of({**SMALL, "workers": 2}), tmp_path / "pool", 3)
+    assert last_of(pooled) == last_of(finished.folder)
+    assert lines_of(pooled) == lines_of(finished.folder)
 
 
 def test_a_killed_run_resumes_to_the_same_bits(finished, tmp_path):
@@ -132,6 +131,11 @@ def model_of(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
 
+def last_of(folder: Path) -> str:
+    """Return the name of the last checkpoint, which ends in its content's hash."""
+    return checkpoint_of(folder, SMALL["rounds"]).name
+
+
 def test_resuming_before_anything_was_written_starts_the_run(finished, tmp_path):
     folder = tmp_path / "run"
     (folder / "checkpoints").mkdir(parents=True)
@@ -154,10 +158,10 @@ def test_a_corrupt_checkpoint_falls_back_to_the_one_before_and_says_so(finished,
     content[-1] ^= 1
     newest.write_bytes(content)
     messages: list[str] = []
-    simulate(RunConfig.of(SMALL), folder, resume=True, notify=messages.append)
+    stopped_after(RunConfig.of(SMALL), folder, 3, resume=True, notify=messages.append)
     assert f"{newest.name}: its SHA-256 differs from the one in its name" in messages[0]
     assert "falling back to the checkpoint before it" in messages[0]
-    assert model_of(folder) == model_of(finished.folder)
+    assert last_of(folder) == last_of(finished.folder)
 
 
 def test_no_whole_checkpoint_is_an_error(tmp_path):
@@ -174,7 +178,7 @@ def test_a_torn_last_line_of_rounds_is_played_again(finished, tmp_path):
     stopped_after(RunConfig.of(SMALL), folder, 2)
     with (folder / "rounds.jsonl").open("ab") as file:
         file.write(b'{"round": 3, "clie')
-    simulate(RunConfig.of(SMALL), folder, resume=True)
+    stopped_after(RunConfig.of(SMALL), folder, 3, resume=True)
     assert lines_of(folder) == lines_of(finished.folder)
 
 
@@ -220,14 +224,14 @@ def test_json_is_alone_on_standard_output(tmp_path):
 
 def test_a_class_that_fits_nothing_is_refused_and_the_run_goes_on(tmp_path):
     config = RunConfig.of({**SMALL, "rounds": 2, "method": "fedavg", "clients": 8, "per_round": 8, "local_epochs": 5})
-    result = simulate(config, tmp_path / "run")
-    refused = [c for line in lines_of(result.folder) for c in line["clients"] if c["status"] == "refused"]
+    lines = lines_of(stopped_after(config, tmp_path / "run", 2))
+    refused = [c for line in lines for c in line["clients"] if c["status"] == "refused"]
     assert {c["device"] for c in refused} == {"mid-range-phone", "low-end-phone"}
     for client in refused:
         (reason,) = client["refusal"]
         assert reason["budget"] == "deadline_s"
         assert reason["need"] > reason["have"]
-    trained = {c["device"] for line in lines_of(result.folder) for c in line["clients"] if c["status"] == "trained"}
+    trained = {c["device"] for line in lines for c in line["clients"] if c["status"] == "trained"}
     assert trained == {"flagship-phone"}
 
 
@@ -248,18 +252,37 @@ def test_a_round_in_which_everybody_diverges_leaves_the_model_as_it_was(tmp_path
     assert line["upload_bytes"] == 0
 
 
-def test_a_full_disk_is_one_message_and_keeps_what_was_there(tmp_path):
+def with_small_files(limit_bytes, *arguments, **environment):
+    """Call the command line where no file can be longer than ``limit_bytes``, as on a full disk."""
     script = (
-        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000));"
+        f"import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit_bytes}, {limit_bytes}));"
         "sys.argv = ['edgefl', *sys.argv[1:]]; from edgefl.cli.main import main; main()"
     )
-    command = [sys.executable, "-c", script, "simulate", "--out", str(tmp_path / "run"), *FLAGS]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
+
+
+def test_a_full_disk_is_one_message_and_keeps_what_was_there(tmp_path):
+    result = with_small_files(100_000, "simulate", "--out", tmp_path / "run", *FLAGS)
     assert result.returncode == 2
     assert "no space left on the device" in result.stderr
     assert "Traceback" not in result.stderr
     assert not list((tmp_path / "run").rglob(".*"))
+
+
+@pytest.mark.parametrize("limit_bytes", [1, 16_000])
+def test_an_export_without_space_for_temporary_files_names_their_folder(limit_bytes, finished, tmp_path):
+    (tmp_path / "full").mkdir()
+    result = with_small_files(limit_bytes, "export", finished.folder, "--out", tmp_path / "out", TMPDIR=str(tmp_path / "full"))
+    assert (result.returncode, result.stdout) == (2, "")
+    (message,) = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+    assert message == (
+        f"Error: {tmp_path / 'full'}: no space left on the device for temporary files; free some, or set TMPDIR to another folder"
+    )
+    assert "Traceback" not in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["full"]
+    assert not list((tmp_path / "full").glob("edgefl-*"))
 
 
 BAD_INPUT = [

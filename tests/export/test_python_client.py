@@ -22,6 +22,7 @@ sys.path.insert(0, str(CLIENT.parent))
 
 import edgefl_bundle
 import edgefl_client
+import edgefl_training
 from edgefl_client import Training, infer, read_bundle, read_data, train, update
 
 DEFAULT = Training()
@@ -200,7 +201,7 @@ def test_divergence_is_an_error_and_nothing_is_written(bundle, data, tmp_path, c
 
 def test_time_ends_training_early_and_what_was_done_counts(tmp_path, monkeypatch):
     clock = iter(np.arange(100) * 1.0)  # read once before, and once after each step: a step takes one second
-    monkeypatch.setattr(edgefl_client.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(edgefl_training.time, "perf_counter", lambda: next(clock))
     keys = {"budget": {"memory_bytes": None, "round_s": 3.5, "energy_j": None}}
     folder = Regression().write(tmp_path / "b")
     tier = json.loads((folder / "manifest.json").read_text())["tiers"][0]

@@ -55,10 +55,12 @@ def worst_excess(matrix: torch.Tensor, factors: Factors, ranks: list[int]) -> fl
 
 
 SPECTRA = ["flat", "power", "steps", "multiple", "small tail", "tiny tail", "random"]
+# What is taller than wide is decomposed as its transpose, whatever its values.
+DECOMPOSED = [(name, shape) for name in SPECTRA for shape in ((300, 300), (300, 500))]
+DECOMPOSED += [(name, (520, 320)) for name in ("flat", "steps", "random")]
 
 
-@pytest.mark.parametrize("shape", [(300, 300), (300, 500), (520, 320)])
-@pytest.mark.parametrize("name", SPECTRA)
+@pytest.mark.parametrize(("name", "shape"), DECOMPOSED)
 def test_every_rank_is_within_the_tolerance_of_the_best_from_nothing_and_from_the_last_round(name, shape):
     matrix = matrix_of(spectrum(name, min(shape)), *shape)
     first = truncated(matrix, RANKS)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from edgefl.errors import AggregationError
 from edgefl.methods import averaging
-from edgefl.methods.averaging import WeightedSum, checked
+from edgefl.methods.averaging import WeightedSum
+from edgefl.methods.updates import checked
 from edgefl.records import Place, Tier, Update
 from edgefl.util import exact_sum
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from edgefl.client.client import loss_of
 from edgefl.client.loop import metered
+from edgefl.client.loss import loss_of
 from edgefl.client.objectives.none import PLAIN
 from edgefl.client.training import Training
-from edgefl.methods.base import cross_entropy
 from edgefl.methods.create import create
+from edgefl.methods.losses import cross_entropy
 from edgefl.models.base import Architecture
 from edgefl.models.custom import CustomArchitecture, InputSpec
 from edgefl.planning.tier_costs import tier_cost

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from edgefl.errors import ConfigError, UnknownNameError
-from edgefl.methods.base import masked_cross_entropy
 from edgefl.methods.create import create
+from edgefl.methods.losses import masked_cross_entropy
 from edgefl.methods.ranks import hybrid_ranks
 from edgefl.models.base import Architecture
 from edgefl.records import Batch, Tier, Update

@@ -30,8 +30,9 @@ BATCHES = (1, 8)
 
 
 def networks():
-    """The image networks under three methods, and the small one under every method, at all tiers."""
-    for model in ("cnn-digits", "cnn-fashion", "mlp", "resnet18", "resnet34"):
+    """The image networks under three methods, the small one under every method, at all tiers; the largest, of the same blocks, whole."""
+    yield "resnet34", "fedavg", 1.0
+    for model in ("cnn-digits", "cnn-fashion", "mlp", "resnet18"):
         for name in methods.names() if model == "cnn-digits" else ("fedavg", "fedhm", "heterofl"):
             for ratio in (1.0,) if len(methods.load(name).default_tiers) == 1 else RATIOS:
                 yield model, name, ratio

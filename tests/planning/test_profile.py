@@ -509,8 +509,8 @@ def test_a_path_that_leads_nowhere_is_one_line(path, message, here, cli):
         ("--batch-size", 0, "batch_size must be at least 1, got 0"),
         ("--batch-size", -3, "batch_size must be at least 1, got -3"),
         ("--micro-batch", 0, "micro_batch must be at least 1, got 0"),
-        ("--samples", 0, "Invalid value for '--samples': 0 is not in the range x>=1."),
-        ("--local-epochs", -1, "Invalid value for '--local-epochs': -1 is not in the range x>=1."),
+        ("--samples", 0, "samples must be at least 1, got 0"),
+        ("--local-epochs", -1, "local_epochs must be at least 1, got -1"),
     ],
 )
 def test_a_size_below_one_is_wrong_usage(flag, value, message, here, cli):

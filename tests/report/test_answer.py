@@ -11,6 +11,7 @@ from edgefl.report.comparison import comparison_of
 from edgefl.report.cost_page import answer_of_costs
 from edgefl.report.dry_page import answer_of_dry
 from edgefl.report.fleet_charts import weakest_sentence
+from edgefl.report.run_budget import RunBudget
 from edgefl.report.run_charts import loss_chart
 from edgefl.report.run_tables import host_seconds
 from edgefl.report.whatif_page import answer_of_whatif
@@ -81,7 +82,8 @@ def test_a_run_says_what_was_asked_what_came_out_and_what_to_do() -> None:
     ("changed", "lines", "advice"),
     [
         ({"tiers": [tier(0.5, 0.913, 200) | {"uncounted_ops": ["Erf"]}]}, FLAT, "Claim no budget"),
-        ({"classes": [of_class("Board", None, (0.25, "memory_bytes", 2.0))]}, FLAT, "Add a tier below 0.25, or accept that it"),
+        ({"classes": [of_class("Board", None, (0.25, "memory_bytes", 2.0))]}, FLAT,
+         "Add a tier below 0.25, or accept that it cannot train: Board fits no tier, because the memory of Board is too small"),
         ({"participation": [taking_part("Board", 0.5, late=4)]}, FLAT, "Include Board: none of its 4 sessions was used"),
         ({}, rounds(0.1, 0.2, 0.3, 0.4, 0.5), "Train longer: accuracy still rose by 10.0 points"),
         # The memory refuses the larger tier as well, so no deadline helps; and both tiers are alike.
@@ -96,6 +98,11 @@ def test_a_run_says_what_was_asked_what_came_out_and_what_to_do() -> None:
         ({"classes": [], "wasted": {"device_s": 60.0}}, LATE,
          "Waste less: 40.0 % of the devices' time was of no use, mostly in sessions that ended as late"),
         ({"classes": []}, FLAT, "Use this setting"),
+        ({}, rounds(0.4), "Train for more rounds: one round does not show"),
+        ({}, rounds(0.4, 0.5), "Train longer: accuracy still rose by 10.0 points in the last round."),
+        ({}, [{**line, "groups": [{"status": "diverged", "clients": 4}]} for line in FLAT],
+         "Lower the learning rate (--lr), or limit changes with --clip-norm: 20 of 20 sessions diverged"),
+        ({"clients": 20, "attack": {"count": 2}}, FLAT, "Compare this run with an honest one and with --defence: 2 of 20 clients"),
     ],
 )  # fmt: skip
 def test_the_most_urgent_advice_is_given(changed: dict[str, Any], lines: list[dict[str, Any]], advice: str) -> None:
@@ -137,12 +144,20 @@ def test_methods_are_ranked_and_the_best_is_named_with_its_cheaper_rival() -> No
     assert found.advice == "Take quick, or cheap to save bytes: it takes 90.0 % less for 25.0 points of accuracy."
 
 
+def test_a_target_that_no_method_reaches_is_said_and_asks_for_more_rounds() -> None:
+    found = answer_of_comparison(two(budget=RunBudget(s=5), target_accuracy=0.99))
+    assert found.asked.endswith("and rounds, and which reaches 99.0 %?")
+    assert found.found.endswith("; 99.0 % was reached by none.")
+    assert found.advice == "Give more --rounds, or a lower --target-accuracy than 99.0 %."
+    assert "80.0 % was reached by quick" in answer_of_comparison(two(target_accuracy=0.8)).found
+
+
 def test_one_seed_decides_nothing() -> None:
     rows = [contender("a", played(0, [0.5, 0.9])), contender("b", played(0, [0.5, 0.8]))]
     found = answer_of_comparison(comparison_of(rows, [0], (1.0,)).to_dict())
     assert (
         found.advice
-        == "Take a: no other method takes less bytes, time or energy. One seed does not decide it: repeat with --seeds 0,1,2."
+        == "Take a: no other method takes fewer bytes, less time or less energy. One seed does not decide it: repeat with --seeds 0,1,2."
     )
 
 
@@ -154,9 +169,14 @@ def test_a_what_if_is_chosen_by_useful_updates_an_hour_and_by_its_weakest_class(
     about = {"method": "fedhm", "profile": "phone", "clients": 20, "per_round": 10, "titles": {"slow": "Slow phone"}}
     found = answer_of_whatif({**about, "rows": [policy("short", 1.0, 0.5, 0.0), policy("long", 4.0, 1.0, 1.0)]})
     assert found.advice == (
-        "Take short for speed: about 18.0 k useful updates an hour; take long to include Slow phone: 100 % of its sessions train."
+        "Take “short” for speed: about 18.0 k useful updates an hour; take “long” to include Slow phone: 100 % of its sessions train."
     )
     assert answer_of_whatif({**about, "rows": [policy("never", 1.0, 0.0, 0.0)]}).found == "No client trained under any policy."
+    alone = answer_of_whatif({**about, "rows": [policy("as configured", 1.0, 0.5, 0.25)]})
+    assert alone.found == (
+        "A round takes 1.00 s, and 50.0 % of sessions train; Slow phone takes part least: 25.0 % of its sessions train."
+    )
+    assert alone.advice == "Give other policies to choose from, by --deadlines, --tiers or --over-selections."
 
 
 def test_a_dry_run_names_the_assignment_that_serves_its_weakest_class() -> None:

@@ -245,7 +245,7 @@ def test_the_round_in_which_most_happened_comes_first_among_at_most_eight() -> N
     assert len(titles) == 8
     assert titles[found.chosen] == "Round 13"
     assert {"Round 1", "Round 20"} <= set(titles)
-    assert found.labels[found.chosen].startswith("13: 4 trained, 1 late, 1 refused")
+    assert found.labels[found.chosen].startswith("13: 4 of ")
     (none,) = timelines(summary_of(quiet), [silent]).charts
     assert none.spec is None
 
@@ -377,9 +377,9 @@ def test_the_page_of_a_run_says_it_all_in_charts_that_vega_lite_accepts() -> Non
         "1 was late",
     ):
         assert text in re.sub(r"\s+", " ", page.text)
-    assert page.tags.count("select") == 1
-    assert ("for", "round") in page.attributes
-    assert [name for name, _ in page.attributes].count("hidden") == 1
+    assert page.tags.count("select") == 2
+    assert {("for", "round"), ("for", "over")} <= set(page.attributes)
+    assert [name for name, _ in page.attributes].count("hidden") == 3
 
 
 def test_the_page_of_real_devices_has_a_real_clock() -> None:
@@ -418,11 +418,10 @@ def test_a_dry_run_has_a_page_without_accuracies() -> None:
     assert {"rounds", "hours", "timeline-1", "timeline-30", "participation", "waste"} <= set(charts_of(rendered))
     assert [text for level, text in page.headings if level == 2] == [
         "Time",
+        "What each assignment of tiers does to inclusion",
         "A round on the clock",
         "Who takes part",
-        "What each assignment of tiers does to inclusion",
         "Outcomes of clients",
-        "Useful and wasted",
         "Tiers and their costs",
     ]
     for text in ("Nothing was trained", "Clients that took part", "<0.1 % of 1,000,000", "10 h 00 min of it waiting for clients"):
@@ -518,8 +517,8 @@ def test_the_page_of_a_what_if_joins_the_policies_that_no_other_beats() -> None:
     assert drawn(spec)
     page = Page(rendered)
     assert page.tags.count("table") == page.tags.count("caption") == 2
-    assert "strict has the shortest rounds, 10.0 s, and 50.0 % of sessions train; patient includes most, 90.0 %" in page.text
-    assert "No other policy is both as fast and as inclusive as strict; middling; patient." in page.text
+    assert "“strict” has the shortest rounds, 10.0 s, and 50.0 % of sessions train; “patient” includes most, 90.0 %" in page.text
+    assert "No other policy is both as fast and as inclusive as “strict”; “middling”; “patient”." in page.text
     assert [value for name, value in page.attributes if name == "class"].count("taken") == 6
     assert ("style", "--share: 0.1") in page.attributes
 
@@ -552,7 +551,7 @@ def test_a_policy_under_which_nobody_trains_is_not_the_fastest() -> None:
     result["rows"][2] |= {"round_s": 0.0, "inclusion": 0.0}
     chart = whatif_page.whatif_chart(result)
     assert set(series(rows(chart.spec, "point"), "label")) == {"beaten by none"}
-    assert chart.takeaway.startswith("strict has the shortest rounds")
+    assert chart.takeaway.startswith("“strict” has the shortest rounds")
     assert chart.takeaway.endswith("Not drawn, because no client trains: poor.")
     assert whatif_page.front(result["rows"]) == [1, 3, 0]
 

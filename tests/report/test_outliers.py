@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
+from client_records import client_record
+
 from edgefl import RunConfig, simulate
+from edgefl.records import RoundRecord, Screened
 from edgefl.report.html import render
 from edgefl.report.outliers import client_rows, client_table, remarks, update_table
 from edgefl.report.run_files import read_rounds, read_summary
@@ -34,6 +40,15 @@ def test_a_capped_update_is_shown_and_not_suspected():
     assert ("3,600" in shown, shown[-1]) == (True, "")
     (of_client,) = client_rows([{"clients": [entry(1, counted_samples=3600)]}])
     assert (of_client["capped"], of_client["remarked"]) == (1, 0)
+
+
+def test_a_round_is_read_back_with_an_update_that_is_opposite_to_its_tier(tmp_path):
+    found = Screened(**{**USUAL, "cosine": -0.875})
+    record = RoundRecord(1, (replace(client_record(0, "board", "trained"), screened=found),), 1.0, 0.0, {}, 0.1)
+    path = tmp_path / "rounds.jsonl"
+    path.write_text(json.dumps(record.to_json()) + "\n")
+    (line,) = read_rounds(path)
+    assert line["clients"][0]["screened"]["cosine"] == -0.875
 
 
 def test_clients_with_the_most_remarks_come_first():

@@ -1,9 +1,11 @@
 """The report room: tables in every format, and a run's page: whole, escaped, sensible when there is little to show."""
 
+import base64
 import itertools
 import json
 import re
 import subprocess
+import zlib
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,15 +40,12 @@ STAGES = {
     "workers": {"1": {"train": 25.0}, "2": {"train": 24.0}},
 }
 SECTIONS = [
-    "Tiers and their costs",
     "Accuracy",
-    "Cost per tier",
+    "Tiers and their costs",
     "Budgets of the device classes",
     "A round on the clock",
     "Who takes part",
     "Outcomes of clients",
-    "Useful and wasted",
-    "Refusals",
     "Where this computer's time went",
     "Assumed figures",
 ]
@@ -234,7 +233,7 @@ def test_page_has_every_section_chart_and_heading_in_order() -> None:
     assert levels.count(1) == 1
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
     assert page.tags.count("figure") == page.tags.count("figcaption") == len(charts_of(rendered)) == 21
-    assert page.tags.count("table") == page.tags.count("caption") == 7
+    assert page.tags.count("table") == page.tags.count("caption") == 8
     assert ("lang", "en") in page.attributes
     assert ("name", "viewport") in page.attributes
 
@@ -262,33 +261,33 @@ def test_page_says(text: str) -> None:
 
 def test_page_loads_nothing_from_a_network() -> None:
     rendered = html.render(make_summary(), make_rounds())
-    assert rendered.count(vega()) == 1
-    page = Page(rendered.replace(vega(), ""))
+    assert rendered.count(vega().packed) == 1
+    page = Page(rendered.replace(vega().packed, ""))
     assert not {"link", "img", "iframe", "object", "embed", "base"}.intersection(page.tags)
     assert not {"src", "srcset", "action", "data"}.intersection(name for name, _ in page.attributes)
     assert all((value or "").startswith("#") for name, value in page.attributes if name == "href")
     assert any("default-src 'none'" in (value or "") for _, value in page.attributes)
-    assert not re.search(r"https?://|@import|url\((?!#)", rendered.replace(vega(), ""))
+    assert not re.search(r"https?://|@import|url\((?!#)", rendered.replace(vega().packed, ""))
 
 
 def test_vega_is_bundled_once_and_read_from_the_user_s_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert re.match(r"/\* Vega 6\.\S+, Vega-Lite 6\.\S+ and Vega-Embed 7\.\S+ \*/\n", vega())
-    assert "vegaEmbed" in vega()
-    assert "</script" not in vega()
+    assert re.fullmatch(r"Vega 6\.\S+, Vega-Lite 6\.\S+ and Vega-Embed 7\.\S+", vega().versions)
+    assert b"vegaEmbed" in zlib.decompress(base64.b64decode(vega().packed, validate=True))
+    assert len(vega().packed) < 450_000
     made: list[int] = []
 
     def bundle(*command: Any, **options: Any) -> SimpleNamespace:
         made.append(1)
-        return SimpleNamespace(stdout=b"/* Vega */")
+        return SimpleNamespace(stdout=b"Vega 6\npacked")
 
     monkeypatch.setattr(subprocess, "run", bundle)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert [vega.__wrapped__() for _ in range(2)] == ["/* Vega */"] * 2
+    assert [vega.__wrapped__() for _ in range(2)] == [("Vega 6", "packed")] * 2
     assert len(made) == 1
     # A cache that cannot be written costs time, not the page.
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert [vega.__wrapped__() for _ in range(2)] == ["/* Vega */"] * 2
+    assert [vega.__wrapped__() for _ in range(2)] == [("Vega 6", "packed")] * 2
     assert len(made) == 3
 
 
@@ -309,10 +308,10 @@ def test_whatever_comes_from_a_run_is_escaped() -> None:
     rounds[0]["clients"][1]["device"] = rounds[0]["groups"][1]["device"] = evil
     rendered = html.render(summary, rounds)
     assert "<script>alert" not in rendered
-    assert rendered.count("<script") - vega().count("<script") == 3
-    assert "b" not in Page(rendered.replace(vega(), "")).tags
+    assert rendered.count("<script") == 3
+    assert "b" not in Page(rendered.replace(vega().packed, "")).tags
     assert "<" not in data_of(rendered)
-    assert evil in Page(rendered.replace(vega(), "")).text
+    assert evil in Page(rendered.replace(vega().packed, "")).text
 
 
 def test_charts_pass_vega_lite_s_schema_and_are_drawn() -> None:
@@ -395,7 +394,6 @@ def test_a_run_without_rounds_or_classes_is_reported() -> None:
     for sentence in (
         "No client was selected.",
         "No device class of this run has a budget.",
-        "No client was refused.",
     ):
         assert sentence in text
 
@@ -597,9 +595,9 @@ def test_what_a_method_says_of_its_layers_is_drawn() -> None:
     assert "the largest is kernel 0 of conv2, 4; its smallest is 1" in draws.takeaway
     rendered = html.render(make_summary(), rounds)
     assert [text for level, text in Page(rendered).headings if level == 2] == [
-        *SECTIONS[:2],
+        *SECTIONS[:6],
         "Figures that fedhm reports of its rounds",
-        *SECTIONS[2:],
+        *SECTIONS[6:],
     ]
     assert all(map(drawn, charts_of(rendered).values()))
 
@@ -669,7 +667,7 @@ def test_names_in_observations_are_escaped() -> None:
     evil = "<script>alert(1)</script>"
     for observed in ({evil: 1}, {"rank": {evil: 1}}, {"draws": {evil: [1]}}, {"kernels": {evil: {evil: 1}}}):
         rendered = html.render(make_summary(), observing(observed))
-        assert "<script>alert" not in rendered.replace(vega(), "")
+        assert "<script>alert" not in rendered.replace(vega().packed, "")
         assert "<" not in data_of(rendered)
 
 

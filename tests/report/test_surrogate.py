@@ -64,7 +64,7 @@ def test_a_run_of_another_setting_is_refused() -> None:
 def test_the_page_says_what_is_assumed_and_which_policy_to_take() -> None:
     text = Page(whatif_page.render(judged_whatif())).text
     assert "No policy was trained. Accuracies are read off the curve of the run 0001-fedhm-digits" in text
-    assert "strict should reach 80.0 % accuracy first, after 1 min 40 s of simulated time, within a factor of 2" in text
+    assert "“strict” should reach 80.0 % accuracy first, after 1 min 40 s of simulated time, within a factor of 2" in text
     assert "other tiers than the run's" in text
     assert "80.0 % (70.0–90.0)" in printed(whatif_page.compact_whatif(judged_whatif()), 200)
     assert advice_by_accuracy({"rows": []}) is None

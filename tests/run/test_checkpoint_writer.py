@@ -12,7 +12,8 @@ from edgefl.config import RunConfig
 from edgefl.engine.inline import InlineEngine
 from edgefl.errors import StorageError
 from edgefl.registry import methods
-from edgefl.run.folder import CheckpointWriter, RunFolder
+from edgefl.run.checkpoint_writer import CheckpointWriter
+from edgefl.run.folder import RunFolder
 from edgefl.run.prepare import prepare
 from edgefl.run.trained import Trained, accuracies
 from edgefl.server import checkpoint
@@ -131,6 +132,7 @@ def test_an_interruption_waits_for_the_checkpoint_in_flight(folder, tmp_path):
 def test_no_method_changes_a_state_that_a_checkpoint_may_be_made_of(method, tmp_path):
     keys = {
         "method": method,
+        "model": "cnn-tiny" if method in ("depthfl", "last-blocks") else "mlp",  # a perceptron has one block only
         "clients": 4,
         "per_round": 2,
         "rounds": 3,

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from runs import stopped_after
+from runs import lines_of, stopped_after
 
 from edgefl import RunConfig, load_run, simulate
 from edgefl.errors import CheckpointError, ConfigError, MovedError
@@ -24,6 +24,11 @@ CONFIG = RunConfig(rounds=2, clients=3, per_round=2, local_epochs=1, batch_size=
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     return simulate(CONFIG, tmp_path_factory.mktemp("run") / "run").folder
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory):
+    return stopped_after(CONFIG, tmp_path_factory.mktemp("stopped") / "run", 1)
 
 
 @pytest.fixture
@@ -83,6 +88,35 @@ def test_an_edited_configuration_or_record_does_not_go_on(tmp_path):
     edited(tmp_path / "other" / "rounds.jsonl", b'"round": 1', b'"round":  1')
     with pytest.raises(CheckpointError, match=r"rounds.jsonl.*up to 1.*edited or damaged"):
         simulate(CONFIG, tmp_path / "other", resume=True)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: b"",
+        lambda content: bytes(len(content)),
+        lambda content: b"\xff\xfe" + content,
+        lambda content: b"[" * 100_000 + content,
+        lambda content: b"[]\n" + content,
+        lambda content: b'{"round": 1}\n',
+        lambda content: content.replace(b'"clients"', b'"clientt"', 1),
+        lambda content: content.replace(b"\n", b"\n\n", 1),
+        lambda content: content + content,
+    ],
+    ids=["empty", "zeros", "no text", "deep", "a list", "bare", "a key", "an empty line", "twice"],
+)
+def test_damaged_records_are_one_message_or_come_to_the_same_run(damage, finished, interrupted, tmp_path, called):
+    folder = shutil.copytree(interrupted, tmp_path / "run")
+    path = folder / "rounds.jsonl"
+    path.write_bytes(damage(path.read_bytes()))
+    status, _, errors = called("simulate", "--resume", "--out", str(folder))
+    if status:
+        assert status in (1, 2)
+        assert "rounds.jsonl" in errors
+        assert errors.count("Error: ") == 1
+        assert "Traceback" not in errors
+    else:
+        assert lines_of(folder) == lines_of(finished)
 
 
 def test_results_of_a_changed_record_are_not_shown(copied):

@@ -10,7 +10,7 @@ from edgefl.errors import ConfigError
 from edgefl.privacy.accountant import epsilon
 from edgefl.privacy.guarantee import Sampling
 from edgefl.run.prepare import prepare
-from edgefl.run.privacy import check_simulated, warnings
+from edgefl.run.privacy import check_simulated
 from edgefl.run.whatif import whatif
 
 SMALL = {
@@ -36,14 +36,16 @@ def config_of(level, **changes):
 @pytest.mark.parametrize("level", LEVELS)
 def test_two_workers_and_a_resumed_run_have_the_same_bits(level, tmp_path):
     whole = simulate(config_of(level), tmp_path / "whole")
-    simulate(config_of(level, engine="pool", workers=2), tmp_path / "pool")
-    stopped_after(config_of(level), tmp_path / "resumed", 1)
-    simulate(config_of(level), tmp_path / "resumed", resume=True)
+    stopped_after(config_of(level, engine="pool", workers=2), tmp_path / "pool", 2)
+    stopped_after(config_of(level), stopped_after(config_of(level), tmp_path / "resumed", 1), 2, resume=True)
     for other in ("pool", "resumed"):
         assert lines_of(tmp_path / other) == lines_of(tmp_path / "whole")
         assert checkpoint_of(tmp_path / other, 2).name == checkpoint_of(tmp_path / "whole", 2).name
-    spent = whole.summary["privacy"]
+    spent = json.loads((whole.folder / "summary.json").read_text(encoding="utf-8"))["privacy"]
     assert spent["level"] == level
+    assert "ε = " in (whole.folder / "report.html").read_text(encoding="utf-8")
+    if level == "local":
+        assert (spent["clip"], spent["drawn"]) == (0.5, None)
     assert lines_of(tmp_path / "whole")[-1]["observed"]["epsilon"]["so far"] == spent["epsilon"]
 
 
@@ -140,8 +142,12 @@ def test_what_a_method_or_network_cannot_promise_is_refused(level, changes, text
 
 
 def test_a_large_delta_is_worth_a_warning():
-    assert warnings(prepare(config_of("local"))) == []
-    (told,) = warnings(prepare(config_of("local", delta=0.2)))
+    def warnings(**changes):
+        run = prepare(config_of("local", **changes))
+        return run.spending.warnings(run.config.clients, run.clients.shards.largest)
+
+    assert warnings() == []
+    (told,) = warnings(delta=0.2)
     assert told == "delta: 0.2 is no less than 1 / 8, the number of clients; give a smaller δ"
 
 
@@ -151,12 +157,26 @@ def test_real_devices_are_refused():
         check_simulated(config_of("local"), "fed-round")
 
 
-def test_the_summary_is_plain_json(tmp_path):
-    simulate(config_of("local", rounds=1), tmp_path / "run")
-    spent = json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8"))["privacy"]
-    assert spent["clip"] == 0.5
-    assert spent["drawn"] is None
-    assert "ε = " in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_bundle_states_that_its_graphs_train_without_noise(level, tmp_path, called):
+    private = config_of(level, rounds=1, tiers=(1.0, 0.5))
+    simulate(private, tmp_path / "private")
+    simulate(RunConfig(**{**SMALL, "rounds": 1, "tiers": (1.0, 0.5), "method": private.method}), tmp_path / "plain")
+    ours, theirs = (
+        json.loads((tmp_path / run / "bundle" / "manifest.json").read_text(encoding="utf-8"))["tiers"]
+        for run in ("private", "plain")
+    )
+    why = f"the run has privacy {level}, and devices train without its clipping and noise"
+    for tier, plain in zip(ours, theirs, strict=True):
+        keys = set(tier["costs"]) - {"upload_bytes"}  # of a codec
+        assert {key: tier["costs"][key] for key in keys} == {key: plain["costs"][key] for key in keys}
+        assert tier["train"]["predicted_memory_bytes"] == plain["train"]["predicted_memory_bytes"]
+        assert (tier["train"]["no_update"], tier["train"]["upload"]) == (why, {})
+        assert plain["train"]["no_update"] == ""
+    status, out, _ = called("verify", str(tmp_path / "private"))
+    assert status == 0
+    assert f"devices send no updates: {why}\n" in out
+    assert "devices send no updates" not in called("verify", str(tmp_path / "plain"))[1]
 
 
 def test_policies_are_compared_by_their_noise():

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import safetensors
@@ -627,6 +628,25 @@ def test_a_model_that_computes_something_else_here_is_not_used(ort_web, opened, 
         assert page.locator("#train").is_disabled()
         with pytest.raises(Exception, match="No tier is loaded"):
             trained(page, *samples(4))
+
+
+def test_a_graph_that_names_a_file_outside_of_the_bundle_is_not_used(ort_web, opened, tmp_path):
+    entry, files = tier_of(1, 3, "none")
+    (tmp_path / "secret").write_bytes(b"a private key" * 100)
+    graph = onnx.load_model_from_string(files[entry["forward"]])
+    tensor = graph.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.ClearField("float_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="../secret")
+    files[entry["forward"]] = graph.SerializeToString()
+    write_bundle(tmp_path / "bundle", made=[(entry, files)])
+    with serving(tmp_path / "bundle", ort_web) as server:
+        page = opened(server.url)
+        assert "'1/../secret' is no file of the bundle: expected a path inside that the manifest lists" in page.text_content(
+            "#problem-text"
+        )
+        assert page.locator("#train").is_disabled()
 
 
 # Text.

@@ -14,7 +14,7 @@ from edgefl import RunConfig
 from edgefl.errors import ConfigError
 from edgefl.records import Tier, Update
 from edgefl.run.prepare import prepare
-from edgefl.run.run import screening_of
+from edgefl.run.resolved import screening_of
 from edgefl.server.checkpoint import of_file
 from edgefl.server.defence import defence_named
 from edgefl.server.screening import Clipping, Screen, Screening

@@ -237,8 +237,19 @@ def test_a_lost_client_costs_the_wait_of_its_stage(tmp_path):
     early = [s for s in found if not s.grouped.agreed]
     assert early
     assert all(s.status == "dropped" for s in early)
+    # Who answered the first stage waits for the second, in which others are lost; nobody is charged more than both waits.
+    answered = [s for s in early if s.grouped.stages]
+    assert answered
+    assert all(s.timing.agree_s <= 8 for s in early)
     assert max(s.timing.agree_s for s in found) >= 4
-    assert {len(s.grouped.stages) for s in early} <= {0, 1}
+    for session in early:
+        timing, stages = session.timing, session.grouped.stages
+        assert (timing.download_s, timing.train_s, timing.upload_s, session.macs) == (0, 0, 0, 0)
+        assert session.upload_bytes == sum(stage.upload_bytes for stage in stages)
+        assert session.download_bytes == sum(stage.download_bytes for stage in stages)
+        # The board's 0.25 W at rest, and its 300 and 100 nJ a byte.
+        assert timing.compute_j == pytest.approx(0.25 * timing.agree_s)
+        assert timing.radio_j == pytest.approx(300e-9 * session.upload_bytes + 100e-9 * session.download_bytes)
 
 
 def test_a_round_without_a_sum_changes_nothing(tmp_path):

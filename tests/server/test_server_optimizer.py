@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from edgefl.methods.base import MethodConfig
 from edgefl.methods.fedavg import FedAvg
+from edgefl.methods.options import MethodConfig
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.records import Tier, Update

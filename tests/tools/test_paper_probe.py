@@ -68,6 +68,24 @@ def test_code_that_computes_the_same_confirms_a_run(name, stored, monkeypatch):
     assert line_of(path)["confirmed"] == [tool_of("papers.inputs").inputs(dict(run.settings))]
 
 
+def test_a_stopped_command_keeps_what_it_has_confirmed(stored, monkeypatch):
+    path, module, store = stored["fedavg"], tool_of("papers.confirm"), tool_of("papers.store")
+    line = line_of(path)
+    store.save(path, {"full": [line, {**line, "column": "later"}]})
+    monkeypatch.setattr(module, "STORED_AT_ONCE", 1)
+    found = iter([line["probe"]])
+
+    def probe(settings, local):
+        if (first := next(found, None)) is None:
+            raise KeyboardInterrupt
+        return first
+
+    monkeypatch.setattr(module, "probe", probe)
+    with pytest.raises(KeyboardInterrupt):
+        confirmed(path)
+    assert sorted(["confirmed" in entry for entry in store.load(path)["full"]]) == [False, True]
+
+
 def another_decay(patch):
     at = Training.at
 

@@ -58,6 +58,7 @@ def test_rounds_are_measured_against_bare_loops_of_the_same_work(tmp_path, monke
     """Figures are not judged: tests are not timed. On digits, where all of it works without any file."""
     tool, out = tool_of("rounds"), tmp_path / "rounds.json"
     monkeypatch.setattr(tool, "LOOP_KINDS", ("processes",))
+    monkeypatch.setattr(tool, "WARM_UP", 1)  # the rounds of which memory is sampled
     options = ["--work", "T", "--runs", "1", "--rounds", "1", "--data-dir", str(tmp_path), "--json", str(out)]
     monkeypatch.setattr(sys, "argv", ["rounds.py", *options])
     tool.main()

@@ -1,4 +1,4 @@
-"""Bundles that mean harm, with hashes that are right: the client of devices and ``edgefl verify`` refuse or survive them."""
+"""Bundles that mean harm, with hashes that are right: the client of devices, ``verify`` and ``fed-round`` refuse or survive them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ from google.protobuf.message import DecodeError
 
 from attacks.damage import TEXTS, damaged, mutated, odd, spelled
 from attacks.harness import Bench, Case, Finding, Rng
-from attacks.made import data, device_client, simulated
+from attacks.made import data, device_client, simulated, updates
 from edgefl.bundle.manifest import SIGNATURE, SIGNER
 
 _ZEROS = "0" * 64
 STATUSES = (0, 1, 2, 3)
+CLIENTS = ("infer", "train", "train")
+READERS = (*CLIENTS, "verify", "fed-round")
+"""What reads a bundle; devices train more often than they infer."""
 
 
 def attack(bench: Bench) -> Case:
@@ -41,10 +44,15 @@ def attack(bench: Bench) -> Case:
         secret = here / "secret"
         secret.write_bytes(b"a private key" * 100)
         how = kinds[kind](bundle, samples, rng)
-        reader = str(rng.choice(["infer", "train", "train"] if kind == "samples" else ["infer", "train", "verify"]))
+        reader = str(rng.choice(READERS if kind == "manifest" else CLIENTS if kind == "samples" else (*CLIENTS, "verify")))
         state = here / "new.state"
         if reader == "verify":
             ended = bench.edgefl.run("verify", bundle, cwd=here)
+        elif reader == "fed-round":
+            given = ("--updates", updates(bench), "--run", simulated(bench))
+            ended = bench.edgefl.run("fed-round", bundle, *given, "--out", "out", cwd=here)
+            if ended.status and (here / "out").exists():
+                raise Finding(f"{reader}: {how}: failed, and wrote out")
         else:
             more = ("--out", state) if reader == "train" else ()
             ended = client.run(reader, bundle, "0.5", samples, *more, "--allow-unsigned", "--timeout", 20, cwd=here)

@@ -86,7 +86,7 @@ TORCH = Peer(
     "torch",
     "torch",
     _torch_forward,
-    "has no rule for the CPU kernels of attention and LSTMs; counts the weight gradient of a grouped convolution as a dense one.",
+    "has no rule for the CPU kernels of attention and LSTMs. It counts the weight gradient of a grouped convolution as a dense one.",
 )
 TORCH_BOTH = replace(TORCH, count=_torch_both)
 PEERS = (
@@ -95,33 +95,33 @@ PEERS = (
         "fvcore",
         "fvcore",
         _fvcore,
-        "skips attention's products and LSTMs; counts only one matrix of a batch of products; adds normalisation and pooling.",
+        "skips attention's products and LSTMs. It counts only one matrix of a batch of products, and adds normalisation and pooling.",
     ),
     Peer(
         "thop",
         "thop",
         _thop,
-        "counts known modules only, so no attention products and no functional calls; overcounts transposed convolutions; "
-        "adds batch normalisation, pooling and an LSTM's gates.",
+        "counts known modules only, so no attention products and no functional calls. It overcounts transposed convolutions, "
+        "and adds batch normalisation, pooling and an LSTM's gates.",
     ),
     Peer(
         "torchinfo",
         "torchinfo",
         _torchinfo,
-        "multiplies parameters: a linear layer counts once for any number of tokens; overcounts transposed convolutions; "
-        "skips attention and functional calls; adds biases and normalisation.",
+        "multiplies parameters: a linear layer counts once for any number of tokens. It overcounts transposed convolutions, "
+        "skips attention and functional calls, and adds biases and normalisation.",
     ),
     Peer(
         "ptflops",
         "ptflops",
         partial(_ptflops, "pytorch"),
-        "skips functional convolutions, the operator `@` and the projections of timm's attention; "
-        "adds biases, activations, normalisation and softmax.",
+        "skips functional convolutions, the operator `@` and the projections of timm's attention. "
+        "It adds biases, activations, normalisation and softmax.",
     ),
     Peer(
         "ptflops aten",
         "ptflops",
         partial(_ptflops, "aten"),
-        "skips attention's products and LSTMs; adds biases.",
+        "skips attention's products and LSTMs, and adds biases.",
     ),
 )

@@ -95,11 +95,17 @@ def render(entries: Sequence[Entry], scale: Scale) -> str:
     found = Figures(entries)
     limits = BUDGET[scale]
     parts = [
-        f"{protocol(entries, scale)} The fleets lose, delay and refuse clients as in `edgefl simulate`, and every class trains the "
-        f"largest of the tiers {', '.join(f'{tier:g}' for tier in TIERS)} that fits it. The budget is {limits.s:g} simulated seconds, "
-        f"{limits.bytes or 0:,.0f} bytes and {limits.j:g} J of each client; {100 * TARGET:g} % is the target. Columns are those of "
-        "[`edgefl compare`](fleet.md#compare-methods-under-a-budget); ± is the standard error over seeds. Unlike in the other tables, "
-        "the test samples are used at every evaluated round; no setting depends on them."
+        protocol(
+            entries,
+            scale,
+            "*Fleets* lose, delay and refuse clients as in `edgefl simulate`. Every class trains the largest of the tiers "
+            f"{', '.join(f'{tier:g}' for tier in TIERS)} that fits it.",
+            f"*Budget*: {limits.s:g} simulated seconds, and {limits.bytes or 0:,.0f} bytes and {limits.j:g} J of each client. The "
+            f"target is {100 * TARGET:g} %.",
+            "*Columns* are explained under [`edgefl compare`](fleet.md#compare-methods-under-a-budget). Here ± is the standard error over "
+            "seeds.",
+            "*Test samples* are used at every evaluated round. No setting depends on them.",
+        )
     ]
     for data in DATA:
         alone = [found.values(row, _alone(data), at_tier()) for row in (FULL, SMALLEST)]

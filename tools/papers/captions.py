@@ -13,26 +13,33 @@ KINDS = {
     "full": "Full scale",
     "smoke": "Smoke test: the figures mean nothing",
 }
-_SHOWN = {"rounds": "rounds", "clients": "clients", "per_round": "a round", "local_epochs": "local epochs", "batch_size": "batch"}
 
 
-def protocol(entries: Sequence[Entry], scale: str) -> str:
-    """Return the sentences before a table: at which scale it was run, with what the runs share."""
+def protocol(entries: Sequence[Entry], scale: str, *notes: str) -> str:
+    """Return the list before a table: at which scale it was run, what the runs share, and the table's own ``notes``."""
     if not entries:
         return "Not run yet."
-    said = [f"{_range([e['settings'][key] for e in entries])} {name}" for key, name in _SHOWN.items()]
-    said += [f"{_range([e['figures']['samples'] for e in entries])} samples a client"]
-    said += [f"{_range([e['figures']['evaluated'] for e in entries])} held-out samples"]
-    networks = {_network(e["settings"]) for e in entries}
-    optimizers = {e["settings"]["optimizer"] for e in entries}
-    schedules = {e["settings"].get("lr_schedule", "constant") for e in entries}
+
+    def setting(key: str) -> str:
+        return _range([entry["settings"][key] for entry in entries])
+
+    networks = sorted({_network(entry["settings"]) for entry in entries})
+    optimizers = sorted({entry["settings"]["optimizer"] for entry in entries})
+    schedules = sorted({entry["settings"].get("lr_schedule", "constant") for entry in entries})
     seeds = sorted({entry["seed"] for entry in entries})
     versions = ", ".join(sorted({entry["edgefl"] for entry in entries}))
-    return (
-        f"**{KINDS[scale]}.** {' and '.join(sorted(networks))}; {', '.join(said)}; {' and '.join(sorted(optimizers))}, "
-        f"learning rates {' and '.join(sorted(schedules))} over the rounds; seeds {', '.join(map(str, seeds))}; edgefl {versions}. "
-        f"Accuracies in percent, ± is the standard deviation over seeds. {_choice(entries)}{_stale(entries, scale)}"
-    )
+    samples, evaluated = (_range([entry["figures"][key] for entry in entries]) for key in ("samples", "evaluated"))
+    epochs = f"{setting('local_epochs')} local epoch{'' if setting('local_epochs') == '1' else 's'}"
+    items = [
+        f"*Task*: {' and '.join(networks)}. {setting('clients')} clients have {samples} samples each; {evaluated} samples are held out.",
+        f"*Training*: {setting('rounds')} rounds of {setting('per_round')} clients, {epochs}, batches of {setting('batch_size')}. "
+        f"Optimizer {' and '.join(optimizers)}, learning rate {' and '.join(schedules)}.",
+        f"*Figures*: percent, mean ± standard deviation over the seeds {', '.join(map(str, seeds))}. Made with edgefl {versions}.",
+        *_choice(entries),
+        *_stale(entries, scale),
+        *notes,
+    ]
+    return "\n".join([f"**{KINDS[scale]}.**", "", *(f"- {item}" for item in items)])
 
 
 def again(table: str, entries: Sequence[Entry], scale: str) -> str:
@@ -45,48 +52,58 @@ def again(table: str, entries: Sequence[Entry], scale: str) -> str:
     return f'One cell again (table/row/column/seed): `python tools/paper_tables.py {flag}--only "{cell}" --again`'
 
 
-def _choice(entries: Sequence[Entry]) -> str:
+def _choice(entries: Sequence[Entry]) -> list[str]:
     """Say how rates and normalisation were chosen."""
     tuned = {(entry["row"], entry["column"]): entry["chosen"] for entry in entries if "chosen" in entry}
     if not tuned:
         rates = sorted({entry["settings"]["lr"] for entry in entries})
-        return (
-            f"Learning rate {' or '.join(f'{rate:g}' for rate in rates)}: rate and normalisation were fixed for the whole table after "
+        return [
+            f"*Learning rate*: {' or '.join(f'{rate:g}' for rate in rates)}. Rate and normalisation were fixed for the whole table, after "
             "short runs of a few methods that looked at test images. They were not tuned for each method."
-        )
+        ]
     one = next(iter(tuned.values()))
     tried = {key: sorted({str(result[key]) for result in one["validation"]}) for key in one["choice"]}
     grid = "; ".join(f"{key} {', '.join(values)}" for key, values in tried.items())
-    choices: dict[str, list[str]] = {}
-    for (row, column), chosen in sorted(tuned.items()):
-        choices.setdefault(" ".join(map(str, chosen["choice"].values())), []).append(f"{row} ({column})")
-    listed = "; ".join(f"{choice}: {', '.join(rows)}" for choice, rows in sorted(choices.items()))
+    common = "rows" in one
     rounds = _range([chosen["rounds"] for chosen in tuned.values()])
     columns = sorted({chosen["column"] for chosen in tuned.values() if "column" in chosen})
-    where = f" Other columns have the choice of {' and '.join(columns)}." if columns else ""
-    if "rows" in one:
-        whose, listed, by = "One setting for all rows was", next(iter(choices)), "the mean over the rows' accuracies"
-    else:
-        whose, by = "The settings of each row were", "the accuracy"
     lost = any(point["accuracy"] is None for chosen in tuned.values() for point in chosen["validation"])
-    out = " A setting that diverged, in a trial or in a whole run, is left out, and the next best one is taken." if lost else ""
-    return (
-        f"{whose} chosen from one grid ({grid}) by {by} on {100 * one['share']:g} % of the training samples, held out of the clients' "
-        f"shards, in trials of {rounds} rounds with the whole schedule.{where} Test samples were used once. Chosen: {listed}.{out}"
-    )
+    said = [
+        "All rows have one setting," if common else "Each row has its own setting,",
+        f"chosen from one grid ({grid}).",
+        f"Trials of {rounds} rounds with the whole schedule were compared on {100 * one['share']:g} % of the training samples,",
+        f"{'by their mean over the rows' if common else 'which no client has'}.",
+        *(["No client has these samples."] if common else []),
+        *([f"Other columns have the choice of {' and '.join(columns)}."] if columns else []),
+        *(["A setting that diverged, in a trial or in a whole run, gave way to the next best one."] if lost else []),
+        "Test samples were used once.",
+    ]
+    return [f"*Learning rate*: {' '.join(said)}", f"*Chosen*: {_chosen(tuned, common)}."]
 
 
-def _stale(entries: Sequence[Entry], scale: str) -> str:
+def _chosen(tuned: Mapping[tuple[str, str], Any], common: bool) -> str:
+    """List each chosen setting with its rows; rows name their column only if there are several columns."""
+    choices: dict[str, list[str]] = {}
+    several = len({column for _, column in tuned}) > 1
+    for (row, column), chosen in sorted(tuned.items()):
+        name = f"{row} ({column})" if several else row
+        choices.setdefault(" ".join(map(str, chosen["choice"].values())), []).append(name)
+    if common:
+        return next(iter(choices))
+    return ". ".join(f"**{choice}** for {'; '.join(rows)}" for choice, rows in sorted(choices.items()))
+
+
+def _stale(entries: Sequence[Entry], scale: str) -> list[str]:
     stale = [entry for entry in entries if entry.get("stale")]
     if not stale:
-        return ""
+        return []
     commits = sorted({str(entry.get("commit", "not recorded")) for entry in stale})
-    count = "All" if len(stale) == len(entries) else f"{len(stale)} of {len(entries)}"
+    count = f"All {len(entries)}" if len(stale) == len(entries) else f"{len(stale)} of {len(entries)}"
     flag = "" if scale == "full" else f" with `--{scale}`"
-    return (
-        f" **Stale ({STALE}): {count} of these runs were made by other code or settings than this version's** "
-        f"(commit {', '.join(commits)}); the queue repeats them{flag}."
-    )
+    return [
+        f"**Stale ({STALE})**: {count} runs were made by code or settings that this version no longer has (commit {', '.join(commits)}). "
+        f"The queue repeats them{flag}."
+    ]
 
 
 def _network(settings: Mapping[str, Any]) -> str:

@@ -16,6 +16,8 @@ from papers.training import NotTrainedError
 
 Line = Mapping[str, Any]
 Say = Callable[[str], None]
+STORED_AT_ONCE = 20
+"""Confirmed lines between two writes: a command that is stopped loses the probes of fewer lines."""
 
 
 def confirm(path: Path, say: Say, scale: str | None = None) -> None:
@@ -23,7 +25,7 @@ def confirm(path: Path, say: Say, scale: str | None = None) -> None:
 
     ``say`` is told each line whose probe differs, and at the end how many lines are current; nothing if all are. ``scale`` selects lines.
     """
-    name, counts, hashes = path.stem, Counter[str](), {}
+    name, counts, hashes = path.stem, Counter[str](), dict[tuple[str, ...], str]()
     for of_scale, line in _lines(path):
         if scale not in (None, of_scale):
             continue
@@ -33,10 +35,18 @@ def confirm(path: Path, say: Say, scale: str | None = None) -> None:
             say(f"{name}/{_cell(line)} ({of_scale}) is stale: {why}")
         if state == "confirmed":
             hashes[_key(of_scale, line)] = inputs(line["settings"])
+        if len(hashes) == STORED_AT_ONCE:
+            _store(path, hashes)
+            hashes = {}
     if hashes:
-        store.amend(path, lambda of_scale, line: _with_hash(line, hashes.get(_key(of_scale, line))))
+        _store(path, hashes)
     if set(counts) - {"current"}:
         say(f"{name}: " + ", ".join(f"{count} {state}" for state, count in sorted(counts.items())))
+
+
+def _store(path: Path, hashes: Mapping[tuple[str, ...], str]) -> None:
+    """Add today's hash to the lines of ``hashes``."""
+    store.amend(path, lambda scale, line: _with_hash(line, hashes.get(_key(scale, line))))
 
 
 def probe_stored(path: Path, say: Say) -> None:

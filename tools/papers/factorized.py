@@ -109,17 +109,22 @@ def render(entries: Sequence[Entry], scale: Scale) -> str:
     heads = [head for column in columns for head in (column, "after training")]
     titles = ["", *heads, "bytes, all", "paper: IID", "permuted", "bytes"]
     alone = [
-        f"{column}. {capacity(*(found.values(row, column, show.local) for row in ('FedAvg', SMALLEST)))}"
+        f"- {column}. {capacity(*(found.values(row, column, show.local) for row in ('FedAvg', SMALLEST)))}"
         for column in columns
         if "permute_labels" not in TASKS[column]
     ]
     return "\n\n".join(
         [
-            f"{protocol(entries, scale)} {show.BEFORE_AND_AFTER} Labels are the client's own. With permuted labels the "
-            "classifier stays on the client, as in the paper. *Three channels* are the digits and their differences to the right and "
-            "down. *Paper*: CIFAR-10, ResNet-9, 50 rounds of 5 epochs.",
+            protocol(
+                entries,
+                scale,
+                show.BEFORE_AND_AFTER,
+                "*Labels* are the client's own. With permuted labels the classifier stays on the client, as in the paper.",
+                "*Three channels*: the digits, and their differences to the right and down.",
+                "*Paper*: CIFAR-10, ResNet-9, 50 rounds of 5 epochs.",
+            ),
             table(titles, lines),
-            f"{' '.join(alone)} (The full network alone is FedAvg.)",
+            "\n".join([*alone, "- The full network alone is FedAvg."]),
             orderings(found, ORDERINGS, before_and_after(columns)),
         ]
     )

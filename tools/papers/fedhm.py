@@ -84,9 +84,15 @@ def render(entries: Sequence[Entry], scale: Scale) -> str:
     """Return the energy beyond the smallest tier and the accuracy of both tiers, by rule and share of small clients."""
     found = Figures(entries)
     parts = [
-        f"{protocol(entries, scale)} Rate and normalisation are FedHM's own job's. *Energy*: the share of the squared singular values of "
-        f"the factorized layers beyond the ranks of γ = {TIERS[-1]:g} after the last round, mean over layers. *mean*: the paper's average "
-        "of reconstructed weights. *residual*, *bands*: averages of changes, which leave what a client was not sent."
+        protocol(
+            entries,
+            scale,
+            f"*Energy*: the share of squared singular values beyond the ranks of γ = {TIERS[-1]:g}, after the last round. It is the mean "
+            "over the factorized layers.",
+            "*Rate and normalisation* are those of FedHM's own job.",
+            "*mean*: the paper's average of reconstructed weights.",
+            "*residual*, *bands*: averages of changes, which keep what a client was not sent.",
+        )
     ]
     titles = ["rule, clients", "energy beyond γ = .25", *(f"accuracy, γ = {tier:g}" for tier in TIERS)]
     for column in TASKS:

@@ -91,11 +91,14 @@ def render(entries: Sequence[Entry], scale: Scale) -> str:
         cells = [size(found.cost(row, None, tier, "params")), str(rounds or "–"), found.traffic(row, COLUMN), size(macs)]
         lines.append([row, *cells, found.accuracy(row, COLUMN), paper or "–"])
     titles = ["", "parameters", "rounds", "bytes, all", "MACs, all", COLUMN, "paper, VGG16 on CIFAR-10, IID"]
-    note = f"γ = {GAMMA:g}: the factors of both convolutions after the stem; the classifier, 136 K, stays dense, in low rank too."
+    note = (
+        f"*Factors*: γ = {GAMMA:g} for both convolutions after the stem. The classifier with its 136 K parameters stays dense, also in the "
+        "rows of low rank."
+    )
     alone = capacity(*(found.values(row, COLUMN, at_tier()) for row in (DENSE, SMALL)))
     return "\n\n".join(
         [
-            f"{protocol(entries, scale)} {note}",
+            protocol(entries, scale, note),
             table(titles, lines),
             f"{alone} (The full network alone is FedAvg with equal rounds, the smallest tier the narrow network.)",
             orderings(found, ORDERINGS, {COLUMN: (COLUMN, at_tier())}),

@@ -94,10 +94,11 @@ def runs(scale: Scale, rows: Sequence[str] = tuple(METHODS), **network: Any) -> 
     return seeded(once, SEEDS[scale])
 
 
-def render(entries: Sequence[Entry], scale: Scale, rows: Sequence[str] = tuple(METHODS), note: str = "") -> str:
+def render(entries: Sequence[Entry], scale: Scale, rows: Sequence[str] = tuple(METHODS), notes: Sequence[str] = ()) -> str:
     """Return the accuracies per partition beside the paper's, the orderings, and the costs of one client's round."""
     found = Figures(entries)
-    parts = [f"{protocol(entries, scale)} Tiers are drawn anew every round with equal chances. {note or _notes(scale)}"]
+    drawn = "*Tiers* are drawn anew every round, with equal chances."
+    parts = [protocol(entries, scale, drawn, *(notes or _notes(scale)))]
     for column in PARTITIONS:
         titles = [f"{column}: width"]
         for row in rows:
@@ -114,14 +115,15 @@ def render(entries: Sequence[Entry], scale: Scale, rows: Sequence[str] = tuple(M
     return "\n\n".join(parts)
 
 
-def _notes(scale: Scale) -> str:
-    ratio = f"FedHM's tiers are the rank ratios {', '.join(f'{ratio:g}' for ratio in ratios('FedHM', scale))}"
+def _notes(scale: Scale) -> list[str]:
+    shown = ", ".join(f"{ratio:g}" for ratio in ratios("FedHM", scale))
+    fedhm = f"*FedHM*: the tiers are the rank ratios {shown}."
     if scale == "quick":
-        ratio += (
-            ": .42 has as many parameters as width .75, .28 and .03 the forward MACs of .5 and .25, because its dense stem and "
-            "classifier alone have 138 K parameters"
+        fedhm += (
+            " Ratio 0.42 has as many parameters as width 0.75. Ratios 0.28 and 0.03 have the forward MACs of widths 0.5 and 0.25. Equal "
+            "parameters are impossible there: the dense stem and classifier alone have 138 K."
         )
-    return f"*Paper*: FLANC's Table 1, on its own network. {ratio}. PriSM's keep ratio is the width."
+    return ["*Paper*: Table 1 of FLANC, on its own network.", fedhm, "*PriSM*: the keep ratio is the width."]
 
 
 def _cells(found: Figures, column: str, number: int, scale: Scale, rows: Sequence[str]) -> list[str]:

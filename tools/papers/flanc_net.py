@@ -18,9 +18,9 @@ TUNING: dict[Scale, Tuning | None] = {
     "quick": None,
     "smoke": Tuning((0.01,), column="IID"),
 }
-NOTE = (
-    "*Paper*: FLANC's Table 1, of this network at 200 rounds. It has no normalisation. The rate falls to a tenth after half of the rounds, "
-    "as in the authors' script."
+NOTES = (
+    "*Paper*: Table 1 of FLANC: this network, without normalisation, at 200 rounds.",
+    "*Schedule*: the rate falls to a tenth after half of the rounds, as in the authors' script.",
 )
 
 
@@ -32,4 +32,4 @@ def runs(scale: Scale) -> list[Run]:
 
 def render(entries: Sequence[Entry], scale: Scale) -> str:
     """Return the tables of :func:`papers.flanc.render` for these rows."""
-    return flanc.render(entries, scale, ROWS, NOTE)
+    return flanc.render(entries, scale, ROWS, NOTES)

@@ -29,7 +29,7 @@ def capacity(full: Mapping[int, float], smallest: Mapping[int, float]) -> str:
         return "Capacity: the full network alone and the smallest tier alone have not both been run."
     figures = (
         f"Capacity: the full network alone reaches {100 * statistics.mean(full.values()):.1f} %, the smallest tier alone "
-        f"{100 * statistics.mean(smallest.values()):.1f} %, a paired difference of {in_points(found).rpartition(', ')[0]} points"
+        f"{100 * statistics.mean(smallest.values()):.1f} %. The paired difference is {in_points(found).rpartition(', ')[0]} points"
     )
     if found.verdict == "shown":
         return f"{figures}. There is capacity to lose."

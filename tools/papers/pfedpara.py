@@ -73,14 +73,19 @@ def render(entries: Sequence[Entry], scale: Scale) -> str:
         for row, own in ROWS.items()
     ]
     alone = [
-        f"{column}. {capacity(*(found.values(row, column, show.local) for row in ('FedAvg', SMALLEST)))}" for column in columns
+        f"- {column}. {capacity(*(found.values(row, column, show.local) for row in ('FedAvg', SMALLEST)))}" for column in columns
     ]
     return "\n\n".join(
         [
-            f"{protocol(entries, scale)} {show.BEFORE_AND_AFTER} The paper reports the accuracy after training. *20 % of the samples*: "
-            "Dirichlet .5, and a fifth of what the clients of the other column have. The paper gives these only as a figure.",
+            protocol(
+                entries,
+                scale,
+                f"{show.BEFORE_AND_AFTER} The paper reports the accuracy after training.",
+                "*20 % of the samples*: partition Dirichlet 0.5, and a fifth of the samples of the other column. The paper shows this case "
+                "as a figure only.",
+            ),
             table(["", "bytes of a client's round", *(head for column in columns for head in (column, "after training"))], lines),
-            f"{' '.join(alone)} (The full network alone is FedAvg.)",
+            "\n".join([*alone, "- The full network alone is FedAvg."]),
             orderings(found, ORDERINGS, before_and_after(columns)),
         ]
     )

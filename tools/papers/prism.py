@@ -100,17 +100,22 @@ def render(entries: Sequence[Entry], scale: Scale) -> str:
     titles += [f"{COLUMN}, {of}" for of in ("the clients' size", "the server's model")]
     ablation = [[name, found.accuracy(row, COLUMN), paper] for name, (row, paper) in SAMPLING.items()]
     alone = [
-        f"Keep ratio {keep:g}. {capacity(*(found.values(row, COLUMN, at_tier()) for row in (FULL, f'OrigDrop {keep:g}')))}"
+        f"- Keep ratio {keep:g}. {capacity(*(found.values(row, COLUMN, at_tier()) for row in (FULL, f'OrigDrop {keep:g}')))}"
         for keep in KEEPS
     ]
     return "\n\n".join(
         [
-            f"{protocol(entries, scale)} All clients have the same keep ratio. The server's model is dense for PriSM and OrthDrop. For "
-            "OrigDrop it is the narrow network, because nothing else was trained. *Reference widths*: 0.4 of the outputs at every keep "
-            "ratio in a network of full width, as in the authors' code, with what that costs. The paper's Table 1 lists costs of the "
-            f"smaller networks. *Warm-up*: {WARM_UP[scale]} rounds of the kernels of largest σ first.",
+            protocol(
+                entries,
+                scale,
+                "*Tiers*: all clients have the same keep ratio.",
+                "*Server's model*: dense for PriSM and OrthDrop. For OrigDrop it is the narrow network, because nothing else was trained.",
+                "*Reference widths*: 0.4 of the outputs at every keep ratio in a network of full width, as in the authors' code, with the "
+                "cost of that. The paper's Table 1 lists the costs of the smaller networks.",
+                f"*Warm-up*: the first {WARM_UP[scale]} rounds train the kernels of largest σ.",
+            ),
             table(titles, lines),
-            f"{' '.join(alone)} (The smallest tier alone is OrigDrop.)",
+            "\n".join([*alone, "- The smallest tier alone is OrigDrop."]),
             orderings(
                 found, ORDERINGS, {"the clients' size": (COLUMN, mean_of_tiers), "the server's model": (COLUMN, at_tier())}
             ),

@@ -109,11 +109,16 @@ def render(entries: Sequence[Entry], scale: Scale) -> str:
     found = Figures(entries)
     wanted = len(SEEDS[scale])
     parts = [
-        f"{protocol(entries, scale)} All clients take part in every round, with uneven labels (dirichlet:0.5) and without losses. "
-        "Tiers are 1, 0.5 and 0.25, a third of the clients each; FedAvg and FedPara train one size. Figures are of the server's "
-        "largest model after the last round. `trimmed-mean` and `multi-krum` expect 20 % of hostile clients. "
-        f"A cell with fewer than {wanted} seeds says how many it has; *{MISSING}*: none yet; *{REFUSED}*: the method and the choice "
-        "make no sense together."
+        protocol(
+            entries,
+            scale,
+            "*Clients*: all take part in every round, with uneven labels (`dirichlet:0.5`) and without losses.",
+            "*Tiers*: 1, 0.5 and 0.25, a third of the clients each. FedAvg and FedPara train one size.",
+            "*Accuracy* is that of the server's largest model after the last round.",
+            "*Defences*: `trimmed-mean` and `multi-krum` expect 20 % of hostile clients.",
+            f"*Cells* with fewer than {wanted} seeds say how many they have. *{MISSING}*: no run yet. *{REFUSED}*: the method and the "
+            "choice make no sense together.",
+        )
     ]
     for attack in ATTACKS:
         parts.append(f"**{attack[0].upper()}{attack[1:]}**: accuracy in percent.\n\n{_table(found, attack, at_tier(), wanted)}")

@@ -59,8 +59,8 @@ def local_after(figures: Mapping[str, Any]) -> float:
 
 
 BEFORE_AND_AFTER = (
-    "Mean over clients, each on held-out samples of its own: with the model that it receives after the last aggregation, and *after "
-    "training* with the one that it has right after its last local training."
+    "*Accuracy*: the mean over clients, each on its own held-out samples, with the model that it receives after the last aggregation. "
+    "*After training*: with the model that the client has right after its last local training."
 )
 
 
@@ -153,7 +153,7 @@ def orderings(found: Figures, pairs: Sequence[tuple[str, str]], measures: Mappin
         for above, below in pairs
     ]
     head = (
-        "Orderings: paired differences in points over the same seeds, ± standard error. *Shown*: at least two standard errors "
-        "above zero. *Reversed*: at least two below."
+        "Orderings: differences in points, paired by seed, ± standard error. *Shown*: at least two standard errors above zero. "
+        "*Reversed*: at least two below zero."
     )
     return f"{head}\n\n{table(['', *measures], lines)}"

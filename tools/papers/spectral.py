@@ -67,9 +67,13 @@ def render(entries: Sequence[Entry], scale: Scale) -> str:
     titles = ["γ", *(f"{kind}, {row}" for kind in kinds for row in ROWS)]
     return "\n\n".join(
         [
-            protocol(entries, scale)
-            + " Clients keep their tier; all three train one model. The spectral plan is made anew every five "
-            "rounds from the second on, within the uniform ratio's MACs, parameters and activations; its costs are those of the last plan.",
+            protocol(
+                entries,
+                scale,
+                "*Tiers*: each client keeps its tier, and all three tiers train one model.",
+                "*Spectral*: from the second round on, the plan is made anew every five rounds. It has at most the MACs, parameters and "
+                "activations of the uniform ratio. The table shows the costs of the last plan.",
+            ),
             table(titles, lines),
             capacity(*(found.values(row, "IID", at_tier()) for row in ALONE)),
             orderings(found, (("spectral", "uniform"),), {"IID: mean of tiers": ("IID", mean_of_tiers)}),

@@ -1,8 +1,8 @@
 """Gradients of convolutions and transposed convolutions in one, two or three dimensions.
 
-Most of a training step is the gradient of the weights: for each output channel, input channel and entry of the kernel, the sum of
-gradient times map over samples and places. It is written as another convolution, over one image. The samples become its channels, which
-a convolution sums over; the channels of the map become part of the last axis, so that onnxruntime copies long rows:
+Most of a training step is the gradient of the weights. For each output channel, input channel and entry of the kernel, it is the sum of
+gradient times map over samples and places. It is written as another convolution, over one image. The samples become its channels, which a
+convolution sums over; the channels of the map become part of the last axis, so that onnxruntime copies long rows:
 
     map (batch, inputs, height, width)        → image (1, batch, height, width · inputs)
     gradient (batch, outputs, rows, columns)  → kernel (outputs, batch, rows, columns), dilated by the stride
@@ -61,8 +61,8 @@ def input_gradient(tape: Tape, window: Window, w: str, shape: tuple[int, ...], g
     """Return the gradient (batch, inputs, sizes) of a convolution's input from that of its output (batch, outputs, places).
 
     It is a transposed convolution. With strides of 1 it is also a convolution with flipped weights. onnxruntime computes the first as one
-    product for each sample, whose entries are then added to the map; for the second it copies the map for each entry of the kernel. The
-    estimates below choose the faster one.
+    product for each sample, and then adds the product's entries to the map; for the second it copies the map for each entry of the kernel.
+    The estimates below choose the faster one.
     """
     outputs, inputs = shape[0] // groups, shape[1]
     places, sizes = math.prod(window.places), math.prod(window.sizes)

@@ -84,7 +84,7 @@ def power(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 
 @register_rule("Where")
 def where(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """The gradient g goes to the operand from which each entry was taken."""
+    """The gradient g of each entry goes to the operand that the entry came from."""
     condition, a, b = op.inputs
     zero = tape.number(0.0)
     return [

@@ -25,7 +25,7 @@ def mapped(tape: Tape, value: str, rank: int, axis: int, matrix: Matrix) -> str:
 
 @register_rule("Resize")
 def resize(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Every axis is a linear map, whose matrix onnxruntime computes here from unit vectors; its transpose maps g back."""
+    """Every axis is a linear map. onnxruntime computes its matrix here from unit vectors; its transpose maps g back."""
     x, (sizes, places) = op.inputs[0], (tape.shape(op.inputs[0]), tape.shape(op.outputs[0]))
     if op.get("coordinate_transformation_mode") == "tf_crop_and_resize":
         op.refuse("coordinate_transformation_mode tf_crop_and_resize has no rule")

@@ -79,7 +79,7 @@ def _measured_of(tape: Tape, x: str, mean: str, variance: str) -> bool:
 
 
 def _mean_of(tape: Tape, value: str, x: str) -> str | None:
-    """Return the value whose mean over batch and map ``value`` is; None if it is no such mean."""
+    """Return the name of the input of the mean over batch and map that ``value`` is; None if it is no such mean."""
     op = made_by(tape, value, "ReduceMean")
     rank = len(tape.shape(x))
     if op is None or op.inputs[0] not in tape.shapes or len(tape.shape(op.inputs[0])) != rank:
@@ -130,7 +130,7 @@ def _column(tape: Tape, values: str, rank: int) -> str:
 
 @prepared("LayerNormalization")
 def with_statistics(tape: Tape, op: Op) -> None:
-    """Add the outputs mean and 1/deviation, from which the gradient is computed. They are always float32, so not for float64 graphs."""
+    """Add the outputs mean and 1/deviation, which the gradient needs. They are always float32, so not for float64 graphs."""
     names = list(op.outputs)
     if tape.real == np.float32:
         names = [name or tape.fresh("layer") for name in (*op.outputs, "", "")[:3]]

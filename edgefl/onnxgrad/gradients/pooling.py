@@ -155,7 +155,7 @@ def max_pool(tape: Tape, op: Op, gradient: Gradient, of_indices: Gradient = None
 
 @register_rule("MaxUnpool")
 def max_unpool(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Return g at the indices to which the entries were written."""
+    """Return g at the indices that the entries were written to."""
     indices, every = op.inputs[1], tape.integers(-1)
     flat = [tape.op("Reshape", value, every) for value in (gradient, indices)]
     return [tape.op("Reshape", tape.op("GatherElements", *flat, axis=0), tape.op("Shape", indices)), None, None]

@@ -41,7 +41,7 @@ def loop(tape: Tape, name: str, states: Sequence[str], gates: str, weights: Sequ
 
 @register_rule("Scan")
 def loop_back(tape: Tape, op: Op, *gradients: Gradient) -> list[Gradient]:
-    """The gradient of a loop that :func:`loop` wrote. Other loops have no rule, nor has a backward loop: no second derivatives."""
+    """The gradient of a loop that :func:`loop` wrote. Other loops have no rule, so there are no second derivatives."""
     name = op.get("body").name
     if name not in CELLS:
         op.refuse("only loops of LSTM, GRU and RNN layers have a rule; their gradients have none: no second derivatives of them")
@@ -180,7 +180,7 @@ def _cut(tape: Tape, value: str, sizes: Sequence[int], axis: int) -> list[str]:
 
 
 def _directions(tape: Tape, value: str | None, count: int) -> list[str | None]:
-    """Return the part of each direction of an input whose first axis is the direction."""
+    """Return the part of each direction of an input. Its first axis is the direction."""
     if value is None:
         return [None] * count
     parts = _cut(tape, value, [1] * count, 0)

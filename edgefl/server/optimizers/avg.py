@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from edgefl.methods.state import Tensors
 from edgefl.registry import server_optimizer
-from edgefl.server.optimizer import ServerOptimizer, Tensors
+from edgefl.server.optimizer import ServerOptimizer
 
 
 @server_optimizer("avg")

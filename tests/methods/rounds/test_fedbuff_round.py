@@ -10,8 +10,8 @@ import torch
 from rounds_of import ARCHITECTURE, assert_same, first_state, tensors
 
 from edgefl.fleet.conditions import Conditions
-from edgefl.methods.averaging import moved
 from edgefl.methods.create import create
+from edgefl.methods.updates import moved
 from edgefl.records import Expected, Outcome, Tier, Timing
 from edgefl.server.client_store import ClientStore
 from edgefl.server.exchange import ExchangeRules

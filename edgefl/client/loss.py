@@ -1,0 +1,26 @@
+"""The loss that a client minimises: its method's, the user's or the paper's, with the terms of its objective."""
+
+from dataclasses import replace
+
+from torch import Tensor, nn
+
+from edgefl.client.criterion import CROSS_ENTROPY, Criterion
+from edgefl.client.objective import Objective
+from edgefl.client.per_sample import per_sample
+from edgefl.cost.trace import Loss
+from edgefl.methods.base import Method
+from edgefl.records import Batch
+
+
+def loss_of(method: Method, objective: Objective, criterion: Criterion = CROSS_ENTROPY, sample_clip: float | None = None) -> Loss:
+    """Return the loss that a client minimises, a function of (network, batch): the method's loss plus the objective's terms.
+
+    With ``sample_clip`` its gradient is the mean of clipped gradients of samples (:func:`edgefl.client.per_sample.per_sample`).
+    """
+    own = criterion.loss
+
+    def loss(module: nn.Module, batch: Batch) -> Tensor:
+        value = method.local_loss(module, batch if own is None else replace(batch, loss=own))
+        return value + objective.term(module) if objective.adds else value
+
+    return loss if sample_clip is None else per_sample(loss, sample_clip)

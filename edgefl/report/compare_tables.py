@@ -1,0 +1,160 @@
+"""The tables of a comparison: every figure of every method, the few that a terminal shows, and the settings."""
+
+from collections import Counter
+from functools import partial
+
+from edgefl.records import ACCURACY, Metric
+from edgefl.report.compare_answer import COSTS, best_first, fronts_of, ranks_of
+from edgefl.report.metric import metric_of, metric_text
+from edgefl.report.tables import Column, PlainTable, Row, human_of, text, under
+from edgefl.report.words import names, tier_label
+from edgefl.util.units import MISSING, human_count, human_percent
+
+_METHOD = text("method", "", "label")
+
+
+def compare_table(summary: Row) -> PlainTable:
+    """Return every figure of every method of a comparison, the most accurate first; ``summary`` is the content of ``compare.json``."""
+    tiers, metric = {label: label for label in tier_labels(summary)}, metric_of(summary)
+    columns = (
+        _METHOD,
+        _rank(summary),
+        Column("tiers", "", tiers_text, numeric=False),
+        *_result(summary),
+        *under(f"{metric.name} per tier", partial(mean_sd, metric=metric), "tier_accuracy", **tiers),
+        *_means("bytes in all", download_bytes="down", upload_bytes="up"),
+        *_means("spent in all", macs="MACs", simulated_s="simulated time", energy_j="energy"),
+        *under("parameters per tier", human_count, "params", **tiers),
+        *_on_fronts(summary),
+        Column("runs", "seeds", _seeds),
+        *_means("runs", host_s="this computer's time"),
+    )
+    return PlainTable.of(columns, best_first(summary))
+
+
+def key_table(summary: Row) -> PlainTable:
+    """Return what decides between the methods, the most accurate first."""
+    columns = (
+        _METHOD,
+        _rank(summary),
+        Column("tiers", "", tiers_text, numeric=False),
+        *_result(summary),
+        *_means("in all", bytes="bytes", macs="MACs", simulated_s="time", energy_j="energy"),
+        Column("on the Pareto front", "", lambda row: names(COSTS[key][0] for key in fronts_of(summary).get(row["label"], ()))),
+    )
+    return PlainTable.of(columns, best_first(summary))
+
+
+def compact_comparison(summary: Row) -> PlainTable:
+    """Return the table that ends a comparison in a terminal."""
+    columns = (
+        _METHOD,
+        Column("method", "tiers", tiers_text, numeric=False),
+        *_result(summary),
+        *_means("in all", bytes="bytes", macs="MACs", simulated_s="time", energy_j="energy"),
+        Column("parameters", "largest", lambda row: human_count(max(row["params"].values(), default=None))),
+        Column("parameters", "smallest", lambda row: human_count(min(row["params"].values(), default=None))),
+    )
+    return PlainTable.of(columns, best_first(summary), note=footnote(summary), stacked=True)
+
+
+def _rank(summary: Row) -> Column:
+    ranks = ranks_of(summary)
+    counts = Counter(ranks.values())
+
+    def text(row: Row) -> str:
+        rank = ranks.get(row["label"])
+        return MISSING if rank is None else f"{rank} =" if counts[rank] > 1 else str(rank)
+
+    return Column("rank", "", text)
+
+
+def _on_fronts(summary: Row) -> tuple[Column, ...]:
+    """Return whether no other method is at least as accurate for less, a column per cost."""
+    fronts = fronts_of(summary)
+
+    def column(key: str, word: str) -> Column:
+        return Column("on the Pareto front", word, lambda row: "yes" if key in fronts.get(row["label"], ()) else MISSING)
+
+    return tuple(column(key, word) for key, (word, _) in COSTS.items())
+
+
+def setting_table(summary: Row) -> PlainTable:
+    """Return the tiers and options that each method was given."""
+    columns = (
+        _METHOD,
+        text("is", "", "title"),
+        Column("tiers", "", tiers_text, numeric=False),
+        Column("why these", "", lambda row: str(row["tiers_why"]), numeric=False, wraps=True),
+        Column("options of its own", "", lambda row: names([f"{k} = {v}" for k, v in row["options"].items()]), False, wraps=True),
+    )
+    return PlainTable.of(columns, summary["methods"])
+
+
+def mean_sd(found: Row | None, metric: Metric = ACCURACY) -> str:
+    """Return a mean with its standard deviation over seeds: ``91.2 ± 0.4 %``."""
+    if found is None:
+        return MISSING
+    if not metric.share:
+        return metric_text(metric, found["mean"]) + ("" if found["sd"] is None else f" ± {found['sd']:.2g}")
+    return human_percent(found["mean"]) if found["sd"] is None else f"{100 * found['mean']:.1f} ± {100 * found['sd']:.1f} %"
+
+
+def tiers_text(row: Row) -> str:
+    """Return a method's tiers as a list for people."""
+    return ", ".join(map(tier_label, row["tiers"])) or MISSING
+
+
+def mixed_accuracies(summary: Row) -> str:
+    """Return a warning if some accuracies are of global models and some are means over clients, else nothing."""
+    by_kind: dict[str, list[str]] = {}
+    for row in summary["methods"]:
+        if row["seeds"]:
+            by_kind.setdefault(row["accuracy_of"], []).append(row["label"])
+    if len(by_kind) < 2:
+        return ""
+    return (
+        f"Not one kind of accuracy: of {', '.join(by_kind['clients'])} it is the mean over clients, each with a model of its own on "
+        f"held-out samples of its own; of {', '.join(by_kind['global'])} it is the global model's on all held-out samples."
+    )
+
+
+def footnote(summary: Row) -> str:
+    """Return the warnings that belong below the table: unlike accuracies, failures, untrained tiers, uncounted operations."""
+    notes = [mixed_accuracies(summary)]
+    for row in summary["methods"]:
+        notes += [f"{row['label']}, seed {f['seed']}: failed: {f['reason'].splitlines()[0]}" for f in row["failures"]]
+        if row["untrained_tiers"]:
+            notes.append(f"{row['label']}: no client trained tier {', '.join(row['untrained_tiers'])}")
+        if row["uncounted_ops"]:
+            notes.append(f"{row['label']}: not counted, so no budget can be claimed met: {', '.join(row['uncounted_ops'])}")
+    return "\n".join(note for note in notes if note)
+
+
+def _result(summary: Row) -> tuple[Column, ...]:
+    metric = metric_of(summary)
+    group = f"until {metric_text(metric, summary['target_accuracy'])}"
+    after = Column(metric.name, "after training", lambda row: mean_sd(row.get("accuracy_after_training"), metric))
+    epsilon = Column("ε", "", lambda row: MISSING if row.get("epsilon") is None else f"{row['epsilon']:.3g}")
+    return (
+        Column(metric.name, "", lambda row: mean_sd(row["accuracy"], metric)),
+        *([after] if any(row.get("accuracy_after_training") for row in summary["methods"]) else []),
+        *under(metric.name, lambda value: value or MISSING, accuracy_of="of"),
+        *([epsilon] if any(row.get("epsilon") is not None for row in summary["methods"]) else []),
+        *under(group, lambda value: MISSING if value is None else str(value), "to_target", round="round"),
+        *under(group, outer="to_target", bytes="bytes", macs="MACs", simulated_s="time"),
+    )
+
+
+def tier_labels(summary: Row) -> list[str]:
+    """Return the labels of the tiers that some method has trained, largest first."""
+    return sorted({label for row in summary["methods"] for label in row["tier_accuracy"]}, key=float, reverse=True)
+
+
+def _means(group: str, **heads: str) -> tuple[Column, ...]:
+    return tuple(column for key, head in heads.items() for column in under(group, human_of(key), key, mean=head))
+
+
+def _seeds(row: Row) -> str:
+    failed = [failure["seed"] for failure in row["failures"]]
+    return names(row["seeds"]) + (f" (failed: {names(failed)})" if failed else "")

@@ -1,0 +1,108 @@
+"""The records of rounds: a line of ``rounds.jsonl``, whose keys are the fields, and a round as a row of a table."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, Self
+
+from pydantic import Field
+from typing_extensions import TypedDict  # pydantic cannot read that of typing before Python 3.12
+
+from edgefl.records import Shortfall, Totals
+from edgefl.report.results import Result, adapter
+from edgefl.report.run_rows import Number, Whole
+
+
+class HostStages(TypedDict, total=False):
+    """Stage → seconds of this computer: in the main thread, in its other threads, and in each worker process."""
+
+    server: Mapping[str, Number]
+    background: Mapping[str, Number]
+    workers: Mapping[str, Mapping[str, Number]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupLine(Totals):
+    """The work of the clients of one device, tier and status in a round."""
+
+    device: str
+    tier: Number | None
+    status: str
+
+
+@dataclass(frozen=True)
+class ScreenedLine:
+    """What the server found in one client's update, see :class:`edgefl.records.Screened`."""
+
+    change_norm: Number | None
+    clipped: bool
+    dropped: bool
+    counted_samples: Whole | None
+    norm_ratio: Number | None
+    cosine: Annotated[float, Field(ge=-1.001, le=1.001)] | None  # rounding may leave [-1, 1]
+
+
+@dataclass(frozen=True)
+class ClientLine:
+    """One client's session in a round, as far as a report shows it."""
+
+    client: Whole
+    device: str
+    status: str
+    tier: Number | None
+    refusal: tuple[Shortfall, ...]
+    start_s: Number
+    download_s: Number | None
+    train_s: Number | None
+    upload_s: Number | None
+    screened: ScreenedLine | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundFigures(Result):
+    """What one round took and how accurate the models are after it.
+
+    Attributes:
+        accuracy: "global" and each tier's label → share; empty if the round was not evaluated.
+        clock_s: the simulated clock at the end of the round, which took ``round_s`` after ``waited_s``.
+    """
+
+    round: Whole
+    accuracy: Mapping[str, Number]
+    accuracy_after_training: Number | None = None
+    clock_s: Number
+    round_s: Number
+    waited_s: Number
+    deadline_s: Number | None
+    macs: Whole
+    download_bytes: Whole
+    upload_bytes: Whole
+    energy_j: Number
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundLine(RoundFigures):
+    """One line of ``rounds.jsonl``. ``clients`` is missing in most rounds of a dry run; ``adversaries`` are the clients that attacked."""
+
+    groups: tuple[GroupLine, ...]
+    clients: tuple[ClientLine, ...] = ()
+    stages: HostStages | None = None
+    observed: Mapping[str, Any] = field(default_factory=dict)
+    adversaries: tuple[Whole, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundRow(RoundFigures):
+    """One round as a row of a table, without its clients: ``trained`` is the number of updates that the server used.
+
+    ``host_s`` are seconds of this computer.
+    """
+
+    trained: Whole
+    host_s: Number
+
+    @classmethod
+    def of(cls, line: Mapping[str, Any]) -> Self:
+        """Return the row of a line of ``rounds.jsonl``."""
+        kind: Any = cls
+        found: Self = adapter(kind).validate_python({key.name: line.get(key.name) for key in fields(cls)})
+        return found

@@ -1,0 +1,43 @@
+"""Inference of a bundle's tier with onnxruntime."""
+
+from __future__ import annotations
+
+import numpy as np
+from edgefl_bundle import Bundle, ClientError, InputError, State, Tensors, by_input
+from edgefl_data import Samples
+from edgefl_limits import watched
+from edgefl_steps import dtypes, options, run
+from edgefl_training import by_role, current_tensors
+
+
+def infer(bundle: Bundle, label: str, x: Samples, state: State | None = None, variant: str = "", threads: int = 1) -> np.ndarray:
+    """Return probabilities (n, classes) float32 for samples ``x`` (n, …), by the tier's graph, a variant, or the weights of ``state``.
+
+    Of a regression they are its outputs. Samples of several inputs are name → (n, …).
+    """
+    entry = bundle.tier(label)
+    path, weights, variants = entry["forward"], Tensors(), {one["kind"]: one["graph"] for one in entry.get("variants", ())}
+    if variant:
+        if variant not in variants:
+            raise InputError(f"--variant: got {variant!r}, tier {label} has {', '.join(variants) or 'none'}")
+        path = variants[variant]
+    if state is not None:
+        path = bundle.training(label)["predict"]
+        weights = by_role(bundle.training(label), current_tensors(bundle, label, bundle.parameters(label), state))
+    session = bundle.session(path, options(threads))
+    kinds, batch = dtypes(session), int(entry.get("batch_size", 32))
+    weights = {name: value for name, value in weights.items() if name in kinds}
+    given = {name: value for name, value in by_input(bundle.manifest, x).items() if name in kinds}
+    found = []
+    for start in range(0, max(map(len, given.values())), batch):
+        part = {name: value[start : start + batch].astype(kinds[name]) for name, value in given.items()}
+        with watched(bundle.timeout_s, "a batch"):
+            found.append(run(session, {**weights, **part})[0])
+    logits = np.concatenate(found)
+    if not (finite := np.isfinite(logits)).all():
+        spoiled = "the weights are spoiled, or the samples are no samples of this network"
+        raise ClientError(f"{path}: the graph computes {logits[~finite].flat[0]}, expected finite outputs: {spoiled}")
+    if "target_shape" in bundle.manifest:
+        return logits
+    powers = np.exp(logits.astype(np.float32) - logits.max(1, keepdims=True))
+    return np.asarray(powers / powers.sum(1, keepdims=True))

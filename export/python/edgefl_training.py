@@ -1,0 +1,194 @@
+"""Training of a bundle's tier with onnxruntime, and the update of what was trained."""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+from edgefl_bundle import BudgetError, Bundle, ClientError, InputError, State, Table, Tensors, by_input
+from edgefl_data import Samples
+from edgefl_keys import DeviceKey, signed
+from edgefl_steps import Objective, Steps
+
+
+@dataclass(frozen=True)
+class Training:
+    """Settings of training. None: the manifest's value. A limit of 0: no limit.
+
+    Attributes:
+        max_seconds: limit of all steps together.
+        memory_bytes: limit of weights, optimizer state, a batch and onnxruntime's memory, without the interpreter and the data set. It
+            cannot be changed later in the same process.
+        states: purpose (``train``, ``draw``, ``flip``) → state of NumPy's generator PCG64. A server that sends those of its simulation
+            gets the simulation's batches. ``seed`` is then that of dropout only.
+    """
+
+    epochs: int | None = None
+    batch_size: int | None = None
+    lr: float | None = None
+    max_steps: int | None = None
+    max_seconds: float | None = None
+    memory_bytes: int | None = None
+    threads: int = 1
+    seed: int = 0
+    states: Mapping[str, Any] = field(default_factory=dict)
+
+    def of(self, entry: Table) -> Training:
+        """Return these settings with None replaced by the values of a tier's ``entry``."""
+        table, budget = entry["train"], entry.get("budget") or {}
+        own = {key: table[key] for key in ("epochs", "batch_size", "lr")}
+        own |= {"max_seconds": budget.get("round_s"), "memory_bytes": budget.get("memory_bytes")}
+        return replace(self, **{key: value for key, value in own.items() if getattr(self, key) is None})
+
+    def batches(self, samples: int) -> Iterator[np.ndarray]:
+        """Yield the indices of the samples of each step, shuffled in every epoch; the last batch of an epoch may be smaller."""
+        shuffle = self.generator("train")
+        size = int(self.batch_size or samples)
+        for _ in range(int(self.epochs or 1)):
+            order = shuffle.permutation(samples)
+            yield from (order[start : start + size] for start in range(0, samples, size))
+
+    def generator(self, purpose: str) -> np.random.Generator:
+        """Return the generator of a purpose: "train", "draw" or "flip"."""
+        if not self.states:
+            return np.random.default_rng([self.seed, ("train", "draw", "flip").index(purpose)])
+        bits = np.random.PCG64()
+        try:
+            bits.state = self.states[purpose]
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise InputError(f"states: {purpose}: got no state of the generator PCG64 ({error!r})") from None
+        return np.random.Generator(bits)
+
+
+def train(
+    bundle: Bundle,
+    label: str,
+    x: Samples,
+    y: np.ndarray,
+    how: Training = Training(),
+    state: State | None = None,
+    client: str = "",
+) -> State:
+    """Train a tier on samples ``x`` (n, …), or name → samples of several inputs, and labels ``y`` (n,) int64, and return the new state.
+
+    A ``state`` of an earlier round has the personal tensors; a state of the same bundle is trained further. Training stops before a step
+    that would exceed the time limit; the finished steps count.
+
+    Raises:
+        BudgetError: a step needs more memory than allowed, or the first step more time than all steps may take.
+        ClientError: training diverged (NaN or infinity).
+        InputError: the state does not fit the tier, or a file is wrong.
+    """
+    table = bundle.training(label)
+    how = how.of(bundle.tier(label))
+    given = bundle.parameters(label)
+    held = current_tensors(bundle, label, given, state)
+    said = state.about if state is not None and _is_of(state, bundle) else {}
+    kept = state.tensors if state is not None else {}
+    objective = Objective(table, given, {name: kept.get(f"{'before' if said else 'memory'}:{name}") for name in table["trained"]})
+    feeds = first_inputs(table, held, objective, float(how.lr or 0), np.isin(np.arange(bundle.manifest["classes"]), y))
+    # Of dropout, if the tier has it.
+    feeds["seed"] = how.seed if how.states else (how.seed * 40_503 + int(said.get("steps", 0))) % 2**23
+    data = {**by_input(bundle.manifest, x), "y": y}
+    first = {name: value[: how.batch_size] for name, value in data.items()}
+    steps = Steps(bundle, table["graphs"], feeds, first, how.threads, how.memory_bytes)
+    losses, seconds = _loop(steps, how, data, len(table["graphs"]), table.get("augment") == "flip")
+    travelled = float(said.get("lr_sum", 0)) + float(how.lr or 0) * len(losses)
+    stays = [name for name in table["frozen"] if name in table["upload"] or name in table["personal"]]
+    tensors = {**steps.tensors(), **{name: held[name] for name in stays}}
+    tensors |= objective.finish(tensors, travelled)
+    for name, tensor in tensors.items():
+        if tensor.dtype.kind == "f" and not np.isfinite(tensor).all():
+            raise ClientError(f"{name} holds NaN or infinity after {len(losses)} steps: {_DIVERGED}")
+    about = {
+        "format": "edgefl-state", "version": "1", "bundle": bundle.manifest["manifest_sha256"], "round": str(bundle.manifest["round"]),
+        "tier": label, "samples": str(len(y)), "steps": str(int(said.get("steps", 0)) + len(losses)), "lr_sum": repr(travelled),
+        "client": client or said.get("client") or secrets.token_hex(8), "upload": json.dumps(list(table["upload"])),
+        "no_update": table["no_update"],
+    }  # fmt: skip
+    if table.get("labels"):
+        about["labels"] = ",".join(map(str, sorted({*map(int, filter(None, said.get("labels", "").split(","))), *y.tolist()})))
+    return State(tensors, about, tuple(losses), seconds)
+
+
+def update(state: State, key: DeviceKey | None = None) -> bytes:
+    """Return the update file of a state: only the tensors that the server aggregates. InputError if it cannot aggregate them.
+
+    With the device's ``key``, the file is signed.
+    """
+    about = state.about
+    if about["no_update"]:
+        raise InputError(f"updates of this model cannot be aggregated outside of a simulation: {about['no_update']}")
+    names = [*json.loads(about["upload"]), *(name for name in state.tensors if name.startswith("control:"))]
+    keys = ("version", "bundle", "round", "tier", "samples", "steps", "client", "labels")
+    metadata = {"format": "edgefl-update", **{name: about[name] for name in keys if name in about}}
+    tensors = {name: np.ascontiguousarray(state.tensors[name], np.float32) for name in names}
+    return safetensors.numpy.save(tensors, metadata=metadata if key is None else signed(metadata, tensors, key))
+
+
+_DIVERGED = "training diverged; a smaller --lr may help"
+
+
+def _loop(steps: Steps, how: Training, data: Tensors, graphs: int, flip: bool) -> tuple[list[float], float]:
+    """Run the steps, with ``flip`` on images of which half are mirrored; return the loss of each step, and the seconds of all."""
+    draws, flips = how.generator("draw"), how.generator("flip")
+    losses: list[float] = []
+    limit_s, spent_s, started = how.max_seconds, 0.0, time.perf_counter()
+    for index in how.batches(len(data["y"])):
+        # Stop if the next step would exceed the limit, should it take as long as the average step.
+        if len(losses) == how.max_steps or (limit_s and losses and spent_s * (len(losses) + 1) / len(losses) > limit_s):
+            break
+        batch = {name: value[index] for name, value in data.items()}
+        if flip:
+            mirrored = flips.integers(2, size=len(index)) == 1
+            batch["x"][mirrored] = batch["x"][mirrored][..., ::-1]
+        loss = steps.step(batch, min(int(draws.random() * graphs), graphs - 1))
+        spent_s = time.perf_counter() - started
+        losses.append(loss)
+        if not math.isfinite(loss):
+            raise ClientError(f"the loss is {loss} after {len(losses)} steps: {_DIVERGED}")
+        if limit_s and len(losses) == 1 and spent_s > limit_s:
+            raise BudgetError(f"the first step took {spent_s:.3g} s, {limit_s:.3g} s are allowed for all", spent_s, limit_s)
+    return losses, spent_s
+
+
+def _is_of(state: State, bundle: Bundle) -> bool:
+    return bool(state.about.get("bundle") == bundle.manifest["manifest_sha256"])
+
+
+def current_tensors(bundle: Bundle, label: str, given: Tensors, state: State | None) -> Tensors:
+    """Return a tier's tensors: those of ``state`` if it is of this bundle, else the bundle's with personal ones of ``state``."""
+    if state is None:
+        return given
+    table, about = bundle.training(label), state.about
+    if about.get("tier") != label:
+        raise InputError(f"--state: it is of tier {about.get('tier')}, expected {label}")
+    if not _is_of(state, bundle) and int(about["round"]) >= bundle.manifest["round"]:
+        had = f"it is of round {about['round']} of another bundle, this one is of round {bundle.manifest['round']}"
+        raise InputError(f"--state: {had}; expected a state of an earlier round")
+    names = given.keys() & state.tensors.keys() if _is_of(state, bundle) else table["personal"]
+    for name in names:
+        if name not in state.tensors or state.tensors[name].shape != given[name].shape:
+            raise InputError(
+                f"--state: {name}: missing or of another shape, expected {given[name].shape}: it is of another model"
+            )
+    return {**given, **{name: state.tensors[name] for name in names}}
+
+
+def first_inputs(table: Table, tensors: Tensors, objective: Objective, lr: float, present: np.ndarray) -> dict[str, Any]:
+    """Return the inputs of a tier's training graphs at the first step; ``present`` (classes,) bool: labels in the data."""
+    found: dict[str, Any] = {**by_role(table, tensors), **objective.feeds(), "lr": lr, "beta": table["momentum"]}
+    return {**found, "present": present} if table["present"] else found
+
+
+def by_role(table: Table, tensors: Tensors) -> Tensors:
+    """Return input → value: trained tensors are ``p.NAME``, statistics ``s.NAME``, frozen ones ``f.NAME``."""
+    roles = {"p": "trained", "s": "statistics", "f": "frozen"}
+    return {f"{prefix}.{name}": tensors[name] for prefix, role in roles.items() for name in table[role]}
