@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from edgefl.bundle.forms import GRAPH, form_files
-from edgefl.models.custom import InputSpec
+from edgefl.models.input_spec import InputSpec
 
 
 def forward_graph(module: nn.Module, input_shape: tuple[int, ...], input_dtype: str = "float32", *, fold: bool = True) -> bytes:

@@ -28,7 +28,7 @@ from edgefl.bundle.forms import FORMS, GRAPH, form_files, formed
 from edgefl.bundle.quantize import int8_kind, quantized
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture
-from edgefl.models.custom import InputSpec
+from edgefl.models.input_spec import InputSpec
 from edgefl.onnxgrad.macs import count_macs
 from edgefl.records import Tier
 

@@ -45,7 +45,7 @@ from edgefl.client.parts import first_personal
 from edgefl.client.training import Training
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture, named_tensors
-from edgefl.models.custom import InputSpec
+from edgefl.models.input_spec import InputSpec
 from edgefl.onnxgrad.stepper import Stepper, peak_bytes
 from edgefl.records import Batch, Tier
 from edgefl.registry import methods, models

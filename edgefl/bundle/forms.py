@@ -19,7 +19,7 @@ from torch import nn
 
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.factor.compose import composed_network, factorized_layers
-from edgefl.models.custom import InputSpec
+from edgefl.models.input_spec import InputSpec
 from edgefl.onnxgrad.exporter import export
 from edgefl.onnxgrad.graphs import BATCH, LIMIT_BYTES, check, dims_of, split
 from edgefl.util.fields import Fields, each, named

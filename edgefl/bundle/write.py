@@ -16,7 +16,7 @@ from edgefl.bundle.manifest_file import seal, text_of
 from edgefl.bundle.signature import signature_files
 from edgefl.bundle.tier_check import allowed_error
 from edgefl.errors import BundleError
-from edgefl.models.custom import InputSpec
+from edgefl.models.input_spec import InputSpec
 from edgefl.onnxgrad.lowering import OPSET
 from edgefl.onnxgrad.predict import predict
 from edgefl.util.fields import Fields, each, named

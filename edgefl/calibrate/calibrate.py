@@ -13,8 +13,9 @@ import onnxruntime
 import torch
 
 from edgefl.calibrate import bench as timing
-from edgefl.calibrate.device import Inference, Measured, Spread, Step, counted, device_values, to_toml
+from edgefl.calibrate.device import Inference, Measured, Spread, Step, counted, device_values
 from edgefl.calibrate.probes import Probe, probes
+from edgefl.calibrate.profile_file import to_toml
 from edgefl.calibrate.rows import values_from
 from edgefl.errors import ConfigError, StorageError
 from edgefl.fleet.load import load_device, load_link

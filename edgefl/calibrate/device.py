@@ -8,14 +8,11 @@ from itertools import chain
 from statistics import median, quantiles
 from typing import Any
 
-import tomlkit
-
-from edgefl.fleet.figures import Figure, Record
+from edgefl.calibrate.profile_file import assumed, figure
+from edgefl.fleet.figures import Figure
 from edgefl.fleet.profile import DeviceProfile
 from edgefl.fleet.time_model import ForwardCosts, Limits, Measurement, StepCosts, fit, key_of, unit_of
 from edgefl.records.work import KINDS, StepWork, Work
-
-NOT_MEASURED = "not measured by calibration: the figure of the {title} profile, a placeholder"
 
 
 @dataclass(frozen=True)
@@ -243,38 +240,6 @@ def device_values(measured: Measured, name: str, link: str | Mapping[str, Any], 
 def counted(threads: int) -> str:
     """Return a number of threads in words, such as ``4 threads``."""
     return f"{threads} thread{'s' * (threads != 1)}"
-
-
-def to_toml(values: Mapping[str, Any]) -> str:
-    """Return a profile's text: names first, then a table per group with one figure per line."""
-    # Names stand before tables: TOML reads whatever follows a table's heading as part of it.
-    ordered = sorted(values.items(), key=lambda item: isinstance(item[1], Mapping))
-    return tomlkit.dumps({key: _item(value) for key, value in ordered})
-
-
-def _item(value: Any) -> Any:
-    if not isinstance(value, Mapping):
-        return value
-    table = tomlkit.inline_table() if "value" in value else tomlkit.table()
-    for key, inner in value.items():
-        table.add(key, _item(inner))
-    return table
-
-
-def figure(value: float, source: str, note: str) -> dict[str, Any]:
-    """Return a measured figure, with four digits."""
-    rounded = value if isinstance(value, int) else float(f"{value:.4g}")
-    return {"value": rounded, "mark": "measured", "source": source, "note": note}
-
-
-def assumed(record: Record, like: DeviceProfile) -> dict[str, Any]:
-    """Return the figures of a part of the profile ``like``, each marked as assumed."""
-    source = NOT_MEASURED.format(title=like.name)
-    return {
-        key: {"value": one.value, "mark": "assumed", "source": source, "note": f"there {one.mark}: {one.source}"}
-        for key, one in record
-        if isinstance(one, Figure)
-    }
 
 
 def _giga(spread: Spread) -> Spread:

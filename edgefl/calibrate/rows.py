@@ -9,7 +9,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from edgefl.calibrate.device import assumed, factor_of, figure, table_of
+from edgefl.calibrate.device import factor_of, table_of
+from edgefl.calibrate.profile_file import assumed, figure
 from edgefl.errors import EdgeflError, InputError
 from edgefl.fleet.profile import DeviceProfile
 from edgefl.fleet.time_model import Limits, Measurement, StepCosts, fit

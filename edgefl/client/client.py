@@ -17,11 +17,11 @@ from edgefl.client.job import GroupMember, Job, PreparedJob, Task
 from edgefl.client.loop import LocalTraining, OverMemory, TrainingResult, check_memory, metered, train
 from edgefl.client.loss import loss_of
 from edgefl.client.optimizer import FusedOptimizer
-from edgefl.client.outcome import outcome_of, over_memory
+from edgefl.client.outcome import outcome_after_training, over_memory
 from edgefl.client.parts import Parts
 from edgefl.client.per_sample import StepNoise
 from edgefl.client.recompute.tape import recomputing
-from edgefl.cost.memory import StepMemory
+from edgefl.cost.step_memory import StepMemory
 from edgefl.data.mix import load
 from edgefl.data.shards import Shards
 from edgefl.data.sources import Dataset
@@ -64,14 +64,14 @@ class Clients:
         """
         with self.prepared(job) as prepared:
             if not self.trains(job.client):
-                return outcome_of(self.task, self.shards, prepared, IDLE)
+                return outcome_after_training(self.task, self.shards, prepared, IDLE)
             loop = self.loop(prepared) if within is None else within(self.loop(prepared, captures=False))
             try:
                 with span("train", client=job.client):
                     result = loop(prepared.local)
             except OverMemory as over:
                 return over_memory(job, over)
-            return outcome_of(self.task, self.shards, prepared, result)
+            return outcome_after_training(self.task, self.shards, prepared, result)
 
     def run_all(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Run the jobs of several clients of a tier and round, together if possible; return outcomes in the order of ``jobs``.
@@ -113,7 +113,7 @@ class Clients:
                 for name, tensor in named_tensors(first.local.module).items():
                     tensor.copy_(stack[name][row])
             result = TrainingResult(loss, steps, member.memory.peak_activation_bytes, member.memory.split.total)
-            outcomes[member.number] = outcome_of(self.task, self.shards, member.prepared, result)
+            outcomes[member.number] = outcome_after_training(self.task, self.shards, member.prepared, result)
         return outcomes
 
     @contextlib.contextmanager

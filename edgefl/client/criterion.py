@@ -28,7 +28,7 @@ class Criterion:
     """The loss of a run, a function (outputs, targets) → mean over the batch, and the metric of its models.
 
     Attributes:
-        spec: the name by which any process finds the user's function; empty: cross-entropy.
+        spec: the name that any process finds the user's function by; empty: cross-entropy.
         sha256: of the function's source.
         target: shape of one sample's float32 target; None: it is a label.
 
@@ -57,7 +57,7 @@ class Criterion:
         return found
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields as JSON has them, from which :meth:`read` makes the criterion in another process."""
+        """Return the fields as JSON has them. :meth:`read` makes the criterion from them in another process."""
         return {"spec": self.spec, "sha256": self.sha256, "target": self.target}
 
     @classmethod
@@ -73,7 +73,7 @@ class Criterion:
 
     @property
     def metric(self) -> Metric:
-        """The metric: ``loss.metric`` with its attribute ``better``, else the loss itself, of which lower values are better."""
+        """The metric: ``loss.metric`` with its attribute ``better``, else the loss itself (lower is better)."""
         if self.loss is None:
             return Metric()
         name = getattr(self._measure, "__name__", type(self._measure).__name__).replace("_", " ")

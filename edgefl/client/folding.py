@@ -29,7 +29,7 @@ class Sums:
 
     Attributes:
         codec: name of the codec of updates.
-        tiers: the sum of each tier of which an update was added.
+        tiers: the sum of each tier with an update that was added.
     """
 
     method: Method

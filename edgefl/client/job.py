@@ -14,7 +14,7 @@ from edgefl.client.objective import Objective
 from edgefl.client.objectives.none import PLAIN
 from edgefl.client.parts import Parts
 from edgefl.client.training import Training
-from edgefl.cost.memory import StepMemory
+from edgefl.cost.step_memory import StepMemory
 from edgefl.data.given import PLAIN_READING, Reading
 from edgefl.methods.base import Method
 from edgefl.methods.state import Tensors

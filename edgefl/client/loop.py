@@ -11,7 +11,8 @@ from edgefl.client.fast.gradients import Gradient, written
 from edgefl.client.optimizer import FusedOptimizer
 from edgefl.client.per_sample import StepNoise
 from edgefl.client.training import Training
-from edgefl.cost.memory import LivenessMeter, StepMemory, held_by, step_memory
+from edgefl.cost.memory import LivenessMeter, held_by
+from edgefl.cost.step_memory import StepMemory, step_memory
 from edgefl.cost.trace import Loss
 from edgefl.cost.uncompiled import uncompiled
 from edgefl.methods.base import Method
@@ -24,8 +25,8 @@ class LocalTraining:
     """A client's training in one round, ready to start; ``module`` is trained in place.
 
     Attributes:
-        x, y, present: all its samples (n, …), of several inputs by name, labels (n,) int64 or targets (n, …) float32, and for each label
-            whether it has samples of it, bool (classes,), or None without labels.
+        x, y, present: all its samples (n, …), by name if there are several inputs; labels (n,) int64 or targets (n, …) float32; whether it
+            has samples of each label, bool (classes,), or None without labels.
         rng, draws: shuffle the samples, and give each step its :attr:`Batch.draw`; None: steps draw nothing.
         memory_bytes: what the device has for training; None: no limit.
         flips: chooses the samples to mirror; None: none are mirrored.

@@ -35,8 +35,8 @@ class Masking:
     ) -> tuple[bytes, int]:
         """Return the masked vector of an update, and how many of its values were clipped.
 
-        The vector has weight · (update − sent) for every tensor in the order of their names, the weight, and for methods that average rows
-        by label the weight of every label. A tensor that was not sent counts as it is.
+        The vector has weight · (update − sent) for every tensor in the order of their names, then the weight. Methods that average rows by
+        label add the weight of every label. A tensor that was not sent counts as it is.
 
         Args:
             update: name → float32 tensor that the client would send.

@@ -48,7 +48,7 @@ class Setup(NamedTuple):
 
 
 def write_setup(setup: Setup) -> tuple[Blob, ...]:
-    """Return the header of a setup, whose hash stands for the setup, and the blobs that the header refers to."""
+    """Return the header of a setup, and the blobs that it refers to. The header's hash stands for the setup."""
     method, tier, graphs = setup
     kind, options = type(method), method.config.model_dump(mode="json")
     name = methods.name_of(kind) or f"{kind.__module__}:{kind.__qualname__}"

@@ -1,8 +1,9 @@
 """The contract of a local objective, such as FedProx's pull towards the received weights. Objectives combine with any method.
 
-An objective adds terms to a method's own loss, over the parameters that travel: by default μ/2·‖w − w₀‖² + ⟨s, w⟩. w₀ are the weights at
-the start of the round, and s is the control variate (if there is one) minus what the client stores. To add an objective, add a file in
-``edgefl/client/objectives/`` with a class decorated ``@objective("name", needs=("received_weights",))``, see :mod:`edgefl.methods.axes`.
+An objective adds terms to a method's own loss, over the parameters that travel. By default they are μ/2·‖w − w₀‖² + ⟨s, w⟩, with the
+weights w₀ at the start of the round. s is the control variate (if there is one) minus what the client stores. To add an objective, add a
+file in ``edgefl/client/objectives/`` with a class decorated ``@objective("name", needs=("received_weights",))``, see
+:mod:`edgefl.methods.axes`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

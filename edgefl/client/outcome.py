@@ -18,7 +18,7 @@ from edgefl.wire.payload import encode
 from edgefl.wire.values import too_large
 
 
-def outcome_of(task: Task, shards: Shards, prepared: PreparedJob, result: TrainingResult) -> Outcome:
+def outcome_after_training(task: Task, shards: Shards, prepared: PreparedJob, result: TrainingResult) -> Outcome:
     """Return the outcome of a client that has trained: its update and what it stores, or ``diverged``.
 
     A client has diverged if its loss or a tensor that it stores is not finite, or a value of its update is too large to be sent.
@@ -46,7 +46,7 @@ def outcome_of(task: Task, shards: Shards, prepared: PreparedJob, result: Traini
 
 
 def over_memory(job: Job, over: OverMemory) -> Outcome:
-    """Return the outcome of a client whose step needs more memory than its device has."""
+    """Return the outcome of a client with a step that needs more memory than its device has."""
     return Outcome(job.client, "out_of_memory", 1, None, over.peak_activation_bytes, over.held_bytes)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from edgefl.client.fast.gradients import Captures
 from edgefl.client.fast.layout import lay_out, layout_of
-from edgefl.cost.memory import StepMemory
+from edgefl.cost.step_memory import StepMemory
 from edgefl.methods.base import Method
 from edgefl.models.base import Architecture, Unfilled
 from edgefl.records import Tier
@@ -66,7 +66,7 @@ class Parts:
     def network(self, in_torch: bool) -> nn.Module:
         """Return the network, one object that all clients use in turn; the caller loads the tensors that were sent and stored.
 
-        If it trains ``in_torch``, it has its :attr:`layout` from the first client on: a method may evaluate it before it trains, and the
+        If it trains ``in_torch``, it has its :attr:`layout` from the first client on. A method may evaluate it before it trains, and the
         last bits of a convolution depend on the layout.
         """
         network = self._laid_out if in_torch else self._network

@@ -17,9 +17,9 @@ class Training:
         weight_decay: L2 coefficient, added to the gradients.
         micro_batch: samples per pass. Gradients add up to the same step, unless the network normalises by batch statistics.
         cosine_rounds: T, over which the rate falls as lr/2·(1 + cos(π(t − 1)/T)) for rounds t = 1 … T; None: it is constant.
-        recompute: the layers before which segments begin whose values the backward pass computes again, see
+        recompute: names of layers. A segment begins before each, and the backward pass computes its values again, see
             :mod:`edgefl.client.recompute`. Empty: the forward pass saves everything.
-        step_rounds: T, in whose second half the rate is a tenth; None: it stays.
+        step_rounds: T; in the second half of T rounds the rate is a tenth. None: it stays.
         augment: ``flip`` mirrors each training sample, an image, left-right with probability ½ in every epoch. It has no cost: a device
             reads pixels in another order when it copies the batch.
         sample_clip: C of DP-SGD, the longest gradient of a sample (:mod:`edgefl.client.per_sample`). None: gradients are those of batches.

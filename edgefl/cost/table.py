@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from edgefl.cost.layers import INPUT, LOSS, OPTIMIZER
-from edgefl.cost.memory import MemorySplit, bytes_of
+from edgefl.cost.memory import bytes_of
+from edgefl.cost.step_memory import MemorySplit
 from edgefl.cost.trace import RECOMPUTE, Layer, Operation, StepTrace, Subject, Tracer
 from edgefl.errors import ConfigError
 from edgefl.records import Cost, Deployed, LayerCost

@@ -16,17 +16,8 @@ from edgefl.cost.inference import inference_peak
 from edgefl.cost.kinds import kinds_of
 from edgefl.cost.layers import INPUT, LOSS, NETWORK, OPTIMIZER, LayerTracker
 from edgefl.cost.macs import OpWork, work_of
-from edgefl.cost.memory import (
-    LivenessMeter,
-    StepMemory,
-    Timeline,
-    Watcher,
-    bytes_of,
-    held_by,
-    optimizer_tensors,
-    step_memory,
-    tensors_in,
-)
+from edgefl.cost.memory import LivenessMeter, Timeline, Watcher, bytes_of, held_by, tensors_in
+from edgefl.cost.step_memory import StepMemory, optimizer_tensors, step_memory
 from edgefl.cost.uncompiled import uncompiled
 from edgefl.records import Batch
 from edgefl.records.work import NO_WORK, Work

@@ -23,7 +23,7 @@ from ``write_jobs`` and answers with ``write_outcomes``, all in :mod:`edgefl.cli
 2. The engine pulls one job at a time, when a worker has room for it: every job takes memory.
 3. Outcomes may come in any order. :func:`in_order` restores the order of the jobs.
 4. The outcome depends on the job only. An engine may run a job again, on any worker, and gets the same bits.
-5. If a worker cannot be reached, the engine runs its jobs elsewhere, or yields outcomes that are ``lost``, whose jobs run again.
+5. If a worker cannot be reached, the engine runs its jobs elsewhere, or yields outcomes that are ``lost``. Their jobs run again.
 6. An error that a client raises is raised by ``map``. If it comes from another process, it is an :class:`EdgeflError`.
 7. ``map`` may be called while another map is under way: a round requests replacements of failed clients.
 8. A map that is closed or dropped early leaves nothing behind: no process, file or memory, and no outcome in a later map.

@@ -19,8 +19,9 @@ P = TypeVar("P", bound=Peer)
 class Dispatch(ABC, Generic[P]):
     """Gives batches of jobs to peers that have room, and yields what becomes of them.
 
-    Batches of peers that were lost are in ``_again``, also those that were answered but whose updates were in sums of the lost peer. Their
-    outcomes are not yielded a second time. ``together`` is the most jobs of one kind in a batch, see :func:`edgefl.engine.inline.cut`.
+    ``_again`` has the batches of peers that were lost. Those with updates in sums of the lost peer are there even if they were answered.
+    Their outcomes are not yielded a second time. ``together`` is the most jobs of one kind in a batch, see
+    :func:`edgefl.engine.inline.cut`.
     """
 
     def __init__(self, together: int) -> None:
@@ -41,7 +42,7 @@ class Dispatch(ABC, Generic[P]):
     @property
     @abstractmethod
     def _most(self) -> int:
-        """How many batches of one map may be under way, those included whose outcomes are not yielded yet."""
+        """How many batches of one map may be under way, including those with outcomes that are not yielded yet."""
 
     @abstractmethod
     def _free(self) -> P | None:
@@ -121,7 +122,7 @@ class Dispatch(ABC, Generic[P]):
         return batch
 
     def unsent(self, fold: Fold | None) -> list[Batch]:
-        """Return the batches whose updates have not arrived in the sums ``fold``."""
+        """Return the batches with updates that have not arrived in the sums ``fold``."""
         given = (batch for peer in self._peers for batch in peer.of(fold))
         return [*given, *(batch for batch in self._again if fold is not None and batch.fold is fold)]
 

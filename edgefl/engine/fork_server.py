@@ -1,9 +1,9 @@
 """The origin of worker processes: on Linux, a process that has imported what workers need and forks one in milliseconds.
 
-The fork server imports torch and the client once, and then only forks. That is safe: it has one Python thread, torch uses one thread from
-the start, no backward pass has run (so there is no autograd thread), CUDA is not touched, and OpenBLAS stops its threads before a fork. It
-exits with this process, because its socket ends then. On other systems every worker is such a process, without a fork. Unlike with the fork
-server of :mod:`multiprocessing`, a script needs no ``if __name__ == "__main__"``.
+The fork server imports torch and the client once, and then only forks. That is safe. It has one Python thread, and torch uses one thread
+from the start. No backward pass has run, so there is no autograd thread. CUDA is not touched, and OpenBLAS stops its threads before a fork.
+It exits with this process, because its socket ends then. On other systems every worker is such a process, without a fork. Unlike with the
+fork server of :mod:`multiprocessing`, a script needs no ``if __name__ == "__main__"``.
 """
 
 import atexit

@@ -61,7 +61,7 @@ class Reader:
 class Asked:
     """A request as its worker reads it: ``jobs`` to run or, if there are none, to send the sums ``fold``.
 
-    ``fold`` is the name of the sums to which the updates of the jobs are added; empty if the server needs every update.
+    ``fold`` is the name of the sums that the updates of the jobs are added to; empty if the server needs every update.
     """
 
     jobs: Sequence[Job]
@@ -131,7 +131,7 @@ class ServerMailbox:
         return outcomes
 
     def release(self, request: Request) -> None:
-        """Free the memory of a request that was answered, or whose worker is gone."""
+        """Free the memory of a request that was answered, or that belongs to a worker that is gone."""
         self.arena.free(request.region)
         for shared in (*request.setups, *request.payloads):
             shared.jobs -= 1

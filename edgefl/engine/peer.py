@@ -19,7 +19,7 @@ from edgefl.wire.message import read_header
 
 @dataclass(eq=False)
 class Fold:
-    """The sums of a map whose peers add up updates.
+    """The sums of a map, if its peers add up updates.
 
     Attributes:
         name: what the peers know the sums by.
@@ -37,8 +37,8 @@ class Batch:
 
     Attributes:
         numbers: those of the jobs in their map.
-        fold: the sums to which the peer adds the updates; None: the server needs every update.
-        covers: the batches whose updates are in the sums that this one asks for.
+        fold: the sums that the peer adds the updates to; None: the server needs every update.
+        covers: the batches with updates in the sums that this one asks for.
         request: where it lies in shared memory; None: it was not given to a worker yet.
         result: None until a peer answers.
         wanted: true until its map ends.
@@ -65,7 +65,7 @@ class Peer:
         self.folded: list[Batch] = []
 
     def of(self, fold: Fold | None) -> list[Batch]:
-        """Return the batches of ``fold`` whose updates it has not sent, in the order in which it was given them."""
+        """Return the batches of ``fold`` with updates that it has not sent, in the order in which it was given them."""
         return [] if fold is None else [batch for batch in (*self.folded, *self.batches) if batch.fold is fold]
 
     def due(self, fold: Fold) -> Batch | None:

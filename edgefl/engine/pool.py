@@ -2,7 +2,7 @@
 
 This process has one thread. It makes jobs when there is room for them, writes them to shared memory, and reads outcomes from there. Besides
 the batch of jobs that a worker runs, another one waits, so that the worker is busy while this process aggregates. If batches are short,
-more of them wait, and this process sleeps while answers accumulate: waking for each answer would take a core from a worker and find the
+more of them wait, and this process sleeps while answers accumulate. Waking for each answer would take a core from a worker, and find the
 caches empty every time. A worker that is killed is replaced. Its jobs run again and give the same bits.
 """
 
@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from edgefl.client.client import Clients
+from edgefl.client.isolation.cgroup import cgroup_folder, sweep
 from edgefl.client.isolation.isolate import check_platform
-from edgefl.client.isolation.limits import Guard, cgroup_folder, sweep
+from edgefl.client.isolation.limits import Guard
 from edgefl.client.job import Task
 from edgefl.client.messages import error_of
 from edgefl.data.sources import Dataset
@@ -47,7 +48,7 @@ class PoolEngine(Dispatch[Worker]):
         task: the run's. With ``task.enforce`` "hard" a worker forks a process for every client.
         workers: how many processes.
         guard: how memory is limited under "hard"; None: by every way that this system has.
-        data: the run's data set, whose arrays are copied once to memory that all workers share; None: each worker loads it.
+        data: the run's data set. Its arrays are copied once to memory that all workers share; None: each worker loads it.
         together: most jobs of one kind in a batch, see :func:`edgefl.engine.inline.cut`.
 
     Raises:
@@ -235,7 +236,7 @@ class PoolEngine(Dispatch[Worker]):
 
 @engine("pool", shares_memory=True)
 def pool(clients: Clients, workers: int) -> PoolEngine:
-    """Return the engine of ``workers`` processes (0: one for each core), each of which trains one client at a time."""
+    """Return the engine of ``workers`` processes (0: one for each core). Each trains one client at a time."""
     return PoolEngine(clients.task, workers or usable_threads(), data=clients.data)
 
 

@@ -2,8 +2,8 @@
 
 This process sends each node some jobs more than it has slots, so that no slot waits for a message. Payloads and setups are put into Ray's
 object store once, from where each node fetches them once. Nodes add up the updates that their workers have added up, and send one sum per
-tier. A node that is lost is left out. Its jobs run again on others, to the same bits, also those whose updates were in its sums. A node
-that joins gets jobs as soon as it is ready.
+tier. A node that is lost is left out. Its jobs run again on others, to the same bits, also those with updates in its sums. A node that
+joins gets jobs as soon as it is ready.
 """
 
 from __future__ import annotations

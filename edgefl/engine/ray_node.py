@@ -1,6 +1,6 @@
 """The actor on a node of a Ray cluster: it runs jobs in a pool of worker processes, and merges their sums.
 
-Torch is imported when its methods need it. These methods are coroutines in one thread, whose event loop waits for Ray's calls and for the
+Torch is imported when its methods need it. These methods are coroutines in one thread. Its event loop waits for Ray's calls and for the
 answers of the workers.
 """
 

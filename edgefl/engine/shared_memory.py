@@ -1,7 +1,7 @@
 """Memory that several processes share: the pages of a file without a name, which they inherit as an open descriptor.
 
-The file disappears with the last process that has it open, however that process ends. It is not in ``/dev/shm``, whose size limit (64 MB
-in many containers) does not apply. On systems without ``memfd_create``, such as macOS, it is an unlinked temporary file.
+The file disappears with the last process that has it open, however that process ends. It is not in ``/dev/shm``, so the size limit there
+(64 MB in many containers) does not apply. On systems without ``memfd_create``, such as macOS, it is an unlinked temporary file.
 """
 
 import bisect
@@ -119,8 +119,8 @@ class SharedArena(SharedFile):
 def share(data: Dataset) -> tuple[int, dict[str, Any]]:
     """Copy the arrays of ``data`` to a nameless file, except those that are mapped from files of their own.
 
-    Return the file's descriptor and a JSON table: the data set's class, its plain fields, and each array's dtype, shape and first byte,
-    with path and strides if it is mapped.
+    Return the file's descriptor and a JSON table. The table has the data set's class, its plain fields, and each array's dtype, shape and
+    first byte, with path and strides if it is mapped.
     """
     facts, every = data.apart()
     mapped = {name: array for name, array in every.items() if isinstance(array, np.memmap)}
@@ -151,7 +151,7 @@ def shared(fd: int, fields: Mapping[str, Any]) -> Dataset:
 
 
 def data_in(pages: Any, fields: Mapping[str, Any]) -> Dataset:
-    """Return the data set of :func:`share` whose file has the content ``pages``, a read-only buffer; WireError if its class is unknown."""
+    """Return the data set of :func:`share`. ``pages`` is the content of its file, a read-only buffer; WireError if its class is unknown."""
     arrays = {name: np.ndarray(shape, dtype, pages, start) for name, (dtype, shape, start) in fields["arrays"].items()}
     arrays |= {name: _mapped(*place) for name, place in fields["mapped"].items()}
     facts = {name: tuple(value) if isinstance(value, list) else value for name, value in fields["facts"].items()}

@@ -1,7 +1,7 @@
 """Adapters: a frozen layer with a trained pair of small layers beside it. The pair's output is added to the layer's."""
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -61,13 +61,6 @@ def merged(network: nn.Module) -> nn.Module:
             layer.weight.add_(composed_weight(pair.u.weight, pair.v.weight), alpha=pair.scale)  # type: ignore[operator, arg-type]
         delattr(layer, PART)
     return network
-
-
-def pairs_in(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return layer → the weights (A, B) of its pair, from name → tensor of a network or of an update."""
-    ends = f".{PART}.u.weight", f".{PART}.v.weight"
-    layers = [name.removesuffix(ends[0]) for name in tensors if name.endswith(ends[0])]
-    return {layer: (tensors[layer + ends[0]], tensors[layer + ends[1]]) for layer in layers}
 
 
 def names_of(layer: str) -> tuple[str, str]:

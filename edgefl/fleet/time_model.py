@@ -26,7 +26,7 @@ class ForwardCosts(Record):
     """The table ``compute.inference_step`` of a device profile: what each kind of work takes in an inference, on all threads.
 
     Attributes:
-        error: the factor f that seconds may be wrong by. Nine predictions in ten lie between measured / f and measured · f.
+        error: seconds may be wrong by this factor f: nine predictions in ten lie between measured / f and measured · f.
         packed_weight_ns, convolution_us: None where they are not known apart from other kinds.
     """
 

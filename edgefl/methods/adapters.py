@@ -1,8 +1,8 @@
 """What methods with LoRA adapters share: a frozen base, a pair of small trained layers beside some of its layers, and a dense classifier.
 
-A tier p has pairs of rank ⌊p·``rank``⌋ (at most a layer's full rank): W x + s·B A x, with A (r × m) as torch draws linear layers, B (n × r)
-zero at first, and s = α/r the same for every rank, as FLoRA's code sets α = 2r (Hu et al., LoRA, ICLR 2022). A convolution has FedHM's pair
-of convolutions.
+A tier p has pairs of rank r = ⌊p·``rank``⌋, at most a layer's full rank. A layer computes W x + s·B A x (Hu et al., LoRA, ICLR 2022). At
+first, A (r × m) is as torch draws linear layers, and B (n × r) is zero. s = α/r is the same for every rank, as FLoRA's code sets α = 2r. A
+convolution has FedHM's pair of convolutions.
 
 The base is part of the application, with its initial weights. It is never sent nor counted as bytes; it costs memory and MACs. Autograd
 makes no gradients of it and stores nothing that only they need, but the gradients of activations pass through it to the first adapter.
@@ -43,7 +43,7 @@ class AdapterConfig(FactorizingConfig):
 
     Attributes:
         rank: the rank of tier 1. A tier p has rank ⌊p·rank⌋, at least 1.
-        scale: s = α/r, by which the adapters' product is multiplied. It is the same for all ranks.
+        scale: s = α/r, the factor of the adapters' product. It is the same for all ranks.
         head: whether the classifier is trained, all of it. Leave it out (false) if the base has one that fits the labels. A classifier
             whose weight is also an embedding is always frozen.
     """

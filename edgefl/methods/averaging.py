@@ -59,7 +59,7 @@ class WeightedSum:
         self._add(name, tensor, weight, index)
 
     def merge(self, name: str, part: ExactSum, weight: float, index: Any = ..., rows: Sequence[float] | None = None) -> None:
-        """Add a sum of weighted tensors to the entries ``index`` of the tensor ``name``; ``part`` is of no use any more.
+        """Add a sum of weighted tensors to the entries ``index`` of the tensor ``name``; ``part`` must not be used afterwards.
 
         ``weight`` is the sum of their weights. ``rows`` are the sums for each row, if they differ.
         """

@@ -201,7 +201,7 @@ class Method:
     def finish(self, state: GlobalState, sums: Iterable[tuple[Mapping[str, Place], TierSum]]) -> GlobalState:
         """Return the state that :meth:`aggregate` returns, bit for bit, from the sums of its updates, each with the tier's places.
 
-        Only a method that :attr:`folds` is asked for it. The sums are of no use any more.
+        It is called only if the method :attr:`folds`. The sums must not be used afterwards.
         """
         floats = {name: tensor for name, tensor in state.tensors.items() if tensor.is_floating_point()}
         total = WeightedSum(floats)

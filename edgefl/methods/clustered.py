@@ -57,16 +57,17 @@ class ClusteredFL(FedAvg):
     """FedAvg within clusters. A cluster splits in two if one model cannot serve all (Sattler et al. 2020, Algorithms 1 and 3).
 
     All clients begin in cluster 0. Δ_i = θ_i − θ is the update of participant i. If ‖Σ n_i Δ_i / Σ n_i‖ < ε₁ and max ‖Δ_i‖ > ε₂, the
-    participants are separated into two groups such that the largest cosine similarity between members of different groups is smallest.
-    Each group's model becomes θ plus its own mean update. The group with more participants has the old cluster number; of two equal
-    groups, the one with the smallest client number. Absent clients stay in the old cluster, and may be separated from it later.
+    participants are separated into two groups. Of all separations, it is the one with the smallest largest cosine similarity between
+    members of different groups. Each group's model becomes θ plus its own mean update. The group with more participants has the old cluster
+    number; of two equal groups, the one with the smallest client number. Absent clients stay in the old cluster, and may be separated from
+    it later.
 
     New clients join cluster 0. Its model is the global model, which is also deployed for no particular client. The state has the cluster
     of every client that took part. A split depends on every pair of updates, so all updates of a round are in memory at once: as many
     models as clients.
 
-    With ``personal_classifier``, Δ_i is the update of all tensors before the classifier, and every client has a classifier of its own
-    (Jeong and Hwang 2022, section 5.2, leave the classifiers of all methods on their clients if labels are permuted).
+    With ``personal_classifier``, Δ_i is the update of all tensors before the classifier, and every client has a classifier of its own.
+    Jeong and Hwang (2022, section 5.2) do so in all methods if labels are permuted.
 
     Differs from the paper: clients may be absent from a round. A split is not checked against the bound on cross-cluster similarity (γ),
     which requires the noise of the clients' gradients.

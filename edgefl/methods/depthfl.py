@@ -51,7 +51,7 @@ class EarlyExits(nn.Module):
 
     Attributes:
         cuts: depth in blocks → where the exit takes its features.
-        whole: whether ``body`` is the whole network, whose own classifier is then the deepest exit.
+        whole: whether ``body`` is the whole network. Its own classifier is then the deepest exit.
         ensemble: whether the output is the mean of all logits, not those of the deepest exit.
     """
 
@@ -133,11 +133,11 @@ class DepthFL(Method):
     Blocks are found by tracing (:mod:`edgefl.models.cuts`): a network can be cut before a layer with weights if one tensor carries
     everything to the rest. A residual connection around two layers keeps them in one block, and so does a long skip connection. A tier p
     has the first ⌈p·n⌉ blocks. The paper's four depths of ResNet-18, after each of its stages, are the tiers 1, .75, .5 and .25. A network
-    that cannot be cut is refused for tiers below 1, and one whose code reads values of tensors for all.
+    that cannot be cut is refused for tiers below 1. One with code that reads values of tensors is refused for all tiers.
 
-    There is an exit at the depth of each tier of the run: a linear layer on the means of the four quarters of a feature map, or on the mean
-    of all tokens. Early features are local: one mean over a map would not tell where something is. At full depth the exit is the network's
-    own classifier. The loss of a client with the exits 1 … m is, with the softmax pᵢ of exit i,
+    There is an exit at the depth of each tier of the run. It is a linear layer on the means of the four quarters of a feature map, or on
+    the mean of all tokens. Early features are local: one mean over a map would not tell where something is. At full depth the exit is the
+    network's own classifier. The loss of a client with the exits 1 … m is, with the softmax pᵢ of exit i,
 
         Σᵢ cross-entropy(pᵢ) + λ/(m − 1) · Σᵢ Σ_{j≠i} KL(pⱼ ‖ pᵢ)
 

@@ -1,4 +1,4 @@
-"""The common part of FedPara, pFedPara and plain low rank: a network whose weights are composed from trained factors."""
+"""The common part of FedPara, pFedPara and plain low rank: a network that composes its weights from trained factors."""
 
 import abc
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ Weights = dict[str, Shape]
 
 
 class Factored(FedAvg, abc.ABC):
-    """FedAvg of the factors of weights. Devices run the plain dense network, whose weights are composed once.
+    """FedAvg of the factors of weights. Devices run the plain dense network, with weights that were composed once.
 
     Attributes:
         weight: the class of module that composes a weight.

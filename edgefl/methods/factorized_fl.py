@@ -1,4 +1,4 @@
-"""Factorized-FL: rank-1 weights with a sparse correction, of which u is averaged over similar clients, or in β all parts."""
+"""Factorized-FL: rank-1 weights u·vᵀ with a sparse correction. u is averaged over similar clients; in β, all parts are."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -80,10 +80,10 @@ class FactorizedFLConfig(MethodConfig):
 class FactorizedFL(FedAvg):
     """W = π(u vᵀ ⊕ μ) in every convolution and linear layer; u, v and μ are trained with the penalty λ‖μ‖₁ (Eq. 2, 3 and 6).
 
-    A client sends u of every layer and v of the second-last layer. The server stores the latest of each client. Client k receives
-    u_k = Σ_i softmax(ε·σ)_i u_i over the clients i with σ_i ≥ τ. σ_i is the cosine of their v with the client's own, and 1 for the client
-    itself (Eq. 4 and 5, Algorithm 1). v, μ, biases and normalisation stay on the client. As in the authors' code (``get_weights`` of
-    ``server.py``), at least so many of the most similar clients are averaged: by default all if labels are alike, half if permuted.
+    A client sends u of every layer and v of the second-last layer. The server stores the latest of each client. Client k receives u_k = Σ_i
+    softmax(ε·σ)_i u_i over the clients i with σ_i ≥ τ (Eq. 4 and 5, Algorithm 1). σ_i is the cosine of their v with the client's own, and 1
+    for the client itself. v, μ, biases and normalisation stay on the client. At least so many of the most similar clients are averaged: by
+    default all if labels are alike, half if they are permuted. The authors' code does the same (``get_weights`` of ``server.py``).
 
     A new client receives the last round's mean of u, by samples, or the initial u in the first round. Deployed networks are dense, with
     entries of μ below λ pruned. A network for no particular client has this mean, and initial values for all other tensors. The server's
@@ -92,13 +92,14 @@ class FactorizedFL(FedAvg):
     1×1 convolutions are factorized as linear layers on every pixel, because by Eq. 3 their u would be a single number. Convolutions that
     pad with other values than zeros, and layers of other kinds, stay dense and on the client.
 
-    μ is zero at first. A step of rate η moves W by up to (1 + ‖u‖² + ‖v‖²)·η: 5 times as far as a dense weight with ``init`` xavier, so
-    that the dense network's rate is of use (section C.3 has one rate for all methods), and 10 to 20 times as far with dense.
+    μ is zero at first. A step of rate η moves W by up to (1 + ‖u‖² + ‖v‖²)·η. With ``init`` xavier that is 5 times as far as a dense
+    weight, so the dense network's rate can be used (section C.3 has one rate for all methods). With ``init`` dense it is 10 to 20 times as
+    far.
 
-    Differs from the paper: Eq. 5 prints the sum over u_i outside of the weights, which gives every client a multiple of the plain sum.
-    Here each u_i has its own weight. The sum includes all clients that ever took part, not only those of the present round. The paper
-    prints neither initial values (:func:`edgefl.factor.rank1.first_factors`) nor τ and ε for its scenarios. These are from the authors'
-    code. That code also composes kernels otherwise than the text says (``reshape``), averages normalisation, starts μ of the classifier at
+    Differs from the paper: Eq. 5 prints the sum over u_i outside of the weights, which gives every client a multiple of the plain sum. Here
+    each u_i has its own weight. The sum includes all clients that ever took part, not only those of the present round. The paper does not
+    print the initial values (:func:`edgefl.factor.rank1.first_factors`), or τ and ε for its scenarios. These are from the authors' code.
+    That code composes kernels in another way than the text (``reshape``) and averages normalisation. It also starts μ of the classifier at
     random, and resets the classifier in every round if labels are alike.
     """
 
@@ -124,7 +125,7 @@ class FactorizedFL(FedAvg):
     }
 
     def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
-        """Raise :class:`ConfigError` for a single client, or if there is no layer before the classifier whose v can be compared."""
+        """Raise :class:`ConfigError` for a single client, or if no layer before the classifier has a v to compare."""
         if clients < 2:
             raise ConfigError(f"one client alone for similarity matching: clients is {clients}; Factorized-FL takes 2 or more")
         for tier in tiers:

@@ -39,7 +39,7 @@ class FedFOMOConfig(MethodConfig):
         models: M, the number of other clients' models that a client downloads.
         validation: the share of a client's samples on which models are validated.
         epsilon: ε, the probability that a client receives random models in its first round.
-        epsilon_decay: the amount by which ε falls with each round of the client, down to 0.
+        epsilon_decay: how much ε falls with each round of the client, down to 0.
     """
 
     models: int = Field(3, ge=1)
@@ -55,9 +55,9 @@ class FedFOMO(FedAvg):
     θ is the client's own model, θ_n one of M others, and L the mean cross-entropy on a part of the client's samples. Training follows.
 
     The server stores of every client its latest model and its affinities: for each other client, the sum of the reported weights before
-    clipping at 0. It sends the M models with the largest affinity, ties in random order, or with probability ε any M. If fewer than M
-    other clients are known, the remaining slots hold the mean model of the last round, or the initial model, so that all payloads have
-    one size. A client stores its own model, which is the server's initial one at first. For no particular client, the mean is deployed.
+    clipping at 0. It sends the M models with the largest affinity, ties in random order, or with probability ε any M. If fewer than M other
+    clients are known, the remaining slots hold the mean model of the last round, or the initial model. So all payloads have one size. A
+    client stores its own model, which is the server's initial one at first. For no particular client, the mean is deployed.
 
     The default is half the width, because at full width the download of M models misses a deadline that a phone meets with one model.
 
@@ -129,7 +129,7 @@ class FedFOMO(FedAvg):
         return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
 
     def _choose(self, state: GlobalState, client: int | None, rng: np.random.Generator) -> list[int]:
-        """Return the clients whose models are sent, at most M: those with the largest affinity, or with probability ε random ones."""
+        """Return the owners of the models to send, at most M: those with the largest affinity, or with probability ε random ones."""
         others = [other for other in sorted(state.clients) if other != client]
         order = [others[i] for i in rng.permutation(len(others))]
         explores = float(rng.random())

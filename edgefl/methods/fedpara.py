@@ -1,4 +1,4 @@
-"""FedPara: every weight is the Hadamard product of two low-rank ones, whose factors are trained and averaged."""
+"""FedPara: every weight is the Hadamard product of two low-rank matrices. Their factors are trained and averaged."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -42,8 +42,8 @@ class FedPara(Factored):
     the option ``linear``, linear layers are factorized, but never the classifier. A layer stays dense if its factors would be larger even
     at r_min, or if its convolution pads with other values than zeros. Devices run the plain dense network, composed once.
 
-    The default γ of 0.4 is the smallest at which the paper's VGG16 is at least as accurate as the dense network (Table 9: 84.05 against
-    83.68 % after 200 rounds). It has 29 % of the dense network's parameters.
+    The default γ is 0.4, the smallest at which the paper's VGG16 is at least as accurate as the dense network. Table 9 has 84.05 against
+    83.68 % after 200 rounds. At 0.4, VGG16 has 29 % of the dense network's parameters.
 
     Differs from the paper: initial factors give the composed weight He's variance; the paper only says "He". 1×1 kernels are factorized by
     Proposition 1, because a T of one position adds values and no rank. tanh and the Jacobian correction are off by default. The gradient

@@ -26,7 +26,7 @@ class FjORDConfig(MethodConfig):
 
     Attributes:
         distill: whether narrower widths learn from the outputs of the client's own width (self-distillation) instead of labels.
-        tiers: the run's widths, from which a client draws. Set by the run.
+        tiers: the run's widths, which a client draws from. Set by the run.
     """
 
     distill: bool = False
@@ -82,9 +82,9 @@ class FjORD(Method):
     averaged over the clients that hold it, by samples. Entries that no client holds do not change. Scales and shifts of normalisation are
     leading slices too; its statistics are those of the present batch or sample.
 
-    With ``distill`` every step trains the client's own width on the labels. A narrower drawn width learns without labels: its loss is the
-    divergence KL(p ‖ q) of its softmax q from the softmax p of the own width, with p as a constant (the paper's α = T = 1). Every step is
-    then counted as the own width plus the widest narrower one.
+    With ``distill`` every step trains the client's own width on the labels. A narrower drawn width learns without labels. Its loss is the
+    divergence KL(p ‖ q) of its softmax q from the softmax p of the client's own width, with p as a constant (the paper's α = T = 1). Every
+    step is then counted as the own width plus the widest narrower one.
 
     Differs from the paper: there, each width has BatchNorm statistics and scales of its own. Here all widths share slices of one set of
     scales, and no statistics are stored. Weight decay and momentum also act on entries outside of the drawn width, with a gradient of zero.

@@ -47,7 +47,7 @@ class FLoRA(Adapted):
     The base is frozen and part of the application. Adapters are beside attention's projections to queries and values, or if there are none
     beside the layers that FedHM factorizes. Devices run the base with the adapters merged into it (``edgefl/methods/adapters.py``).
 
-    Differs from the paper: there every client takes part in every round and stores its base, so it receives the stack of the last round
+    Differs from the paper: there, every client takes part in every round and stores its base. So it receives the stack of the last round
     only, as here in the second round. Classifiers are averaged by samples.
     """
 
@@ -77,7 +77,7 @@ class FLoRA(Adapted):
         return super().shapes(architecture, tier)
 
     def _base_shapes(self, architecture: Architecture) -> dict[str, Shape]:
-        """Return name → shape of the tensors from which a client makes its base."""
+        """Return name → shape of the tensors that a client makes its base from."""
         found: dict[str, Shape] = {}
         weights = named_tensors(architecture.skeleton()) if self.config.stacked else {}
         for layer, rank in self.config.stacked.items():
@@ -113,7 +113,7 @@ class FLoRA(Adapted):
         return state.replace({**state.tensors, **heads}, warm=warm)
 
     def advance(self, state: GlobalState, round_: int) -> tuple[Method, GlobalState]:
-        """Return the method and state whose clients receive the stack of the last round too."""
+        """Return the method and state for the next round: clients then receive the stack of the last round too."""
         if not state.warm:
             return self, state
         tensors, stacked = dict(state.tensors), dict(self.config.stacked)

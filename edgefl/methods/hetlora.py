@@ -48,9 +48,9 @@ class HetLoRA(Adapted):
     The base is frozen and part of the application. Adapters are beside attention's projections to queries and values, or if there are none
     beside the layers that FedHM factorizes. Devices run the base with the adapters merged into it (``edgefl/methods/adapters.py``).
 
-    Differs from the paper: ranks belong to tiers, as a tier's payload has one size. What a client prunes is cut off by the server, which
-    sees the same norms, and the tier has ⌊γr⌋ ranks from the next round on if more than half of its clients pruned. In the paper every
-    client has a rank of its own. Weights wₖ are those of each layer. Ranks that no client of a round holds keep their values. Zeros in both
+    Differs from the paper: ranks belong to tiers, as a tier's payload has one size. The server sees the same norms and cuts off what a
+    client prunes. If more than half of a tier's clients pruned, the tier has ⌊γr⌋ ranks from the next round on. In the paper every client
+    has a rank of its own. Weights wₖ are those of each layer. Ranks that no client of a round holds keep their values. Zeros in both
     factors could never be trained again. The defaults of γ and λ are ours.
     """
 
@@ -87,7 +87,7 @@ class HetLoRA(Adapted):
                 yield self.config.prune_strength * norms[0] * norms[1]
 
     def advance(self, state: GlobalState, round_: int) -> tuple[Method, GlobalState]:
-        """Return the method with smaller ranks of the tiers whose clients mostly pruned in the last round."""
+        """Return the method with smaller ranks for each tier in which more than half of the clients pruned in the last round."""
         if not state.warm:
             return self, state
         tiers = {tier.label: tier for tier in state.tiers}

@@ -28,9 +28,9 @@ class LastBlocksConfig(MethodConfig):
 class LastBlocks(Method):
     """A client of tier p computes the whole network, and trains its last ⌈p·n⌉ of n blocks. Tensors are averaged over their trainers.
 
-    The frozen blocks run forward only: autograd saves nothing for them, and they have neither gradients nor optimizer state. Training thus
-    needs less memory the fewer blocks are trained, while inference costs the same in all tiers: every device runs the whole network.
-    Blocks are those of DepthFL, found by tracing (:mod:`edgefl.models.cuts`). A weight that is also used in a frozen block is frozen.
+    The frozen blocks run forward only: autograd saves nothing for them, and they have no gradients or optimizer state. The fewer blocks are
+    trained, the less memory training needs. Inference costs the same in all tiers, because every device runs the whole network. Blocks are
+    those of DepthFL, found by tracing (:mod:`edgefl.models.cuts`). A weight that is also used in a frozen block is frozen.
 
     Frozen modules are in evaluation mode in training: torch's BatchNorm uses and keeps its running statistics, Dropout is off. Static
     BatchNorm and that of the policy ``batch`` have no statistics in training, so they take those of the batch there.
@@ -66,8 +66,8 @@ class LastBlocks(Method):
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
         """Return the whole network, the parameters of its first blocks without gradients.
 
-        It has three more attributes: the names of its ``frozen`` tensors, those that are ``shipped`` with the application, and the paths of
-        the modules ``at_rest``, which are in evaluation mode.
+        It has three more attributes: the names of its ``frozen`` tensors, the names of those ``shipped`` with the application, and the
+        paths of modules ``at_rest`` (in evaluation mode).
         """
         network = architecture.build()
         frozen, at_rest = _frozen(architecture, network, tier)

@@ -35,7 +35,7 @@ class LowRankTraining(Factored):
     """W = T ×₁ X ×₂ Y (Tucker-2) for convolutions and X Yᵀ for linear and recurrent weights; FedAvg of the factors.
 
     FedPara's baseline of equal size ("Low", Table 2). A convolution is trained and deployed as three small ones in a row, a linear layer as
-    two. Only recurrent weights are composed. Each layer has the largest rank, at least 1, whose factors fit the budget of its tier. It
+    two. Only recurrent weights are composed. Each layer has the largest rank with factors that fit the budget of its tier, at least 1. It
     stays dense if its factors would not be smaller. The classifier stays dense.
 
     Differs from the paper: it compares networks with about the same number of parameters (10.25 and 10.15 % of the dense network's). Here,

@@ -60,12 +60,12 @@ class PriSMConfig(KernelConfig):
 class PriSM(Method):
     """W̄ = Σ σᵢuᵢvᵢᵀ: in every round a client draws r = ⌈c·N⌉ of the N kernels i, without replacement, with pᵢ ∝ σᵢ^κ (Eq. 1 and 2).
 
-    A layer is Conv_V, k×k from its input channels to the r kernels, then Conv_U, 1×1 to the first ⌈c·n⌉ of n outputs, which are the next
-    layer's inputs. The client's network thus has the shapes of width c. A linear layer is the case k = 1; each gate of a recurrent layer
-    has its own kernels (Remark 3.1). c = 1 trains all kernels at all channels.
+    A layer is two convolutions: Conv_V, k×k from its input channels to the r kernels, then Conv_U, 1×1 to the first ⌈c·n⌉ of n outputs.
+    These are the next layer's inputs, so the client's network has the shapes of width c. A linear layer is the case k = 1; each gate of a
+    recurrent layer has its own kernels (Remark 3.1). c = 1 trains all kernels at all channels.
 
-    The server averages every uᵢ and vᵢ over the Cᵢ clients that trained kernel i, restores the entries that none of them had (ûᵢ, and vᵢ
-    at other input channels), and adds the kernels up (Eq. 5). Other kernels do not change. The next round decomposes the sum anew
+    The server averages every uᵢ and vᵢ over the Cᵢ clients that trained kernel i. It restores the entries that none of them had (ûᵢ, and vᵢ
+    at other input channels) and adds the kernels up (Eq. 5). Other kernels do not change. The next round decomposes the sum anew
     (orthogonal space refresh).
 
     1×1 and grouped convolutions, the stem, the classifier, embeddings, biases and the parameters of normalisation layers are leading
@@ -76,16 +76,16 @@ class PriSM(Method):
     model. If no client has all channels, the other channels of that model change only through the vᵢ that they share.
 
     The paper's Table 1 costs and its accuracies belong to different models. Table 1 counts the small network above. The authors' code
-    trains another one: at every keep ratio Conv_U computes ⌈0.4·n⌉ outputs, Conv_V reads all inputs, and stem, 1×1 convolutions, norms
-    and classifier have their full size. ``outputs = 0.4`` is that network. Its weights and products are small: ⌈0.4·n⌉ × r and
-    r × m·k². Its maps are not: norm, ReLU and the next layers have n channels, and those without kernels contain only the bias. On
-    ResNet-18 at c = 0.2, it has 21 % of the parameters, 22 % of the MACs and 110 % of the activations of the full network, against 4.6,
-    4.7 and 32 % of the small one. Linear and recurrent layers compute all outputs. A tier below 1 is deployed in factors.
+    trains another one. At every keep ratio, Conv_U computes ⌈0.4·n⌉ outputs and Conv_V reads all inputs. Stem, 1×1 convolutions, norms and
+    classifier have their full size. ``outputs = 0.4`` is that network. Its weights and products are small: ⌈0.4·n⌉ × r and r × m·k². Its
+    maps are not: norm, ReLU and the next layers have n channels, and those without kernels contain only the bias. On ResNet-18 at c = 0.2,
+    it has 21 % of the full network's parameters, 22 % of its MACs and 110 % of its activations. The small network has 4.6, 4.7 and 32 %.
+    Linear and recurrent layers compute all outputs. A tier below 1 is deployed in factors.
 
     Differs from the paper: N = min(n, m·k²); the paper assumes N = n, so that r = ⌈c·n⌉. With several tiers the entries of uᵢ and vᵢ are
     averaged over those of the Cᵢ clients that have them. Its κ for LSTMs, 2, must be set as an option. The authors' code also clips
-    gradients to norm 5, hands the averaged momentum on to the next round, lets masked outputs learn for one step, and reports the best
-    round on test data; this does not.
+    gradients to norm 5 and passes the averaged momentum on to the next round. It lets masked outputs learn for one step, and reports the
+    best round on test data. This does none of these.
     """
 
     config: PriSMConfig

@@ -32,7 +32,7 @@ class SplitMixConfig(MethodConfig):
 
 
 class Ensemble(nn.Module):
-    """Networks of one architecture, named ``base0``, ``base1``, …, whose logits are averaged."""
+    """Networks of one architecture, named ``base0``, ``base1``, …. Their logits are averaged."""
 
     def __init__(self, bases: Iterable[nn.Module]) -> None:
         super().__init__()

@@ -18,7 +18,8 @@ from edgefl.cost.trace import quiet
 from edgefl.cost.uncompiled import uncompiled
 from edgefl.errors import ConfigError, EdgeflError, nearest
 from edgefl.models.base import Architecture
-from edgefl.models.custom import CustomArchitecture, InputSpec, copies_of
+from edgefl.models.custom import CustomArchitecture, copies_of
+from edgefl.models.input_spec import InputSpec
 from edgefl.models.valueless import reason
 from edgefl.registry import models
 from edgefl.util.networks import is_onnx, is_own
@@ -31,7 +32,7 @@ GivenInputs = Sample | Sequence[str] | Sequence[Tensor] | Mapping[str, Sample] |
 def architecture_of(
     network: Network, inputs: GivenInputs = None, classes: int | None = None, norm: str | None = None
 ) -> Architecture:
-    """Return the architecture of ``network``, from which it can be built repeatedly, also under fake tensors.
+    """Return the architecture of ``network``. It can build the network repeatedly, also under fake tensors.
 
     Args:
         network: a reference network's name, ``package.module:factory``, ``file.py:factory``, ``timm:NAME``, ``torchvision:NAME``, a path

@@ -23,18 +23,12 @@ from edgefl.methods.ranks import Ranks, hybrid_ranks, rank_candidates, ranked
 from edgefl.methods.state import travelling_shapes
 from edgefl.models.base import Architecture
 from edgefl.models.weights import checked_weights, tied
+from edgefl.planning.largest_ratio import STEPS, largest_ratio, parts_of
 from edgefl.planning.network import GivenInputs, Network, architecture_of
 from edgefl.planning.profile import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLES, cost_of, training_for
 from edgefl.planning.quantities import DeviceRound
 from edgefl.planning.spectral import Uses, energies, share_kept, spectral
-from edgefl.planning.tier_costs import (
-    STEPS,
-    largest_ratio,
-    network_cost,
-    parts_of,
-    recomputed,
-    step_timeline,
-)
+from edgefl.planning.tier_costs import network_cost, recomputed, step_timeline
 from edgefl.records import BUDGETS, BudgetName, Cost, Tier, Timing
 from edgefl.registry import methods
 from edgefl.report.cost_rows import CostRow
@@ -57,7 +51,7 @@ class Planned(Result):
         ranks: layer → rank of factorized layers; empty for methods without ranks and for the dense network.
         uses: budget → need and have.
         energy_share: share of the factorized layers' energy that the ranks keep; None for methods without ranks.
-        clock_error: the factor by which the device's seconds of training may be wrong; None without a device.
+        clock_error: the device's seconds of training may be wrong by this factor; None without a device.
         gap: upper bound of what a better plan could add to that share, from costs predicted between traces; None for a uniform plan.
     """
 

@@ -13,7 +13,7 @@ from edgefl.secagg.spec import SecureAggregation
 def secured(
     cost: Cost, method: Method, architecture: Architecture, tier: Tier, rules: SecureAggregation | None, clients: int
 ) -> Cost:
-    """Return the cost of a tier whose updates are added up securely, in the largest groups that ``clients`` clients can form.
+    """Return the cost of a tier if its updates are added up securely, in the largest groups that ``clients`` clients can form.
 
     The masked vector replaces the encoded update. ``rules`` None: the same cost.
     """

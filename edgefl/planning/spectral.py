@@ -3,8 +3,8 @@
 The costs of a plan come from its own trace. Between traces they are predicted (:mod:`edgefl.planning.quantities`), and each trace corrects
 the prediction. Plans are made and traced until one fits and repeats.
 
-A budget of memory limits every moment of a step. Once such plans have shown which layers are best dense, or for every such set in a small
-network, the moments that would exceed the budget become budgets of their own (:mod:`edgefl.planning.moments`).
+A budget of memory limits every moment of a step. Such plans show which layers are best dense; in a small network, every such set is tried.
+Then the moments that would exceed the budget become budgets of their own (:mod:`edgefl.planning.moments`).
 """
 
 import math
@@ -75,8 +75,8 @@ def spectral(
 ) -> Spectral | None:
     """Return the plan that keeps the most energy within the budgets, at least as much as the plan ``start`` if that fits.
 
-    ``layers`` may be factorized, with the cumulative ``energy`` of :func:`energies`. ``cost_at`` and ``timeline_at`` trace a plan,
-    ``uses_of`` returns need and have of every budget of a cost, and ``work`` is the device and round behind budgets in seconds and joules.
+    ``layers`` may be factorized, with the cumulative ``energy`` of :func:`energies`. ``cost_at`` and ``timeline_at`` trace a plan.
+    ``uses_of`` returns need and have of every budget of a cost. ``work`` is the device and round behind budgets in seconds and joules.
     """
     whole, least = Ranks(), dict.fromkeys(layers, 1)
     tables = {name: quantities(name, layer, cost_at(whole), cost_at(least), layers) for name, layer in layers.items()}
@@ -159,7 +159,7 @@ class _Search:
     def next(
         self, at: Ranks, cost: Cost, limits: Mapping[BudgetName, float], moments: Moments | None, watched: list[int]
     ) -> Allocation | None:
-        """Return the best plan by costs predicted around ``at``, whose trace is ``cost``; ``limits`` is the rest of each budget.
+        """Return the best plan by costs predicted around ``at``, with its traced ``cost``; ``limits`` is the rest of each budget.
 
         Of ``moments``, those in ``watched`` have a budget, and it gains the ones that prove to need it.
         """

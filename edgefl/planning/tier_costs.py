@@ -1,9 +1,8 @@
 """The costs of a tier under one method: to train, to run and to send."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, cached_property, partial
-from itertools import pairwise
+from functools import cached_property, partial
 
 import torch
 from torch import nn
@@ -30,9 +29,6 @@ from edgefl.models.norm import splits_batches
 from edgefl.models.valueless import reason
 from edgefl.records import Batch, Cost, Tier
 from edgefl.wire.payload import payload_bytes
-
-STEPS = 1000
-"""Ratios are multiples of 1/1000."""
 
 
 def training_of(config: RunConfig) -> Training:
@@ -150,7 +146,7 @@ def recomputed_cost(
     objective: Objective = PLAIN,
     criterion: Criterion = CROSS_ENTROPY,
 ) -> Cost:
-    """Return the cost of a tier whose backward pass computes activations again, or :func:`tier_cost` if that holds no less."""
+    """Return the cost of a tier if its backward pass computes activations again, or :func:`tier_cost` if that saves no memory."""
     saving = tier_cost(method, architecture, tier, training, codec, objective, criterion)  # raises what is wrong with the network
     steps = recomputed(training, partial(method.network, architecture, tier), architecture, method, objective, criterion)
     found = tier_cost(method, architecture, tier, steps, codec, objective, criterion)
@@ -240,47 +236,9 @@ class Costs:
 
     @cached_property
     def full(self) -> Cost:
-        """The cost of the dense network, to which deadlines refer for every method."""
+        """The cost of the dense network. Relative deadlines refer to it for every method."""
         return tier_cost(create("fedavg"), self.architecture, Tier(1.0), self._training, self._codec, criterion=self._criterion)
 
     def splits(self, tier: Tier) -> bool:
         """Whether batches may be split without changing a step's result."""
         return splits_batches(self.method.skeleton(self.architecture, tier))
-
-
-def largest_ratio(fits: Callable[[float], bool], parts: Callable[[float], Collection[str]]) -> float | None:
-    """Return the largest multiple of 0.001 in (0, 1] that fits, or None if none does.
-
-    Args:
-        fits: whether a ratio fits. While a network only gains ``parts``, its needs grow with the ratio.
-        parts: the names of the parameters at a ratio. Factors that give way to a dense layer are parts lost, and needs may fall: a layer
-            with a stride, for one, can take fewer MACs dense. Each range of ratios without such a loss is searched by bisection.
-
-    >>> largest_ratio(lambda ratio: ratio <= 0.4375, lambda ratio: ["weight"])
-    0.437
-    >>> largest_ratio(lambda ratio: ratio <= 0.3 or 0.5 <= ratio <= 0.7, lambda ratio: ["u", "v"] if ratio < 0.5 else ["weight"])
-    0.7
-    """
-    if fits(1.0):
-        return 1.0
-    names = cache(lambda step: frozenset(parts(step / STEPS)))
-
-    def losses(low: int, high: int) -> list[int]:
-        if names(low) <= names(high):
-            return []
-        middle = (low + high) // 2
-        return [high] if high - low == 1 else losses(low, middle) + losses(middle, high)
-
-    starts = [1, *losses(1, STEPS - 1)]
-    for low, high in reversed([*pairwise([*starts, STEPS])]):
-        if fits(low / STEPS):
-            while high - low > 1:
-                middle = (low + high) // 2
-                low, high = (middle, high) if fits(middle / STEPS) else (low, middle)
-            return low / STEPS
-    return None
-
-
-def parts_of(method: Method, architecture: Architecture, ratio: float) -> set[str]:
-    """Return the names of the parameters of a tier's network."""
-    return {name for name, _ in method.skeleton(architecture, Tier(ratio)).named_parameters()}

@@ -12,8 +12,9 @@ from edgefl.fleet.resolve import conditions_of
 from edgefl.methods.base import Method
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture
+from edgefl.planning.largest_ratio import STEPS, largest_ratio, parts_of
 from edgefl.planning.secure_costs import secured
-from edgefl.planning.tier_costs import STEPS, Costs, largest_ratio, parts_of
+from edgefl.planning.tier_costs import Costs
 from edgefl.records import Cost, Tier
 from edgefl.server.assignment import fastest_round_s, timing_of
 

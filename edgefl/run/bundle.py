@@ -133,7 +133,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Source:
-    """The server's state that a bundle is made from: its round, and the SHA-256 of its file, by which ``fed-round`` recognises it."""
+    """The server's state that a bundle is made from: its round, and the SHA-256 of its file. ``fed-round`` recognises it by this hash."""
 
     round: int
     state_sha256: str

@@ -87,8 +87,8 @@ def fed_round(
         run: folder of the finished run, or of an earlier ``fed_round``, that the bundle was exported from; None: the bundle's parent.
         skip_bad: skip wrong files instead of refusing all.
         screening: keys of screening (:data:`edgefl.config.SCREENING`) for this round, in place of those of the run's configuration.
-        max_drop: refuse a model whose accuracy, or that of a tier, is lower than before by more than this; 0.03 are 3 points. For
-            another metric it is a share of the value before.
+        max_drop: refuse a model if its accuracy, or that of a tier, is lower than before by more than this; 0.03 are 3 points. For another
+            metric it is a share of the value before.
         keep_anyway: write such a model all the same.
         keys: file with the public keys of enrolled devices; other updates are refused. None: whoever sent an update, it counts.
         sign: PEM file of an Ed25519 private key to sign the next bundle with; None: the user's own key; False: it is not signed.

@@ -35,7 +35,7 @@ def dry_run(config: RunConfig, out: Path | str | None = None, *, on_round: OnRou
     """Simulate a fleet's rounds without training, and write records, summary and report.
 
     Args:
-        config: what to run; see :class:`RunConfig`. Methods whose phases depend on what was learned stay in their first one.
+        config: what to run; see :class:`RunConfig`. Methods with phases that depend on what was learned stay in their first phase.
         out: the folder; None takes the next free ``runs/NNNN-dry-method-dataset``.
         on_round: called with the record of every round.
 

@@ -24,7 +24,8 @@ from edgefl.client.parts import first_personal
 from edgefl.client.training import Training
 from edgefl.errors import BundleError, InputError, first_line
 from edgefl.methods.state import GlobalState
-from edgefl.models.custom import CustomArchitecture, InputSpec, copies_of
+from edgefl.models.custom import CustomArchitecture, copies_of
+from edgefl.models.input_spec import InputSpec
 from edgefl.models.valueless import reason
 from edgefl.models.weights import checked_weights, tied
 from edgefl.onnxgrad.macs import count_macs
@@ -71,8 +72,8 @@ def export_network(
     Args:
         module: (samples, …) → logits (samples, classes), also as the entry ``logits`` of a dictionary; its parameters with
             ``requires_grad`` are trained.
-        samples: at least two samples (n, …): float32, or int64 ids, whose largest is the largest id. Several inputs: name of the argument
-            of ``forward`` → such samples.
+        samples: at least two samples (n, …): float32, or int64 ids. Their largest is taken as the largest id. Several inputs: name of the
+            argument of ``forward`` → such samples.
         out: must not exist, or be empty.
         method: one whose server begins with a dense network, such as ``fedhm``, ``heterofl`` or ``depthfl``; None: none.
         tiers: a ratio in (0, 1] for each tier, largest first; None: the method's own.
@@ -92,8 +93,8 @@ def export_network(
             the bundle is not signed, and devices refuse it unless told otherwise.
 
     Raises:
-        InputError: ``samples``, the output or ``class_names`` do not fit together, an operator has no gradient rule, a name or option is
-            unknown, or the method cannot begin with the network's weights.
+        InputError: ``samples``, the output or ``class_names`` do not fit together; an operator has no gradient rule; a name or option is
+            unknown; or the method cannot begin with the network's weights.
         EdgeflError: the network cannot be exported, or its training graph differs from torch.
         BundleError: ``out`` exists and is not empty.
 
@@ -148,7 +149,7 @@ def export_network(
 
 @dataclass(frozen=True)
 class _Given(CustomArchitecture):
-    """A network with samples, whose ids are valid, unlike zeros where one is a mask."""
+    """A network with samples. Their ids are valid, unlike zeros where one is a mask."""
 
     examples: Fields[Tensor] = field(default_factory=lambda: torch.empty(0), compare=False)
 

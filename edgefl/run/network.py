@@ -13,7 +13,8 @@ from edgefl.data.sources import Dataset
 from edgefl.errors import ConfigError, WireError
 from edgefl.methods.state import travelling_shapes
 from edgefl.models.base import Architecture, stem_and_classifier
-from edgefl.models.custom import CustomArchitecture, InputSpec
+from edgefl.models.custom import CustomArchitecture
+from edgefl.models.input_spec import InputSpec
 from edgefl.models.weights import checked_weights, tied, weights_in
 from edgefl.planning.network import architecture_of, check_takes
 from edgefl.run.loss import check_found

@@ -33,7 +33,7 @@ class Spending:
         privacy: the promise.
         releases: how often a record contributes in a round in which its client takes part.
         sampling: how clients are drawn, if that may be counted on; None: it may not, for the reason ``unsampled``.
-        adaptive: whether the server adapts its bound, of which ``privacy`` has the first value.
+        adaptive: whether the server adapts its bound. ``privacy`` has its first value.
     """
 
     privacy: Privacy
@@ -57,7 +57,7 @@ class Spending:
         return PrivacyResult(**vars(self.privacy), epsilon=self.epsilon(rounds), drawn=drawn, unsampled=self.unsampled)
 
     def warnings(self, clients: int, largest: int) -> list[str]:
-        """Return what a user should know about δ, for a run with so many ``clients``, of which the largest has ``largest`` samples."""
+        """Return what a user should know about δ, for a run with so many ``clients``. The largest has ``largest`` samples."""
         of_samples, delta = self.privacy.level == "example", self.privacy.delta
         records, what = (largest, "samples of the largest client") if of_samples else (clients, "clients")
         if delta < 1 / records:

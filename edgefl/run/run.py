@@ -24,7 +24,7 @@ from edgefl.methods.base import Method
 from edgefl.methods.create import check_tiers, create
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
-from edgefl.models.custom import InputSpec
+from edgefl.models.input_spec import InputSpec
 from edgefl.planning.tier_costs import Costs
 from edgefl.records import RoundRecord, Tier
 from edgefl.report.run_files import AttackRow, Configured

@@ -25,7 +25,7 @@ class WhatIf(Result):
 
     Attributes:
         rounds: rounds per policy.
-        clock_error: the factor by which seconds of training may be wrong, the largest of the fleet's devices.
+        clock_error: seconds of training may be wrong by this factor, the largest of the fleet's devices.
         titles: device → its name for people.
         rows: one outcome per policy, in the order asked for.
         surrogate: what each policy would learn, by a run that was given; None without one.
@@ -62,15 +62,15 @@ def whatif(
     """Return the outcome of every combination of these policies, over ``config.rounds`` rounds each.
 
     Args:
-        config: the run whose policies are varied.
+        config: the run, with policies that are varied.
         deadlines_s: seconds; empty for the fleet's own deadline.
         tiers: ratios, largest first; empty for the run's own.
         over_selections: clients selected per update wanted; empty for the run's own.
         target_epsilons: largest ε of a run with privacy; empty for the run's own.
         secure_aggregations: how sums are hidden, such as "off" and "secagg"; empty for the run's own.
-        run_folder: a finished run of the same method, network, data and clients, from whose curve accuracies are read; None: no accuracies.
+        run_folder: a finished run of the same method, network, data and clients. Accuracies are read from its curve. None: no accuracies.
             :mod:`edgefl.report.surrogate` says what that assumes.
-        target_accuracy: share in (0, 1] whose time and energy are shown; None: a point below the run's best.
+        target_accuracy: share in (0, 1]; the time and energy until then are shown; None: a point below the run's best.
         on_policy: called with the label of every policy before its rounds are simulated.
 
     Raises:

@@ -22,8 +22,8 @@ class PlanCosts:
         tiers: tier, largest first → its cost in whole batches.
         full: the cost of the full model, which deadlines may be multiples of; None: the largest tier's.
         split: gives a tier's cost in micro-batches; None: splitting batches would change the result.
-        recomputed: gives the cost of a tier, in micro-batches or None, whose activations the backward pass computes again;
-            :attr:`Cost.recompute` is empty where that holds no less.
+        recomputed: gives the cost of a tier, in micro-batches or None, if the backward pass computes activations again.
+            :attr:`Cost.recompute` is empty if that saves no memory.
     """
 
     tiers: Mapping[Tier, Cost]
@@ -45,10 +45,10 @@ def make_plan(
         population: the clients and their fleet.
         costs: the cost of every tier.
         workload: what a client does in a round. Budgets are checked for its largest shard.
-        on_shortfall: steps to try, in order, if a tier does not fit: ``micro-batch`` (the same step in several passes), ``recompute``
-            (activations again in the backward pass), ``tier`` (a smaller one), ``send`` (send it anyway). What follows ``tier`` is tried
-            if no tier fits. If neither micro-batches nor recomputation suffice, both together are tried. A class that fits nothing after
-            them is refused.
+        on_shortfall: steps to try, in order, if a tier does not fit. ``micro-batch`` takes the same step in several passes. ``recompute``
+            computes activations again in the backward pass. ``tier`` takes a smaller one. ``send`` sends it anyway. What follows ``tier``
+            is tried if no tier fits. If micro-batches do not suffice, and recomputation does not, both together are tried. A class that
+            fits nothing after them is refused.
         states: the states that devices may be in during a round, the undisturbed one first.
     """
     fleet, largest_shard = population.fleet, workload.largest_shard

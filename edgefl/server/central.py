@@ -8,8 +8,8 @@ with a public number n, the clients of the tier that a round expects, whoever ta
 tier. Whatever it does with them, such as a product of factors, only reads what has noise. A client belongs to one tier, so that it moves
 the sums of all tiers together by at most C.
 
-Where a method averages entries of the state, the sums of all tiers are one sum of changes of these entries. It gets noise once: an entry
-of which k tiers have a part then has a k-th of the variance.
+Where a method averages entries of the state, the sums of all tiers are one sum of changes of these entries. It gets noise once. An entry
+that is in k tiers then has a k-th of the variance.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -43,7 +43,7 @@ class ClientStore:
     contains the newest link, which proves that store and checkpoint belong together.
 
     Args:
-        path: the file. The first :meth:`put` creates it, so a run whose clients store nothing has none.
+        path: the file. The first :meth:`put` creates it. A run with clients that store nothing has none.
 
     Attributes:
         round: the last round that was committed.

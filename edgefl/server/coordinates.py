@@ -1,6 +1,6 @@
 """The coordinates that clients of unlike tiers share: which values of their updates stand for the same weight.
 
-A tensor whose place fits it, such as a leading slice, has the coordinates of those entries of the server's state. Several tensors of a
+If a tensor fits its place, such as a leading slice, it has the coordinates of those entries of the server's state. Several tensors of a
 client may have one place, as the two factors of a weight do. Then the entries of a factor are coordinates of their own: a smaller tier has
 the leading components of a larger one.
 """

@@ -1,9 +1,9 @@
 """The contract of a defence: robust aggregation as a step before a method's own aggregation. Updates go in, updates come out.
 
 A :class:`Centre` replaces every client's change, coordinate by coordinate, by a robust centre of the clients that hold the coordinate. A
-:class:`Filter` drops the updates that lie far from the others. Either way the method's own ``aggregate`` follows, so that defences
-combine with any method whose clients share coordinates (:mod:`edgefl.server.coordinates`). A synchronous round is needed: all clients
-must have started from the same model.
+:class:`Filter` drops the updates that lie far from the others. Either way the method's own ``aggregate`` follows. So defences combine with
+any method, if its clients share coordinates (:mod:`edgefl.server.coordinates`). A synchronous round is needed: all clients must have
+started from the same model.
 
 To add one, write a file in ``edgefl/server/defences/`` with a class decorated ``@defence("name", needs=DEFENDED)``.
 """

@@ -1,4 +1,4 @@
-"""Groups of clients whose updates are added up securely: who is in them, how long they wait for each other, whether their sum can be read.
+"""Groups of clients for secure sums: who is in them, how long they wait for each other, and whether their sum can be read.
 
 A group has clients of one tier and round only, because only vectors of one shape add up. A tier with fewer clients in a round than the
 smallest group is not asked: its clients are refused, and free for the next round. A stage of the agreement lasts until its slowest client
@@ -102,7 +102,7 @@ class Grouping:
         return ended
 
     def unmasked(self, turn: int, plans: Mapping[int, ClassPlan], records: Sequence[ClientRecord], round_s: float) -> Unmasked:
-        """Return the end of a round whose masked vectors arrived within ``round_s``: the groups unmask their sums, all at the same time.
+        """Return the end of a round with masked vectors that arrived within ``round_s``: all groups unmask their sums at once.
 
         Args:
             turn: number of the round.
@@ -127,7 +127,7 @@ class Grouping:
         return Unmasked(tuple(ended[record.client] for record in records), round_s + last_s, lines)
 
     def ending(self, turn: int, key: Key, members: Sequence[Expected], vectors: set[int]) -> "Ending":
-        """Return how a group ends of whose ``members`` the masked ``vectors`` of so many arrived."""
+        """Return how a group of ``members`` ends, if the masked vectors of the clients ``vectors`` arrived."""
         graph, threshold = self.graph(turn, key, [m.client for m in members]), self.threshold(len(members))
         agreed = {m.client for m in members if m.grouped is not None and m.grouped.agreed}
         own_s = {m.client: m.grouped.unmask_s for m in members if m.grouped is not None and m.client in vectors}
@@ -182,7 +182,7 @@ class Ending(NamedTuple):
         graph: the neighbours of every member.
         threshold: shares that give a secret.
         agreed: the clients that agreed on masks.
-        vectors: those whose masked vectors arrived.
+        vectors: clients with a masked vector that arrived.
         answers: those that answered the last stage.
         seconds: how long the last stage took.
         reason: why the sum cannot be read; "" if it can.
@@ -237,7 +237,7 @@ def _ended(member: Session, grouped: Grouped, waited_s: float, limit_s: float) -
 
 
 def _answered(record: ClientRecord, of_class: ClassPlan, end: Ending, round_s: float) -> ClientRecord:
-    """Return the record of a client whose masked vector arrived, with its wait for the others and its answer."""
+    """Return the record of a client with a masked vector that arrived, with its wait for the others and its answer."""
     session = record.expected
     timing, grouped = session.timing, session.grouped
     assert timing is not None

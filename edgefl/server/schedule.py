@@ -142,7 +142,7 @@ class Synchronous:
         return self._round.expected
 
     def arrive(self, most: int) -> list[OpenSession]:
-        """Return the next sessions that answer in time. A group from which enough vectors have arrived is skipped."""
+        """Return the next sessions that answer in time. A group that enough vectors have arrived from is skipped."""
         number, left, found = self._round.number, list[Expected](), list[Expected]()
         for place, session in enumerate(self._queue):
             if len(found) == most:

@@ -50,7 +50,7 @@ class Clipping:
         return self.start if stored is None else float(stored)
 
     def after(self, memory: Mapping[str, Tensor], norms: Mapping[Tier, Iterable[float]]) -> dict[str, Tensor]:
-        """Return the adaptive bounds after a round, by name, for the tiers in whose ``norms`` there are changes.
+        """Return the adaptive bounds after a round, by name, for the tiers that have changes in ``norms``.
 
         >>> after = Clipping(start=2.0).after({}, {Tier(0.5): [1.0, 2.0, 3.0]})
         >>> round(float(after["clip_norm:0.5"]), 6)  # 2·exp(−0.2·(2/3 − 1/2))
@@ -87,7 +87,7 @@ class Screening:
         return self.outliers or not self.defence.passes
 
     def cap(self, claims: Iterable[int] = ()) -> int | None:
-        """Return the cap on samples in a round whose clients make these ``claims``; none: the server knows the counts. None: no cap.
+        """Return the cap on samples in a round in which clients make these ``claims``; none: the server knows the counts. None: no cap.
 
         The lower median is taken: with two claims, the smaller one decides.
 
@@ -143,7 +143,7 @@ class Screen:
         return replace(update, tensors=tensors, samples=samples)
 
     def summed(self, tier: Tier, outcome: Outcome, samples: int) -> None:
-        """Note the outcome of a client that claims ``samples``, and whose update was capped, clipped and summed where it trained."""
+        """Note the outcome of a client that claims ``samples``. Its update was capped, clipped and summed where it trained."""
         counted = self.counted(samples)
         self._note(outcome.client, tier, outcome.change_norm, counted if counted < samples else None)
 

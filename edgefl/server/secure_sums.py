@@ -1,4 +1,4 @@
-"""The groups of a round, whose masked updates add up to one sum per tier.
+"""The groups of a round. Their masked updates add up to one sum per tier.
 
 In a simulation this process acts for the clients, too: it runs their half of the protocol (:class:`edgefl.secagg.member.Member`). The
 server's half (:class:`edgefl.secagg.group.Group`) gets from them nothing but the bytes of messages.
@@ -80,7 +80,7 @@ class SecureSums:
                 raise WireError(f"client {outcome.client}: {error}") from None
 
     def sums(self, sent: Mapping[Tier, Submodel]) -> list[tuple[Mapping[str, Place], TierSum]]:
-        """Return the places and the sum of every tier of which a group could unmask its sum; ``sent`` are the tiers' sub-models."""
+        """Return the places and the sum of every tier in which a group could unmask its sum; ``sent`` are the tiers' sub-models."""
         found: dict[Tier, TierSum] = {}
         for (tier, _), group in self._groups.items():
             if (total := group.unmasked(sent.get(tier))) is None:
@@ -109,7 +109,6 @@ class _Group:
         self._count = values_of(total.shapes.values(), classes)
         self._sum: Values = np.zeros(self._count, np.uint32)
         self._vectors: set[int] = set()
-        self._masks: dict[int, bytes] = {}
         self._real = None
         if grouping.rules.masks == "real":
             with span("aggregate", round=turn):

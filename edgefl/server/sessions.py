@@ -55,7 +55,7 @@ def failed_after(of_class: ClassPlan, whole: Expected, steps: int, of_steps: int
 
 
 def idle(of_class: ClassPlan, whole: Expected) -> Expected:
-    """Return a session of the same seconds and bytes whose client did not train: it waited, and spent no MACs."""
+    """Return a session of the same seconds and bytes in which the client did not train: it waited, and spent no MACs."""
     assert whole.timing is not None
     return retimed(of_class, replace(whole, macs=0), whole.timing)
 

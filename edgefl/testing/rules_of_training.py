@@ -14,7 +14,7 @@ from edgefl.bundle.write import TierFiles, build_tier
 from edgefl.client.evaluate import accuracy, with_statistics
 from edgefl.data.sources import Split
 from edgefl.models.base import Architecture
-from edgefl.models.custom import InputSpec
+from edgefl.models.input_spec import InputSpec
 from edgefl.onnxgrad.macs import count_macs
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Tier

@@ -114,7 +114,7 @@ class Codec(abc.ABC):
         return (w,)
 
     def unpack(self, values: Sequence[Tensor], shape: Shape) -> Tensor:
-        """Return the float32 tensor of this shape from the tensors of its parts, whose shapes and types are those of :meth:`parts`.
+        """Return the float32 tensor of this shape from the tensors of its parts. These have the shapes and types of :meth:`parts`.
 
         Raises:
             ValueError: the last part holds what :meth:`pack` never writes. The message continues a sentence that begins with its name.

@@ -1,4 +1,4 @@
-"""The devices of a fleet and their public keys: a TOML file that says whose updates count, and the requests of devices to be in it."""
+"""The devices of a fleet and their public keys: a TOML file that lists the devices with updates that count, and requests to be in it."""
 
 from __future__ import annotations
 

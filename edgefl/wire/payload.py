@@ -103,7 +103,7 @@ def header_bytes(shapes: Shapes, codec: str = "fp32") -> int:
 def decode(payload: Payload, expected: Shapes, sender: str, codec: str = "fp32", copy: bool = True) -> dict[str, Tensor]:
     """Return the tensors of ``payload``, encoded by ``codec``: float32, of the shapes and in the order of ``expected``.
 
-    ``sender`` is named in errors. Without ``copy``, tensors that travelled as float32 may be views of ``payload``: do not write to them,
+    ``sender`` is named in errors. Without ``copy``, tensors that travelled as float32 may be views of ``payload``. Do not write to them,
     and do not free the memory of ``payload`` while they are in use.
 
     Raises:

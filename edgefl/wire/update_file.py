@@ -1,7 +1,7 @@
 """Update files, which devices send back: each is checked against its bundle. This module needs no torch and no pickle.
 
-A file is read only if it is no larger than a header of 1 MiB and the tensors of the largest tier, and its length must be exact. Messages
-show a file's values as Python writes them, shortened.
+A file is read only if it is no larger than a header of 1 MiB and the tensors of the largest tier. Its length must be exact. Messages show a
+file's values as Python writes them, shortened.
 """
 
 import json
@@ -41,7 +41,7 @@ class Expected:
     Attributes:
         bundle, round, classes: ``manifest_sha256``, round and number of labels of the bundle.
         tiers: per tier name → shape of float32 tensors.
-        keys: the devices whose updates count; None: anybody's.
+        keys: the devices with updates that count; None: anybody's.
     """
 
     bundle: str

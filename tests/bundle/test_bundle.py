@@ -19,7 +19,7 @@ from edgefl.bundle.verify import verify
 from edgefl.bundle.write import build_tier, write
 from edgefl.errors import BundleError, EdgeflError
 from edgefl.models.base import Architecture
-from edgefl.models.custom import InputSpec
+from edgefl.models.input_spec import InputSpec
 from edgefl.onnxgrad.lowering import OPSET
 from edgefl.onnxgrad.predict import predict, predict_capped
 from edgefl.onnxgrad.session import OutOfMemoryError

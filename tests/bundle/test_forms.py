@@ -21,7 +21,7 @@ from edgefl.factor.rank1 import RankOneConv2d
 from edgefl.factor.tucker import TuckerConv2d
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture
-from edgefl.models.custom import InputSpec
+from edgefl.models.input_spec import InputSpec
 from edgefl.onnxgrad.graphs import check, split
 from edgefl.onnxgrad.predict import predict
 from edgefl.records import Tier

@@ -19,7 +19,7 @@ from edgefl.client import evaluate
 from edgefl.data.sources import Split
 from edgefl.errors import BundleError, ConfigError, EdgeflError
 from edgefl.models.base import Architecture
-from edgefl.models.custom import InputSpec
+from edgefl.models.input_spec import InputSpec
 from edgefl.onnxgrad.lowering import OPSET
 from edgefl.onnxgrad.predict import predict, predict_capped
 from edgefl.planning.network import architecture_of

@@ -12,7 +12,8 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from edgefl.calibrate.device import Inference, Measured, Rates, Spread, Step, compute_of, device_values, to_toml
+from edgefl.calibrate.device import Inference, Measured, Rates, Spread, Step, compute_of, device_values
+from edgefl.calibrate.profile_file import to_toml
 from edgefl.cli.main import group
 from edgefl.errors import ConfigError, InputError, StorageError, UnknownNameError
 from edgefl.fleet.figures import Figure

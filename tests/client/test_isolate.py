@@ -20,8 +20,9 @@ import pytest
 
 from edgefl.client.client import Clients
 from edgefl.client.isolation import isolate, limits
+from edgefl.client.isolation.cgroup import Cgroup, cgroup_folder, sweep
 from edgefl.client.isolation.isolate import check_limit, floor_bytes
-from edgefl.client.isolation.limits import MIB, Cgroup, Guard, cgroup_folder, sweep
+from edgefl.client.isolation.limits import MIB, Guard
 from edgefl.client.job import Job, Task
 from edgefl.client.training import Training
 from edgefl.engine import pool
@@ -346,7 +347,7 @@ def test_a_cgroup_limits_who_enters_says_whom_it_killed_and_goes(tmp_path, monke
 def test_a_client_in_a_cgroup_is_limited_by_it_and_what_the_kernel_kills_is_out_of_memory(tmp_path, monkeypatch):
     """In this process: the kernel's part is played by files, and what it would do by hand."""
     entered: list[tuple[int, int]] = []
-    monkeypatch.setattr(limits.Cgroup, "enter", lambda self, limit: entered.append((os.getpid(), limit)))
+    monkeypatch.setattr(Cgroup, "enter", lambda self, limit: entered.append((os.getpid(), limit)))
     baseline = isolate.Baseline(limits.Held(0, 0), 5 * MIB)
     with limits.limited(Guard(), Cgroup.make(tmp_path), 1, 7 * MIB + baseline.private_bytes):
         pass  # with a limit of one byte by RLIMIT_DATA nothing could be allocated

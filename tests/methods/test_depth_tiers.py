@@ -15,7 +15,8 @@ from edgefl.client.training import Training
 from edgefl.methods.create import create
 from edgefl.methods.losses import cross_entropy
 from edgefl.models.base import Architecture
-from edgefl.models.custom import CustomArchitecture, InputSpec
+from edgefl.models.custom import CustomArchitecture
+from edgefl.models.input_spec import InputSpec
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Batch, Tier
 from edgefl.rng import generator, torch_seeded

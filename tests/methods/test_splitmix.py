@@ -13,7 +13,7 @@ from edgefl.methods.axes import refused
 from edgefl.methods.create import create
 from edgefl.methods.splitmix import Ensemble
 from edgefl.models.base import Architecture
-from edgefl.models.custom import InputSpec
+from edgefl.models.input_spec import InputSpec
 from edgefl.planning.tier_costs import tier_cost, training_of
 from edgefl.records import Batch, Tier
 from edgefl.rng import generator

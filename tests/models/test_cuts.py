@@ -8,8 +8,9 @@ from torch import nn
 from edgefl.errors import ConfigError
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture
-from edgefl.models.custom import CustomArchitecture, InputSpec
+from edgefl.models.custom import CustomArchitecture
 from edgefl.models.cuts import shortened
+from edgefl.models.input_spec import InputSpec
 from edgefl.records import Tier
 
 

@@ -12,7 +12,8 @@ from edgefl.errors import ConfigError
 from edgefl.factor.width import nested, stacked_in
 from edgefl.methods.state import shapes_of
 from edgefl.models.base import Architecture, named_tensors, small_models
-from edgefl.models.custom import CustomArchitecture, InputSpec
+from edgefl.models.custom import CustomArchitecture
+from edgefl.models.input_spec import InputSpec
 from edgefl.models.narrow import Channels
 from edgefl.registry import models
 from edgefl.rng import torch_seeded

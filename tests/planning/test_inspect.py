@@ -11,7 +11,8 @@ from torch import nn
 
 import edgefl
 from edgefl.cli.main import main
-from edgefl.models.custom import CustomArchitecture, InputSpec
+from edgefl.models.custom import CustomArchitecture
+from edgefl.models.input_spec import InputSpec
 from edgefl.planning.inspect import inspect
 from edgefl.report.inspect_table import inspect_text
 

@@ -26,10 +26,11 @@ from edgefl.fleet.population import Population
 from edgefl.methods.create import create
 from edgefl.methods.ranks import hybrid_ranks, rank_candidates, ranked
 from edgefl.models.base import Architecture
+from edgefl.planning.largest_ratio import STEPS
 from edgefl.planning.network import architecture_of
 from edgefl.planning.plan import plan
 from edgefl.planning.profile import training_for
-from edgefl.planning.tier_costs import STEPS, network_cost, tier_cost
+from edgefl.planning.tier_costs import network_cost, tier_cost
 from edgefl.records import Tier
 from edgefl.rng import torch_seeded
 from edgefl.run.auto_tiers import auto_tiers

@@ -19,7 +19,8 @@ import edgefl
 from edgefl.cli.main import group
 from edgefl.errors import ConfigError, InputError
 from edgefl.methods.create import create
-from edgefl.models.custom import CustomArchitecture, InputSpec
+from edgefl.models.custom import CustomArchitecture
+from edgefl.models.input_spec import InputSpec
 from edgefl.records import Tier
 from edgefl.rng import generator, torch_seeded
 from tests.command import edgefl as command

@@ -13,7 +13,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from edgefl.client.loop import LocalTraining, train
 from edgefl.client.training import Training
-from edgefl.cost.memory import MemorySplit, StepMemory, bytes_of, held_by, optimizer_tensors
+from edgefl.cost.memory import bytes_of, held_by
+from edgefl.cost.step_memory import MemorySplit, StepMemory, optimizer_tensors
 from edgefl.cost.trace import Subject, Tracer
 from edgefl.onnxgrad.exporter import export
 from edgefl.onnxgrad.predict import predict_capped

@@ -1,7 +1,7 @@
 """The gradient of a training step as a list of tensor operations: recorded once, then replayed without autograd or the network's code.
 
-A replay runs the operations that autograd ran, in the same order, so loss and gradients have the same bits. A capture whose first replay
-differs from autograd in one bit is refused. Replays save the time of Python and autograd around every operation, and
+A replay runs the operations that autograd ran, in the same order, so loss and gradients have the same bits. A capture is refused if its
+first replay differs from autograd in one bit. Replays save the time of Python and autograd around every operation, and
 :mod:`edgefl.client.fast.layout` replaces operations by faster forms.
 """
 

@@ -1,8 +1,8 @@
 """Several clients of a tier trained together: their tensors are stacked, and one operation takes a step of all of them.
 
 A convolution of k clients becomes one convolution in k groups, a linear layer one batched product. Each client computes what it would
-compute alone, except for the order of sums. Nothing is padded, so that no loss or normalisation sees samples that do not exist: clients
-leave the stack after their last step, and batches of different sizes run separately.
+compute alone, except for the order of sums. Nothing is padded, so no loss or normalisation sees samples that do not exist. Clients leave
+the stack after their last step, and batches of different sizes run separately.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -29,13 +29,15 @@ from torch import Tensor, nn
 
 from edgefl.client.client import Clients, Loop
 from edgefl.client.isolation import limits
+from edgefl.client.isolation.cgroup import Cgroup, cgroup_folder
 from edgefl.client.isolation.forked import Ended, OverLimitError, Watch, in_child, is_shortage
-from edgefl.client.isolation.limits import MIB, Cgroup, Guard, Held, own, peak_bytes
+from edgefl.client.isolation.limits import MIB, Guard, Held, own, peak_bytes
 from edgefl.client.job import Job
 from edgefl.client.loop import LocalTraining, TrainingResult, train
 from edgefl.client.messages import read_outcomes, write_outcomes
 from edgefl.client.training import Training
-from edgefl.cost.memory import LivenessMeter, StepMemory, bytes_of, held_by
+from edgefl.cost.memory import LivenessMeter, bytes_of, held_by
+from edgefl.cost.step_memory import StepMemory
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.records import Batch, Outcome
 from edgefl.rng import generator, torch_seeded
@@ -129,7 +131,7 @@ def prepared(guard: Guard | None = None) -> tuple[Guard, Baseline]:
     _warm_up()
     gc.collect()
     gc.freeze()  # a collection in a child would write to, and so copy, every page of objects that it inherited
-    guard = guard or Guard(cgroups=limits.cgroup_folder())
+    guard = guard or Guard(cgroups=cgroup_folder())
     for _ in range(_TRIES):
         ended = in_child(lambda watch: to_json((limits.data_limit_holds(), _measured_baseline())))
         if ended.how == "done":

@@ -61,7 +61,7 @@ def _least(layers: Sequence[str], saved: Sequence[int], crossing: Sequence[int],
 
 
 def _within(limit: int, sums: Sequence[int], crossing: Sequence[int], later: Sequence[int]) -> list[int] | None:
-    """Return candidates whose segments hold at most ``limit`` bytes at once, None if there are none."""
+    """Return candidates with segments that hold at most ``limit`` bytes at once, None if there are none."""
     held: list[float] = []
     previous: list[int] = []
     for end, over in enumerate(crossing):

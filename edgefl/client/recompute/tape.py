@@ -2,8 +2,8 @@
 
 A segment is a part of the forward pass between two layers. Its operations are noted as torch dispatches them, with what they read from
 outside. What autograd saves of the segment is dropped. When the backward pass asks for it, the operations that lead to it run again, once
-per segment: operations, not the network's code. Random masks are drawn again from the same state of the generator, and what the forward
-pass has changed in place, such as running statistics, is changed in a copy. Loss, gradients and buffers thus have the same bits.
+per segment: operations, not the network's code. Random masks are drawn again from the same state of the generator. What the forward pass
+has changed in place, such as running statistics, is changed in a copy. So loss, gradients and buffers have the same bits.
 
 Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016.
 """
@@ -29,7 +29,7 @@ aten = torch.ops.aten
 
 
 def recomputing(loss: Loss, before: Sequence[str]) -> Loss:
-    """Return ``loss``, whose backward pass computes again what the forward pass saves before the last layer of ``before``.
+    """Return ``loss`` with a backward pass that computes again what the forward pass saves before the last layer of ``before``.
 
     A segment begins with the network, and before each of the layers ``before`` runs for the first time. The part from the last of them on
     is saved as usual: its backward pass follows at once.

@@ -47,11 +47,10 @@ def nearest_updates(gaps: Gaps, share: float) -> tuple[list[int], Sequence[float
 class MultiKrum(Filter):
     """The f updates that lie farthest from their nearest neighbours are dropped; the other n − f are aggregated.
 
-    The strength is the share of hostile updates that it expects, from which f follows, see :func:`expected_hostile`. It assumes that
-    honest clients change shared coordinates alike, and that hostile ones are fewer than f. It drops f honest updates in a round without
-    hostile ones. With fewer than 5 updates it keeps all. Distances are mean squared differences over the coordinates that two clients
-    share, of all tiers: a tier with a single client is judged by what it shares with others. An update that shares nothing is dropped
-    first.
+    The strength is the share of hostile updates that it expects. f follows from it, see :func:`expected_hostile`. It assumes that honest
+    clients change shared coordinates alike, and that hostile ones are fewer than f. It drops f honest updates in a round without hostile
+    ones. With fewer than 5 updates it keeps all. Distances are mean squared differences over the coordinates that two clients share, of all
+    tiers. A tier with a single client is judged by what it shares with others. An update that shares nothing is dropped first.
 
     Blanchard et al. 2017, Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent. Differs from the
     paper: f is a share of the updates that arrive, and distances are means over shared coordinates.

@@ -1,4 +1,4 @@
-"""norm-filter: updates whose change is too large are dropped."""
+"""norm-filter: updates with too large a change are dropped."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,8 +17,8 @@ _FEW = 3
 class NormFilter(Filter):
     """An update is dropped if the norm of its change is more than κ times the median norm of its tier.
 
-    The strength is κ. It assumes that less than half of a tier is hostile and that honest changes have norms of one size. It sees no attack
-    whose change is of usual size, such as a reversed one. A tier with one or two clients is compared with the whole round, by the root
+    The strength is κ. It assumes that less than half of a tier is hostile and that honest changes have norms of one size. It cannot see
+    attacks with changes of usual size, such as reversed ones. A tier with one or two clients is compared with the whole round, by the root
     mean square of the changes.
 
     Sun et al. 2019, Can You Really Backdoor Federated Learning? Differs from the paper: it

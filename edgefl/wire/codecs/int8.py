@@ -21,8 +21,8 @@ class Int8(Codec):
 
     A channel is an entry of dimension 0; a tensor of fewer than two dimensions is one channel.
 
-    Differs from QSGD (Alistarh et al. 2017, arXiv:1610.02132), which rounds at random too: the unit is the largest magnitude of a
-    channel, not the norm of the tensor, and the steps are not entropy-coded.
+    Differs from QSGD (Alistarh et al. 2017, arXiv:1610.02132), which rounds at random too: here the unit is the largest magnitude of a
+    channel, not the norm of the tensor. Steps are not entropy-coded.
     """
 
     suffix: ClassVar[str] = "#scale"
