@@ -20,7 +20,7 @@ from edgefl.models.input_spec import InputSpec
 from edgefl.onnxgrad.lowering import OPSET
 from edgefl.onnxgrad.predict import predict
 from edgefl.util.fields import Fields, each, named
-from edgefl.util.files import shared, whole_folder, write_bytes
+from edgefl.util.files import check_free, shared, whole_folder, write_bytes
 from edgefl.util.keys import SigningKey
 from edgefl.util.scratch import scratch_folder
 
@@ -112,8 +112,7 @@ def write(folder: Path, manifest: Manifest, contents: Mapping[str, bytes], key: 
         BundleError: ``folder`` exists and is not an empty folder, a path leads out of the bundle, or ``contents`` lacks a tier's file.
         StorageError: the disk is full or cannot be written.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BundleError(f"{folder}: exists and is not an empty folder; give another")
+    check_free(folder, BundleError)
     complete = seal(folder, manifest, contents)
     text = text_of(complete)
     beside = {MANIFEST: text, **signature_files(text, key)}

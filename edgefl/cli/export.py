@@ -11,7 +11,9 @@ from edgefl.cli.console import busy, loading, note, print_json
 from edgefl.cli.names import check_names
 from edgefl.cli.options import PATH, Command, Listed, Within, json_option, option, sign_options, signing, sub_model_options
 from edgefl.cli.values import runs
+from edgefl.errors import BundleError, InputError
 from edgefl.registry import export_formats
+from edgefl.util.files import check_free
 from edgefl.util.garbage import uncollected
 
 if TYPE_CHECKING:
@@ -102,6 +104,7 @@ def command(
         raise click.UsageError("--weights, --input, --classes, --method, --method-option and --tiers need --model")
     for name in also or ():
         export_formats.check_installed(name, f"--also {name}")
+    check_free(out, InputError if kind == "csv" else BundleError)  # before torch is imported, and a tier exported
     more: dict[str, Any] = {"client": with_client, "also": also or (), "operators": operators}
     if kind == "csv":
         if run is None or quantize or fp16 or sign or unsigned or form != "auto" or with_client or also or operators:

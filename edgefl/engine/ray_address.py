@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import secrets
 import socket
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from edgefl.engine.contract import Cluster
@@ -44,19 +46,58 @@ def check_listens(cluster: Cluster) -> None:
 
 
 def check_token(cluster: Cluster, core: Any) -> None:
-    """Raise :class:`ConfigError` if there is no cluster, or it refuses this process's token; ``core`` is Ray's module in C++."""
+    """Raise :class:`ConfigError` if there is no cluster, or the tokens of the cluster and of this process do not agree.
+
+    ``core`` is Ray's module in C++. Without a token it would end this process, without a message.
+    """
     services: Any = importlib.import_module("ray._private.services")
-    exceptions: Any = importlib.import_module("ray.exceptions")
     address = services.canonicalize_bootstrap_address(cluster.address)
     if address is None:
         raise ConfigError(absent(cluster, "no Ray runs on this computer"))
+    tokens = core.AuthenticationTokenLoader.instance()
+    if cluster.auth and not tokens.has_token(ignore_auth_mode=True):
+        remedy = "copy ~/.ray/auth_token of the head node here, or give --no-ray-auth if the cluster was started without tokens"
+        raise ConfigError(f"ray_auth: this computer has no token for the Ray cluster at {cluster.address}; {remedy}")
+    if (refusal := _refusal(cluster, core, address)) is not None:
+        raise ConfigError(_refused(cluster, refusal))
+    if not cluster.auth:
+        return
+    # A cluster without tokens accepts every one. Its nodes then cannot call this process, which demands one.
+    with changed_environment({"RAY_AUTH_TOKEN": secrets.token_hex(32)}):
+        tokens.reset_cache()
+        accepts_all = _refusal(cluster, core, address) is None
+    tokens.reset_cache()
+    if accepts_all:
+        told = f"the Ray cluster at {cluster.address} was started without tokens"
+        raise ConfigError(f"ray_auth: {told}; give --no-ray-auth, or start its nodes with RAY_AUTH_MODE=token")
+
+
+def _refusal(cluster: Cluster, core: Any, address: str) -> str | None:
+    """Return what the cluster says against this process's token; None: it accepts the token."""
+    exceptions: Any = importlib.import_module("ray.exceptions")
     try:
         with silent((STDERR,)):
             core.GcsClient(address=address)
     except exceptions.AuthenticationError as error:
-        raise ConfigError(_refused(cluster, str(error))) from None
+        return str(error)
     except Exception as error:  # noqa: BLE001 - Ray raises many kinds, and says no more than their text
         raise ConfigError(absent(cluster, str(error))) from None
+    return None
+
+
+@contextlib.contextmanager
+def changed_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set ``variables`` within the block: Ray reads its settings from there when it is imported, and when it starts."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def absent(cluster: Cluster, why: str) -> str:
@@ -65,6 +106,12 @@ def absent(cluster: Cluster, why: str) -> str:
         "start one with 'ray start --head' here, give --ray-address HOST:PORT, or --ray-address local to start one for this run"
     )
     return f"ray_address: found no Ray cluster at {cluster.address} ({first_line(why)}); {remedy}"
+
+
+def no_node(cluster: Cluster) -> str:
+    """Return the message that the cluster is there, and that this computer is none of its nodes."""
+    remedy = f"run 'ray start --address {cluster.address}' here first, or edgefl on a node"
+    return f"ray_address: this computer is not a node of the Ray cluster at {cluster.address}; {remedy}"
 
 
 def _refused(cluster: Cluster, why: str) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgefl.engine.contract import Cluster
-from edgefl.engine.ray_address import absent, check_listens, check_token, first_line
+from edgefl.engine.ray_address import absent, changed_environment, check_listens, check_token, first_line, no_node
 from edgefl.errors import ConfigError
 from edgefl.util.machine import usable_threads
 from edgefl.util.scratch import scratch_folder
@@ -56,7 +56,7 @@ def connected(cluster: Cluster, workers: int) -> Iterator[Any]:
         raise ConfigError("engine: ray needs Ray, which is not installed; run pip install 'edgefl-sim[ray]'")
     local = cluster.address == "local"
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_environment(_variables(cluster)))
+        stack.enter_context(changed_environment(_variables(cluster)))
         stack.enter_context(_signals())
         options: dict[str, Any] = {"address": cluster.address}
         if local:
@@ -78,7 +78,9 @@ def connected(cluster: Cluster, workers: int) -> Iterator[Any]:
             try:
                 ray.init(**options, log_to_driver=False, logging_level=logging.CRITICAL)
             except OSError as error:
-                if not local or isinstance(error, ConnectionError | TimeoutError):
+                if not local:  # the cluster has just answered
+                    raise ConfigError(no_node(cluster)) from None
+                if isinstance(error, ConnectionError | TimeoutError):
                     raise ConfigError(absent(cluster, str(error))) from None
                 where = f"Ray cannot run in {folder} ({first_line(str(error))})"
                 raise ConfigError(f"ray_address: {where}; set TMPDIR to a folder with a shorter name and enough room") from None
@@ -109,21 +111,6 @@ def _variables(cluster: Cluster) -> dict[str, str]:
     if cluster.auth and cluster.address == "local" and not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
         found["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # Ray would write a new one to the user's home
     return found
-
-
-@contextlib.contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set ``variables`` within the block: Ray reads its settings from there when it is imported, and when it starts."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 @contextlib.contextmanager

@@ -241,7 +241,7 @@ class FlowerFleet:
             said = _SAID.validate_python(reply.fields)
         except (WireError, ValidationError) as error:
             problem = str(error) if isinstance(error, WireError) else "; ".join(explain(wrong) for wrong in error.errors())
-            return Answer(sent.round, Outcome(sent.client, "crashed"), total_s, problem=problem)
+            return Answer(sent.round, Outcome(sent.client, "crashed"), total_s, problem=problem, gone=reply.gone)
         if said.status == "no_setup":  # its owner has emptied its folder; the next round sends the setup again
             self._equipped = {key: told for key, told in self._equipped.items() if key[0] != sent.client}
         status = "crashed" if said.status == "no_setup" else said.status

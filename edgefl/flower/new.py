@@ -11,7 +11,7 @@ from edgefl.config import RunConfig
 from edgefl.errors import InputError
 from edgefl.flower.setups import check_run
 from edgefl.run.prepare import prepare
-from edgefl.util.files import shared, whole_folder, write_bytes
+from edgefl.util.files import check_free, shared, whole_folder, write_bytes
 
 PACKAGE = "edgefl_app"
 
@@ -26,8 +26,7 @@ def new_app(config: RunConfig, folder: Path | str, out: Path | str | None = None
         BudgetError: no device of the run's fleet fits any tier.
     """
     folder = Path(folder)
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise InputError(f"{folder}: exists and is not an empty folder; give another")
+    check_free(folder, InputError)
     check_run(prepare(config))  # finds what is wrong before devices are started
     run = Path(out) if out is not None else folder.parent / f"{folder.name}-run"
     with whole_folder(folder) as temporary:

@@ -41,6 +41,7 @@ class Answer:
         total_s: from sending to receiving, on the server's clock.
         ready_s, train_s: what the device measured: the start of its process until training, and training.
         problem: what went wrong, if anything did.
+        gone: it did not come back: its node sent no more signs of life.
     """
 
     round: int
@@ -49,6 +50,7 @@ class Answer:
     ready_s: float = 0.0
     train_s: float = 0.0
     problem: str = ""
+    gone: bool = False
 
 
 class Fleet(Protocol):
@@ -167,9 +169,10 @@ def _collected(
     while waiting:
         for answer in fleet.answers():
             if answer.round == number and answer.outcome.client in waiting:
-                answers[answer.outcome.client] = answer
+                if not answer.gone:
+                    answers[answer.outcome.client] = answer
                 waiting.discard(answer.outcome.client)
-            else:
+            elif not answer.gone:
                 stale += 1
         if sum(answer.outcome.status == "trained" for answer in answers.values()) >= server.per_round:
             return answers, waiting, stale

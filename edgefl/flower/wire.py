@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 Kind = Literal["query", "train"]
@@ -16,11 +17,15 @@ _SERIAL = "edgefl.bytes"
 
 @dataclass(frozen=True)
 class Reply:
-    """A device's answer: JSON ``fields`` and ``blobs``. If there is none, ``error`` says why."""
+    """A device's answer: JSON ``fields`` and ``blobs``. If there is none, ``error`` says why.
+
+    ``gone``: there is none because the node sent no more signs of life, as one without power or network.
+    """
 
     fields: Mapping[str, Any] = field(default_factory=dict)
     blobs: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     error: str = ""
+    gone: bool = False
 
 
 class Link(Protocol):
@@ -66,7 +71,8 @@ def packed(fields: Mapping[str, Any], blobs: Mapping[str, bytes]) -> RecordDict:
 def _reply(message: Message) -> Reply:
     if message.has_error():
         lines = (message.error.reason or "").strip().splitlines()
-        return Reply(error=f"Flower's error {message.error.code}{f', {lines[-1]}' if lines else ''}")
+        told = f"Flower's error {message.error.code}{f', {lines[-1]}' if lines else ''}"
+        return Reply(error=told, gone=message.error.code == ErrorCode.NODE_UNAVAILABLE)
     try:
         fields = json.loads(str(message.content.config_records[_TEXT][_JSON]))
         blobs = {name: array.data for name, array in message.content.array_records[_BLOBS].items()}

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from edgefl.errors import BundleError
 from edgefl.run.folder import MODEL, Notify, RunFolder
 from edgefl.run.prepare import prepare
 from edgefl.run.trained import Trained, tier_networks
 from edgefl.util.compute import one_thread
-from edgefl.util.files import sha256
+from edgefl.util.files import check_free, sha256
 from edgefl.util.keys import Chosen, SigningKey
 from edgefl.util.scratch import sweep
 
@@ -56,6 +57,7 @@ def export(
     from edgefl.run.bundle import Source, Wanted, build_bundle
 
     sweep()
+    check_free(Path(out), BundleError)
     check_formats(also)
     wanted = Wanted(form, quantize == "int8", fp16, client, tuple(also), operators, SigningKey.chosen(sign))
     folder = RunFolder(Path(run))

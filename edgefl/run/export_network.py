@@ -22,7 +22,7 @@ from edgefl.bundle.tier_graphs import same_network, tier_graphs, with_weights
 from edgefl.bundle.write import about_inputs, build_tier, client_files, drawn, write
 from edgefl.client.parts import first_personal
 from edgefl.client.training import Training
-from edgefl.errors import InputError, first_line
+from edgefl.errors import BundleError, InputError, first_line
 from edgefl.methods.state import GlobalState
 from edgefl.models.custom import CustomArchitecture, copies_of
 from edgefl.models.input_spec import InputSpec
@@ -37,6 +37,7 @@ from edgefl.run.prepare import begun
 from edgefl.run.train_part import Trainee, Trains, train_part
 from edgefl.timing.spans import span
 from edgefl.util.fields import Fields, each, first, named
+from edgefl.util.files import check_free
 from edgefl.util.keys import Chosen, SigningKey
 
 _SEED = 0
@@ -105,6 +106,7 @@ def export_network(
         >>> sorted(path.relative_to(folder).as_posix() for path in folder.glob("*/*.onnx"))[:4]
         ['0.5/forward.onnx', '0.5/predict.onnx', '0.5/train.onnx', '1/forward.onnx']
     """
+    check_free(Path(out), BundleError)
     chosen, ratios = method_and_tiers(method, method_options, tiers)
     check_formats(also)
     key = SigningKey.chosen(sign)

@@ -12,7 +12,7 @@ from edgefl.report.results import Results, adapter
 from edgefl.report.round_lines import RoundRow
 from edgefl.report.run_files import read_rounds, read_summary
 from edgefl.report.run_rows import ClassRow, TierRow
-from edgefl.util.files import whole_folder
+from edgefl.util.files import check_free, whole_folder
 
 
 @dataclass(frozen=True, repr=False)
@@ -66,8 +66,7 @@ class RunResult:
             InputError: ``out`` exists and is not an empty folder, or a file of the run is damaged.
             StorageError: the disk is full. Nothing is written in either case.
         """
-        if Path(out).exists() and not (Path(out).is_dir() and not any(Path(out).iterdir())):
-            raise InputError(f"{out}: exists and is not an empty folder; give another --out")
+        check_free(Path(out), InputError)
         with whole_folder(Path(out)) as folder:
             for name in ("rounds", "tiers", "classes"):
                 (folder / f"{name}.csv").write_text(getattr(self, name).to_csv(), encoding="utf-8")

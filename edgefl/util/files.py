@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from edgefl.errors import InputError, StorageError
+from edgefl.errors import EdgeflError, InputError, StorageError
 from edgefl.util.claims import make_folder
 
 _IN_USE_S = 600.0
@@ -80,6 +80,12 @@ def write_bytes(path: Path, content: bytes) -> None:
             Path(temporary).unlink(missing_ok=True)
             raise
         sync_folder(path.parent)
+
+
+def check_free(folder: Path, error: type[EdgeflError]) -> None:
+    """Raise ``error`` unless ``folder`` is absent or empty."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise error(f"{folder}: exists and is not an empty folder; give another")
 
 
 @contextlib.contextmanager

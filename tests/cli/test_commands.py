@@ -65,6 +65,7 @@ WRONG = {
     "devices phnoe": "unknown profile 'phnoe'",
     "calibrate --seconds 0": "'0' is not a time above 0",
     "export --out b": "give either the folder of a run or --model",
+    "export run --out /": "/: exists and is not an empty folder",
     "verify nowhere": "nowhere: holds no manifest.json",
     "verify nowhere --memory 1s": "is a time, expected a number of bytes",
     "serve nowhere": "nowhere",

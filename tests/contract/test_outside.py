@@ -17,7 +17,8 @@ import edgefl
 from edgefl.util.files import shared
 
 ROOT = Path(edgefl.__file__).parents[1]
-PAGE = (Path(__file__).parents[2] / "docs" / "extend.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "extend.md").read_text(encoding="utf-8")
 ENTRY_POINTS = {
     "methods": "clipped = lab:Clipped", "datasets": "bars = lab:bars", "codecs": "bf16 = parts:BFloat16", "objectives": "l1 = parts:L1",
     "server_optimizers": "sign = parts:Sign", "models": "one-layer = parts:one_layer", "engines": "serial = parts:serial",
@@ -159,13 +160,27 @@ class Away(ServerOptimizer):
 """
 
 
-def test_the_contract_says_which_rule_a_part_breaks(tmp_path: Path) -> None:
-    (tmp_path / "wrong.py").write_text(WRONG, encoding="utf-8")
+def plugged(folder: Path, name: str, text: str) -> Outside:
+    """Write a plug-in into an empty folder from which the contract finds it."""
+    (folder / name).write_text(text, encoding="utf-8")
     files = {"METADATA": "Metadata-Version: 2.1\nName: lab\nVersion: 1\n", "entry_points.txt": CONTRACT}
-    (tmp_path / "lab-1.dist-info").mkdir()
-    for name, text in files.items():
-        (tmp_path / "lab-1.dist-info" / name).write_text(text, encoding="utf-8")
-    outside = Outside(tmp_path, ("--plugin=wrong.py",), "", os.pathsep.join((str(tmp_path), str(ROOT))))
+    (folder / "lab-1.dist-info").mkdir()
+    for file, content in files.items():
+        (folder / "lab-1.dist-info" / file).write_text(content, encoding="utf-8")
+    return Outside(folder, (f"--plugin={name}",), "", os.pathsep.join((str(folder), str(ROOT))))
+
+
+def test_the_method_of_the_tutorial_passes_the_rules_that_it_names(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```python\n# lab\.py\n(.*?)```", (DOCS / "your-own.md").read_text(encoding="utf-8"), re.DOTALL)
+    # The rules of aggregation, which the method replaces; what it inherits passes with the methods of the package.
+    chosen = "mlp and (unchanged or wins or covered or order)"
+    done = checked(plugged(tmp_path, "lab.py", text), "--method=short-steps", "-k", chosen)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1].startswith("4 passed"), done.stdout
+
+
+def test_the_contract_says_which_rule_a_part_breaks(tmp_path: Path) -> None:
+    outside = plugged(tmp_path, "wrong.py", WRONG)
     done = checked(outside, "--server-optimizer=away", "-k", "first_step or usual_rate")
     broken = done.stdout.partition("= broken rules =")[2].splitlines()[1:3]
     assert broken == [

@@ -352,6 +352,32 @@ def test_a_token_that_is_refused_is_told_from_a_missing_cluster(head, monkeypatc
     assert capfd.readouterr() == ("", "")
 
 
+def test_without_a_token_the_remedy_is_said(head, monkeypatch, tmp_path):
+    monkeypatch.delenv("RAY_AUTH_TOKEN")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(
+        ConfigError, match=r"ray_auth: this computer has no token .*; copy ~/.ray/auth_token of the head node here, or"
+    ):
+        open_engine("ray", 0, Clients(rules.TASK, digits()), Cluster(head.address)).__enter__()
+
+
+ASK = """
+import sys
+from edgefl.engine.contract import Cluster
+from edgefl.engine.ray_cluster import connected
+for auth in (False, True):
+    with connected(Cluster(sys.argv[1], auth=auth), 0):
+        print("connected", auth)
+"""
+
+
+def test_a_cluster_without_tokens_is_told_from_one_that_accepts_them():
+    with ray_nodes("disabled") as open_to_all:  # a process of its own: Ray's module in C++ remembers how others were met
+        done = subprocess.run([sys.executable, "-c", ASK, open_to_all.address], capture_output=True, text=True, check=False)
+    assert done.stdout == "connected False\n"
+    assert "was started without tokens; give --no-ray-auth, or start its nodes with RAY_AUTH_MODE=token" in done.stderr
+
+
 def test_a_folder_that_is_too_long_for_sockets_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(

@@ -141,6 +141,17 @@ def test_a_device_that_vanishes_is_dropped_at_once(run, tmp_path):
     assert record.round_s < 5
 
 
+def test_a_device_without_signs_of_life_is_dropped_even_if_it_is_back(run, tmp_path):
+    of = run()
+    link = federation(of, tmp_path / "data")
+    gone = Reply(error="Flower's error 5, Error: Node Unavailable", gone=True)
+    link.devices[101].changed = lambda asked, reply: gone if "round" in asked else reply
+    _, (record,) = played(of, joined(of, tmp_path / "real", link), 1, tmp_path)
+    assert statuses(record) == {0: "trained", 1: "dropped", 2: "trained"}
+    assert record.round_s < 5
+    assert record.observed["late_answers"] == 0
+
+
 def test_a_round_closes_when_enough_have_answered(run, tmp_path):
     of = run(per_round=2, over_selection=1.5)
     link = federation(of, tmp_path / "data")

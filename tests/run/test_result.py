@@ -46,7 +46,7 @@ def test_tables_are_written_whole_or_not_at_all(result, tmp_path):
     result.to_csv(tmp_path / "tables")
     assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == ["classes.csv", "rounds.csv", "tiers.csv"]
     assert len((tmp_path / "tables" / "rounds.csv").read_text().splitlines()) == 3
-    with pytest.raises(InputError, match="exists and is not an empty folder; give another --out"):
+    with pytest.raises(InputError, match="exists and is not an empty folder; give another"):
         result.to_csv(tmp_path / "tables")
     broken = edgefl.RunResult(tmp_path / "none", result.summary)
     with pytest.raises(InputError, match=r"rounds\.jsonl: no such file"):

@@ -1,5 +1,6 @@
 """The page in Chromium: what it computes, what it says, how it is used, and what it keeps."""
 
+import contextlib
 import itertools
 import json
 import re
@@ -536,19 +537,26 @@ def test_the_status_covers_nothing_on_a_phone(page):
 # Bundles that are damaged, and no network.
 
 
-def test_offline_the_page_loads_classifies_and_trains(bundle, ort_web, opened):
-    with serving(bundle, ort_web) as server:
+@pytest.mark.parametrize("what", ["server ends", "network is off"])
+def test_offline_the_page_loads_classifies_and_trains(bundle, ort_web, opened, what):
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(serving(bundle, ort_web))
         page = opened(server.url)
         page.wait_for_selector("html[data-stored]")
         assert "works without a network" in page.text_content("#offline")
-    page.reload()  # the server is gone
-    page.wait_for_selector("#tier:not([disabled])")
-    assert page.evaluate("() => crossOriginIsolated")
-    page.select_option("#tier", "1")
-    page.wait_for_selector("#tier:not([disabled])")
-    x, y = samples(20)
-    np.testing.assert_allclose(page.evaluate("x => edgefl.predict(x)", x.tolist()), logits_of(bundle, "1", x), atol=1e-4)
-    assert len(trained(page, x, y)["losses"]) == STEPS
+        if what == "server ends":
+            stack.close()
+        else:  # as in airplane mode; a request that reached the server all the same would be answered with 404
+            page.context.set_offline(True)
+            server.table = {}
+        page.reload()
+        page.wait_for_selector("#tier:not([disabled])")
+        assert page.evaluate("() => crossOriginIsolated")
+        page.select_option("#tier", "1")
+        page.wait_for_selector("#tier:not([disabled])")
+        x, y = samples(20)
+        np.testing.assert_allclose(page.evaluate("x => edgefl.predict(x)", x.tolist()), logits_of(bundle, "1", x), atol=1e-4)
+        assert len(trained(page, x, y)["losses"]) == STEPS
 
 
 def test_what_changed_since_it_was_served_is_refused(bundle, ort_web, opened, tmp_path):
