@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
 from hypothesis import settings
@@ -86,13 +85,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 
 
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Run tests in this process if each is named on the command line: others would import torch first.
-
-    Otherwise there is one process more than cores, because some tests wait for minutes, for deadlines and other processes.
-    """
-    named = config.args and all("::" in argument for argument in config.args)
-    return 0 if named else 1 + (psutil.cpu_count(logical=True) or 1)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Run tests in this process if each is named on the command line: others would import torch first."""
+    return 0 if config.args and all("::" in argument for argument in config.args) else None
 
 
 @pytest.fixture(autouse=True)

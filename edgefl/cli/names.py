@@ -29,11 +29,12 @@ def check_given(args: Sequence[str]) -> None:
         given.setdefault(flag, []).append(value if equals else "".join(args[place + 1 : place + 2]))
     if _ADDS_NAMES & given.keys() or "--device" in given or not "".join(args[:1]).startswith("-"):
         return
-    data = [name for flag in ("--data", "--dataset") for name in given.get(flag, ()) if name and not data_names.is_own(name)]
+    known = datasets.names()
+    data = [data_names.data_spec(name, known) for flag in ("--data", "--dataset") for name in given.get(flag, ()) if name]
     names = {
         "method": [name for name in given.get("--method", ()) if name],
         "model": [name for name in given.get("--model", ()) if name],
-        "dataset": [part for name in data for part in name.split("+")],
+        "dataset": [part for name in data if not data_names.is_own(name) for part in name.split("+")],
     }
     try:
         check_names(**names)

@@ -320,7 +320,7 @@ def test_no_client_can_draw_more_than_there_is_in_its_domain(spec):
         ),
         ({"partition": "index:1e3"}, ConfigError, "partition: got 'index:1e3', expected iid"),
         ({"data": TWO, "clients": 1, "partition": "index:5"}, DataError, "1 clients for 2 domains"),
-        ({"data_share": 0.0}, ConfigError, "data_share: got 0.0, expected more than 0 and at most 1"),
+        ({"data_share": 0.0}, ConfigError, "data_share: got 0, expected more than 0 and at most 1"),
         ({"data_share": 1.5}, ConfigError, "data_share: got 1.5"),
     ],
 )

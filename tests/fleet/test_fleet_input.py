@@ -14,7 +14,12 @@ from edgefl.run.prepare import prepare
 from edgefl.util.files import shared
 
 QUICK = ["--model=mlp", "--clients=8", "--rounds=1", "--local-epochs=1"]
-NUMBERS_ABOVE_0 = ["deadline_s", "cpu_limit_s"]
+TIMES = ["deadline_s", "cpu_limit_s"]
+NO_TIMES = {
+    **{value: f"must be above 0, got {float(value):g}" for value in ("0", "-1", "-0.0")},
+    **{value: f"must be a finite number, got {value}" for value in ("nan", "inf", "-inf")},
+}
+"""Text → the message if a file has it as a number."""
 
 
 def refused(called: Any, *arguments: str) -> str:
@@ -36,8 +41,6 @@ WRONG: list[tuple[str, str, str]] = [
     ("over_selection", "11", "must be at most 10, got 11"),
     ("over_selection", "nan", "must be a finite number, got nan"),
     ("over_selection", "inf", "must be a finite number, got inf"),
-    *[(key, value, f"must be above 0, got {float(value):g}") for key in NUMBERS_ABOVE_0 for value in ("0", "-1", "-0.0")],
-    *[(key, value, f"must be a finite number, got {value}") for key in NUMBERS_ABOVE_0 for value in ("nan", "inf", "-inf")],
     ("eligible_when", "idle,idle", "expected some of idle, charging, unmetered, each once"),
     ("eligible_when", "asleep", "must be 'idle', 'charging' or 'unmetered', got 'asleep'"),
     ("eligible_when", "", "must be 'idle', 'charging' or 'unmetered', got ''"),
@@ -62,7 +65,16 @@ def test_a_wrong_value_of_a_key_is_refused(key: str, value: str, expected: str, 
     assert expected in message
 
 
-@pytest.mark.parametrize(("key", "value", "expected"), WRONG)
+@pytest.mark.parametrize("key", TIMES)
+@pytest.mark.parametrize("value", NO_TIMES)
+def test_a_flag_that_is_no_time_is_refused(key: str, value: str, called: Any) -> None:
+    message = refused(called, "simulate", *QUICK, f"--{key.replace('_', '-')}={value}")
+    assert f"{key}: '{value}' is not a time above 0, such as 600, 10min or 2h" in message
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"), [*WRONG, *((key, value, text) for key in TIMES for value, text in NO_TIMES.items())]
+)
 def test_also_in_a_file_which_is_named(key: str, value: str, expected: str, called: Any, tmp_path: Path) -> None:
     text = f"[{', '.join(repr(part) for part in value.split(','))}]" if key in ("eligible_when", "on_shortfall") else value
     (tmp_path / "run.toml").write_text(f"{key} = {text if text[0] in '[-0123456789' or text in ('nan', 'inf') else repr(text)}\n")

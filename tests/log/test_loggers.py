@@ -117,7 +117,9 @@ def lines(run):
 """
 
 
-def test_a_logger_of_a_plug_in(tmp_path):
+def test_a_logger_of_a_plug_in(tmp_path, monkeypatch):
+    for names in ("_loaded", "_facts", "_plugged"):  # other tests expect the loggers of the package only
+        monkeypatch.setattr(loggers, names, {**getattr(loggers, names)})
     (tmp_path / "lines.py").write_text(LINES)
     edgefl.simulate(edgefl.RunConfig(**SMALL, plugins=[tmp_path / "lines.py"], log=("lines",)), tmp_path / "run")
     assert (tmp_path / "run" / "lines.txt").read_text() == f"{ROUNDS} accuracy/0.25"
