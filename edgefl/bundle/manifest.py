@@ -232,14 +232,16 @@ class Manifest(Record):
     @property
     def samples(self) -> dict[str, InputEntry]:
         """Input of the graphs → its entry: ``x``, or ``x.NAME`` for each of several inputs."""
-        one = InputEntry.model_construct(shape=self.input_shape, dtype=self.input_dtype)
-        return named(one if self.inputs is None else self.inputs, "x")
+        single = InputEntry.model_construct(shape=self.input_shape, dtype=self.input_dtype)
+        return named(single if self.inputs is None else self.inputs, "x")
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
         if bool(self.input_shape) == bool(self.inputs):
             raise ValueError("input_shape: expected the shape of a sample, or an empty one and inputs")
-        values = [v for t in self.tiers for v in (t.accuracy_onnx, t.accuracy_torch, *(one.accuracy for one in t.variants))]
+        values = [
+            v for t in self.tiers for v in (t.accuracy_onnx, t.accuracy_torch, *(variant.accuracy for variant in t.variants))
+        ]
         if self.metric is None and not all(value is None or 0 <= value <= 1 for value in values):
             raise ValueError("tiers: expected every accuracy from 0 to 1")
         if len(self.class_names) != self.classes:

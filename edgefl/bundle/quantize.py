@@ -104,8 +104,8 @@ def _checked(model: onnx.ModelProto, calibration: Fields[np.ndarray] | None) -> 
             "int8-static takes calibration samples to find the ranges of activations, got none; give some, such as 100"
         )
     given, chosen = named(calibration, "x"), dict[str, np.ndarray]()
-    for one in model.graph.input:
-        value, samples = one.type.tensor_type, given[one.name] if len(given) > 1 else first(calibration)
+    for entry in model.graph.input:
+        value, samples = entry.type.tensor_type, given[entry.name] if len(given) > 1 else first(calibration)
         shape = tuple(dim.dim_value for dim in value.shape.dim)[1:]
         dtype = onnx.helper.tensor_dtype_to_np_dtype(value.elem_type)
         if samples.shape[1:] != shape or samples.dtype != dtype:
@@ -114,7 +114,7 @@ def _checked(model: onnx.ModelProto, calibration: Fields[np.ndarray] | None) -> 
         if not np.isfinite(samples).all():
             raise ConfigError("int8-static: calibration samples hold values that are not finite")
         spread = np.linspace(0, len(samples) - 1, min(len(samples), CALIBRATION_SAMPLES)).round().astype(np.int64)
-        chosen[one.name] = np.ascontiguousarray(samples[spread])
+        chosen[entry.name] = np.ascontiguousarray(samples[spread])
     return chosen
 
 

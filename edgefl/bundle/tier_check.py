@@ -201,8 +201,8 @@ def _train(tier: _Tier, train: TrainEntry, name: str, start: Arrays, stored: Arr
     if forgotten := sorted(key for key in updated & session.inputs if key + OUT not in session.outputs):
         raise BundleError(f"{name}: has no output {forgotten[0]}.out, though it has the input")
     batch = {key: stored[key] for key in (*tier.samples, "y")}
-    one = {**start, **{key: value[:1] for key, value in batch.items()}}
-    _finite(name, "loss of one sample", session.run(one)[LOSS])
+    single_sample = {**start, **{key: value[:1] for key, value in batch.items()}}
+    _finite(name, "loss of one sample", session.run(single_sample)[LOSS])
     values, losses = {**start, **batch}, []
     for _ in range(steps):
         for key, value in session.run(values).items():

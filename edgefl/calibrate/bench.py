@@ -160,8 +160,8 @@ class Trained:
 
         def once() -> Seconds:
             begun = clock()
-            for one, given in zip(takes, drawn, strict=True):
-                _, *gradients = one(given)
+            for captured, inputs in zip(takes, drawn, strict=True):
+                _, *gradients = captured(inputs)
             updating = clock()
             optimizer.apply(dict(zip(trained, gradients, strict=True)))
             updated = clock()

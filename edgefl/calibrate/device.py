@@ -151,7 +151,7 @@ def compute_of(measured: Measured, like: DeviceProfile | None = None) -> dict[st
 
     def inference(which: int, threads: str) -> dict[str, Any]:
         known = [(name, measured.inference[name]) for name in largest if name in measured.inference]
-        rates = {name: _giga((one.one, one.every)[which].rate(one.work.macs)) for name, one in known}
+        rates = {name: _giga((rate.one, rate.every)[which].rate(rate.work.macs)) for name, rate in known}
         each = ", ".join(f"{name} {spread}" for name, spread in rates.items())
         note = f"onnxruntime, {threads}batch of 1, median of networks: {each}. A matrix product in torch: "
         return figure(median(s.value for s in rates.values()), measured.source, f"{note}{_giga(measured.product[which])}")
@@ -181,7 +181,7 @@ def _costs(measured: Measured, shape: StepCosts | None) -> tuple[dict[str, Any],
     typical = measured.typical()
     costs = fitted(typical.values())
     rounds = [fitted(steps) for steps in zip(*measured.steps.values(), strict=True)]
-    ranges = [Spread.of_seconds([one[at] for one in rounds]) for at in range(len(KINDS))]
+    ranges = [Spread.of_seconds([fit_costs[at] for fit_costs in rounds]) for at in range(len(KINDS))]
     networks = {name: name.partition(" at ")[0] for name in typical}
     elsewhere = [
         (typical[name], fitted(step for other, step in typical.items() if networks[other] != networks[name]))
@@ -192,15 +192,15 @@ def _costs(measured: Measured, shape: StepCosts | None) -> tuple[dict[str, Any],
         StepCosts, costs, factor_of((step.whole, found) for step, found in elsewhere), measured.source, note, ranges
     )
     forward = [cost if key_of(kind) in ForwardCosts.model_fields else 0.0 for kind, cost in zip(KINDS, costs, strict=True)]
-    inferences = [Measurement(one.work, one.every.value) for one in measured.inference.values()]
+    inferences = [Measurement(inference.work, inference.every.value) for inference in measured.inference.values()]
     own = fit(inferences, limits, forward)
     note = f"onnxruntime, batch of 1: fitted to {len(inferences)} networks, with the shape of training_step"
-    return trained, table_of(ForwardCosts, own, factor_of((one, own) for one in inferences), measured.source, note)
+    return trained, table_of(ForwardCosts, own, factor_of((inference, own) for inference in inferences), measured.source, note)
 
 
 def factor_of(predictions: Iterable[tuple[Measurement, Sequence[float]]]) -> float:
     """Return the factor within which nine predictions in ten are."""
-    ratios = [one.work.seconds(costs) / one.seconds for one, costs in predictions]
+    ratios = [step.work.seconds(costs) / step.seconds for step, costs in predictions]
     found = [max(ratio, 1 / ratio) for ratio in ratios]
     return quantiles(found, n=10, method="inclusive")[-1] if len(found) > 1 else found[0]
 

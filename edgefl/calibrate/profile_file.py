@@ -39,7 +39,7 @@ def assumed(record: Record, like: DeviceProfile) -> dict[str, Any]:
     """Return the figures of a part of the profile ``like``, each marked as assumed."""
     source = NOT_MEASURED.format(title=like.name)
     return {
-        key: {"value": one.value, "mark": "assumed", "source": source, "note": f"there {one.mark}: {one.source}"}
-        for key, one in record
-        if isinstance(one, Figure)
+        key: {"value": entry.value, "mark": "assumed", "source": source, "note": f"there {entry.mark}: {entry.source}"}
+        for key, entry in record
+        if isinstance(entry, Figure)
     }

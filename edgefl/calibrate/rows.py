@@ -124,7 +124,7 @@ def costs_of(rows: Sequence[Row], like: DeviceProfile, path: Path) -> tuple[tupl
         InputError: there are fewer rows than costs, and ``like`` has no costs.
     """
     measured = [row.measured for row in rows]
-    kinds = sum(any(getattr(one.work, kind) for one in measured) for kind in KINDS)
+    kinds = sum(any(getattr(step.work, kind) for step in measured) for kind in KINDS)
     table = like.compute.training_step
     if len(measured) >= kinds:
         costs = fit(measured, _NO_LIMITS, None if table is None else table.seconds)
@@ -134,7 +134,7 @@ def costs_of(rows: Sequence[Row], like: DeviceProfile, path: Path) -> tuple[tupl
             f"{path}: {len(measured)} rows of steps, expected at least {kinds}, one for each kind of work in them; or give "
             f"--like a profile with a table compute.training_step: {like.name} has none"
         )
-    speed = median(one.work.seconds(table.seconds) / one.seconds for one in measured)
+    speed = median(step.work.seconds(table.seconds) / step.seconds for step in measured)
     how = f"{len(measured)} rows, fewer than {kinds} kinds of work: {like.name}'s costs, {speed:.3g} times as fast"
     return tuple(cost / speed for cost in table.seconds), "derived", how
 
@@ -158,7 +158,7 @@ def values_from(
     if like.compute.training_step is not None:
         # Rows that were fitted say too little about others: the error of the family holds at least.
         fitted["error"]["value"] = max(fitted["error"]["value"], like.compute.training_step.error.value)
-    fitted = {key: one | {"mark": mark} for key, one in fitted.items()}
+    fitted = {key: entry | {"mark": mark} for key, entry in fitted.items()}
     rate = median(row.measured.work.macs / row.measured.seconds for row in steps) / 1e9
     compute = assumed(like.compute, like) | {
         "training_gmacs_per_s": figure(rate, source, f"median of {len(steps)} steps"),

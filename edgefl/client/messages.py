@@ -210,7 +210,7 @@ def together(rows: Sequence[Sequence[Any]], blobs: Mapping[str, Blob], setups: d
 def write_jobs(jobs: Iterable[Job], setups: Setups) -> bytes:
     """Return a message with all that ``jobs`` need. It contains payloads and setups that jobs share once."""
     rows, own, shared = apart(jobs, setups)
-    return write_message("jobs", {"jobs": rows}, [*own, *(blob for one in shared for blob in one.blobs)])
+    return write_message("jobs", {"jobs": rows}, [*own, *(blob for item in shared for blob in item.blobs)])
 
 
 def read_jobs(content: bytes) -> list[Job]:

@@ -111,7 +111,7 @@ def _peak_bytes(graph: onnx.GraphProto, known: _Known, stay: Collection[str]) ->
         shared = zip(node.output, node.input, strict=False) if node.op_type in _SHARES else ()
         if node.op_type == "BatchNormalization":  # statistics are written over their inputs
             shared = zip(node.output[1:], node.input[3:], strict=False)
-        buffers |= {one: buffers.get(other, other) for one, other in shared if one not in results}
+        buffers |= {name: buffers.get(other, other) for name, other in shared if name not in results}
         own = [name for name in _made(node) if name and name not in buffers and name not in outside]
         read = tuple(dict.fromkeys(number(name) for name in sorted(reads(node)) if name))
         first = node.input[0] if node.input else ""

@@ -54,8 +54,8 @@ def _of_samples(
     y = batch.y if len(batch.y) == samples else batch.y.view(samples, -1)
 
     def of_one(leaves: Mapping[str, Tensor], x: Fields[Tensor], y: Tensor) -> Tensor:
-        one = replace(batch, x=each(lambda part: part.unsqueeze(0), x), y=y.unsqueeze(0) if len(batch.y) == samples else y)
-        value: Tensor = functional_call(whole, {f"inner.{name}": leaf for name, leaf in leaves.items()}, (one,))
+        single = replace(batch, x=each(lambda part: part.unsqueeze(0), x), y=y.unsqueeze(0) if len(batch.y) == samples else y)
+        value: Tensor = functional_call(whole, {f"inner.{name}": leaf for name, leaf in leaves.items()}, (single,))
         return value
 
     leaves = {name: tensor.detach() for name, tensor in trained.items()}

@@ -146,10 +146,10 @@ def in_order(engine: Engine, jobs: Iterable[Job], sums: Sums | None = None) -> I
 
         def pull(pulled: dict[int, tuple[int, Job]] = pulled) -> Iterator[Job]:
             count = 0
-            while (one := again.popleft() if again else next(numbered, None)) is not None:
-                pulled[count] = one
+            while (numbered_job := again.popleft() if again else next(numbered, None)) is not None:
+                pulled[count] = numbered_job
                 count += 1
-                yield one[1]
+                yield numbered_job[1]
 
         for place, outcome in run(pull()):
             number, job = pulled.pop(place)

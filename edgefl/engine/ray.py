@@ -117,7 +117,7 @@ class RayEngine(Dispatch[Member]):
             return
         rows, own, shared = apart(batch.jobs, self._setups)
         references = {
-            one.digest: [self._reference(one)] for one in shared
+            item.digest: [self._reference(item)] for item in shared
         }  # in lists, so that the actor decides when to fetch them
         self._call(member, "run", write_message("jobs", {"jobs": rows, "part": part}, own), references, batch=batch)
 

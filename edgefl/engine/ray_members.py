@@ -180,7 +180,7 @@ class Members:
             "max_concurrency": DEPTH * slots + 2,
             "scheduling_strategy": NodeAffinitySchedulingStrategy(place.node, soft=False),
         }
-        first = self._firsts.setdefault(place, sum(one.slots for one in self._firsts))
+        first = self._firsts.setdefault(place, sum(member.slots for member in self._firsts))
         member = Member(place, self._ray.remote(**options)(Node).remote(), slots, first)
         self._call(member, "facts")
         return member

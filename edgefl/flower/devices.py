@@ -70,7 +70,7 @@ class Roster:
             try:
                 stored = json.loads(path.read_text(encoding="utf-8"))
                 self.run = str(stored["run"])
-                self.devices = {int(client): Device.read(one) for client, one in stored["devices"].items()}
+                self.devices = {int(client): Device.read(row) for client, row in stored["devices"].items()}
             except (ValueError, KeyError, TypeError, AttributeError, WireError) as error:
                 raise CheckpointError(f"{path}: not a list of devices ({error}); restore it, or start a new run") from None
 
@@ -78,14 +78,16 @@ class Roster:
         """Return the client that ``device`` is; raise :class:`ConfigError` if the run has no place for it."""
         if device.problem:
             raise ConfigError(f"device {device.key[:8]}: {device.problem}")
-        found = next((client for client, one in self.devices.items() if one.key == device.key), None)
+        found = next((client for client, known in self.devices.items() if known.key == device.key), None)
         if found is not None and device.client in (None, found) and self._classes[found] == device.device:
             client = found
         else:
             client = self._place(device)
         if self.devices.get(client) != device:
-            self.devices = {n: one for n, one in self.devices.items() if one.key != device.key} | {client: device}
-            write_json(self._path, {"run": self.run, "devices": {str(n): asdict(one) for n, one in sorted(self.devices.items())}})
+            self.devices = {n: known for n, known in self.devices.items() if known.key != device.key} | {client: device}
+            write_json(
+                self._path, {"run": self.run, "devices": {str(n): asdict(known) for n, known in sorted(self.devices.items())}}
+            )
         return client
 
     def _place(self, device: Device) -> int:

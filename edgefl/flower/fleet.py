@@ -130,7 +130,7 @@ class FlowerFleet:
         self._known = nodes
         for message, reply in self._link.replies(list(self._asked)).items():
             self._greet(self._asked.pop(message), reply)
-        at_work = {one.client for one in self._open.values()}
+        at_work = {session.client for session in self._open.values()}
         return {
             client: self._roster.devices[client]
             for client, node in sorted(self._nodes.items())
@@ -150,10 +150,12 @@ class FlowerFleet:
         except (WireError, ConfigError) as error:
             self.say(f"node {node} does not take part: {error}")
             return
-        self._nodes = {one: at for one, at in self._nodes.items() if at != node} | {client: node}
+        self._nodes = {other: at for other, at in self._nodes.items() if at != node} | {client: node}
         self._equipped = {key: told for key, told in self._equipped.items() if key[0] != client}
         self._equipped |= {(client, digest): None for digest in device.setups}
-        self._open = {message: one for message, one in self._open.items() if one.client != client}  # it has started anew
+        self._open = {
+            message: session for message, session in self._open.items() if session.client != client
+        }  # it has started anew
         self.say(f"client {client}: {device.device}, {device.samples:,} samples, {device.trainer}")
 
     def equip(self, server: Server, sendings: Sequence[Sending], exchange: Exchange) -> Mapping[int, Shortfall | None]:
@@ -217,7 +219,7 @@ class FlowerFleet:
         dropout = int(draws["train"].integers(2**63)) % 2**23
         fields: dict[str, Any] = {
             "run": self._roster.run, "setup": setup.digest, "round": job.round, "client": job.client, "tier": session.tier.label,
-            "seed": dropout, "states": {purpose: one.bit_generator.state for purpose, one in draws.items()},
+            "seed": dropout, "states": {purpose: rng.bit_generator.state for purpose, rng in draws.items()},
             "lr": training.at(job.round).lr, "micro_batch": job.micro_batch, "recompute": list(job.recompute),
         }  # fmt: skip
         sent_s = self.clock_s()
@@ -238,7 +240,7 @@ class FlowerFleet:
                 raise WireError(reply.error)
             said = _SAID.validate_python(reply.fields)
         except (WireError, ValidationError) as error:
-            problem = str(error) if isinstance(error, WireError) else "; ".join(explain(one) for one in error.errors())
+            problem = str(error) if isinstance(error, WireError) else "; ".join(explain(wrong) for wrong in error.errors())
             return Answer(sent.round, Outcome(sent.client, "crashed"), total_s, problem=problem, gone=reply.gone)
         if said.status == "no_setup":  # its owner has emptied its folder; the next round sends the setup again
             self._equipped = {key: told for key, told in self._equipped.items() if key[0] != sent.client}

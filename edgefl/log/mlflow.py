@@ -39,11 +39,11 @@ def mlflow(run: LoggedRun) -> Iterator[Logger]:
         params = [entities.Param(key, str(value)[:_LONGEST_VALUE]) for key, value in run.settings.items()]
         for place in range(0, len(params), _MOST_PARAMS):
             client.log_batch(identifier, params=params[place : place + _MOST_PARAMS])
-    one = _Mlflow(client, identifier, entities.Metric)
+    run_log = _Mlflow(client, identifier, entities.Metric)
     try:
-        yield one
+        yield run_log
     finally:
-        client.set_terminated(identifier, "FINISHED" if one.ended else "KILLED")
+        client.set_terminated(identifier, "FINISHED" if run_log.ended else "KILLED")
 
 
 class _Mlflow:

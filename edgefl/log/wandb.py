@@ -33,11 +33,11 @@ def wandb(run: LoggedRun) -> Iterator[Logger]:
         mode=os.environ.get("WANDB_MODE", "offline"),
         settings=package.Settings(silent=True, console="off", x_disable_stats=True, save_code=False),
     )
-    one = _Wandb(package, opened)
+    run_log = _Wandb(package, opened)
     try:
-        yield one
+        yield run_log
     finally:
-        opened.finish(exit_code=0 if one.ended else 1)
+        opened.finish(exit_code=0 if run_log.ended else 1)
 
 
 class _Wandb:
@@ -51,8 +51,8 @@ class _Wandb:
         self._run.summary.update(dict(metrics))
         artifact = self._package.Artifact(f"run-{self._run.id}", type="run")
         for file in files:
-            for one in sorted(file.rglob("*")) if file.is_dir() else [file]:
-                if one.is_file():
-                    artifact.add_file(str(one), name=str(one.relative_to(file.parent)))
+            for path in sorted(file.rglob("*")) if file.is_dir() else [file]:
+                if path.is_file():
+                    artifact.add_file(str(path), name=str(path.relative_to(file.parent)))
         self._run.log_artifact(artifact)
         self.ended = True

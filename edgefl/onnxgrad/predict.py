@@ -102,7 +102,7 @@ def _profiled(folder: str) -> ort.SessionOptions:
 
 def _run(session: ort.InferenceSession, x: Fields[np.ndarray]) -> np.ndarray:
     known, inputs = named(x, "x"), session.get_inputs()
-    feed = {inputs[0].name: x} if isinstance(x, np.ndarray) else {one.name: known[one.name] for one in inputs}
+    feed = {inputs[0].name: x} if isinstance(x, np.ndarray) else {entry.name: known[entry.name] for entry in inputs}
     (output, *_) = computed(session, {name: np.ascontiguousarray(array) for name, array in feed.items()}).values()
     return output.copy()  # a copy: the original is in the arena, which would grow with the number of batches
 

@@ -89,11 +89,12 @@ def _traced(
     drawn = method.step_tiers(tier)
     if drawn == (tier,):
         return cost
-    networks = {one: partial(method.network, architecture, one) for one in drawn if one != tier}
+    networks = {drawn_tier: partial(method.network, architecture, drawn_tier) for drawn_tier in drawn if drawn_tier != tier}
     costs = {
-        one: network_cost(build, architecture, method, training, sizes, criterion=criterion) for one, build in networks.items()
+        drawn_tier: network_cost(build, architecture, method, training, sizes, criterion=criterion)
+        for drawn_tier, build in networks.items()
     }
-    macs = sum(other.macs_sample for other in (costs.get(one, cost) for one in drawn))
+    macs = sum(other.macs_sample for other in (costs.get(drawn_tier, cost) for drawn_tier in drawn))
     return replace(cost, macs_drawn=-(-macs // len(drawn)))
 
 

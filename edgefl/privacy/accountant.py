@@ -58,8 +58,8 @@ def epsilon(noise_multiplier: float, releases: int, delta: float, sampling: Samp
     bound = _gaussian(noise_multiplier, releases, delta)
     if sampling is None or sampling.drawn >= sampling.population:
         return bound
-    one = _subsampled(noise_multiplier, sampling)
-    return min(bound, float(one.self_compose(releases).get_epsilon_for_delta(delta)))
+    release = _subsampled(noise_multiplier, sampling)
+    return min(bound, float(release.self_compose(releases).get_epsilon_for_delta(delta)))
 
 
 def noise_for(target_epsilon: float, releases: int, delta: float, sampling: Sampling | None = None) -> float:

@@ -62,7 +62,7 @@ def dry_run(config: RunConfig, out: Path | str | None = None, *, on_round: OnRou
             if on_round is not None:
                 on_round(record)
         rounds = folder.rounds()
-        policies = [outcome_of(name, one, min(config.rounds, POLICY_ROUNDS)) for name, one in _assignments(run)]
+        policies = [outcome_of(name, varied, min(config.rounds, POLICY_ROUNDS)) for name, varied in _assignments(run)]
         summary = DrySummary(
             **about(run),
             **vars(totals(rounds)),

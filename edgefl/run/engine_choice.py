@@ -108,25 +108,25 @@ def _tried(run: Run, tier: Tier) -> Trial:
     x, y = each(partial(torch.tensor, device=device), first.x), torch.tensor(first.y, device=device)
     every = task.criterion.present(task.architecture.classes)
     present = None if every is None else every.to(device)
-    one = Inputs(named_tensors(module), Batch(x, y, present, _LARGEST))
+    inputs = Inputs(named_tensors(module), Batch(x, y, present, _LARGEST))
     loss, trained = loss_of(method, task.objective, task.criterion), list(parts.trained)
     written = gradient_of(module, in_layout(loss, layout), trained)
     try:
-        taken = capture(written, one)
+        taken = capture(written, inputs)
     except CaptureError:
-        return Trial(_least(lambda: written(one)[0])[0], None)
+        return Trial(_least(lambda: written(inputs)[0])[0], None)
     order = torch.arange(size, device=device)
-    update = FusedOptimizer(training, {name: one.tensors[name] for name in trained}, ())
+    update = FusedOptimizer(training, {name: inputs.tensors[name] for name in trained}, ())
 
     def alone() -> Tensor | None:
-        value, *gradients = taken(Inputs(one.tensors, Batch(rows(x, order), y[order], present, _LARGEST)))
+        value, *gradients = taken(Inputs(inputs.tensors, Batch(rows(x, order), y[order], present, _LARGEST)))
         update.apply(dict(zip(trained, gradients, strict=True)))
         return value
 
     (alone_s,) = _least(alone)
     if alone_s > LONG_S or method.draws(tier) != (None,) or training.micro_batch is not None:
         return Trial(alone_s, None)
-    several = one.like(torch.stack([tensor.detach()] * TOGETHER) for tensor in one.flat())
+    several = inputs.like(torch.stack([tensor.detach()] * TOGETHER) for tensor in inputs.flat())
     try:
         all_taken = captured_together(taken, gradients_of(module, loss, trained), several)
     except CaptureError:

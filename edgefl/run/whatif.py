@@ -100,8 +100,8 @@ def whatif(
             if on_policy is not None:
                 on_policy(label)
             if config.tiers == "auto" and "tiers" not in changes:
-                one = run.varied(**changes)
-                changes["tiers"] = chosen_tiers(one.config, one.fleet, one.clients)
+                policy = run.varied(**changes)
+                changes["tiers"] = chosen_tiers(policy.config, policy.fleet, policy.clients)
             if config.target_epsilon is not None:  # the noise of this policy
                 changes["noise_multiplier"] = None
             rows.append(outcome_of(label, run.varied(**changes), config.rounds))

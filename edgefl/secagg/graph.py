@@ -19,10 +19,10 @@ def graph_of(members: Sequence[int], neighbours: int | None, rng: np.random.Gene
     ({4}, True)
     """
     if neighbours is None or neighbours >= len(members) - 1:
-        return {one: frozenset(members) - {one} for one in members}
+        return {member: frozenset(members) - {member} for member in members}
     circle = [members[place] for place in rng.permutation(len(members)).tolist()]
     steps = [step for distance in range(1, neighbours // 2 + 1) for step in (distance, -distance)]
-    return {one: frozenset(circle[(at + step) % len(circle)] for step in steps) for at, one in enumerate(circle)}
+    return {member: frozenset(circle[(at + step) % len(circle)] for step in steps) for at, member in enumerate(circle)}
 
 
 def threshold_of(neighbours: int, share: float) -> int:
@@ -44,13 +44,13 @@ def masked_with(graph: Graph, keys: Collection[int], sent: Collection[int], thre
         threshold: shares that give a secret. A client with fewer possible holders of its shares sends none.
     """
     present = set(keys)
-    return {one for one in sent if len(graph[one] & present) + 1 >= threshold}
+    return {member for member in sent if len(graph[member] & present) + 1 >= threshold}
 
 
 def willing(graph: Graph, vectors: Collection[int], answers: Collection[int], threshold: int) -> set[int]:
     """Return those of ``answers`` that reveal shares: a client refuses if too few ``vectors`` of its neighbours arrived."""
     present = set(vectors)
-    return {one for one in answers if len(graph[one] & present) + 1 >= threshold}
+    return {member for member in answers if len(graph[member] & present) + 1 >= threshold}
 
 
 def shortage(graph: Graph, agreed: Collection[int], vectors: Collection[int], answers: Collection[int], threshold: int) -> str:
@@ -68,10 +68,10 @@ def shortage(graph: Graph, agreed: Collection[int], vectors: Collection[int], an
     ('', '2 shares of the secrets of client 0 arrived, expected 3')
     """
     present, replying = set(vectors), willing(graph, vectors, answers, threshold)
-    for one in sorted(agreed):
-        if one not in present and not graph[one] & present:
+    for member in sorted(agreed):
+        if member not in present and not graph[member] & present:
             continue  # nobody's vector has a mask in common with it
-        holders = len((graph[one] | ({one} & present)) & replying)
+        holders = len((graph[member] | ({member} & present)) & replying)
         if holders < threshold:
-            return f"{holders} shares of the secrets of client {one} arrived, expected {threshold}"
+            return f"{holders} shares of the secrets of client {member} arrived, expected {threshold}"
     return ""

@@ -89,7 +89,9 @@ class Server:
         writer.transport.abort()
 
     def _one_ended(self) -> bool:
-        idle = {task: one.idle_since for task, one in self._connections.items() if one.idle_since is not None}
+        idle = {
+            task: connection.idle_since for task, connection in self._connections.items() if connection.idle_since is not None
+        }
         if not idle:
             return False
         oldest = min(idle, key=lambda task: idle[task])

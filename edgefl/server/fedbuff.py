@@ -115,21 +115,21 @@ class Buffered:
     def _fill(self) -> None:
         """Select clients until enough of them train; skip clients that answered or were refused since the last step."""
         population, seed = self._forecast.plan.population.clients, self._forecast.seed
-        one = replace(self._forecast.conditions, over_selection=1.0)
+        conditions = replace(self._forecast.conditions, over_selection=1.0)
         while len(self._fleet.sessions) < min(self._buffer.at_work, population):
             excluded = {*self._asked, *(session.client for session in self._fleet.sessions)}
             if len(excluded) >= population:
                 if self._fleet.sessions or not self._low_battery:
                     return
                 # Nothing changes before batteries are charged.
-                self._wait(one.night_s(self._clock_s))
+                self._wait(conditions.night_s(self._clock_s))
                 self._asked, self._low_battery, self._slept = self._asked - self._low_battery, set(), True
                 continue
             busy, turn = dict.fromkeys(excluded, float("inf")), self._fleet.turns + 1
             if self._fleet.sessions:  # a client that is not eligible now may be when the next session ends
-                clients, start_s = one.eligible(seed, population, 1, turn, self._clock_s, busy), self._clock_s
+                clients, start_s = conditions.eligible(seed, population, 1, turn, self._clock_s, busy), self._clock_s
             else:
-                clients, start_s = one.select(seed, population, 1, turn, self._clock_s, busy)
+                clients, start_s = conditions.select(seed, population, 1, turn, self._clock_s, busy)
             self._wait(start_s)
             if not len(clients):
                 return

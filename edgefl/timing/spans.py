@@ -142,7 +142,7 @@ def absorb(spans: Iterable[Span], worker: int, offset_s: float = 0.0) -> None:
 
     ``offset_s``: by so many seconds this process's clock is ahead of the worker's.
     """
-    _recorded.extend(replace(one, worker=worker + one.worker, start_s=one.start_s + offset_s) for one in spans)
+    _recorded.extend(replace(timed, worker=worker + timed.worker, start_s=timed.start_s + offset_s) for timed in spans)
 
 
 def seconds(spans: Iterable[Span]) -> dict[str, float]:
@@ -152,18 +152,18 @@ def seconds(spans: Iterable[Span]) -> dict[str, float]:
     {'encode': 3.0, 'wait': 2.0}
     """
     threads: defaultdict[tuple[int, str], list[Span]] = defaultdict(list)
-    for one in spans:
-        threads[one.worker, one.thread].append(one)
+    for timed in spans:
+        threads[timed.worker, timed.thread].append(timed)
     found: defaultdict[str, float] = defaultdict(float)
     for of_thread in threads.values():
         around: list[Span] = []
-        for one in sorted(of_thread, key=lambda s: (s.start_s, -s.duration_s)):
-            while around and around[-1].end_s <= one.start_s:
+        for timed in sorted(of_thread, key=lambda s: (s.start_s, -s.duration_s)):
+            while around and around[-1].end_s <= timed.start_s:
                 around.pop()
-            found[one.name] += one.duration_s
+            found[timed.name] += timed.duration_s
             if around:  # the time belongs to this inner span
-                found[around[-1].name] -= min(one.end_s, around[-1].end_s) - one.start_s
-            around.append(one)
+                found[around[-1].name] -= min(timed.end_s, around[-1].end_s) - timed.start_s
+            around.append(timed)
     order = [*STAGES, *sorted(found.keys() - STAGES.keys())]
     return {name: max(found[name], 0.0) for name in order if name in found}
 
@@ -177,17 +177,17 @@ def events(spans: Iterable[Span], named: set[tuple[int, str]]) -> list[dict[str,
     ['process_name', 'process_sort_index', 'thread_name', 'train']
     """
     found: list[dict[str, Any]] = []
-    for one in spans:
-        track = {"pid": one.worker, "tid": zlib.crc32(one.thread.encode()) & 0x7FFFFFFF}
-        if (one.worker, one.thread) not in named:
-            named.add((one.worker, one.thread))
-            process = f"worker {one.worker}" if one.worker else "server"
+    for timed in spans:
+        track = {"pid": timed.worker, "tid": zlib.crc32(timed.thread.encode()) & 0x7FFFFFFF}
+        if (timed.worker, timed.thread) not in named:
+            named.add((timed.worker, timed.thread))
+            process = f"worker {timed.worker}" if timed.worker else "server"
             names: dict[str, dict[str, Any]] = {
                 "process_name": {"name": process},
-                "process_sort_index": {"sort_index": one.worker},
-                "thread_name": {"name": one.thread or "main"},
+                "process_sort_index": {"sort_index": timed.worker},
+                "thread_name": {"name": timed.thread or "main"},
             }
             found += [{"ph": "M", "name": kind, **track, "args": args} for kind, args in names.items()]
-        times = {"ts": round(one.start_s * 1e6, 3), "dur": round(one.duration_s * 1e6, 3)}
-        found.append({"ph": "X", "cat": "edgefl", "name": one.name, **track, **times, "args": dict(one.detail)})
+        times = {"ts": round(timed.start_s * 1e6, 3), "dur": round(timed.duration_s * 1e6, 3)}
+        found.append({"ph": "X", "cat": "edgefl", "name": timed.name, **track, **times, "args": dict(timed.detail)})
     return found

@@ -54,7 +54,7 @@ class Stopwatch:
         self._trace: TraceFile | None = None
         self._since_s = perf_counter()
         # Of the earlier spans, only the start of the process belongs to the run.
-        self._before = [one for one in drain() if one.name == "start"]
+        self._before = [timed for timed in drain() if timed.name == "start"]
 
     def __enter__(self) -> Self:
         return self
@@ -84,12 +84,14 @@ def stages_of(spans: Sequence[Span], since_s: float, now_s: float, thread: str =
     >>> stages_of([Span("train", 1.0, 2.0), Span("checkpoint", 1.0, 0.5, thread="disk"), Span("train", 0.0, 3.0, worker=1)], 0.5, 3.5)
     {'server': {'train': 2.0, 'other': 1.0}, 'background': {'checkpoint': 0.5}, 'workers': {'1': {'train': 3.0}}}
     """
-    own = [one for one in spans if one.worker == 0 and one.thread == thread]
+    own = [timed for timed in spans if timed.worker == 0 and timed.thread == thread]
     server = seconds(own)
-    passed_s = now_s - min([since_s, *(one.start_s for one in own)])
+    passed_s = now_s - min([since_s, *(timed.start_s for timed in own)])
     server["other"] = max(0.0, passed_s - sum(server.values()))
-    beside = seconds(one for one in spans if one.worker == 0 and one.thread != thread)
-    workers = {str(n): seconds(one for one in spans if one.worker == n) for n in sorted({one.worker for one in spans} - {0})}
+    beside = seconds(timed for timed in spans if timed.worker == 0 and timed.thread != thread)
+    workers = {
+        str(n): seconds(timed for timed in spans if timed.worker == n) for n in sorted({timed.worker for timed in spans} - {0})
+    }
     return added([{"server": server, "background": beside, "workers": workers}])
 
 

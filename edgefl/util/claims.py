@@ -41,7 +41,7 @@ def make_folder(folder: Path) -> None:
         FileNotFoundError: the claimed folder was moved since.
     """
     check_claims(folder)
-    claim = next((one for one in _claims if folder.is_relative_to(one)), None)
+    claim = next((claimed for claimed in _claims if folder.is_relative_to(claimed)), None)
     if claim is None:
         folder.mkdir(parents=True, exist_ok=True)
         return

@@ -67,20 +67,26 @@ def explain_all(problems: Iterable[ErrorDetails], known: Collection[str] = (), o
     """
     problems = list(problems)
     # Where a list has a wrong entry, that it is no word is not the problem.
-    within = {one["loc"][0] for one in problems if len(one["loc"]) > 2 and _form(one["loc"][1])}
-    problems = [one for one in problems if len(one["loc"]) != 2 or one["loc"][0] not in within or not _form(one["loc"][1])]
+    within = {problem["loc"][0] for problem in problems if len(problem["loc"]) > 2 and _form(problem["loc"][1])}
+    problems = [
+        problem
+        for problem in problems
+        if len(problem["loc"]) != 2 or problem["loc"][0] not in within or not _form(problem["loc"][1])
+    ]
     groups: dict[tuple[object, str], list[ErrorDetails]] = {}
     for problem in problems:
         groups.setdefault((problem["loc"][:1], short(problem["input"])), []).append(problem)
     lines = []
-    for (key, value), of in groups.items():
+    for (key, value), together in groups.items():
         forms = [
-            _EXPECTED[one["type"]].format(**one.get("ctx", {})) for one in of if one["type"] in _EXPECTED and len(one["loc"]) == 2
+            _EXPECTED[problem["type"]].format(**problem.get("ctx", {}))
+            for problem in together
+            if problem["type"] in _EXPECTED and len(problem["loc"]) == 2
         ]
-        if key and len(forms) == len(of) > 1:
-            lines.append(f"{of[0]['loc'][0]} must be {', or '.join(forms)}, got {value}")
+        if key and len(forms) == len(together) > 1:
+            lines.append(f"{together[0]['loc'][0]} must be {', or '.join(forms)}, got {value}")
         else:
-            lines += [explain(one, known, otherwise) for one in of]
+            lines += [explain(problem, known, otherwise) for problem in together]
     return "\n".join(dict.fromkeys(lines))
 
 

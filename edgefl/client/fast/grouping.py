@@ -42,13 +42,13 @@ def train_together(
     """
     module, training = clients[0].module, clients[0].training
     trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
-    alone = [gradient_of(module, one.loss, trained) for one in clients]
+    alone = [gradient_of(module, client.loss, trained) for client in clients]
     together = gradients_of(module, clients[0].loss, trained)
     optimizer = FusedOptimizer(training, {name: stack[name] for name in trained}, decayed, len(clients))
     values: list[list[tuple[Tensor, int]]] = [[] for _ in clients]
     for rows, x, y in _steps(clients):
         tensors = {name: tensor[rows] for name, tensor in stack.items()}
-        known = [one.present for one in clients[rows] if one.present is not None]
+        known = [client.present for client in clients[rows] if client.present is not None]
         present = torch.stack(known) if known else None
         inputs = Inputs(tensors, Batch(x, y, present))
         # A capture fits one batch size: only whole batches, and last batches of equal shards, are frequent enough.
@@ -57,9 +57,9 @@ def train_together(
         optimizer.apply(dict(zip(trained, found[1:], strict=True)), rows)
         losses = found[0]
         assert losses is not None
-        for client, value in enumerate(losses.unbind(), rows.start):
-            values[client].append((value, y.shape[1]))
-    return [_mean(of, training, len(one.y)) for of, one in zip(values, clients, strict=True)]
+        for number, value in enumerate(losses.unbind(), rows.start):
+            values[number].append((value, y.shape[1]))
+    return [_mean(of, training, len(client.y)) for of, client in zip(values, clients, strict=True)]
 
 
 def _taken(inputs: Inputs, alone: Sequence[Take], together: Take | None, captures: Captures) -> Flat:
@@ -117,13 +117,13 @@ def _steps(clients: Sequence[LocalTraining]) -> Iterator[tuple[slice, Fields[Ten
         start = 0
         for _, run in groupby(sizes):
             rows = slice(start, start := start + len(list(run)))
-            batches = [one.at(order[step]) for one, order in zip(clients[rows], orders[rows], strict=True)]
+            batches = [client.at(order[step]) for client, order in zip(clients[rows], orders[rows], strict=True)]
             xs, ys = zip(*batches, strict=True)
             yield rows, each(lambda *parts: torch.stack(parts), *xs), torch.stack(ys)
 
 
-def _order(one: LocalTraining) -> list[Tensor]:
-    return [positions.to(one.y.device) for _ in range(one.training.epochs) for positions in one.epoch()]
+def _order(client: LocalTraining) -> list[Tensor]:
+    return [positions.to(client.y.device) for _ in range(client.training.epochs) for positions in client.epoch()]
 
 
 def _mean(values: Sequence[tuple[Tensor, int]], training: Training, count: int) -> tuple[float, int]:
