@@ -145,7 +145,8 @@ def test_devices_with_onnxruntime_make_the_bits_of_the_simulation_and_survive_th
     statuses = [{client["client"]: client["status"] for client in one["clients"]} for one in found]
     assert statuses[:3] == [dict.fromkeys(range(3), "trained")] * 3
     assert statuses[3] == {0: "trained", 1: "trained", 2: "dropped"}
-    assert found[3]["round_s"] >= 45.0
+    # The round waits for the device until the deadline, or until Flower has had no sign of life of it for too long.
+    assert max(line["round_s"] for line in found[:3]) < found[3]["round_s"] < 60.0
     assert set(statuses[4].values()) == {"trained"}
     verify(folder / "bundle")
     assert RunFolder(folder).summary()["global_accuracy"] == found[4]["accuracy"]["global"]
