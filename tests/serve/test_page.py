@@ -58,6 +58,12 @@ def trained(page: Any, x: np.ndarray, y: np.ndarray, **options: Any) -> dict[str
     return dict(page.evaluate("options => edgefl.train(options)", given))
 
 
+def is_not_used(page: Any, message: str) -> None:
+    """Check that the page says why a tier is not used, and does not offer to train."""
+    assert message in page.text_content("#problem-text")
+    assert page.locator("#train").is_disabled()
+
+
 def update_of(page: Any, tmp_path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     path = tmp_path / "update.safetensors"
     path.write_bytes(bytes(page.evaluate("() => edgefl.update()")))
@@ -622,10 +628,7 @@ def test_a_model_that_computes_something_else_here_is_not_used(ort_web, opened, 
     write_bundle(tmp_path / "bundle", made=[(entry, files)])
     with serving(tmp_path / "bundle", ort_web) as server:
         page = opened(server.url)
-        assert "tier 1: this browser's outputs differ from its reference by 1.0e-2; it is not used" in page.text_content(
-            "#problem-text"
-        )
-        assert page.locator("#train").is_disabled()
+        is_not_used(page, "tier 1: this browser's outputs differ from its reference by 1.0e-2; it is not used")
         with pytest.raises(Exception, match="No tier is loaded"):
             trained(page, *samples(4))
 
@@ -642,11 +645,8 @@ def test_a_graph_that_names_a_file_outside_of_the_bundle_is_not_used(ort_web, op
     files[entry["forward"]] = graph.SerializeToString()
     write_bundle(tmp_path / "bundle", made=[(entry, files)])
     with serving(tmp_path / "bundle", ort_web) as server:
-        page = opened(server.url)
-        assert "'1/../secret' is no file of the bundle: expected a path inside that the manifest lists" in page.text_content(
-            "#problem-text"
-        )
-        assert page.locator("#train").is_disabled()
+        message = "'1/../secret' is no file of the bundle: expected a path inside that the manifest lists"
+        is_not_used(opened(server.url), message)
 
 
 # Text.
