@@ -10,7 +10,7 @@ from torch import Tensor
 from edgefl.client.loop import LocalTraining, OverMemory, TrainingResult, run_steps
 from edgefl.client.training import Training
 from edgefl.models.base import named_tensors
-from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, SEED, SHARE, STATES, Roles
+from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, SEED, SHARE, STATES, Roles, sum_input
 from edgefl.onnxgrad.session import OutOfMemoryError
 from edgefl.onnxgrad.stepper import StepGraphs, Stepper, peak_bytes
 from edgefl.util.fields import named
@@ -26,12 +26,13 @@ def train_in_onnx(local: LocalTraining, graphs: StepGraphs, capped: bool = False
     # The job's seed of torch's own random numbers also decides which entries dropout drops.
     arrays |= {} if local.present is None else {"present": local.present.numpy()}
     arrays |= {SEED: np.array(torch.initial_seed() % 2**23, np.float32)}
-    held = held_bytes(graphs.roles, {name: array.nbytes for name, array in arrays.items()}, training.optimizer)
+    micro = training.micro_batch if training.micro_batch and training.micro_batch < training.batch_size else None
+    sizes = {name: array.nbytes for name, array in arrays.items()}
+    held = held_bytes(graphs.roles, sizes, training.optimizer, parts=micro is not None)
     limit_bytes = local.memory_bytes
     room = None if not capped or limit_bytes is None else int(limit_bytes) - held
     if room is not None and room <= 0:
         raise OverMemory(held, 0)
-    micro = training.micro_batch if training.micro_batch and training.micro_batch < training.batch_size else None
     stepper = Stepper(graphs, arrays, training.lr, beta_of(training), parts=micro is not None, arena_bytes=room)
     peak: int | None = None
 
@@ -65,26 +66,27 @@ def beta_of(training: Training) -> float:
     return {"momentum": training.momentum, "adam": 0.9, "sgd": 0.0}[training.optimizer]
 
 
-def held_bytes(roles: Roles, bytes_of: Mapping[str, int], optimizer: str) -> int:
+def held_bytes(roles: Roles, bytes_of: Mapping[str, int], optimizer: str, parts: bool) -> int:
     """Return what a stepper holds between steps: tensors that change are held twice, one copy to read and one to write.
 
-    ``bytes_of`` maps inputs of the graphs to bytes.
+    ``bytes_of`` maps inputs of the graphs to bytes. If batches are taken in ``parts``, the sums of gradients are held as well.
     """
-    copies = ((roles.trained, 2 * (1 + len(STATES[optimizer]))), (roles.statistics, 2), (roles.frozen, 1))
+    copies = ((roles.trained, 2 * (1 + len(STATES[optimizer]) + parts)), (roles.statistics, 2), (roles.frozen, 1))
     return sum(count * bytes_of.get(value, 0) for values, count in copies for value in values.values())
 
 
 def _metered(
     graphs: StepGraphs, stepper: Stepper, arrays: Mapping[str, Any], batch: Sequence[np.ndarray], kind: int, micro: int | None
 ) -> int:
-    """Return onnxruntime's peak bytes in such a step, measured once for each graph and batch size."""
-    graph = graphs.steps[kind] if micro is None else graphs.passes[kind]
+    """Return onnxruntime's peak bytes in such a step, in all graphs that it runs, measured once for each graph and batch size."""
     feed = dict(zip(graphs.roles.batch, (array[:micro] for array in batch), strict=True))
-    key = (graph, feed["y"].shape)
-    if key not in _METERED:
-        scalars = {name: np.ones((), np.float32) for name in (LEARNING_RATE, BETA, SHARE)}
-        _METERED[key] = peak_bytes(graph, {**arrays, **stepper.tensors(), **scalars, **feed})
-    return _METERED[key]
+    scalars = {name: np.ones((), np.float32) for name in (LEARNING_RATE, BETA, SHARE)}
+    sums = {} if micro is None else {sum_input(name): np.zeros_like(arrays[of]) for name, of in graphs.roles.trained.items()}
+    ran = (graphs.steps[kind],) if micro is None else (graphs.passes[kind], graphs.update)
+    for graph in ran:
+        if (graph, feed["y"].shape) not in _METERED:
+            _METERED[graph, feed["y"].shape] = peak_bytes(graph, {**arrays, **stepper.tensors(), **scalars, **sums, **feed})
+    return max(_METERED[graph, feed["y"].shape] for graph in ran)
 
 
 _METERED: dict[tuple[bytes, tuple[int, ...]], int] = {}

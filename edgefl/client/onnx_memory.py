@@ -56,9 +56,10 @@ def predicted_step_bytes(graphs: StepGraphs, optimizer: str, sample_bytes: int, 
     for graph in graphs.steps:
         inputs = onnx.load_model_from_string(graph).graph.input
         known |= {value.name: _FLOAT * math.prod(d for d in dims_of(value) if isinstance(d, int)) for value in inputs}
-    ran = graphs.steps if micro_batch == batch_size else graphs.passes
+    parts = micro_batch < batch_size
+    ran = (*graphs.passes, graphs.update) if parts else graphs.steps
     peak = max(predicted_peak_bytes(graph, micro_batch) for graph in ran)
-    return held_bytes(graphs.roles, known, optimizer) + batch_size * sample_bytes + peak
+    return held_bytes(graphs.roles, known, optimizer, parts) + batch_size * sample_bytes + peak
 
 
 def predicted_peak_bytes(graph: bytes, batch_size: int) -> int:

@@ -1,7 +1,7 @@
 """Runs the training graphs of :mod:`edgefl.onnxgrad.step` in onnxruntime, with NumPy arrays and without torch.
 
-Parameters and the optimizer's state have two sets of buffers. A step reads one set and writes the other, then the sets are swapped:
-nothing is copied between steps.
+Parameters, the optimizer's state and the sums of gradients have two sets of buffers. A step reads one set and writes the other, then the
+sets are swapped: nothing is copied between steps.
 """
 
 from __future__ import annotations
@@ -91,13 +91,12 @@ class Stepper:
         if missing := sorted(needed - first.keys()):
             raise EdgeflError(f"tensor {missing[0]} of the training graph: no value; {len(missing)} are missing")
         # onnxruntime uses the memory of an array itself: copy the tensors that steps change, or the caller's would change.
-        self._now = {
-            n: _value(np.array(first[n], np.float32) if n in changed else first[n]) for n in sorted(needed | changed.keys())
-        }
-        self._next = {name: _value(np.empty(shape, np.float32)) for name, shape in changed.items()}
+        now = {n: np.array(first[n], np.float32) if n in changed else first[n] for n in sorted(needed | changed.keys())}
+        after = {name: np.empty(shape, np.float32) for name, shape in changed.items()}
+        self._now, self._next = ({name: _value(array) for name, array in arrays.items()} for arrays in (now, after))
         sums = {sum_input(name): value for name, value in graphs.roles.trained.items()}
         self._sums = {name: value for name, value in sums.items() if name in changed}
-        self._zeros = {name: np.zeros(changed[name], np.float32) for name in self._sums}
+        self._summed = [arrays[name] for name in self._sums for arrays in (now, after)]  # the very memory of the sums' two sets
         self._loss = _value(np.zeros((), np.float32))
 
     @property
@@ -125,8 +124,8 @@ class Stepper:
         names, count, total = self._roles.batch, len(batch[0]), 0.0
         if self._update is None:
             return self._take(self._kinds[kind], dict(zip(names, batch, strict=True)))
-        for name, zeros in self._zeros.items():
-            self._now[name].update_inplace(zeros)
+        for array in self._summed:
+            array.fill(0)
         for start in range(0, count, part or count):
             pieces = [array[start : start + (part or count)] for array in batch]
             share = len(pieces[0]) / count

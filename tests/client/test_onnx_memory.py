@@ -8,8 +8,9 @@ from torch import nn
 from edgefl import profile
 from edgefl.client.onnx_memory import predicted_peak_bytes, predicted_step_bytes
 from edgefl.errors import ConfigError
+from edgefl.onnxgrad.roles import STATES
 from edgefl.onnxgrad.step import StepRule, training_step
-from edgefl.onnxgrad.stepper import peak_bytes, session_of
+from edgefl.onnxgrad.stepper import Stepper, peak_bytes, session_of
 
 COUNT = 6
 
@@ -59,11 +60,35 @@ def test_a_step_holds_what_was_predicted(kind):
     assert predicted_peak_bytes(graph, COUNT) == pytest.approx(measured(graph, shape), rel=slack)
 
 
-def test_a_step_in_parts_holds_second_buffers_the_batch_and_one_part():
-    graphs, shape = graphs_of("linear", rule=StepRule("adam"), parts=True), NETWORKS["linear"][1]
+def stepper_of(graphs, *, parts):
+    """A stepper whose tensors are zeros."""
+    sizes = {value.name: value.shape for graph in graphs.steps for value in session_of(graph, 1).get_inputs()}
+    return Stepper(graphs, {name: np.zeros(sizes[name], np.float32) for name in graphs.roles.tensors.values()}, 0.1, parts=parts)
+
+
+@pytest.mark.parametrize("part", [1, 5])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+def test_a_step_in_parts_holds_sums_of_gradients_second_buffers_the_batch_and_the_larger_of_part_and_update(optimizer, part):
+    graphs, shape = graphs_of("linear", rule=StepRule(optimizer), parts=True), NETWORKS["linear"][1]
     weights_bytes = 4 * (40 * 30 + 30 + 30 * 3 + 3)
-    peak = measured(graphs.passes[0], shape, 2)
-    assert predicted_step_bytes(graphs, "adam", 40 * 4, COUNT, 2) == 6 * weights_bytes + COUNT * 40 * 4 + peak
+    sets = 2 * (2 + len(STATES[optimizer]))  # weights, sums, state; each twice
+    peak = max(measured(graphs.passes[0], shape, part), measured(graphs.update, shape))
+    assert predicted_step_bytes(graphs, optimizer, 40 * 4, COUNT, part) == sets * weights_bytes + COUNT * 40 * 4 + peak
+    held, scalars_bytes = stepper_of(graphs, parts=True).held_bytes, 4 * 8
+    assert sets * weights_bytes <= held <= sets * weights_bytes + scalars_bytes
+
+
+def test_sums_of_gradients_begin_with_zeros_in_every_step():
+    """Whichever of the two sets a step begins with. A step moves weights by the rate times the gradient of its own batch only."""
+    graphs = graphs_of("linear", rule=StepRule("sgd"), parts=True)
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(4, 40)).astype(np.float32), np.array([0, 2, 1, 2])
+    stepper = stepper_of(graphs, parts=True)
+    for size in (4, 2, 4, 1):
+        before = stepper.tensors()
+        stepper.step(x, y, part=size)
+        for name, gradient in stepper.sums().items():
+            np.testing.assert_allclose((before[name] - stepper.tensors()[name]) / 0.1, gradient, rtol=1e-3, atol=1e-5)
 
 
 def test_a_profile_has_the_memory_of_the_runtime():
