@@ -99,6 +99,7 @@ def converted(
             kept = [value for name, value in graph.initializers.items() if name in unfolded]
             graph.inputs.extend(kept)  # constant folding does not touch inputs
             _skip_other_operators()
+            _match_constants_exactly()
             program.optimize()
             for value in kept:
                 graph.inputs.remove(value)
@@ -171,6 +172,25 @@ def _skip_other_operators() -> None:
 
     for matcher, last in ends:
         vars(matcher)["match"] = only_at(last, matcher.match)
+
+
+@functools.cache
+def _match_constants_exactly() -> None:
+    """Let the rules of the optimizer match a constant only if it has the very value.
+
+    They would take all constants up to 1e-8 for zero: ``x + 1e-12`` became ``x``, and a quotient by it NaN where x is 0. Other versions of
+    the optimizer are left as they are.
+    """
+    try:
+        from onnxscript.rewriter import _DEFAULT_REWRITE_RULES, _pattern_ir
+    except ImportError:
+        return
+
+    for rule in _DEFAULT_REWRITE_RULES:
+        for node in rule._target_pattern:  # noqa: SLF001 - the public interface sets tolerances for new rules only
+            for value in node.inputs:
+                if isinstance(value, _pattern_ir.Constant):
+                    vars(value).update(_rel_tol=0.0, _abs_tol=0.0)
 
 
 def _has_form() -> HasForm | None:

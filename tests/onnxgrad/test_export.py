@@ -214,6 +214,23 @@ def test_graphs_nested_in_nodes_are_found():
     assert [graph.name for graph in graphs_in(top)] == ["top", "branch", "leaf", "leaf"]
 
 
+class Normalised(nn.Module):
+    """Rows of length 1; rows of zeros stay zeros."""
+
+    def forward(self, x):
+        return x / (x.square().sum(1, keepdim=True) + 1e-12).sqrt() * (1 + 1e-6)
+
+
+def test_constants_close_to_zero_and_one_are_not_dropped():
+    graph = export(Normalised().eval(), {"x": torch.zeros(2, 3)})
+    operators = [node.op_type for node in graph.graph.node]
+    assert operators.count("Add") == 1
+    assert operators[-1] == "Mul"
+    x = np.array([[0, 0, 0], [3, 0, -4], [1e-7, 0, 0]], np.float32)
+    found = ort.InferenceSession(graph.SerializeToString()).run(None, {"x": x})[0]
+    np.testing.assert_allclose(found, Normalised()(torch.from_numpy(x)), rtol=1e-6, atol=0)
+
+
 def test_rules_of_the_optimizer_are_tried_at_nodes_of_their_own_operator_only():
     export(nn.Linear(2, 3).eval(), {"x": torch.zeros(2, 2)})
     other = onnx_ir.node("AnotherOperator", inputs=[])
