@@ -26,12 +26,12 @@ class PrivacyKeys(Keys):
     noise_multiplier: Positive | None = key(
         None, PRIVACY, "Standard deviation of the noise over the clipping bound. [from --target-epsilon]"
     )
-    target_epsilon: Positive | None = key(None, PRIVACY, "Largest ε of the whole run, for which the noise is worked out. [none]")
-    delta: float = key(1e-5, PRIVACY, "δ of every ε.", gt=0, lt=1)
+    target_epsilon: Positive | None = key(None, PRIVACY, "Largest ε of the whole run; edgefl computes the noise for it. [none]")
+    delta: float = key(1e-5, PRIVACY, "δ of every ε: far below 1 over the number of clients.", gt=0, lt=1)
     privacy_clip: Positive | None = key(
         None,
         PRIVACY,
-        "Longest contribution, an L2 norm: with local, a client's change; with example, the gradient of a sample. [none]",
+        "Largest L2 norm of a contribution: with local, of a client's change; with example, of the gradient of a sample. [none]",
     )
 
 
