@@ -62,10 +62,7 @@ def _central_problems(config: RunConfig) -> Iterator[str]:
     if config.privacy_clip is not None:
         yield "privacy_clip: with privacy central the server clips changes; give clip_norm instead"
     if config.secure is not None:
-        yield (
-            "secure_aggregation: its sums go to the method as they are, and privacy central adds its noise to plain sums; "
-            "give secure_aggregation off, or privacy local"
-        )
+        yield ("secure_aggregation: privacy central adds noise to plain sums only; give secure_aggregation off, or privacy local")
     if config.mode == "async":
         yield "mode: privacy central adds noise to the sum of a round, and async has no rounds; give mode sync, or privacy local"
     if config.defence != "none":
