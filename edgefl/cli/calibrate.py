@@ -48,10 +48,10 @@ def command(
     edgefl simulate --profile my-device.toml
     edgefl calibrate --from steps.csv --like raspberry-pi-5 --out my-phone.toml
 
-    It measures training steps of three networks and of small ones in torch, their inference in onnxruntime, matrix products, the memory
-    bandwidth of one core, and memory. It copies power and energy from the profile of --like and marks them as assumed.
+    It measures training steps in torch, of three networks and of small ones, and their inference in onnxruntime. It also measures matrix
+    products, the memory bandwidth of one core, and memory. Power and energy are those of --like, marked as assumed.
 
-    Each figure is the upper quartile of its repeats; its note gives their median and range. Run it on an idle machine. --threads 1 uses
+    Each figure is the fast quartile of its repeats; its note gives their median and range. Run it on an idle machine. --threads 1 uses
     processor time, which other programs disturb less.
     """
     check_names(device=[like])

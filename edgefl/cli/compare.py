@@ -78,11 +78,11 @@ def command(
     edgefl compare --out runs/two --resume --budget-s 10min --budget-bytes 100MB
     edgefl compare app-run runs/0001-fedhm-digits
 
-    With the folders of two finished runs, one with real devices ('edgefl flower') and one of the same configuration simulated, it shows
-    predicted and real seconds, bytes and losses. With --out, it also writes a page, compare.html.
+    With a budget, methods are ranked by the accuracy of their last evaluated model within it. --resume with another budget shows a
+    finished comparison again, without training. Flags of the budget and the target then replace all earlier ones.
 
-    With a budget, methods are ranked by the accuracy of their last evaluated model within it. A finished comparison that is resumed with
-    another budget is only shown anew: flags of the budget and the target then replace all earlier ones.
+    REAL SIMULATED are the folders of two finished runs: one with real devices ('edgefl flower'), and its simulation. Real and predicted
+    seconds, bytes and losses are shown side by side. With --out, a page is written too, compare.html.
 
     A method that has only one size trains the largest tier that fits every device class. If no device fits a run, the report gives the
     reason in its row; if no run is possible, the exit status is 3.

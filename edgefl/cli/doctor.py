@@ -48,7 +48,7 @@ class Check:
 def command(ctx: click.Context, as_json: bool) -> None:
     """Check versions, optional packages, processor, memory, folders, and the runtimes of browser and cluster.
 
-    The exit status is 1 if something that edgefl needs is broken. What is only missing is optional.
+    The exit status is 1 if something that edgefl needs is broken. Missing packages are optional.
 
     \b
     edgefl doctor

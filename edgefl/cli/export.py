@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     "--form",
     type=click.Choice(("factored", "composed", "auto")),
     default="auto",
-    help="Form of factorized layers: factored (small factors), composed (multiplied out), auto (per layer what suits the device).",
+    help="Form of factorized layers: factored (small factors), composed (multiplied), auto (for each layer the better one for the device).",
 )
 @option("--quantize", type=click.Choice(("int8",)), help="Also write 8-bit variants, with their accuracy.")
 @option("--fp16", is_flag=True, help="Also write 16-bit variants, with their accuracy.")
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     type=Listed(str, "FORMAT,…"),
     names=export_formats,
     metavar="FORMAT,…",
-    help="Also write inference for other runtimes, compared with torch: {known}.",
+    help="Also write inference for other runtimes, compared with torch. {known}",
 )
 @option("--operators", is_flag=True, help="Also write required_operators.config, for a reduced build of onnxruntime.")
 @sign_options

@@ -19,7 +19,9 @@ from edgefl.config import SCREENING
 @option("--run", type=PATH, metavar="RUN", help="Folder of the run that BUNDLE was exported from. [its parent]")
 @option("--out", type=PATH, metavar="NEXT", help="Folder to write. [runs/NNNN-method-round-R]")
 @option("--skip-bad", is_flag=True, help="Skip invalid updates, with a line each, instead of refusing all.")
-@option("--keys", type=PATH, metavar="FILE", help="Accept updates of the devices in FILE only; see 'edgefl enroll'. [anybody's]")
+@option(
+    "--keys", type=PATH, metavar="FILE", help="Accept updates of the devices in FILE only; see 'edgefl enroll'. [of every sender]"
+)
 @sign_options
 @option(
     *("--max-drop", "max_drop"),

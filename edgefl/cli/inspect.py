@@ -25,7 +25,7 @@ _DATA = (
 @run_flags(*_DATA, section="Data set, instead of a network")
 @json_option
 def command(as_json: bool, **flags: Any) -> None:
-    """Show each layer of a network: its kind, shape, MACs and bytes, and what becomes of it in each tier of a method, and why.
+    """Show what a method does with each layer of a network, and why. Each layer has its kind, shape, MACs and bytes.
 
     With --data, show a data set instead: its classes and their sizes, and the samples of each client.
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 def command(folder: Path, key: Path | None, memory: float | None, timeout: float, as_json: bool) -> None:
     """Check FOLDER, a bundle or a run.
 
-    Of a bundle, no file is missing, extra or changed, and every model reproduces its stored outputs in onnxruntime. Of a run, every file
-    is what the run wrote, and its bundle verifies. The models run in a separate process with limited memory and time.
+    A bundle passes if no file is missing, extra or changed, and every model reproduces its stored outputs in onnxruntime. A run passes if
+    every file is as the run wrote it, and its bundle passes. The models run in a separate process with limited memory and time.
 
     \b
     edgefl verify runs/0001-fedhm-digits/bundle

@@ -32,10 +32,10 @@ MOST_LISTED = 100
 
 @dataclass(frozen=True)
 class Adversary:
-    """What an adversary does. Its options are the fields of a subclass, each with a default; by default it is an honest client.
+    """A client that attacks. Its options are the fields of a subclass, each with a default. The methods here are those of an honest client.
 
     Attributes:
-        trains: whether it trains at all.
+        trains: whether it trains; if not, its session costs no MACs.
         together: whether all adversaries of a round draw the same random numbers.
         claims: whether it claims other samples than it has.
     """
@@ -67,7 +67,7 @@ class Adversary:
         """Raise :class:`ConfigError` if the options make no sense with ``data``, which has all that the adversary needs."""
 
     def poisoned(self, own: Split, classes: int, rng: np.random.Generator) -> Split:
-        """Return the samples that it trains on: as many as its ``own``, and of their shapes.
+        """Return the samples that the adversary trains on: as many as its ``own``, and of their shapes.
 
         ``own`` is a copy, which may be changed in place. ``classes`` is the number of labels. ``rng`` starts anew in every round, so that
         the choice is the same.
@@ -75,18 +75,18 @@ class Adversary:
         return own
 
     def sent(self, start: Tensor, trained: Tensor, rng: np.random.Generator) -> Tensor:
-        """Return what it sends instead of the float32 tensor ``trained``, of the same shape.
+        """Return the tensor that the adversary sends instead of ``trained`` (float32), of the same shape.
 
         ``start`` is what an honest client would send without training.
         """
         return trained
 
     def claimed(self, samples: int) -> int:
-        """Return how many samples it says it has."""
+        """Return the number of samples that the adversary claims to have."""
         return samples
 
     def goal(self, held_out: Split, classes: int) -> Split | None:
-        """Return held-out samples as it attacks them, with the labels that it wants; None if it has no such goal."""
+        """Return held-out samples in attacked form, with the labels that the adversary wants; None if it wants no labels."""
         return None
 
     # A client calls these.

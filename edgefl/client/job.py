@@ -68,20 +68,20 @@ class Task:
 
 @dataclass(frozen=True)
 class Job:
-    """The computing part of one client's session.
+    """What one client computes in its session.
 
     Attributes:
         round: the round's number, from 1; random draws and the learning rate depend on it.
         client: the client's number, from 0.
         method, tier: what makes the client's network.
         payload, kept: the sub-model, and what the client stored in its last round (None before its first); both encoded.
-        memory_bytes: what the client's device has for training; None: no limit.
+        memory_bytes: memory of the client's device for training; None: no limit.
         micro_batch: samples per pass; None: as the task says.
-        recompute: the layers before which segments begin that the backward pass computes again; empty: everything is saved.
+        recompute: layers at which a segment begins that the backward pass computes again; empty: all activations are saved.
         graphs: the tier's training steps for onnxruntime; None: torch trains.
         eval_after_training: whether the outcome has the metric of the network that the client has trained.
         weight: the update's weight in the sum of its tier; None: the server needs the update itself.
-        clip_norm: the longest change that enters the sum, see :func:`edgefl.client.clipping.clipped`; None: any.
+        clip_norm: largest norm of a change in the sum, see :func:`edgefl.client.clipping.clipped`; None: no limit.
         masking: how the client masks its update; None: it is sent plain.
     """
 

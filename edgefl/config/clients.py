@@ -26,4 +26,4 @@ class ClientsKeys(Keys):
         ge=0,
         lt=1,
     )
-    permute_labels: bool = key(False, DATA, "Each client has its own order of labels; accuracy is their mean. [no]")
+    permute_labels: bool = key(False, DATA, "Each client has its own order of labels; accuracy is the mean over clients. [no]")

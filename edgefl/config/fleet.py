@@ -32,18 +32,18 @@ class FleetKeys(Keys):
         "fleet", FLEET, "fleet: links vary and sessions are lost; ideal: no losses, delays or batteries."
     )
     over_selection: float | None = key(
-        None, FLEET, "Clients selected per update wanted. [the profile's own; ideal: 1]", ge=1, le=10
+        None, FLEET, "Clients selected per wanted update. [the profile's own; ideal: 1]", ge=1, le=10
     )
     deadline_s: Seconds | None = key(
         None,
         FLEET,
-        "Longest session in simulated seconds, or such as 2min; also a budget of the tiers. [the profile's own]",
+        "Longest session, such as 2min, or simulated seconds; also a budget of the tiers. [the profile's own]",
         "TIME",
     )
     clock_margin: float = key(
         1.0,
         FLEET,
-        "Plan tiers for training that takes this many times the predicted seconds; the clock itself stays.",
+        "Assign tiers as if training took X times the predicted seconds; the simulated clock does not change.",
         ge=1,
         le=100,
     )
@@ -74,7 +74,7 @@ class FleetKeys(Keys):
     on_shortfall: Annotated[tuple[Remedy, ...], AfterValidator(_steps)] = key(
         ("micro-batch", "tier"),
         FLEET,
-        "Steps to try if a tier does not fit: micro-batch, recompute (activations, in the backward pass), tier; then refuse (implied) "
-        "or send (train anyway).",
+        "Remedies to try if a tier does not fit: micro-batch (smaller passes), recompute (activations again, in the backward pass), tier "
+        "(a smaller one). Last: refuse (the default) or send (train anyway).",
         "micro-batch,tier",
     )

@@ -50,7 +50,7 @@ class HostKeys(Keys):
     log: Annotated[tuple[Annotated[str, known(loggers)], ...] | None, AfterValidator(_distinct)] = key(
         None,
         HOST,
-        "Where to show the run while it trains; a logger that fails is dropped. [nowhere]",
+        "Where to show the run while it trains. A logger that fails ends, and the run continues. [nowhere]",
         "tensorboard,mlflow",
         loggers,
     )

@@ -26,12 +26,12 @@ class PrivacyKeys(Keys):
     noise_multiplier: Positive | None = key(
         None, PRIVACY, "Standard deviation of the noise over the clipping bound. [from --target-epsilon]"
     )
-    target_epsilon: Positive | None = key(None, PRIVACY, "Largest ε of the whole run, for which the noise is worked out. [none]")
-    delta: float = key(1e-5, PRIVACY, "δ of every ε.", gt=0, lt=1)
+    target_epsilon: Positive | None = key(None, PRIVACY, "Largest ε of the whole run; edgefl computes the noise for it. [none]")
+    delta: float = key(1e-5, PRIVACY, "δ of every ε: far below 1 over the number of clients.", gt=0, lt=1)
     privacy_clip: Positive | None = key(
         None,
         PRIVACY,
-        "Longest contribution, an L2 norm: with local, a client's change; with example, the gradient of a sample. [none]",
+        "Largest L2 norm of a contribution: with local, of a client's change; with example, of the gradient of a sample. [none]",
     )
 
 
@@ -62,10 +62,7 @@ def _central_problems(config: RunConfig) -> Iterator[str]:
     if config.privacy_clip is not None:
         yield "privacy_clip: with privacy central the server clips changes; give clip_norm instead"
     if config.secure is not None:
-        yield (
-            "secure_aggregation: its sums go to the method as they are, and privacy central adds its noise to plain sums; "
-            "give secure_aggregation off, or privacy local"
-        )
+        yield ("secure_aggregation: privacy central adds noise to plain sums only; give secure_aggregation off, or privacy local")
     if config.mode == "async":
         yield "mode: privacy central adds noise to the sum of a round, and async has no rounds; give mode sync, or privacy local"
     if config.defence != "none":

@@ -10,7 +10,9 @@ class RoundsKeys(Keys):
     """Keys of rounds and evaluation."""
 
     rounds: Count = key(30, ROUNDS, "Number of rounds; with --mode async, of server steps.")
-    per_round: Count | None = key(None, ROUNDS, "Updates wanted per round; in mode async, clients at work. [half of --clients]")
+    per_round: Count | None = key(
+        None, ROUNDS, "Updates wanted per round; with --mode async, clients that train at a time. [half of --clients]"
+    )
     eval_every: Count = key(1, ROUNDS, "Evaluate every N rounds, and after the last one.")
     eval_samples: Count | None = key(
         None, ROUNDS, "Held-out samples to evaluate on, drawn by the seed. [all after the last round, 1,000 before]"

@@ -22,9 +22,9 @@ class SecureKeys(Keys):
     secure_aggregation: Annotated[str, AfterValidator(_checked)] = key(
         "off",
         SECURE,
-        "Add up updates so that the server sees only sums of groups: off, secagg (Bonawitz 2017), or secagg+ (Bell 2020), with "
-        "parameters as in secagg+:neighbours=20,group=100,least=3,threshold=0.5,bits=32,bound=1,stage_s=5,masks=real, which are the "
-        "defaults. masks=costed adds up without masks, to the same sums. [off]",
+        "Add up updates so that the server sees only sums of groups: off, secagg (Bonawitz 2017), or secagg+ (Bell 2020). Parameters "
+        "follow a colon, as in secagg+:neighbours=20,group=50. The defaults are neighbours=20, group=100, least=3, threshold=0.5, bits=32, "
+        "bound=1, stage_s=5, masks=real. masks=costed adds up without masks, to the same sums. [off]",
         "SPEC",
     )
 

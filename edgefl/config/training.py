@@ -21,7 +21,7 @@ class TrainingKeys(Keys):
     lr_schedule: Literal["constant", "cosine", "step"] = key(
         "constant", CLIENT, "Change of --lr over rounds; cosine ends at 0; step: a tenth in the second half."
     )
-    momentum: float = key(0.9, CLIENT, "Coefficient of the optimizer momentum.", ge=0, lt=1)
+    momentum: float = key(0.9, CLIENT, "Momentum coefficient of the optimizer.", ge=0, lt=1)
     augment: Literal["none", "flip"] = key(
         "none", CLIENT, "Change of training samples; flip: images are mirrored left-right with chance 1/2, anew in every epoch."
     )

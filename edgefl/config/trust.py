@@ -36,21 +36,23 @@ class TrustKeys(Keys):
     clip_norm: Annotated[Positive | Literal["adaptive", "off"] | None, AfterValidator(_none_if_off)] = key(
         None,
         TRUST,
-        "Longest change of a client, as its norm; longer ones are scaled down; adaptive: a bound per tier. [off]",
+        "Largest norm of a client's change; larger changes are scaled down; adaptive: a bound per tier. [off]",
         "X|adaptive|off",
     )
     clip_start: Positive = key(1.0, TRUST, "Bound of --clip-norm adaptive in the first round.")
-    clip_quantile: float = key(0.5, TRUST, "Share of changes that --clip-norm adaptive leaves whole.", gt=0, lt=1)
+    clip_quantile: float = key(0.5, TRUST, "Share of changes that --clip-norm adaptive does not clip.", gt=0, lt=1)
     clip_rate: Positive = key(0.2, TRUST, "Rate of --clip-norm adaptive: a round changes its bound by at most e^X.")
     defence: Annotated[str, known(defences)] = key(
-        "none", TRUST, "Robust aggregation: how the server treats updates that differ from the others.", names=defences
+        "none", TRUST, "How the server screens updates that differ from the others.", names=defences
     )
     defence_strength: Positive | None = key(
         None,
         TRUST,
-        "Share of hostile updates that trimmed-mean, krum and multi-krum expect; multiple of the median norm that norm-filter allows. "
+        "For trimmed-mean, krum and multi-krum: the share of hostile updates; for norm-filter: the allowed multiple of the median norm. "
         "[0.2; norm-filter: 3]",
     )
     outliers: bool = key(
-        False, TRUST, "Report how much each update differs from the others of its tier; holds all updates of a round. [no]"
+        False,
+        TRUST,
+        "Report how much each update differs from the others of its tier; the server holds all updates of a round. [no]",
     )

@@ -148,7 +148,7 @@ def _pair(tracer: Tracer, step: StepTrace, size: int) -> tuple[list[Operation], 
         if _names(one) == _names(more):
             return one, more, at
     sizes = f"{size}, {size + _APART} and {size + 2 * _APART}"
-    raise ConfigError(f"the network does other operations at batches of {sizes}: costs per sample cannot be told")
+    raise ConfigError(f"the network's operations differ between batches of {sizes}, so its costs per sample are not defined")
 
 
 def _names(operations: Sequence[Operation]) -> list[str]:

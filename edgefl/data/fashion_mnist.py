@@ -62,7 +62,7 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
         reason = error.strerror or str(error)
         raise DataError(f"{path}: cannot be read ({reason}), expected a gzip-compressed IDX file") from None
     except (EOFError, zlib.error) as error:
-        raise DataError(f"{path}: the compressed data are cut or damaged ({error}); fetch the file again") from None
+        raise DataError(f"{path}: the compressed data are incomplete or damaged ({error}); fetch the file again") from None
     header = 4 + 4 * dimensions
     if len(content) < header:
         raise DataError(f"{path}: {len(content)} bytes, expected at least a header of {header}")

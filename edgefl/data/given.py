@@ -163,7 +163,7 @@ def labelled(parts: list[np.ndarray], where: str, names: tuple[str, ...] = ()) -
         names = names or tuple(np.unique(texts).tolist())
         number = {name: position for position, name in enumerate(names)}
         if len(unknown := set(texts.tolist()) - set(names)):
-            raise DataError(f"{where}: label {min(unknown)!r} is none of the classes {', '.join(names)}")
+            raise DataError(f"{where}: label {min(unknown)!r} is not one of the classes {', '.join(names)}")
         y = np.array([number[text] for text in texts.tolist()])
     elif len(odd := y[y % 1 != 0]) if y.dtype.kind == "f" else y.dtype.kind not in "iub":
         found = f"label {odd[0]:g}" if y.dtype.kind == "f" else f"labels of type {y.dtype}"
@@ -203,7 +203,7 @@ def _renumbered(test: Given, names: tuple[str, ...]) -> np.ndarray:
     if not names or test.class_names in ((), names):
         return test.y
     if unknown := set(test.class_names) - set(names):
-        raise DataError(f"{test.where}: class {min(unknown)!r} is none of the training classes {', '.join(names)}")
+        raise DataError(f"{test.where}: class {min(unknown)!r} is not one of the training classes {', '.join(names)}")
     return np.array([names.index(name) for name in test.class_names])[test.y]
 
 

@@ -71,7 +71,7 @@ def array_in(path: Path, member: str = "") -> np.ndarray:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
     except (ValueError, EOFError, KeyError, MemoryError, TypeError, zipfile.BadZipFile, NotImplementedError) as error:
         what = f"{member} in {path}" if member else str(path)
-        raise DataError(f"{what}: no plain array ({first_line(error)}); arrays of Python objects are not read") from None
+        raise DataError(f"{what}: not a plain array ({first_line(error)}); arrays of Python objects are not read") from None
 
 
 def _of_npz(path: Path) -> dict[str, np.ndarray]:
@@ -81,7 +81,7 @@ def _of_npz(path: Path) -> dict[str, np.ndarray]:
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
     except zipfile.BadZipFile as error:
-        raise DataError(f"{path}: no .npz file, or cut ({first_line(error)})") from None
+        raise DataError(f"{path}: not an .npz file, or an incomplete one ({first_line(error)})") from None
     return _Arrays({name: (path, name) for name in members})
 
 

@@ -85,7 +85,7 @@ def permuted(labels: np.ndarray, order: np.ndarray, classes: int, client: int) -
     >>> permuted(np.array([0, 2]), np.array([0, 1, 1]), 3, client=5)
     Traceback (most recent call last):
         ...
-    edgefl.errors.DataError: client 5: [0, 1, 1] is no permutation of the 3 labels: 2 is missing and 1 is there 2 times
+    edgefl.errors.DataError: client 5: [0, 1, 1] is not a permutation of the 3 labels: 2 is missing and 1 is there 2 times
     """
     if order.shape != (classes,):
         raise DataError(f"client {client}: a permutation of {order.size} labels, but the data have {classes}")
@@ -94,7 +94,7 @@ def permuted(labels: np.ndarray, order: np.ndarray, classes: int, client: int) -
         values, counts = np.unique(order, return_counts=True)
         odd = values[(counts > 1) | (values < 0) | (values >= classes)][0]
         found = f"{missing[0]} is missing and {odd} is there {counts[values == odd][0]} times"
-        raise DataError(f"client {client}: {order.tolist()} is no permutation of the {classes} labels: {found}")
+        raise DataError(f"client {client}: {order.tolist()} is not a permutation of the {classes} labels: {found}")
     return order[labels].astype(np.int64)
 
 

@@ -118,7 +118,7 @@ class Cluster:
 
 
 class Engine(Protocol):
-    """Runs jobs by the rules above."""
+    """Runs the jobs of clients, by the rules in :mod:`edgefl.engine.contract`."""
 
     def map(self, jobs: Iterable[Job]) -> Iterator[tuple[int, Outcome]]:
         """Yield the number and the outcome of every job, in any order; jobs are numbered from 0 as they are pulled."""

@@ -49,7 +49,7 @@ class Device:
             return _DEVICE.validate_python(fields)
         except ValidationError as error:
             told = "; ".join(explain(problem, cls.__dataclass_fields__) for problem in error.errors())
-            raise WireError(f"what a device says of itself cannot be read: {told}") from None
+            raise WireError(f"the answer of a device cannot be read: {told}") from None
 
 
 _DEVICE = TypeAdapter(Device)

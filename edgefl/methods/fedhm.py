@@ -51,9 +51,9 @@ class FedHMConfig(FactorizingConfig):
         label_rows: whether a client's rows of the classifier count only for labels that it has samples of, as in HeteroFL's published code.
             Clients then send the list of their labels.
         aggregation: how the server averages factorized layers. ``mean``: products of the factors, as in the paper. ``residual``: changes of
-            products, so that what a client was not sent stays as it is. ``bands``: changes, each band of ranks over its clients only.
-        allocate: ``uniform``: one γ for every layer, as in the paper. ``spectral``: from the second round on, each layer has its own rank;
-            together they have the least truncation error with no more MACs, weights and activations than the uniform ranks.
+            products; ranks that a client was not sent do not change. ``bands``: changes, each band of ranks over the clients that have it.
+        allocate: ``uniform``: one γ for every layer, as in the paper. ``spectral``: from the second round on, each layer has its own rank.
+            The ranks have the least truncation error, with no more MACs, weights and activations than the uniform ranks.
         error: whether the truncation error of a layer is relative to its weights' energy, or absolute.
         plan_every: rounds between two spectral plans.
         ranks: tier's label → layer → rank, for ranks of your own. A spectral run stores its current ranks here.
@@ -75,10 +75,10 @@ class FedHMConfig(FactorizingConfig):
 class FedHM(Method):
     """W ≈ U Vᵀ at rank r = ⌊γ·n⌋: a k×1 convolution to r channels and a 1×k convolution to n (section 2.2); γ = 1 is dense.
 
-    By default the stem, 1×1 convolutions, the classifier, and the layers in the network's ``hybrid_dense`` (ResNet-18: the first residual
-    block; ResNet-34: layers 1 and 2; Tables 5 and 6) are not factorized. Only where no other layer can be, 1×1 convolutions are. The
-    option ``factorize`` chooses layers. The server multiplies every update back to full shape (Eq. 1) and
-    averages with the weights α_p = softmax(γ_p/τ) (Eq. 2).
+    By default these layers stay dense: the stem, 1×1 convolutions, the classifier, and the network's ``hybrid_dense`` (ResNet-18: the first
+    residual block; ResNet-34: layers 1 and 2; Tables 5 and 6). If no other layer can be factorized, 1×1 convolutions are. The option
+    ``factorize`` chooses layers. The server multiplies every update back to full shape (Eq. 1), and averages with the weights
+    α_p = softmax(γ_p/τ) (Eq. 2).
 
     One decomposition per layer and round serves every tier, because the factors of smaller ranks are leading columns of the largest. It
     starts from the singular vectors of the previous round.

@@ -31,8 +31,9 @@ class FlexLoRA(Adapted):
     truncation of every smaller rank, the server stores one pair of the largest rank. What the mean has beyond it reaches no client, in the
     paper neither.
 
-    The base is frozen and part of the application. Adapters are beside attention's projections to queries and values, or if there are none
-    beside the layers that FedHM factorizes. Devices run the base with the adapters merged into it (``edgefl/methods/adapters.py``).
+    The base is frozen and part of the application. Adapters are beside attention's projections to queries and values. If there are
+    none, they are beside the layers that FedHM factorizes. Devices run the base with the adapters merged into it
+    (``edgefl/methods/adapters.py``).
 
     Differs from the paper: a direction without energy keeps its row of A, with a column of zeros in B, as at the beginning. A decomposition
     leaves such rows undefined: there are some if few clients of small ranks take part. Clients of equal rank have one adapter at the start.
@@ -45,7 +46,7 @@ class FlexLoRA(Adapted):
     tier_meaning = "rank of the adapters: the share p of the option rank; the frozen base is the same in all tiers"
     lacks: ClassVar[Mapping[Need, str]] = {
         **NEW_FACTORS,
-        "server_step": "every round decomposes the mean anew: a server's momentum or moments would be of other coordinates",
+        "server_step": "every round decomposes the mean anew: a server's momentum or moments would belong to other coordinates",
     }
     contract_exceptions: ClassVar[Mapping[str, str]] = {
         "one full-tier client alone wins outright": "the server decomposes the client's product anew: other factors of the same product",

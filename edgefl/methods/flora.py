@@ -44,8 +44,9 @@ class FLoRA(Adapted):
     rounds. The stack grows by the ranks of every client of a round. Once the stack of a layer is no smaller than the layer's weight, the
     weight is sent instead. MACs of adding the stack are not counted; they are those of a forward pass of one sample per rank.
 
-    The base is frozen and part of the application. Adapters are beside attention's projections to queries and values, or if there are none
-    beside the layers that FedHM factorizes. Devices run the base with the adapters merged into it (``edgefl/methods/adapters.py``).
+    The base is frozen and part of the application. Adapters are beside attention's projections to queries and values. If there are
+    none, they are beside the layers that FedHM factorizes. Devices run the base with the adapters merged into it
+    (``edgefl/methods/adapters.py``).
 
     Differs from the paper: there, every client takes part in every round and stores its base. So it receives the stack of the last round
     only, as here in the second round. Classifiers are averaged by samples.

@@ -45,8 +45,9 @@ class HetLoRA(Adapted):
     layers. If this product of norms is smaller after training than before, the client prunes: only its first ⌊γr⌋ ranks count. B is zero
     at first, so nothing is pruned in the first round.
 
-    The base is frozen and part of the application. Adapters are beside attention's projections to queries and values, or if there are none
-    beside the layers that FedHM factorizes. Devices run the base with the adapters merged into it (``edgefl/methods/adapters.py``).
+    The base is frozen and part of the application. Adapters are beside attention's projections to queries and values. If there are
+    none, they are beside the layers that FedHM factorizes. Devices run the base with the adapters merged into it
+    (``edgefl/methods/adapters.py``).
 
     Differs from the paper: ranks belong to tiers, as a tier's payload has one size. The server sees the same norms and cuts off what a
     client prunes. If more than half of a tier's clients pruned, the tier has ⌊γr⌋ ranks from the next round on. In the paper every client

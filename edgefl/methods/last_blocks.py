@@ -32,19 +32,19 @@ class LastBlocks(Method):
     trained, the less memory training needs. Inference costs the same in all tiers, because every device runs the whole network. Blocks are
     those of DepthFL, found by tracing (:mod:`edgefl.models.cuts`). A weight that is also used in a frozen block is frozen.
 
-    Frozen modules are in evaluation mode in training: torch's BatchNorm uses and keeps its running statistics, Dropout is off. Static
-    BatchNorm and that of the policy ``batch`` have no statistics in training, so they take those of the batch there.
+    Frozen modules are in evaluation mode also in training: Dropout is off, and torch's BatchNorm uses its running statistics unchanged.
+    Static BatchNorm and that of the policy ``batch`` have no statistics in training, so they use those of the batch.
 
     A client sends only what it trains. It receives all tensors that some tier of the run trains, as larger tiers change the blocks that it
-    has frozen. What no tier trains is part of the application with its initial weights: it is never sent nor counted as bytes, and costs
-    memory and MACs. Such a run makes sense with pretrained weights.
+    has frozen. Blocks that no tier trains are part of the application, with their initial weights. They cost memory and MACs, but no
+    bytes: they are never sent. Such a run makes sense with pretrained weights.
 
     The paper freezes arbitrary blocks in each round and quantizes them; here they are the first blocks, in float32.
     """
 
     config: LastBlocksConfig
     title = "Last blocks"
-    paper = "baseline; Pfeiffer et al., CoCoFL, TMLR 2023, freeze blocks likewise"
+    paper = "baseline; CoCoFL (Pfeiffer et al., TMLR 2023) freezes blocks, too"
     tier_meaning = (
         "share p of the network's blocks that a client trains, from the last one back, rounded up; the others are frozen"
     )

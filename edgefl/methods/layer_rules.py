@@ -33,9 +33,9 @@ class FactorizingConfig(MethodConfig):
 
     Attributes:
         factorize: the layers to factorize: kinds (``conv``, ``1x1``, ``linear``, ``recurrent``) and patterns of layer names, such as
-            ``conv,1x1,blocks.*.conv_pw,!fc``. ``!`` excludes; with exclusions alone, the rest is as usual. Kinds leave out layers that the
-            method spares, such as the classifier; patterns do not. A layer stays dense if its factors would not be smaller. Empty: the
-            usual layers of the method. ``edgefl inspect NETWORK --method NAME`` shows them.
+            ``conv,1x1,blocks.*.conv_pw,!fc``. ``!`` excludes; exclusions alone are taken from the usual layers. A
+            kind does not choose layers that the method keeps dense, such as the classifier; a pattern does. A layer stays dense if its
+            factors would not be smaller. Empty: the usual layers of the method. ``edgefl inspect NETWORK --method NAME`` shows them.
     """
 
     factorize: Annotated[str, BeforeValidator(_joined)] = ""

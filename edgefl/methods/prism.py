@@ -99,9 +99,9 @@ class PriSM(Method):
     lacks: ClassVar[Mapping[Need, str]] = {
         "tier_means": "clients of a tier train other kernels each, drawn at random",
         "stale_updates": "every step decomposes the weights again, so an update of older kernels does not match",
-        "shared_coordinates": "every client draws kernels of its own: the same tensors of two clients are other kernels",
+        "shared_coordinates": "every client draws kernels of its own: tensors of one name hold different kernels",
         "fixed_coordinates": "a client draws other kernels of a new decomposition every round: remembered gradients and "
-        "control variates would be of other coordinates",
+        "control variates would belong to other coordinates",
     }
 
     def width(self, tier: Tier) -> float:

@@ -52,8 +52,8 @@ class Pufferfish(FedAvg):
     default_tiers = (0.25,)
     lacks: ClassVar[Mapping[Need, str]] = {
         "stale_updates": "the network changes its form between two rounds, while clients are at work",
-        "fixed_coordinates": _SWITCH + "a client's memory of gradients, or control variates, would be of other coordinates",
-        "server_step": _SWITCH + "the server's momentum or moments would be of other coordinates",
+        "fixed_coordinates": _SWITCH + "a client's memory of gradients, or control variates, would belong to other coordinates",
+        "server_step": _SWITCH + "the server's momentum or moments would belong to other coordinates",
     }
 
     def dense_reasons(self, network: nn.Module) -> Mapping[str, str]:

@@ -27,8 +27,8 @@ NEVER = ("depthwise", "grouped", "padding")
 Layer = nn.Conv2d | nn.Linear
 NEW_FACTORS: dict[Need, str] = {
     "stale_updates": "every step decomposes the weights again, so an update of older factors does not match",
-    "fixed_coordinates": "a client's factors are a fresh decomposition every round: remembered gradients and control variates would be of "
-    "other coordinates",
+    "fixed_coordinates": "a client's factors are a fresh decomposition every round: remembered gradients and control variates would belong "
+    "to other coordinates",
 }
 """What a method lacks if the server decomposes dense weights anew in every round, with the reasons."""
 

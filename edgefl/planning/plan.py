@@ -149,7 +149,7 @@ def plan(
     if allocate == "spectral" and not chosen.truncates:
         raise ConfigError(f"allocate: spectral gives every layer a rank, which {method} does not have; use fedhm")
     if weights is not None and not chosen.truncates:
-        raise ConfigError(f"weights: {method} has no ranks, which is what weights are truncated to; leave them out, or use fedhm")
+        raise ConfigError(f"weights: {method} has no ranks to truncate them to; leave them out, or use fedhm")
     if not 1 <= clock_margin < math.inf:
         raise ConfigError(f"clock_margin: got {clock_margin:g}, expected a factor of at least 1, such as 1.25")
     work = DeviceRound(profile, samples * training.epochs, training.passes(samples), clock_margin) if profile else None

@@ -72,7 +72,7 @@ def profile(
         tiers: ratios, largest first; None for the method's own.
         batch_size: samples of a training step and of an inference; 32 by default.
         micro_batch: samples of one forward and backward pass; gradients are accumulated up to ``batch_size``.
-        recompute: compute activations again in the backward pass, between the layers where that holds the least.
+        recompute: compute activations again in the backward pass, in the segments that need the least memory.
         optimizer: "momentum", "sgd" or "adam".
         runtime: what trains, for the memory of training. "onnx" exports the training graph of every tier, which takes seconds.
         codec: how updates travel up.

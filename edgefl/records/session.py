@@ -107,7 +107,7 @@ class Expected:
         macs, download_bytes, upload_bytes: of the session, until it ends.
         predicted_memory_bytes, memory_bytes: peak of a training step, and what its device has for training.
         micro_batch: samples per pass; None: as the run is configured.
-        recompute: the layers before which segments begin that the backward pass computes again; empty: everything is saved.
+        recompute: layers at which a segment begins that the backward pass computes again; empty: all activations are saved.
         start_s: the simulated clock when its download begins.
         state: what else its device does, such as other apps or power saving.
         refusal: the budgets that no tier meets.

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edgefl.report.energy import energy_sentence
 from edgefl.report.metric import metric_of, metric_text, reaches
 from edgefl.report.words import (
     USEFUL,
@@ -190,8 +189,7 @@ def _smaller(summary: Json, rounds: Sequence[Json]) -> str:
         return ""
     less = human_percent(1 - rows[0]["macs_train_step"] / rows[-1]["macs_train_step"])
     smallest, largest = (tier_label(row["tier"]) for row in (rows[0], rows[-1]))
-    why = f", and {energy[0].lower()}{energy[1:]}" if (energy := energy_sentence(summary["tiers"])) else "."
-    return f"Deploy tier {smallest}: it is as accurate as tier {largest} with {less} fewer MACs in a training step{why}"
+    return f"Deploy tier {smallest}: it is as accurate as tier {largest} with {less} fewer MACs in a training step."
 
 
 def _waste(summary: Json, rounds: Sequence[Json]) -> str:

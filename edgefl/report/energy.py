@@ -8,15 +8,17 @@ from edgefl.report.words import tier_label
 from edgefl.util.units import human_percent
 
 IDLE = 0.01
-"""If a tier has less than this share of its factorized layers' energy beyond a smaller tier's ranks, it computes the same as that one."""
+"""A tier has learned almost nothing beyond a smaller one if its extra ranks have less than this share of the energy."""
 
 
 def energy_sentence(tiers: Iterable[Row]) -> str:
-    """Return how the energy of factorized layers divides between the ``tiers`` of a ``summary.json``; "" if no layers are truncated.
+    """Return what the larger ``tiers`` of a ``summary.json`` hold beyond the smaller ones; "" if no layers are truncated.
+
+    The energy of a layer is the sum of squares of its weight.
 
     >>> tiers = [{"tier": tier, "energy_share": share, "macs_train_step": macs} for tier, share, macs in ((1, 0, 400), (0.25, 1, 100))]
-    >>> energy_sentence(tiers)
-    "Tier 1 has 0 % of its factorized layers' energy beyond the ranks of tier 0.25 (less than 1 %): it is tier 0.25 at 4.0 times the MACs."
+    >>> energy_sentence(tiers).split(": ")[1]
+    'its extra ranks hold 0 % of the sum of squares of its factorized weights.'
     """
     rows = sorted((row for row in tiers if row.get("energy_share") is not None), key=lambda row: float(row["tier"]))
     if len(rows) < 2:
@@ -26,10 +28,10 @@ def energy_sentence(tiers: Iterable[Row]) -> str:
     for row, of_row in zip(rows[:-1], held, strict=False):
         if (beyond := 1 - of_row / held[-1]) < IDLE:
             same, times = tier_label(row["tier"]), largest["macs_train_step"] / row["macs_train_step"]
-            energy = f"{human_percent(max(beyond, 0.0))} of its factorized layers' energy beyond the ranks of tier {same}"
-            limit = f"less than {100 * IDLE:g} %"
-            return f"Tier {tier_label(largest['tier'])} has {energy} ({limit}): it is tier {same} at {times:.1f} times the MACs."
+            nothing = f"has learned almost nothing that tier {same} cannot hold, but costs {times:.1f} times the MACs"
+            share = f"{human_percent(max(beyond, 0.0))} of the sum of squares of its factorized weights"
+            return f"Tier {tier_label(largest['tier'])} {nothing}: its extra ranks hold {share}."
     first, *others = ((tier_label(row["tier"]), human_percent(row["energy_share"])) for row in rows)
     added = ", ".join(f"{share} in those that tier {tier} adds" for tier, share in others)
     rest = f", {human_percent(1 - held[-1])} in ranks that no tier has" if 1 - held[-1] > 1e-6 else ""
-    return f"Energy of the factorized layers: {first[1]} in the ranks of tier {first[0]}, {added}{rest}."
+    return f"Sum of squares of the factorized weights: {first[1]} in the ranks of tier {first[0]}, {added}{rest}."

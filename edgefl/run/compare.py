@@ -75,9 +75,9 @@ def compare(
 ) -> Comparison:
     """Run ``methods`` on identical shards, seeds and tiers, and write one report of them.
 
-    Every configuration is checked before the first run starts. A method with a single size has a choice of ratios: the comparison's tiers
-    and its own default. It trains the largest that fits every class of the fleet. Classes that none of them fits are left out of this
-    choice. ``METHOD@R`` sets the single ratio R. If a run fits no device, or its updates cannot be aggregated, its row has the reason.
+    Every configuration is checked before the first run starts. A method with a single size may train any ratio of the comparison's tiers,
+    or its own default. It trains the largest that fits every class of the fleet. A class that none of them fits does not count here.
+    ``METHOD@R`` sets the single ratio R. If a run fits no device, or its updates cannot be aggregated, its row has the reason.
 
     Args:
         methods: names, or ``METHOD@R``.

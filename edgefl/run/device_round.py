@@ -43,13 +43,13 @@ class FedRound:
 
     Attributes:
         folder: the folder that was written. It has what the next round needs of a run: configuration, model and bundle.
-        round: number of rounds after which the new model stands.
+        round: the number of rounds so far, with this one.
         tiers: one row per tier, largest first: ``tier``, ``updates``, ``samples``, accuracy ``before`` and ``after`` in [0, 1].
         accuracy: accuracy of the global model before and after the round, in [0, 1].
         refused: a message about every update that was left out.
         updates: one row per update that was screened: ``file``, ``client``, ``tier``, ``samples`` and the fields of
             :class:`edgefl.records.Screened`.
-        devices: of the aggregated updates that were checked against enrolled keys, the device, its key, its tier and its samples.
+        devices: device, key, tier and samples of every aggregated update that was checked against enrolled keys.
     """
 
     folder: Path
@@ -89,8 +89,8 @@ def fed_round(
         screening: keys of screening (:data:`edgefl.config.SCREENING`) for this round, in place of those of the run's configuration.
         max_drop: refuse a model if its accuracy, or that of a tier, is lower than before by more than this; 0.03 are 3 points. For another
             metric it is a share of the value before.
-        keep_anyway: write such a model all the same.
-        keys: file with the public keys of enrolled devices; other updates are refused. None: whoever sent an update, it counts.
+        keep_anyway: write the model even then.
+        keys: file with the public keys of enrolled devices; other updates are refused. None: updates of every sender count.
         sign: PEM file of an Ed25519 private key to sign the next bundle with; None: the user's own key; False: it is not signed.
         notify: called with a line about each skipped file, and about tiers that do not run on their device.
 

@@ -75,7 +75,7 @@ def export_network(
         samples: at least two samples (n, …): float32, or int64 ids. Their largest is taken as the largest id. Several inputs: name of the
             argument of ``forward`` → such samples.
         out: must not exist, or be empty.
-        method: one whose server begins with a dense network, such as ``fedhm``, ``heterofl`` or ``depthfl``; None: none.
+        method: a method whose server begins with a dense network, such as ``fedhm``, ``heterofl`` or ``depthfl``; None: no method.
         tiers: a ratio in (0, 1] for each tier, largest first; None: the method's own.
         method_options: options of the method.
         optimizer: ``momentum``, ``sgd`` or ``adam``, with ``momentum`` as its β₁.

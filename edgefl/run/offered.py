@@ -31,7 +31,7 @@ def run_of(bundle: Path, manifest: Manifest, run: Path | str | None) -> RunFolde
     """
     folder = RunFolder(Path(run) if run is not None else bundle.resolve().parent)
     if run is None and not (folder.path / MODEL).is_file():
-        raise InputError(f"{bundle}: the folder it lies in holds no run; give the one that it was exported from as --run")
+        raise InputError(f"{bundle}: its parent folder is not a run; give the run that it was exported from, as --run")
     path = folder.require(MODEL)
     found = sha256(path.read_bytes())
     if manifest.state_sha256 is None:
@@ -90,8 +90,8 @@ def _sent(run: Run, state: ServerState, bundle: Path, manifest: Manifest, entry:
         other = given.get(name, torch.zeros_like(tensor) if name.startswith(CONTROL) else None)
         if other is None or other.shape != tensor.shape or not torch.allclose(other, tensor, rtol=_NEAR, atol=_NEAR):
             raise BundleError(
-                f"{bundle}: tier {entry.label}: {name} is not what the run's model gives on this computer: an update would have no "
-                "place in it; export the bundle again, here"
+                f"{bundle}: tier {entry.label}: {name} differs from what this computer makes of the run's model, so "
+                "updates would not fit; export the bundle again on this computer"
             )
     return replace(submodel, tensors={name: given.get(name, tensor) for name, tensor in submodel.tensors.items()})
 

@@ -147,7 +147,7 @@ def begun(
     for tier in tiers:
         if tier.ratio < 1 and (stored := sorted(method.keep(method.skeleton(architecture, tier)))):
             raise ConfigError(
-                f"weights: clients of tier {tier.label} store {stored[0]} of their own, which is no part of the file; give tiers 1"
+                f"weights: clients of tier {tier.label} store {stored[0]} of their own, which the file does not have; give tiers 1"
             )
     return state
 

@@ -57,7 +57,7 @@ class Trains:
         if objective.remembers and objective.name not in REMEMBERED_ON_DEVICES:
             return f"a device does not know what a client stores under the objective {objective.name}"
         if method.per_client and method.personalised:
-            return f"the server of {method.title} keeps something of every client, which a device outside the run is not part of"
+            return f"the server of {method.title} stores data of every client, and none of a device outside the run"
         if missing := sorted(upload.keys() - learned.keys()):
             return f"{method.title} sends {missing[0]}, which training does not make"
         return ""

@@ -59,7 +59,7 @@ def _fetch(folder: Path, say: Callable[[str], None]) -> None:
     npm = shutil.which("npm")
     if npm is None:
         raise InputError(
-            f"{PACKAGE} {version()} is not on this computer, and npm, which fetches it, is not either; {_otherwise(folder)}"
+            f"{PACKAGE} {version()} is missing on this computer, and so is npm, which downloads it; {_otherwise(folder)}"
         )
     say(f"fetching {PACKAGE} {version()} into {folder}, once")
     with storage_errors(folder):

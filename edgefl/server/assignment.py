@@ -46,7 +46,7 @@ class Assignment:
 
     Attributes:
         micro_batch: samples of one forward and backward pass; the gradients of a batch are accumulated. None: whole batches.
-        recompute: the layers before which segments begin that the backward pass computes again; empty: everything is saved.
+        recompute: layers at which a segment begins that the backward pass computes again; empty: all activations are saved.
     """
 
     tier: Tier

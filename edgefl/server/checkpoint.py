@@ -150,7 +150,7 @@ def _damage(path: Path) -> str:
     match = _NAME.fullmatch(path.name)
     if match is not None and sha256(path.read_bytes())[:16] == match[2]:
         return ""
-    return "its SHA-256 differs from the one in its name (damaged or cut)"
+    return "its SHA-256 differs from the one in its name (damaged or incomplete)"
 
 
 def _newest_first(folder: Path) -> list[Path]:

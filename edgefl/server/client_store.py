@@ -92,7 +92,7 @@ class ClientStore:
         connection = self._reader()
         if connection is None:
             if chain:
-                raise CheckpointError(f"{self.path}: what clients kept up to round {round_} is missing; {REMEDY}")
+                raise CheckpointError(f"{self.path}: the store of clients' tensors up to round {round_} is missing; {REMEDY}")
             return
         with self._errors():
             problem = database.problem(connection, self.path)
@@ -100,9 +100,9 @@ class ClientStore:
             (link,) = connection.execute(links, (round_,)).fetchone() or ("",)
             (last,) = connection.execute("SELECT max(round) FROM chain").fetchone()
         if problem:
-            raise CheckpointError(f"{self.path}: what clients kept is damaged ({problem}); {REMEDY}")
+            raise CheckpointError(f"{self.path}: the store of clients' tensors is damaged ({problem}); {REMEDY}")
         if link != chain:
-            message = f"what clients kept does not belong to the checkpoint after round {round_}, but to another run or moment"
+            message = f"the store of clients' tensors does not belong to the checkpoint after round {round_}, but to another run or moment"
             raise CheckpointError(f"{self.path}: {message}; {REMEDY}")
         self._has_later_rounds = last is not None and last > round_
 
@@ -221,7 +221,7 @@ class ClientStore:
         """The newest visible round: the present one, once it has put something."""
         return self.round + (self._connection is not None and self._connection.in_transaction)
 
-    def _reader(self, what: str = "what clients kept") -> sqlite3.Connection | None:
+    def _reader(self, what: str = "the store of clients' tensors") -> sqlite3.Connection | None:
         """Return the open file, or None if nothing was ever stored."""
         if self._connection is None and self.path.is_file():
             self._open(what)
@@ -241,7 +241,7 @@ class ClientStore:
     def _writer(self) -> Iterator[sqlite3.Connection]:
         """Yield the file in a transaction. An error undoes the whole round and closes the file."""
         check_claims(self.path)
-        connection = self._connection or self._open("what clients kept")
+        connection = self._connection or self._open("the store of clients' tensors")
         try:
             with self._errors():
                 if not connection.in_transaction:
@@ -257,7 +257,7 @@ class ClientStore:
             self._release()
             raise
 
-    def _errors(self, what: str = "what clients kept") -> contextlib.AbstractContextManager[None]:
+    def _errors(self, what: str = "the store of clients' tensors") -> contextlib.AbstractContextManager[None]:
         return database.errors(self.path, what)
 
 

@@ -68,7 +68,7 @@ def has_tables(connection: sqlite3.Connection, path: Path, version: int) -> bool
     if not tables and not application:
         return False
     if application != _APPLICATION:
-        raise CheckpointError(f"{path}: is an SQLite file of something else; {REMEDY}")
+        raise CheckpointError(f"{path}: is an SQLite file of another program; {REMEDY}")
     if found != version:
         raise CheckpointError(f"{path}: its format is {found}, expected {version}: another version of edgefl wrote it; {REMEDY}")
     return True

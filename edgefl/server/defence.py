@@ -26,10 +26,10 @@ class Defence(abc.ABC):
     """What the server does with updates that differ from the others.
 
     Attributes:
-        strength: the defence's only number; each says what it means.
+        strength: the defence's only number; its meaning is the defence's own.
         usual_strength: its value if a run does not set it.
         most: the largest strength that makes sense; None: any positive number.
-        passes: whether updates pass as they are, so that the server need not hold them.
+        passes: whether updates pass unchanged. The server then does not hold them.
     """
 
     strength: float

@@ -169,7 +169,7 @@ def read_toml(path: Path, error_class: type[InputError]) -> dict[str, Any]:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise error_class(f"{path}: cannot be read ({reason})") from None
     except RecursionError:
-        raise error_class(f"{path}: not valid TOML for edgefl: tables or arrays within each other, too deep to read") from None
+        raise error_class(f"{path}: not valid TOML for edgefl: tables or arrays are nested too deeply") from None
     except tomllib.TOMLDecodeError as error:
         line = re.search(r"at line (\d+)", str(error))
         raise error_class(f"{path}, {f'line {line[1]}' if line else 'at its end'}: not valid TOML: {error}") from None

@@ -115,7 +115,9 @@ class SigningKey:
             try:
                 return cls.new(path)
             except StorageError as error:
-                raise StorageError(f"no key to sign with: {error}; --sign KEY gives one, --unsigned does without") from None
+                raise StorageError(
+                    f"no key to sign with: {error}; give one with --sign KEY, or leave the signature out with --unsigned"
+                ) from None
             except InputError:  # another process has made it meanwhile
                 pass
         return cls.of_file(path)

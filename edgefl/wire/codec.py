@@ -91,7 +91,7 @@ def padded(length: int) -> int:
 
 
 class Codec(abc.ABC):
-    """How one float32 tensor travels: as a part of the tensor's name, and for some codecs a second one called ``name + suffix``.
+    """How a float32 tensor is encoded for a message: as a part with the tensor's name, and for some codecs a second one, ``name + suffix``.
 
     Attributes:
         suffix: end of the second part's name; empty if there is never a second part.

@@ -41,7 +41,7 @@ class Expected:
     Attributes:
         bundle, round, classes: ``manifest_sha256``, round and number of labels of the bundle.
         tiers: per tier name → shape of float32 tensors.
-        keys: the devices with updates that count; None: anybody's.
+        keys: the devices whose updates count; None: every sender's.
     """
 
     bundle: str
@@ -86,7 +86,7 @@ class Received:
 def receive(folder: Path, expected: Expected) -> Received:
     """Check every visible file in ``folder`` by name; a sender's second update is invalid. Raise WireError if there is no such folder.
 
-    With keys a sender is its key: names of clients are anybody's choice. Without, it is the name, and the key of a signed update.
+    With keys, a sender is its key, because anyone can choose any name. Without keys, it is the name, and the key of a signed update.
     """
     try:
         paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))

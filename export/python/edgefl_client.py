@@ -163,11 +163,11 @@ def _parser() -> argparse.ArgumentParser:
     shared.add_argument("bundle", type=Path, help="folder that edgefl export wrote")
     shared.add_argument("tier", help="name of the tier, such as 0.5")
     shared.add_argument("data", type=Path, help=".npz with x and y, or folder of images")
-    shared.add_argument("--state", type=Path, help="what an earlier training wrote")
+    shared.add_argument("--state", type=Path, help="state file of an earlier training [the bundle's weights]")
     publisher = shared.add_mutually_exclusive_group()
     publisher.add_argument("--key", type=Path, help="public key of the publisher, Ed25519 [the key that this device has pinned]")
-    publisher.add_argument("--allow-unsigned", action="store_true", help="do not check who made the bundle, which is code")
-    shared.add_argument("--threads", type=_number(int, 1), default=1)
+    publisher.add_argument("--allow-unsigned", action="store_true", help="do not check who made the bundle; a bundle is code")
+    shared.add_argument("--threads", type=_number(int, 1), default=1, help="threads that compute [1]")
     shared.add_argument(
         "--timeout", type=_number(float, 0.1), default=600.0, help="most seconds for a graph to load, or for a batch [600]"
     )
@@ -176,21 +176,24 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=_infer)
     command = commands.add_parser("train", parents=[shared], help="train on labelled samples and write the new state")
     command.add_argument("--out", type=Path, required=True, help="state to write")
-    for name, kind, least in (("epochs", int, 1), ("batch-size", int, 1), ("max-steps", int, 1)):
-        command.add_argument(f"--{name}", type=_number(kind, least))
-    command.add_argument("--lr", type=_number(float, 1e-12))
+    command.add_argument("--epochs", type=_number(int, 1), help="passes over the samples [the bundle's]")
+    command.add_argument("--batch-size", type=_number(int, 1), help="samples of a step [the bundle's]")
+    command.add_argument("--max-steps", type=_number(int, 1), help="most steps [no limit]")
+    command.add_argument("--lr", type=_number(float, 1e-12), help="learning rate [the bundle's]")
     command.add_argument(
-        "--max-seconds", type=_number(float, 0), help="0 is no limit; default: the budget of the bundle's device"
+        "--max-seconds", type=_number(float, 0), help="most seconds of training; 0: no limit [the budget of the bundle's device]"
     )
-    command.add_argument("--memory-bytes", type=_number(int, 0), help="0 is no limit; default: the budget of the bundle's device")
-    command.add_argument("--seed", type=_number(int, 0), default=0)
-    command.add_argument("--client", type=_name, help="name in the update; default: random")
+    command.add_argument(
+        "--memory-bytes", type=_number(int, 0), help="most memory of a step; 0: no limit [the budget of the bundle's device]"
+    )
+    command.add_argument("--seed", type=_number(int, 0), default=0, help="seed of every random draw [0]")
+    command.add_argument("--client", type=_name, help="name in the update [random]")
     command.set_defaults(run=_train)
-    command = commands.add_parser("update", help="write what the server aggregates")
-    command.add_argument("state", type=Path, help="what train wrote")
+    command = commands.add_parser("update", help="write the update for the server")
+    command.add_argument("state", type=Path, help="state file that train wrote")
     command.add_argument("--out", type=Path, required=True, help="update file to write")
     signature = command.add_mutually_exclusive_group()
-    signature.add_argument("--device-key", type=Path, help="key that signs it [this device's, if enroll has made command]")
+    signature.add_argument("--device-key", type=Path, help="key that signs it [this device's, if enroll has made one]")
     signature.add_argument("--unsigned", action="store_true", help="do not sign it")
     command.set_defaults(run=_update)
     command = commands.add_parser("enroll", help="make this device's key, and write the request by which a server enrols it")

@@ -169,7 +169,8 @@ def test_your_own_key_is_made_once_for_you_alone(config):
 def test_without_a_place_for_your_own_key_the_message_says_what_else_to_do(config):
     config.parent.write_text("a file where a folder is expected")
     with pytest.raises(
-        InputError, match=r"no key to sign with: .*cannot be written.*--sign KEY gives one, --unsigned does without"
+        InputError,
+        match=r"no key to sign with: .*cannot be written.*give one with --sign KEY, or leave the signature out with --unsigned",
     ):
         SigningKey.own()
 

@@ -288,7 +288,7 @@ def test_less_memory_than_can_be_held_to_is_refused(monkeypatch):
     assert MIB <= floor <= 8 * MIB
     check_limit("phone", floor)
     with pytest.raises(
-        ConfigError, match=f"enforce: hard cannot hold clock to 65,536 bytes of memory, expected at least {floor:,}"
+        ConfigError, match=f"enforce: hard cannot limit clock to 65,536 bytes of memory, expected at least {floor:,}"
     ):
         check_limit("clock", 65536.0)
     monkeypatch.delattr(os, "fork")

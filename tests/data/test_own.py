@@ -125,7 +125,7 @@ def test_held_out_files_have_the_classes_of_the_training_part(tmp_path):
     data = load(str(train), reading=Reading(held_out=str(few)))
     assert np.array_equal(data.test.y, np.repeat([1, 2], 20))
     (few / "bee").rename(few / "wasp")
-    with pytest.raises(DataError, match="class 'wasp' is none of the training classes ant, bee, cat"):
+    with pytest.raises(DataError, match="class 'wasp' is not one of the training classes ant, bee, cat"):
         load(str(train), reading=Reading(held_out=str(few)))
 
 
@@ -212,7 +212,7 @@ def test_wrong_files_are_refused(tmp_path):
     refused(whole, "no array 'kind', expected x and y; there are x, y", label="kind")
     cut = tmp_path / "cut.npz"
     cut.write_bytes(whole.read_bytes()[:-200])
-    refused(cut, "no .npz file, or cut")
+    refused(cut, "not an .npz file, or an incomplete one")
     np.savez(tmp_path / "objects.npz", x=np.array([{}], object), y=np.zeros(1))
     refused(tmp_path / "objects.npz", "arrays of Python objects are not read")
     folder = own_files.image_folder(tmp_path)

@@ -53,7 +53,7 @@ def test_permuted_renames_each_label():
     ("order", "message"),
     [
         ([0, 1], "client 7: a permutation of 2 labels, but the data have 3"),
-        ([0, 1, 1], r"client 7: \[0, 1, 1\] is no permutation of the 3 labels: 2 is missing and 1 is there 2 times"),
+        ([0, 1, 1], r"client 7: \[0, 1, 1\] is not a permutation of the 3 labels: 2 is missing and 1 is there 2 times"),
         ([0, 1, 3], r"2 is missing and 3 is there 1 times"),
         ([-1, 1, 2], r"0 is missing and -1 is there 1 times"),
     ],

@@ -85,12 +85,12 @@ def test_without_what_clients_kept_neither_export_nor_resume_goes_on(finished, t
     shutil.copytree(finished, folder)
     (folder / "clients.sqlite").unlink()
     with pytest.raises(
-        CheckpointError, match=r"clients\.sqlite: what clients kept up to round 3 is missing; restore the file or"
+        CheckpointError, match=r"clients\.sqlite: the store of clients' tensors up to round 3 is missing; restore the file or"
     ):
         export(folder, tmp_path / "bundle")
     (folder / "summary.json").unlink()
     with pytest.raises(
-        CheckpointError, match=r"clients\.sqlite: what clients kept up to round 3 is missing; restore the file or"
+        CheckpointError, match=r"clients\.sqlite: the store of clients' tensors up to round 3 is missing; restore the file or"
     ):
         simulate(RunConfig.of(VALUES), folder, resume=True)
 

@@ -330,7 +330,7 @@ def test_a_node_of_another_kind_is_refused(head, tmp_path):
 def test_a_node_that_cannot_limit_memory_as_hard_needs_is_refused(head):
     unfit = Cluster(head.address, mixed=True, limits={"watch": 1000.0})  # the test before may have left a node of another kind
     with pytest.raises(
-        ConfigError, match=r"node 127\.0\.0\..*: enforce: hard cannot hold watch to 1,000 bytes of memory, expected at"
+        ConfigError, match=r"node 127\.0\.0\..*: enforce: hard cannot limit watch to 1,000 bytes of memory, expected at"
     ):
         open_engine("ray", 1, Clients(rules.TASK, digits()), unfit).__enter__()
 

@@ -612,8 +612,11 @@ def with_energy(*shares: float | None) -> dict[str, Any]:
     return summary
 
 
-IDLE = "Tier {} has {} of its factorized layers' energy beyond the ranks of tier {} (less than 1 %): it is tier {} at {} times the MACs."
-SHARES = "Energy of the factorized layers: {} in the ranks of tier 0.25, {} in those that tier 0.5 adds, {}."
+IDLE = (
+    "Tier {} has learned almost nothing that tier {} cannot hold, but costs {} times the MACs: "
+    "its extra ranks hold {} of the sum of squares of its factorized weights."
+)
+SHARES = "Sum of squares of the factorized weights: {} in the ranks of tier 0.25, {} in those that tier 0.5 adds, {}."
 
 
 @pytest.mark.parametrize(
@@ -621,9 +624,9 @@ SHARES = "Energy of the factorized layers: {} in the ranks of tier 0.25, {} in t
     [
         ((0.6, 0.3, 0.1), SHARES.format("60.0 %", "30.0 %", "10.0 % in those that tier 1 adds")),
         ((0.5, 0.4), SHARES.format("50.0 %", "40.0 %", "10.0 % in ranks that no tier has")),
-        ((0.6, 0.395, 0.005), IDLE.format("1", "0.5 %", "0.5", "0.5", "2.7")),
-        ((0.9999, 0.0001, 0.0), IDLE.format("1", "<0.1 %", "0.25", "0.25", "4.0")),
-        ((0.5, 0.001), IDLE.format("0.5", "0.2 %", "0.25", "0.25", "1.5")),
+        ((0.6, 0.395, 0.005), IDLE.format("1", "0.5", "2.7", "0.5 %")),
+        ((0.9999, 0.0001, 0.0), IDLE.format("1", "0.25", "4.0", "<0.1 %")),
+        ((0.5, 0.001), IDLE.format("0.5", "0.25", "1.5", "0.2 %")),
         ((1.0,), ""),
         ((None, None, None), ""),
     ],
@@ -634,7 +637,7 @@ def test_what_larger_tiers_hold_is_a_sentence_below_the_tiers(shares: tuple[floa
     assert compact_tiers(summary).note == sentence
     text = Page(html.render(summary, make_rounds())).text
     assert sentence in text
-    assert ("factorized layers" in text) == bool(sentence)
+    assert ("factorized weights" in text) == bool(sentence)
 
 
 def test_energy_per_band_is_a_chart() -> None:

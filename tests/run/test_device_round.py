@@ -447,7 +447,7 @@ def test_bundle_and_run_must_belong_together(tmp_path):
     with pytest.raises(BundleError, match=r"state_sha256: got .*: the bundle is of another run or round"):
         at.play(run=other.run)
     at.bundle.rename(tmp_path / "moved")
-    with pytest.raises(InputError, match="the folder it lies in holds no run; give the one"):
+    with pytest.raises(InputError, match="its parent folder is not a run; give the run"):
         fed_round(tmp_path / "moved", at.inbox, tmp_path / "out")
     assert fed_round(tmp_path / "moved", at.inbox, tmp_path / "out", run=at.run).round == 4
     with pytest.raises(CheckpointError, match="exists and is not an empty folder"):
@@ -464,7 +464,7 @@ def test_a_bundle_whose_weights_are_not_the_models_has_no_places(tmp_path):
         at.play()
     files = json.loads((at.bundle / "manifest.json").read_text())["files"]
     changed(at.bundle, files={**files, "1/parameters": {"sha256": sha256(content), "bytes": len(content)}})
-    with pytest.raises(BundleError, match="is not what the run's model gives on this computer"):
+    with pytest.raises(BundleError, match="differs from what this computer makes of the run's model"):
         at.play()
 
 

@@ -175,7 +175,7 @@ def test_a_fleet_or_a_trace_that_changed_is_named(tmp_path, key, before, after):
 
 def test_a_file_nested_too_deep_is_one_message(tmp_path):
     (tmp_path / "deep.toml").write_text(f"lr = {'[' * 3000}{']' * 3000}")
-    with pytest.raises(ConfigError, match=r"deep.toml: .* too deep to read"):
+    with pytest.raises(ConfigError, match=r"deep.toml: .* nested too deeply"):
         RunConfig.load(tmp_path / "deep.toml", {})
 
 

@@ -96,7 +96,7 @@ def test_clients_have_equal_weights_and_keep_their_labels(tmp_path):
         ({**LEVELS["central"], "privacy": "central", "defence": "median"}, "defence: median compares clients"),
         (
             {**LEVELS["central"], "privacy": "central", "secure_aggregation": "secagg", "method": "fedavg"},
-            "secure_aggregation: its sums",
+            "secure_aggregation: privacy central adds noise to plain sums only",
         ),
         ({**LEVELS["local"], "privacy": "local", "clip_norm": 1.0}, "clip_norm: with privacy local the noise of an update"),
         (

@@ -264,7 +264,7 @@ def test_what_lies_beside_the_page_comes_first_if_its_version_is_right(npm, tmp_
 
 def test_without_npm_the_message_says_what_to_do(npm, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError, match="npm, which fetches it, is not either; install Node.js .* or copy ort.wasm.min.mjs"):
+    with pytest.raises(InputError, match="so is npm, which downloads it; install Node.js .* or copy ort.wasm.min.mjs"):
         runtime(print)
 
 

@@ -199,14 +199,17 @@ def test_a_store_that_is_forgotten_closes_its_file(path):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda path: path.unlink(), "what clients kept up to round 4 is missing; restore the file or start a new run"),
-        (lambda path: path.write_bytes(b""), "what clients kept up to round 4 is missing"),
+        (
+            lambda path: path.unlink(),
+            "the store of clients' tensors up to round 4 is missing; restore the file or start a new run",
+        ),
+        (lambda path: path.write_bytes(b""), "the store of clients' tensors up to round 4 is missing"),
         (lambda path: path.write_bytes(b"not a database, but long enough to be read " * 99), "file is not a database"),
         (lambda path: path.write_bytes(path.read_bytes()[:-1]), "cut: 81919 of 81920 bytes"),
         (lambda path: path.write_bytes(path.read_bytes()[:40_000]), "malformed"),
         (lambda path: path.write_bytes(path.read_bytes()[:10]), "not SQLite's"),
-        (lambda path: changed(path, b"client/41", b"client/42"), "what clients kept is damaged"),
-        (lambda path: other(path, "CREATE TABLE a (b)"), "is an SQLite file of something else"),
+        (lambda path: changed(path, b"client/41", b"client/42"), "the store of clients' tensors is damaged"),
+        (lambda path: other(path, "CREATE TABLE a (b)"), "is an SQLite file of another program"),
         (lambda path: signed(path, "user_version = 9"), "its format is 9, expected 1: another version of edgefl wrote it"),
         (
             lambda path: (path.unlink(), played(path, {**KEPT, 1: {3: b"tree"}})),

@@ -38,13 +38,29 @@ def entry(column: str, seed: int, accuracy: float, **figures: object) -> dict[st
     return {"row": "FedAvg", "column": column, "seed": seed, "local": False, "settings": settings, "figures": own, "edgefl": "0"}
 
 
+def notes_of(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith(("- *n of", "- *not run*", "- *refused*"))]
+
+
 def test_unfinished_cells_say_so_and_success_has_a_table_of_its_own() -> None:
     some = [entry("no attack, median", seed, value) for seed, value in ((0, 0.8), (1, 0.82), (2, 0.84))]
     some += [entry("backdoor ×5, 10 %, clip 1", 0, 0.9, attack_success={"global": 0.25})]
-    lines = table().render(some, "full").splitlines()
+    text = table().render(some, "full")
+    assert [note.split("*")[1] for note in notes_of(text)] == ["refused", "n of 3", "not run"]
+    lines = text.splitlines()
     cells = [line for line in lines if line.startswith("| FedAvg |")]
     assert cells[0] == "| FedAvg | not run | not run | not run | 82.0 ± 2.0 | not run | not run | not run |"
     assert "| 90.0 (1 of 3) |" in cells[3]
     assert "| 25.0 (1 of 3) |" in cells[4]
     (heterofl,) = [line for line in lines if line.startswith("| HeteroFL | refused")]
     assert set(heterofl.split(" | ")[1:-1]) == {"refused"}
+
+
+def test_a_complete_table_has_no_note_on_unfinished_cells() -> None:
+    complete = [
+        {**entry("no attack, median", run.seed, 0.8, attack_success={"global": 0.25}), "row": run.row, "column": run.column}
+        for run in table().runs("full")
+    ]
+    text = table().render(complete, "full")
+    assert [note.split("*")[1] for note in notes_of(text)] == ["refused"]
+    assert "not run" not in text

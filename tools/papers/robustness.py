@@ -108,24 +108,23 @@ def render(entries: Sequence[Entry], scale: Scale) -> str:
     """Return a table per attack: methods by defences; under it the success of attacks that want a label."""
     found = Figures(entries)
     wanted = len(SEEDS[scale])
-    parts = [
-        protocol(
-            entries,
-            scale,
-            "*Clients*: all take part in every round, with uneven labels (`dirichlet:0.5`) and without losses.",
-            "*Tiers*: 1, 0.5 and 0.25, a third of the clients each. FedAvg and FedPara train one size.",
-            "*Accuracy* is that of the server's largest model after the last round.",
-            "*Defences*: `trimmed-mean` and `multi-krum` expect 20 % of hostile clients.",
-            f"*Cells* with fewer than {wanted} seeds say how many they have. *{MISSING}*: no run yet. *{REFUSED}*: the method and the "
-            "choice make no sense together.",
-        )
-    ]
+    tables = []
     for attack in ATTACKS:
-        parts.append(f"**{attack[0].upper()}{attack[1:]}**: accuracy in percent.\n\n{_table(found, attack, at_tier(), wanted)}")
+        tables.append(f"**{attack[0].upper()}{attack[1:]}**: accuracy in percent.\n\n{_table(found, attack, at_tier(), wanted)}")
         if attack.startswith(("backdoor", "label-flip")):
             said = "share of attacked held-out samples that get the attacker's label, in percent"
-            parts.append(f"{attack[0].upper()}{attack[1:]}: {said}.\n\n{_table(found, attack, success, wanted)}")
-    return "\n\n".join(parts)
+            tables.append(f"{attack[0].upper()}{attack[1:]}: {said}.\n\n{_table(found, attack, success, wanted)}")
+    text = "\n\n".join(tables)
+    notes = [
+        "*Clients*: all take part in every round, with uneven labels (`dirichlet:0.5`) and without losses.",
+        "*Tiers*: 1, 0.5 and 0.25, a third of the clients each. FedAvg and FedPara train one size.",
+        "*Accuracy* is that of the server's largest model after the last round.",
+        "*Defences*: `trimmed-mean` and `multi-krum` expect 20 % of hostile clients.",
+        f"*{REFUSED}*: the method and the choice make no sense together.",
+        *([f"*n of {wanted}*: the seeds of a cell that has fewer than {wanted}."] if f" of {wanted})" in text else []),
+        *([f"*{MISSING}*: no run yet."] if MISSING in text else []),
+    ]
+    return f"{protocol(entries, scale, *notes)}\n\n{text}"
 
 
 def _table(found: Figures, attack: str, read: Measure, wanted: int) -> str:

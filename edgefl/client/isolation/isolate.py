@@ -156,8 +156,8 @@ def check_limit(what: str, memory_bytes: float) -> None:
     check_platform()
     if memory_bytes < (floor := floor_bytes()):
         raise ConfigError(
-            f"enforce: hard cannot hold {what} to {memory_bytes:,.0f} bytes of memory, expected at least {floor:,} on this computer, "
-            "by which the memory of a process varies; use meter, or take the device out of the fleet"
+            f"enforce: hard cannot limit {what} to {memory_bytes:,.0f} bytes of memory, expected at least {floor:,} on this computer, "
+            "because the memory of a process varies by as much; use meter, or take the device out of the fleet"
         )
 
 
