@@ -137,7 +137,8 @@ def _jobs(server: Server, exchange: Exchange, arrived: Iterable[OpenSession], se
     """Yield the jobs of sessions, and record in ``sent`` what each client was sent."""
     for session in arrived:
         submodel, payload = _sent_to(server, exchange, session)
-        session = replace(session, expected=sized(session.expected, download_bytes=len(payload)))
+        expected = sized(session.expected, download_bytes=len(payload))
+        session = session if expected is session.expected else replace(session, expected=expected)
         sent[session.client] = _Sent(session, submodel, payload)
         kept = None
         if exchange.sums is None:  # where updates are summed, clients store nothing

@@ -6,7 +6,7 @@ import zlib
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -142,7 +142,8 @@ def absorb(spans: Iterable[Span], worker: int, offset_s: float = 0.0) -> None:
 
     ``offset_s``: by so many seconds this process's clock is ahead of the worker's.
     """
-    _recorded.extend(replace(timed, worker=worker + timed.worker, start_s=timed.start_s + offset_s) for timed in spans)
+    for of in spans:
+        _recorded.append(Span(of.name, of.start_s + offset_s, of.duration_s, worker + of.worker, of.detail, of.thread))
 
 
 def seconds(spans: Iterable[Span]) -> dict[str, float]:
