@@ -96,7 +96,7 @@ def first_line(error: BaseException) -> str:
 
 
 def printable(text: str) -> str:
-    """Return ``text`` with what would change a terminal escaped; names of files and texts in them may come from anybody.
+    r"""Return ``text`` with what would change a terminal escaped; names of files and texts in them may come from anybody.
 
     >>> printable("a\x1b[2Jb")
     'a\\x1b[2Jb'

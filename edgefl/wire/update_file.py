@@ -98,7 +98,7 @@ def receive(folder: Path, expected: Expected) -> Received:
     for path in paths:
         try:
             if not path.name.isprintable():
-                raise WireError(f"{path.parent}: {ascii(path.name)}: expected a name of printable characters")
+                raise WireError(f"{path.parent}: {path.name!a}: expected a name of printable characters")
             update = replace(read_update(path, expected), tensors={})
             who: dict[PublicKey | str, str] = {} if update.key is None else {update.key: f"key: {update.device or update.key}"}
             if expected.keys is None:

@@ -13,8 +13,37 @@ from test_python_client import called
 from ts_client import batch, installed
 
 GONE = object()
-ODD = [GONE, None, True, -1, 0, 1.5, 10**400, float("nan"), float("inf"), "x", "\ud800", "\u202e\x1b[2J", "__proto__", [], {}, [[]], [{}]]
-TOP = ("round", "classes", "class_names", "input_shape", "input_dtype", "inputs", "target_shape", "preprocessing", "files", "tiers")
+ODD = [
+    GONE,
+    None,
+    True,
+    -1,
+    0,
+    1.5,
+    10**400,
+    float("nan"),
+    float("inf"),
+    "x",
+    "\ud800",
+    "\u202e\x1b[2J",
+    "__proto__",
+    [],
+    {},
+    [[]],
+    [{}],
+]
+TOP = (
+    "round",
+    "classes",
+    "class_names",
+    "input_shape",
+    "input_dtype",
+    "inputs",
+    "target_shape",
+    "preprocessing",
+    "files",
+    "tiers",
+)
 PREPARED = ("mean", "std", "scale", "raw", "alphabet", "words")
 TIER = ("label", "forward", "variants", "budget", "batch_size", "train")
 BUDGET = ("memory_bytes", "round_s")

@@ -449,12 +449,18 @@ SPOILED = [
     (lambda f: changed(f, files={"a": 1}), "files.a: got int, expected a table"),
     (lambda f: edit_train(f, lr=-1e300), "lr: got -1e+300, expected a finite number of at most 63 bits"),
     (lambda f: edit_train(f, no_update="\ud800"), "no_update: got 'half a character', expected text"),
-    (lambda f: edit_train(f, personal=["fc.bias"]), "upload: got 'fc.bias', expected one of the tier's tensors, not a personal one"),
+    (
+        lambda f: edit_train(f, personal=["fc.bias"]),
+        "upload: got 'fc.bias', expected one of the tier's tensors, not a personal one",
+    ),
     (lambda f: edit_train(f, upload={"other": [1]}), "upload: got 'other', expected one of the tier's tensors"),
     (lambda f: edit_tier(f, batch_size=0), "tiers.0: batch_size: got 0, expected at least 1"),
     (lambda f: edit_tier(f, variants=[{}]), "tiers.0: variants: kind: got None, expected a value of type str"),
     (lambda f: changed(f, preprocessing={"scale": 1, "mean": "x", "std": 1}), "preprocessing: mean: got 'x', expected numbers"),
-    (lambda f: changed(f, preprocessing={"scale": 1, "mean": 0, "std": [0]}), "preprocessing: std: got [0], expected numbers, and none of"),
+    (
+        lambda f: changed(f, preprocessing={"scale": 1, "mean": 0, "std": [0]}),
+        "preprocessing: std: got [0], expected numbers, and none of",
+    ),
 ]
 
 

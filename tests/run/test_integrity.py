@@ -96,7 +96,9 @@ def test_checkpoints_of_another_run_are_not_continued(interrupted, copied, tmp_p
     for path in (folder / "checkpoints", copied / "checkpoints"):
         shutil.rmtree(path)
         shutil.copytree(other / "checkpoints", path)
-    with pytest.raises(CheckpointError, match=r"checkpoints: no checkpoint is whole: round-000001-\w+.safetensors: it is of another run"):
+    with pytest.raises(
+        CheckpointError, match=r"checkpoints: no checkpoint is whole: round-000001-\w+.safetensors: it is of another run"
+    ):
         simulate(CONFIG, folder, resume=True)
     second, *_ = sorted((other / "checkpoints").iterdir())
     shutil.copy(second, copied / "checkpoints" / second.name.replace("000001", "000002"))
