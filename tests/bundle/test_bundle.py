@@ -171,7 +171,7 @@ def test_everything_wrong_is_listed_at_once(bundle):
         (lambda m: m["preprocessing"].update(words=[1]), r"preprocessing: words: got \[1\], expected a list of texts"),
         (lambda m: m["preprocessing"].update(domains={"a": {"mean": []}}), r"preprocessing: mean: got \[\], expected finite"),
         (lambda m: m.update(round=10**400), "round must be at most 4.6"),
-        (lambda m: m["tiers"][0].update(batch_size=2**31), r"tiers.*batch_size.* must be below 2147483648"),
+        (lambda m: m["tiers"][0].update(batch_size=2**31), r"tiers.*batch_size.* must be below 2,147,483,648"),
         (lambda m: m.update(classes=7), "class_names: 10 names, expected one per class: 7"),
         (
             lambda m: m.update(classes=7, class_names=list("0123456")),

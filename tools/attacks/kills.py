@@ -5,6 +5,7 @@ Commands take turns by the number of the case, so that few cases kill each of th
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +21,10 @@ TIMED = ("rounds.jsonl", "summary.json", "report.html", "hashes.json", "compare.
 
 FIRST = ("export", "simulate per-fedavg", "simulate onnx", "fed-round")
 """Commands whose turn is before that of the others; all of them write bundles."""
+
+
+_TRIES = 4
+"""How often a command may end before it is killed; each time it gets half of the time."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +82,15 @@ def attack(bench: Bench) -> Case:
         here.mkdir(parents=True)
         killed = 0
         for arguments in ((), target.again)[: 1 + int(rng.random() < 0.3)]:
-            running = bench.edgefl.start(*target.arguments, *arguments, cwd=here)
-            time.sleep(rng.random() * seconds)
-            killed += running.runs()
-            running.kill()
+            share, before = rng.random(), killed
+            for halves in range(_TRIES):
+                running = bench.edgefl.start(*target.arguments, *arguments, cwd=here)
+                time.sleep(share * seconds / 2**halves)
+                killed += running.runs()
+                running.kill()
+                if killed > before or arguments:
+                    break
+                shutil.rmtree(here / "out", ignore_errors=True)  # it was quicker than the first time
         aged(Zygote.temporary(here))
         aged(here)
         complete = target.once and (here / "out").exists()
