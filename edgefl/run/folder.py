@@ -65,6 +65,9 @@ class RunFolder:
                 raise CheckpointError(f"{self.path}: exists and is not an empty folder; give another --out")
             return
         before = self.config()
+        if Hashes.of(self.path) is None:
+            why = "which shows that its files are of one run"
+            raise CheckpointError(f"{self.path}: holds no {HASHES}, {why}; restore it, or start a new run")
         for key in changed(before, config):
             values = f"{getattr(before, key)!r}, now {getattr(config, key)!r}"
             raise CheckpointError(f"{self.path}: cannot resume with another configuration: {key} was {values}")
