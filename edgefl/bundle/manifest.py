@@ -1,7 +1,7 @@
 """The records of ``manifest.json``, format version 2; ``export/README.md`` specifies every key."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -10,10 +10,12 @@ from edgefl.bundle.manifest_records import (
     FileEntry,
     InnerPath,
     OtherFormat,
+    Preprocessing,
     Record,
     Sha256,
     Shape,
     Shapes,
+    Size,
     printable_name,
 )
 from edgefl.onnxgrad.roles import Roles
@@ -63,7 +65,7 @@ class InputEntry(Record):
 
     shape: Shape = Field(min_length=1)
     dtype: Literal["float32", "int64"] = "float32"
-    preprocessing: dict[str, Any] = Field(default={})
+    preprocessing: Preprocessing = Field(default={})
 
 
 class TrainEntry(Record):
@@ -90,8 +92,8 @@ class TrainEntry(Record):
     optimizer: Literal["sgd", "momentum", "adam"]
     lr: float = Field(gt=0)
     momentum: float = Field(ge=0, lt=1)
-    batch_size: int = Field(ge=1)
-    epochs: int = Field(ge=1)
+    batch_size: Size
+    epochs: Size
     trained: Shapes = Field(min_length=1)
     statistics: Shapes
     frozen: Shapes
@@ -168,7 +170,7 @@ class TierEntry(Record):
     variants: tuple[Variant, ...] = ()
     train: TrainEntry | None = None
     params: Count
-    batch_size: int = Field(ge=1)
+    batch_size: Size
     costs: dict[str, Count]
     uncounted_ops: tuple[str, ...]
     accuracy_onnx: float | None
@@ -220,11 +222,11 @@ class Manifest(Record):
     input_shape: Shape
     input_dtype: Literal["float32", "int64"] = "float32"
     inputs: dict[Annotated[str, AfterValidator(printable_name)], InputEntry] | None = None
-    classes: int = Field(ge=1)
+    classes: Size
     class_names: tuple[str, ...]
     target_shape: Shape | None = None
     metric: str | None = None
-    preprocessing: dict[str, Any]
+    preprocessing: Preprocessing
     tiers: tuple[TierEntry, ...] = Field(min_length=1, max_length=_MAX_TIERS)
     other_formats: tuple[OtherFormat, ...] | None = None
     files: dict[InnerPath, FileEntry]

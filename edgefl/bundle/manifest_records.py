@@ -1,8 +1,9 @@
 """What the records of a bundle's manifest are made of, and the small ones."""
 
 import re
+from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -23,9 +24,36 @@ def printable_name(name: str) -> str:
     return name
 
 
+def _preparation(how: dict[str, Any]) -> dict[str, Any]:
+    """Return how samples are prepared; ValueError if they cannot be. Every key may be missing."""
+    for key in ("mean", "scale", "std"):
+        given = how.get(key, 1)
+        values = given if isinstance(given, list) and key != "scale" else [given]
+        if not values or not all(_is_number(value) and (value != 0 or key != "std") for value in values):
+            raise ValueError(f"{key}: got {repr(given)[:100]}, expected finite numbers, and none of std is 0")
+    for key in ("alphabet", "raw"):
+        if not isinstance(how.get(key, ""), str):
+            raise ValueError(f"{key}: got {repr(how[key])[:100]}, expected text")
+    if not isinstance(words := how.get("words") or [], list) or not all(isinstance(word, str) for word in words):
+        raise ValueError(f"words: got {repr(words)[:100]}, expected a list of texts")
+    for name, rule in how.get("domains", {}).items() if isinstance(how.get("domains", {}), Mapping) else [("domains", None)]:
+        if not isinstance(rule, dict):
+            raise ValueError(f"domains: got {repr(rule)[:100]} for {name!r}, expected a table for each")
+        _preparation(rule)
+    return how
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST
+
+
+LARGEST = 1 << 62
+"""No number of a manifest is larger: every whole number up to it fits a register."""
 InnerPath = Annotated[str, AfterValidator(_inside)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, le=LARGEST)]
+Size = Annotated[int, Field(ge=1, lt=1 << 31)]
+Preprocessing = Annotated[dict[str, Any], AfterValidator(_preparation)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Shape = tuple[Annotated[int, Field(ge=1)], ...]
 Shapes = dict[Annotated[str, AfterValidator(printable_name)], Shape]

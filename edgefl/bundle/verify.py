@@ -12,7 +12,7 @@ from edgefl.bundle.manifest import MANIFEST, SIGNATURE, SIGNER, Manifest
 from edgefl.bundle.manifest_file import content_of, differences, parse
 from edgefl.bundle.sandbox import Limits, check_tiers
 from edgefl.bundle.signature import check_signature
-from edgefl.errors import BundleError
+from edgefl.errors import BundleError, printable
 
 MAX_BUNDLE_BYTES = 1 << 36
 _MAX_PROBLEMS, _MAX_REASON = 50, 300
@@ -84,7 +84,7 @@ def _listed(folder: Path, problems: Sequence[Problem]) -> str:
 
 def _plain(text: str) -> str:
     """Return ``text`` with line breaks and terminal codes escaped: names of files and operators may contain them."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def _extra(folder: Path, manifest: Manifest) -> Iterator[Problem]:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from edgefl.errors import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 def note(message: str) -> None:
     """Print a message on standard error, which leaves standard output to results."""
-    click.echo(message, err=True)
+    click.echo(printable(message), err=True)
 
 
 @contextmanager

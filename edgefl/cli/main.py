@@ -12,7 +12,7 @@ from typing import NoReturn, cast
 import click
 
 from edgefl import __version__
-from edgefl.errors import EdgeflError, InputError, Interrupted, first_line, nearest
+from edgefl.errors import EdgeflError, InputError, Interrupted, first_line, nearest, printable
 
 _ORDER = (
     *(
@@ -126,7 +126,7 @@ def main() -> None:
 
 def _fail(message: str, status: int) -> NoReturn:
     """Print an error, with ``--json`` as a line of JSON, and exit."""
-    told = json.dumps({"error": message, "exit_status": status}) if "--json" in sys.argv else f"Error: {message}"
+    told = json.dumps({"error": message, "exit_status": status}) if "--json" in sys.argv else f"Error: {printable(message)}"
     click.echo(told, err=True)
     sys.exit(status)
 

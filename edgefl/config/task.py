@@ -29,6 +29,8 @@ def _held_out(given: Any) -> Any:
         float(given)
     except (TypeError, ValueError):
         return data_spec(given, [])
+    except OverflowError:
+        pass  # a whole number, and no share
     if share_in(str(given)) is None:
         raise ValueError(f"expected a share of more than 0 and less than 1, or a file, got {given}")
     return str(given)

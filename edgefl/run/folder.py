@@ -65,6 +65,9 @@ class RunFolder:
                 raise CheckpointError(f"{self.path}: exists and is not an empty folder; give another --out")
             return
         before = self.config()
+        if Hashes.of(self.path) is None:
+            why = "which shows that its files are of one run"
+            raise CheckpointError(f"{self.path}: holds no {HASHES}, {why}; restore it, or start a new run")
         for key in changed(before, config):
             values = f"{getattr(before, key)!r}, now {getattr(config, key)!r}"
             raise CheckpointError(f"{self.path}: cannot resume with another configuration: {key} was {values}")
@@ -143,7 +146,7 @@ class RunFolder:
 
     def restore(self, own: Architecture | None = None) -> checkpoint.Restored | None:
         """Return the newest whole checkpoint, if any, of the run's network ``own``; None: a reference network."""
-        return checkpoint.restore(self.path / "checkpoints", own)
+        return checkpoint.restore(self.path / "checkpoints", own, (Hashes.of(self.path) or Hashes()).checkpoints)
 
     def save(self, state: ServerState, rounds_sha256: str) -> None:
         """Sync the records of the rounds, write their hash, then a checkpoint: none is on the disk without its records."""
@@ -151,9 +154,12 @@ class RunFolder:
             path = self.path / ROUNDS
             with storage_errors(path), path.open("rb") as file:
                 os.fsync(file.fileno())
-            oldest = checkpoint.oldest_round(self.path / "checkpoints")
-            (Hashes.of(self.path) or Hashes()).with_rounds(state.round, rounds_sha256, oldest).write(self.path)
-            checkpoint.save(self.path / "checkpoints", state)
+            oldest, hashes = checkpoint.oldest_round(self.path / "checkpoints"), Hashes.of(self.path) or Hashes()
+
+            def announce(digest: str) -> None:
+                hashes.with_rounds(state.round, rounds_sha256, digest, oldest).write(self.path)
+
+            checkpoint.save(self.path / "checkpoints", state, announce)
 
     def client_store(self, at: ServerState | None = None) -> ClientStore:
         """Return the client store as it was ``at`` a checkpoint, or before the first round; the caller closes it.
@@ -172,8 +178,9 @@ class RunFolder:
         path = self.path / ROUNDS
         kept = path.read_bytes().splitlines(keepends=True)[:last] if path.exists() else []
         if (hashes := Hashes.of(self.path)) is not None:
-            hashes.up_to(last).check(path, b"".join(kept))
-            hashes.up_to(last).write(self.path)
+            hashes = hashes.between(0, last)
+            hashes.check(path, b"".join(kept))
+            hashes.write(self.path)
         if len(kept) < last:
             raise CheckpointError(f"{path}: does not hold rounds 1 to {last} that the checkpoint continues; start a new run")
         write_bytes(path, b"".join(kept))

@@ -46,7 +46,7 @@ def verify_run(run: Path | str, key: Path | str | None = None, limits: Limits | 
         path = folder / name
         if path.exists() or finished or name == ROUNDS:
             hashes.check(path, of_run.require(name).read_bytes())
-    checkpoints = checkpoint.verified(folder / "checkpoints", hashes.rounds if finished else ())
+    checkpoints = checkpoint.verified(folder / "checkpoints", hashes.rounds if finished else (), hashes.checkpoints)
     if newest := [path for path in (folder / MODEL, *checkpoints) if path.exists()]:
         with ClientStore(folder / "clients.sqlite") as store:
             store.go_to(*checkpoint.chain_of(newest[0]))

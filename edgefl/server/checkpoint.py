@@ -1,12 +1,13 @@
 """Checkpoints: the server's state after every round as one file each. The newest three stay on the disk.
 
-A file's name contains the first 16 hex digits of the SHA-256 of its content, which is verified when the file is read. A file is renamed
-into place when it is complete. A damaged checkpoint is skipped, and the one before it is used.
+A file's name contains the first 16 hex digits of the SHA-256 of its content, which is verified when the file is read. The run lists the
+hashes of its checkpoints, so that those of another run are not taken. A file is renamed into place when it is complete. A checkpoint that
+is damaged or of another run is skipped, and the one before it is used.
 """
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -81,29 +82,35 @@ class Restored:
     warnings: tuple[str, ...]
 
 
-def save(folder: Path, state: ServerState) -> Path:
+def save(folder: Path, state: ServerState, announce: Callable[[str], None] = lambda digest: None) -> Path:
     """Write the checkpoint of ``state`` atomically, delete all except the newest three, and return its path.
+
+    ``announce`` is called with the SHA-256 of its content before it is written.
 
     Raises:
         StorageError: the disk is full; earlier checkpoints are untouched.
     """
     content = to_bytes(state)
-    path = folder / f"round-{state.round:06d}-{sha256(content)[:16]}.safetensors"
+    digest = sha256(content)
+    announce(digest)
+    path = folder / f"round-{state.round:06d}-{digest[:16]}.safetensors"
     write_bytes(path, content)
     for old in _newest_first(folder)[KEPT:]:
         old.unlink(missing_ok=True)
     return path
 
 
-def restore(folder: Path, own: Architecture | None = None) -> Restored | None:
+def restore(folder: Path, own: Architecture | None = None, known: Mapping[int, str] = {}) -> Restored | None:
     """Return the newest whole checkpoint in ``folder``; None if there is none yet. For ``own`` see :func:`of_file`.
+
+    ``known`` are the hashes of the run's checkpoints by round; without any, all in the folder are taken for the run's.
 
     Raises:
         CheckpointError: there are checkpoints, but none is whole.
     """
     warnings: list[str] = []
     for path in _newest_first(folder):
-        if not (problem := _damage(path)):
+        if not (problem := _damage(path, known)):
             try:
                 return Restored(of_file(path, own), tuple(warnings))
             except CheckpointError as error:
@@ -114,8 +121,8 @@ def restore(folder: Path, own: Architecture | None = None) -> Restored | None:
     return None
 
 
-def verified(folder: Path, rounds: Iterable[int] = ()) -> list[Path]:
-    """Return the checkpoints in ``folder``, the newest first; CheckpointError if one is damaged.
+def verified(folder: Path, rounds: Iterable[int] = (), known: Mapping[int, str] = {}) -> list[Path]:
+    """Return the checkpoints in ``folder``, the newest first; CheckpointError if one is damaged, or not one that is ``known``.
 
     ``rounds`` are those that had a checkpoint: unless all checkpoints were deleted, those of the newest must be there.
     """
@@ -123,7 +130,7 @@ def verified(folder: Path, rounds: Iterable[int] = ()) -> list[Path]:
     if found and (gone := {*sorted(rounds)[-KEPT:]} - {*map(_round_of, found)}):
         raise CheckpointError(f"{folder}: the checkpoint of round {min(gone)} is missing; restore it, or delete all checkpoints")
     for path in found:
-        if problem := _damage(path):
+        if problem := _damage(path, known):
             raise CheckpointError(f"{path}: {problem}; delete it to continue from the one before")
     return found
 
@@ -145,12 +152,14 @@ def oldest_round(folder: Path) -> int:
     return min((int(match[1]) for path in folder.glob("*") if (match := _NAME.fullmatch(path.name))), default=0)
 
 
-def _damage(path: Path) -> str:
+def _damage(path: Path, known: Mapping[int, str]) -> str:
     """Return what is wrong with the checkpoint at ``path``, or nothing."""
-    match = _NAME.fullmatch(path.name)
-    if match is not None and sha256(path.read_bytes())[:16] == match[2]:
-        return ""
-    return "its SHA-256 differs from the one in its name (damaged or incomplete)"
+    match, digest = _NAME.fullmatch(path.name), sha256(path.read_bytes())
+    if match is None or digest[:16] != match[2]:
+        return "its SHA-256 differs from the one in its name (damaged or incomplete)"
+    if known and known.get(int(match[1])) != digest:
+        return "it is of another run"
+    return ""
 
 
 def _newest_first(folder: Path) -> list[Path]:

@@ -20,6 +20,8 @@ from edgefl.util.claims import make_folder
 
 _IN_USE_S = 600.0
 """A temporary folder older than this belongs to nobody: it is filled in seconds."""
+_MOST_TOML_BYTES = 1 << 28
+"""More than the keys of a million devices."""
 
 
 def shared(folder: str) -> Path:
@@ -162,12 +164,16 @@ def read_at_most(path: Path, limit_bytes: int, error_class: type[InputError]) ->
 def read_toml(path: Path, error_class: type[InputError]) -> dict[str, Any]:
     """Return the content of a TOML file; raise ``error_class``, with file and line, if it is missing, unreadable or malformed."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        path.stat()
     except FileNotFoundError:
         raise error_class(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise error_class(f"{path}: cannot be read ({reason})") from None
+    except OSError as error:
+        raise error_class(f"{path}: cannot be read ({error.strerror})") from None
+    content = read_at_most(path, _MOST_TOML_BYTES, error_class)
+    try:
+        return tomllib.loads(content.decode())
+    except UnicodeDecodeError:
+        raise error_class(f"{path}: cannot be read (it is not UTF-8 text)") from None
     except RecursionError:
         raise error_class(f"{path}: not valid TOML for edgefl: tables or arrays are nested too deeply") from None
     except tomllib.TOMLDecodeError as error:

@@ -26,6 +26,7 @@ class Hashes:
     Attributes:
         files: name of a file → SHA-256 of its content, before and after its last replacement.
         rounds: number of rounds → SHA-256 of so many first lines of ``rounds.jsonl``.
+        checkpoints: number of rounds → SHA-256 of the checkpoint after them. Empty in a folder of edgefl 0.2.
         format: 1.
 
     Example:
@@ -37,6 +38,7 @@ class Hashes:
 
     files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     rounds: Mapping[int, str] = field(default_factory=dict)
+    checkpoints: Mapping[int, str] = field(default_factory=dict)
     format: Literal[1] = 1
 
     @classmethod
@@ -63,13 +65,20 @@ class Hashes:
         before = [known for known in self.files.get(name, ()) if known != sha256(content)]
         return replace(self, files={**self.files, name: (*before[-1:], sha256(content))})
 
-    def with_rounds(self, last: int, digest: str, oldest: int) -> Self:
-        """Return these hashes for a run that has written ``last`` lines of rounds and may resume from round ``oldest``."""
-        return replace(self, rounds={r: known for r, known in self.rounds.items() if oldest <= r < last} | {last: digest})
+    def with_rounds(self, last: int, digest: str, checkpoint: str, oldest: int) -> Self:
+        """Return these hashes for a run that has written ``last`` lines of rounds and may resume from round ``oldest``.
 
-    def up_to(self, last: int) -> Self:
-        """Return these hashes without those of rounds after ``last``."""
-        return replace(self, rounds={r: known for r, known in self.rounds.items() if r <= last})
+        ``digest`` and ``checkpoint`` are the hashes of these lines and of the checkpoint after them.
+        """
+        kept = self.between(oldest, last - 1)
+        return replace(kept, rounds={**kept.rounds, last: digest}, checkpoints={**kept.checkpoints, last: checkpoint})
+
+    def between(self, first: int, last: int) -> Self:
+        """Return these hashes without those of rounds before ``first`` and after ``last``."""
+        rounds, checkpoints = (
+            {r: known for r, known in hashes.items() if first <= r <= last} for hashes in (self.rounds, self.checkpoints)
+        )
+        return replace(self, rounds=rounds, checkpoints=checkpoints)
 
     def check(self, path: Path, content: bytes) -> None:
         """Raise :class:`CheckpointError` if ``content`` is not what the run wrote to ``path``; files without a hash pass."""

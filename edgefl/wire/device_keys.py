@@ -131,7 +131,7 @@ class DeviceKeys:
         document = tomlkit.document()
         document.add(tomlkit.comment(_HEADING))
         document.update({"format": 1, "devices": tables})
-        write_bytes(self.path, tomlkit.dumps(document).encode())
+        write_bytes(self.path.resolve(), tomlkit.dumps(document).encode())  # a link to the file stays one
 
 
 @contextlib.contextmanager
@@ -143,9 +143,10 @@ def changing(path: Path) -> Iterator[DeviceKeys]:
     """
     from filelock import FileLock, Timeout
 
-    lock = path.with_name(f".{path.name}.lock")
+    real = path.resolve()
+    lock = real.with_name(f".{real.name}.lock")
     with storage_errors(lock):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        real.parent.mkdir(parents=True, exist_ok=True)
         held = FileLock(lock)
         try:
             held.acquire(timeout=_WAIT_S)

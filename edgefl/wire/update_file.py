@@ -27,7 +27,7 @@ FORMAT, VERSION = "edgefl-update", "1"
 MAX_HEADER_BYTES = 1 << 20
 KEYS = ("format", "version", "bundle", "round", "tier", "samples", "steps", "client")
 _COUNT = re.compile(r"[1-9][0-9]{0,8}|10{9}")
-_LABELS = re.compile(r"[0-9]{1,9}(,[0-9]{1,9})*")
+_LABELS = re.compile(r"(0|[1-9][0-9]{0,8})(,[1-9][0-9]{0,8})*")
 _MAX_SIGNATURE = 100
 _CLIENT = re.compile(r"[0-9A-Za-z._-]{1,64}")
 
@@ -97,6 +97,8 @@ def receive(folder: Path, expected: Expected) -> Received:
     problems = []
     for path in paths:
         try:
+            if not path.name.isprintable():
+                raise WireError(f"{path.parent}: {path.name!a}: expected a name of printable characters")
             update = replace(read_update(path, expected), tensors={})
             who: dict[PublicKey | str, str] = {} if update.key is None else {update.key: f"key: {update.device or update.key}"}
             if expected.keys is None:

@@ -101,19 +101,28 @@ def inference(bundle: Path, manifest: dict[str, Any], threads: int, seconds: flo
     """Return the median rate over the tiers in GMAC/s, for a batch of one, and a note with each tier's rate."""
     values, notes = [], []
     for tier in manifest["tiers"]:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-        session = onnxruntime.InferenceSession(str(bundle / tier["forward"]), options, providers=["CPUExecutionProvider"])
-        one = {"shape": manifest["input_shape"], "dtype": manifest.get("input_dtype", "float32")}
-        inputs = {f"x.{name}": entry for name, entry in (manifest.get("inputs") or {}).items()} or {"x": one}
-        x = {name: np.zeros((1, *entry["shape"]), entry["dtype"]) for name, entry in inputs.items()}
-        x = {given.name: x[given.name] for given in session.get_inputs()}
-        macs = tier["costs"].get("macs_inference", tier["costs"]["macs_forward"])
-        run = functools.partial(session.run, None, x)
-        value, note = rate(spread(run, seconds / len(manifest["tiers"])), macs)
+        try:
+            value, note = rate(
+                spread(_runnable(bundle, manifest, tier, threads), seconds / len(manifest["tiers"])),
+                tier["costs"].get("macs_inference", tier["costs"]["macs_forward"]),
+            )
+        except Exception as error:  # noqa: BLE001 - a manifest may say anything, and onnxruntime's types live in its C extension
+            why = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:300]}"
+            raise InputError(f"{bundle}: tier {tier.get('label')!a}: cannot be measured ({why})", 1) from None
         values.append(value)
         notes.append(f"tier {tier['label']} {note}")
     return statistics.median(values), f"batch of 1, median of tiers of {manifest['model']}: " + ", ".join(notes)
+
+
+def _runnable(bundle: Path, manifest: dict[str, Any], tier: dict[str, Any], threads: int) -> Callable[[], object]:
+    """Return what runs a tier on one sample of zeros."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 4
+    session = onnxruntime.InferenceSession(str(bundle / tier["forward"]), options, providers=["CPUExecutionProvider"])
+    one = {"shape": manifest["input_shape"], "dtype": manifest.get("input_dtype", "float32")}
+    inputs = {f"x.{name}": entry for name, entry in (manifest.get("inputs") or {}).items()} or {"x": one}
+    x = {name: np.zeros((1, *entry["shape"]), entry["dtype"]) for name, entry in inputs.items()}
+    return functools.partial(session.run, None, {given.name: x[given.name] for given in session.get_inputs()})
 
 
 def memory_bytes() -> tuple[int, int]:
@@ -264,7 +273,7 @@ def main(arguments: list[str] | None = None) -> int:
             content = profile(given.bundle, given.name or out.stem, given.link, given.threads, given.seconds)
         write(out, content, option)
     except InputError as error:
-        sys.stderr.write(f"Error: {error}\n")
+        sys.stderr.write("Error: " + "".join(c if c.isprintable() else "?" for c in str(error)) + "\n")
         return error.exit_code
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted; nothing was written.\n")

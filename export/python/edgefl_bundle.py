@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import re
 import tempfile
@@ -88,7 +89,8 @@ class Bundle:
             raise InputError(f"{where}: there is none: this bundle was exported for inference only")
         with refused(where):
             check_training(table)
-            check_budget(self.tier(label).get("budget") or {})
+            budget = self.tier(label).get("budget")
+            check_budget({} if budget is None else budget)
         return dict(table)
 
     def content(self, path: str) -> bytes:
@@ -115,10 +117,11 @@ class Bundle:
             raise InputError(f"{self.folder / path}: not an ONNX model ({error})") from None
         for name in outside:
             self.content(str(PurePosixPath(path).parent / name))
-        # Should onnxruntime find a file that was not found above, it looks for it in the bundle, not in the working directory.
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(self.folder.resolve()))
+        file = self.folder / path
+        # Should onnxruntime find a file that was not found above, it looks for it beside the graph, not in the working directory.
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(file.parent.resolve()))
         try:
-            source = str(self.folder / path) if outside else content
+            source = str(file) if outside else content
             with watched(self.timeout_s, f"{path}: loading it"):
                 return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # noqa: BLE001 - onnxruntime's exception types live in its C extension
@@ -177,7 +180,21 @@ class State:
         check_keys(
             about, dict.fromkeys(("bundle", "round", "tier", "samples", "steps", "client", "upload", "no_update"), str), str(path)
         )
-        return cls(tensors, about)
+        state = cls(tensors, about)
+        try:
+            numbers = [*(about[key] for key in ("round", "samples", "steps")), *filter(None, about.get("labels", "").split(","))]
+            right = all(len(text) < 19 and int(text) >= 0 for text in numbers) and set(state.upload) <= tensors.keys()
+            right = right and math.isfinite(float(about.get("lr_sum", 0)))
+        except (ValueError, TypeError, RecursionError):
+            right = False
+        if not right:
+            raise InputError(f"{path}: not a state that train wrote (damaged metadata): train again")
+        return state
+
+    @property
+    def upload(self) -> list[str]:
+        """The names of the tensors that the server aggregates, without control variates."""
+        return list(json.loads(self.about["upload"]))
 
 
 def read_bundle(folder: Path, check: Callable[[bytes], None] | None = None) -> Bundle:

@@ -19,6 +19,8 @@ TRAIN: Kinds = {
 }  # fmt: skip
 _LARGEST = 1 << 31
 """More elements than any tensor of a sample has, and more classes than any network."""
+_MOST = 1 << 62
+"""No number of a manifest is larger: every whole number up to it fits a register."""
 
 
 class CheckError(ValueError):
@@ -28,11 +30,14 @@ class CheckError(ValueError):
 def check_manifest(manifest: object) -> None:
     """Raise :class:`CheckError` unless ``manifest`` has the keys that the client relies on, apart from those of tiers."""
     table = require_keys(manifest, MANIFEST)
+    _check_plain(table)
     _check_shape(table["input_shape"], "input_shape")
-    inputs = require_keys(table.get("inputs", {}), {}, "inputs: ")
+    _check_preprocessing(table["preprocessing"], "preprocessing: ")
+    inputs = require_keys({} if table.get("inputs") is None else table["inputs"], {}, "inputs: ")
     for name, entry in inputs.items():
         require_keys(entry, {"shape": list, "dtype": str, "preprocessing": dict}, f"inputs.{name}: ")
         _check_shape(entry["shape"], f"inputs.{name}: shape")
+        _check_preprocessing(entry["preprocessing"], f"inputs.{name}: preprocessing: ")
     names = table["class_names"]
     _check(all(isinstance(name, str) for name in names), "class_names", names, "a list of texts")
     _check(0 < table["classes"] < _LARGEST, "classes", table["classes"], "at least 1")
@@ -45,7 +50,10 @@ def check_manifest(manifest: object) -> None:
     for path, entry in table["files"].items():
         require_keys(entry, {"bytes": int, "sha256": str}, f"files.{path}: ")
     for number, entry in enumerate(table["tiers"]):
-        require_keys(entry, {"label": str, "forward": str}, f"tiers.{number}: ")
+        tier = require_keys(entry, {"label": str, "forward": str, "batch_size": int, "variants": list}, f"tiers.{number}: ")
+        _check(0 < tier["batch_size"] < _LARGEST, f"tiers.{number}: batch_size", tier["batch_size"], "at least 1")
+        for variant in tier["variants"]:
+            require_keys(variant, {"kind": str, "graph": str}, f"tiers.{number}: variants: ")
 
 
 def check_training(table: object) -> None:
@@ -54,15 +62,18 @@ def check_training(table: object) -> None:
     for key in ("graphs", "personal"):
         _check(all(isinstance(text, str) for text in train[key]), key, train[key], "a list of texts")
     _check(bool(train["graphs"]), "graphs", [], "at least one training graph")
-    for key in ("lr", "momentum"):
-        _check(math.isfinite(train[key]), key, train[key], "a finite number")
     for key in ("batch_size", "epochs"):
         _check(0 < train[key] < _LARGEST, key, train[key], "at least 1")
+    known: dict[str, Any] = {}
     for key in ("trained", "statistics", "frozen"):
         for name, shape in train[key].items():
             _check_shape(shape, f"{key}.{name}")
-    objective = require_keys(train["objective"], {"name": str, "strength": NUMBER}, "objective: ")
-    _check(math.isfinite(objective["strength"]), "objective: strength", objective["strength"], "a finite number")
+        known |= train[key]
+    for name in train["personal"]:
+        _check(name in known, "personal", name, "one of the tier's tensors")
+    for name in train["upload"]:
+        _check(name in known and name not in train["personal"], "upload", name, "one of the tier's tensors, not a personal one")
+    require_keys(train["objective"], {"name": str, "strength": NUMBER}, "objective: ")
 
 
 def check_budget(budget: object) -> None:
@@ -70,8 +81,7 @@ def check_budget(budget: object) -> None:
     table = require_keys(budget, {})
     for key in ("round_s", "memory_bytes"):
         value = table.get(key)
-        number = value is None or (isinstance(value, NUMBER) and not isinstance(value, bool) and 0 <= value < math.inf)
-        _check(number, f"budget: {key}", value, "a number from 0, or none")
+        _check(value is None or (_is_number(value) and value >= 0), f"budget: {key}", value, "a number from 0, or none")
 
 
 def require_keys(table: object, keys: Kinds, where: str = "") -> dict[str, Any]:
@@ -88,6 +98,43 @@ def require_keys(table: object, keys: Kinds, where: str = "") -> dict[str, Any]:
 def printable(text: str) -> str:
     """Return ``text`` without characters that would change a terminal, such as escape codes in the name of a class."""
     return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def _check_plain(table: object) -> None:
+    """Refuse numbers that are not finite or need more than 63 bits, and text that UTF-8 cannot express."""
+    waiting: list[tuple[str, object]] = [("manifest", table)]
+    while waiting:
+        where, value = waiting.pop()
+        if isinstance(value, dict):
+            for key in value:
+                _check_text(key, "a name")
+            waiting += [(key, inner) for key, inner in value.items()]
+        elif isinstance(value, list):
+            waiting += [(where, inner) for inner in value]
+        elif isinstance(value, str):
+            _check_text(value, where)
+        elif isinstance(value, NUMBER):
+            _check(-_MOST <= value <= _MOST, where, value, "a finite number of at most 63 bits")
+
+
+def _check_text(text: str, where: str) -> None:
+    _check(not any("\ud800" <= character <= "\udfff" for character in text), where, "half a character", "text")
+
+
+def _check_preprocessing(how: Mapping[str, Any], where: str) -> None:
+    """Refuse values that samples cannot be prepared with; all keys may be missing."""
+    for key in sorted({"scale", "mean", "std"} & how.keys()):
+        values = how[key] if isinstance(how[key], list) and key != "scale" else [how[key]]
+        right = bool(values) and all(_is_number(value) and (value != 0 or key != "std") for value in values)
+        _check(right, f"{where}{key}", how[key], "numbers, and none of std is 0")
+    for key in sorted({"raw", "alphabet"} & how.keys()):
+        _check(isinstance(how[key], str), f"{where}{key}", how[key], "text")
+    words = [] if how.get("words") is None else how["words"]
+    _check(isinstance(words, list) and all(isinstance(word, str) for word in words), f"{where}words", words, "a list of texts")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, NUMBER) and not isinstance(value, bool)
 
 
 def _check_shape(shape: object, where: str) -> None:

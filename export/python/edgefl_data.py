@@ -101,6 +101,9 @@ def _prepared(path: Path, pixels: np.ndarray, how: Mapping[str, Any]) -> np.ndar
     if not {"scale", "mean", "std"} <= how.keys():
         raise InputError(f"{path}: x: raw pixels (uint8), but the manifest has no scale, mean and std: expected prepared float32")
     mean, std = (np.asarray(how[key], np.float64).reshape(-1, *[1] * (pixels.ndim - 2)) for key in ("mean", "std"))
+    for key, values in (("mean", mean), ("std", std)):
+        if len(values) not in (1, *pixels.shape[1:2]):
+            raise InputError(f"{path}: x: {len(values)} values of {key} in the manifest, expected one, or one for each channel")
     return ((pixels * np.float64(how["scale"]) - mean) / std).astype(np.float32)
 
 

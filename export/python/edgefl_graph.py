@@ -22,18 +22,22 @@ _EXTERNAL_DATA, _KEY, _VALUE = 13, 1, 2
 _VARINT, _EIGHT_BYTES, _DELIMITED, _FOUR_BYTES = 0, 1, 2, 5
 _DEEPEST = 100
 """As in protobuf itself."""
+_ORT_FORMAT, _IN_MEMORY = b"ORTM", "_ORT_MEM_ADDR_"
+"""onnxruntime reads a file with the first at byte 4 as its own format. It takes a location with the second as an address in memory."""
 
 
 class GraphError(ValueError):
-    """The content is no protobuf message, or nested too deep."""
+    """The content is no ONNX model, or nested too deep, or names a file in a way that cannot be checked."""
 
 
 def external_files(content: bytes) -> set[str]:
     """Return the locations that the tensors of an ONNX model name, in its graphs, their inner graphs and its functions.
 
     Raises:
-        GraphError: the content cannot be read as protobuf.
+        GraphError: the content cannot be read as protobuf, or a location is no path in UTF-8.
     """
+    if content[4:8] == _ORT_FORMAT:
+        raise GraphError("onnxruntime's own format")
     found: set[str] = set()
     waiting: list[tuple[str, memoryview, int]] = [("model", memoryview(content), 0)]
     while waiting:
@@ -44,10 +48,21 @@ def external_files(content: bytes) -> set[str]:
             if kind == "tensor" and number == _EXTERNAL_DATA:
                 entry = dict(_messages(inner))  # of a field that is there twice, protobuf takes the last
                 if bytes(entry.get(_KEY, b"")) == b"location":
-                    found.add(bytes(entry.get(_VALUE, b"")).decode(errors="replace"))
+                    found.add(_path(bytes(entry.get(_VALUE, b""))))
             elif (of := _FIELDS.get(kind, {}).get(number)) is not None:
                 waiting.append((of, inner, depth + 1))
     return found
+
+
+def _path(location: bytes) -> str:
+    """Return a location as text. The bytes must be this text in UTF-8: onnxruntime opens the file of these bytes."""
+    try:
+        text = location.decode()
+    except UnicodeDecodeError:
+        raise GraphError("the name of a file that is not UTF-8") from None
+    if _IN_MEMORY in text:
+        raise GraphError("weights at an address in memory")
+    return text
 
 
 def _messages(message: memoryview) -> Iterator[tuple[int, memoryview]]:

@@ -25,9 +25,11 @@ def infer(bundle: Bundle, label: str, x: Samples, state: State | None = None, va
         path = bundle.training(label)["predict"]
         weights = by_role(bundle.training(label), current_tensors(bundle, label, bundle.parameters(label), state))
     session = bundle.session(path, options(threads))
-    kinds, batch = dtypes(session), int(entry.get("batch_size", 32))
+    kinds, batch = dtypes(session), entry["batch_size"]
     weights = {name: value for name, value in weights.items() if name in kinds}
     given = {name: value for name, value in by_input(bundle.manifest, x).items() if name in kinds}
+    if not given:
+        raise InputError(f"{path}: the graph reads none of {', '.join(by_input(bundle.manifest, x))}")
     found = []
     for start in range(0, max(map(len, given.values())), batch):
         part = {name: value[start : start + batch].astype(kinds[name]) for name, value in given.items()}

@@ -126,7 +126,7 @@ def update(state: State, key: DeviceKey | None = None) -> bytes:
     about = state.about
     if about["no_update"]:
         raise InputError(f"updates of this model cannot be aggregated outside of a simulation: {about['no_update']}")
-    names = [*json.loads(about["upload"]), *(name for name in state.tensors if name.startswith("control:"))]
+    names = [*state.upload, *(name for name in state.tensors if name.startswith("control:"))]
     keys = ("version", "bundle", "round", "tier", "samples", "steps", "client", "labels")
     metadata = {"format": "edgefl-update", **{name: about[name] for name in keys if name in about}}
     tensors = {name: np.ascontiguousarray(state.tensors[name], np.float32) for name in names}

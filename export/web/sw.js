@@ -2,24 +2,24 @@
 // tools/page_files.py writes VERSION, FILES and LATER: another file makes another version, which is stored whole or not at all. Files of LATER
 // are stored when they are first asked for.
 
-const VERSION = "9f72c4d10fa9a60a";
+const VERSION = "a348d307c4c9b75d";
 const FILES = {
   "./": "sha256-lNWemzhpLNpBW14h3H4m3KwsAVk36QDSaXzi7GBxnbg=",
   "app.js": "sha256-wgKxPsrZ+rVYl9rph4Jk7MNCp9Z3A0QxWWUa8AvcMZQ=",
   "bundle.js": "sha256-sPZChnO+GQQdW8br0Xcgu0aubA34ubxcSh6QNUdDmxY=",
   "chart.js": "sha256-r3h4tE4yXoXAQ5h1CUcRWyZ7kRCIj7pDRCM+XaNK+rA=",
-  "core/bundle.js": "sha256-NetENyDAioHhcIFYAeuTM7QX+q+RZefSiY+mKbNsR2M=",
-  "core/checks.js": "sha256-lDfL5i4t9z5dnDevznCx5nlc4iQ1pi+2ZVt2g3KrtJc=",
-  "core/data.js": "sha256-fO2awXsDlTcZQJsg77jiCPpxdzvqq9uVn0HQmOL7wck=",
-  "core/graph.js": "sha256-vbLsyNFa/YCQbkdfaonKJtUN+w8w/FWc4xU7MDUBC20=",
+  "core/bundle.js": "sha256-8ReMxswQ/ozz9LQiovBeaGe7bYvCqrWRCzDEdTeXHF8=",
+  "core/checks.js": "sha256-WY7YQYfMjWlLNpVSlDsMsGzwltVDcQpbonzptEpJjP0=",
+  "core/data.js": "sha256-0t5K2ucFfuU8vNY/UVETbnTN5Z9XAoBfeojF+nsuju8=",
+  "core/graph.js": "sha256-O5W9PWOzYwUZBNFRhTNadX2/ny5B5xMoROQiRJojCmU=",
   "core/index.js": "sha256-5Znkri9vuT4tFJHVNYS4xczxNLaGOUSd+CQaB8x3/TM=",
   "core/npz.js": "sha256-7ESeCul3/oMfXqR0P4R9ysPnUNzXxxuz6LfNL05fBjg=",
   "core/objective.js": "sha256-MTmRvjRYywLeYYC7WKi3OdiFTaBy49jeS8Ai0P4ilS0=",
   "core/problems.js": "sha256-02f7uLa55DxdO+qacjeKn7gf3ghs2rrYzqdSjucsDo8=",
   "core/random.js": "sha256-XYiFrnLRXRIZxvzReK9Iku4/MrNJSJxgM9XsNhOypPs=",
-  "core/run.js": "sha256-KPVVIvu1wPobvJ3LFOJ/cGeo4LFRFqQBQ9g8Fhto89M=",
+  "core/run.js": "sha256-//k0irOAXpVV+WnWoKdJHuHK4ElBHI25BD9UiZgdsGU=",
   "core/safetensors.js": "sha256-1v9K7keQKHwkzkZ5n4akI4Yem9PHH/xTjs2VcudQroQ=",
-  "core/state.js": "sha256-UqxvxiPL8sLIzPbUpOLy/CrNPEDGqGOwdofX9mJGM7o=",
+  "core/state.js": "sha256-2dCGo/ocwOW19E36R15JbNJUKFyJ8r02DrXTqnldQJ0=",
   "core/text.js": "sha256-EyTCD5mkgmYszy+6aSEgLhTTA/2WWyk+sKaX3Xl4kzc=",
   "core/train.js": "sha256-gsch+725MPLuG/2IIW3eVlzXfscujl36nEfl6WHC3Rw=",
   "core/trainer.js": "sha256-jd9f1WrSMW/dhjJUtnxCnlytXx5hfsshiQjCvWenb6o=",

@@ -165,6 +165,13 @@ def test_everything_wrong_is_listed_at_once(bundle):
             lambda m: m.update(input_shape=[1, 9, 9]),
             r"1/reference.safetensors: x is float32 \(4, 1, 8, 8\), expected float32 \(4, 1, 9, 9\)",
         ),
+        (lambda m: m["preprocessing"].update(mean="x"), r"preprocessing: mean: got 'x', expected finite numbers"),
+        (lambda m: m["preprocessing"].update(std=[1, 0]), r"preprocessing: std: got \[1, 0\], expected .* none of std is 0"),
+        (lambda m: m["preprocessing"].update(scale=float("nan")), r"preprocessing: scale: got nan"),
+        (lambda m: m["preprocessing"].update(words=[1]), r"preprocessing: words: got \[1\], expected a list of texts"),
+        (lambda m: m["preprocessing"].update(domains={"a": {"mean": []}}), r"preprocessing: mean: got \[\], expected finite"),
+        (lambda m: m.update(round=10**400), "round must be at most 4.6"),
+        (lambda m: m["tiers"][0].update(batch_size=2**31), r"tiers.*batch_size.* must be below 2,147,483,648"),
         (lambda m: m.update(classes=7), "class_names: 10 names, expected one per class: 7"),
         (
             lambda m: m.update(classes=7, class_names=list("0123456")),

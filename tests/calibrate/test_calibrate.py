@@ -572,3 +572,23 @@ def test_a_board_says_what_is_wrong_and_writes_nothing(arguments, message, bundl
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["damaged"]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [{"costs": {}}, {"costs": {"macs_forward": "x"}}, {"costs": None, "label": "\x1b[2J"}],
+    ids=["none", "text", "control characters"],
+)
+def test_a_board_survives_what_a_manifest_says(keys, bundle, tmp_path):
+    (tmp_path / "b" / "1").mkdir(parents=True)
+    (tmp_path / "b" / "1" / "forward.onnx").write_bytes((bundle / "1" / "forward.onnx").read_bytes())
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    manifest["manifest_sha256"] = "0" * 64
+    manifest["tiers"][0].update(keys)
+    content = json.dumps(manifest).encode()
+    digest = hashlib.sha256(content).hexdigest().encode()
+    (tmp_path / "b" / "manifest.json").write_bytes(content.replace(b"0" * 64, digest, 1))
+    done = on_board("b", "--seconds", "0.2", cwd=tmp_path)
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    assert done.stderr.strip().isprintable()
+    assert "cannot be measured" in done.stderr

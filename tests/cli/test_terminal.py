@@ -234,3 +234,10 @@ def test_clicolor_force_colours_what_is_no_terminal(capsys: pytest.CaptureFixtur
 def test_python_m_edgefl_is_the_command_line() -> None:
     done = subprocess.run([sys.executable, "-m", "edgefl", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("edgefl, version ")
+
+
+def test_messages_cannot_change_a_terminal(called):
+    """A name that somebody else chose, such as that of a folder that was unpacked."""
+    status, _, errors = called("verify", "a\x1b[2Jb\u202ec")
+    assert status == 2
+    assert "a\\x1b[2Jb\\u202ec" in errors

@@ -149,10 +149,10 @@ def test_after_an_interruption_the_checkpoint_of_the_last_round_is_there(finishe
 def test_a_full_disk_ends_the_run_and_what_was_there_goes_on(finished, tmp_path, monkeypatch, failing):
     folder, real = tmp_path / "run", checkpoint.save
 
-    def save(at, state):
+    def save(at, state, announce):
         if state.round == failing:
             raise StorageError(f"{at}: no space left on the device; free some, or give another folder")
-        return real(at, state)
+        return real(at, state, announce)
 
     monkeypatch.setattr(checkpoint, "save", save)
     with pytest.raises(StorageError, match="no space left"):

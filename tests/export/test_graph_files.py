@@ -91,12 +91,24 @@ def test_a_graph_in_two_parts_is_read_whole():
     assert external_files(part + helper.make_model(graph()).SerializeToString()) == {SECRET}
 
 
+def field_of_bytes(location: bytes) -> bytes:
+    """Return a model with a weight in the file ``location``, which may be any bytes."""
+    tensor = TensorProto(name="w", data_type=1, dims=[2], data_location=1).SerializeToString()
+    return field(7, field(5, tensor + field(13, field(1, b"location") + field(2, location))))
+
+
 def broken() -> list[bytes]:
-    """Contents that are no protobuf; the last has a tag whose bits above 32 protobuf drops: for onnxruntime it is a graph."""
+    """Contents that are no protobuf, or name files in ways that onnxruntime reads otherwise.
+
+    One has a tag whose bits above 32 protobuf drops: for onnxruntime it is a graph.
+    """
     whole = PLACES["initializer"]().SerializeToString()
     part = helper.make_model(graph(tensors=[outside()])).graph.SerializeToString()
     aliased = b"\xba\x80\x80\x80\x10" + _length(len(part)) + part
-    return [whole[:-3], b"\xff" * 11, b"\x3b\x00", b"\x3a\xff\xff\xff\xff\x7f", aliased]
+    not_utf8 = [field_of_bytes(location) for location in (b"a\xffb", b"\xed\xa0\x80", b"\xc0\xaf")]
+    address = field_of_bytes(b"*/_ORT_MEM_ADDR_/*")
+    own_format = b"\x0a\x80\x01\x00ORTM" + bytes(127)  # a field of 128 bytes to protobuf
+    return [whole[:-3], b"\xff" * 11, b"\x3b\x00", b"\x3a\xff\xff\xff\xff\x7f", aliased, *not_utf8, address, own_format]
 
 
 def test_what_is_no_protobuf_or_too_deep_is_refused():

@@ -431,7 +431,7 @@ SPOILED = [
     (link, "train.onnx: missing, or a link"),
     (lambda f: edit_train(f, graphs=["../elsewhere.onnx"]), "'../elsewhere.onnx' is no file of the bundle"),
     (lambda f: edit_train(f, graphs=["/etc/passwd"]), "'/etc/passwd' is no file of the bundle"),
-    (lambda f: edit_train(f, trained={"fc.weight": [6, 3]}), "fc.weight: got [3, 6], expected shape [6, 3]"),
+    (lambda f: edit_train(f, trained={"fc.weight": [6, 3], "fc.bias": [3]}), "fc.weight: got [3, 6], expected shape [6, 3]"),
     (lambda f: edit_train(f, frozen={"other": [1]}), "other: got nothing, expected shape [1]"),
     (lambda f: edit_train(f, frozen={}), "has an input 'f.scale', for which the bundle has no value"),
     (lambda f: edit_train(f, lr="fast"), "tier 0.5: train: lr: got 'fast', expected a value of type number"),
@@ -447,6 +447,20 @@ SPOILED = [
     (lambda f: changed(f, class_names=[1, 2, 3]), "class_names: got [1, 2, 3], expected a list of texts"),
     (lambda f: changed(f, input_shape=[-1, "a"]), "input_shape: got [-1, 'a'], expected a list of sizes"),
     (lambda f: changed(f, files={"a": 1}), "files.a: got int, expected a table"),
+    (lambda f: edit_train(f, lr=-1e300), "lr: got -1e+300, expected a finite number of at most 63 bits"),
+    (lambda f: edit_train(f, no_update="\ud800"), "no_update: got 'half a character', expected text"),
+    (
+        lambda f: edit_train(f, personal=["fc.bias"]),
+        "upload: got 'fc.bias', expected one of the tier's tensors, not a personal one",
+    ),
+    (lambda f: edit_train(f, upload={"other": [1]}), "upload: got 'other', expected one of the tier's tensors"),
+    (lambda f: edit_tier(f, batch_size=0), "tiers.0: batch_size: got 0, expected at least 1"),
+    (lambda f: edit_tier(f, variants=[{}]), "tiers.0: variants: kind: got None, expected a value of type str"),
+    (lambda f: changed(f, preprocessing={"scale": 1, "mean": "x", "std": 1}), "preprocessing: mean: got 'x', expected numbers"),
+    (
+        lambda f: changed(f, preprocessing={"scale": 1, "mean": 0, "std": [0]}),
+        "preprocessing: std: got [0], expected numbers, and none of",
+    ),
 ]
 
 
@@ -478,6 +492,25 @@ def test_weights_beside_a_graph_must_be_files_of_the_bundle(bundle, data, capsys
         status, _, errors = called(capsys, "infer", bundle, "0.5", data)
         assert status == 2
         assert f"'0.5/{name}' is no file of the bundle" in errors
+
+
+def test_weights_beside_a_graph_are_read(bundle, data, capsys):
+    """A model of more than 2 GB has its weights in a second file, in the folder of the graph."""
+    from onnx import TensorProto, load_from_string, numpy_helper
+
+    inside = called(capsys, "infer", bundle, "0.5", data)
+    model = load_from_string((bundle / "0.5" / "forward.onnx").read_bytes())
+    tensor = model.graph.initializer[0]
+    values = numpy_helper.to_array(tensor)
+    for field in ("raw_data", "float_data"):
+        tensor.ClearField(field)
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="weights.bin")
+    put(bundle, "forward.onnx", model.SerializeToString())
+    put(bundle, "weights.bin", values.tobytes())
+    assert called(capsys, "infer", bundle, "0.5", data) == inside
+    put(bundle, "weights.bin", np.zeros_like(values).tobytes())
+    assert called(capsys, "infer", bundle, "0.5", data) != inside
 
 
 def test_a_bundle_for_inference_only_trains_nothing(bundle, data, tmp_path, capsys):

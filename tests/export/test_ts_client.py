@@ -200,10 +200,27 @@ def test_weights_beside_a_graph_must_be_files_of_the_bundle(ts, data, tmp_path):
         commands.append(("infer", bundle, "0.5", data, "--allow-unsigned"))
     put(bundle, "weights.bin", values.tobytes())
     commands.append(("infer", Regression().write(tmp_path / "inside"), "0.5", data, "--allow-unsigned"))
-    hidden, beside, inside = batch(ts, commands)
+    commands.append(("infer", absolute(bundle, tmp_path / "absolute"), "0.5", data, "--allow-unsigned"))
+    hidden, beside, inside, outside = batch(ts, commands)
+    assert outside[0] == 2
+    assert f"'0.5/{tmp_path}/outside.bin' is no file of the bundle" in outside[2]
     assert hidden[0] == 2
     assert "'0.5/../../secret.bin' is no file of the bundle" in hidden[2]
     assert beside == inside
+
+
+def absolute(bundle: Path, folder: Path) -> Path:
+    """Return a bundle that has weights in ``0.5//PATH``, as its manifest lists them, and names ``/PATH`` in its graph."""
+    shutil.copytree(bundle, folder)
+    path = folder.parent / "outside.bin"
+    model = onnx.load(folder / "0.5" / "forward.onnx", load_external_data=False)
+    model.graph.initializer[0].external_data[0].value = str(path)
+    for place in (path, folder / "0.5" / str(path)[1:]):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes((folder / "0.5" / "weights.bin").read_bytes())
+    put(folder, "forward.onnx", model.SerializeToString())
+    put(folder, str(path), path.read_bytes())
+    return folder
 
 
 def test_files_that_a_graph_would_read_are_found_as_in_python(ts):

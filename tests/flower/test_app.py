@@ -84,3 +84,16 @@ def test_the_folders_of_two_runs_are_compared_and_nothing_else(app):
         told = edgefl("compare", *arguments, cwd=app.parent)
         assert told.returncode == 2
         assert message in told.stderr
+
+
+def test_flower_has_masks_in_its_legacy_interface_only():
+    """Why the app refuses secure aggregation; docs/secure-aggregation.md says so."""
+    import flwr.clientapp.mod
+    import flwr.serverapp.strategy
+    from flwr.client.mod import secaggplus_mod  # noqa: F401 - it is there
+    from flwr.server.workflow import SecAggPlusWorkflow
+
+    for module in (flwr.clientapp.mod, flwr.serverapp.strategy):
+        assert not [name for name in dir(module) if "sec" in name.lower() and "agg" in name.lower()]
+    with pytest.raises(TypeError, match="Expect a LegacyContext"):
+        SecAggPlusWorkflow(num_shares=3, reconstruction_threshold=2)(None, object())

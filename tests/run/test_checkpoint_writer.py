@@ -52,11 +52,11 @@ def test_one_is_in_flight_and_the_run_goes_on_meanwhile(folder, tmp_path, monkey
     may_write, active, most = threading.Event(), [0], [0]
     real = checkpoint.save
 
-    def slow(at, what):
+    def slow(at, *what):
         active[0] += 1
         most[0] = max(most[0], active[0])
         may_write.wait(10)
-        found = real(at, what)
+        found = real(at, *what)
         active[0] -= 1
         return found
 
@@ -93,7 +93,7 @@ def test_what_clients_kept_is_only_removed_for_checkpoints_that_are_on_the_disk(
 
 
 def test_a_failure_is_told_once_at_the_next_round_or_at_the_end(folder, tmp_path, monkeypatch):
-    def full(at, what):
+    def full(at, what, announce):
         raise StorageError(f"{at}: no space left on the device")
 
     monkeypatch.setattr(checkpoint, "save", full)
@@ -114,7 +114,7 @@ def interrupted(folder: RunFolder, store: ClientStore) -> None:
 
 
 def test_what_ended_the_run_is_what_is_told(folder, tmp_path, monkeypatch):
-    def full(at, what):
+    def full(at, what, announce):
         raise StorageError("full")
 
     monkeypatch.setattr(checkpoint, "save", full)

@@ -90,6 +90,30 @@ def test_an_edited_configuration_or_record_does_not_go_on(tmp_path):
         simulate(CONFIG, tmp_path / "other", resume=True)
 
 
+def test_a_run_without_hashes_is_not_continued(interrupted, tmp_path):
+    folder = shutil.copytree(interrupted, tmp_path / "run")
+    (folder / "hashes.json").unlink()
+    edited(folder / "rounds.jsonl", b'"round": 1', b'"round":  1')
+    with pytest.raises(CheckpointError, match=r"run: holds no hashes.json, which shows that its files are of one run"):
+        simulate(CONFIG, folder, resume=True)
+
+
+def test_checkpoints_of_another_run_are_not_continued(interrupted, copied, tmp_path):
+    folder = shutil.copytree(interrupted, tmp_path / "stopped")
+    other = stopped_after(CONFIG.model_copy(update={"seed": 4}), tmp_path / "other", 1)
+    for path in (folder / "checkpoints", copied / "checkpoints"):
+        shutil.rmtree(path)
+        shutil.copytree(other / "checkpoints", path)
+    with pytest.raises(
+        CheckpointError, match=r"checkpoints: no checkpoint is whole: round-000001-\w+.safetensors: it is of another run"
+    ):
+        simulate(CONFIG, folder, resume=True)
+    second, *_ = sorted((other / "checkpoints").iterdir())
+    shutil.copy(second, copied / "checkpoints" / second.name.replace("000001", "000002"))
+    with pytest.raises(CheckpointError, match=r"round-000002-\w+.safetensors: it is of another run; delete it"):
+        verify_run(copied)
+
+
 @pytest.mark.parametrize(
     "damage",
     [

@@ -226,6 +226,11 @@ def test_a_body_is_not_the_next_request(server, request_bytes):
     assert found[0] in (400, 413)
 
 
+def test_a_request_of_two_lengths_is_the_last(server):
+    both = get("/app.js", "Content-Length: 5", "Transfer-Encoding: chunked") + b"0\r\n\r\n"
+    assert statuses(said(server, both + last("/style.css"))) == [400]
+
+
 def test_requests_in_a_row_are_answered_in_their_order(server):
     paths = ["/app.js", "/style.css", "/icon.svg"] * 20
     answers = said(server, b"".join(get(path, "Range: bytes=0-9") for path in paths) + last("/nowhere"))

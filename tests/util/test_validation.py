@@ -11,7 +11,7 @@ from edgefl.config import RunConfig
 from edgefl.errors import ConfigError, InputError
 
 PYDANTIC = re.compile(r"Input should|valid (?!\.)|expected greater|expected less|type=|Value error|union|constrained|function-")
-WRONG = (True, "x y", -1, 1.5, [], [1.5, None], {"a": 1}, "")
+WRONG = (True, "x y", -1, 1.5, [], [1.5, None], {"a": 1}, "", 10**400, "a" * 300)
 
 
 def said(values: dict[str, object], source: str = "") -> str:

@@ -132,6 +132,20 @@ def test_a_missing_file_of_keys_is_made_by_enroll_only(fleet):
     assert not list(fleet.parent.iterdir())
 
 
+def test_a_device_is_revoked_in_the_file_that_a_link_leads_to(tmp_path, fleet):
+    enroll(fleet, [request(tmp_path, "phone-7", device_key(tmp_path, 1))])
+    link = tmp_path / "link.toml"
+    link.symlink_to(fleet)
+    revoke(link, "phone-7")
+    assert enrolled(fleet)["phone-7"].revoked
+    assert link.is_symlink()
+
+
+def test_a_file_without_an_end_is_not_read_whole():
+    with pytest.raises(InputError, match=r"/dev/zero: [\d,]+ bytes, expected at most"):
+        DeviceKeys.of(Path("/dev/zero"))
+
+
 def test_there_is_one_writer_at_a_time(tmp_path, fleet, monkeypatch):
     monkeypatch.setattr(device_keys, "_WAIT_S", 0.1)
     holding = f"""

@@ -187,6 +187,22 @@ def test_a_folder_is_received_in_the_order_of_names(tmp_path):
         receive(tmp_path / "a", EXPECTED)
 
 
+@pytest.mark.parametrize("name", [b"a\x1b[2Jb", b"line\nbreak", b"\xe2\x80\xaeback", b"not utf-8 \xff"])
+def test_names_of_files_cannot_change_a_terminal(name, tmp_path):
+    (tmp_path / os.fsdecode(name)).write_bytes(content())
+    received = receive(tmp_path, EXPECTED)
+    assert not received.updates
+    assert received.problems[0].isprintable()
+    assert "expected a name of printable characters" in received.problems[0]
+
+
+def test_labels_have_one_spelling(tmp_path):
+    for text in ("00", "0,03", "\u0663"):
+        (tmp_path / "a.safetensors").write_bytes(content(labels=text))
+        with pytest.raises(WireError, match="labels: got"):
+            read_update(tmp_path / "a.safetensors", EXPECTED)
+
+
 def test_reading_updates_needs_no_torch():
     code = "import sys, edgefl.wire.update_file; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -162,7 +162,9 @@ def _outside(graph: onnx.GraphProto, rng: Rng) -> None:
     tensor = graph.initializer.add() if not graph.initializer else graph.initializer[int(rng.integers(len(graph.initializer)))]
     tensor.ClearField("raw_data")
     tensor.data_location = onnx.TensorProto.EXTERNAL
-    location = str(rng.choice(["../secret", "../data.npz", "manifest.json", "a/../" * 40 + "../secret", "/etc/passwd"]))
+    location = str(
+        rng.choice(["../secret", "../data.npz", "manifest.json", "a/../" * 40 + "../secret", "/etc/passwd", "*/_ORT_MEM_ADDR_/*"])
+    )
     tensor.external_data.add(key="location", value=location)
 
 

@@ -84,13 +84,14 @@ NUMBERS = (
     2**63,
     2**64,
     10**30,
+    10**400,
     float("nan"),
     float("inf"),
     -float("inf"),
 )
 TEXTS = (
     "", "x", "0", "-1", "auto", "nan", "1e999", "../../../etc/passwd", "/dev/zero", "/dev/stdin", "\x1b[2J\x07", "a\nb", "\u202eback",
-    "é" * 50,    "x" * 5000, "../x", "con", "\x00", "1,0.5", "%s%n", "{0}", "file.py:f", "os:system", ".", "~", "🙂",
+    "é" * 50,    "x" * 5000, "../x", "con", "\x00", "1,0.5", "%s%n", "{0}", "file.py:f", "os:system", ".", "~", "🙂", "\ud800",
 )  # fmt: skip
 
 
@@ -144,7 +145,8 @@ def mutated(value: Any, rng: Rng) -> tuple[str, Any]:
         inside.append(inside[key])
         return "a value comes twice", value
     if draw < 0.5 and isinstance(inside[key], int | float):
-        inside[key] = inside[key] * float(rng.choice([-1, 0, 1e-9, 1e9, 2]))
+        factor = float(rng.choice([-1, 0, 1e-9, 1e9, 2]))
+        inside[key] = inside[key] * factor if abs(inside[key]) < 10**300 else factor
         return "another number", value
     inside[key] = odd(rng)
     return "an odd value", value

@@ -1,7 +1,11 @@
-"""SIGKILL at a random moment of a command that writes. Afterwards the same command comes to the same bits, and leaves nothing behind."""
+"""SIGKILL at a random moment of a command that writes. Afterwards the same command comes to the same bits, and leaves nothing behind.
+
+Commands take turns by the number of the case, so that few cases kill each of them.
+"""
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +17,14 @@ from attacks.made import MODES, SMALL, aged, lines, simulated, summary, updates
 
 TIMED = ("rounds.jsonl", "summary.json", "report.html", "hashes.json", "compare.html", "compare.json", "clients.sqlite")
 """Files with this computer's time, or whose bytes depend on the order of writes; records and chains of hashes are compared instead."""
+
+
+FIRST = ("export", "simulate per-fedavg", "simulate onnx", "fed-round")
+"""Commands whose turn is before that of the others; all of them write bundles."""
+
+
+_TRIES = 4
+"""How often a command may end before it is killed; each time it gets half of the time."""
 
 
 @dataclass(frozen=True)
@@ -62,18 +74,23 @@ def target_of(bench: Bench, name: str) -> Target:
 
 def attack(bench: Bench) -> Case:
     """Return what plays a case."""
-    names = sorted(targets(bench))
+    names = sorted(targets(bench), key=lambda name: name not in FIRST)
 
     def case(rng: Rng, folder: Path) -> str:
-        name, here = str(rng.choice(names)), folder / "here"
+        name, here = names[int(folder.name.rpartition("-")[2]) % len(names)], folder / "here"
         target, (wanted, seconds) = target_of(bench, name), whole(bench, name)
         here.mkdir(parents=True)
         killed = 0
         for arguments in ((), target.again)[: 1 + int(rng.random() < 0.3)]:
-            running = bench.edgefl.start(*target.arguments, *arguments, cwd=here)
-            time.sleep(rng.random() * seconds)
-            killed += running.runs()
-            running.kill()
+            share, before = rng.random(), killed
+            for halves in range(_TRIES):
+                running = bench.edgefl.start(*target.arguments, *arguments, cwd=here)
+                time.sleep(share * seconds / 2**halves)
+                killed += running.runs()
+                running.kill()
+                if killed > before or arguments:
+                    break
+                shutil.rmtree(here / "out", ignore_errors=True)  # it was quicker than the first time
         aged(Zygote.temporary(here))
         aged(here)
         complete = target.once and (here / "out").exists()

@@ -68,7 +68,8 @@ export class Bundle {
     /** Return the content of a file of the bundle; InputError if it is not listed, missing, a link or changed. */
     async content(path) {
         const entry = own(this.manifest.files, path);
-        if (!entry || !path || path.startsWith("/") || path.split("/").includes("..") || /[\\:\0]/.test(path)) {
+        // An empty part would be an absolute path to onnxruntime, which joins a graph's folder and the name of its weights.
+        if (!entry || path.split("/").some((part) => ["", ".", ".."].includes(part)) || /[\\:\0]/.test(path)) {
             throw new InputError(`${this.files.where()}: ${shown(path)} is no file of the bundle: expected a path inside that the manifest lists`);
         }
         const content = await this.files.read(path, entry.bytes);

@@ -9,6 +9,8 @@ const TRAIN = {
 };
 /** More elements than any tensor of a sample has, and more classes than any network. */
 const LARGEST = 2 ** 31;
+/** No number of a manifest is larger: every whole number up to it fits a register. */
+const MOST = 2 ** 62;
 /** A value is not what a manifest may hold; the message names key, value and expectation. */
 export class CheckError extends Error {
 }
@@ -28,9 +30,13 @@ const IS = {
 /** Throw a CheckError unless `manifest` has the keys that the client relies on, apart from those of tiers. */
 export function checkManifest(manifest) {
     const table = requireKeys(manifest, MANIFEST);
+    checkPlain(table);
     checkShape(table.input_shape, "input_shape");
+    checkPreprocessing(table.preprocessing, "preprocessing: ");
     for (const [name, entry] of Object.entries(requireKeys(own(table, "inputs") ?? {}, {}, "inputs: "))) {
-        checkShape(requireKeys(entry, { shape: "list", dtype: "str", preprocessing: "dict" }, `inputs.${name}: `).shape, `inputs.${name}: shape`);
+        const input = requireKeys(entry, { shape: "list", dtype: "str", preprocessing: "dict" }, `inputs.${name}: `);
+        checkShape(input.shape, `inputs.${name}: shape`);
+        checkPreprocessing(input.preprocessing, `inputs.${name}: preprocessing: `);
     }
     const names = table.class_names;
     const classes = table.classes;
@@ -42,7 +48,13 @@ export function checkManifest(manifest) {
         check(names.length === classes, "class_names", `${names.length} names`, `one for each of ${classes} classes`);
     for (const [path, entry] of Object.entries(table.files))
         requireKeys(entry, { bytes: "int", sha256: "str" }, `files.${path}: `);
-    table.tiers.forEach((entry, number) => requireKeys(entry, { label: "str", forward: "str" }, `tiers.${number}: `));
+    table.tiers.forEach((entry, number) => {
+        const tier = requireKeys(entry, { label: "str", forward: "str", batch_size: "int", variants: "list" }, `tiers.${number}: `);
+        const size = tier.batch_size;
+        check(size > 0 && size < LARGEST, `tiers.${number}: batch_size`, size, "at least 1");
+        for (const variant of tier.variants)
+            requireKeys(variant, { kind: "str", graph: "str" }, `tiers.${number}: variants: `);
+    });
 }
 /** Throw a CheckError unless a tier's `train` says how it is trained. */
 export function checkTraining(table) {
@@ -50,16 +62,22 @@ export function checkTraining(table) {
     for (const key of ["graphs", "personal"])
         check(train[key].every(IS.str), key, train[key], "a list of texts");
     check(train.graphs.length > 0, "graphs", [], "at least one training graph");
-    for (const key of ["lr", "momentum"])
-        check(Number.isFinite(train[key]), key, train[key], "a finite number");
     for (const key of ["batch_size", "epochs"])
         check(train[key] > 0 && train[key] < LARGEST, key, train[key], "at least 1");
+    const known = new Set();
     for (const key of ["trained", "statistics", "frozen"]) {
-        for (const [name, shape] of Object.entries(train[key]))
+        for (const [name, shape] of Object.entries(train[key])) {
             checkShape(shape, `${key}.${name}`);
+            known.add(name);
+        }
     }
-    const objective = requireKeys(train.objective, { name: "str", strength: "number" }, "objective: ");
-    check(Number.isFinite(objective.strength), "objective: strength", objective.strength, "a finite number");
+    const personal = train.personal;
+    for (const name of personal)
+        check(known.has(name), "personal", name, "one of the tier's tensors");
+    for (const name of Object.keys(train.upload)) {
+        check(known.has(name) && !personal.includes(name), "upload", name, "one of the tier's tensors, not a personal one");
+    }
+    requireKeys(train.objective, { name: "str", strength: "number" }, "objective: ");
 }
 /** Throw a CheckError unless the limits in a tier's `budget` are numbers or missing. */
 export function checkBudget(budget) {
@@ -79,6 +97,42 @@ export function requireKeys(table, keys, where = "") {
         check(IS[kind](value), `${where}${key}`, value, `a value of type ${kind}`);
     }
     return table;
+}
+/** Refuse numbers that are not finite or need more than 63 bits, and text that UTF-8 cannot express. */
+function checkPlain(table) {
+    const waiting = [["manifest", table]];
+    for (let next = waiting.pop(); next; next = waiting.pop()) {
+        const [where, value] = next;
+        if (Array.isArray(value))
+            for (const inner of value)
+                waiting.push([where, inner]);
+        else if (isTable(value)) {
+            for (const [key, inner] of Object.entries(value)) {
+                checkText(key, "a name");
+                waiting.push([key, inner]);
+            }
+        }
+        else if (typeof value === "string")
+            checkText(value, where);
+        else if (typeof value === "number")
+            check(Math.abs(value) <= MOST, where, value, "a finite number of at most 63 bits");
+    }
+}
+function checkText(text, where) {
+    check(!/\p{Cs}/u.test(text), where, "half a character", "text");
+}
+/** Refuse values that samples cannot be prepared with; all keys may be missing. */
+function checkPreprocessing(how, where) {
+    for (const key of ["mean", "scale", "std"].filter((key) => Object.hasOwn(how, key))) {
+        const [value] = [how[key]];
+        const values = Array.isArray(value) && key !== "scale" ? value : [value];
+        const right = values.length > 0 && values.every((one) => typeof one === "number" && (one !== 0 || key !== "std"));
+        check(right, `${where}${key}`, value, "numbers, and none of std is 0");
+    }
+    for (const key of ["alphabet", "raw"].filter((key) => Object.hasOwn(how, key)))
+        check(IS.str(how[key]), `${where}${key}`, how[key], "text");
+    const words = own(how, "words") ?? [];
+    check(Array.isArray(words) && words.every(IS.str), `${where}words`, words, "a list of texts");
 }
 function checkShape(shape, where) {
     const sizes = Array.isArray(shape) && shape.every((size) => Number.isInteger(size) && size >= 0);

@@ -82,6 +82,11 @@ function prepared(path, { shape: dims, data }, how) {
     const scale = Number(how.scale);
     const inner = sizeOf(dims.slice(2));
     const channels = dims[1] ?? 1;
+    for (const [key, values] of [["mean", means], ["std", stds]]) {
+        if (values.length !== 1 && values.length !== channels) {
+            throw new InputError(`${path}: x: ${values.length} values of ${key} in the manifest, expected one, or one for each channel`);
+        }
+    }
     const made = Float32Array.from(data, (pixel, i) => {
         const channel = Math.floor(i / inner) % channels;
         return (Number(pixel) * scale - (means[means.length > 1 ? channel : 0] ?? 0)) / (stds[stds.length > 1 ? channel : 0] ?? 1);

@@ -1,4 +1,4 @@
-/** The content is no protobuf message, or nested too deep. */
+/** The content is no ONNX model, or nested too deep, or names a file in a way that cannot be checked. */
 export declare class GraphError extends Error {
 }
 /** Return the locations that the tensors of an ONNX model name, in its graphs, their inner graphs and its functions. */

@@ -81,7 +81,7 @@ export async function infer(bundle, label, data, state = null, variant = "") {
         weights = byRole(table, current(bundle, label, await bundle.parameters(label), state));
     }
     const session = await bundle.session(path);
-    const logits = await predicted(bundle, session, data, Number(own(entry, "batch_size") ?? 32), weights);
+    const logits = await predicted(bundle, session, data, Number(entry.batch_size), weights);
     await session.release();
     return Object.hasOwn(bundle.manifest, "target_shape") ? logits : probabilities(logits);
 }

@@ -16,6 +16,8 @@ const TRAIN: Record<string, Kind> = {
 };
 /** More elements than any tensor of a sample has, and more classes than any network. */
 const LARGEST = 2 ** 31;
+/** No number of a manifest is larger: every whole number up to it fits a register. */
+const MOST = 2 ** 62;
 
 /** A value is not what a manifest may hold; the message names key, value and expectation. */
 export class CheckError extends Error {}
@@ -39,9 +41,13 @@ const IS: Record<Kind, (value: unknown) => boolean> = {
 /** Throw a CheckError unless `manifest` has the keys that the client relies on, apart from those of tiers. */
 export function checkManifest(manifest: unknown): asserts manifest is Table {
   const table = requireKeys(manifest, MANIFEST);
+  checkPlain(table);
   checkShape(table.input_shape, "input_shape");
+  checkPreprocessing(table.preprocessing as Table, "preprocessing: ");
   for (const [name, entry] of Object.entries(requireKeys(own(table, "inputs") ?? {}, {}, "inputs: "))) {
-    checkShape(requireKeys(entry, { shape: "list", dtype: "str", preprocessing: "dict" }, `inputs.${name}: `).shape, `inputs.${name}: shape`);
+    const input = requireKeys(entry, { shape: "list", dtype: "str", preprocessing: "dict" }, `inputs.${name}: `);
+    checkShape(input.shape, `inputs.${name}: shape`);
+    checkPreprocessing(input.preprocessing as Table, `inputs.${name}: preprocessing: `);
   }
   const names = table.class_names as Json[];
   const classes = table.classes as number;
@@ -50,7 +56,12 @@ export function checkManifest(manifest: unknown): asserts manifest is Table {
   if (Object.hasOwn(table, "target_shape")) checkShape(table.target_shape, "target_shape");
   else check(names.length === classes, "class_names", `${names.length} names`, `one for each of ${classes} classes`);
   for (const [path, entry] of Object.entries(table.files as Table)) requireKeys(entry, { bytes: "int", sha256: "str" }, `files.${path}: `);
-  (table.tiers as Json[]).forEach((entry, number) => requireKeys(entry, { label: "str", forward: "str" }, `tiers.${number}: `));
+  (table.tiers as Json[]).forEach((entry, number) => {
+    const tier = requireKeys(entry, { label: "str", forward: "str", batch_size: "int", variants: "list" }, `tiers.${number}: `);
+    const size = tier.batch_size as number;
+    check(size > 0 && size < LARGEST, `tiers.${number}: batch_size`, size, "at least 1");
+    for (const variant of tier.variants as Json[]) requireKeys(variant, { kind: "str", graph: "str" }, `tiers.${number}: variants: `);
+  });
 }
 
 /** Throw a CheckError unless a tier's `train` says how it is trained. */
@@ -58,13 +69,20 @@ export function checkTraining(table: unknown): asserts table is Table {
   const train = requireKeys(table, TRAIN);
   for (const key of ["graphs", "personal"]) check((train[key] as Json[]).every(IS.str), key, train[key], "a list of texts");
   check((train.graphs as Json[]).length > 0, "graphs", [], "at least one training graph");
-  for (const key of ["lr", "momentum"]) check(Number.isFinite(train[key]), key, train[key], "a finite number");
   for (const key of ["batch_size", "epochs"]) check((train[key] as number) > 0 && (train[key] as number) < LARGEST, key, train[key], "at least 1");
+  const known = new Set<Json>();
   for (const key of ["trained", "statistics", "frozen"]) {
-    for (const [name, shape] of Object.entries(train[key] as Table)) checkShape(shape, `${key}.${name}`);
+    for (const [name, shape] of Object.entries(train[key] as Table)) {
+      checkShape(shape, `${key}.${name}`);
+      known.add(name);
+    }
   }
-  const objective = requireKeys(train.objective, { name: "str", strength: "number" }, "objective: ");
-  check(Number.isFinite(objective.strength), "objective: strength", objective.strength, "a finite number");
+  const personal = train.personal as Json[];
+  for (const name of personal) check(known.has(name), "personal", name, "one of the tier's tensors");
+  for (const name of Object.keys(train.upload as Table)) {
+    check(known.has(name) && !personal.includes(name), "upload", name, "one of the tier's tensors, not a personal one");
+  }
+  requireKeys(train.objective, { name: "str", strength: "number" }, "objective: ");
 }
 
 /** Throw a CheckError unless the limits in a tier's `budget` are numbers or missing. */
@@ -85,6 +103,39 @@ export function requireKeys(table: unknown, keys: Record<string, Kind>, where = 
     check(IS[kind](value), `${where}${key}`, value, `a value of type ${kind}`);
   }
   return table;
+}
+
+/** Refuse numbers that are not finite or need more than 63 bits, and text that UTF-8 cannot express. */
+function checkPlain(table: Table): void {
+  const waiting: [string, Json][] = [["manifest", table]];
+  for (let next = waiting.pop(); next; next = waiting.pop()) {
+    const [where, value] = next;
+    if (Array.isArray(value)) for (const inner of value) waiting.push([where, inner]);
+    else if (isTable(value)) {
+      for (const [key, inner] of Object.entries(value)) {
+        checkText(key, "a name");
+        waiting.push([key, inner]);
+      }
+    } else if (typeof value === "string") checkText(value, where);
+    else if (typeof value === "number") check(Math.abs(value) <= MOST, where, value, "a finite number of at most 63 bits");
+  }
+}
+
+function checkText(text: string, where: string): void {
+  check(!/\p{Cs}/u.test(text), where, "half a character", "text");
+}
+
+/** Refuse values that samples cannot be prepared with; all keys may be missing. */
+function checkPreprocessing(how: Table, where: string): void {
+  for (const key of ["mean", "scale", "std"].filter((key) => Object.hasOwn(how, key))) {
+    const [value] = [how[key]];
+    const values = Array.isArray(value) && key !== "scale" ? value : [value];
+    const right = values.length > 0 && values.every((one) => typeof one === "number" && (one !== 0 || key !== "std"));
+    check(right, `${where}${key}`, value, "numbers, and none of std is 0");
+  }
+  for (const key of ["alphabet", "raw"].filter((key) => Object.hasOwn(how, key))) check(IS.str(how[key]), `${where}${key}`, how[key], "text");
+  const words = own(how, "words") ?? [];
+  check(Array.isArray(words) && words.every(IS.str), `${where}words`, words, "a list of texts");
 }
 
 function checkShape(shape: unknown, where: string): void {

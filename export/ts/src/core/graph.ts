@@ -19,12 +19,15 @@ const FIELDS: Record<Kind, Record<number, Kind>> = {
 const [EXTERNAL_DATA, KEY, VALUE] = [13, 1, 2];
 const [VARINT, EIGHT_BYTES, DELIMITED, FOUR_BYTES] = [0, 1, 2, 5];
 const DEEPEST = 100; // as in protobuf itself
+// onnxruntime reads a file with the first at byte 4 as its own format. It takes a location with the second as an address in memory.
+const [ORT_FORMAT, IN_MEMORY] = ["ORTM", "_ORT_MEM_ADDR_"];
 
-/** The content is no protobuf message, or nested too deep. */
+/** The content is no ONNX model, or nested too deep, or names a file in a way that cannot be checked. */
 export class GraphError extends Error {}
 
 /** Return the locations that the tensors of an ONNX model name, in its graphs, their inner graphs and its functions. */
 export function externalFiles(content: Uint8Array): Set<string> {
+  if (decoded(content.subarray(4, 8)) === ORT_FORMAT) throw new GraphError("onnxruntime's own format");
   const found = new Set<string>();
   const waiting: [Kind, Uint8Array, number][] = [["model", content, 0]];
   for (let next = waiting.pop(); next; next = waiting.pop()) {
@@ -34,11 +37,23 @@ export function externalFiles(content: Uint8Array): Set<string> {
       const of = FIELDS[kind][number];
       if (kind === "tensor" && number === EXTERNAL_DATA) {
         const entry = new Map(messages(inner)); // of a field that is there twice, protobuf takes the last
-        if (decoded(entry.get(KEY) ?? new Uint8Array()) === "location") found.add(decoded(entry.get(VALUE) ?? new Uint8Array()));
+        if (decoded(entry.get(KEY) ?? new Uint8Array()) === "location") found.add(pathOf(entry.get(VALUE) ?? new Uint8Array()));
       } else if (of) waiting.push([of, inner, depth + 1]);
     }
   }
   return found;
+}
+
+/** Return a location as text. The bytes must be this text in UTF-8: onnxruntime opens the file of these bytes. */
+function pathOf(location: Uint8Array): string {
+  let text;
+  try {
+    text = decoded(location, true);
+  } catch {
+    throw new GraphError("the name of a file that is not UTF-8");
+  }
+  if (text.includes(IN_MEMORY)) throw new GraphError("weights at an address in memory");
+  return text;
 }
 
 /** Yield number and content of each field of a message that has a length: inner messages, texts and bytes. */

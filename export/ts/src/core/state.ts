@@ -38,7 +38,21 @@ export function readState(content: Uint8Array<ArrayBuffer>, where: string): Stat
   }
   const keys = ["bundle", "round", "tier", "samples", "steps", "client", "upload", "no_update"];
   refused(where, () => requireKeys(about, Object.fromEntries(keys.map((key) => [key, "str"]))));
-  return { tensors, about, losses: [], seconds: 0 };
+  const state = { tensors, about, losses: [], seconds: 0 };
+  if (!isSound(state)) throw new InputError(`${where}: not a state that train wrote (damaged metadata): train again`);
+  return state;
+}
+
+function isSound({ tensors, about }: State): boolean {
+  const numbers = [about.round, about.samples, about.steps, ...(about.labels ?? "").split(",").filter(Boolean)];
+  let upload: unknown;
+  try {
+    upload = JSON.parse(about.upload ?? "");
+  } catch {
+    return false;
+  }
+  const named = Array.isArray(upload) && upload.every((name) => typeof name === "string" && tensors.has(name));
+  return named && numbers.every((text) => /^\d{1,18}$/.test(text ?? "")) && Number.isFinite(Number(about.lr_sum ?? "0"));
 }
 
 export const isOf = (state: State, bundle: Bundle): boolean => state.about.bundle === bundle.manifest.manifest_sha256;
