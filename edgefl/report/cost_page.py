@@ -161,7 +161,7 @@ def _bars(measure: Measure, names: Sequence[str], rows: Sequence[Row]) -> Spec:
     widest = 1.5 * max(*(end["value"] for end in ends), 1)
     x = number("value", measure.axis, "~s", measure.unit, scale={"domain": [0, widest], "nice": False}, tickCount=4)
     text = {"type": "text", "align": "left", "baseline": "middle", "dx": 5}
-    bars = stacked(parts, looks, not looks.keys() <= set(names), x=x, y=places.y)
+    bars = stacked(parts, looks, not looks.keys() <= set(names), max(map(len, names)), x=x, y=places.y)
     return layered({"step": 34 if len(rows) < 8 else 22}, bars, layer(text, ends, x=x, y=places.y, text="text"))
 
 

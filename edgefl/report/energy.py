@@ -15,8 +15,8 @@ def energy_sentence(tiers: Iterable[Row]) -> str:
     """Return how the energy of factorized layers divides between the ``tiers`` of a ``summary.json``; "" if no layers are truncated.
 
     >>> tiers = [{"tier": tier, "energy_share": share, "macs_train_step": macs} for tier, share, macs in ((1, 0, 400), (0.25, 1, 100))]
-    >>> energy_sentence(tiers)
-    "Tier 1 has 0 % of its factorized layers' energy beyond the ranks of tier 0.25 (less than 1 %): it is tier 0.25 at 4.0 times the MACs."
+    >>> energy_sentence(tiers).rpartition(": ")[2]
+    'it computes the same as tier 0.25, with 4.0 times the MACs.'
     """
     rows = sorted((row for row in tiers if row.get("energy_share") is not None), key=lambda row: float(row["tier"]))
     if len(rows) < 2:
@@ -28,7 +28,8 @@ def energy_sentence(tiers: Iterable[Row]) -> str:
             same, times = tier_label(row["tier"]), largest["macs_train_step"] / row["macs_train_step"]
             energy = f"{human_percent(max(beyond, 0.0))} of its factorized layers' energy beyond the ranks of tier {same}"
             limit = f"less than {100 * IDLE:g} %"
-            return f"Tier {tier_label(largest['tier'])} has {energy} ({limit}): it is tier {same} at {times:.1f} times the MACs."
+            same_as = f"it computes the same as tier {same}, with {times:.1f} times the MACs."
+            return f"Tier {tier_label(largest['tier'])} has {energy} ({limit}): {same_as}"
     first, *others = ((tier_label(row["tier"]), human_percent(row["energy_share"])) for row in rows)
     added = ", ".join(f"{share} in those that tier {tier} adds" for tier, share in others)
     rest = f", {human_percent(1 - held[-1])} in ranks that no tier has" if 1 - held[-1] > 1e-6 else ""

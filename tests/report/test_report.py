@@ -612,7 +612,10 @@ def with_energy(*shares: float | None) -> dict[str, Any]:
     return summary
 
 
-IDLE = "Tier {} has {} of its factorized layers' energy beyond the ranks of tier {} (less than 1 %): it is tier {} at {} times the MACs."
+IDLE = (
+    "Tier {} has {} of its factorized layers' energy beyond the ranks of tier {} (less than 1 %): it computes the same as tier {}, "
+    "with {} times the MACs."
+)
 SHARES = "Energy of the factorized layers: {} in the ranks of tier 0.25, {} in those that tier 0.5 adds, {}."
 
 
@@ -677,7 +680,7 @@ def test_the_page_says_where_this_computer_s_time_went() -> None:
     assert [text for level, text in page.headings if level == 2] == SECTIONS
     rows = [
         row
-        for row in re.findall(r'<tr role="row">(.*?)</tr>', rendered)
+        for row in re.findall(r'<tr role="row">(.*?)</tr>', rendered.replace("\xa0", " "))
         if "held-out samples</th>" in row or "local training" in row
     ]
     assert [re.sub(r"(<[^>]*>)+", "|", row) for row in rows] == [
