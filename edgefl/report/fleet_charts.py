@@ -110,6 +110,8 @@ def weakest_sentence(rows: Sequence[Json], metric: Metric = ACCURACY) -> str:
     def represented(row: Json) -> float:
         return float(row["statuses"].get(USEFUL, 0)) / useful / float(row["share"])
 
+    if len(rows) == 1:
+        return f"{rows[0]['title']} is the only device class: it has all {useful:,} useful sessions."
     weakest = min(present, key=lambda row: (represented(row), row["accuracy"] or 0.0))
     own = human_percent(weakest["statuses"].get(USEFUL, 0) / useful)
     shares = f"{human_percent(weakest['share'])} of the population, {own} of {useful:,} useful sessions"

@@ -27,7 +27,7 @@ def whatif_table(result: Json) -> PlainTable:
         *under("sessions trained", inclusion="of all", weakest_inclusion="of the weakest"),
         Column("weakest", "", _weakest(result), numeric=False),
         *under("wasted", wasted_share="of time"),
-        *under(f"energy, {_energy(result['rows']).partition(':')[0]}", energy_j="per update"),
+        *under(f"energy, {_energy(result['rows']).partition(',')[0]}", energy_j="per update"),
         *_privacy(result),
         *learned_columns(result),
     )

@@ -68,7 +68,7 @@ def uncounted(rows: Sequence[Json]) -> str:
 USEFUL = "trained"
 NOT_VALIDATED = "not validated"
 """What is said of every joule: no published measurement of a training step's energy was found that could be checked."""
-UNKNOWN_ENERGY = "unknown: a device has no figures of energy"
+UNKNOWN_ENERGY = "unknown, because a device has no figures of energy"
 WORK = ("clients", "macs", "download_bytes", "upload_bytes", "energy_j", "end_to_end_j", "device_s")
 """What is summed, under the names of :class:`edgefl.records.Totals`."""
 
