@@ -7,7 +7,7 @@ from edgefl.report.comparison import Failure, MethodResult, Played, comparison_o
 
 def played(seed: int, accuracies: list[float], *, sent: int = 100, tiers: tuple[float, ...] = (1, 0.5)) -> Played:
     """A run whose every round sends ``sent`` bytes each way, takes 10·sent MACs, 2 s and 3 J; the second tier is 0.1 worse."""
-    used = {"device": "phone", "download_bytes": sent, "upload_bytes": sent, "energy_j": 3.0}
+    used = {"device": "phone", "download_bytes": sent, "upload_bytes": sent, "energy_j": 3.0, "download_s": 1.0}
     clients = [{"client": at, "status": "trained", "tier": tier, **used} for at, tier in enumerate(tiers)]
     rounds = []
     for number, value in enumerate(accuracies, 1):

@@ -38,6 +38,7 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self._open in ("script", "style"):
             return
+        data = data.replace("\xa0", " ")
         self.text += data
         if re.fullmatch(r"h\d", self._open):
             level, text = self.headings.pop()

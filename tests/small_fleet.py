@@ -27,22 +27,30 @@ def _figure(key: str, value: float) -> str:
 
 
 def write_device(folder: Path, name: str, **figures: Any) -> Path:
-    """Write a device with a link of its own; keys of both, and ``battery_wh``, ``burst_s``, ``sustained_share``, may be given."""
-    values = {**_DEVICE, **_LINK, **figures}
+    """Write a device with a link of its own; keys of both, and ``battery_wh``, ``burst_s``, ``sustained_share``, may be given.
+
+    A key that is None is left out.
+    """
+    values = {key: value for key, value in {**_DEVICE, **_LINK, **figures}.items() if value is not None}
 
     def table(*keys: str) -> str:
         return "".join(_figure(key, values[key]) for key in keys if key in values)
 
     rates = "".join(_figure(f"{key}_gmacs_per_s", values[key]) for key in ("inference", "inference_single_thread", "training"))
     thermal = f"[thermal]\n{table('burst_s', 'sustained_share')}" if "burst_s" in values else ""
+    power = table("idle_w", "load_w", "energy_pj_per_mac", "battery_wh")
+    power = power and f"[power]\n{power}"
     path = folder / f"{name}.toml"
     path.write_text(
         f'name = "{name}"\ntitle = "{name}"\nreference_hardware = "none"\n'
         f"[memory]\n{table('total_bytes', 'training_bytes')}[compute]\n{rates}"
-        f"[power]\n{table('idle_w', 'load_w', 'energy_pj_per_mac', 'battery_wh')}{thermal}"
+        f"{power}{thermal}"
         f'[link]\nname = "{name} link"\ntitle = "its link"\n{table(*_LINK, "session_sigma", "network_nj_per_byte")}'
     )
     return path
+
+
+WITHOUT_ENERGY = dict.fromkeys(("idle_w", "load_w", "energy_pj_per_mac"))
 
 
 def write_fleet(

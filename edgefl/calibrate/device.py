@@ -221,7 +221,8 @@ def table_of(
 def device_values(measured: Measured, name: str, link: str | Mapping[str, Any], like: DeviceProfile) -> dict[str, Any]:
     """Return the content of a profile's TOML file; power and throttling are those of ``like``, marked as assumed."""
     system = f"{measured.source.partition(';')[0]}; psutil"
-    power = {key: value for key, value in assumed(like.power, like).items() if key != "battery_wh" or measured.battery}
+    figures = assumed(like.power, like) if like.power else {}
+    power = {key: value for key, value in figures.items() if key != "battery_wh" or measured.battery}
     values = {
         "name": name,
         "title": f"{measured.processor}, calibrated on {counted(measured.threads)}",
@@ -232,7 +233,7 @@ def device_values(measured: Measured, name: str, link: str | Mapping[str, Any], 
             "training_bytes": figure(measured.free_bytes, system, "free when it was measured: what other programs left"),
         },
         "compute": compute_of(measured, like),
-        "power": power,
+        **({"power": power} if power else {}),
     }
     return values | ({"thermal": assumed(like.thermal, like)} if like.thermal else {})
 

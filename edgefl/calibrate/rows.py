@@ -171,7 +171,7 @@ def values_from(
         "link": link,
         "memory": assumed(like.memory, like),
         "compute": compute,
-        "power": assumed(like.power, like),
+        **({"power": assumed(like.power, like)} if like.power else {}),
     }
     slower = [row.measured.seconds / row.sustained_s for row in steps if row.sustained_s is not None]
     if slower:

@@ -79,6 +79,8 @@ def command(name: str | None, validate: str | None, template: Path | None, threa
     elif alone:
         show(f"{device.name}: {device.title}\n{device.reference_hardware}; link {device.link.name}: {device.link.title}\n")
         _print_figures(device.figures())
+        if device.without_energy:
+            show(f"\nIts energy is unknown: without {' and '.join(device.without_energy)}, no joules are claimed.")
     else:
         _print_fleet(fleet)
 

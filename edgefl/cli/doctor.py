@@ -162,11 +162,11 @@ def _folders() -> Iterator[Check]:
 
 
 def _browser() -> Iterator[Check]:
-    from edgefl.serve.runtime import FILES, PACKAGE, cache, version
+    from edgefl.serve.runtime import PACKAGE, found, version
 
-    fetched = all((cache() / name).is_file() for name in FILES)
+    folder = found()
     npm = shutil.which("npm")
     about = f"{PACKAGE} {version()}" + (
-        f" in {cache()}" if fetched else ", which 'edgefl serve' fetches" if npm else "; install npm to fetch it"
+        f" in {folder}" if folder else ", which 'edgefl serve' fetches" if npm else "; install npm to fetch it"
     )
-    yield Check("browser runtime", "ok" if fetched or npm else "missing", about)
+    yield Check("browser runtime", "ok" if folder or npm else "missing", about)

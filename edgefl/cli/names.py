@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from edgefl.config import RunConfig
 
 
-_ADDS_NAMES = {"--plugin", "--config", "--resume", "-h", "--help"}
-"""Flags with which only the command itself knows the names: those of plug-ins, in a file or given before."""
+_FOR_THE_COMMAND = {"--plugin", "--config", "--resume", "--device", "-h", "--help"}
+"""Flags with which the command itself checks the names: those of plug-ins, in a file or given before, and those beside devices."""
 
 
 def check_given(args: Sequence[str]) -> None:
@@ -27,7 +27,7 @@ def check_given(args: Sequence[str]) -> None:
     for place, arg in enumerate(args):
         flag, equals, value = arg.partition("=")
         given.setdefault(flag, []).append(value if equals else "".join(args[place + 1 : place + 2]))
-    if _ADDS_NAMES & given.keys() or "--device" in given or not "".join(args[:1]).startswith("-"):
+    if _FOR_THE_COMMAND & given.keys() or not "".join(args[:1]).startswith("-"):
         return
     known = datasets.names()
     data = [data_names.data_spec(name, known) for flag in ("--data", "--dataset") for name in given.get(flag, ()) if name]

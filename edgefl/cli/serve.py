@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from edgefl.cli.console import note, print_json
+from edgefl.cli.console import busy, note, print_json
 from edgefl.cli.options import PATH, Command, Within, json_option, option
 from edgefl.cli.values import runs
 
@@ -23,11 +23,15 @@ def command(bundle: Path, port: int, host: str, as_json: bool) -> None:
     edgefl serve runs/0001-fedhm-digits/bundle
     """
     from edgefl.serve.files import bundle_addresses, page_addresses
-    from edgefl.serve.runtime import runtime
+    from edgefl.serve.runtime import found, runtime
     from edgefl.serve.server import LOOPBACK, Server
 
     table = bundle_addresses(bundle)
-    table |= page_addresses(runtime(note))
+    folder = found()
+    if folder is None:
+        with busy("waiting for npm"):
+            folder = runtime(note)
+    table |= page_addresses(folder)
     with Server(host, port, table) as server:
         if host not in LOOPBACK:
             note(f"others may reach {host}; browsers on other computers refuse to run the page over plain http")

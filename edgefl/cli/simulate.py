@@ -110,7 +110,7 @@ def _print_result(summary: dict[str, Any], folder: Path) -> None:
     from edgefl.report.metric import metric_of, metric_text
     from edgefl.report.privacy import privacy_text
     from edgefl.report.run_tables import compact_tiers
-    from edgefl.report.words import NOT_VALIDATED
+    from edgefl.report.words import energy_trust
     from edgefl.util.units import human_seconds
 
     show_result(compact_tiers(summary))
@@ -126,5 +126,7 @@ def _print_result(summary: dict[str, Any], folder: Path) -> None:
     if text := privacy_text(summary):
         show_text(f"privacy: {text}")
         show_text("bundle: its graphs train without clipping and noise, so devices send no updates")
-    show_text(f"{whose}: {after}; {simulated_s} simulated, {host_s} on this computer; energy: {NOT_VALIDATED}")
+    show_text(
+        f"{whose}: {after}; {simulated_s} simulated, {host_s} on this computer; energy: {energy_trust(summary['energy_j'])}"
+    )
     show_text(f"run folder: {folder}  (report.html, bundle/, summary.json)")

@@ -34,7 +34,7 @@ def check_listens(cluster: Cluster) -> None:
         link = socket.create_connection((host.strip("[]"), int(port)), _REACH_S)
     except (OSError, OverflowError) as error:
         remedy = "start the head of the cluster there with 'ray start --head', or check address, network and firewall"
-        raise ConfigError(f"ray_address: {address} cannot be reached ({first_line(str(error))}); {remedy}") from None
+        raise ConfigError(f"ray_address: {address} cannot be reached ({first_sentence(str(error))}); {remedy}") from None
     with link, contextlib.suppress(OSError):
         if os.environ.get("RAY_USE_TLS", "0") not in ("", "0"):
             return  # its first bytes are those of TLS
@@ -105,7 +105,7 @@ def absent(cluster: Cluster, why: str) -> str:
     remedy = (
         "start one with 'ray start --head' here, give --ray-address HOST:PORT, or --ray-address local to start one for this run"
     )
-    return f"ray_address: found no Ray cluster at {cluster.address} ({first_line(why)}); {remedy}"
+    return f"ray_address: found no Ray cluster at {cluster.address} ({first_sentence(why)}); {remedy}"
 
 
 def no_node(cluster: Cluster) -> str:
@@ -119,9 +119,9 @@ def _refused(cluster: Cluster, why: str) -> str:
         told, remedy = "refuses this computer's token", "copy ~/.ray/auth_token of the head node here"
     else:
         told, remedy = "wants a token", "leave out --no-ray-auth, with ~/.ray/auth_token of the head node here"
-    return f"ray_auth: the Ray cluster at {cluster.address} {told} ({first_line(why)}); {remedy}"
+    return f"ray_auth: the Ray cluster at {cluster.address} {told} ({first_sentence(why)}); {remedy}"
 
 
-def first_line(text: str) -> str:
+def first_sentence(text: str) -> str:
     """Return the first sentence of what Ray says, or its beginning."""
     return text.strip().partition("\n")[0].partition(". ")[0][:200]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgefl.engine.contract import Cluster
-from edgefl.engine.ray_address import absent, changed_environment, check_listens, check_token, first_line, no_node
+from edgefl.engine.ray_address import absent, changed_environment, check_listens, check_token, first_sentence, no_node
 from edgefl.errors import ConfigError
 from edgefl.util.machine import usable_threads
 from edgefl.util.scratch import scratch_folder
@@ -82,7 +82,7 @@ def connected(cluster: Cluster, workers: int) -> Iterator[Any]:
                     raise ConfigError(no_node(cluster)) from None
                 if isinstance(error, ConnectionError | TimeoutError):
                     raise ConfigError(absent(cluster, str(error))) from None
-                where = f"Ray cannot run in {folder} ({first_line(str(error))})"
+                where = f"Ray cannot run in {folder} ({first_sentence(str(error))})"
                 raise ConfigError(f"ray_address: {where}; set TMPDIR to a folder with a shorter name and enough room") from None
             except (ValueError, RuntimeError) as error:
                 raise ConfigError(absent(cluster, str(error))) from None

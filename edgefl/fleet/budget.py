@@ -1,5 +1,6 @@
 """Budgets of a device: what a tier may need there, and which of them it does not meet."""
 
+import math
 from dataclasses import dataclass
 
 from edgefl.fleet.profile import FleetBudget, FleetClass
@@ -49,7 +50,7 @@ def budget_of(fleet_class: FleetClass, fleet: FleetBudget, fastest_full_round_s:
 
 
 def use(cost: Cost, timing: Timing, budget: Budget) -> dict[BudgetName, tuple[float, float]]:
-    """Return need and have of every budget that has a limit."""
+    """Return need and have of every budget that has a limit; an unknown energy meets no limit."""
     needs: dict[BudgetName, float] = {
         "memory_bytes": cost.training_memory_bytes,
         "macs_forward": cost.macs_inference,
@@ -57,7 +58,7 @@ def use(cost: Cost, timing: Timing, budget: Budget) -> dict[BudgetName, tuple[fl
         "deadline_s": timing.total_s,
         "download_bytes": cost.download_bytes,
         "upload_bytes": cost.upload_bytes,
-        "energy_j": timing.total_j,
+        "energy_j": math.inf if timing.total_j is None else timing.total_j,
     }
     return {name: (need, have) for name, need in needs.items() if (have := getattr(budget, name)) is not None}
 

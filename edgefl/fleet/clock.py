@@ -44,14 +44,17 @@ def mask_s(device: DeviceProfile, cost: Cost) -> float:
 
 def energies(
     device: DeviceProfile, macs: int, download_bytes: int, upload_bytes: int, seconds: float
-) -> tuple[float, float, float]:
+) -> tuple[float | None, float | None, float]:
     """Return the joules of computing and of the radio, both on the device, and of the network's path to the server.
 
-    ``compute_j = macs · pJ/MAC + idle_w · seconds``; the others are nJ/byte times the bytes that went over.
+    ``compute_j = macs · pJ/MAC + idle_w · seconds``; the others are nJ/byte times the bytes that went over. None: the profile lacks the
+    figures.
     """
-    link = device.link
-    radio_j = download_bytes * link.download_j_per_byte + upload_bytes * link.upload_j_per_byte
-    return energy_j(device, macs, seconds), radio_j, (download_bytes + upload_bytes) * link.network_j_per_byte
+    network_j, rates = (download_bytes + upload_bytes) * device.link.network_j_per_byte, device.energy
+    if rates is None:
+        return None, None, network_j
+    radio_j = download_bytes * rates.download_byte_j + upload_bytes * rates.upload_byte_j
+    return energy_j(device, macs, seconds), radio_j, network_j
 
 
 def round_timing(device: DeviceProfile, cost: Cost, samples: int, passes: int, evaluated: int = 0, speed: float = 1.0) -> Timing:
@@ -98,6 +101,7 @@ def inference_s(device: DeviceProfile, cost: Cost) -> float:
     return cost.macs_inference / device.inference_macs_per_s if costs is None else cost.inference_of(1).seconds(costs.seconds)
 
 
-def energy_j(device: DeviceProfile, macs: int, seconds: float) -> float:
-    """Return the joules of ``macs`` multiply-accumulates and of being on for ``seconds``, radio apart."""
-    return macs * device.joules_per_mac + device.idle_w * seconds
+def energy_j(device: DeviceProfile, macs: int, seconds: float) -> float | None:
+    """Return the joules of ``macs`` multiply-accumulates and of being on for ``seconds``, radio apart; None if they are unknown."""
+    rates = device.energy
+    return None if rates is None else macs * rates.mac_j + rates.idle_w * seconds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -15,7 +15,8 @@ class Link(Record):
 
     Rates differ from user to user by a log-normal law of ``spread_sigma``, and from one session of a user to the next by one of
     ``session_sigma``. ``download_nj_per_byte`` and ``upload_nj_per_byte`` are the device's own radio; ``network_nj_per_byte`` is the path
-    beyond it to the data centre, either way: a device's energy is without it, an end-to-end energy with it.
+    beyond it to the data centre, either way: a device's energy is without it, an end-to-end energy with it. A link without figures of the
+    radio has no known energy.
     """
 
     name: str
@@ -23,9 +24,9 @@ class Link(Record):
     download_mbps: Positive
     upload_mbps: Positive
     rtt_ms: Figure
-    download_nj_per_byte: Figure
-    upload_nj_per_byte: Figure
     spread_sigma: Figure
+    download_nj_per_byte: Figure | None = None
+    upload_nj_per_byte: Figure | None = None
     session_sigma: Figure | None = None
     network_nj_per_byte: Figure | None = None
 
@@ -36,12 +37,6 @@ class Link(Record):
         lambda self: self.upload_mbps.value * 1e6 / 8, doc="Bytes per second from the client."
     )
     rtt_s: ClassVar = property(lambda self: self.rtt_ms.value / 1e3, doc="Round-trip time in seconds.")
-    download_j_per_byte: ClassVar = property(
-        lambda self: self.download_nj_per_byte.value * 1e-9, doc="Joules of the device per byte received."
-    )
-    upload_j_per_byte: ClassVar = property(
-        lambda self: self.upload_nj_per_byte.value * 1e-9, doc="Joules of the device per byte sent."
-    )
     network_j_per_byte: ClassVar = property(
         lambda self: self.network_nj_per_byte.value * 1e-9 if self.network_nj_per_byte else 0.0,
         doc="Joules per byte, either way, of the network beyond the device; 0 if the link does not say.",
@@ -91,8 +86,22 @@ class Power(Record):
     battery_wh: Positive | None = None
 
 
+class EnergyRates(NamedTuple):
+    """What a device spends: watts without work, and joules of a MAC and of a byte that its radio receives or sends."""
+
+    idle_w: float
+    mac_j: float
+    download_byte_j: float
+    upload_byte_j: float
+
+
 class DeviceProfile(Record):
-    """One class of device; quantities without their marks are properties in SI units."""
+    """One class of device; quantities without their marks are properties in SI units.
+
+    Attributes:
+        power: None if nobody measured it: the energy of the device is then unknown.
+        thermal: None if it does not throttle.
+    """
 
     name: str
     title: str
@@ -100,7 +109,7 @@ class DeviceProfile(Record):
     link: Link
     memory: Memory
     compute: Compute
-    power: Power
+    power: Power | None = None
     thermal: Thermal | None = None
 
     training_bytes: ClassVar = property(
@@ -123,10 +132,32 @@ class DeviceProfile(Record):
     sustained_share: ClassVar = property(
         lambda self: self.thermal.sustained_share.value if self.thermal else 1.0, doc="Share of the full rate after the burst."
     )
-    idle_w: ClassVar = property(lambda self: self.power.idle_w.value, doc="Watts without work.")
-    joules_per_mac: ClassVar = property(
-        lambda self: self.power.energy_pj_per_mac.value * 1e-12, doc="Joules of the whole device per MAC."
+    battery_j: ClassVar = property(
+        lambda self: self.power.battery_wh.value * 3600 if self.power and self.power.battery_wh else None,
+        doc="Joules of its full battery; None without a battery.",
     )
+
+    @model_validator(mode="after")
+    def _battery_drains(self) -> DeviceProfile:
+        if self.battery_j is not None and self.without_energy:
+            raise ValueError(
+                f"power.battery_wh: what drains the battery is unknown; give {' and '.join(self.without_energy)} too"
+            )
+        return self
+
+    @property
+    def without_energy(self) -> tuple[str, ...]:
+        """Dotted keys whose absence makes the device's energy unknown; empty if it is known."""
+        radio = (f"link.{key}" for key in ("download_nj_per_byte", "upload_nj_per_byte") if getattr(self.link, key) is None)
+        return (*(() if self.power else ("power",)), *radio)
+
+    @property
+    def energy(self) -> EnergyRates | None:
+        """What the device spends; None if its energy is unknown."""
+        power, down, up = self.power, self.link.download_nj_per_byte, self.link.upload_nj_per_byte
+        if power is None or down is None or up is None:
+            return None
+        return EnergyRates(power.idle_w.value, power.energy_pj_per_mac.value * 1e-12, down.value * 1e-9, up.value * 1e-9)
 
     def figures(self) -> dict[str, Figure]:
         """Return every figure by its dotted key, the link's included."""
@@ -233,6 +264,9 @@ class Fleet(Record):
                 raise ValueError(
                     f"class.{number}.device: another device is named {c.device.name!r} as well; give each a name of its own"
                 )
+            for key, budget in ((f"class.{number}.budget", c.budget), ("budget", self.budget)):
+                if budget.energy_j is not None and c.device.without_energy:
+                    raise ValueError(f"{key}.energy_j: {unknown_energy(c.device)}")
         if self.states:
             _sum_to_1("state: chances", [s.chance for s in self.states])
             names = [s.name for s in self.states]
@@ -247,6 +281,12 @@ class Fleet(Record):
         if self.behaviour:
             marks |= {key: figure.mark for key, figure in figures_of(self.behaviour, "behaviour.").items()}
         return tuple(key for key, mark in marks.items() if mark == "assumed")
+
+
+def unknown_energy(device: DeviceProfile) -> str:
+    """Return why an energy limit cannot be applied to a device without figures of energy."""
+    missing = " and ".join(device.without_energy)
+    return f"the energy of device {device.name} is unknown; add {missing} to its file, or leave the energy limit out"
 
 
 def _sum_to_1(what: str, shares: list[float]) -> None:

@@ -18,7 +18,7 @@ from edgefl.errors import ConfigError
 from edgefl.flower.torch_device import JOB_SETUP, TASK
 from edgefl.models.base import load
 from edgefl.records import Submodel
-from edgefl.run.bundle import trainable
+from edgefl.run.bundle import device_cost, trainable
 from edgefl.run.run import Run
 from edgefl.run.trained import of_clients
 from edgefl.util.files import sha256
@@ -68,7 +68,7 @@ def graphs_for(run: Run, submodel: Submodel, payload: bytes, shapes: Mapping[str
     load(network, {**submodel.tensors, **first_personal(run.method, run.architecture, tier, run.config.seed)})
     sent = decode(payload, shapes, f"the server to tier {tier.label}")
     control = {name: tensor for name, tensor in sent.items() if name.startswith(CONTROL)}
-    entry, contents = trainable(run, tier, network, control)
+    entry, contents = trainable(run, tier, network, control, device_cost(run, tier))
     if entry.no_update:
         raise ConfigError(
             f"method {run.config.method}: devices cannot train it with onnxruntime: {entry.no_update}; give them torch"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgefl.records import RoundRecord
+from edgefl.util.unknown import known_sum
 
 _OF_ROUND = ("round_s", "waited_s", "clock_s", "trained", "macs", "download_bytes", "upload_bytes", "energy_j")
 _OF_CLASS = ("macs", "download_bytes", "upload_bytes", "energy_j", "device_s")
@@ -15,18 +16,19 @@ def round_metrics(record: RoundRecord) -> dict[str, float]:
     """Return the figures of a round: totals, ``accuracy/…`` of the global model and of each tier, ``class/DEVICE/…`` of each device class.
 
     ``class/DEVICE/trained`` counts clients, as does every other status; bytes, joules and seconds include updates that were not used.
+    An energy that is unknown is left out.
     """
     line = record.to_json(clients=False)
-    found = {key: float(line[key]) for key in _OF_ROUND}
+    found = {key: float(line[key]) for key in _OF_ROUND if line[key] is not None}
     found |= {f"accuracy/{label}": float(share) for label, share in line["accuracy"].items()}
     if (after := record.accuracy_after_training) is not None:
         found["accuracy_after_training"] = after
+    of_classes: dict[str, list[float | None]] = {}
     for group in line["groups"]:
         counts = {group["status"]: group["clients"], **{key: group[key] for key in _OF_CLASS}}
         for key, value in counts.items():
-            name = f"class/{group['device']}/{key}"
-            found[name] = found.get(name, 0.0) + float(value)
-    return found
+            of_classes.setdefault(f"class/{group['device']}/{key}", []).append(value)
+    return found | {name: float(total) for name, values in of_classes.items() if (total := known_sum(values)) is not None}
 
 
 def final_metrics(summary: Mapping[str, Any]) -> dict[str, float]:

@@ -200,29 +200,57 @@ def _has_form() -> HasForm | None:
 
 
 def fixed_reshapes(model: ir.Model) -> ir.Model:
-    """Give every Reshape a constant target (0, sizes…) if only the batch is free; 0 is the input's own first dimension.
+    """Give every Reshape a constant target if its free sizes are the batch in the input's own place, which is 0 in the target.
 
-    The exporter computes such targets in the graph, from the Shape of another value, and later shapes are then unknown. A runtime
-    cannot reuse memory for values of unknown shape, and holds up to a third more. Unused nodes are removed.
+    The exporter computes such targets in the graph, from the Shape of another value, and later shapes are then unknown: MACs cannot be
+    counted, and a runtime cannot reuse memory for values of unknown shape, and holds up to a third more. Unused nodes are removed.
     """
     exported = {value: value.shape for node in model.graph for value in node.outputs}
+    _without_scalar_reshapes(model)
     ShapeInferencePass(data_prop=True)(model)
     for node in list(model.graph):
         if node.op_type != "Reshape" or node.inputs[0] is None:
             continue
         before, after = node.inputs[0].shape, node.outputs[0].shape
-        if before and after and str(before[0]) == str(after[0]) == BATCH and all(isinstance(size, int) for size in after[1:]):
+        sizes = [size if isinstance(size, int) else _kept(before, axis, size) for axis, size in enumerate(after or ())]
+        if before and sizes and 0 in sizes and None not in sizes:
             name = f"{node.outputs[0].name}_shape"
-            target = ir.tensor([0, *(size for size in after[1:] if isinstance(size, int))], ir.DataType.INT64, name=name)
-            value = ir.Value(name=name, shape=ir.Shape([len(after)]), type=ir.TensorType(ir.DataType.INT64), const_value=target)
+            target = ir.tensor([size for size in sizes if size is not None], ir.DataType.INT64, name=name)
+            value = ir.Value(name=name, shape=ir.Shape([len(sizes)]), type=ir.TensorType(ir.DataType.INT64), const_value=target)
             model.graph.register_initializer(value)
             node.replace_input_with(1, value)
             node.attributes.pop("allowzero", None)  # with it, 0 is a size of its own
     for value, shape in exported.items():
-        value.shape = shape or value.shape  # torch knows sizes that ONNX's shape inference does not find
+        value.shape = _merged(shape, value.shape)
     RemoveUnusedNodesPass()(model)
     RemoveUnusedOpsetsPass()(model)
     return model
+
+
+def _merged(exported: ir.Shape | None, inferred: ir.Shape | None) -> ir.Shape | None:
+    """Return the sizes that torch knows, and where it knows none those that ONNX infers."""
+    if exported is None or inferred is None or len(exported) != len(inferred):
+        return exported or inferred
+    known = (
+        of_torch if isinstance(of_torch, int) or of_torch.value else own for of_torch, own in zip(exported, inferred, strict=True)
+    )
+    return ir.Shape(known)
+
+
+def _kept(before: ir.Shape | None, axis: int, size: ir.SymbolicDim) -> int | None:
+    """Return 0, "the size of the input's own dimension", for a batch that stays at its axis; None for any other free size."""
+    return 0 if before and axis < len(before) and str(before[axis]) == str(size) == BATCH else None
+
+
+def _without_scalar_reshapes(model: ir.Model) -> None:
+    """Remove Reshapes of one size to one size, through which ONNX's inference does not follow the sizes of layers after a recurrent one."""
+    for node in list(model.graph):
+        if (
+            node.op_type == "Reshape"
+            and node.inputs[0] is not None
+            and node.inputs[0].shape == node.outputs[0].shape == ir.Shape([1])
+        ):
+            ir.convenience.replace_all_uses_with(node.outputs[0], node.inputs[0])
 
 
 def _reason_of(error: BaseException) -> str:

@@ -15,7 +15,7 @@ from edgefl.errors import BudgetError, ConfigError, UnknownNameError
 from edgefl.fleet.budget import Budget, use
 from edgefl.fleet.clock import round_timing
 from edgefl.fleet.load import load_device
-from edgefl.fleet.profile import DeviceProfile
+from edgefl.fleet.profile import DeviceProfile, unknown_energy
 from edgefl.methods.base import Method
 from edgefl.methods.create import create
 from edgefl.methods.layer_rules import rules_of
@@ -140,6 +140,8 @@ def plan(
         if name not in known:
             raise UnknownNameError(kind, name, known)
     profile = load_device(device) if device else None
+    if profile is not None and profile.without_energy and budget is not None and budget.energy_j is not None:
+        raise ConfigError(f"budget energy_j: {device}: {unknown_energy(profile)}")
     limits = _limits(budget or Budget(), profile)
     architecture = architecture_of(network, inputs, classes, norm)
     methods.check(method)

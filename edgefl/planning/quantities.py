@@ -87,10 +87,10 @@ def weighting(name: BudgetName, cost: Cost, work: DeviceRound | None) -> np.ndar
         row = macs * slower / macs_per_s
         row[_WEIGHTS] = 4 / link.download_bytes_per_s + up / link.upload_bytes_per_s
         row[_HEADER] = 1 / link.download_bytes_per_s + 1 / link.upload_bytes_per_s
-        if name == "energy_j":
-            row = device.idle_w * row + device.joules_per_mac * macs
-            row[_WEIGHTS] += 4 * link.download_j_per_byte + up * link.upload_j_per_byte
-            row[_HEADER] += link.download_j_per_byte + link.upload_j_per_byte
+        if name == "energy_j" and (rates := device.energy) is not None:
+            row = rates.idle_w * row + rates.mac_j * macs
+            row[_WEIGHTS] += 4 * rates.download_byte_j + up * rates.upload_byte_j
+            row[_HEADER] += rates.download_byte_j + rates.upload_byte_j
     return row
 
 

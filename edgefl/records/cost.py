@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from edgefl.records.work import NO_STEP_WORK, NO_WORK, ONCE, StepWork, Work
+from edgefl.util.unknown import known_sum
 
 
 @dataclass(frozen=True)
@@ -196,6 +197,8 @@ class Cost:
 class Timing:
     """Simulated seconds and joules of one session; ``network_j`` is spent on the path to the server, the others on the device.
 
+    Joules are None if the device's profile lacks figures of energy.
+
     With secure aggregation a session begins with ``agree_s``, in which a group agrees on masks, and ends with ``unmask_s``: the client
     waits for the vectors of others, and sends its shares.
     """
@@ -203,8 +206,8 @@ class Timing:
     download_s: float
     train_s: float
     upload_s: float
-    compute_j: float
-    radio_j: float
+    compute_j: float | None
+    radio_j: float | None
     network_j: float = 0.0
     agree_s: float = 0.0
     unmask_s: float = 0.0
@@ -215,11 +218,11 @@ class Timing:
         return self.agree_s + self.download_s + self.train_s + self.upload_s + self.unmask_s
 
     @property
-    def total_j(self) -> float:
+    def total_j(self) -> float | None:
         """Energy that the device spends on computing and radio."""
-        return self.compute_j + self.radio_j
+        return known_sum((self.compute_j, self.radio_j))
 
     @property
-    def end_to_end_j(self) -> float:
+    def end_to_end_j(self) -> float | None:
         """Energy of the device and of the path to the server; that of the server is not counted."""
-        return self.total_j + self.network_j
+        return known_sum((self.total_j, self.network_j))

@@ -8,6 +8,7 @@ from typing import Any, Self
 from edgefl.records.metric import ACCURACY, Metric
 from edgefl.records.model import Tier
 from edgefl.records.session import Expected, Grouped, Outcome, Status
+from edgefl.util.unknown import known_sum
 
 # The first keys of a client's entry, in the order of the file.
 _BEFORE_TIMES = (
@@ -99,15 +100,15 @@ class ClientRecord:
 class Totals:
     """Sums over simulated sessions: MACs, bytes to and from clients, and seconds of devices.
 
-    ``energy_j`` is spent on devices; ``end_to_end_j`` includes the path to the server.
+    ``energy_j`` is spent on devices; ``end_to_end_j`` includes the path to the server. Both are None if that of a session is unknown.
     """
 
     clients: int
     macs: int
     download_bytes: int
     upload_bytes: int
-    energy_j: float
-    end_to_end_j: float
+    energy_j: float | None
+    end_to_end_j: float | None
     device_s: float
 
     @classmethod
@@ -116,7 +117,7 @@ class Totals:
         sessions = [record.expected for record in records]
         timings = [s.timing for s in sessions if s.timing is not None]
         counted = (sum(getattr(s, name) for s in sessions) for name in ("macs", "download_bytes", "upload_bytes"))
-        spent = (sum(getattr(t, name) for t in timings) for name in ("total_j", "end_to_end_j", "total_s"))
+        spent = (known_sum(getattr(t, name) for t in timings) for name in ("total_j", "end_to_end_j", "total_s"))
         return cls(len(sessions), *counted, *spent)
 
 
@@ -180,12 +181,13 @@ class RoundRecord:
     def to_json(self, clients: bool = True) -> dict[str, Any]:
         """Return the record's JSON form with its totals and, with ``clients``, an entry for each client."""
         useful, wasted, after = asdict(self.useful), asdict(self.wasted), self.accuracy_after_training
+        sums = ("macs", "download_bytes", "upload_bytes", "energy_j", "end_to_end_j")
         return {
             **{key: getattr(self, key) for key in ("round", "round_s", "waited_s", "deadline_s", "clock_s")},
             "accuracy": dict(self.accuracy),
             **({} if after is None else {"accuracy_after_training": after}),
             "trained": useful["clients"],
-            **{key: useful[key] + wasted[key] for key in ("macs", "download_bytes", "upload_bytes", "energy_j", "end_to_end_j")},
+            **{key: known_sum((useful[key], wasted[key])) for key in sums},
             "useful": useful,
             "wasted": wasted,
             "groups": self.groups(),

@@ -75,22 +75,28 @@ def category(field: str, title: str | None, values: Sequence[Any]) -> Spec:
     return {"field": field, "type": "ordinal", "title": title, "axis": axis, "scale": {"domain": list(values)}}
 
 
-def legend(looks: Mapping[str, Any], shown: bool | None = None) -> Spec:
-    """Return the encoding of a row's ``series`` by ``looks``; the legend is shown if there are several, or if ``shown`` says so."""
+def legend(looks: Mapping[str, Any], shown: bool | None = None, beside: int = 0) -> Spec:
+    """Return the encoding of a row's ``series`` by ``looks``; the legend is shown if there are several, or if ``shown`` says so.
+
+    The legend begins where the plot does: ``beside`` are the most characters of the labels to its left.
+    """
     scale = {"domain": list(looks), "range": list(looks.values())}
     width = 40 + 7 * max(map(len, looks), default=0)
     # The box's own width: that of the plot depends on the height of the legend.
-    entries = {"columns": {"expr": f"max(1, floor((containerSize()[0] || width) / {width}))"}}
+    entries = {"columns": {"expr": f"max(1, floor(((containerSize()[0] || width) - {7 * beside}) / {width}))"}}
     visible = len(looks) > 1 if shown is None else shown
     return {"field": "series", "type": "nominal", "title": None, "scale": scale, "legend": entries if visible else None}
 
 
-def stacked(rows: Sequence[Json], looks: Mapping[str, str], shown: bool | None = None, **place: Spec) -> Spec:
-    """Return stacked bars of rows with ``series`` and ``told`` (the tooltip), in the order of ``looks``; ``place`` encodes x and y."""
+def stacked(rows: Sequence[Json], looks: Mapping[str, str], shown: bool | None = None, beside: int = 0, **place: Spec) -> Spec:
+    """Return stacked bars of rows with ``series`` and ``told`` (the tooltip), in the order of ``looks``; ``place`` encodes x and y.
+
+    ``shown`` and ``beside`` are those of :func:`legend`.
+    """
     ranks = {series: rank for rank, series in enumerate(looks)}
     ranked = [{**row, "rank": ranks[row["series"]]} for row in rows]
     order = {"field": "rank", "type": "quantitative"}
-    return layer("bar", ranked, **place, fill=legend(looks, shown), order=order, tooltip="told")
+    return layer("bar", ranked, **place, fill=legend(looks, shown, beside), order=order, tooltip="told")
 
 
 def lines(rows: Sequence[Json], colours: Mapping[str, str], x: Spec, y: Spec, dotted: str | None = None) -> list[Spec]:

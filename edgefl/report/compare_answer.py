@@ -35,6 +35,11 @@ def best_first(summary: Json) -> list[Json]:
     return sorted(summary["methods"], key=lambda row: order.index(row["label"]) if row["label"] in order else len(order))
 
 
+def known_costs(summary: Json) -> list[str]:
+    """Return the costs that are known of every method with a finished run."""
+    return [key for key in COSTS if all(row[key] for row in summary["methods"] if row["accuracy"])]
+
+
 def fronts_of(summary: Json) -> dict[str, tuple[str, ...]]:
     """Return label → the costs against which no other method is at least as accurate for less."""
     rows = [row for row in summary["methods"] if row["accuracy"]]
@@ -45,7 +50,8 @@ def fronts_of(summary: Json) -> dict[str, tuple[str, ...]]:
         others = ((sign * other["accuracy"]["mean"], -other[key]["mean"]) for other in rows)
         return any(pair != own and pair[0] >= own[0] and pair[1] >= own[1] for pair in others)
 
-    return {row["label"]: tuple(key for key in COSTS if row[key] and not beaten(row, key)) for row in rows}
+    known = known_costs(summary)
+    return {row["label"]: tuple(key for key in known if not beaten(row, key)) for row in rows}
 
 
 def answer_of_comparison(summary: Json) -> Answer:
@@ -82,14 +88,16 @@ def _advice(summary: Json, rows: Sequence[Json], leaders: Sequence[str], metric:
         unsure = " More --seeds would tell the best apart." if len(leaders) > 1 else ""
     among = [row for row in done if row["label"] in leaders]
     best = min(among, key=lambda row: row["bytes"]["mean"])
+    known = known_costs(summary)
     cheaper = [
         (1 - row[key]["mean"] / best[key]["mean"], COSTS[key][0], row)
         for row in done
-        for key in COSTS
+        for key in known
         if row is not best and best[key]["mean"] and row[key]["mean"] < best[key]["mean"]
     ]
     if not cheaper:
-        return f"Take {best['label']}: no other method takes fewer bytes, less time or less energy.{unsure}"
+        less = "fewer bytes, less time or less energy" if "energy_j" in known else "fewer bytes or less time"
+        return f"Take {best['label']}: no other method takes {less}.{unsure}"
     saved, word, row = max(cheaper, key=lambda found: found[0])
     gap = abs(best["accuracy"]["mean"] - row["accuracy"]["mean"])
     loss = points(gap) if metric.share else metric_text(metric, gap)

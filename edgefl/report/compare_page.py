@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgefl.report.chart import Json
-from edgefl.report.compare_answer import answer_of_comparison, best_first
+from edgefl.report.compare_answer import answer_of_comparison, best_first, known_costs
 from edgefl.report.compare_charts import accuracy_charts, colours_of, tier_chart
 from edgefl.report.compare_page_budget import budget_notes, budget_table, budget_text, class_table, front_charts, winner
 from edgefl.report.compare_tables import compare_table, key_table, mixed_accuracies, setting_table
 from edgefl.report.metric import metric_of, metric_text
 from edgefl.report.page import facts, render_page
-from edgefl.report.words import NOT_VALIDATED, names
+from edgefl.report.words import NOT_VALIDATED, UNKNOWN_ENERGY, names
 
 
 def compare_page(summary: Json) -> str:
@@ -68,5 +68,5 @@ def _about(summary: Json) -> list[tuple[str, str]]:
         *trust,
         ("tiers", tiers),
         ("seeds", ", ".join(map(str, summary["seeds"]))),
-        ("energy", NOT_VALIDATED),
+        ("energy", NOT_VALIDATED if "energy_j" in known_costs(summary) else UNKNOWN_ENERGY),
     ]

@@ -35,8 +35,8 @@ def budget_text(budget: Row) -> str:
 
 def nothing_fits(row: Row) -> str:
     """Return what the first evaluated round of a method takes, as the reason for its row."""
-    time, sent, energy = (human(row["first"][axis]) for axis, (_, human) in _WORDS.items())
-    return f"the first evaluated round ends after {time}, {sent} and {energy} a client"
+    time, *used = (human(row["first"][axis]) for axis, (_, human) in _WORDS.items() if row["first"][axis] is not None)
+    return f"the first evaluated round ends after {time}, {' and '.join(used)} a client"
 
 
 def budget_table(summary: Row) -> PlainTable:
@@ -56,7 +56,7 @@ def budget_table(summary: Row) -> PlainTable:
         Column("device classes", "least", lambda row: _of_classes(row, min)),
         Column("device classes", "most", lambda row: _of_classes(row, max)),
         Column("device classes", "least trained", _least_trained),
-        *(Column("on front", word, _on_front(axis), numeric=False) for axis, (word, _) in _WORDS.items()),
+        *(Column("on front", word, _on_front(axis), numeric=False) for axis, (word, _) in _WORDS.items() if _known(found, axis)),
     ]
     title = f"Within {budget_text(found['budget'])}" if limited else "At the end of the runs"
     return PlainTable.of(columns, rows, title=title, note=budget_notes(summary), stacked=True)
@@ -147,7 +147,13 @@ def front_charts(summary: Row, colours: Mapping[str, str]) -> tuple[Chart, ...]:
     return tuple(
         Chart(f"front-{axis}", title, front_text(found["fronts"][axis], axis), _front_chart(found, axis, colours, x, per))
         for axis, (title, x, per) in xs.items()
+        if _known(found, axis)
     )
+
+
+def _known(found: Json, axis: str) -> bool:
+    """Whether it is known what every method used of ``axis``."""
+    return all(point[axis] is not None for row in found["methods"] for point in row["curve"])
 
 
 def front_text(front: Sequence[Json], axis: str) -> str:

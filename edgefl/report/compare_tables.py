@@ -4,7 +4,7 @@ from collections import Counter
 from functools import partial
 
 from edgefl.records import ACCURACY, Metric
-from edgefl.report.compare_answer import COSTS, best_first, fronts_of, ranks_of
+from edgefl.report.compare_answer import COSTS, best_first, fronts_of, known_costs, ranks_of
 from edgefl.report.metric import metric_of, metric_text
 from edgefl.report.tables import Column, PlainTable, Row, human_of, text, under
 from edgefl.report.words import names, tier_label
@@ -76,7 +76,7 @@ def _on_fronts(summary: Row) -> tuple[Column, ...]:
     def column(key: str, word: str) -> Column:
         return Column("on the Pareto front", word, lambda row: "yes" if key in fronts.get(row["label"], ()) else MISSING)
 
-    return tuple(column(key, word) for key, (word, _) in COSTS.items())
+    return tuple(column(key, COSTS[key][0]) for key in known_costs(summary))
 
 
 def setting_table(summary: Row) -> PlainTable:

@@ -13,6 +13,7 @@ from edgefl.report.comparison_budget import BudgetRun, BudgetSummary, budget_sum
 from edgefl.report.metric import metric_of, reaches, worst_of
 from edgefl.report.results import Result
 from edgefl.report.run_budget import RunBudget
+from edgefl.util.unknown import known_mean, known_sum
 
 Json = Mapping[str, Any]
 
@@ -59,13 +60,13 @@ class Spread:
 
 @dataclass(frozen=True)
 class Spent:
-    """What a method had spent up to the end of a round: bytes both ways, MACs, the clock and energy."""
+    """What a method had spent up to the end of a round: bytes both ways, MACs, the clock and energy, None if that is unknown."""
 
     round: int
     bytes: float
     macs: float
     simulated_s: float
-    energy_j: float
+    energy_j: float | None
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class MethodResult(Result):
         params: tier → number of parameters.
         curve: one point per evaluated round.
         to_target: what was spent until the curve reached the target accuracy; None if it never did.
-        bytes: bytes sent, down and up. This field and those of its kind are totals over the rounds.
+        bytes: bytes sent, down and up. This field and those of its kind are totals over the rounds; ``energy_j`` is None if it is unknown.
         epsilon: the largest ε that a run spent; None without differential privacy.
     """
 
@@ -211,20 +212,19 @@ def curve_of(runs: Sequence[Played]) -> tuple[CurvePoint, ...]:
         if record["accuracy"]:
             reached = [float(played.rounds[number]["accuracy"]["global"]) for played in runs]
             range_ = {"accuracy": statistics.fmean(reached), "lowest": min(reached), "highest": max(reached)}
-            spent = {key: statistics.fmean(of_run[number][key] for of_run in sums) for key in _SPENT}
+            spent: dict[str, Any] = {key: known_mean(of_run[number][key] for of_run in sums) for key in _SPENT}
             points.append(CurvePoint(round=record["round"], **spent, **range_))
     return tuple(points)
 
 
-def _spent(rounds: Sequence[Json]) -> list[dict[str, float]]:
+def _spent(rounds: Sequence[Json]) -> list[dict[str, float | None]]:
     """Return what was spent up to the end of every round."""
-    totals, found = dict.fromkeys(_SPENT, 0.0), []
+    totals: dict[str, float | None] = dict.fromkeys(_SPENT, 0.0)
+    found = []
     for record in rounds:
-        totals["bytes"] += record["download_bytes"] + record["upload_bytes"]
-        totals["macs"] += record["macs"]
-        totals["energy_j"] += record["energy_j"]
-        totals["simulated_s"] = record["clock_s"]
-        found.append(dict(totals))
+        spent = {key: record[key] for key in ("macs", "energy_j")} | {"bytes": record["download_bytes"] + record["upload_bytes"]}
+        totals = {key: known_sum((totals[key], value)) for key, value in spent.items()} | {"simulated_s": record["clock_s"]}
+        found.append(totals)
     return found
 
 
@@ -243,7 +243,8 @@ def _result(row: MethodResult, runs: Sequence[Played]) -> MethodResult:
     after = [found for played in runs if (found := played.summary.get("accuracy_after_training")) is not None]
     totals = [{**played.summary, **_spent(played.rounds)[-1]} for played in runs]
     summed = (*_SPENT, "download_bytes", "upload_bytes", "host_s")
-    spreads: dict[str, Any] = {key: Spread.of([of_run[key] for of_run in totals]) for key in summed}
+    known = (key for key in summed if all(of_run[key] is not None for of_run in totals))
+    spreads: dict[str, Any] = {key: Spread.of([of_run[key] for of_run in totals]) for key in known}
     return replace(
         row,
         seeds=tuple(played.seed for played in runs),

@@ -16,6 +16,7 @@ from typing import Any
 from edgefl.report.paired import difference
 from edgefl.report.results import Result
 from edgefl.report.run_budget import AXES, RunBudget
+from edgefl.util.unknown import known_mean, known_sum
 
 Json = Mapping[str, Any]
 
@@ -27,7 +28,7 @@ class Evaluated(Result):
     """One evaluated round of a run, and what had been used at its end.
 
     Attributes:
-        client_bytes, client_j: of the client that had used most.
+        client_bytes, client_j: of the client that had used most; ``client_j`` is None if the energy of a client is unknown.
         macs: of all clients together.
         accuracy: "global" and each tier's label → a share in [0, 1].
         trained: device → how many of its clients had trained at least once.
@@ -36,7 +37,7 @@ class Evaluated(Result):
     round: int
     simulated_s: float
     client_bytes: float
-    client_j: float
+    client_j: float | None
     macs: float
     accuracy: Mapping[str, float]
     trained: Mapping[str, int]
@@ -45,7 +46,7 @@ class Evaluated(Result):
 def evaluated_of(rounds: Sequence[Json]) -> tuple[Evaluated, ...]:
     """Return the evaluated rounds of a run from the lines of its ``rounds.jsonl``."""
     sent: Counter[int] = Counter()
-    joules: dict[int, float] = {}
+    joules: dict[int, float | None] = {}
     trained: dict[int, str] = {}
     macs, found = 0, []
     for record in rounds:
@@ -53,11 +54,16 @@ def evaluated_of(rounds: Sequence[Json]) -> tuple[Evaluated, ...]:
         for client in record["clients"]:
             number = client["client"]
             sent[number] += client["download_bytes"] + client["upload_bytes"]
-            joules[number] = joules.get(number, 0.0) + (client["energy_j"] or 0.0)
+            spent_j = 0.0 if client["download_s"] is None else client["energy_j"]  # nothing was sent to it
+            joules[number] = known_sum((joules.get(number, 0.0), spent_j))
             if client["status"] == "trained":
                 trained[number] = client["device"]
         if record["accuracy"]:
-            most = max(sent.values(), default=0), max(joules.values(), default=0.0)
+            unknown = None in joules.values()
+            most = (
+                max(sent.values(), default=0),
+                None if unknown else max((j for j in joules.values() if j is not None), default=0.0),
+            )
             devices = dict(sorted(Counter(trained.values()).items()))
             found.append(Evaluated(record["round"], record["clock_s"], *most, macs, dict(record["accuracy"]), devices))
     return tuple(found)
@@ -111,7 +117,7 @@ class MeanPoint:
     round: int
     simulated_s: float
     client_bytes: float
-    client_j: float
+    client_j: float | None
     accuracy: float
     lowest: float
     highest: float
@@ -144,8 +150,8 @@ class WithinBudget(Result):
     ended_at: float | None = None
     best: Estimate | None = None
     reached: int = 0
-    to_target: Mapping[str, Estimate] | None = None
-    first: Mapping[str, float] | None = None
+    to_target: Mapping[str, Estimate | None] | None = None
+    first: Mapping[str, float | None] | None = None
     classes: tuple[ClassWithin, ...] = ()
     curve: tuple[MeanPoint, ...] = ()
     fronts: tuple[str, ...] = ()
@@ -246,7 +252,7 @@ def _within(label: str, runs: Sequence[BudgetRun], budget: RunBudget, target: fl
         best=Estimate.of([max(point.accuracy["global"] for point in run.points) for run in runs]),
         reached=len(reached),
         to_target=_costs(reached) if len(reached) == len(runs) else None,
-        first={key: statistics.fmean(getattr(run.points[0], key) for run in runs) for key in AXES},
+        first={key: known_mean(getattr(run.points[0], key) for run in runs) for key in AXES},
         classes=_classes(runs, chosen) if fits else (),
         curve=_curve(runs),
     )
@@ -257,8 +263,9 @@ def _share(point: Evaluated, budget: RunBudget) -> float:
     return max((getattr(point, axis) / limit for axis, limit in budget.limits.items()), default=0.0)
 
 
-def _costs(points: Sequence[Evaluated]) -> dict[str, Estimate]:
-    return {key: Estimate.of([getattr(point, key) for point in points]) for key in COSTS}
+def _costs(points: Sequence[Evaluated]) -> dict[str, Estimate | None]:
+    values = {key: [getattr(point, key) for point in points] for key in COSTS}
+    return {key: None if None in of_points else Estimate.of(of_points) for key, of_points in values.items()}
 
 
 def _classes(runs: Sequence[BudgetRun], points: Sequence[Evaluated]) -> tuple[ClassWithin, ...]:
@@ -276,18 +283,23 @@ def _curve(runs: Sequence[BudgetRun]) -> tuple[MeanPoint, ...]:
     points = []
     for same in zip(*(run.points for run in runs), strict=False):
         reached = [point.accuracy["global"] for point in same]
-        costs = {axis: statistics.fmean(getattr(point, axis) for point in same) for axis in AXES}
+        costs: dict[str, Any] = {axis: known_mean(getattr(point, axis) for point in same) for axis in AXES}
         range_ = {"accuracy": statistics.fmean(reached), "lowest": min(reached), "highest": max(reached)}
         points.append(MeanPoint(round=same[0].round, **costs, **range_))
     return tuple(points)
 
 
 def _front(axis: str, rows: Mapping[str, WithinBudget], budget: RunBudget) -> tuple[FrontPoint, ...]:
-    """Return the evaluated rounds within the budget for which no other is at least as accurate for less, or better for as much."""
+    """Return the evaluated rounds within the budget for which no other is at least as accurate for less, or better for as much.
+
+    There is no front of a cost that is unknown.
+    """
+    curves = [(label, point) for label, row in rows.items() for point in row.curve]
+    if any(getattr(point, axis) is None for _, point in curves):
+        return ()
     points = [
         FrontPoint(label, point.round, getattr(point, axis), point.accuracy)
-        for label, row in rows.items()
-        for point in row.curve
+        for label, point in curves
         if not budget.exceeded_by(asdict(point))
     ]
     front: list[FrontPoint] = []

@@ -161,7 +161,7 @@ def _bars(measure: Measure, names: Sequence[str], rows: Sequence[Row]) -> Spec:
     widest = 1.5 * max(*(end["value"] for end in ends), 1)
     x = number("value", measure.axis, "~s", measure.unit, scale={"domain": [0, widest], "nice": False}, tickCount=4)
     text = {"type": "text", "align": "left", "baseline": "middle", "dx": 5}
-    bars = stacked(parts, looks, not looks.keys() <= set(names), x=x, y=places.y)
+    bars = stacked(parts, looks, not looks.keys() <= set(names), max(map(len, names)), x=x, y=places.y)
     return layered({"step": 34 if len(rows) < 8 else 22}, bars, layer(text, ends, x=x, y=places.y, text="text"))
 
 
@@ -190,6 +190,7 @@ def cost_page(rows: Sequence[Row]) -> str:
         most_layers=MOST_LAYERS,
         taken=PlainTable.of(cost_tables.ON_PAGE, [row for row in on_device if row.get("takes")]),
         devices=PlainTable.of(cost_tables.ON_PAGE, on_device, takes) if on_device else None,
+        energy=cost_tables.energy_of(on_device),
         verdict=_verdict(on_device),
         uncounted=[(tier_label(row["tier"]), list(row["uncounted_ops"])) for row in tiers if row["uncounted_ops"]],
         edgefl_version=__version__,

@@ -12,7 +12,7 @@ from edgefl.errors import UnknownNameError
 from edgefl.report.cost_rows import COST_COLUMNS, DEVICE_COLUMNS, LAYER_COLUMNS, NESTED, costliest, layer_rows
 from edgefl.report.run_tables import BY_ONNX, DEVICE, TIER
 from edgefl.report.tables import ALWAYS, Column, PlainTable, Row, raw_table, text, under
-from edgefl.report.words import NOT_VALIDATED, budget_name, tier_label, uncounted
+from edgefl.report.words import budget_name, energy_trust, tier_label, uncounted
 from edgefl.util.units import MISSING, human_bytes, human_joules, human_percent, human_range, human_seconds
 
 
@@ -210,9 +210,14 @@ def _for_people(rows: Sequence[Row]) -> Group:
     ]
     if on_device:
         takes = [bool(row.get("takes")) for row in on_device]
-        title = f"On devices, in simulated time and energy (energy: {NOT_VALIDATED})"
+        title = f"On devices, in simulated time and energy (energy: {energy_of(on_device)})"
         tables.append(PlainTable.of(ON_DEVICE, on_device, takes, title, stacked=True))
     return Group(Text(" · ".join(f"{name} {value}" for name, value in about(rows))), *tables, *_warning(tiers))
+
+
+def energy_of(on_device: Sequence[Row]) -> str:
+    """Return how far joules on devices can be trusted, or that they are unknown on every device."""
+    return energy_trust(next((row["round_joules"] for row in on_device if row.get("round_joules") is not None), None))
 
 
 def _warning(rows: Sequence[Row]) -> list[Text]:

@@ -12,7 +12,7 @@ from edgefl.report.run_charts import deadline_fact, tier_colours, trust_facts
 from edgefl.report.run_tables import TIER_COLUMNS, inclusion_columns
 from edgefl.report.secure_sums import secure_table
 from edgefl.report.tables import Column, PlainTable, shaded, text, under
-from edgefl.report.words import NOT_VALIDATED, USEFUL, counted, tier_label
+from edgefl.report.words import USEFUL, counted, energy_trust, tier_label
 from edgefl.util.units import human_count, human_joules, human_percent, human_seconds
 
 _DRY_ABOUT = (
@@ -169,6 +169,11 @@ def _dry_cards(summary: Json, rounds: Sequence[Json]) -> list[tuple[str, str, st
         ("Simulated time", human_seconds(summary["simulated_s"]), time),
         ("Clients that took part", human_count(took_part), f"{human_percent(took_part / clients)} of {clients:,}"),
         *useful_card(summary),
-        ("Energy on devices", human_joules(summary["energy_j"]), f"{NOT_VALIDATED}: computing and radio"),
-        ("Energy end to end", human_joules(summary["end_to_end_j"]), f"{NOT_VALIDATED}: devices and the path to the server"),
+        *(
+            (name, human_joules(summary[key]), energy_trust(summary[key]) + f": {what}" * (summary[key] is not None))
+            for name, key, what in (
+                ("Energy on devices", "energy_j", "computing and radio"),
+                ("Energy end to end", "end_to_end_j", "devices and the path to the server"),
+            )
+        ),
     ]

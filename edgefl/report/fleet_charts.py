@@ -110,6 +110,8 @@ def weakest_sentence(rows: Sequence[Json], metric: Metric = ACCURACY) -> str:
     def represented(row: Json) -> float:
         return float(row["statuses"].get(USEFUL, 0)) / useful / float(row["share"])
 
+    if len(rows) == 1:
+        return f"{rows[0]['title']} is the only device class: it has all {useful:,} useful sessions."
     weakest = min(present, key=lambda row: (represented(row), row["accuracy"] or 0.0))
     own = human_percent(weakest["statuses"].get(USEFUL, 0) / useful)
     shares = f"{human_percent(weakest['share'])} of the population, {own} of {useful:,} useful sessions"
@@ -156,7 +158,8 @@ def participation_chart(rows: Sequence[Json], metric: Metric = ACCURACY) -> Char
 
 
 def _amount(work: Mapping[str, Any], key: str) -> float:
-    return float(work["download_bytes"] + work["upload_bytes"] if key == "bytes" else work[key])
+    """Return how much of a resource was taken, 0 if that is unknown."""
+    return float(work["download_bytes"] + work["upload_bytes"] if key == "bytes" else work[key] or 0.0)
 
 
 def _looks(statuses: set[str]) -> dict[str, str]:
@@ -247,7 +250,7 @@ def participation_table(rows: Sequence[Json], metric: Metric = ACCURACY) -> Plai
         Column("sessions", "lost", lambda row: lost_text(row["statuses"]) or "none", numeric=False),
         *under("clients that trained", distinct=""),
         Column("clients that trained", "of the class", lambda row: part(row["distinct"], row["clients"])),
-        *under("energy on devices", lambda work: human_joules(work["energy_j"]), useful="useful", wasted="wasted"),
+        *(Column("energy on devices", key, partial(_joules, key, other)) for key, other in (_SPLIT, _SPLIT[::-1])),
         *under("tier", lambda tier: "none" if tier is None else tier_label(tier), tier=""),
         *(
             under("tier", partial(metric_text, metric), accuracy=metric.name)
@@ -258,12 +261,24 @@ def participation_table(rows: Sequence[Json], metric: Metric = ACCURACY) -> Plai
     return PlainTable.of(columns, rows)
 
 
+_SPLIT = ("useful", "wasted")
+
+
+def _joules(key: str, other: str, row: Json) -> str:
+    """Return the energy of useful or wasted sessions; no session of a device whose energy is unknown is no figure, not 0 J."""
+    unknown = row[other]["energy_j"] is None and not row[key]["clients"]
+    return human_joules(None if unknown else row[key]["energy_j"])
+
+
 def waste_table(rounds: Sequence[Json]) -> PlainTable:
     """Return what clients of each status took over the run, with what was useful and wasted in all."""
     taken = taken_by_status(rounds)
     rows = [{"what": status_name(status), **work} for status, work in taken.items()]
     wasted = summed(work for status, work in taken.items() if status != USEFUL)
-    rows += [{"what": "all wasted", **wasted}, {"what": "all", **summed(taken.values())}]
+    whole = summed(taken.values())
+    if whole["energy_j"] is None and not wasted["clients"]:  # no figure, not 0 J
+        wasted |= {"energy_j": None, "end_to_end_j": None}
+    rows += [{"what": "all wasted", **wasted}, {"what": "all", **whole}]
     columns = (
         text("sessions that ended", "", "what"),
         *under("sessions", clients=""),

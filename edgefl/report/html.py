@@ -26,10 +26,11 @@ from edgefl.report.run_charts import (
     of_clients,
     tier_colours,
     trust_facts,
+    trust_of_energy,
 )
 from edgefl.report.run_files import read_rounds, read_summary
 from edgefl.report.secure_sums import secure_table
-from edgefl.report.words import NOT_VALIDATED, clock_word, of_devices
+from edgefl.report.words import clock_word, energy_trust, of_devices
 from edgefl.util.files import write_bytes
 from edgefl.util.units import human_bytes, human_count, human_joules, human_seconds
 
@@ -101,7 +102,7 @@ def _about(summary: Json, measured: bool) -> list[tuple[str, str]]:
         deadline_fact(summary),
         *_attack(summary),
         *privacy_facts(summary),
-        *([("seconds", "measured on real devices"), ("energy", NOT_VALIDATED)] if measured else trust_facts(summary)),
+        *([("seconds", "measured on real devices"), trust_of_energy(summary)] if measured else trust_facts(summary)),
     ]
 
 
@@ -137,10 +138,15 @@ def _cards(summary: Json, rounds: Sequence[Json]) -> list[tuple[str, str, str]]:
             "on the server's clock" if of_devices(rounds) else "on the fleet's own clock",
         ),
         ("Bytes sent", human_bytes(down + up), f"{human_bytes(down)} down, {human_bytes(up)} up"),
-        ("Energy", human_joules(summary["energy_j"]), f"{NOT_VALIDATED}; {human_joules(summary['end_to_end_j'])} end to end"),
+        ("Energy", human_joules(summary["energy_j"]), _end_to_end(summary["end_to_end_j"])),
         *useful_card(summary),
         ("Clients refused", human_count(_refused_clients(summary, turns)), f"of {summary['clients']} clients"),
     ]
+
+
+def _end_to_end(joules: float | None) -> str:
+    """Return how far the energy can be trusted, and the energy including the path to the server."""
+    return energy_trust(joules) if joules is None else f"{energy_trust(joules)}; {human_joules(joules)} end to end"
 
 
 def _refused_clients(summary: Json, turns: Sequence[Json]) -> int:

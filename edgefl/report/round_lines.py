@@ -76,7 +76,7 @@ class RoundFigures(Result):
     macs: Whole
     download_bytes: Whole
     upload_bytes: Whole
-    energy_j: Number
+    energy_j: Number | None
 
 
 @dataclass(frozen=True, kw_only=True)

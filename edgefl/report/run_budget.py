@@ -44,8 +44,8 @@ class RunBudget:
         return {axis: limit for axis, limit in zip(AXES, vars(self).values(), strict=True) if limit is not None}
 
     def exceeded_by(self, cost: Json) -> tuple[str, ...]:
-        """Return which limits a cost (simulated_s, client_bytes, client_j) is above."""
-        return tuple(axis for axis, limit in self.limits.items() if cost[axis] > limit)
+        """Return which limits a cost (simulated_s, client_bytes, client_j) is above; one that is unknown (None) is within no limit."""
+        return tuple(axis for axis, limit in self.limits.items() if cost[axis] is None or cost[axis] > limit)
 
 
 def check_target(target: float | None) -> None:

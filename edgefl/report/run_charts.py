@@ -8,7 +8,7 @@ from edgefl.report.chart import WHOLE, Chart, Json, Spec, clock_unit, colour, la
 from edgefl.report.cost_page import TRAFFIC, Measure, measured
 from edgefl.report.metric import best_of, metric_axis, metric_of, metric_text, reaches, worst_of
 from edgefl.report.run_tables import budget_entries, largest_first
-from edgefl.report.words import NOT_VALIDATED, USEFUL, budget_name, clock_word, tier_label
+from edgefl.report.words import USEFUL, budget_name, clock_word, energy_trust, tier_label
 from edgefl.util.units import human_budget, human_bytes, human_percent, human_seconds
 
 _WIDEST_SHARE = 1.5
@@ -25,7 +25,12 @@ def trust_facts(summary: Json) -> list[tuple[str, str]]:
     errors = sorted({item["clock_error"] for item in summary["classes"]})
     factors = " to ".join(f"{error:.3g}" for error in dict.fromkeys(errors[:1] + errors[-1:]))
     clock = [("seconds of training", f"right within a factor of {factors}")] if errors else []
-    return [*clock, ("energy", NOT_VALIDATED)]
+    return [*clock, trust_of_energy(summary)]
+
+
+def trust_of_energy(summary: Json) -> tuple[str, str]:
+    """Return how far joules can be trusted, or that they are unknown."""
+    return "energy", energy_trust(summary["energy_j"])
 
 
 def deadline_fact(summary: Json) -> tuple[str, str]:

@@ -24,15 +24,16 @@ class RunTotals(Result):
 
     Attributes:
         waited_s: how long the server waited for clients to become eligible.
-        end_to_end_j: energy of the devices and of the network's path; ``energy_j`` is that of the devices.
+        end_to_end_j: energy of the devices and of the network's path; ``energy_j`` is that of the devices. None: unknown, as a device that
+            took part has no figures of energy.
         useful: the sessions whose updates the server used; ``wasted`` are the others, refused ones excluded.
     """
 
     simulated_s: Number
     waited_s: Number
     host_s: Number
-    energy_j: Number
-    end_to_end_j: Number
+    energy_j: Number | None
+    end_to_end_j: Number | None
     macs: Whole
     download_bytes: Whole
     upload_bytes: Whole

@@ -66,7 +66,7 @@ class TierRow(CostRow, TierResult):
         micro_batch: samples of one forward and backward pass on that device, None for the run's own number.
         device: None if no class takes the tier.
         measured_training_memory_bytes: the largest that any client measured, as for the activations; None without a measurement.
-        round_seconds: simulated seconds of a client with the mean number of samples; ``round_joules`` are its joules.
+        round_seconds: simulated seconds of a client with the mean number of samples; ``round_joules`` are its joules, None if unknown.
         layers: the costliest layers in the network's order, and all others summed.
     """
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from edgefl import __version__
 from edgefl.fleet.budget import use
@@ -12,6 +13,7 @@ from edgefl.report.run_files import RunTotals
 from edgefl.report.run_rows import AssignmentStep, BudgetUse, ClassRow, LayerUse, Participation, TierResult, TierRow
 from edgefl.report.words import Json, counted, useful_and_wasted
 from edgefl.server.assignment import Assignment, ClassPlan, Plan
+from edgefl.util.unknown import known_sum
 
 MOST_LAYERS = 40
 
@@ -125,9 +127,10 @@ def participation_rows(
 def totals(rounds: Sequence[Json]) -> RunTotals:
     """Return what all rounds together took."""
     summed_up = ("waited_s", "host_s", "energy_j", "end_to_end_j", "macs", "download_bytes", "upload_bytes")
+    sums: dict[str, Any] = {key: known_sum(line[key] for line in rounds) for key in summed_up}
     return RunTotals(
         simulated_s=rounds[-1]["clock_s"] if rounds else 0.0,
-        **{key: sum(line[key] for line in rounds) for key in summed_up},
+        **sums,
         **useful_and_wasted([group for line in rounds for group in line["groups"]]),
         edgefl_version=__version__,
     )

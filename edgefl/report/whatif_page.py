@@ -11,7 +11,7 @@ from edgefl.report.learned import advice_by_accuracy, assumptions, learned_chart
 from edgefl.report.page import facts, render_page
 from edgefl.report.run_tables import inclusion_columns
 from edgefl.report.tables import Column, PlainTable, shaded, text, under
-from edgefl.report.words import NOT_VALIDATED, tier_label
+from edgefl.report.words import NOT_VALIDATED, energy_trust, tier_label
 from edgefl.util.units import MISSING, human_count, human_percent, human_range, human_seconds
 
 
@@ -27,7 +27,7 @@ def whatif_table(result: Json) -> PlainTable:
         *under("sessions trained", inclusion="of all", weakest_inclusion="of the weakest"),
         Column("weakest", "", _weakest(result), numeric=False),
         *under("wasted", wasted_share="of time"),
-        *under(f"energy, {NOT_VALIDATED}", energy_j="per update"),
+        *under(f"energy, {_energy(result['rows']).partition(',')[0]}", energy_j="per update"),
         *_privacy(result),
         *learned_columns(result),
     )
@@ -58,8 +58,14 @@ def compact_whatif(result: Json) -> PlainTable:
         *learned_columns(result)[:1],
     )
     note = f"* {footnote(result)}" if best else footnote(result)
-    trust = f"Seconds of training are right within a factor of {result['clock_error']:.3g}; energy is {NOT_VALIDATED}."
+    trust = f"Seconds of training are right within a factor of {result['clock_error']:.3g}; energy is {_energy(rows)}."
     return PlainTable.of(columns, starred, note=f"{note} {trust}")
+
+
+def _energy(rows: Sequence[Json]) -> str:
+    """Return how far the energy per update can be trusted, or that it is unknown under every policy with an update."""
+    used = [row["energy_j"] for row in rows if row["inclusion"]]
+    return energy_trust(None) if used and not any(used) else NOT_VALIDATED
 
 
 def _numbered(rows: Sequence[Json]) -> list[Json]:

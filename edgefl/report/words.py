@@ -8,6 +8,7 @@ from typing import Any
 from edgefl.records import BUDGETS as BUDGETS
 from edgefl.records import Totals
 from edgefl.util import units
+from edgefl.util.unknown import known_sum
 
 Json = Mapping[str, Any]
 
@@ -25,6 +26,11 @@ def clock_word(rounds: Sequence[Json]) -> str:
 def tier_label(tier: float) -> str:
     """Return a tier's name: ``0.5``, ``1``."""
     return f"{tier:g}"
+
+
+def energy_trust(energy_j: float | None) -> str:
+    """Return how far an energy can be trusted, or that it is unknown."""
+    return UNKNOWN_ENERGY if energy_j is None else NOT_VALIDATED
 
 
 def taken_as(item: Json) -> str:
@@ -62,6 +68,7 @@ def uncounted(rows: Sequence[Json]) -> str:
 USEFUL = "trained"
 NOT_VALIDATED = "not validated"
 """What is said of every joule: no published measurement of a training step's energy was found that could be checked."""
+UNKNOWN_ENERGY = "unknown, because a device has no figures of energy"
 WORK = ("clients", "macs", "download_bytes", "upload_bytes", "energy_j", "end_to_end_j", "device_s")
 """What is summed, under the names of :class:`edgefl.records.Totals`."""
 
@@ -125,11 +132,8 @@ def in_order(statuses: Iterable[str]) -> list[str]:
 
 def summed(groups: Iterable[Json]) -> dict[str, Any]:
     """Return the sums of groups under the names of :class:`edgefl.records.Totals`."""
-    total: dict[str, Any] = {key: 0.0 if key.endswith(("_j", "_s")) else 0 for key in WORK}
-    for group in groups:
-        for key in WORK:
-            total[key] += group[key]
-    return total
+    groups = list(groups)
+    return {key: known_sum([0.0 if key.endswith(("_j", "_s")) else 0, *(group[key] for group in groups)]) for key in WORK}
 
 
 def useful_and_wasted(groups: Sequence[Json]) -> dict[str, Any]:

@@ -45,14 +45,16 @@ if TYPE_CHECKING:
     from edgefl.run.run import Run
 
 
-def trainable(run: Run, tier: Tier, network: nn.Module, control: Mapping[str, Tensor]) -> tuple[TrainEntry, dict[str, bytes]]:
-    """Return the training part of a tier of a run, see :func:`edgefl.run.train_part.train_part`.
+def trainable(
+    run: Run, tier: Tier, network: nn.Module, control: Mapping[str, Tensor], cost: Cost
+) -> tuple[TrainEntry, dict[str, bytes]]:
+    """Return the training part of a tier of a run that costs :func:`device_cost`, see :func:`edgefl.run.train_part.train_part`.
 
     Raises:
         EdgeflError: its training cannot be written as a graph (names operation or operator).
     """
     training, objective = run.clients.task.training, run.clients.task.objective
-    samples, memory_bytes = _samples(run, tier, training.batch_size), device_cost(run, tier).training_memory_bytes
+    samples, memory_bytes = _samples(run, tier, training.batch_size), cost.training_memory_bytes
     return train_part(
         Trains(run.method, run.architecture, training, beta_of(training), objective, no_noise(run.config)),
         Trainee(tier, network, run.graphs_of(run.method, tier), samples, control, memory_bytes),
@@ -196,7 +198,7 @@ def _deploy(run: Run, tier: Tier, chosen: TierNetworks, say: Callable[[str], Non
     costs = {
         key: value for key, value in vars(CostRow.of(cost)).items() if isinstance(value, int) and not key.startswith("params")
     }
-    train, train_contents = trainable(run, tier, chosen.network, chosen.control)
+    train, train_contents = trainable(run, tier, chosen.network, chosen.control, cost)
     graph = files.contents[f"{tier.label}/forward.onnx"]
     accuracy, inference_bytes = _run_on_device(run, tier, graph, test, say)
     variants = list(_variants(run, tier, graph, test, wanted))

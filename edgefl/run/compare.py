@@ -8,6 +8,8 @@ from typing import Any
 
 from edgefl.config import RunConfig
 from edgefl.errors import AggregationError, BudgetError, CheckpointError, ConfigError
+from edgefl.fleet.load import load_fleet
+from edgefl.fleet.profile import unknown_energy
 from edgefl.records import RoundRecord
 from edgefl.registry import methods as known_methods
 from edgefl.report.compare_page import compare_page
@@ -110,6 +112,7 @@ def compare(
             "compare: budget and target_accuracy rank methods by accuracy, and the run has a loss of its own; leave them out"
         )
     asked = replace(asked, budget=budget or RunBudget(), target_accuracy=target_accuracy)
+    _check_energy(asked)
     folder = Path(out)
     with one_thread():
         parts, asked = parts_of(asked)
@@ -126,6 +129,13 @@ def compare(
     write_bytes(folder / "compare.html", compare_page(summary.to_dict()).encode())
     write_json(folder / "compare.json", summary.to_dict())
     return Comparison(folder, summary)
+
+
+def _check_energy(asked: Asked) -> None:
+    """Raise :class:`ConfigError` if there is a budget of energy and the energy of a device is unknown."""
+    for c in load_fleet(asked.config.profile).classes if asked.budget.j is not None else ():
+        if c.device.without_energy:
+            raise ConfigError(f"budget j: {asked.config.profile}: {unknown_energy(c.device)}")
 
 
 def _check_folder(folder: Path, parts: Sequence[Part], resume: bool) -> None:

@@ -113,7 +113,7 @@ class PolicyOutcome(Result):
         inclusion_by_class: device → the same share, None for a device without a session.
         useful_share: share of the devices' time whose updates the server used; ``wasted_share`` is the rest.
         weakest: the device with the smallest share of sessions that trained, None without a session; ``weakest_inclusion`` is the share.
-        energy_j: joules on devices per useful update, None if there was none.
+        energy_j: joules on devices per useful update, None if there was none or its energy is unknown.
         rounds_per_hour: in simulated time, None if no time passed.
         updates: how many updates the server used in all rounds.
         epsilon: ε of all rounds, None without privacy; ``noise_multiplier`` is z.
@@ -162,7 +162,7 @@ def outcome_of(label: str, run: Run, rounds: int) -> PolicyOutcome:
         wasted_share=sums.wasted.device_s / device_s if device_s else 0.0,
         weakest=weakest,
         weakest_inclusion=known.get(weakest) if weakest else None,
-        energy_j=sums.energy_j / sums.useful.clients if sums.useful.clients else None,
+        energy_j=sums.energy_j / sums.useful.clients if sums.useful.clients and sums.energy_j is not None else None,
         rounds_per_hour=3600 * len(records) / sums.simulated_s if sums.simulated_s else None,
         epsilon=None if run.spending is None else run.spending.epsilon(rounds),
         noise_multiplier=None if run.spending is None else run.spending.privacy.noise_multiplier,

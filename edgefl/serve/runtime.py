@@ -14,8 +14,29 @@ PACKAGE = "onnxruntime-web"
 GRAPHICS = ("ort.webgpu.min.mjs", "ort-wasm-simd-threaded.asyncify.mjs", "ort-wasm-simd-threaded.asyncify.wasm")
 """Those that compute by WebGPU; a page loads them only if it is asked to."""
 FILES = ("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm", *GRAPHICS)
-_NPM = ("ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
-_LONGEST_S = 600
+_LONGEST_S = 300
+_REQUEST_S = 120
+_NPM = (
+    *("ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"),
+    # By default npm waits 20 s without a network, before it tries again.
+    *(
+        "--fetch-retries=1",
+        "--fetch-retry-mintimeout=1000",
+        "--fetch-retry-maxtimeout=1000",
+        f"--fetch-timeout={1000 * _REQUEST_S}",
+    ),
+)
+_NO_NETWORK = (
+    "ENOTFOUND",
+    "EAI_AGAIN",
+    "ECONNREFUSED",
+    "ECONNRESET",
+    "ENETUNREACH",
+    "EHOSTUNREACH",
+    "ETIMEDOUT",
+    "ERR_SOCKET_TIMEOUT",
+)
+"""Codes of npm's errors when its registry cannot be reached."""
 
 
 def version() -> str:
@@ -28,14 +49,18 @@ def cache() -> Path:
     return user_cache() / "web" / version()
 
 
-def runtime(say: Callable[[str], None]) -> Path:
-    """Return a folder with :data:`FILES`: beside the page, or the cache, which npm fills if it is empty; InputError if npm fails."""
+def found() -> Path | None:
+    """Return a folder of this computer with :data:`FILES`: beside the page, or the cache; None if they must be fetched."""
     beside = _page("node_modules") / PACKAGE
     if _holds(beside / "dist") and _version_of(beside) == version():
         return beside / "dist"
-    folder = cache()
-    if not _holds(folder):
-        _fetch(folder, say)
+    return folder if _holds(folder := cache()) else None
+
+
+def runtime(say: Callable[[str], None]) -> Path:
+    """Return a folder with :data:`FILES`, which npm fetches into the cache if this computer has none; InputError if npm fails."""
+    if (folder := found()) is None:
+        _fetch(folder := cache(), say)
     return folder
 
 
@@ -61,7 +86,7 @@ def _fetch(folder: Path, say: Callable[[str], None]) -> None:
         raise InputError(
             f"{PACKAGE} {version()} is missing on this computer, and so is npm, which downloads it; {_otherwise(folder)}"
         )
-    say(f"fetching {PACKAGE} {version()} into {folder}, once")
+    say(f"npm fetches {PACKAGE} {version()} (42 MB) into {folder}, once; this takes at most {_LONGEST_S // 60} minutes")
     with storage_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".npm.") as temporary:
@@ -89,8 +114,12 @@ def _install(npm: str, work: Path, folder: Path) -> None:
         raise InputError(f"npm did not fetch {PACKAGE} in {_LONGEST_S} s; {_otherwise(folder)}") from None
     if done.returncode != 0:
         lines = [line.removeprefix("npm error ") for line in done.stderr.splitlines() if line.startswith("npm error ")]
-        raise InputError(f"npm cannot fetch {PACKAGE}: {'; '.join(lines[:3]) or 'no message'}; {_otherwise(folder)}")
+        reason = "; ".join(lines[:3]) or "no message"
+        if any(code in reason for code in _NO_NETWORK):
+            remedy = _otherwise(folder, "connect this computer to a network once")
+            raise InputError(f"npm cannot fetch {PACKAGE}: its registry cannot be reached ({lines[0]}); {remedy}")
+        raise InputError(f"npm cannot fetch {PACKAGE}: {reason}; {_otherwise(folder)}")
 
 
-def _otherwise(folder: Path) -> str:
-    return f"install Node.js with npm and be online once, or copy {', '.join(FILES)} from the package's folder dist to {folder}"
+def _otherwise(folder: Path, remedy: str = "install Node.js with npm and be online once") -> str:
+    return f"{remedy}, or copy {', '.join(FILES)} from the package's folder dist to {folder}"

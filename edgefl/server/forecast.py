@@ -135,9 +135,10 @@ class Forecast:
 
 def _battery_short(of_class: ClassPlan, tier: Tier, timing: Timing, level: float, drained_j: float) -> Shortfall | None:
     """Return by how much a session exceeds a battery that began the day at ``level`` and was drained since; None if it does not."""
-    if level == float("inf") or of_class.device.power.battery_wh is None:
+    full_j = of_class.device.battery_j
+    if level == float("inf") or full_j is None or timing.total_j is None:  # a battery comes with figures of energy
         return None
-    left_j = level * of_class.device.power.battery_wh.value * 3600 - drained_j
+    left_j = level * full_j - drained_j
     if timing.total_j <= left_j:
         return None
     return Shortfall("battery_j", timing.total_j, max(left_j, 0.0), of_class.device.name, tier.ratio)

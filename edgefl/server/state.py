@@ -74,7 +74,7 @@ class FleetMemory:
                 continue
             if session.start_s + timing.total_s > clock_s:
                 busy[session.client] = session.start_s + timing.total_s
-            if battery:
+            if battery and timing.total_j is not None:  # a device with a battery has figures of energy
                 drained_j[session.client] = drained_j.get(session.client, 0.0) + timing.total_j
         return replace(self, busy=busy, drained_j=drained_j)
 

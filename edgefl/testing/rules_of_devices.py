@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from edgefl.fleet.clock import energies
 from edgefl.fleet.load import load_device
 from edgefl.records.work import KINDS
 
@@ -28,6 +29,16 @@ def test_training_may_not_hold_more_than_the_memory(device: str) -> None:
     """The bytes that training may hold are at most the memory of the device."""
     memory = load_device(device).memory
     assert memory.training_bytes.value <= memory.total_bytes.value
+
+
+def test_energy_is_known_or_claimed_nowhere(device: str) -> None:
+    """A round has joules if the profile has the power of the device and of its radio; otherwise it has none, not 0."""
+    profile = load_device(device)
+    compute_j, radio_j, _ = energies(profile, 10**9, 10**6, 10**6, 1.0)
+    if profile.without_energy:
+        assert (compute_j, radio_j) == (None, None), f"{device} has joules without {', '.join(profile.without_energy)}"
+    else:
+        assert compute_j, f"{device}: computing takes no energy"
 
 
 def test_every_kind_of_mac_takes_time(device: str) -> None:

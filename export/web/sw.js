@@ -2,7 +2,7 @@
 // tools/page_files.py writes VERSION, FILES and LATER: another file makes another version, which is stored whole or not at all. Files of LATER
 // are stored when they are first asked for.
 
-const VERSION = "a348d307c4c9b75d";
+const VERSION = "0e79aa78d1e9f27e";
 const FILES = {
   "./": "sha256-lNWemzhpLNpBW14h3H4m3KwsAVk36QDSaXzi7GBxnbg=",
   "app.js": "sha256-wgKxPsrZ+rVYl9rph4Jk7MNCp9Z3A0QxWWUa8AvcMZQ=",
@@ -47,7 +47,7 @@ const FILES = {
   "pad.js": "sha256-VflV7iOjCrr7tJ7GjRz3TidKLzhyMH8f2E8ouyXNYZ4=",
   "preprocess.js": "sha256-9Bi+MRfpkHv03JkveFHSrZq8Nfz20JQ4M3ywWTzUxYE=",
   "samples.js": "sha256-eII8gBk8sfKCUle08dVXsdIfO0QpmAEkoPFWfFROM5g=",
-  "style.css": "sha256-yr3hb+tVvS7Vi+TFx48oIyys+CQkVn0W63odD+OrtLU=",
+  "style.css": "sha256-bTV8PHgLhR93FBMeE+3mbUv+V/Z654mh+D7WBMgkXeo=",
   "timing.js": "sha256-9rVQ8w6+V+Y6tKRXU+osVtOk3cqeV3dvRBEXY4HJsyM=",
   "training-view.js": "sha256-0cDXUHL8rTho8zhYJlaCi5uUvKuVThYbQmcWjIs7t2A=",
   "trust.js": "sha256-FP+jv1CmlDEZzHFXOf3DuwDbR2yLH/QCcJxS7yc2S1o=",

@@ -53,3 +53,13 @@ def test_a_share_of_held_out_samples_lies_between_0_and_1(tmp_path):
     for share in ("0", "1.5", "nan"):
         refused = edgefl("simulate", "--data", str(own_files.npz(tmp_path)), "--held-out", share)
         assert (refused.returncode, f"more than 0 and less than 1, or a file, got {share}" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("method", ["heterofl", "flanc"])
+def test_two_recurrent_layers_on_own_tokens_train_and_are_exported(tmp_path, method):
+    draws = np.random.default_rng(0)
+    np.savez(tmp_path / "own.npz", x=draws.integers(0, 80, (60, 5)), y=np.arange(60) % 3)
+    options = {**OPTIONS, "model": "lstm-shakespeare", "method": method, "tiers": (1.0, 0.5), "rounds": 1}
+    found = simulate(RunConfig(dataset=tmp_path / "own.npz", **options), tmp_path / "run")
+    assert [row["macs_forward_onnx"] for row in found.summary["tiers"]] == [row["macs_forward"] for row in found.summary["tiers"]]
+    assert edgefl("verify", str(tmp_path / "run" / "bundle")).returncode == 0

@@ -177,7 +177,8 @@ def test_a_link_may_stand_inside_the_device(folder):
             ("training_gmacs_per_s = {", "inference = 5\ntraining_gmacs_per_s = {"),
             "compute.inference: unknown key; did you mean 'inference_gmacs_per_s' or 'inference_single_thread_gmacs_per_s'.*got 5",
         ),
-        (("[power]", "[powers]"), "board.toml: power: missing; expected a table with idle_w, load_w, energy_pj_per_mac, battery_wh"),
+        (("[power]", "[powers]"), "board.toml: powers: unknown key; did you mean 'power'?"),
+        (("[memory]", "[memories]"), "board.toml: memory: missing; expected a table with total_bytes, training_bytes"),
         (('title = "A board"\n', ""), "board.toml: title: missing; expected a value"),
         (("[memory]", "[memory"), r"board.toml, line 6: not valid TOML"),
         (('"wire.toml"', '"wifi-fone"'), "board.toml: link: unknown link 'wifi-fone'; did you mean 'wifi-phone'"),
@@ -334,7 +335,7 @@ def test_a_link_tells_the_device_s_energy_from_the_network_s(folder):
     link = load_link(str(folder / "wire.toml"))
     assert link.session_spread == 0.3
     assert link.network_j_per_byte == pytest.approx(24e-6)
-    assert (link.download_j_per_byte, link.upload_j_per_byte) == (plain.download_j_per_byte, plain.upload_j_per_byte)
+    assert (link.download_nj_per_byte, link.upload_nj_per_byte) == (plain.download_nj_per_byte, plain.upload_nj_per_byte)
     assert {"link.session_sigma", "link.network_nj_per_byte"} <= set(load_device(str(folder / "board.toml")).figures())
 
 

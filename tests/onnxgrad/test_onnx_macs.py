@@ -6,16 +6,19 @@ import sys
 import numpy as np
 import onnx
 import pytest
-from exported import forward_graph
+import torch
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime import InferenceSession
 
 from edgefl import RunConfig
 from edgefl.errors import InputError
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture
-from edgefl.onnxgrad.macs import COUNTED, IGNORED, count_macs
+from edgefl.onnxgrad.exporter import export
+from edgefl.onnxgrad.macs import COUNTED, IGNORED, count_macs, macs_per_sample
 from edgefl.planning.tier_costs import tier_cost, training_of
 from edgefl.records import Tier
+from edgefl.util.fields import each
 
 
 def model_of(nodes, inputs, weights, opset=21, outputs=("y",)):
@@ -136,15 +139,44 @@ def test_attention_counts_scores_and_sums(inputs, attributes, expected):
     assert macs("Attention", inputs, opset=23, **attributes) == expected
 
 
-@pytest.mark.parametrize(("name", "shape"), [("cnn-digits", (1, 8, 8)), ("resnet18", (3, 32, 32)), ("mlp", (1, 8, 8))])
+@pytest.mark.parametrize(
+    ("name", "shape"), [("cnn-digits", (1, 8, 8)), ("resnet18", (3, 32, 32)), ("mlp", (1, 8, 8)), ("lstm-shakespeare", (6,))]
+)
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_our_own_networks_count_as_in_torch(name, shape, batch_size):
-    architecture = Architecture(name, shape, 10)
-    model = onnx.load_model_from_string(forward_graph(architecture.build().eval(), shape))
+    architecture = Architecture(name, shape, 80)
+    model = export(architecture.build().eval(), {"x": each(torch.zeros_like, architecture.samples(2))})
     counted = count_macs(model, batch_size)
     cost = tier_cost(create("fedavg"), architecture, Tier(1.0), training_of(RunConfig()))
     assert counted.total == batch_size * cost.macs_forward
     assert counted.uncounted_ops == ()
+
+
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
+@pytest.mark.parametrize("directions", [1, 2])
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_the_layers_after_a_recurrent_layer_have_known_shapes(kind, directions, batch_first):
+    network = _States(kind(5, 4, num_layers=3, bidirectional=directions == 2, batch_first=batch_first), batch_first)
+    model = export(network.eval(), {"x": torch.zeros(2, 7, 5)})
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[kind.__name__]
+    inputs = [5, 4 * directions, 4 * directions]
+    assert macs_per_sample(model) == sum(7 * directions * gates * 4 * (of_layer + 4) for of_layer in inputs)
+    x = np.random.default_rng(0).standard_normal((3, 7, 5)).astype(np.float32)
+    with torch.no_grad():
+        expected = network(torch.from_numpy(x)).numpy()
+    (found,) = InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+class _States(torch.nn.Module):
+    """The states of a recurrent layer after every step, of samples (n, steps, inputs)."""
+
+    def __init__(self, layer, batch_first):
+        super().__init__()
+        self.layer, self.batch_first = layer, batch_first
+
+    def forward(self, x):
+        return self.layer(x)[0] if self.batch_first else self.layer(x.transpose(0, 1))[0].transpose(0, 1)
 
 
 def test_shapes_follow_from_shapes_that_the_graph_computes():

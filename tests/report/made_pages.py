@@ -14,7 +14,7 @@ from edgefl.report.cost_page import cost_page
 from edgefl.report.dry_page import render_dry
 from edgefl.report.run_budget import RunBudget
 
-KINDS = ("run", "dry-run", "what-if", "what-if-learned", "costs", "compare", "budget")
+KINDS = ("run", "without-energy", "dry-run", "what-if", "what-if-learned", "costs", "deep-costs", "compare", "budget")
 
 
 def evaluated_summary() -> dict[str, Any]:
@@ -49,15 +49,32 @@ def judged_whatif() -> dict[str, Any]:
     return whatif() | {"surrogate": surrogate}
 
 
+def without_energy() -> dict[str, Any]:
+    """A run whose devices have no figures of energy."""
+    summary = evaluated_summary()
+    tiers = [row | {"round_joules": None} for row in summary["tiers"]]
+    return summary | {"energy_j": None, "end_to_end_j": None, "tiers": tiers}
+
+
+def deep_costs() -> list[dict[str, Any]]:
+    """The costs of a network whose layers have long names."""
+    names = {"body.conv": "layer2.0.shortcut.conv.u", "body.conv.v": "layer2.0.shortcut.conv.v"}
+    return [
+        row | {"layers": [of | {"layer": names.get(of["layer"], of["layer"])} for of in row["layers"]]} for row in on_devices()
+    ]
+
+
 @cache
 def made_pages() -> dict[str, str]:
     """Return name → page."""
     return {
         "run": html.render(evaluated_summary(), make_rounds()),
+        "without-energy": html.render(without_energy(), make_rounds()),
         "dry-run": render_dry(*dry()),
         "what-if": whatif_page.render(whatif()),
         "what-if-learned": whatif_page.render(judged_whatif()),
         "costs": cost_page(on_devices()),
+        "deep-costs": cost_page(deep_costs()),
         "compare": compare_page(two()),
         "budget": compare_page(two(budget=RunBudget(s=5), target_accuracy=0.8)),
     }

@@ -272,7 +272,7 @@ def test_the_page_loads_nothing_from_a_network() -> None:
 def test_charts_pass_vega_lite_s_schema_and_every_one_has_a_sentence() -> None:
     rendered = cost_page(make_rows())
     assert all(map(drawn, charts_of(rendered).values()))
-    captions = re.findall(r"<figcaption[^>]*>(.*?)</figcaption>", rendered)
+    captions = re.findall(r"<figcaption[^>]*>(.*?)</figcaption>", rendered.replace("\xa0", " "))
     assert len(captions) == 12
     assert all(re.fullmatch(r"[^.].*[a-z0-9 %)]\.", caption) for caption in captions)
     assert captions[0] == "Tier 0.25 computes 248 k MACs of a step: 25.6 % of the 968 k of tier 1."

@@ -322,6 +322,7 @@ def test_what_a_policy_costs_the_weakest_class_is_said() -> None:
     nothing = [{**row, "tier": None, "accuracy": None} if row["device"] == "slow" else row for row in rows]
     assert weakest_sentence(nothing).endswith(". It fits no tier.")
     assert weakest_sentence([]) == "No client's update was used, so no class took part."
+    assert weakest_sentence(rows[:1]) == "Fast phone is the only device class: it has all 2 useful sessions."
 
 
 def test_the_sums_of_a_record_are_those_of_its_clients() -> None:

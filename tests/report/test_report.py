@@ -680,7 +680,7 @@ def test_the_page_says_where_this_computer_s_time_went() -> None:
     assert [text for level, text in page.headings if level == 2] == SECTIONS
     rows = [
         row
-        for row in re.findall(r'<tr role="row">(.*?)</tr>', rendered)
+        for row in re.findall(r'<tr role="row">(.*?)</tr>', rendered.replace("\xa0", " "))
         if "held-out samples</th>" in row or "local training" in row
     ]
     assert [re.sub(r"(<[^>]*>)+", "|", row) for row in rows] == [

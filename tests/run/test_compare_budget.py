@@ -48,6 +48,7 @@ def line(number: int, accuracy: float | None, clock_s: float, *clients: Line) ->
                 "download_bytes": sent,
                 "upload_bytes": sent,
                 "energy_j": joules,
+                "download_s": None if joules is None else 1.0,
             }
             for n, status, sent, joules in clients
         ],

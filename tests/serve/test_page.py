@@ -536,6 +536,7 @@ def test_the_status_covers_nothing_on_a_phone(page):
         page.click("#train")  # far below: the message is in sight all the same
         assert page.locator("#problem").bounding_box()["y"] < 700
         assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
+        assert page.evaluate("() => document.documentElement.scrollHeight") <= 700, "the page scrolls within itself only"
     finally:
         page.set_viewport_size({"width": 1000, "height": 800})
 

@@ -249,6 +249,7 @@ def test_npm_fills_the_cache_once(npm, tmp_path):
     calls = (tmp_path / "calls").read_text().splitlines()
     assert len(calls) == 1
     assert calls[0].startswith("ci --ignore-scripts")
+    assert "--fetch-retries=1" in calls[0], "without a network npm ends in seconds"
 
 
 def test_what_lies_beside_the_page_comes_first_if_its_version_is_right(npm, tmp_path):
@@ -270,8 +271,24 @@ def test_without_npm_the_message_says_what_to_do(npm, monkeypatch, tmp_path):
 
 def test_a_failing_npm_leaves_no_cache(npm, tmp_path):
     npm.write_text("#!/bin/sh\necho 'npm error code ENOTFOUND' >&2\nexit 1\n")
-    with pytest.raises(InputError, match="npm cannot fetch onnxruntime-web: code ENOTFOUND; install"):
+    with pytest.raises(
+        InputError, match=r"its registry cannot be reached \(code ENOTFOUND\); connect this computer to a network once, or"
+    ):
         runtime(lambda _: None)
+    assert list(cache().parent.iterdir()) == []
+    npm.write_text("#!/bin/sh\necho 'npm error code EINTEGRITY' >&2\nexit 1\n")
+    with pytest.raises(InputError, match="npm cannot fetch onnxruntime-web: code EINTEGRITY; install"):
+        runtime(lambda _: None)
+
+
+def test_an_npm_that_hangs_is_ended(npm, tmp_path, monkeypatch):
+    npm.write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr(runtime_module, "_LONGEST_S", 0.2)
+    said: list[str] = []
+    with pytest.raises(InputError, match=r"npm did not fetch onnxruntime-web in 0.2 s; install"):
+        runtime(said.append)
+    assert len(said) == 1
+    assert said[0].startswith("npm fetches onnxruntime-web")
     assert list(cache().parent.iterdir()) == []
 
 

@@ -1,0 +1,26 @@
+"""Sums and means of quantities of which some may be unknown (None): the whole is unknown if a part is."""
+
+import statistics
+from collections.abc import Iterable
+
+
+def known_sum(parts: Iterable[float | None]) -> float | None:
+    """Return the sum of ``parts``, a whole number if they are; None if one of them is None.
+
+    >>> known_sum([1, 2]), known_sum([1.5, None]), known_sum([])
+    (3, None, 0)
+    """
+    found = list(parts)
+    known = [part for part in found if part is not None]
+    return sum(known) if len(known) == len(found) else None
+
+
+def known_mean(parts: Iterable[float | None]) -> float | None:
+    """Return the mean of ``parts``, at least one; None if one of them is None.
+
+    >>> known_mean([1, 2]), known_mean([1.5, None])
+    (1.5, None)
+    """
+    found = list(parts)
+    known = [part for part in found if part is not None]
+    return statistics.fmean(known) if len(known) == len(found) else None
