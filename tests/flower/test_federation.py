@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -41,10 +42,11 @@ def federation(tmp_path_factory):
     """A SuperLink that knows the keys of three nodes."""
     with processes(tmp_path_factory.mktemp("federation")) as found:
         found.superlink()
-        keys = [write_key(found.home / f"{name}.key") for name in (*NODES, VICTIM, LOST)]
+        keys = [write_key(found.home / f"{name}.key") for name in (*NODES, VICTIM)]
         with ThreadPoolExecutor() as threads:
             list(threads.map(lambda key: found.flwr("supernode", "register", str(key), "test"), keys))
         write_key(found.home / f"{STRANGER}.key")
+        shutil.copy(found.home / f"{NODES[0]}.key", found.home / f"{LOST}.key")
         # On a device, whatever imports torch or edgefl fails.
         for name in ("torch", "edgefl"):
             (found.home / "device" / name).mkdir(parents=True)
@@ -52,7 +54,7 @@ def federation(tmp_path_factory):
         yield found
     assert found.left() == []
     assert not found.listens()
-    assert [path.name for path in found.user.rglob("*") if path.is_file()] == []
+    assert {path.name for path in found.user.iterdir()} <= {".cache"}  # of onnxruntime
 
 
 @pytest.fixture(scope="module")

@@ -326,3 +326,13 @@ def test_the_server_says_what_is_wrong_and_flower_shows_no_traceback(tmp_path, c
     assert message in caplog.text
     assert "Traceback" not in caplog.text
     assert not (tmp_path / "run").exists()
+
+
+def test_relative_paths_of_a_run_begin_where_its_app_was_written(tmp_path):
+    (tmp_path / "lab.toml").write_text("name = 1")
+    (tmp_path / "run.toml").write_text('profile = "lab.toml"')
+    settings = {"out": str(tmp_path / "run")}
+    with pytest.raises(EdgeflError, match="lab.toml: name"):
+        serve(None, {**settings, "files": str(tmp_path)}, tmp_path / "run.toml")
+    with pytest.raises(EdgeflError, match="lab.toml: no such file"):
+        serve(None, settings, tmp_path / "run.toml")
