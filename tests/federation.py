@@ -87,10 +87,15 @@ class Processes:
     seen: set[psutil.Process] = field(default_factory=set)
 
     @property
+    def user(self) -> Path:
+        """The user's folder, where nothing is to be written."""
+        return self.home / "user"
+
+    @property
     def environment(self) -> dict[str, str]:
-        """Flower's own folder is in ``home``, and nothing is downloaded."""
+        """Flower's own folder and the user's are in ``home``, and nothing is downloaded."""
         told = {
-            "FLWR_HOME": str(self.home / "flwr"), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "HOME": str(self.user), "FLWR_HOME": str(self.home / "flwr"), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         }  # fmt: skip
         return {**os.environ, **told, "OMP_NUM_THREADS": "1"}
@@ -137,12 +142,16 @@ class Processes:
         )
         process = self.start("superlink", "flower-superlink", *secure, *own, *more)
 
-        def listens() -> bool:
+        def ready() -> bool:
             assert process.poll() is None, self.log("superlink")
-            with socket.socket() as probe:
-                return probe.connect_ex(("127.0.0.1", self.port)) == 0
+            return self.listens()
 
-        wait(listens, 60, "the SuperLink listens")
+        wait(ready, 60, "the SuperLink listens")
+
+    def listens(self) -> bool:
+        """Whether somebody listens at the SuperLink's port."""
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def supernode(self, name: str, config: str, *more: str, path: Path | None = None) -> subprocess.Popen[bytes]:
         """Start a SuperNode with the key and the certificate of ``name``."""
@@ -215,6 +224,7 @@ def processes(home: Path) -> Iterator[Processes]:
     write_certificates(home)
     federation = Processes(home)
     (home / "flwr").mkdir()
+    federation.user.mkdir()
     (home / "flwr" / "config.toml").write_text(
         f'[superlink]\ndefault = "test"\n\n[superlink.test]\naddress = "127.0.0.1:{federation.port}"\nroot-certificates = "{home}/ca.crt"\n'
     )

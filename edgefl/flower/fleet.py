@@ -24,6 +24,7 @@ from edgefl.util.validation import explain
 
 PAYLOAD = "payload"
 _NO_DEADLINE_S = 12 * 3600.0
+_PATIENCE_S = 10.0  # until the server says that it waits for devices
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class FlowerFleet:
         self._open: dict[str, _Open] = {}
         self._setups: dict[tuple[str, str, str], Setup] = {}
         self._equipped: dict[tuple[int, str], Shortfall | None] = {}
-        """Client and hash of a setup → why the client refuses it, None if it has stored it."""
+        """Client and hash of a setup → why its owner refuses it, None if it has stored it."""
         self.setup_bytes = 0
         self._joined = False
 
@@ -106,6 +107,7 @@ class FlowerFleet:
         In a resumed run, all are those that took part before.
         """
         wanted, began_s = 1 if self._joined else self._before or self._run.config.clients, self.clock_s()
+        told = False
         while True:
             found = self._present()
             if len(found) >= wanted or (found and self.clock_s() - began_s >= self._waits.join_s):
@@ -116,6 +118,10 @@ class FlowerFleet:
                     f"no device for {self.clock_s() - began_s:.0f} s; start SuperNodes that have the profiles and the data of the run, "
                     "then continue with resume=true"
                 )
+            if not told and self.clock_s() - began_s >= _PATIENCE_S:
+                missing = f"waiting for {wanted - len(found)} more of {wanted} devices"
+                self.say(f"{missing}, for at most {self._waits.join_s:g} s" if not self._joined else missing)
+                told = True
             self._sleep(self._waits.poll_s)
 
     @property
@@ -165,16 +171,23 @@ class FlowerFleet:
             client, expected = sending.session.client, sending.session.expected
             setup = self._setup(server, sending, exchange)
             digests[client] = setup.digest
+            need, have = expected.predicted_memory_bytes or 0.0, self._roster.devices[client].memory_bytes
+            if have is not None and need > have:
+                short = Shortfall("memory_bytes", float(need), float(have), expected.device, sending.session.tier.ratio)
+                self._equipped[client, setup.digest] = short
             if (client, setup.digest) in self._equipped:
                 continue
-            fields = {"ask": "setup", "setup": setup.digest, "need_bytes": expected.predicted_memory_bytes}
+            fields = {"ask": "setup", "setup": setup.digest}
             waiting[self._link.send(self._nodes[client], "query", fields, setup.files, self._longest_s)] = client
             self.setup_bytes += sum(map(len, setup.files.values()))
         end_s = self.clock_s() + self._longest_s
         while waiting and self.clock_s() < end_s:
             for message, reply in self._link.replies(list(waiting)).items():
                 client = waiting.pop(message)
-                self._stored(client, digests[client], reply, next(s for s in sendings if s.session.client == client))
+                if reply.fields.get("status") == "stored":
+                    self._equipped[client, digests[client]] = None
+                else:
+                    self.say(f"client {client}: its setup failed: {reply.error or reply.fields.get('problem')}")
             gone = set(waiting.values()) - self.connected(list(waiting.values()))
             waiting = {message: client for message, client in waiting.items() if client not in gone}
             if waiting:
@@ -193,19 +206,6 @@ class FlowerFleet:
             else:
                 self._setups[key] = graphs_for(run, sending.submodel, sending.job.payload, exchange.shapes(tier))
         return self._setups[key]
-
-    def _stored(self, client: int, digest: str, reply: Reply, sending: Sending) -> None:
-        status, have = reply.fields.get("status"), reply.fields.get("have_bytes")
-        if status == "stored":
-            self._equipped[client, digest] = None
-        elif status == "refused" and isinstance(have, int | float):
-            expected = sending.session.expected
-            need = float(expected.predicted_memory_bytes or 0)
-            self._equipped[client, digest] = Shortfall(
-                "memory_bytes", need, float(have), expected.device, sending.session.tier.ratio
-            )
-        else:
-            self.say(f"client {client}: its setup failed: {reply.error or reply.fields.get('problem')}")
 
     def send(self, server: Server, sending: Sending) -> None:
         """Send a device its job: numbers as JSON, and the payload as it is counted."""

@@ -34,7 +34,7 @@ def new_app(config: RunConfig, folder: Path | str, out: Path | str | None = None
             write_bytes(temporary / path, content)
         write_bytes(temporary / PACKAGE / "run.toml", config.to_toml().encode())
         project = tomlkit.parse((shared("export") / "flower" / "pyproject.toml").read_text(encoding="utf-8"))
-        project["tool"]["flwr"]["app"]["config"]["out"] = str(run.resolve())
+        project["tool"]["flwr"]["app"]["config"] |= {"out": str(run.resolve()), "files": str(Path.cwd())}
         write_bytes(temporary / "pyproject.toml", tomlkit.dumps(project).encode())
     return folder
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from contextlib import chdir, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,23 +25,41 @@ _LOG = logging.getLogger("flwr")
 def serve(grid: Grid, settings: Mapping[str, Any], config: Path) -> None:
     """Train the run of the TOML file ``config`` with the devices of ``grid``.
 
-    ``settings`` is the run configuration of the app: ``out``, ``resume``, ``join-s`` and ``start-s``.
+    ``settings`` is the run configuration of the app: ``out``, ``files``, ``resume``, ``join-s`` and ``start-s``.
 
     Raises:
         InputError: the configuration is wrong, or real devices cannot train it. Nothing is written.
     """
-    out = str(settings.get("out", ""))
-    if not Path(out).is_absolute():
-        raise ConfigError(f"out: got {out!r}, expected the absolute path of the run's folder on the computer of the SuperLink")
-    waits = Waits(float(settings.get("join-s", Waits.join_s)), float(settings.get("start-s", Waits.start_s)))
-    devices = partial(connected, GridLink(grid), waits)
-    resume = bool(settings.get("resume", False))
     try:
-        result = simulate(RunConfig.load(config, {}), out, resume=resume, on_round=_told, notify=_LOG.info, devices=devices)
+        out, files = str(settings.get("out", "")), Path(str(settings.get("files", "")))
+        if not Path(out).is_absolute():
+            raise ConfigError(
+                f"out: got {out!r}, expected the absolute path of the run's folder on the computer of the SuperLink"
+            )
+        devices = partial(connected, GridLink(grid), _waits(settings))
+        resume = bool(settings.get("resume", False))
+        with chdir(files) if files.is_dir() else nullcontext():
+            result = simulate(RunConfig.load(config, {}), out, resume=resume, on_round=_told, notify=_LOG.info, devices=devices)
     except EdgeflError as error:
-        _LOG.error("Error: %s", error)  # Flower's own report of an error is a traceback
-        raise error.with_traceback(None) from None
+        _LOG.error("Error: %s", error)
+        _LOG.addFilter(_without_traceback)
+        raise
     _LOG.info("run folder: %s (report.html, bundle/, summary.json)", result.folder)
+
+
+def _waits(settings: Mapping[str, Any]) -> Waits:
+    found = {name: settings.get(f"{name}-s", getattr(Waits, f"{name}_s")) for name in ("join", "start")}
+    for name, value in found.items():
+        if not isinstance(value, int | float) or not 0 <= value < float("inf"):
+            raise ConfigError(f"{name}-s: got {value!r}, expected seconds, a number from 0")
+    return Waits(*map(float, found.values()))
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """Let Flower report an error that the user has been told as a line."""
+    if record.exc_info and isinstance(record.exc_info[1], EdgeflError):
+        record.exc_info = None
+    return True
 
 
 def connected(link: Link, waits: Waits, run: Run, folder: Path) -> RunOne:

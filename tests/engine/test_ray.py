@@ -278,31 +278,23 @@ def short_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def test_a_cluster_of_its_own_leaves_no_process_and_no_file(short_folder):
-    """``--ray-address local``, with folders of the user and for temporary files that nobody else uses."""
+def test_a_cluster_of_its_own_has_the_bits_of_the_pool_and_leaves_no_process_and_no_file(short_folder):
+    """``--ray-address local`` with limits of the system, in torch. Nobody else uses its folders of the user and for temporary files."""
     own = {name: short_folder / name for name in ("home", "tmp", "here")}
     for folder in own.values():
         folder.mkdir()
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "XDG_"))}
     environment |= {"HOME": str(own["home"]), "TMPDIR": str(own["tmp"])}
-    flags = {
-        **RUN,
-        "rounds": 1,
-        "clients": 3,
-        "per_round": 2,
-        "tiers": "1",
-        "engine": "ray",
-        "ray_address": "local",
-        "workers": 1,
-    }
-    words = [f"--{key.replace('_', '-')}={value}" for key, value in flags.items()]
+    run = {**RUN, "rounds": 1, "eval_every": 1, "clients": 3, "per_round": 2, "enforce": "hard", "workers": 1}
+    words = [*flags_of(RunConfig(**run, engine="ray", ray_address="local")), "--tiers=1"]
     ran = subprocess.run(
-        [sys.executable, "-m", "edgefl.cli.main", "simulate", *words, "--mixed-nodes", "--out=run"],
+        [sys.executable, "-m", "edgefl.cli.main", *words, "--mixed-nodes", "--out=run"],
         cwd=own["here"], env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     (node,) = RunFolder(own["here"] / "run").summary()["nodes"]
     assert (node["differences"], node["fingerprint"]["edgefl"]) == ([], Fingerprint.own().edgefl)
+    assert_equal(own["here"] / "run", stopped_after(RunConfig(**run, tiers=(1.0,), engine="pool"), short_folder / "pool", 1), 1)
     assert [path.name for path in own["here"].iterdir()] == ["run"]
     assert {path.name for path in own["home"].iterdir()} <= {".cache", ".config"}  # of pages and onnxruntime, and the own key
     wait_until(

@@ -27,6 +27,7 @@ def app(tmp_path_factory):
 def test_the_app_has_the_run_that_was_asked_for(app):
     project = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
     assert project["config"]["out"] == str(app.parent / "app-run")
+    assert project["config"]["files"] == str(app.parent)
     assert project["components"]["clientapp"] == "edgefl_app.client_app:app"
     config = RunConfig.load(app / "edgefl_app" / "run.toml", {})
     assert (config.clients, config.model, config.deadline_s) == (3, "mlp", 60.0)

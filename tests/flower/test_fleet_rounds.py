@@ -6,6 +6,7 @@ import json
 import logging
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from rehearsal import federation, joined, played
@@ -185,10 +186,12 @@ def test_an_answer_that_is_wrong_ends_its_session_only(run, changed, told, tmp_p
     assert record.clients[0].expected.upload_bytes == 0
 
 
-def test_a_device_refuses_what_is_over_its_owners_limit(run, tmp_path):
+def test_what_is_over_the_limit_of_a_devices_owner_is_refused_and_not_sent(run, tmp_path):
     of = run()
     link = federation(of, tmp_path / "data")
+    played(of, joined(of, tmp_path / "one", link), 1, tmp_path / "one")  # all devices store the training graphs
     link.devices[100].owner = replace(link.devices[100].owner, memory_bytes=1000)
+    link.asked.clear()
     _, records = played(of, joined(of, tmp_path / "real", link), 2, tmp_path)
     for record in records:
         (short,) = record.clients[0].expected.refusal
@@ -196,6 +199,7 @@ def test_a_device_refuses_what_is_over_its_owners_limit(run, tmp_path):
         assert (short.budget, short.have) == ("memory_bytes", 1000)
         assert short.need == of.plan.costs[record.clients[0].expected.tier].training_memory_bytes
         assert record.clients[0].expected.download_bytes == 0
+    assert [asked for node, asked in link.asked if node == 100] == [{"ask": "hello"}]
 
 
 def test_a_tier_that_fits_in_micro_batches_only_is_refused_by_a_device_without_torch(run, tmp_path):
@@ -214,14 +218,46 @@ def test_a_tier_that_fits_in_micro_batches_only_is_refused_by_a_device_without_t
 def test_devices_that_do_not_belong_to_the_run_are_named_and_left_out(run, tmp_path):
     of, said = run(), []
     link = federation(of, tmp_path / "data")
-    own = link.devices[100].owner
-    link.devices[100].owner = replace(own, device="fridge")
+    link.devices[100].owner = replace(link.devices[100].owner, device="fridge")
     link.devices[101].owner = replace(link.devices[101].owner, data=tmp_path / "none.npz")
-    _, (record,) = played(of, joined(of, tmp_path / "real", link, said, join_s=5.0), 1, tmp_path)
+    _, (record,) = played(of, joined(of, tmp_path / "real", link, said, join_s=20.0), 1, tmp_path)
     assert statuses(record) == {2: "trained"}
     assert sum("does not take part" in line for line in said) == 2
     assert any("the fleet of the run has board, laptop, phone" in line for line in said)
     assert any("none.npz" in line and "expected an .npz file" in line for line in said)
+    assert [line for line in said if "waiting" in line] == ["waiting for 2 more of 3 devices, for at most 20 s"]
+
+
+def test_a_device_says_what_is_wrong_with_its_owners_values_and_files(run, tmp_path):
+    of, said = run(), []
+    link = federation(of, tmp_path / "data")
+    (tmp_path / "broken.npz").write_bytes(b"PK\3\4 no archive")
+    (tmp_path / "file").write_text("")
+    given = {"client": "one", "memory-mb": -3, "trainer": "tf"}
+    owners = [
+        type(link.devices[100].owner).of({"device": "board", **given}, 7),
+        replace(link.devices[101].owner, data=tmp_path / "broken.npz"),
+        replace(link.devices[102].owner, state=tmp_path / "file" / "state"),
+    ]
+    for node, owner in zip(link.devices, owners, strict=True):
+        link.devices[node].owner = owner
+    with pytest.raises(EdgeflError, match="no device for"):
+        played(of, joined(of, tmp_path / "real", link, said, join_s=5.0), 1, tmp_path)
+    values, data, state, *_ = said
+    assert "trainer: got 'tf', expected 'onnx' or 'torch'; client: got 'one', expected a whole number from 0" in values
+    assert "memory-mb: got -3, expected a number above 0" in values
+    assert "broken.npz: File is not a zip file; expected an .npz file with x and y" in data
+    assert "state: " in state
+    assert "expected a folder that this SuperNode may write" in state
+
+
+def test_samples_of_another_shape_end_the_session_of_their_device_only(run, tmp_path):
+    of, said = run(), []
+    link = federation(of, tmp_path / "data")
+    np.savez(link.devices[101].owner.data, x=np.zeros((9, 28, 28), np.float32), y=np.zeros(9, np.int64))
+    _, (record,) = played(of, joined(of, tmp_path / "real", link, said), 1, tmp_path)
+    assert statuses(record) == {0: "trained", 1: "crashed", 2: "trained"}
+    assert any("client 1: crashed: " in line and "x: got shape (9, 28, 28), expected (samples, 1, 8, 8)" in line for line in said)
 
 
 def test_without_any_device_the_run_ends_with_a_remedy(run, tmp_path):
@@ -270,13 +306,33 @@ def test_what_real_devices_cannot_train_is_refused_before_the_first_round(run, k
         connected(federation(of, tmp_path / "data"), None, of, tmp_path)
 
 
-def test_the_server_says_what_is_wrong_before_flower_shows_its_traceback(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"out": "here"}, "out: got 'here', expected the absolute path"),
+        ({"join-s": "soon"}, "join-s: got 'soon', expected seconds, a number from 0"),
+        ({}, "rounds must be at least 1, got 0"),
+    ],
+)
+def test_the_server_says_what_is_wrong_and_flower_shows_no_traceback(tmp_path, caplog, monkeypatch, settings, message):
+    log = logging.getLogger("flwr")
+    monkeypatch.setattr(log, "propagate", True)
+    monkeypatch.setattr(log, "filters", [])
     (tmp_path / "run.toml").write_text("rounds = 0")
-    with pytest.raises(ConfigError, match="out: got 'here', expected the absolute path"):
-        serve(None, {"out": "here"}, tmp_path / "run.toml")
-    with pytest.raises(ConfigError, match="rounds must be at least 1, got 0"):
-        serve(None, {"out": str(tmp_path / "run")}, tmp_path / "run.toml")
+    with pytest.raises(ConfigError) as raised:
+        serve(None, {"out": str(tmp_path / "run"), **settings}, tmp_path / "run.toml")
+    log.error("ServerApp raised an exception", exc_info=raised.value)  # as Flower does
     assert "Error: " in caplog.text
-    assert "rounds must be at least 1, got 0" in caplog.text
+    assert message in caplog.text
+    assert "Traceback" not in caplog.text
     assert not (tmp_path / "run").exists()
+
+
+def test_relative_paths_of_a_run_begin_where_its_app_was_written(tmp_path):
+    (tmp_path / "lab.toml").write_text("name = 1")
+    (tmp_path / "run.toml").write_text('profile = "lab.toml"')
+    settings = {"out": str(tmp_path / "run")}
+    with pytest.raises(EdgeflError, match="lab.toml: name"):
+        serve(None, {**settings, "files": str(tmp_path)}, tmp_path / "run.toml")
+    with pytest.raises(EdgeflError, match="lab.toml: no such file"):
+        serve(None, settings, tmp_path / "run.toml")

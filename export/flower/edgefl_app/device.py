@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import safetensors.numpy
@@ -30,6 +31,12 @@ Blobs = Mapping[str, bytes]
 Handler = Callable[["Owner", Fields, Blobs, float], tuple[Fields, Blobs]]
 KEPT = 3
 """So many states of a run are kept. A server that resumes may ask for an earlier round again."""
+_VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "trainer": (lambda value: value in ("onnx", "torch"), "'onnx' or 'torch'"),
+    "client": (lambda value: isinstance(value, int) and value >= 0, "a whole number from 0"),
+    "memory-mb": (lambda value: isinstance(value, int | float) and 0 < value < float("inf"), "a number above 0"),
+}
+"""What values of the node configuration must be, and how that is said."""
 _PACKAGES = ("flwr", "onnxruntime", "numpy", "safetensors", "torch", "edgefl-sim")
 
 
@@ -44,6 +51,7 @@ class Owner:
         trainer: "onnx" (onnxruntime) or "torch".
         client: the number of the client that it shall be; None: the server decides.
         memory_bytes: the most memory that training may take; None: no limit.
+        problem: what is wrong with these values; else empty.
     """
 
     device: str
@@ -52,40 +60,50 @@ class Owner:
     trainer: str = "onnx"
     client: int | None = None
     memory_bytes: int | None = None
+    problem: str = ""
 
     @classmethod
     def of(cls, config: Mapping[str, Any], node: int) -> Owner:
         """Return what ``--node-config`` says; a device without ``state`` keeps its files in Flower's folder, apart from other nodes."""
         home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
         state = Path(str(config["state"])) if "state" in config else home / "edgefl" / str(node)
-        memory_mb, client = config.get("memory-mb"), config.get("client")
+        wrong = {name: told for name, (fits, told) in _VALUES.items() if name in config and not fits(config[name])}
+        problem = "; ".join(f"{name}: got {config[name]!r}, expected {told}" for name, told in wrong.items())
+        config = {name: value for name, value in config.items() if name not in wrong}
+        memory_mb = config.get("memory-mb")
         return cls(
             str(config.get("device", "")),
             Path(str(config.get("data", ""))),
             state,
-            str(config.get("trainer", "onnx")),
-            None if client is None else int(client),
-            None if memory_mb is None else int(float(memory_mb) * 1e6),
+            config.get("trainer", "onnx"),
+            config.get("client"),
+            None if memory_mb is None else int(memory_mb * 1e6),
+            problem,
         )
 
 
 def queried(owner: Owner, asked: Fields, blobs: Blobs, started_s: float) -> tuple[Fields, Blobs]:
     """Answer a query: ``hello``, or a ``setup`` to store."""
-    return (_stored(owner, asked, blobs) if asked["ask"] == "setup" else _hello(owner)), {}
+    if asked["ask"] != "setup":
+        return _hello(owner), {}
+    try:
+        _store(owner, asked, blobs)
+    except (ClientError, OSError) as error:
+        return {"status": "failed", "problem": str(error)[:2000]}, {}
+    return {"status": "stored"}, {}
 
 
 def _hello(owner: Owner) -> Fields:
-    problem, samples = "", 0
+    problem, samples, key = owner.problem, 0, secrets.token_hex(16)
     try:
-        if owner.trainer not in ("onnx", "torch"):
-            raise InputError(f"trainer: got {owner.trainer!r}, expected 'onnx' or 'torch'")
+        key = _key(owner)
         samples = _samples(owner.data)
     except InputError as error:
-        problem = str(error)[:2000]
+        problem = problem or str(error)
     setups = sorted(path.name for path in (owner.state / "setups").glob("*") if not path.name.startswith("."))
     return {
-        "key": _key(owner), "device": owner.device, "samples": samples, "trainer": "torch" if owner.trainer == "torch" else "onnx",
-        "client": owner.client, "memory_bytes": owner.memory_bytes, "setups": setups, "versions": _versions(), "problem": problem,
+        "key": key, "device": owner.device, "samples": samples, "trainer": "torch" if owner.trainer == "torch" else "onnx",
+        "client": owner.client, "memory_bytes": owner.memory_bytes, "setups": setups, "versions": _versions(), "problem": problem[:2000],
     }  # fmt: skip
 
 
@@ -95,9 +113,9 @@ def _samples(data: Path) -> int:
         if data.is_dir():
             count = sum(path.is_file() for folder in data.iterdir() if folder.is_dir() for path in folder.iterdir())
         else:
-            with np.load(data, allow_pickle=False) as file:
+            with data.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 count = len(file["y"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
         raise InputError(
             f"data: {data}: {error}; expected an .npz file with x and y, or a folder of images, in --node-config"
         ) from None
@@ -107,12 +125,15 @@ def _samples(data: Path) -> int:
 
 
 def _key(owner: Owner) -> str:
-    """Return the number by which a server knows this device again, drawn when it is first asked."""
+    """Return the number by which a server knows this device again, drawn when it is first asked; InputError if it cannot be stored."""
     path = owner.state / "key"
-    owner.state.mkdir(parents=True, exist_ok=True)
-    if not path.exists():
-        write(path, secrets.token_hex(16).encode())
-    return path.read_text(encoding="ascii").strip()
+    try:
+        owner.state.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            write(path, secrets.token_hex(16).encode())
+        return path.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise InputError(f"state: {error}; expected a folder that this SuperNode may write, in --node-config") from None
 
 
 def _versions() -> dict[str, str]:
@@ -125,12 +146,9 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _stored(owner: Owner, asked: Fields, blobs: Blobs) -> Fields:
-    """Store the files of a setup, whole or not at all, unless training would exceed the owner's limit."""
-    need, have, digest = asked.get("need_bytes"), owner.memory_bytes, str(asked["setup"])
-    if have is not None and need is not None and need > have:
-        return {"status": "refused", "have_bytes": have}
-    home = owner.state / "setups"
+def _store(owner: Owner, asked: Fields, blobs: Blobs) -> None:
+    """Store the files of a setup, whole or not at all; ClientError or OSError if that fails."""
+    digest, home = str(asked["setup"]), owner.state / "setups"
     home.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=home, prefix="."))
     try:
@@ -146,11 +164,8 @@ def _stored(owner: Owner, asked: Fields, blobs: Blobs) -> Fields:
             bundle.content(path)
         if not (home / digest).exists():
             folder.rename(home / digest)
-    except (ClientError, OSError) as error:
-        return {"status": "failed", "problem": str(error)}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return {"status": "stored"}
 
 
 def trained(owner: Owner, job: Fields, blobs: Blobs, started_s: float) -> tuple[Fields, Blobs]:
@@ -170,8 +185,8 @@ def trained(owner: Owner, job: Fields, blobs: Blobs, started_s: float) -> tuple[
         status = found.pop("status", "trained")
     except BudgetError as error:
         status, problem, found = "out_of_memory", str(error), {"steps": 1}
-    except ClientError as error:
-        status, problem = ("crashed" if isinstance(error, InputError) else "diverged"), str(error)
+    except (ClientError, OSError) as error:
+        status, problem = ("crashed" if isinstance(error, InputError | OSError) else "diverged"), str(error)
     ended_s = time.perf_counter()
     return {
         "status": status,
