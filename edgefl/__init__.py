@@ -7,6 +7,7 @@ The public names load on first use, so that importing the package does not impor
 'fedhm'
 """
 
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from edgefl.run.whatif import whatif as whatif
 
 __version__ = "0.2.0"
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+"""onnxruntime would send figures of models and of this computer to its maker. It reads the variable when it is imported."""
 
 _HOMES = {
     "Budget": "edgefl.fleet.budget",

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -51,6 +52,15 @@ inline size_t count_of(const std::vector<int64_t>& shape) {
 inline Tensor zeros(std::vector<int64_t> shape, ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT) {
   const size_t bytes = count_of(shape) * size_of(type);
   return {type, std::move(shape), std::vector<char>(bytes)};
+}
+
+inline Ort::Env quiet_environment() {  // onnxruntime would send figures of models and of the device to its maker
+#ifdef _WIN32
+  if (!std::getenv("ORT_DISABLE_TELEMETRY")) _putenv_s("ORT_DISABLE_TELEMETRY", "1");
+#else
+  setenv("ORT_DISABLE_TELEMETRY", "1", 0);
+#endif
+  return Ort::Env(ORT_LOGGING_LEVEL_ERROR, "edgefl");
 }
 
 inline Tensor scalar(float value) { Tensor found = zeros({}); *found.data<float>() = value; return found; }
@@ -148,7 +158,7 @@ class Bundle {
   Tensors tensors(const std::string& path) const { return safetensors(content(path), path); }
 
   Ort::Session session(const std::string& path) const {
-    static Ort::Env environment(ORT_LOGGING_LEVEL_ERROR, "edgefl");
+    static Ort::Env environment = quiet_environment();
     Ort::SessionOptions options;
     options.SetIntraOpNumThreads(threads_);
     options.SetInterOpNumThreads(1);

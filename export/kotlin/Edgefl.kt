@@ -6,6 +6,7 @@ import ai.onnxruntime.OnnxJavaType
 import ai.onnxruntime.OnnxTensor
 import ai.onnxruntime.OrtEnvironment
 import ai.onnxruntime.OrtSession
+import android.system.Os
 import org.json.JSONObject
 import java.io.File
 import java.nio.ByteBuffer
@@ -67,10 +68,12 @@ fun sha256(content: ByteArray): String = MessageDigest.getInstance("SHA-256").di
 
 /** `isSigned` gets the bytes of manifest.json and of manifest.sig: check them with the publisher's Ed25519 key. */
 class Bundle(private val folder: File, isSigned: (ByteArray, ByteArray) -> Boolean) {
-    val env: OrtEnvironment = OrtEnvironment.getEnvironment()
+    val env: OrtEnvironment
     val manifest: JSONObject
 
     init {
+        Os.setenv("ORT_DISABLE_TELEMETRY", "1", false) // onnxruntime would send figures of models and of the device to its maker
+        env = OrtEnvironment.getEnvironment()
         val content = File(folder, "manifest.json").readBytes()
         check(isSigned(content, File(folder, "manifest.sig").readBytes())) { "manifest.sig: not a signature by the publisher" }
         manifest = JSONObject(String(content))

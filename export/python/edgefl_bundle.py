@@ -18,11 +18,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 import safetensors.numpy
 from edgefl_checks import CheckError, Kinds, check_budget, check_manifest, check_training, require_keys
 from edgefl_graph import GraphError, external_files
 from edgefl_limits import watched
+from edgefl_runtime import ort
 from safetensors import SafetensorError
 
 ort.set_default_logger_severity(4)  # what sessions do not log: errors become exceptions, and messages of this client

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 from edgefl_bundle import BudgetError, Bundle, ClientError, InputError, Tensors, first_line
 from edgefl_limits import watched
+from edgefl_runtime import ort
 
 _REFUSED = re.compile(r"Available memory of (\d+) is smaller than requested bytes of (\d+)")
 _TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int64)": np.int64, "tensor(bool)": np.bool_}

@@ -71,6 +71,7 @@ final class EdgeflBundle {
         else { throw BundleError(message: "manifest.json: expected format_version 2") }
         text.replaceSubrange(place, with: String(repeating: "0", count: 64))
         guard sha256(Data(text.utf8)) == own else { throw BundleError(message: "manifest.json: changed") }
+        setenv("ORT_DISABLE_TELEMETRY", "1", 0) // onnxruntime would send figures of models and of the device to its maker
         (self.folder, manifest, env) = (folder, values, try ORTEnv(loggingLevel: .warning))
     }
 

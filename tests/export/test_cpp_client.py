@@ -19,6 +19,7 @@ from handmade import Regression, changed, samples
 from signing import device_key
 from torch import nn
 from torch_free import CLIENT
+from users_home import left_in_home
 
 from edgefl import export_network
 from edgefl.bundle.signature import signature_files
@@ -159,6 +160,12 @@ def test_an_enrolled_device_signs_as_the_server_expects(program, tmp_path):
     about, tensors = content(out)
     unsigned = {name: value for name, value in about.items() if name not in ("key", "signature")}
     assert signed(unsigned, tensors, key) == about
+
+
+def test_onnxruntime_sends_nothing(program, tmp_path):
+    bundle = Regression().write(tmp_path / "bundle")
+    data = stored(tmp_path, *samples(10))
+    assert left_in_home([program, "infer", bundle, "0.5", data, "--allow-unsigned"], tmp_path) == []
 
 
 def test_what_it_refuses(program, tmp_path):

@@ -21,6 +21,7 @@ from signing import CONTENT, KEY, device_key
 from test_graph_files import PLACES, SECRET, broken
 from test_python_client import ENDLESS, GROWING, SPOILED, WRONG_DATA, edgefl_client, header, hostile, put
 from ts_client import SOURCE, alone, batch, installed, node
+from users_home import left_in_home
 
 from edgefl.bundle.signature import signature_files
 from edgefl.util.keys import SigningKey
@@ -369,6 +370,12 @@ def test_it_hashes_and_signs_the_golden_update(ts, tmp_path):
     content, about = node(ts, code)
     assert content == CONTENT
     assert str(signer(about, CONTENT)) == about["key"]
+
+
+def test_onnxruntime_sends_nothing(ts, data, tmp_path):
+    bundle = Regression().write(tmp_path / "bundle")
+    command = ["node", ts / "lib" / "cli.js", "infer", bundle, "0.5", data, "--allow-unsigned"]
+    assert left_in_home(command, tmp_path) == []
 
 
 def test_the_program_of_the_page_runs(ts, data):

@@ -4,6 +4,8 @@ import { writeSync } from "node:fs";
 import { promisify } from "node:util";
 import { inflateRaw } from "node:zlib";
 import ort from "onnxruntime-node";
+// onnxruntime would send figures of models and of the device to its maker. It reads the variable before its first session.
+process.env.ORT_DISABLE_TELEMETRY ??= "1";
 const SPKI = Buffer.from("302a300506032b6570032100", "hex");
 const inflated = promisify(inflateRaw);
 /** Return the host with so many threads for onnxruntime; `watch` receives what is begun, and null when it has ended. */

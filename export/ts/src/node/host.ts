@@ -8,6 +8,9 @@ import ort from "onnxruntime-node";
 import type { Inflate } from "../core/npz.js";
 import type { Host } from "../core/values.js";
 
+// onnxruntime would send figures of models and of the device to its maker. It reads the variable before its first session.
+process.env.ORT_DISABLE_TELEMETRY ??= "1";
+
 const SPKI = Buffer.from("302a300506032b6570032100", "hex");
 const inflated = promisify(inflateRaw);
 
