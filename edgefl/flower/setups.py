@@ -17,7 +17,7 @@ from edgefl.client.parts import first_personal
 from edgefl.errors import ConfigError
 from edgefl.flower.torch_device import JOB_SETUP, TASK
 from edgefl.models.base import load
-from edgefl.records import Submodel
+from edgefl.records import Submodel, Tier
 from edgefl.run.bundle import device_cost, trainable
 from edgefl.run.run import Run
 from edgefl.run.trained import of_clients
@@ -75,22 +75,23 @@ def graphs_for(run: Run, submodel: Submodel, payload: bytes, shapes: Mapping[str
         )
     own = {name: value for name, value in safetensors.numpy.load(contents[entry.parameters]).items() if name not in sent}
     files = {path: contents[path] for path in entry.graphs} | {entry.parameters: safetensors.numpy.save(own)}
-    return _sealed(run, {"label": tier.label, "forward": "", "train": entry.model_dump(mode="json")}, files)
+    return _sealed(run, tier, files, train=entry.model_dump(mode="json"))
 
 
 def task_for(run: Run, submodel: Submodel) -> Setup:
     """Return what a device needs to train a tier with torch: the run's task, its method and the tier."""
     job = write_setup(JobSetup(run.method, submodel.tier, None))[0]
     files = {TASK: write_header("task", task_fields(run.clients.task)), JOB_SETUP: job}
-    return _sealed(run, {"label": submodel.tier.label, "forward": ""}, files)
+    return _sealed(run, submodel.tier, files)
 
 
-def _sealed(run: Run, tier: dict[str, Any], files: Mapping[str, bytes]) -> Setup:
+def _sealed(run: Run, tier: Tier, files: Mapping[str, bytes], **parts: Any) -> Setup:
     data = run.data
+    entry = {"label": tier.label, "forward": "", "batch_size": run.config.batch_size, "variants": [], **parts}
     manifest: dict[str, Any] = {
         "format_version": FORMAT_VERSION, "manifest_sha256": UNSEALED, "round": 0,
         **about_inputs(run.inputs, data.preprocessing), "classes": run.architecture.classes,
-        "class_names": list(data.class_names), "tiers": [tier],
+        "class_names": list(data.class_names), "tiers": [entry],
         "files": {path: {"sha256": sha256(content), "bytes": len(content)} for path, content in sorted(files.items())},
     }  # fmt: skip
     if data.target_shape is not None:
