@@ -37,6 +37,7 @@ _OVERWRITES = [
     "hardtanh",
     "clamp",
     "_softmax",
+    "_safe_softmax",
     "_log_softmax",
     "log_sigmoid_forward",
 ]

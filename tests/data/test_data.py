@@ -133,7 +133,7 @@ def test_a_missing_folder_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (lambda raw: gzip.compress(raw)[:-30], "cut or damaged|cannot be read"),
+        (lambda raw: gzip.compress(raw)[:-30], "incomplete or damaged|cannot be read"),
         (lambda raw: b"plain text", "cannot be read"),
         (lambda raw: gzip.compress(raw[:-1]), "4703 data bytes, expected 4704 for 6 × 28 × 28"),
         (lambda raw: gzip.compress(raw + b"x"), "4705 data bytes, expected 4704"),
