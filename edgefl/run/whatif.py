@@ -85,6 +85,11 @@ def whatif(
         product(deadlines_s or (None,), tiers or (None,), over_selections or (None,), target_epsilons or (None,))
     )
     secure = dict.fromkeys(secure_aggregations or (None,))
+    several = {
+        "deadline_s": deadlines_s, "tiers": tiers, "over_selection": over_selections, "target_epsilon": target_epsilons,
+        "secure_aggregation": secure_aggregations,
+    }  # fmt: skip
+    named = {key for key, values in several.items() if len(set(values)) > 1} or set(several)
     if target_epsilons:
         config = RunConfig.of({**config.model_dump(), "target_epsilon": target_epsilons[0], "noise_multiplier": None})
     source = None if run_folder is None else (Path(run_folder), read_summary(Path(run_folder) / "summary.json"))
@@ -96,7 +101,8 @@ def whatif(
         for (deadline_s, ratios, asked, target), (text, run) in product(varied, runs.items()):
             given = {"deadline_s": deadline_s, "tiers": ratios, "over_selection": asked, "target_epsilon": target}
             changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-            label = _label(changes | ({} if text is None else {"secure_aggregation": text}))
+            policy_of = changes | ({} if text is None else {"secure_aggregation": text})
+            label = _label({key: value for key, value in policy_of.items() if key in named})
             if on_policy is not None:
                 on_policy(label)
             if config.tiers == "auto" and "tiers" not in changes:

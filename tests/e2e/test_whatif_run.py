@@ -74,6 +74,13 @@ def test_json_is_alone_on_standard_output_and_writes_no_page(called: Any) -> Non
     assert [path.name for path in Path().iterdir()] == ["page.html"]
 
 
+def test_a_policy_is_named_by_what_varies(called: Any) -> None:
+    _, output, _ = called("whatif", *QUICK, "--deadlines=0.13,0.16", "--tiers=1,0.5", "--json")
+    assert [row["label"] for row in json.loads(output)["rows"]] == ["0.13 s", "0.16 s"]
+    _, output, _ = called("whatif", *QUICK, "--deadlines=0.13", "--tiers=1,0.5", "--json")
+    assert [row["label"] for row in json.loads(output)["rows"]] == ["0.13 s · tiers 1, 0.5"]
+
+
 def test_a_policy_is_a_dry_run_of_its_own(called: Any, tmp_path: Path) -> None:
     values = {
         "method": "heterofl",
