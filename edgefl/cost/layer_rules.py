@@ -37,7 +37,6 @@ _OVERWRITES = [
     "hardtanh",
     "clamp",
     "_softmax",
-    "_safe_softmax",
     "_log_softmax",
     "log_sigmoid_forward",
 ]

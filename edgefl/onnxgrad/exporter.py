@@ -228,13 +228,14 @@ def fixed_reshapes(model: ir.Model) -> ir.Model:
 
 
 def _merged(exported: ir.Shape | None, inferred: ir.Shape | None) -> ir.Shape | None:
-    """Return the sizes that torch knows, and where it knows none those that ONNX infers."""
+    """Return the sizes that torch knows, and where it knows none the numbers that ONNX infers.
+
+    Names that ONNX infers are left out: with them, onnxruntime holds now more, now less memory for one and the same graph.
+    """
     if exported is None or inferred is None or len(exported) != len(inferred):
         return exported or inferred
-    known = (
-        of_torch if isinstance(of_torch, int) or of_torch.value else own for of_torch, own in zip(exported, inferred, strict=True)
-    )
-    return ir.Shape(known)
+    sizes = zip(exported, inferred, strict=True)
+    return ir.Shape(own if isinstance(own, int) and of_torch == ir.SymbolicDim(None) else of_torch for of_torch, own in sizes)
 
 
 def _kept(before: ir.Shape | None, axis: int, size: ir.SymbolicDim) -> int | None:
