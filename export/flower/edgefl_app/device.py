@@ -5,7 +5,6 @@ It needs onnxruntime, NumPy and safetensors. Only with ``trainer="torch"`` in it
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -209,7 +208,7 @@ def _by_onnxruntime(owner: Owner, job: Fields, bundle: Bundle, payload: bytes, x
     own = {name: value for name, value in after.tensors.items() if name in table["personal"] or name.startswith("memory:")}
     if own:
         _keep(owner, job, State(own, {**after.about, "upload": "[]"}).to_bytes())  # nothing of it is sent
-    names = [*json.loads(after.about["upload"]), *(name for name in after.tensors if name.startswith("control:"))]
+    names = [*after.upload, *(name for name in after.tensors if name.startswith("control:"))]
     update = safetensors.numpy.save({name: np.ascontiguousarray(after.tensors[name], np.float32) for name in names})
     last, size = after.losses[-max(1, len(after.losses) // table["epochs"]) :], int(table["batch_size"])
     counts = [min(size, len(y) - start) for start in range(0, len(y), size)]  # of the batches of an epoch
