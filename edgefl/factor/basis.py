@@ -122,10 +122,14 @@ def first_basis(shape: tuple[int, ...]) -> Tensor:
     return basis
 
 
-def first_coefficients(shape: tuple[int, ...], channels: int, gain: float) -> Tensor:
-    """Return normal coefficients of ``shape`` (T, S/R₁, R₂), for a composed weight of variance ``gain``/(k₁k₂·S); He's gain is 2."""
+def first_coefficients(shape: tuple[int, ...], plain: Tensor) -> Tensor:
+    """Return normal coefficients of ``shape`` (T, S/R₁, R₂), for which V·U has the mean square of the weights ``plain`` (T, S, …).
+
+    A basis vector has k₁k₂R₁ numbers and length 1, so a coefficient's mean square is k₁k₂R₁/R₂ times that of a weight.
+    """
     _, fragments, count = shape
-    return torch.randn(shape) * math.sqrt(gain * channels / (count * fragments * channels))
+    numbers = plain[0].numel() / fragments
+    return torch.randn(shape) * float(plain.double().square().mean() * numbers / count) ** 0.5
 
 
 def _channels(shapes: Sequence[tuple[int, ...]]) -> tuple[list[int], list[int], int]:
@@ -178,13 +182,12 @@ class Composed(nn.Module):
         return torch.func.functional_call(layer, {**others, **self.weights()}, inputs)
 
     @torch.no_grad()
-    def fill(self, gain: float) -> None:
-        """Draw first bases and coefficients, in place: of ``gain``, or of gain 1 for recurrent weights, which no rectifier follows."""
-        for weight, size in self.sizes.items():
+    def fill(self, dense: nn.Module) -> None:
+        """Draw first bases and coefficients, in place: composed weights are as large as the first weights of the plain layer ``dense``."""
+        for weight in self.sizes:
             basis, coefficients = getattr(self, basis_name(weight)), getattr(self, coefficients_name(weight))
             basis.copy_(first_basis(tuple(basis.shape)))
-            of = gain if weight == "weight" else 1.0
-            coefficients.copy_(first_coefficients(tuple(coefficients.shape), size.channels, of))
+            coefficients.copy_(first_coefficients(tuple(coefficients.shape), getattr(dense, weight)))
 
     def penalty(self, strength: float, mean: bool) -> Tensor:
         """Return Σ ``strength``·‖V·Vᵀ − I‖²_F over the layer's bases, a scalar; with ``mean``, the mean of the R₂² squares."""

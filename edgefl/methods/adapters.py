@@ -15,14 +15,17 @@ that two layers share has no adapter.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate, pairwise
 
 import numpy as np
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from edgefl.errors import ConfigError
 from edgefl.factor.adapter import attach, merged, names_of
+from edgefl.factor.layers import unrolled_factors
 from edgefl.factor.svd import unroll
 from edgefl.factor.width import leading
 from edgefl.methods.averaging import WeightedSum
@@ -135,6 +138,18 @@ class Adapted(Method):
     def layers(self, state: GlobalState) -> Ranks:
         """Return layer → rank of the adapters in ``state``."""
         return state.once("adapters", lambda: self.ranks(state.architecture.skeleton(), self.config.rank))
+
+    def pair_energies(self, state: GlobalState) -> dict[str, list[float]]:
+        """Return layer → ‖BA‖²_F of the ranks of each band alone: one per tier, smallest first (:meth:`Method.energy_bands`).
+
+        A tier's ranks are the leading rows of A and columns of B. The ranks of a tier that was pruned below a smaller one add no band.
+        """
+        found = {}
+        for layer, most in self.layers(state).items():
+            held = [0, *accumulate((min(self.rank(tier), most) for tier in sorted(state.tiers)), max)]
+            left, right = (of.double() for of in unrolled_factors(*(state.tensors[name] for name in names_of(layer))))
+            found[layer] = [float(torch.linalg.vector_norm(left[:, a:b] @ right[a:b]) ** 2) for a, b in pairwise(held)]
+        return found
 
     def with_heads(self, state: GlobalState, updates: Iterable[Update], heads: dict[str, Tensor]) -> Iterator[Update]:
         """Yield ``updates``, checked; after the last, ``heads`` has the mean by samples of the dense tensors that clients trained."""

@@ -14,6 +14,7 @@ from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
 from edgefl.methods.losses import cross_entropy
 from edgefl.methods.options import MethodConfig
+from edgefl.methods.ranks import energy_figures
 from edgefl.methods.state import GlobalState, Shape, Tensors, copied, shapes_of, travelling_shapes
 from edgefl.methods.tier_sum import TierSum
 from edgefl.methods.updates import checked, moved
@@ -230,8 +231,11 @@ class Method:
         return self, state
 
     def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:
-        """Return JSON values for the round's record, from the state at the start of the round and from the sub-models that were sent."""
-        return {}
+        """Return JSON values for the round's record, from the state at the start of the round and from the sub-models that were sent.
+
+        By default the energy per band of ranks, if :meth:`energy_bands` has any.
+        """
+        return energy_figures(state.tiers, self.energy_bands(state))
 
     def energy_bands(self, state: GlobalState) -> Mapping[str, Sequence[float]]:
         """Return layer → ‖W‖²_F of its weight by bands of ranks: one per tier, smallest first, then the ranks that no tier has.

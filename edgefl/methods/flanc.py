@@ -60,8 +60,8 @@ class FLANC(Method):
     The authors' λ is 10 times the mean of the R₂² squares, so 10/R₂² in Eq. 3: 0.0098 for R₂ = 32. A rule gives R₁ and R₂
     (:class:`edgefl.factor.basis.BasisRule`). On ``cnn-flanc`` and ``resnet18`` they are those of the authors' ``demo.sh``, and the
     parameters those of Table 1. A weight for which the rule has a single basis vector stays dense. Initial bases are orthonormal.
-    Initial coefficients give composed weights He's variance 2/(k²S), or 1/(k²S) in the classifier and in recurrent weights, which no
-    rectifier follows. A device runs the plain network of width p, composed once.
+    Initial coefficients give composed weights the mean square of the plain network's initial weights. In the authors' code they are
+    torch's for a 1×1 convolution, which gives the same variance, 1/(3k²S). A device runs the plain network of width p, composed once.
 
     Differs from the paper: it does not say which channels form a fragment; here they are R₁ consecutive ones, as in the authors' code.
     The authors redraw tiers until none is empty, and do not weigh clients by samples.
@@ -137,13 +137,12 @@ class FLANC(Method):
     def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
         """Return orthonormal bases, and all other tensors of each tier."""
         tensors: dict[str, Tensor] = {}
-        classifier = stem_and_classifier(architecture.skeleton())[1]
         with torch_seeded(rng):
             for tier in tiers:
-                network = self.network(architecture, tier)
+                network, plain = self.network(architecture, tier), architecture.build(tier.ratio)
                 places = _places(network, tier)
                 for name, layer in composed_layers(network).items():
-                    layer.fill(1.0 if name == classifier else 2.0)
+                    layer.fill(plain.get_submodule(name))
                 for name, tensor in network.state_dict().items():
                     if tensor.is_floating_point():
                         tensors.setdefault(places[name].target, tensor.detach().clone())

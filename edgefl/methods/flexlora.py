@@ -1,6 +1,6 @@
 """FlexLoRA: the server averages the products of clients' adapters, and truncates a decomposition of the mean to the rank of each tier."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -65,6 +65,9 @@ class FlexLoRA(Adapted):
         pairs = in_parallel({layer: partial(self._decomposed, state, layer, mean) for layer, mean in means.items()})
         named = {name: tensor for layer, pair in pairs.items() for name, tensor in zip(names_of(layer), pair, strict=True)}
         return state.replace({**state.tensors, **heads, **named})
+
+    def energy_bands(self, state: GlobalState) -> Mapping[str, Sequence[float]]:
+        return self.pair_energies(state)
 
     def _decomposed(self, state: GlobalState, layer: str, mean: Tensor) -> tuple[Tensor, Tensor]:
         """Return the weights (A, B) of ``layer`` for the unrolled mean (a × b) of the products."""

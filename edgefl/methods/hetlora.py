@@ -1,7 +1,7 @@
 """HetLoRA: the server averages zero-padded adapters by the norms of their products, and ranks that clients do not use are pruned."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from pydantic import Field
@@ -120,6 +120,9 @@ class HetLoRA(Adapted):
             u, v = names_of(layer)
             means[u][rank:], means[v][:, rank:] = pairs[u][rank:], pairs[v][:, rank:]
         return state.replace({**state.tensors, **heads, **means}, warm=votes)
+
+    def energy_bands(self, state: GlobalState) -> Mapping[str, Sequence[float]]:
+        return self.pair_energies(state)
 
     def _prunes(self, state: GlobalState, update: Update) -> bool:
         """Return whether the last ranks of an update have a smaller product of norms, summed over layers, than what was sent."""

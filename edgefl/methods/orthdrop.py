@@ -1,7 +1,7 @@
 """OrthDrop: every client of a tier trains the kernels of largest singular values, PriSM's baseline in the orthogonal space."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -13,10 +13,10 @@ from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
 from edgefl.methods.base import Method
 from edgefl.methods.prism import KernelConfig, PriSM
-from edgefl.methods.ranks import NEW_FACTORS, energy_figures
+from edgefl.methods.ranks import NEW_FACTORS
 from edgefl.methods.state import GlobalState, Tensors
 from edgefl.models.base import Architecture
-from edgefl.records import Submodel, Tier, Update
+from edgefl.records import Tier, Update
 from edgefl.registry import method
 
 
@@ -67,11 +67,6 @@ class OrthDrop(PriSM):
     def chosen(self, layer: KernelLayer, values: Tensor, tier: Tier, rng: np.random.Generator) -> Tensor:
         """Return the first r kernels."""
         return torch.arange(layer.count)
-
-    def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:
-        """Return the figures of PriSM, and the energy per band of ranks."""
-        bands = self.energy_bands(state)
-        return {**super().observe(state, sent), **(energy_figures(state.tiers, bands) if bands else {})}
 
     def energy_bands(self, state: GlobalState) -> Mapping[str, Sequence[float]]:
         layers = [{layer.key: layer for layer in self._kernel_layers(state, tier)} for tier in sorted(state.tiers)]

@@ -234,7 +234,7 @@ class PriSM(Method):
         return state.replace(tensors)
 
     def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:
-        """Return each layer's effective rank (section 4.4.1) and how many clients drew each of its kernels (Figure 9)."""
+        """Return each layer's effective rank (section 4.4.1) and how many clients drew each of its kernels (Figure 9), and the default."""
         found: dict[str, Any] = {}
         layers = {layer.key: layer for tier in state.tiers for layer in self._kernel_layers(state, tier)}
         for key, layer in layers.items():
@@ -244,7 +244,7 @@ class PriSM(Method):
                 if layer.u in submodel.places:
                     draws[submodel.places[layer.u].index[0].flatten()] += 1  # type: ignore[union-attr]
             found[key] = {"effective_rank": round(effective_rank(values), 3), "draws": draws.tolist()}
-        return {"kernels": found}
+        return {"kernels": found, **super().observe(state, sent)}
 
     def deploy(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
         """Return the plain network of the tier's width with the sums of its r kernels of largest σ; at c = 1 the server's weights.

@@ -109,7 +109,9 @@ def energy_of_tiers(bands: Mapping[str, Sequence[float]]) -> list[float]:
 
 
 def energy_figures(tiers: Iterable[Tier], bands: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """Return a round's figures of ``bands``, as shares of the energy of all layers and of each layer."""
+    """Return a round's figures of ``bands``, as shares of the energy of all layers and of each layer; nothing without energy."""
+    if not energy_of_tiers(bands):
+        return {}
     names = [f"energy first held by tier {tier.label}" for tier in sorted(tiers)]
     if any(energies[-1] for energies in bands.values()):
         names.append("energy held by no tier")

@@ -66,6 +66,29 @@ def test_flexlora_truncates_the_mean_of_the_products() -> None:
     torch.testing.assert_close(after.tensors["2.weight"], torch.full((2, 4), -0.5))  # (1·1 − 3·1) / 4
 
 
+@pytest.mark.parametrize("name", ["flexlora", "hetlora"])
+def test_energy_is_recorded_per_band_of_ranks(name) -> None:
+    method, _, state = small(name)
+    assert method.observe(state, ()) == {}  # B is zero
+    after = method.aggregate(state, updates())
+    a, b = after.tensors[U].double().numpy(), after.tensors[V].double().numpy()
+    first, second = ((np.outer(b[:, rank], a[rank]) ** 2).sum() for rank in (0, 1))
+    assert method.energy_bands(after)["0"] == pytest.approx([first, second])
+    if name == "flexlora":
+        mean = (np.array(B1) @ np.array(A1) + 3 * np.array(B2) @ np.array(A2)) / 4
+        assert [first, second] == pytest.approx(np.linalg.svd(mean, compute_uv=False)[:2] ** 2)
+    names = [f"energy first held by tier {tier}" for tier in ("0.5", "1")]
+    shares = dict(zip(names, [first / (first + second), second / (first + second)], strict=True))
+    assert method.observe(after, ()) == {"energy": pytest.approx(shares, abs=1e-5), "energy_by_layer": {"0": pytest.approx(shares, abs=1e-5)}}
+
+
+def test_a_tier_that_was_pruned_below_a_smaller_one_adds_no_energy() -> None:
+    _, _, state = small("hetlora")
+    state = state.replace({**state.tensors, U: torch.tensor(A1), V: torch.tensor(B1)})
+    method, *_ = small("hetlora", present={"1": 1, "0.5": 2})
+    assert method.energy_bands(state)["0"] == pytest.approx([138.5, 0])
+
+
 def test_flexlora_keeps_rows_of_a_that_the_mean_says_nothing_about() -> None:
     method, _, state = small("flexlora")
     after = method.aggregate(state, [*updates()][1:])  # of rank 1 alone

@@ -98,12 +98,23 @@ def test_compose_is_the_sum_of_equation_2(outputs, fragments, r1, r2, kernel, se
     np.testing.assert_allclose(weight, expected, atol=1e-12)
 
 
-def test_first_weights_have_orthonormal_bases_and_the_variance_of_he():
+def test_first_weights_have_orthonormal_bases_and_the_size_of_plain_ones():
     with torch_seeded(generator(0, "x")):
         basis = first_basis((16, 8, 3, 3))
-        weight = compose(basis, first_coefficients((64, 4, 16), 8, gain=2.0))
+        weight = compose(basis, first_coefficients((64, 4, 16), 3.0 * torch.randn(64, 32, 3, 3)))
     assert orthogonality(basis).item() < 1e-8
-    assert weight.var().item() == pytest.approx(2 / (9 * 32), rel=0.05)
+    assert weight.square().mean().item() == pytest.approx(9, rel=0.05)
+
+
+def test_every_tier_starts_as_large_as_its_plain_network():
+    """The variance of torch's first weights is 1/(3·9·S), that of coefficients in the authors' code 1/(3·(S/R₁)·R₂)."""
+    state = create("flanc").init(Architecture("cnn-flanc", (1, 28, 28), 10), TIERS, generator(0, "init"))
+    for tier in TIERS:
+        for layer, inputs, r1, r2 in (("conv2", 64, 8, 32), ("conv3", 128 * tier.ratio, 16, 32)):
+            basis, coefficients = state.tensors[f"{layer}.basis"], state.tensors[f"{layer}.coefficients@{tier.label}"]
+            assert basis.shape[:2] == (r2, r1)
+            assert coefficients.square().mean().item() == pytest.approx(1 / (3 * inputs / r1 * r2), rel=0.06)
+            assert compose(basis, coefficients).square().mean().item() == pytest.approx(1 / (27 * inputs), rel=0.06)
 
 
 def test_the_stem_and_the_classifier_are_dense_and_one_per_tier():

@@ -226,7 +226,7 @@ def test_fedavg_at_half_width_is_a_narrow_network():
             ConfigError,
             "method_options.temprature: fedhm has no such option; did you mean 'temperature'",
         ),
-        ("fedhm", {"temperature": 0}, ConfigError, "method_options.temperature must be above 0, got 0"),
+        ("fedhm", {"temperature": 0.09}, ConfigError, "method_options.temperature must be at least 0.1, got 0.09"),
         ("fedhm", {"frobenius_decay": float("nan")}, ConfigError, "method_options.frobenius_decay"),
         ("fedavg", {"x": 1}, ConfigError, "fedavg has no such option; known: none"),
     ],

@@ -226,6 +226,7 @@ def test_energy_is_recorded_per_band_of_ranks(tiers, ranks):
     assert list(observed["energy"]) == names
     assert list(observed["energy"].values()) == pytest.approx(shares[: len(names)], abs=1e-5)
     assert observed["energy_by_layer"] == {LAYER: observed["energy"]}
+    assert method.observe(state, [sent(method, state, max(map(Tier, tiers)))]) == observed, "also in a round without small tiers"
 
 
 def test_a_smaller_spectral_rank_of_a_larger_tier_adds_no_energy():
