@@ -40,6 +40,8 @@ def check_run(run: Run) -> None:
         raise ConfigError(f"mode: got {run.config.mode!r}, expected 'sync': rounds with real devices wait for their answers")
     if run.config.adversary is not None:
         raise ConfigError(f"adversary: {run.config.adversary} is simulated, and real devices train here; leave it out")
+    if run.config.eval_after_training:
+        raise ConfigError("eval_after_training: got true, expected false: devices train, and do not evaluate; leave it out")
     if run.config.secure is not None:
         raise ConfigError(
             f"secure_aggregation: got {run.config.secure_aggregation!r}, expected 'off': the app of devices has no messages for masks; "

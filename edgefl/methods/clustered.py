@@ -17,7 +17,7 @@ from edgefl.factor.width import cut
 from edgefl.methods.axes import Need
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.fedper import last_layers
-from edgefl.methods.options import MethodConfig
+from edgefl.methods.options import PersonalClassifierConfig
 from edgefl.methods.state import GlobalState, Tensors
 from edgefl.models.base import Architecture
 from edgefl.records import Submodel, Tier, Update
@@ -27,20 +27,18 @@ ASSIGNED = "cluster"
 """Name in the server's memory of a client: the number of its cluster, a scalar."""
 
 
-class ClusteredFLConfig(MethodConfig):
+class ClusteredFLConfig(PersonalClassifierConfig):
     """Options of Clustered-FL; the defaults are those of the authors' experiment.
 
     Attributes:
         eps1: ε₁. A cluster splits only if the norm of its mean update is below it: the cluster is near a stationary point.
         eps2: ε₂. A cluster splits only if the largest norm of a client's update is above it: some client is far from one.
         least: a cluster splits only with at least this many participants in the round.
-        personal_classifier: whether the last layer never leaves its client, which permuted labels require.
     """
 
     eps1: float = Field(0.4, ge=0)
     eps2: float = Field(1.6, ge=0)
     least: int = Field(3, ge=2)
-    personal_classifier: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class ClusteredFL(FedAvg):
     of every client that took part. A split depends on every pair of updates, so all updates of a round are in memory at once: as many
     models as clients.
 
-    With ``personal_classifier``, Δ_i is the update of all tensors before the classifier, and every client has a classifier of its own.
+    With a personal classifier, Δ_i is the update of all tensors before the classifier, and every client has a classifier of its own.
     Jeong and Hwang (2022, section 5.2) do so in all methods if labels are permuted.
 
     Differs from the paper: clients may be absent from a round. A split is not checked against the bound on cross-cluster similarity (γ),
@@ -77,7 +75,7 @@ class ClusteredFL(FedAvg):
     title = "Clustered-FL"
     paper = "Sattler et al., Clustered Federated Learning, IEEE TNNLS 2020"
     travels = "every weight of the client's cluster, both ways"
-    stays = "the classifier, with personal_classifier"
+    stays = "the classifier, if it is personal: by default with permuted labels or several data sets"
     per_client = True
     personalised = True
     lacks: ClassVar[Mapping[Need, str]] = {
@@ -93,11 +91,11 @@ class ClusteredFL(FedAvg):
         network = self.skeleton(architecture, tiers[0])
         if self.personal(network) >= network.state_dict().keys():
             raise ConfigError(
-                f"method_options.personal_classifier: {architecture.model} has no layer before its classifier to average; leave it out"
+                f"method_options.personal_classifier: {architecture.model} has no layer before its classifier to average; give false"
             )
 
     def personal(self, network: nn.Module) -> frozenset[str]:
-        return last_layers(network) if self.config.personal_classifier else frozenset()
+        return last_layers(network) if self.config.keeps_classifier else frozenset()
 
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
         places = self.places(state, tier, rng, client)

@@ -18,7 +18,7 @@ from edgefl.factor.width import cut
 from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
 from edgefl.methods.fedavg import FedAvg
-from edgefl.methods.options import MethodConfig, Scenario
+from edgefl.methods.options import PersonalClassifierConfig, Scenario
 from edgefl.methods.state import GlobalState, Shapes, Tensors
 from edgefl.models.base import Architecture, replace_layer, weighted_layers
 from edgefl.records import Submodel, Tier, Update
@@ -42,7 +42,7 @@ MATCHING: dict[Scenario, Matching] = {
 """Scenario → what the authors' code (``main.py``) has for it. Their least numbers are 20, 10 and 4 of 20 clients."""
 
 
-class FactorizedFLConfig(MethodConfig):
+class FactorizedFLConfig(PersonalClassifierConfig):
     """Options of Factorized-FL. The values for None are those of the authors' code (``main.py``), by scenario.
 
     Attributes:
@@ -51,21 +51,17 @@ class FactorizedFLConfig(MethodConfig):
         scale: ε of softmax(ε·σ) (Eq. 5). None: 1; with domains 20.
         least_share: the share of the known clients that are averaged at least, the most similar ones, rounded up. None: 1 with labels
             alike, 0.5 with permuted ones, 0.2 with domains: 20, 10 and 4 clients of 20. With a ``threshold`` it is 0.
-        scenario: how the clients differ: labels ``alike`` or ``permuted``, or several ``domains``. Set by the run.
         init: the size of the first u and v: ``xavier`` as in the authors' code, or ``dense`` with the norm of dense initial weights.
         reshape: what π does with kernels above 1×1 (:mod:`edgefl.factor.rank1`): ``filters``, as the text says, gives all filters of a
             layer the shape u; ``flat``, as the authors' code does, gives them pieces of v.
-        personal_classifier: whether the last layer never leaves the client, which permuted labels or different tasks require.
     """
 
     sparsity: float = Field(5e-4, ge=0, allow_inf_nan=False)
     threshold: float | None = Field(None, ge=-1, le=1)
     scale: float | None = Field(None, ge=0, allow_inf_nan=False)
     least_share: float | None = Field(None, ge=0, le=1)
-    scenario: Scenario = "alike"
     init: Init = "xavier"
     reshape: Literal["filters", "flat"] = "filters"
-    personal_classifier: bool = True
 
     def matching(self) -> Matching:
         """Return τ, ε and the least share of clients: those of the scenario where an option is None."""
@@ -108,7 +104,9 @@ class FactorizedFL(FedAvg):
     paper = "Jeong and Hwang, Factorized-FL: Agnostic Personalized Federated Learning, NeurIPS 2022"
     tier_meaning = "one tier only: the width of the network that everyone factorizes"
     travels = "down: u of every layer, averaged for each client; up: u, and v of the second-last layer"
-    stays = "v and μ of every layer, biases, normalisation, and the classifier (personal_classifier)"
+    stays = (
+        "v and μ of every layer, biases, normalisation; the classifier too, by default with permuted labels or several data sets"
+    )
     per_client = True
     personalised = True
     lacks: ClassVar[Mapping[Need, str]] = {
@@ -165,7 +163,7 @@ class FactorizedFL(FedAvg):
 
     def _down(self, network: nn.Module) -> frozenset[str]:
         layers = list(rank_one_layers(network))
-        return frozenset(f"{layer}.u" for layer in (layers[:-1] if self.config.personal_classifier else layers))
+        return frozenset(f"{layer}.u" for layer in (layers[:-1] if self.config.keeps_classifier else layers))
 
     def _up(self, network: nn.Module) -> frozenset[str]:
         return self._down(network) | {f"{_second_last(network)}.v"}
@@ -235,18 +233,18 @@ class FactorizedFL(FedAvg):
 class FactorizedFLBeta(FactorizedFL):
     """Factorized-FL in which u, v and μ travel, averaged with the same weights (section 5.1, Algorithm 2).
 
-    Biases and normalisation, which the paper does not mention, travel too. With ``personal_classifier`` the classifier stays on the
-    client. In uploads the entries of μ below λ are zero, and the codec ``sparse`` leaves them out. Downloads have averages of several
-    clients' μ, which are not sparse. The server stores a whole network for every client that took part.
+    Biases and normalisation, which the paper does not mention, travel too. A personal classifier stays on the client. In uploads the
+    entries of μ below λ are zero, and the codec ``sparse`` leaves them out. Downloads have averages of several clients' μ, which are not
+    sparse. The server stores a whole network for every client that took part.
     """
 
     title = "Factorized-FL β"
     travels = "both ways: u, v, μ, biases, normalisation; μ goes up pruned, short under --codec sparse; down dense"
-    stays = "the classifier (personal_classifier)"
+    stays = "the classifier, if it is personal: by default with permuted labels or several data sets"
     contract_exceptions: ClassVar[Mapping[str, str]] = {}
 
     def _down(self, network: nn.Module) -> frozenset[str]:
-        classifier = list(rank_one_layers(network))[-1] if self.config.personal_classifier else ""
+        classifier = list(rank_one_layers(network))[-1] if self.config.keeps_classifier else ""
         state = network.state_dict()
         return frozenset(name for name, t in state.items() if t.is_floating_point() and name.rpartition(".")[0] != classifier)
 

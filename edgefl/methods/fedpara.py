@@ -12,6 +12,7 @@ from edgefl.factor.hadamard_layers import HadamardWeight, composed_weights
 from edgefl.methods.factored_weights import Factored, candidates, dense_reasons, factorized_ranks
 from edgefl.methods.layer_rules import FactorizingConfig
 from edgefl.methods.losses import cross_entropy
+from edgefl.methods.options import PersonalClassifierConfig
 from edgefl.models.base import weighted_layers
 from edgefl.records import Batch, Tier
 from edgefl.registry import method
@@ -80,16 +81,14 @@ class FedPara(Factored):
         return loss
 
 
-class PFedParaConfig(FactorizingConfig):
+class PFedParaConfig(FactorizingConfig, PersonalClassifierConfig):
     """Options of pFedPara.
 
     Attributes:
         classifier: whether the classifier is factorized too. None: only if the network has no convolutions.
-        personal_classifier: whether the whole classifier stays on its client, which permuted labels require.
     """
 
     classifier: bool | None = None
-    personal_classifier: bool = False
 
 
 @method("pfedpara")
@@ -108,7 +107,7 @@ class PFedPara(Factored):
     title = "pFedPara"
     paper = "Hyeon-Woo et al., ICLR 2022, section 2.3, Algorithm 2"
     travels = "the factors of the first inner weight of each layer, biases and normalisation, both ways"
-    stays = "the factors of the second inner weight of each layer; the classifier too, with personal_classifier"
+    stays = "the factors of the second inner weight of each layer; the classifier too, by default with permuted labels or several data sets"
     default_tiers = (0.5,)
     personalised = True
 
@@ -117,10 +116,10 @@ class PFedPara(Factored):
         return HadamardWeight(shape, rank, plus_one=True)
 
     def personal(self, network: nn.Module) -> frozenset[str]:
-        """Return the names of the factors of every W₂, and with ``personal_classifier`` all names of the classifier."""
+        """Return the names of the factors of every W₂, and of a personal classifier."""
         weights = composed_weights(network, HadamardWeight)
         factors = {f"{name}.{key}" for name, w in weights.items() for key, _ in w.named_parameters() if key.endswith("2")}
-        if not self.config.personal_classifier:
+        if not self.config.keeps_classifier:
             return frozenset(factors)
         names = list(network.state_dict())
         layers = [name for name, _ in weighted_layers(network)] + [name.rpartition(".")[0] for name in weights]

@@ -16,3 +16,21 @@ class MethodConfig(pydantic.BaseModel):
     def __hash__(self) -> int:
         """Return the hash of the options as JSON: tables among them have none."""
         return hash(self.model_dump_json())
+
+
+class PersonalClassifierConfig(MethodConfig):
+    """Options of methods whose clients may keep the classifier.
+
+    Attributes:
+        personal_classifier: whether the classifier never leaves its client. None: only if labels are permuted or clients have several
+            data sets. Classifiers with different meanings cannot be averaged.
+        scenario: how the clients differ: labels ``alike`` or ``permuted``, or several ``domains``. Set by the run.
+    """
+
+    personal_classifier: bool | None = None
+    scenario: Scenario = "alike"
+
+    @property
+    def keeps_classifier(self) -> bool:
+        """Whether the classifier stays on its client."""
+        return self.scenario != "alike" if self.personal_classifier is None else self.personal_classifier

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
@@ -54,6 +54,12 @@ class PriSMConfig(KernelConfig):
     warming_up: bool = False
     sampling: Sampling = "power"
     kappa: float | None = Field(None, ge=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _kappa_has_effect(self) -> Self:
+        if self.kappa is not None and self.sampling != "power":
+            raise ValueError(f"kappa: got {self.kappa:g}, expected none: sampling={self.sampling} does not use it")
+        return self
 
 
 @method("prism")

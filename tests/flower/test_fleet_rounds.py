@@ -296,6 +296,7 @@ def test_a_resumed_run_waits_for_the_devices_that_it_had_only(run, tmp_path):
     ("keys", "message"),
     [
         ({**FEDAVG, "mode": "async"}, "mode: got 'async', expected 'sync'"),
+        ({**FEDAVG, "eval_after_training": True}, "eval_after_training: got true, expected false"),
         ({"method": "fedper", "tiers": (1.0,)}, "method fedper: the clients have models .* of their own"),
         ({**FEDAVG, "secure_aggregation": "secagg"}, "secure_aggregation: .* the app of devices has no messages for masks"),
     ],

@@ -40,12 +40,12 @@ def test_u_and_v_alone_hold_a_tenth():
 
 def test_what_travels_is_u_and_one_v():
     """Algorithm 1: U down, U and v of layer L − 1 up; the 5×5 kernel has 25, each 3×3 kernel 9, v of the last convolution 256·256."""
-    method = create("factorized-fl")
+    method = create("factorized-fl", {"personal_classifier": True})
     down, up = method.shapes(RESNET9, TIER), method.upload_shapes(RESNET9, TIER)
     assert sorted(math.prod(shape) for shape in down.values()) == [9, 9, 9, 9, 9, 9, 9, 25]
     (extra,) = up.keys() - down.keys()
     assert up[extra] == (256 * 256,)
-    whole = create("factorized-fl", {"personal_classifier": False})
+    whole = create("factorized-fl")
     assert values(whole.shapes(RESNET9, TIER)) == 88 + 256
 
 
@@ -54,11 +54,11 @@ def test_traffic_of_table_1():
 
     The paper's 0.32 has some 14 thousand parameters a round more than U both ways and one v, which is all that Appendix C.2 counts.
     """
-    fedavg, ours = traffic_gb("fedavg"), traffic_gb("factorized-fl")
+    fedavg, ours = traffic_gb("fedavg"), traffic_gb("factorized-fl", personal_classifier=True)
     assert fedavg == pytest.approx(20.39, rel=0.02)
     assert 0.25 < ours <= 0.33
     assert fedavg / ours > 60
-    assert traffic_gb("factorized-fl", personal_classifier=False) <= 0.33
+    assert traffic_gb("factorized-fl") <= 0.33
 
 
 def test_fedfomo_downloads_as_many_models_more():

@@ -79,7 +79,10 @@ def test_energy_is_recorded_per_band_of_ranks(name) -> None:
         assert [first, second] == pytest.approx(np.linalg.svd(mean, compute_uv=False)[:2] ** 2)
     names = [f"energy first held by tier {tier}" for tier in ("0.5", "1")]
     shares = dict(zip(names, [first / (first + second), second / (first + second)], strict=True))
-    assert method.observe(after, ()) == {"energy": pytest.approx(shares, abs=1e-5), "energy_by_layer": {"0": pytest.approx(shares, abs=1e-5)}}
+    assert method.observe(after, ()) == {
+        "energy": pytest.approx(shares, abs=1e-5),
+        "energy_by_layer": {"0": pytest.approx(shares, abs=1e-5)},
+    }
 
 
 def test_a_tier_that_was_pruned_below_a_smaller_one_adds_no_energy() -> None:

@@ -142,3 +142,17 @@ def test_pfedpara_leaves_the_whole_classifier_at_home_where_asked(model, layer):
     assert {layer, "fc.bias"} <= kept
     assert not [name for name in method.shapes(architecture, Tier(0.5)) if name.startswith("fc.")]
     assert not {layer, "fc.bias"} & create("pfedpara").personal(network)
+
+
+@pytest.mark.parametrize("name", ["clustered-fl", "pfedpara", "factorized-fl", "factorized-fl-beta"])
+def test_classifiers_stay_at_home_where_labels_differ_in_meaning(name):
+    def travels(options=None, scenario="alike"):
+        method = create(name, options, scenario=scenario)
+        shapes = method.upload_shapes(Architecture("cnn-digits", (1, 8, 8), 10), Tier(method.default_tiers[0]))
+        return any(key.startswith("fc.") for key in shapes)
+
+    assert travels()
+    assert not travels(scenario="permuted")
+    assert not travels(scenario="domains")
+    assert travels({"personal_classifier": False}, "permuted")
+    assert not travels({"personal_classifier": True})

@@ -465,6 +465,7 @@ def test_prism_refuses_more_than_all():
         ({"outputs": 1.1}, "method_options.outputs"),
         ({"warmup_rounds": -1}, "method_options.warmup_rounds"),
         ({"kapa": 2.0}, "did you mean 'kappa'"),
+        ({"kappa": 2.0, "sampling": "uniform"}, "method_options.kappa: got 2, expected none: sampling=uniform does not use it"),
     ],
 )
 def test_wrong_options_are_refused(options, text):

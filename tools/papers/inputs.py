@@ -39,6 +39,7 @@ FOLLOWED = (
     "server.defences",
     "server.optimizer",
     "wire.codecs",
+    "util.exact_sum",
     "rng",
 )
 """Rooms and modules whose imports are followed from the roots of a run."""
@@ -46,6 +47,7 @@ STEPS = (
     "edgefl.client.training",
     "edgefl.client.optimizer",
     "edgefl.client.loop",
+    "edgefl.client.outcome",
     "edgefl.data.shards",
     "edgefl.client.evaluate",
 )

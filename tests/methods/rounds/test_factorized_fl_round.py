@@ -11,7 +11,7 @@ from edgefl.methods.create import create
 from edgefl.records import Batch, Tier, Update
 
 TIER = Tier(1.0)
-OPTIONS = {"sparsity": hand.SPARSITY, "threshold": hand.THRESHOLD, "scale": hand.SCALE}
+OPTIONS = {"personal_classifier": True, "sparsity": hand.SPARSITY, "threshold": hand.THRESHOLD, "scale": hand.SCALE}
 NUMBERS = {"A": 3, "B": 8}
 
 
