@@ -64,9 +64,9 @@ class PriSM(Method):
     These are the next layer's inputs, so the client's network has the shapes of width c. A linear layer is the case k = 1; each gate of a
     recurrent layer has its own kernels (Remark 3.1). c = 1 trains all kernels at all channels.
 
-    The server averages every uᵢ and vᵢ over the Cᵢ clients that trained kernel i. It restores the entries that none of them had (ûᵢ, and vᵢ
-    at other input channels) and adds the kernels up (Eq. 5). Other kernels do not change. The next round decomposes the sum anew
-    (orthogonal space refresh).
+    The server averages every uᵢ and vᵢ over the Cᵢ clients that trained kernel i. Entries that none of them had, at other outputs (ûᵢ in
+    Eq. 5) and at other inputs, are those before the round. The server then adds the kernels up (Eq. 5). Other kernels do not change. The
+    next round decomposes the sum anew (orthogonal space refresh).
 
     1×1 and grouped convolutions, the stem, the classifier, embeddings, biases and the parameters of normalisation layers are leading
     slices. Each entry is averaged over the clients that have it. The paper shares no statistics of normalisation; ``norm = "batch"`` is
@@ -85,7 +85,7 @@ class PriSM(Method):
     Differs from the paper: N = min(n, m·k²); the paper assumes N = n, so that r = ⌈c·n⌉. With several tiers the entries of uᵢ and vᵢ are
     averaged over those of the Cᵢ clients that have them. Its κ for LSTMs, 2, must be set as an option. The authors' code also clips
     gradients to norm 5 and passes the averaged momentum on to the next round. It lets masked outputs learn for one step, and reports the
-    best round on test data. This does none of these.
+    best round on test data. edgefl does none of these.
     """
 
     config: PriSMConfig
