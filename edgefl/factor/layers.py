@@ -44,7 +44,7 @@ class LowRankConv2d(LowRank):
 
 
 def strides_first(dense: nn.Conv2d) -> bool:
-    """Return whether the first factor of ``dense`` computes output positions only: the kernel is one column wide, such as 1×1."""
+    """Return whether the first factor of ``dense`` computes only positions of the output: if the kernel is one column wide, such as 1×1."""
     return dense.kernel_size[1] == 1 and dense.padding[1] == 0
 
 
@@ -72,7 +72,7 @@ def parameters_of_rank(dense: nn.Conv2d | nn.Linear, rank: int) -> int:
 
 
 def factor_weights(left: Tensor, right: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Return the weights of the two small layers for factors (a × r, r × b) of an unrolled weight of ``shape``."""
+    """Return the weights of the two small layers, for factors ``left`` (a × r) and ``right`` (r × b) of an unrolled weight of ``shape``."""
     own = partial(torch.clone, memory_format=torch.contiguous_format)  # not a view of factors of a larger rank
     if len(shape) == 2:
         return own(left.T), own(right.T)

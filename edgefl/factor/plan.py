@@ -16,6 +16,7 @@ class LayerChoices:
     """The choices of one layer; ConfigError if shapes differ, ranks do not ascend from 1, or a value is negative or not finite.
 
     Attributes:
+        name: the layer's name.
         ranks: ascending; the last one may stand for the dense layer.
         energy: Σ_{i≤r} σᵢ² of each rank r, (ranks,) float64.
         costs: (ranks, budgets), each in its budget's unit.
@@ -47,8 +48,8 @@ class Allocation:
     Attributes:
         ranks: layer → rank.
         energy: the summed energy of these ranks.
-        lost: the largest possible energy minus ``energy``: the summed squared truncation error.
-        bound: no plan within the limits has more energy.
+        lost: the largest possible energy minus ``energy``: the squared truncation errors, summed.
+        bound: an upper bound on the energy of every plan within the limits.
     """
 
     ranks: dict[str, int]
