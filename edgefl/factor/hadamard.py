@@ -64,13 +64,22 @@ def rank_of(shape: Shape, gamma: float) -> int:
 
 
 def factor_shapes(shape: Shape, rank: int) -> dict[str, Shape]:
-    """Return the shapes of the factors of one inner weight: x (n, R), y (m, R) and, if k₁k₂ > 1, t (R, R, k₁, k₂)."""
+    """Return the shapes of the factors of one inner weight: x (n, R), y (m, R) and, if k₁k₂ > 1, t (R, R, k₁, k₂).
+
+    >>> factor_shapes((64, 32, 3, 3), 8)
+    {'x': (64, 8), 'y': (32, 8), 't': (8, 8, 3, 3)}
+    """
     shapes: dict[str, Shape] = {"x": (shape[0], rank), "y": (shape[1], rank)}
     return {**shapes, "t": (rank, rank, *shape[2:])} if positions(shape) > 1 else shapes
 
 
 def inner_weight(x: Tensor, y: Tensor, t: Tensor | None = None) -> Tensor:
-    """Return X Yᵀ (n, m), or T ×₁ X ×₂ Y (n, m, k₁, k₂). With Y first, the product with X has the memory layout of the weight."""
+    """Return X Yᵀ (n, m), or T ×₁ X ×₂ Y (n, m, k₁, k₂). With Y first, the product with X has the memory layout of the weight.
+
+    >>> x, y, t = torch.ones(5, 2), torch.ones(3, 2), torch.ones(2, 2, 3, 3)
+    >>> tuple(inner_weight(x, y).shape), tuple(inner_weight(x, y, t).shape)
+    ((5, 3), (5, 3, 3, 3))
+    """
     kernel = () if t is None else tuple(t.shape[2:])
     return (x @ inner_half(y, t)).view(len(x), len(y), *kernel)
 

@@ -75,7 +75,11 @@ class TuckerConv2d(nn.Module):
 
 
 def small_layers(dense: nn.Conv2d | nn.Linear, rank: int) -> nn.Module:
-    """Return small layers of ``rank`` that replace ``dense``: three for a kernel above 1×1, else two. Their product has He's variance."""
+    """Return small layers of ``rank`` that replace ``dense``: three for a kernel above 1×1, else two. Their product has He's variance.
+
+    >>> [tuple(weight.shape) for weight in small_layers(nn.Conv2d(8, 16, 3, bias=False), 4).parameters()]
+    [(4, 8, 1, 1), (4, 4, 3, 3), (16, 4, 1, 1)]
+    """
     shape = tuple(dense.weight.shape)
     stds = factor_stds(shape, ranks(shape, rank), he_variance(shape))
     layers = TuckerConv2d(dense, rank) if isinstance(dense, nn.Conv2d) and positions(shape) > 1 else low_rank(dense, rank)

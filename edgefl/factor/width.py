@@ -78,5 +78,9 @@ def stacked_in(network: nn.Module) -> dict[str, int]:
 
 
 def cut(tensors: Mapping[str, Tensor], places: Mapping[str, Place]) -> dict[str, Tensor]:
-    """Return name → copy of the entries of ``tensors`` at the place, in the narrow shapes."""
+    """Return name → copy of the entries of ``tensors`` at the place, in the narrow shapes.
+
+    >>> cut({"w": torch.arange(6.0).view(2, 3)}, {"w": leading("w", (1, 2))})
+    {'w': tensor([[0., 1.]])}
+    """
     return {name: tensors[place.target][place.index].clone() for name, place in places.items()}

@@ -73,6 +73,10 @@ def why_dense(
 
     Raises:
         ConfigError: a pattern matches no layer, or only layers that cannot be factorized.
+
+    >>> layers = {"stem": nn.Conv2d(3, 8, 3), "conv": nn.Conv2d(8, 8, 3), "fc": nn.Linear(8, 2)}
+    >>> why_dense(layers, "conv", ("conv", "linear"), {"stem": "stem"}, {})
+    {'stem': 'stem', 'conv': '', 'fc': 'not chosen'}
     """
     words = rules.split(",") if rules else []
     excluded = [word[1:] for word in words if word.startswith("!")]

@@ -73,6 +73,9 @@ def hybrid_ranks(network: nn.Module, ratio: float, rules: str = "") -> Ranks:
 
     Raises:
         ConfigError: no layer can be factorized under ``rules``.
+
+    >>> hybrid_ranks(nn.Sequential(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 16, 3), nn.Flatten(), nn.Linear(64, 10)), 0.25)
+    {'1': 4}
     """
     if ratio >= 1:
         return {}
