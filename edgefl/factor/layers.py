@@ -28,7 +28,11 @@ class LowRank(nn.Module):
 
 
 class LowRankConv2d(LowRank):
-    """A convolution k₁×1 from m to r channels, then 1×k₂ from r to n with the bias (FedHM, section 2.2); ConfigError unless it is plain."""
+    """A convolution k₁×1 from m to r channels, then 1×k₂ from r to n with the bias (FedHM, section 2.2).
+
+    Raises:
+        ConfigError: ``dense`` has groups, pads by a word such as "same", or pads with other values than zeros.
+    """
 
     def __init__(self, dense: nn.Conv2d, rank: int) -> None:
         super().__init__()

@@ -80,7 +80,7 @@ class PriSM(Method):
     classifier have their full size. ``outputs = 0.4`` is that network. Its weights and products are small: ⌈0.4·n⌉ × r and r × m·k². Its
     maps are not: norm, ReLU and the next layers have n channels, and those without kernels contain only the bias. On ResNet-18 at c = 0.2,
     it has 21 % of the full network's parameters, 22 % of its MACs and 110 % of its activations. The small network has 4.6, 4.7 and 32 %.
-    Linear and recurrent layers compute all outputs. A tier below 1 is deployed in factors.
+    With this option, linear and recurrent layers compute all outputs, and a tier below 1 is deployed in factors.
 
     Differs from the paper: N = min(n, m·k²); the paper assumes N = n, so that r = ⌈c·n⌉. With several tiers the entries of uᵢ and vᵢ are
     averaged over those of the Cᵢ clients that have them. Its κ for LSTMs, 2, must be set as an option. The authors' code also clips
