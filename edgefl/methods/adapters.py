@@ -146,7 +146,7 @@ class Adapted(Method):
     def pair_energies(self, state: GlobalState) -> dict[str, list[float]]:
         """Return layer → ‖BA‖²_F of the ranks of each band alone: one per tier, smallest first (:meth:`Method.energy_bands`).
 
-        A tier's ranks are the leading rows of A and columns of B. The ranks of a tier that was pruned below a smaller one add no band.
+        A tier's ranks are the leading rows of A and columns of B. The band of a tier that was pruned below a smaller one is empty.
         """
         found = {}
         for layer, most in self.layers(state).items():

@@ -253,7 +253,10 @@ class FedHM(Method):
         return state.replace({**total.mean(state.tensors), **changed}, warm=warm)
 
     def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:
-        """Return the number of layers for each :data:`edgefl.factor.svd.Way` of their decomposition, and the default."""
+        """Return the number of layers for each :data:`edgefl.factor.svd.Way` of their decomposition.
+
+        Also what :meth:`Method.observe` returns.
+        """
         factors = self._factors(state).values()
         return {**({"decompositions": dict(counted(factors))} if factors else {}), **super().observe(state, sent)}
 

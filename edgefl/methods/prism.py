@@ -234,7 +234,10 @@ class PriSM(Method):
         return state.replace(tensors)
 
     def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:
-        """Return each layer's effective rank (section 4.4.1) and how many clients drew each of its kernels (Figure 9), and the default."""
+        """Return each layer's effective rank (section 4.4.1) and how many clients drew each of its kernels (Figure 9).
+
+        Also what :meth:`Method.observe` returns.
+        """
         found: dict[str, Any] = {}
         layers = {layer.key: layer for tier in state.tiers for layer in self._kernel_layers(state, tier)}
         for key, layer in layers.items():
