@@ -13,9 +13,13 @@ PART = "adapter"
 
 
 def attach(layer: nn.Conv2d | nn.Linear, rank: int, scale: float) -> None:
-    """Attach a pair of ``rank`` to ``layer``, which then returns W·x + ``scale``·B·A·x (LoRA, section 4.1). A is as torch draws it, B = 0.
+    """Attach a pair of ``rank`` to ``layer``, which then returns W·x + ``scale``·B·A·x (LoRA, section 4.1).
 
-    The pair of a convolution is FedHM's: k×1 to ``rank`` channels, then 1×k. The layer keeps its class, and its tensors their names.
+    A has torch's initial values, and B is zero. The pair of a convolution is FedHM's: k×1 to ``rank`` channels, then 1×k. The layer has
+    the same class as before, and its tensors have the same names.
+
+    Raises:
+        ConfigError: a convolution has groups, pads by a word such as "same", or pads with other values than zeros.
 
     >>> layer = nn.Linear(3, 2)
     >>> attach(layer, 1, 2.0)
@@ -47,7 +51,7 @@ def adapted(network: nn.Module) -> Iterator[tuple[str, nn.Module, LowRank]]:
 
 
 def merged(network: nn.Module) -> nn.Module:
-    """Return a copy of ``network`` without pairs, which computes the same: each product is added to its layer's weight.
+    """Return a copy of ``network`` that computes the same without pairs: each product is added to its layer's weight.
 
     >>> layer = nn.Linear(3, 2)
     >>> attach(layer, 1, 2.0)

@@ -18,8 +18,8 @@ _NOTHING = 1e-6
 def band_energies(matrix: Tensor, values: Tensor, ranks: Sequence[int]) -> list[float]:
     """Return the energy of each band of ``matrix`` (a × b), the last one beyond all ``ranks``. They add up to ‖W‖²_F.
 
-    ``values`` are the singular values, largest first, up to the largest rank below min(a, b) at least. ``ranks`` ascend; equal ranks give
-    empty bands.
+    ``values`` are the singular values, largest first, and at least as many as the largest of the ``ranks`` below min(a, b). ``ranks``
+    ascend; equal ranks give empty bands.
 
     >>> band_energies(torch.diag(torch.tensor([3.0, 2.0, 1.0])), torch.tensor([3.0, 2.0]), [1, 2])
     [9.0, 4.0, 1.0]
@@ -33,10 +33,10 @@ def band_energies(matrix: Tensor, values: Tensor, ranks: Sequence[int]) -> list[
 def banded(changes: Mapping[int, tuple[Tensor, float]], factors: Callable[[], Factors]) -> Tensor:
     """Return the mean of clients' changes of W, each band averaged over the clients that hold it, (a, b) float64.
 
-    A client of rank r is sent W's truncation at r. Let Q and R be the leading r singular vectors of W, and Eᵣ(Δ) = (I − QQᵀ)Δ(I − RRᵀ). To
-    first order, training changes the truncation only by Δ with Eᵣ(Δ) = 0, the tangent space of the matrices of rank r. Band b of a change
-    is E(Δ) at r_{b−1} minus E(Δ) at r_b. A client's last band has the rest of its change. Let D_b and S_b be Σ wΔ and Σ w of all clients
-    that hold band b. Then the mean is ::
+    A client of rank r receives W's truncation at r. Let Q and R be the r leading left and right singular vectors of W, and
+    Eᵣ(Δ) = (I − QQᵀ)Δ(I − RRᵀ), so E₀(Δ) = Δ. To first order, training changes the truncation only by Δ with Eᵣ(Δ) = 0: these are the
+    tangent space of the matrices of rank r. Band b of a change Δ is E_{r_{b−1}}(Δ) − E_{r_b}(Δ), with r₀ = 0. A client's last band has the
+    rest of its change. Let D_b and S_b be Σ wΔ and Σ w over all clients that hold band b. Then the mean is ::
 
         D₁/S₁ + Σ_b (1/S_{b+1} − 1/S_b) · E_{r_b}(D_{b+1})
 
@@ -44,7 +44,7 @@ def banded(changes: Mapping[int, tuple[Tensor, float]], factors: Callable[[], Fa
 
     Args:
         changes: rank → (Σ wΔ over the clients of this rank (a, b), Σ w > 0); the rank of clients with the whole matrix is min(a, b).
-        factors: returns the decomposition of W, up to the second largest rank at least. It is called if there are several ranks.
+        factors: returns the decomposition of W, at least up to the second largest rank. It is called only if there are several ranks.
 
     >>> from edgefl.factor.svd import factorize
     >>> factors = factorize(torch.diag(torch.tensor([2.0, 1.0])), 1)

@@ -17,7 +17,7 @@ from edgefl.errors import ConfigError
 
 @dataclass(frozen=True)
 class BasisSize:
-    """The size of one weight's basis.
+    """The size of one weight's basis: R₂ vectors (R₁, k₁, k₂).
 
     Attributes:
         channels: R₁, the input channels of a basis vector.
@@ -123,7 +123,7 @@ def first_basis(shape: tuple[int, ...]) -> Tensor:
 
 
 def first_coefficients(shape: tuple[int, ...], plain: Tensor) -> Tensor:
-    """Return normal coefficients of ``shape`` (T, S/R₁, R₂), for which V·U has the mean square of the weights ``plain`` (T, S, …).
+    """Return normal coefficients U, float32 of ``shape`` (T, S/R₁, R₂), for which V·U has the mean square of ``plain`` (T, S, …).
 
     A basis vector has k₁k₂R₁ numbers and length 1, so a coefficient's mean square is k₁k₂R₁/R₂ times that of a weight.
     """
@@ -183,7 +183,10 @@ class Composed(nn.Module):
 
     @torch.no_grad()
     def fill(self, dense: nn.Module) -> None:
-        """Draw first bases and coefficients, in place: composed weights are as large as the first weights of the plain layer ``dense``."""
+        """Draw initial bases and coefficients, in place.
+
+        The composed weights have the mean square of the initial weights of the plain layer ``dense``.
+        """
         for weight in self.sizes:
             basis, coefficients = getattr(self, basis_name(weight)), getattr(self, coefficients_name(weight))
             basis.copy_(first_basis(tuple(basis.shape)))

@@ -1,4 +1,4 @@
-"""Derivatives inside a loss: autograd's, or in an exported graph placeholders that :mod:`edgefl.onnxgrad.autodiff` replaces."""
+"""Derivatives inside a loss. Autograd computes them; exported graphs have placeholders that :mod:`edgefl.onnxgrad.autodiff` replaces."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,9 +8,9 @@ from torch import Tensor
 
 
 def gradients(value: Tensor, tensors: Sequence[Tensor], constant: bool = True, keep: bool = False) -> tuple[Tensor, ...]:
-    """Return ∂``value``/∂t for each t of ``tensors``, with the shape of t; zeros if the scalar ``value`` does not depend on t.
+    """Return ∂``value``/∂t for each t of ``tensors``, in t's shape and dtype; zeros if the scalar ``value`` does not depend on t.
 
-    ``constant``: further differentiation treats the result as a constant. ``keep``: ``value`` will be differentiated again.
+    ``constant``: whether further differentiation treats the result as a constant. ``keep``: whether ``value`` will be differentiated again.
 
     >>> w = torch.tensor([1.0, -2.0], requires_grad=True)
     >>> gradients(w.square().sum(), [w])

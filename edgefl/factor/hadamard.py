@@ -2,7 +2,8 @@
 
 A matrix (n, m) is W = (X₁Y₁ᵀ) ⊙ (X₂Y₂ᵀ), of rank up to R² from 2R(n + m) values (Proposition 1). The weight (n, m, k₁, k₂) of a convolution
 is W = (T₁ ×₁ X₁ ×₂ Y₁) ⊙ (T₂ ×₁ X₂ ×₂ Y₂), from 2R(n + m + R·k₁k₂) values (Proposition 3). There are n outputs and m inputs; X is (n, R),
-Y is (m, R) and T is (R, R, k₁, k₂). A 1×1 kernel is a matrix, because T would add values and no rank.
+Y is (m, R) and T is (R, R, k₁, k₂). ×₁ X multiplies the first dimension of T by X, and ×₂ Y the second by Y: T ×₁ X ×₂ Y is (n, m, k₁, k₂).
+A 1×1 kernel is a matrix, because T would add values and no rank.
 """
 
 import math
@@ -33,7 +34,10 @@ def parameters_of_rank(shape: Shape, rank: int) -> int:
 
 
 def rank_range(shape: Shape) -> tuple[int, int]:
-    """Return r_min = min(⌈√n⌉, ⌈√m⌉), the least R at which W can have full rank (Corollary 1), and r_max, the largest with factors ≤ W.
+    """Return r_min and r_max of a weight W.
+
+    r_min = min(⌈√n⌉, ⌈√m⌉) is the least R at which W can have full rank (Corollary 1). r_max is the largest R at which the factors have no
+    more values than W.
 
     >>> rank_range((100, 100)), rank_range((512, 512, 3, 3))
     ((10, 25), (23, 309))
@@ -60,19 +64,28 @@ def rank_of(shape: Shape, gamma: float) -> int:
 
 
 def factor_shapes(shape: Shape, rank: int) -> dict[str, Shape]:
-    """Return the shapes of the factors of one inner weight: x (n, R), y (m, R) and, if k₁k₂ > 1, t (R, R, k₁, k₂)."""
+    """Return the shapes of the factors of one inner weight: x (n, R), y (m, R) and, if k₁k₂ > 1, t (R, R, k₁, k₂).
+
+    >>> factor_shapes((64, 32, 3, 3), 8)
+    {'x': (64, 8), 'y': (32, 8), 't': (8, 8, 3, 3)}
+    """
     shapes: dict[str, Shape] = {"x": (shape[0], rank), "y": (shape[1], rank)}
     return {**shapes, "t": (rank, rank, *shape[2:])} if positions(shape) > 1 else shapes
 
 
 def inner_weight(x: Tensor, y: Tensor, t: Tensor | None = None) -> Tensor:
-    """Return X Yᵀ (n, m), or T ×₁ X ×₂ Y (n, m, k₁, k₂). With Y first, the product with X has the memory layout of the weight."""
+    """Return X Yᵀ (n, m), or T ×₁ X ×₂ Y (n, m, k₁, k₂). With Y first, the product with X has the memory layout of the weight.
+
+    >>> x, y, t = torch.ones(5, 2), torch.ones(3, 2), torch.ones(2, 2, 3, 3)
+    >>> tuple(inner_weight(x, y).shape), tuple(inner_weight(x, y, t).shape)
+    ((5, 3), (5, 3, 3, 3))
+    """
     kernel = () if t is None else tuple(t.shape[2:])
     return (x @ inner_half(y, t)).view(len(x), len(y), *kernel)
 
 
 def inner_half(y: Tensor, t: Tensor | None = None) -> Tensor:
-    """Return the right factor of X: Yᵀ (R, m), or T ×₂ Y as a matrix (R, m·k₁k₂)."""
+    """Return the matrix that X is multiplied by: Yᵀ (R, m), or T ×₂ Y as (R, m·k₁k₂)."""
     if t is None:
         return y.T
     rank, q = y.shape[1], positions(tuple(t.shape))

@@ -113,7 +113,7 @@ class ComposedRecurrent(nn.Module):
 
     Attributes:
         names: the names of all weights and biases. Each is a parameter of this module, or a module that composes a weight.
-        cell: the dense layer without parameters. A pass lends it its weights.
+        cell: the dense layer. It has its weights and biases only during a pass.
     """
 
     def __init__(self, dense: nn.RNNBase, weights: Mapping[str, nn.Module]) -> None:

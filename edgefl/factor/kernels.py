@@ -75,8 +75,13 @@ def importance(values: Tensor, sampling: Sampling, kappa: float) -> Tensor:
 def draw(name: str, probabilities: Tensor, count: int, rng: np.random.Generator) -> Tensor:
     """Return ``count`` different kernels, ascending, int64, drawn without replacement with ``probabilities`` (N,) (section 3.2.1).
 
-    The kernels with the smallest Eᵢ/pᵢ, Eᵢ exponential, are such a draw (Efraimidis and Spirakis 2006). ConfigError, which names the
-    layer, if ``count`` is not 1 to N.
+    The kernels with the smallest Eᵢ/pᵢ are such a draw, if the Eᵢ are independent and exponential (Efraimidis and Spirakis 2006).
+
+    Raises:
+        ConfigError: ``count`` is not 1 to N; the message names the layer ``name``.
+
+    >>> draw("conv", torch.tensor([0.5, 0.0, 0.25, 0.25]), 3, np.random.default_rng(0))
+    tensor([0, 2, 3])
     """
     total = len(probabilities)
     if not 1 <= count <= total:
@@ -139,11 +144,11 @@ class KernelLayer:
         return factors.right.view(-1, *self.shape[1:])
 
     def of_left(self, kernels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the index of the tier's part of ``kernels`` in ``left`` (n, N): its output channels, uᵢ(1:r) of section 3.2.1."""
+        """Return the index of the tier's part of ``kernels`` in ``left`` (n, N): at its output channels, uᵢ(1:r) of section 3.2.1."""
         return self.rows[:, None], kernels
 
     def of_right(self, kernels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the index of the tier's part of ``kernels`` in :meth:`right` (N, m, …): its input channels."""
+        """Return the index of the tier's part of ``kernels`` in :meth:`right` (N, m, …): at its input channels."""
         return kernels[:, None], self.columns
 
     def cut(self, factors: Factors, kernels: Tensor) -> tuple[Tensor, Tensor]:
@@ -238,7 +243,7 @@ class KernelGates(nn.ModuleList):
 def kernel_layer(dense: nn.Module, counts: Mapping[str, tuple[int, ...]], share: float = 1.0) -> nn.Module:
     """Return the layer that replaces ``dense``, with arbitrary factors; ``counts``: weight → r of each of its gates.
 
-    ``share``: that of its outputs that a convolution computes (:func:`kept_outputs`).
+    ``share``: the share of its outputs that a convolution computes (:func:`kept_outputs`).
     """
     if isinstance(dense, nn.Conv2d):
         outputs, count = kept_outputs(tuple(dense.weight.shape), share), counts["weight"][0]

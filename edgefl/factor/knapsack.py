@@ -2,7 +2,7 @@
 
 The linear relaxation has at most one fractional layer per budget, so rounding it is nearly optimal. Its prices (duals) λ ≥ 0 bound the
 energy of every plan by Σ_layers max_c (e_c − λ·k_c) + λ·limits, for choices c of energy e_c and costs k_c. The "lack" of a choice is its
-distance from its layer's maximum. If a choice lacks more than the gap between the best known plan and the bound, no better plan has it.
+distance from its layer's maximum. If it exceeds the gap between the best known plan and the bound, no better plan contains the choice.
 The few other choices are exchanged in pairs, and searched.
 """
 

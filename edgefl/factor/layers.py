@@ -28,7 +28,11 @@ class LowRank(nn.Module):
 
 
 class LowRankConv2d(LowRank):
-    """A convolution k₁×1 from m to r channels, then 1×k₂ from r to n with the bias (FedHM, section 2.2); ConfigError unless it is plain."""
+    """A convolution k₁×1 from m to r channels, then 1×k₂ from r to n with the bias (FedHM, section 2.2).
+
+    Raises:
+        ConfigError: ``dense`` has groups, pads by a word such as "same", or pads with other values than zeros.
+    """
 
     def __init__(self, dense: nn.Conv2d, rank: int) -> None:
         super().__init__()
@@ -44,7 +48,7 @@ class LowRankConv2d(LowRank):
 
 
 def strides_first(dense: nn.Conv2d) -> bool:
-    """Return whether the first factor of ``dense`` computes output positions only: the kernel is one column wide, such as 1×1."""
+    """Return whether the first factor of ``dense`` computes only positions of the output: if the kernel is one column wide, such as 1×1."""
     return dense.kernel_size[1] == 1 and dense.padding[1] == 0
 
 
@@ -59,12 +63,24 @@ class LowRankLinear(LowRank):
 
 
 def low_rank(dense: nn.Conv2d | nn.Linear, rank: int) -> LowRankConv2d | LowRankLinear:
-    """Return the layer of ``rank`` that replaces ``dense``, with arbitrary factors."""
+    """Return the layer of ``rank`` that replaces ``dense``, with arbitrary factors.
+
+    Raises:
+        ConfigError: as :class:`LowRankConv2d`.
+
+    >>> layer = low_rank(nn.Conv2d(4, 8, 3, padding=1), 2)
+    >>> tuple(layer.u.weight.shape), tuple(layer.v.weight.shape), tuple(layer(torch.zeros(1, 4, 5, 5)).shape)
+    ((2, 4, 3, 1), (8, 2, 1, 3), (1, 8, 5, 5))
+    """
     return LowRankConv2d(dense, rank) if isinstance(dense, nn.Conv2d) else LowRankLinear(dense, rank)
 
 
 def parameters_of_rank(dense: nn.Conv2d | nn.Linear, rank: int) -> int:
-    """Return the number of weights, without biases, in the factors of ``dense`` at ``rank``: r(m·k₁ + n·k₂)."""
+    """Return the number of weights, without biases, in the factors of ``dense`` at ``rank``: r(m·k₁ + n·k₂).
+
+    >>> parameters_of_rank(nn.Conv2d(4, 8, 3), 2), parameters_of_rank(nn.Linear(4, 8), 2)
+    (72, 24)
+    """
     if isinstance(dense, nn.Linear):
         return rank * (dense.in_features + dense.out_features)
     k1, k2 = dense.kernel_size
@@ -72,7 +88,12 @@ def parameters_of_rank(dense: nn.Conv2d | nn.Linear, rank: int) -> int:
 
 
 def factor_weights(left: Tensor, right: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Return the weights of the two small layers for factors (a × r, r × b) of an unrolled weight of ``shape``."""
+    """Return the weights of the two small layers, for factors ``left`` (a × r) and ``right`` (r × b) of an unrolled weight of ``shape``.
+
+    >>> u, v = factor_weights(torch.ones(12, 2), torch.ones(2, 24), (8, 4, 3, 3))
+    >>> tuple(u.shape), tuple(v.shape), tuple(composed_weight(u, v).shape)
+    ((2, 4, 3, 1), (8, 2, 1, 3), (8, 4, 3, 3))
+    """
     own = partial(torch.clone, memory_format=torch.contiguous_format)  # not a view of factors of a larger rank
     if len(shape) == 2:
         return own(left.T), own(right.T)
@@ -142,6 +163,13 @@ class SquaredNorm(torch.autograd.Function):
 
 
 def frobenius_sq(layer: LowRank) -> Tensor:
-    """Return ‖UVᵀ‖²_F, a scalar. It costs r²(a + b) MACs instead of the product's r·a·b, and as many for its derivatives."""
+    """Return ‖UVᵀ‖²_F of the unrolled weight (a × b), a scalar.
+
+    It costs r²(a + b) MACs instead of the product's r·a·b, and as many again for its derivatives.
+
+    >>> layer = low_rank(nn.Linear(3, 2), 1)
+    >>> bool(torch.isclose(frobenius_sq(layer), composed_weight(layer.u.weight, layer.v.weight).square().sum()))
+    True
+    """
     norm: Tensor = SquaredNorm.apply(*layer.factors())[0]  # type: ignore[no-untyped-call]
     return norm

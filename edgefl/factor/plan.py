@@ -16,6 +16,7 @@ class LayerChoices:
     """The choices of one layer; ConfigError if shapes differ, ranks do not ascend from 1, or a value is negative or not finite.
 
     Attributes:
+        name: the layer's name.
         ranks: ascending; the last one may stand for the dense layer.
         energy: Σ_{i≤r} σᵢ² of each rank r, (ranks,) float64.
         costs: (ranks, budgets), each in its budget's unit.
@@ -47,8 +48,8 @@ class Allocation:
     Attributes:
         ranks: layer → rank.
         energy: the summed energy of these ranks.
-        lost: the largest possible energy minus ``energy``: the summed squared truncation error.
-        bound: no plan within the limits has more energy.
+        lost: the largest possible energy minus ``energy``: the squared truncation errors, summed.
+        bound: an upper bound on the energy of every plan within the limits.
     """
 
     ranks: dict[str, int]
@@ -66,8 +67,8 @@ def allocate(layers: Sequence[LayerChoices], limits: Floats | Ints, start: Mappi
     """Return a rank per layer with the largest Σ energy such that Σ costs ≤ ``limits`` (budgets,) in every budget; None if nothing fits.
 
     No limit is ever exceeded. Integer costs are compared as integers. Float costs are first rounded up to multiples of at most 2⁻⁵¹ of the
-    limit (below 1024 layers). If the gap is above 1e-4, a search for better plans follows, up to a number of choices. The same input gives
-    the same plan. If the plan ``start`` (layer → rank) fits, the result has at least its energy.
+    limit (below 1024 layers). If the gap is above 1e-4, a search over a limited number of choices follows. The same input gives the same
+    plan. If the plan ``start`` (layer → rank) fits, the result has at least its energy.
 
     Raises:
         ConfigError: limits are not finite, names repeat, or layers have different numbers of budgets; integer costs could overflow; or

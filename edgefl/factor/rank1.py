@@ -10,11 +10,11 @@ k₁×k₂ conv      (n, m/g, k₁, k₂)      k₁·k₂        n·m/g        W
 1×1 conv        (n, m/g, 1, 1)        m/g inputs   n outputs    as a linear layer on every pixel
 =============== ===================== ============ ============ =============================================
 
-μ has the shape of the weight. π only renames indices and costs nothing.
+The weight has n outputs, m inputs and g groups. μ has the shape of the weight, and ⊕ adds it. π only renames indices and costs nothing.
 
-Of kernels above 1×1 there is a second reading, ``flat``: the values of u vᵀ (a, b), row after row, are those of the weight. Then u scales
-blocks of n·m/g successive values, and the filters of a block are different pieces of v. The paper's text has the table above: u is the
-filter, and v has a coefficient for each pair of channels. The authors' code (``view`` in ``modules/layers.py``) has ``flat``.
+For kernels above 1×1, the table is how the paper's text reads: u is the filter, and v has a coefficient for each pair of channels. The
+authors' code (``view`` in ``modules/layers.py``) has another order, ``flat``: the values of u vᵀ (a, b), row after row, are those of the
+weight. Then u scales blocks of n·m/g successive values, and the filters of a block are different pieces of v.
 """
 
 import math
@@ -106,8 +106,11 @@ def cosines(vectors: Tensor) -> Tensor:
 def matching_weights(similarity: Tensor, own: int, threshold: float, scale: float, least: int = 1) -> Tensor:
     """Return the weights (clients,) of a client's average: softmax(``scale``·σ) over the most similar clients, else 0 (Eq. 5).
 
-    The clients with σ ≥ ``threshold`` count, and if they are fewer than ``least``, the ``least`` most similar ones do. ``similarity``: the
-    client's row of :func:`cosines`. ``own``: its position, which always counts; EdgeflError if there is none such.
+    The clients with σ ≥ ``threshold`` count. If they are fewer than ``least``, the ``least`` most similar ones do. ``similarity``
+    (clients,) is the client's row of :func:`cosines`. ``own`` is the client's position, which always counts.
+
+    Raises:
+        EdgeflError: ``similarity`` has no position ``own``.
 
     >>> matching_weights(torch.tensor([1.0, 0.2, 0.9], dtype=torch.float64), 0, 0.5, 10.0).round(decimals=4).tolist()
     [0.7311, 0.0, 0.2689]
@@ -132,7 +135,7 @@ class RankOne(nn.Module):
     """A layer with the weight π(u vᵀ ⊕ μ): u (a,), v (b,) and μ of the weight's shape, all zero, and a copy of the dense layer's bias.
 
     Attributes:
-        flat: whether π takes the values of u vᵀ row after row; always False where a kernel has one value.
+        flat: whether π takes the values of u vᵀ row after row. It is False if a kernel has one value.
     """
 
     def __init__(self, dense: nn.Conv2d | nn.Linear, flat: bool = False) -> None:

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 TOLERANCE = 1e-4
-"""The relative excess of a truncation's error over the least possible one."""
+"""How much a truncation's error may exceed the least possible one, as a share of it."""
 _HELD_TO = 0.9 * TOLERANCE  # leaves a tenth for rounding
 GUARD = 48
 """Extra columns beyond the largest rank."""
@@ -87,9 +87,10 @@ def worthwhile(size: int, rank: int) -> bool:
 
 
 def leading(w: Tensor, ranks: Sequence[int], start: Tensor | None = None) -> Leading | None:
-    """Return factors of ``w`` (n × m, n ≤ m, float32) with errors within the tolerance at each of ``ranks``; None if that is not shown.
+    """Return factors of ``w`` (n × m, n ≤ m, float32) with errors within the tolerance at each of ``ranks``.
 
-    ``start`` has left singular vectors of a similar matrix (n, k). None starts with the eigenvectors of WWᵀ in float32.
+    None if the bound does not show this. ``start`` has left singular vectors (n, k) of a similar matrix. Without it, the iteration starts
+    from the eigenvectors of WWᵀ in float32.
     """
     energy, largest = float(_squares(w).sum()), max(ranks)
     if not 0 < energy < math.inf:

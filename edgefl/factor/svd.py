@@ -21,12 +21,13 @@ Way = Literal["block", "full", "fallback"]
 
 @dataclass(frozen=True)
 class Factors:
-    """Spectral factors of W (a × b), largest first: W ≈ left[:, :r] @ right[:r] for every r up to ``rank``.
+    """Factors of W (a × b) from its singular value decomposition: W ≈ left[:, :r] @ right[:r] for every r up to ``rank``.
 
     Attributes:
-        left: U√Σ, (a, rank) float32.
+        left: U√Σ, (a, rank) float32, columns of the largest singular values first.
         right: √ΣVᵀ, (rank, b) float32.
-        values: singular values, float64, largest first: all min(a, b), or with a block only ``rank``.
+        values: singular values, float64, largest first: all min(a, b) after a full decomposition, ``rank`` of them after a block.
+        way: how the factors were found.
         start: left singular vectors to start from at a similar matrix; None after a full decomposition.
     """
 
@@ -44,7 +45,10 @@ class Factors:
 
 
 def factorize(matrix: Tensor, rank: int) -> Factors:
-    """Return factors of ``matrix`` (a × b) up to ``rank`` (FedHM, section 2.2); EdgeflError if the rank does not fit, for NaN or infinity.
+    """Return factors of ``matrix`` (a × b) up to ``rank`` (FedHM, section 2.2).
+
+    Raises:
+        EdgeflError: the rank is not 1 to min(a, b), or the matrix holds NaN or infinity.
 
     >>> w = torch.tensor([[3.0, 0.0], [0.0, -2.0]])
     >>> u, v = factorize(w, 1).leading(1)
@@ -67,9 +71,12 @@ def factorize(matrix: Tensor, rank: int) -> Factors:
 
 
 def truncated(matrix: Tensor, ranks: Sequence[int], start: Tensor | None = None) -> Factors:
-    """Decompose ``matrix`` (a × b) up to the largest of ``ranks``. The error at each rank is at most 1 + 1e-4 times the least possible.
+    """Return factors of ``matrix`` (a × b) up to the largest of ``ranks``. The error at each is at most 1 + 1e-4 times the least possible.
 
     ``start`` is :attr:`Factors.start` of a similar matrix. The result depends on the arguments only, to the last bit.
+
+    Raises:
+        EdgeflError: the largest rank is above min(a, b), or the matrix holds NaN or infinity.
 
     >>> factors = truncated(torch.diag(torch.tensor([3.0, 2.0, 1.0])), [1, 2])
     >>> factors.left.shape, factors.way
@@ -100,7 +107,7 @@ def singular_values(matrix: Tensor) -> Tensor:
 
 
 def counted(factors: Iterable[Factors]) -> dict[Way, int]:
-    """Return the number of decompositions per way."""
+    """Return way → number of the decompositions that were found by it."""
     ways = [found.way for found in factors]
     return {way: ways.count(way) for way in ("block", "full", "fallback")}
 

@@ -1,6 +1,7 @@
 """Tucker-2: the weight of a convolution as a small core between two matrices, W = T ×₁ X ×₂ Y (Phan et al., ECCV 2020).
 
-X is (n, R₁), Y is (m, R₂) and T is (R₁, R₂, k₁, k₂), with R₁ = min(R, n) and R₂ = min(R, m). A matrix or a 1×1 kernel is X Yᵀ of rank R.
+X is (n, R₁), Y is (m, R₂) and T is (R₁, R₂, k₁, k₂), with R₁ = min(R, n) and R₂ = min(R, m). ×₁ and ×₂ multiply the first two dimensions of
+T, as in :mod:`edgefl.factor.hadamard`. A matrix or a 1×1 kernel is X Yᵀ of rank R.
 FedPara compares itself with this factorization.
 """
 
@@ -74,7 +75,11 @@ class TuckerConv2d(nn.Module):
 
 
 def small_layers(dense: nn.Conv2d | nn.Linear, rank: int) -> nn.Module:
-    """Return layers of ``rank`` in place of ``dense``, three for a kernel above 1×1, else two, with a product of He's variance."""
+    """Return small layers of ``rank`` that replace ``dense``: three for a kernel above 1×1, else two. Their product has He's variance.
+
+    >>> [tuple(weight.shape) for weight in small_layers(nn.Conv2d(8, 16, 3, bias=False), 4).parameters()]
+    [(4, 8, 1, 1), (4, 4, 3, 3), (16, 4, 1, 1)]
+    """
     shape = tuple(dense.weight.shape)
     stds = factor_stds(shape, ranks(shape, rank), he_variance(shape))
     layers = TuckerConv2d(dense, rank) if isinstance(dense, nn.Conv2d) and positions(shape) > 1 else low_rank(dense, rank)

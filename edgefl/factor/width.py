@@ -13,8 +13,8 @@ Shape = tuple[int, ...]
 def leading(name: str, shape: Shape, wide: Shape = (), blocks: int = 1) -> Place:
     """Return the place in ``name`` of a narrow tensor: the first ``shape[d]`` entries of each dimension d (HeteroFL, section 3.1).
 
-    If the tensor stacks ``blocks`` equal blocks along its rows, like the gates of an LSTM, it is the first rows of each block; ``wide``
-    is then the shape of the wide tensor.
+    If the tensor stacks ``blocks`` equal blocks along its rows, like the gates of an LSTM, its rows are the first rows of each block.
+    ``wide``, the shape of the wide tensor, is then needed.
 
     >>> leading("fc.weight", (10, 16)).index
     (slice(0, 10, None), slice(0, 16, None))
@@ -36,8 +36,8 @@ def nested(
 ) -> dict[str, Place]:
     """Return name → place in the wide network, from name → shape of both networks.
 
-    ``stacked`` is from :func:`stacked_in`. ``entries`` has the numbers of a wide tensor's entries along each dimension, for networks in
-    which they are not the leading ones.
+    ``stacked`` is the result of :func:`stacked_in`. ``entries`` maps a name to the positions of the narrow tensor's entries along each
+    dimension of the wide one; None: the leading ones.
     """
     found = {}
     for name, shape in narrow.items():
@@ -78,5 +78,9 @@ def stacked_in(network: nn.Module) -> dict[str, int]:
 
 
 def cut(tensors: Mapping[str, Tensor], places: Mapping[str, Place]) -> dict[str, Tensor]:
-    """Return name → copy of the entries of ``tensors`` at the place, in the narrow shapes."""
+    """Return name → copy of the entries of ``tensors`` at the place, in the narrow shapes.
+
+    >>> cut({"w": torch.arange(6.0).view(2, 3)}, {"w": leading("w", (1, 2))})
+    {'w': tensor([[0., 1.]])}
+    """
     return {name: tensors[place.target][place.index].clone() for name, place in places.items()}

@@ -1,16 +1,16 @@
 """What methods with LoRA adapters share: a frozen base, a pair of small trained layers beside some of its layers, and a dense classifier.
 
-A tier p has pairs of rank r = ⌊p·``rank``⌋, at most a layer's full rank. A layer computes W x + s·B A x (Hu et al., LoRA, ICLR 2022). At
-first, A (r × m) is as torch draws linear layers, and B (n × r) is zero. s = α/r is the same for every rank, as FLoRA's code sets α = 2r. A
-convolution has FedHM's pair of convolutions.
+A tier p has pairs of rank r = ⌊p·``rank``⌋, at least 1 and at most a layer's full rank. A layer with m inputs and n outputs computes
+W x + s·B A x (Hu et al., LoRA, ICLR 2022). Initially A (r × m) has torch's values for linear layers, and B (n × r) is zero. The scale
+s = α/r is the same for every rank, because FLoRA's code sets α = 2r. A convolution has FedHM's pair of convolutions.
 
-The base is part of the application, with its initial weights. It is never sent nor counted as bytes; it costs memory and MACs. Autograd
-makes no gradients of it and stores nothing that only they need, but the gradients of activations pass through it to the first adapter.
+The base is part of the application, with its initial weights. It is never sent, so it costs memory and MACs but no bytes. Autograd computes
+no gradients of its weights, and stores nothing for them. The gradients of activations still pass through it to the first adapter.
 BatchNorm layers with running statistics use those of the base. A device runs the base with its adapters merged into it.
 
-Papers about language models adapt the query and value projections of attention (LoRA, section 7.1; FLoRA's code). So a network with layers
-of such names has adapters there. Otherwise the layers are those that FedHM factorizes. The option ``factorize`` chooses others. A weight
-that two layers share has no adapter.
+Papers about language models adapt the query and value projections of attention (LoRA, section 7.1; FLoRA's code). If a network has layers
+of such names, these have the adapters. Otherwise the layers that FedHM factorizes have them. The option ``factorize`` chooses others. A
+weight that two layers share has no adapter.
 """
 
 import math
@@ -38,7 +38,7 @@ from edgefl.models.weights import tied
 from edgefl.records import Batch, Place, Tier, Update
 
 QUERY_AND_VALUE = ("query", "value", "q_proj", "v_proj", "q_lin", "v_lin", "to_q", "to_v", "qkv", "query_key_value", "c_attn")
-"""Last parts of the names of attention's projections to queries and values, in common libraries; some compute the keys with them."""
+"""How common libraries name attention's projections to queries and values: the last part of a layer's name. Some also compute keys."""
 
 
 class AdapterConfig(FactorizingConfig):
@@ -47,8 +47,8 @@ class AdapterConfig(FactorizingConfig):
     Attributes:
         rank: the rank of tier 1. A tier p has rank ⌊p·rank⌋, at least 1.
         scale: s = α/r, the factor of the adapters' product. It is the same for all ranks.
-        head: whether the classifier is trained, all of it. Leave it out (false) if the base has one that fits the labels. A classifier
-            whose weight is also an embedding is always frozen.
+        head: whether the classifier is trained, as a dense layer. Set it to false if the base's own classifier fits the labels. A
+            classifier whose weight is also an embedding is always frozen.
     """
 
     rank: int = Field(8, ge=1)
@@ -68,7 +68,11 @@ class Adapted(Method):
         return max(1, math.floor(tier.ratio * self.config.rank + 1e-9))
 
     def ranks(self, network: nn.Module, rank: int) -> Ranks:
-        """Return layer → ``rank``, at most its full rank, of the adapters of a dense ``network``; ConfigError if no layer can have one."""
+        """Return layer → rank of its adapter in a dense ``network``: ``rank``, or the layer's full rank if that is smaller.
+
+        Raises:
+            ConfigError: no layer can have an adapter, or the option ``factorize`` is wrong.
+        """
         rules = self.config.factorize or _usual(network)
         shared = {name.removesuffix(".weight") for names in tied(network) for name in names}
         found = {name: layer for name, layer in rank_candidates(network, rules).items() if name not in shared}
@@ -142,7 +146,7 @@ class Adapted(Method):
     def pair_energies(self, state: GlobalState) -> dict[str, list[float]]:
         """Return layer → ‖BA‖²_F of the ranks of each band alone: one per tier, smallest first (:meth:`Method.energy_bands`).
 
-        A tier's ranks are the leading rows of A and columns of B. The ranks of a tier that was pruned below a smaller one add no band.
+        A tier's ranks are the leading rows of A and columns of B. The band of a tier that was pruned below a smaller one is empty.
         """
         found = {}
         for layer, most in self.layers(state).items():
@@ -152,7 +156,10 @@ class Adapted(Method):
         return found
 
     def with_heads(self, state: GlobalState, updates: Iterable[Update], heads: dict[str, Tensor]) -> Iterator[Update]:
-        """Yield ``updates``, checked; after the last, ``heads`` has the mean by samples of the dense tensors that clients trained."""
+        """Yield ``updates``, each checked, and fill ``heads`` after the last one.
+
+        ``heads`` then has name → mean, weighted by samples, of the dense tensors that clients trained: those of the classifier.
+        """
         pairs = {name for layer in self.layers(state) for name in names_of(layer)}
         dense = [name for name in self.upload_shapes(state.architecture, state.tiers[0]) if name not in pairs]
         total = WeightedSum({name: state.tensors[name] for name in dense})

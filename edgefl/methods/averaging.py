@@ -61,7 +61,7 @@ class WeightedSum:
     def merge(self, name: str, part: ExactSum, weight: float, index: Any = ..., rows: Sequence[float] | None = None) -> None:
         """Add a sum of weighted tensors to the entries ``index`` of the tensor ``name``; ``part`` must not be used afterwards.
 
-        ``weight`` is the sum of their weights. ``rows`` are the sums for each row, if they differ.
+        ``weight`` is the sum of their weights. If rows of the tensor have different sums, ``rows`` has the sum of each row instead.
         """
         if rows is None:
             self._weigh(name, weight, index)
@@ -91,7 +91,7 @@ class WeightedSum:
             self._multiply(name)
 
     def mean(self, old: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return Σ weight·tensor / Σ weight in the dtypes of ``old``; entries without weight have their value in ``old``."""
+        """Return Σ weight·tensor / Σ weight, in the dtypes of ``old``. Entries without weight have their value from ``old``."""
         result = {}
         for name, before in old.items():
             self._multiply(name)

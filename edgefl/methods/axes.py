@@ -17,24 +17,39 @@ Need = Literal[
 ]  # fmt: skip
 """A capability that a choice may need of a method or of the rest of a run.
 
-``received_weights``: clients begin a round with weights from the server. ``fixed_coordinates``: a client's tensors stand for the same
-weights in every round. ``common_model``: all clients train towards one model. ``rounds``: the server steps once per synchronous round.
-``plain_sgd``: clients take plain SGD steps. ``server_step``: the server moves its weights to their aggregate, so that a server optimizer
-may scale this step. ``uploads``: clients send tensors. ``changing_tiers``: a client may have another tier in every round.
-``stale_updates``: an update still fits the server's state after the server has stepped. ``own_loss``: clients may minimise any loss.
-``shared_coordinates``: clients that send the same tensor, or the same entries of a tensor of the state, mean the same weights by it.
-``tier_sums``: sums of the updates of each tier are all that the server needs (:attr:`edgefl.methods.base.Method.folds`).
-``tier_means``: clients of a tier are sent the same, and the mean of what they send is an update of that tier. ``sample_losses``: a client
-uses its samples only through a loss that is a mean over them.
-Of the data set: ``labels``: samples have labels, not targets; ``images``: a sample is one image; ``common_labels``: a label means the same
-to all clients. ``weighed_samples``: a client that has more samples weighs more.
+Of the method:
+
+- ``received_weights``: clients begin a round with weights from the server.
+- ``fixed_coordinates``: a client's tensors stand for the same weights in every round.
+- ``common_model``: all clients train towards one model.
+- ``server_step``: the server moves its weights to their aggregate, so that a server optimizer may scale this step.
+- ``uploads``: clients send tensors.
+- ``changing_tiers``: a client may have another tier in every round.
+- ``stale_updates``: an update still fits the server's state after further steps of the server.
+- ``own_loss``: clients may minimise any loss.
+- ``shared_coordinates``: if two clients send the same tensor, or the same entries of a tensor, these stand for the same weights.
+- ``tier_sums``: the server needs only the sum of each tier's updates (:attr:`edgefl.methods.base.Method.folds`).
+- ``tier_means``: all clients of a tier receive the same tensors, and the mean of their updates is an update of that tier.
+- ``sample_losses``: a client uses its samples only through a loss that is a mean over them.
+- ``weighed_samples``: a client that has more samples weighs more.
+
+Of the run:
+
+- ``rounds``: the server steps once per synchronous round.
+- ``plain_sgd``: clients take plain SGD steps.
+
+Of the data set:
+
+- ``labels``: samples have labels, not targets of a regression.
+- ``images``: a sample is one image.
+- ``common_labels``: a label means the same to all clients.
 """
 
 REGISTRIES = {
     "objective": objectives, "server_optimizer": server_optimizers, "codec": codecs, "defence": defences, "adversary": adversaries,
 }  # fmt: skip
 CLIPPED: tuple[Need, ...] = ("received_weights", "uploads")
-"""What clipping needs: a change is what a client sent minus what it received."""
+"""The needs of clipping, which limits a client's change: the tensors that it sent minus those that it received."""
 FIXED: dict[str, dict[str, tuple[Need, ...]]] = {
     "tier_assignment": {"auto": (), "uniform": (), "dynamic": ("changing_tiers",)},
     "mode": {"sync": (), "async": ("stale_updates",)},
@@ -56,7 +71,11 @@ def choices(key: str) -> list[str]:
 
 
 def needs(key: str, choice: str) -> tuple[Need, ...]:
-    """Return the needs of a choice, without importing a module of the package; UnknownNameError for an unknown name in a registry.
+    """Return the needs of a choice. No module of the package is imported.
+
+    Raises:
+        UnknownNameError: the registry of the axis ``key`` has no such choice.
+        ConfigError: the choice declares a need that is no :data:`Need`.
 
     >>> needs("codec", "int8"), needs("mode", "sync")
     (('uploads',), ())
@@ -72,7 +91,7 @@ def needs(key: str, choice: str) -> tuple[Need, ...]:
 
 
 def conflict(lacks: Mapping[Need, str], key: str, choice: str) -> str:
-    """Return why the choice makes no sense with a method that ``lacks`` capabilities (→ reasons); "" if it does.
+    """Return why a choice cannot be combined with a method; "" if it can. ``lacks``: capability → why the method lacks it.
 
     >>> conflict({"uploads": "nothing travels"}, "codec", "fp16"), conflict({"uploads": "nothing travels"}, "codec", "fp32")
     ('nothing travels', '')
@@ -81,6 +100,6 @@ def conflict(lacks: Mapping[Need, str], key: str, choice: str) -> str:
 
 
 def refused(lacks: Mapping[Need, str], keys: Iterable[str] = AXES) -> dict[str, str]:
-    """Return choice → reason for all choices of the axes ``keys`` that make no sense with a method that ``lacks`` capabilities."""
+    """Return choice → reason, for all choices of the axes ``keys`` that :func:`conflict` with a method that ``lacks`` capabilities."""
     reasons = {choice: conflict(lacks, key, choice) for key in keys for choice in choices(key)}
     return {choice: reason for choice, reason in reasons.items() if reason}

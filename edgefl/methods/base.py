@@ -41,7 +41,7 @@ class Method:
         per_client: whether clients of one tier receive different sub-models.
         personalised: whether every client ends up with its own model, which is then evaluated.
         weighs_samples: whether :meth:`aggregate` weights clients by their samples; otherwise their number has no influence.
-        every_update: why its server needs every update, if it aggregates by a rule of its own.
+        every_update: why the server needs single updates, not their sums per tier; for methods with an :meth:`aggregate` of their own.
         truncates: whether layers are truncated decompositions of dense ones, so that a plan may choose a rank for each.
     """
 
@@ -78,9 +78,9 @@ class Method:
     # Shapes and first values.
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the network that a client of ``tier`` trains, with arbitrary weights, on torch's current device (``meta``: no values).
+        """Return the network that a client of ``tier`` trains, with arbitrary weights, on torch's default device.
 
-        By default it is the dense network at the width of the tier's ratio.
+        By default it is the dense network at the width of the tier's ratio. On the device ``meta`` its tensors have no values.
         """
         return architecture.build(tier.ratio)
 
@@ -99,7 +99,10 @@ class Method:
             self.shapes(architecture, tier)
 
     def dense_reasons(self, network: nn.Module) -> Mapping[str, str]:
-        """Return layer of the dense ``network`` → why the method does not factorize it, "" if it may. Empty: it factorizes by no rules."""
+        """Return name → why the method does not factorize this layer of the dense ``network``; "" if it may.
+
+        By default empty: the method has no rules for layers.
+        """
         return {}
 
     def personal(self, network: nn.Module) -> frozenset[str]:
@@ -149,9 +152,10 @@ class Method:
         return checked(updates, lambda update: shapes[update.tier], state.architecture.classes)
 
     def label_rows(self, architecture: Architecture) -> frozenset[str]:
-        """Return the tensors of the state with a row for each label that is averaged over the clients with that label: by default none.
+        """Return the names of the state's tensors that have a row for each label: by default none.
 
-        Clients of a method that has such tensors send their labels with their update. If an update has none, all its rows count.
+        Such a row is averaged over the clients that have samples of its label. For this, clients send the list of their labels with their
+        update. All rows of an update without a list count.
         """
         return frozenset()
 
@@ -163,6 +167,16 @@ class Method:
         Raises:
             AggregationError: no update, a client without samples, a label that is no class, NaN or infinity, or a tensor that is missing
                 or of another shape.
+
+        >>> from edgefl.methods.create import create
+        >>> method, tier = create("fedavg"), Tier(1.0)
+        >>> state = method.init(Architecture("mlp", (4,), 2), (tier,), np.random.default_rng(0))
+        >>> places = method.submodel(state, tier, np.random.default_rng(0)).places
+        >>> ones = {name: torch.ones(shape) for name, shape in method.upload_shapes(state.architecture, tier).items()}
+        >>> fives = {name: 5 * tensor for name, tensor in ones.items()}
+        >>> after = method.aggregate(state, [Update(0, tier, ones, places, samples=30), Update(1, tier, fives, places, samples=10)])
+        >>> {float(value) for tensor in after.tensors.values() for value in tensor.unique()}
+        {2.0}
         """
         by_label = self.label_rows(state.architecture)
         floats = {name: tensor for name, tensor in state.tensors.items() if tensor.is_floating_point()}
@@ -176,10 +190,10 @@ class Method:
 
     @property
     def folds(self) -> bool:
-        """Whether sums of updates by tier are all that the server needs, so that they can be added up where clients train.
+        """Whether the server needs only the sum of each tier's updates, so that they can be added up where clients train.
 
-        By default it is true if a subclass defines no :meth:`aggregate` or :meth:`checked` of its own, and clients of a tier receive the
-        same sub-model.
+        By default true if all clients of a tier receive the same sub-model, and the subclass inherits :meth:`aggregate`, :meth:`checked`,
+        and :meth:`places` or :meth:`label_rows`.
         """
         kind = type(self)
         inherits = kind.aggregate is Method.aggregate and kind.checked is Method.checked
@@ -188,21 +202,22 @@ class Method:
 
     @property
     def gaps(self) -> Mapping[Need, str]:
-        """What it :attr:`lacks`, and ``tier_sums`` unless it :attr:`folds`, each with the reason."""
+        """Capability → reason: those that the method :attr:`lacks`, and ``tier_sums`` unless it :attr:`folds`."""
         if self.folds:
             return self.lacks
         whose = "clients of one tier receive sub-models of their own, whose tensors do not add up"
         return {**self.lacks, "tier_sums": whose if self.per_client else self.every_update}
 
     def tier_sum(self, architecture: Architecture, tier: Tier) -> TierSum:
-        """Return the sum of no updates of ``tier``."""
+        """Return an empty sum, to which updates of ``tier`` can be added."""
         shapes = self.upload_shapes(architecture, tier)
         return TierSum.of(shapes, self.label_rows(architecture) & shapes.keys(), architecture.classes)
 
     def finish(self, state: GlobalState, sums: Iterable[tuple[Mapping[str, Place], TierSum]]) -> GlobalState:
-        """Return the state that :meth:`aggregate` returns, bit for bit, from the sums of its updates, each with the tier's places.
+        """Return the state that :meth:`aggregate` would return for the same updates, bit for bit.
 
-        It is called only if the method :attr:`folds`. The sums must not be used afterwards.
+        ``sums`` has for each tier the places of its tensors, and the sum of its updates, which must not be used afterwards. It is called
+        only if the method :attr:`folds`.
         """
         floats = {name: tensor for name, tensor in state.tensors.items() if tensor.is_floating_point()}
         total = WeightedSum(floats)
@@ -217,7 +232,7 @@ class Method:
         return bool(_stored(architecture, tier, self))
 
     def rebased(self, update: Update, sent: Tensors, now: Tensors, weight: float) -> Update:
-        """Return the update of a client that was sent ``sent``, as one of a client that is sent ``now``.
+        """Return ``update``, which began from the tensors ``sent``, as if it had begun from the tensors ``now``.
 
         By default the client's change, times ``weight``, is added to the present tensors: ``now + weight · (received − sent)`` (FedBuff).
         """
@@ -238,9 +253,10 @@ class Method:
         return energy_figures(state.tiers, self.energy_bands(state))
 
     def energy_bands(self, state: GlobalState) -> Mapping[str, Sequence[float]]:
-        """Return layer → ‖W‖²_F of its weight by bands of ranks: one per tier, smallest first, then the ranks that no tier has.
+        """Return layer → energy ‖W‖²_F of its weight in each band of ranks: one band per tier, smallest tier first.
 
-        The band of a tier has the ranks that the next smaller tier lacks. By default nothing: the method truncates no layers.
+        A tier's band has the ranks that the next smaller tier lacks. A last band, if there is one, has the ranks that no tier has. By
+        default empty: the method truncates no layers.
         """
         return {}
 
@@ -264,9 +280,9 @@ class Method:
         return ""
 
     def trained(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
-        """Return the network that ``client`` (None: no particular one) with the stored tensors ``personal`` trains, in evaluation mode.
+        """Return the network that ``client`` trains, in evaluation mode; None: no particular client.
 
-        Tensors that are neither sent nor in ``personal`` have their initial values.
+        ``personal`` has the tensors that the client stored. Tensors that are neither sent nor stored have their initial values.
         """
         submodel = self.submodel(state, tier, np.random.default_rng(0), client)
         network = submodel.build()
@@ -274,11 +290,11 @@ class Method:
         return loaded(network, {**first, **submodel.tensors, **(personal or {})})
 
     def factored(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
-        """Return the network to deploy before :meth:`composed` multiplies its factors, in evaluation mode: by default :meth:`trained`."""
+        """Return the network to deploy, in evaluation mode: by default :meth:`trained`. :meth:`composed` then multiplies its factors."""
         return self.trained(state, tier, personal, client)
 
     def composed(self, architecture: Architecture, tier: Tier, network: nn.Module) -> nn.Module:
-        """Return a network from :meth:`factored` in the form that a device runs, such as with multiplied factors: by default unchanged."""
+        """Return a network from :meth:`factored` as a device runs it, for example with multiplied factors: by default unchanged."""
         return network
 
     def deploy(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
@@ -292,7 +308,10 @@ class Method:
     # The client's half.
 
     def receive(self, module: nn.Module, received: Tensors, personal: Tensors, batches: tuple[Any, Tensor]) -> None:
-        """Load received and stored tensors into ``module``. ``batches``: the client's samples (n, …), perhaps by name, and labels (n,)."""
+        """Load received and stored tensors into ``module``.
+
+        ``batches``: the client's samples (n, …), or name → samples for several inputs, and its labels (n,).
+        """
         load(module, {**received, **personal})
 
     def criterion(self, logits: Tensor, batch: Batch) -> Tensor:
@@ -316,11 +335,14 @@ class Method:
         return (tier,)
 
     def draws(self, tier: Tier) -> tuple[float | None, ...]:
-        """Return one :attr:`edgefl.records.Batch.draw` for each of n equally likely kinds of steps; draws in [i/n, (i+1)/n) are kind i."""
+        """Return one :attr:`edgefl.records.Batch.draw` for each kind of step. The n kinds are equally likely.
+
+        Draws in [i/n, (i+1)/n) give a step of kind i. By default all steps are of one kind, without a draw.
+        """
         return (None,)
 
     def evaluated(self, samples: int) -> int:
-        """Return how many forward passes of one sample, without training, a client with ``samples`` samples computes in a round."""
+        """Return how often a client with ``samples`` samples computes one of them in a round without training: by default never."""
         return 0
 
     def upload(self, module: nn.Module) -> dict[str, Tensor]:

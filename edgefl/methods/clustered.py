@@ -32,7 +32,7 @@ class ClusteredFLConfig(PersonalClassifierConfig):
 
     Attributes:
         eps1: ε₁. A cluster splits only if the norm of its mean update is below it: the cluster is near a stationary point.
-        eps2: ε₂. A cluster splits only if the largest norm of a client's update is above it: some client is far from one.
+        eps2: ε₂. A cluster splits only if the largest norm of a client's update is above it: some client is far from one of its own.
         least: a cluster splits only with at least this many participants in the round.
     """
 
@@ -54,15 +54,15 @@ class _Member:
 class ClusteredFL(FedAvg):
     """FedAvg within clusters. A cluster splits in two if one model cannot serve all (Sattler et al. 2020, Algorithms 1 and 3).
 
-    All clients begin in cluster 0. Δ_i = θ_i − θ is the update of participant i. If ‖Σ n_i Δ_i / Σ n_i‖ < ε₁ and max ‖Δ_i‖ > ε₂, the
-    participants are separated into two groups. Of all separations, it is the one with the smallest largest cosine similarity between
-    members of different groups. Each group's model becomes θ plus its own mean update. The group with more participants has the old cluster
-    number; of two equal groups, the one with the smallest client number. Absent clients stay in the old cluster, and may be separated from
-    it later.
+    All clients begin in cluster 0. Δ_i = θ_i − θ is the update of participant i, which has n_i samples. If ‖Σ n_i Δ_i / Σ n_i‖ < ε₁ and
+    max ‖Δ_i‖ > ε₂, the participants are separated into two groups. In the chosen separation, the largest cosine similarity between
+    members of different groups is as small as possible. Each group's model becomes θ plus its own mean update. The group with more
+    participants has the old cluster number; of two equal groups, the one with the smallest client number. Absent clients stay in the old
+    cluster, and may be separated from it later.
 
-    New clients join cluster 0. Its model is the global model, which is also deployed for no particular client. The state has the cluster
-    of every client that took part. A split depends on every pair of updates, so all updates of a round are in memory at once: as many
-    models as clients.
+    New clients join cluster 0. Its model is the global model. Without a particular client, this model is deployed. The state has the
+    cluster of every client that took part. A split depends on every pair of updates. So the server holds all updates of a round in memory
+    at once, one model per client.
 
     With a personal classifier, Δ_i is the update of all tensors before the classifier, and every client has a classifier of its own.
     Jeong and Hwang (2022, section 5.2) do so in all methods if labels are permuted.
@@ -148,10 +148,10 @@ class ClusteredFL(FedAvg):
 
 
 def bipartition(similarity: Tensor) -> tuple[list[int], list[int]]:
-    """Return two groups of positions of ``similarity`` (n, n), with the smallest maximum between the groups (Sattler et al., Eq. 18).
+    """Return two groups of positions whose largest ``similarity`` (n, n) between the groups is smallest (Sattler et al., Eq. 18).
 
-    The groups of the most similar pair are merged until two are left. This is optimal, because a pair may only be separated if all more
-    similar pairs are together.
+    Each position begins as a group of its own. From the most similar pair on, the groups of each pair are merged until two are left. This
+    is optimal, because a pair may only be separated if all more similar pairs are together.
 
     >>> bipartition(torch.tensor([[1.0, -0.5, 0.9], [-0.5, 1.0, 0.1], [0.9, 0.1, 1.0]]))
     ([0, 2], [1])

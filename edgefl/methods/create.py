@@ -22,8 +22,8 @@ def create(
 ) -> Method:
     """Return the method ``name`` with ``options``.
 
-    ``dynamic_tiers``: whether clients change tier between rounds. ``tiers``: ratios of the run's tiers; None takes the method's own.
-    ``scenario``: how clients differ besides their samples. They reach only methods with an option of that name.
+    Three settings of the run reach only methods with an option of that name. ``dynamic_tiers``: whether clients change tier between
+    rounds. ``tiers``: ratios of the run's tiers; None: the method's default tiers. ``scenario``: how clients differ besides their samples.
 
     Raises:
         UnknownNameError: no such method.

@@ -21,7 +21,7 @@ from edgefl.records import Batch, Tier
 from edgefl.registry import method
 
 RAMP_STEPS = 10
-"""The weight of distillation rises in steps: each makes captures of training steps, and training graphs, anew."""
+"""Steps in which the weight of distillation rises. After each, training steps and training graphs are captured anew."""
 
 
 class DepthFLConfig(MethodConfig):
@@ -29,9 +29,10 @@ class DepthFLConfig(MethodConfig):
 
     Attributes:
         distill: weight λ of mutual self-distillation; 0 trains the exits on labels alone.
-        ramp_rounds: the rounds T over which this weight rises to λ: it is λ·exp(−5·(1 − t/T)²) after t rounds, in ten steps; 0: it is λ.
+        ramp_rounds: T, the rounds over which this weight rises to λ, in ten steps. After t rounds it is λ·exp(−5·(1 − t/T)²). 0: it is
+            λ from the start.
         ramp_step: how many of the ten steps are over. Set by the run.
-        ensemble: whether a device averages the logits of all exits of its tier, as in the paper; otherwise it has the deepest only.
+        ensemble: whether a device averages the logits of all exits of its tier, as in the paper; otherwise it runs the deepest only.
         tiers: the run's tiers: there is an exit at the depth of each. Set by the run.
     """
 
@@ -47,12 +48,12 @@ class _EndError(Exception):
 
 
 class EarlyExits(nn.Module):
-    """The first blocks of a network, ``body``, and ``exits``: after some depths, means over positions and a linear classifier.
+    """The first blocks of a network (``body``) with ``exits`` after some depths: means over positions, then a linear classifier.
 
     Attributes:
         cuts: depth in blocks → where the exit takes its features.
         whole: whether ``body`` is the whole network. Its own classifier is then the deepest exit.
-        ensemble: whether the output is the mean of all logits, not those of the deepest exit.
+        ensemble: whether the output is the mean of the logits of all exits, instead of those of the deepest exit.
     """
 
     def __init__(self, body: nn.Module, cuts: Mapping[int, Cut], outputs: int, whole: bool, ensemble: bool) -> None:
@@ -142,13 +143,13 @@ class DepthFL(Method):
         Σᵢ cross-entropy(pᵢ) + λ/(m − 1) · Σᵢ Σ_{j≠i} KL(pⱼ ‖ pᵢ)
 
     with pⱼ as a constant and temperature 1 (section 3.2, mutual self-distillation). The weight rises from 0.0067·λ over the first rounds,
-    as in the authors' code: exits that know nothing yet would teach the others to know nothing.
+    as in the authors' code: exits that have learned nothing yet are bad teachers.
 
     A device runs the deepest exit of its tier; with ``ensemble`` it averages the logits of all, as the paper evaluates the global model.
 
-    Differs from the paper: its exits of ResNets have separable convolutions up to the width of the last stage, and attention in the
-    authors' code; here all networks have the same small ones. Clients are weighted by samples, not equally. The paper trains with FedDyn,
-    here ``objective = "dyn"``.
+    Differs from the paper: there, the exits of ResNets have separable convolutions up to the width of the last stage, and in the authors'
+    code also attention. Here all networks have the same small exits. Clients are weighted by samples, not equally. The paper trains with
+    FedDyn, which is ``objective = "dyn"`` here.
     """
 
     config: DepthFLConfig
@@ -162,7 +163,7 @@ class DepthFL(Method):
 
     @property
     def lacks(self) -> Mapping[Need, str]:
-        """See :class:`Method`: distillation compares class probabilities."""
+        """Capability → reason: ``own_loss`` with distillation, which compares class probabilities."""
         reason = "distillation compares class probabilities; give --method-option distill=0"
         return {"own_loss": reason} if self.config.distill else {}
 
@@ -199,7 +200,7 @@ class DepthFL(Method):
         return self._network(architecture, tier, all_exits=True)
 
     def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the network with the deepest exit only, at full depth the plain one; with ``ensemble`` the one that is trained."""
+        """Return the network with the deepest exit only: at full depth the plain one. With ``ensemble`` it is the trained network."""
         return self._network(architecture, tier, all_exits=self.config.ensemble)
 
     def _network(self, architecture: Architecture, tier: Tier, all_exits: bool) -> nn.Module:

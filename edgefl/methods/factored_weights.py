@@ -30,7 +30,7 @@ class Factored(FedAvg, abc.ABC):
 
     @abc.abstractmethod
     def ranks(self, network: nn.Module, tier: Tier) -> dict[str, int]:
-        """Return the name of each factorized weight of ``network`` → rank; ConfigError if no layer can be factorized."""
+        """Return name → rank of the factorized weights of ``network``; ConfigError if no layer can be factorized."""
 
     def made(self, shape: Shape, rank: int) -> nn.Module:
         """Return a module with freshly drawn factors that composes a weight of ``shape``."""
@@ -52,17 +52,23 @@ class Factored(FedAvg, abc.ABC):
 
 
 def candidates(network: nn.Module, linear: bool | None, classifier: bool = False, rules: str = "") -> Weights:
-    """Return name → shape of the weights of the layers that :func:`dense_reasons` lets factorize."""
+    """Return name → shape of the weights that may be factorized, by :func:`dense_reasons`."""
     reasons = dense_reasons(network, linear, classifier, rules)
     weights = (name for name in network.state_dict() if name.rpartition(".")[2].startswith("weight"))
     return {name: tuple(network.get_parameter(name).shape) for name in weights if reasons.get(name.rpartition(".")[0]) == ""}
 
 
 def dense_reasons(network: nn.Module, linear: bool | None, classifier: bool = False, rules: str = "") -> dict[str, str]:
-    """Return each convolution, linear and recurrent layer → why it is not factorized, "" if it may be.
+    """Return layer → why it is not factorized, "" if it may be, for each convolution, linear and recurrent layer of ``network``.
 
-    Without ``rules`` (the option ``factorize``) convolutions and recurrent layers are, and with ``linear`` linear ones: None includes them
-    if convolutions hold less than half of these weights. ``classifier``: whether it counts too.
+    Args:
+        network: the dense network.
+        linear: whether linear layers are factorized. None: only if convolutions hold less than half of the weights that may be.
+        classifier: whether the classifier may be factorized.
+        rules: the option ``factorize``, which replaces ``linear``. "": convolutions, recurrent layers, and linear ones as above.
+
+    Raises:
+        ConfigError: the rules are wrong.
     """
     recurrent = {name: layer for name, layer in network.named_modules() if type(layer) in RECURRENT}
     layers: dict[str, nn.Module] = {**recurrent, **dict(weighted_layers(network))}
@@ -88,7 +94,11 @@ def _never(layer: nn.Module) -> str:
 
 
 def factorized_ranks(weights: Mapping[str, Shape], gamma: float, who: str) -> dict[str, int]:
-    """Return name → R of the ``weights`` whose factors are smaller; ConfigError, which names the method ``who``, if there is none."""
+    """Return name → rank R at ``gamma`` of those ``weights`` (name → shape) that are smaller in factors.
+
+    Raises:
+        ConfigError: there is no such weight; the message names the method ``who``.
+    """
     ranks = {name: rank for name, shape in weights.items() if (rank := rank_of(shape, gamma))}
     if not ranks:
         sizes = "; ".join(
@@ -111,7 +121,7 @@ def with_weights(network: nn.Module, ranks: Mapping[str, int], make: Callable[[S
 
 @torch.no_grad()
 def filled(dense: nn.Module, network: nn.Module, kind: type[nn.Module]) -> nn.Module:
-    """Return ``dense`` with the weights of ``network``, where modules of ``kind`` compose theirs, in evaluation mode."""
+    """Return ``dense``, in evaluation mode, with the weights of ``network``, in which modules of ``kind`` compose some of them."""
     weights = composed_weights(network, kind)
     plain = {name: value for name, value in network.state_dict().items() if name.rpartition(".")[0] not in weights}
     return loaded(dense, {**plain, **{name: weight() for name, weight in weights.items()}})

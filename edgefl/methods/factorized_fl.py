@@ -27,7 +27,13 @@ from edgefl.registry import method
 
 @dataclass(frozen=True)
 class Matching:
-    """τ, ε, and the share of the known clients that are averaged at least."""
+    """Which clients are averaged for a client, and with which weights.
+
+    Attributes:
+        threshold: τ, the least cosine similarity of a client that is averaged.
+        scale: ε of the weights softmax(ε·σ).
+        least_share: the share of the known clients that are averaged at least.
+    """
 
     threshold: float
     scale: float
@@ -39,7 +45,7 @@ MATCHING: dict[Scenario, Matching] = {
     "permuted": Matching(0.0, 1.0, 0.5),
     "domains": Matching(0.95, 20.0, 0.2),
 }
-"""Scenario → what the authors' code (``main.py``) has for it. Their least numbers are 20, 10 and 4 of 20 clients."""
+"""Scenario → values of the authors' code (``main.py``). It averages at least 20, 10 and 4 of 20 clients."""
 
 
 class FactorizedFLConfig(PersonalClassifierConfig):
@@ -49,11 +55,11 @@ class FactorizedFLConfig(PersonalClassifierConfig):
         sparsity: λ of λ·‖μ‖₁ (Eq. 6). Entries of μ below λ are pruned in deployed networks. The paper has 5e-4 to 1e-3.
         threshold: τ. Clients with a smaller cosine similarity are left out of a client's average (Eq. 4). None: 0; with domains 0.95.
         scale: ε of softmax(ε·σ) (Eq. 5). None: 1; with domains 20.
-        least_share: the share of the known clients that are averaged at least, the most similar ones, rounded up. None: 1 with labels
-            alike, 0.5 with permuted ones, 0.2 with domains: 20, 10 and 4 clients of 20. With a ``threshold`` it is 0.
+        least_share: the share of the known clients that are averaged at least: the most similar ones, rounded up. None: 0 if a
+            ``threshold`` is given. Otherwise 1 if labels are alike, 0.5 if permuted, 0.2 with domains: 20, 10 and 4 of 20 clients.
         init: the size of the first u and v: ``xavier`` as in the authors' code, or ``dense`` with the norm of dense initial weights.
-        reshape: what π does with kernels above 1×1 (:mod:`edgefl.factor.rank1`): ``filters``, as the text says, gives all filters of a
-            layer the shape u; ``flat``, as the authors' code does, gives them pieces of v.
+        reshape: how π orders the values of kernels above 1×1 (:mod:`edgefl.factor.rank1`). ``filters``, as in the text: every filter of a
+            layer is a multiple of u. ``flat``, as in the authors' code: filters are multiples of pieces of v.
     """
 
     sparsity: float = Field(5e-4, ge=0, allow_inf_nan=False)
@@ -64,7 +70,7 @@ class FactorizedFLConfig(PersonalClassifierConfig):
     reshape: Literal["filters", "flat"] = "filters"
 
     def matching(self) -> Matching:
-        """Return τ, ε and the least share of clients: those of the scenario where an option is None."""
+        """Return τ, ε and the least share of clients. An option that is None has the value of the scenario."""
         usual = MATCHING[self.scenario]
         given = {"threshold": self.threshold, "scale": self.scale, "least_share": self.least_share}
         if self.threshold is not None and self.least_share is None:
@@ -76,13 +82,14 @@ class FactorizedFLConfig(PersonalClassifierConfig):
 class FactorizedFL(FedAvg):
     """W = π(u vᵀ ⊕ μ) in every convolution and linear layer; u, v and μ are trained with the penalty λ‖μ‖₁ (Eq. 2, 3 and 6).
 
-    A client sends u of every layer and v of the second-last layer. The server stores the latest of each client. Client k receives u_k = Σ_i
-    softmax(ε·σ)_i u_i over the clients i with σ_i ≥ τ (Eq. 4 and 5, Algorithm 1). σ_i is the cosine of their v with the client's own, and 1
-    for the client itself. v, μ, biases and normalisation stay on the client. At least so many of the most similar clients are averaged: by
-    default all if labels are alike, half if they are permuted. The authors' code does the same (``get_weights`` of ``server.py``).
+    A client sends u of every layer and v of the second-last layer. The server stores the latest u and v of each client. Client k receives
+    u_k = Σ_i softmax(ε·σ)_i u_i over the clients i with σ_i ≥ τ (Eq. 4 and 5, Algorithm 1). σ_i is the cosine similarity of their v and
+    the client's own, and 1 for the client itself. v, μ, biases and normalisation stay on the client. The average has at least the share
+    ``least_share`` of the clients, the most similar ones: by default all if labels are alike, half if they are permuted. The authors' code
+    does the same (``get_weights`` of ``server.py``).
 
-    A new client receives the last round's mean of u, by samples, or the initial u in the first round. Deployed networks are dense, with
-    entries of μ below λ pruned. A network for no particular client has this mean, and initial values for all other tensors. The server's
+    A new client receives the last round's mean of u, by samples; in the first round it is the initial u. Deployed networks are dense, with
+    entries of μ below λ pruned. A network for no particular client has this mean, and initial values of all other tensors. The server's
     memory grows with the number of clients that took part.
 
     1×1 convolutions are factorized as linear layers on every pixel, because by Eq. 3 their u would be a single number. Convolutions that

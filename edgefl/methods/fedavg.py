@@ -11,7 +11,7 @@ from edgefl.registry import method
 
 @method("fedavg")
 class FedAvg(Method):
-    """w ← Σ n_k w_k / Σ n_k over the clients k of a round with n_k samples each (McMahan et al. 2017, Algorithm 1).
+    """w ← Σ n_k w_k / Σ n_k over the clients k of a round, with weights w_k and n_k samples (McMahan et al. 2017, Algorithm 1).
 
     A client receives and sends all weights. With ``--tiers 0.5`` the global network itself has half the width: the "slimming model on all
     clients" of FedHM, section 4.1.

@@ -54,10 +54,11 @@ class FedFOMO(FedAvg):
 
     θ is the client's own model, θ_n one of M others, and L the mean cross-entropy on a part of the client's samples. Training follows.
 
-    The server stores of every client its latest model and its affinities: for each other client, the sum of the reported weights before
-    clipping at 0. It sends the M models with the largest affinity, ties in random order, or with probability ε any M. If fewer than M other
-    clients are known, the remaining slots hold the mean model of the last round, or the initial model. So all payloads have one size. A
-    client stores its own model, which is the server's initial one at first. For no particular client, the mean is deployed.
+    The server stores the latest model and the affinities of every client. A client's affinity to another is the sum of the weights that it
+    reported for the other's models, before clipping at 0. The server sends the M models with the largest affinity, ties in random order,
+    or with probability ε any M. If fewer than M other clients are known, the remaining slots hold the mean model of the last round, or at
+    first the initial model. So all payloads have one size. A client stores its own model, which begins as the server's initial one. Without
+    a particular client, the mean model is deployed.
 
     The default is half the width, because at full width the download of M models misses a deadline that a phone meets with one model.
 

@@ -48,13 +48,13 @@ class FedHMConfig(FactorizingConfig):
             least value, a client of tier 1 counts 1,800 times as much as one of tier .25.
         dynamic_tiers: whether clients change tier between rounds. Set by the run.
         mask_labels: whether a client's loss ignores labels that it has no samples of, as in HeteroFL.
-        label_rows: whether a client's rows of the classifier count only for labels that it has samples of, as in HeteroFL's published code.
-            Clients then send the list of their labels.
+        label_rows: whether a row of the classifier is averaged only over clients that have samples of its label, as in HeteroFL's
+            published code. Clients then send the list of their labels.
         aggregation: how the server averages factorized layers. ``mean``: products of the factors, as in the paper. ``residual``: changes of
             products; ranks that a client was not sent do not change. ``bands``: changes, each band of ranks over the clients that have it.
         allocate: ``uniform``: one γ for every layer, as in the paper. ``spectral``: from the second round on, each layer has its own rank.
             The ranks have the least truncation error, with no more MACs, weights and activations than the uniform ranks.
-        error: whether the truncation error of a layer is relative to its weights' energy, or absolute.
+        error: whether the truncation error of a layer is a share of its weights' energy (sum of squares), or absolute.
         plan_every: rounds between two spectral plans.
         ranks: tier's label → layer → rank, for ranks of your own. A spectral run stores its current ranks here.
     """
@@ -73,7 +73,7 @@ class FedHMConfig(FactorizingConfig):
 
 @method("fedhm")
 class FedHM(Method):
-    """W ≈ U Vᵀ at rank r = ⌊γ·n⌋: a k×1 convolution to r channels and a 1×k convolution to n (section 2.2); γ = 1 is dense.
+    """W ≈ U Vᵀ at rank r = ⌊γ·n⌋: a k×1 convolution to r channels, then 1×k to the n outputs (section 2.2); γ = 1 is dense.
 
     By default these layers stay dense: the stem, 1×1 convolutions, the classifier, and the network's ``hybrid_dense`` (ResNet-18: the first
     residual block; ResNet-34: layers 1 and 2; Tables 5 and 6). If no other layer can be factorized, 1×1 convolutions are. The option
@@ -84,16 +84,18 @@ class FedHM(Method):
     starts from the singular vectors of the previous round.
 
     Eq. 1 pulls the ranks beyond the smallest tier's to zero, because every client of that tier contributes zeros there. After some rounds
-    all tiers then compute the same. Beyond the paper, ``aggregation = "residual"`` averages changes: W ← W + Σ w(ÛV̂ᵀ − UVᵀ) / Σ w, with the
-    factors UVᵀ that a client was sent. ``aggregation = "bands"`` averages each band of ranks over the clients that hold it
-    (:func:`edgefl.factor.bands.banded`); it needs one sum of changes per tier. Both cost the server twice the products of Eq. 1. They also
-    take updates of earlier steps, so that the run may be asynchronous. Layers that every tier has dense are averaged as in Eq. 2.
+    all tiers then compute the same. Beyond the paper, ``aggregation = "residual"`` averages changes: W ← W + Σ w(ÛV̂ᵀ − UVᵀ) / Σ w. Here a
+    client received U and V, sent Û and V̂, and has the weight w of Eq. 2. ``aggregation = "bands"`` averages each band of ranks over the
+    clients that hold it (:func:`edgefl.factor.bands.banded`); it needs one sum of changes per tier. Both cost the server twice the
+    products of Eq. 1. They also take updates of earlier steps, so that the run may be asynchronous. Layers that every tier has dense are
+    averaged as in Eq. 2.
 
     Beyond the paper: ``allocate = "spectral"`` chooses a rank for every layer (:func:`edgefl.methods.ranks.spectral_ranks`).
 
-    Differs from the paper: r is γ times the number n of output channels (at most the full rank), as its parameter counts require. Its text
-    says γ times the full rank. A layer stays dense if its factors would not be smaller. A row of the classifier is averaged over
-    the clients that have samples of its label, as in HeteroFL's published code. The paper averages it over all clients.
+    Differs from the paper: r is γ times the number n of output channels, or of the full rank if that is smaller. The paper's parameter
+    counts require this; its text says γ times the full rank. A layer stays dense if its factors would not be smaller. A row of the
+    classifier is averaged over the clients that have samples of its label, as in HeteroFL's published code. The paper averages it over all
+    clients.
     """
 
     config: FedHMConfig
@@ -207,9 +209,10 @@ class FedHM(Method):
         return all_but_factors(module)
 
     def rebased(self, update: Update, sent: Tensors, now: Tensors, weight: float) -> Update:
-        """Return the update with its dense tensors moved to ``now``, and with the factors that it was sent: the others changed since.
+        """Return the update with its dense tensors moved to ``now``. Its ``sent`` has the factors that the client began from.
 
-        ``weight`` scales U in both, which scales the change of the product.
+        The server's present factors are others, so :meth:`aggregate` needs these to compute the change of each product. ``weight`` scales U
+        in both, and so this change.
         """
         factors = {name for name, place in update.places.items() if place.target != name and name.endswith(".weight")}
         scaled = [
@@ -250,7 +253,10 @@ class FedHM(Method):
         return state.replace({**total.mean(state.tensors), **changed}, warm=warm)
 
     def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:
-        """Return the number of layers for each :data:`edgefl.factor.svd.Way` of their decomposition, and the default."""
+        """Return the number of layers for each :data:`edgefl.factor.svd.Way` of their decomposition.
+
+        Also what :meth:`Method.observe` returns.
+        """
         factors = self._factors(state).values()
         return {**({"decompositions": dict(counted(factors))} if factors else {}), **super().observe(state, sent)}
 

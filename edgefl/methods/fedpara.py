@@ -23,7 +23,8 @@ class FedParaConfig(FactorizingConfig):
 
     Attributes:
         linear: whether linear layers before the classifier are factorized. None: only if convolutions hold less than half of the weights
-            that may be factorized. The paper's VGG16 has factorized convolutions and dense linear layers. ``factorize`` replaces it.
+            that may be factorized. The paper's VGG16 has factorized convolutions and dense linear layers. The option ``factorize``
+            replaces this one.
         tanh: whether tanh is applied to each inner weight before the product (appendix B). The paper's runs do so.
         jacobian: λ of λ/2·‖W′ − (W − ηJ_W)‖₂ for every weight (Eq. 9). The paper's runs have 1. It costs a second backward pass.
         jacobian_step: η of Eq. 9.
@@ -39,12 +40,13 @@ class FedParaConfig(FactorizingConfig):
 class FedPara(Factored):
     """W = (T₁ ×₁ X₁ ×₂ Y₁) ⊙ (T₂ ×₁ X₂ ×₂ Y₂) of rank up to R² (Propositions 1 and 3); FedAvg of the factors (Algorithm 1).
 
-    Every layer has R = round((1 − γ)·r_min + γ·r_max) (section 3.1). Convolutions, recurrent weights (all gates as one matrix) and, with
-    the option ``linear``, linear layers are factorized, but never the classifier. A layer stays dense if its factors would be larger even
-    at r_min, or if its convolution pads with other values than zeros. Devices run the plain dense network, composed once.
+    :mod:`edgefl.factor.hadamard` explains the symbols. Every layer has R = round((1 − γ)·r_min + γ·r_max) (section 3.1). These are
+    factorized: convolutions, recurrent weights (all gates as one matrix) and, with the option ``linear``, linear layers, but never the
+    classifier. A layer stays dense if its factors would be larger even at r_min, or if its convolution pads with other values than zeros.
+    Devices run the plain dense network, composed once.
 
-    The default γ is 0.4, the smallest at which the paper's VGG16 is at least as accurate as the dense network. Table 9 has 84.05 against
-    83.68 % after 200 rounds. At 0.4, VGG16 has 29 % of the dense network's parameters.
+    The default γ is 0.4, the smallest at which the paper's VGG16 is at least as accurate as the dense network: Table 9 has 84.05 against
+    83.68 % after 200 rounds. VGG16 then has 29 % of the dense network's parameters.
 
     Differs from the paper: initial factors give the composed weight He's variance; the paper only says "He". 1×1 kernels are factorized by
     Proposition 1, because a T of one position adds values and no rank. tanh and the Jacobian correction are off by default. The gradient
@@ -100,7 +102,7 @@ class PFedPara(Factored):
     of 0.5 is that of the paper's experiments, where a client sends 3.4 times less than the whole network.
 
     Differs from the paper: its networks have two linear layers, both factorized. Here a classifier behind convolutions stays dense by
-    default. In factors, with hundreds of inputs of unit size, it diverges at learning rates that suit the other layers.
+    default. A factorized classifier with hundreds of inputs of unit size diverges at learning rates that suit the other layers.
     """
 
     config: PFedParaConfig

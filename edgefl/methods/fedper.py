@@ -55,7 +55,11 @@ class FedPer(FedAvg):
 
 
 def last_layers(network: nn.Module, count: int = 1) -> frozenset[str]:
-    """Return the names of the tensors of the last ``count`` weighted layers, and of all that are defined after the first of them."""
+    """Return the names of the tensors of the last ``count`` weighted layers, and of all that are defined after the first of them.
+
+    >>> sorted(last_layers(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))))
+    ['2.bias', '2.weight']
+    """
     layers = [name for name, _ in weighted_layers(network)]
     first = layers[-min(count, len(layers))]
     names = list(network.state_dict())

@@ -35,7 +35,12 @@ class FjORDConfig(MethodConfig):
 
 @dataclass(frozen=True)
 class Nested:
-    """The narrower networks inside a client's network. ``widths`` ascend; the last one is the client's own."""
+    """The narrower networks inside a client's network.
+
+    Attributes:
+        architecture: builds the network of each width.
+        widths: in (0, 1], ascending; the last one is the client's own.
+    """
 
     architecture: Architecture
     widths: tuple[float, ...]
@@ -83,8 +88,8 @@ class FjORD(Method):
     leading slices too; its statistics are those of the present batch or sample.
 
     With ``distill`` every step trains the client's own width on the labels. A narrower drawn width learns without labels. Its loss is the
-    divergence KL(p ‖ q) of its softmax q from the softmax p of the client's own width, with p as a constant (the paper's α = T = 1). Every
-    step is then counted as the own width plus the widest narrower one.
+    divergence KL(p ‖ q) of its softmax q from the softmax p of the client's own width, with p as a constant (the paper's α = T = 1). The
+    cost of every step is then counted as that of the own width plus that of the widest narrower one.
 
     Differs from the paper: there, each width has BatchNorm statistics and scales of its own. Here all widths share slices of one set of
     scales, and no statistics are stored. Weight decay and momentum also act on entries outside of the drawn width, with a gradient of zero.
@@ -98,7 +103,7 @@ class FjORD(Method):
 
     @property
     def lacks(self) -> Mapping[Need, str]:
-        """See :class:`Method`: distillation compares class probabilities."""
+        """Capability → reason: ``own_loss`` with distillation, which compares class probabilities."""
         reason = "distillation compares class probabilities; give --method-option distill=false"
         return {"own_loss": reason} if self.config.distill else {}
 

@@ -57,11 +57,12 @@ class FLANC(Method):
     of different widths are different combinations: dense layers, biases, normalisation and embeddings. In the authors' code each width has
     its own stem and classifier, even if their shapes are equal. The paper speaks of every layer: ``composed="all"``.
 
-    The authors' λ is 10 times the mean of the R₂² squares, so 10/R₂² in Eq. 3: 0.0098 for R₂ = 32. A rule gives R₁ and R₂
-    (:class:`edgefl.factor.basis.BasisRule`). On ``cnn-flanc`` and ``resnet18`` they are those of the authors' ``demo.sh``, and the
-    parameters those of Table 1. A weight for which the rule has a single basis vector stays dense. Initial bases are orthonormal.
-    Initial coefficients give composed weights the mean square of the plain network's initial weights. In the authors' code they are
-    torch's for a 1×1 convolution, which gives the same variance, 1/(3k²S). A device runs the plain network of width p, composed once.
+    A layer's basis has R₂ vectors, each with R₁ input channels; a rule gives both numbers (:class:`edgefl.factor.basis.BasisRule`). On
+    ``cnn-flanc`` and ``resnet18`` they are those of the authors' ``demo.sh``, and the parameters those of Table 1. A weight for which the
+    rule has a single basis vector stays dense. The authors' code takes 10 times the mean of the R₂² squares in ‖V·Vᵀ − I‖². In Eq. 3 this
+    is λ = 10/R₂², or 0.0098 for R₂ = 32. Initial bases are orthonormal. Initial coefficients give composed weights the mean square of the
+    plain network's initial weights. In the authors' code they are torch's for a 1×1 convolution, which gives the same variance, 1/(3k²S)
+    for S inputs. A device runs the plain network of width p, composed once.
 
     Differs from the paper: it does not say which channels form a fragment; here they are R₁ consecutive ones, as in the authors' code.
     The authors redraw tiers until none is empty, and do not weigh clients by samples.

@@ -27,16 +27,17 @@ _NOISE = 1e-6
 class FlexLoRA(Adapted):
     """ΔW = Σ nₖBₖAₖ / Σ nₖ = U Σ Vᵀ; a tier of rank r receives B = U[:, :r] Σ[:r], A = Vᵀ[:r].
 
-    nₖ are samples. It is FedHM's server step, on changes of a frozen network. Because the first rows of A and columns of B are the
-    truncation of every smaller rank, the server stores one pair of the largest rank. What the mean has beyond it reaches no client, in the
-    paper neither.
+    Client k has nₖ samples and the adapter BₖAₖ. This is FedHM's server step, on changes of a frozen network. The server stores one pair,
+    of the largest rank: its first rows of A and first columns of B are the truncation at every smaller rank. Directions of the mean beyond
+    this rank reach no client, as in the paper.
 
     The base is frozen and part of the application. Adapters are beside attention's projections to queries and values. If there are
     none, they are beside the layers that FedHM factorizes. Devices run the base with the adapters merged into it
     (``edgefl/methods/adapters.py``).
 
     Differs from the paper: a direction without energy keeps its row of A, with a column of zeros in B, as at the beginning. A decomposition
-    leaves such rows undefined: there are some if few clients of small ranks take part. Clients of equal rank have one adapter at the start.
+    leaves such rows undefined. They occur if only a few clients of small ranks take part. Clients of equal rank begin with the same
+    adapter.
     """
 
     config: AdapterConfig

@@ -37,12 +37,12 @@ class FLoRAConfig(AdapterConfig):
 class FLoRA(Adapted):
     """B = [B₁ … B_K], A = [p₁A₁; …; p_KA_K], pₖ = nₖ/Σn; W ← W + s·B A = W + s·Σ pₖBₖAₖ.
 
-    The product of the stacks is the sum of the products exactly. Averages of the Aₖ and the Bₖ do not have it. Clients of any ranks stack.
-    The next round begins with a fresh A, drawn by each client, and B = 0.
+    Client k has nₖ samples; s is the scale of all adapters. The product of the stacks is exactly the sum of the products. The product of
+    averaged Aₖ and Bₖ is not. Clients of any ranks stack. The next round begins with a fresh A, drawn by each client, and B = 0.
 
     A client receives the stack of all rounds so far and adds it to the base of its application. It stores nothing, so it may have missed
     rounds. The stack grows by the ranks of every client of a round. Once the stack of a layer is no smaller than the layer's weight, the
-    weight is sent instead. MACs of adding the stack are not counted; they are those of a forward pass of one sample per rank.
+    weight is sent instead. The MACs of adding the stack are not counted. Each rank takes at most as many as one sample's forward pass.
 
     The base is frozen and part of the application. Adapters are beside attention's projections to queries and values. If there are
     none, they are beside the layers that FedHM factorizes. Devices run the base with the adapters merged into it

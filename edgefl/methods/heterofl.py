@@ -23,8 +23,8 @@ class HeteroFLConfig(MethodConfig):
     Attributes:
         mask_labels: whether a client's loss ignores labels that it has no samples of (section 4). If clients have few labels and rounds
             are few, the global model is far better without it.
-        label_rows: whether a client's rows of the classifier count only for labels that it has samples of, as in the authors' code. Clients
-            then send the list of their labels.
+        label_rows: whether a row of the classifier is averaged only over clients that have samples of its label, as in the authors' code.
+            Clients then send the list of their labels.
     """
 
     mask_labels: bool = True

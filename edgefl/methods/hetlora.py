@@ -20,14 +20,14 @@ from edgefl.registry import method
 
 _PRUNES = "a tier's rank may fall between two rounds; the option gamma=1 keeps it"
 _TINY = 1e-12
-"""The least square of a norm: a root has no derivative at zero, and B is zero at first. Exporters drop sums with such small numbers."""
+"""The least squared norm: a root has no derivative at zero, and B is zero at first. It is no summand, which exporters would drop."""
 
 
 class HetLoRAConfig(AdapterConfig):
     """Options of HetLoRA.
 
     Attributes:
-        gamma: γ: the share of its rank that a tier keeps when it is pruned, rounded down. 1: ranks are never pruned.
+        gamma: γ, the share of its rank that a tier keeps when it is pruned, rounded down. 1: ranks are never pruned.
         prune_strength: λ of the term that draws the last ranks, those beyond γ, to zero.
         present: tier's label → its rank after pruning. Set by the run.
     """
@@ -39,7 +39,7 @@ class HetLoRAConfig(AdapterConfig):
 
 @method("hetlora")
 class HetLoRA(Adapted):
-    """B ← Σ wₖB̄ₖ / Σ wₖ, A ← Σ wₖĀₖ / Σ wₖ with wₖ = ‖BₖAₖ‖_F, padded with zeros.
+    """B ← Σ wₖB̄ₖ / Σ wₖ, A ← Σ wₖĀₖ / Σ wₖ with wₖ = ‖BₖAₖ‖_F. Bars stand for padding with zeros.
 
     A tier of rank r receives the first r ranks of the server's pair, and minimises its loss plus λ·‖B[:, γr:]‖·‖A[γr:]‖, summed over
     layers. If this product of norms is smaller after training than before, the client prunes: only its first ⌊γr⌋ ranks count. B is zero
@@ -49,10 +49,10 @@ class HetLoRA(Adapted):
     none, they are beside the layers that FedHM factorizes. Devices run the base with the adapters merged into it
     (``edgefl/methods/adapters.py``).
 
-    Differs from the paper: ranks belong to tiers, as a tier's payload has one size. The server sees the same norms and cuts off what a
-    client prunes. If more than half of a tier's clients pruned, the tier has ⌊γr⌋ ranks from the next round on. In the paper every client
-    has a rank of its own. Weights wₖ are those of each layer. Ranks that no client of a round holds keep their values. Zeros in both
-    factors could never be trained again. The defaults of γ and λ are ours.
+    Differs from the paper: there, every client has a rank of its own. Here ranks belong to tiers, because a tier's payload has one size.
+    The server computes the norms of a client itself, and cuts off the ranks that the client prunes. If more than half of a tier's clients
+    pruned, the tier has ⌊γr⌋ ranks from the next round on. Every layer has its own weights wₖ. Ranks that no client of a round holds do
+    not change, because factors that are both zero could never be trained again. The defaults of γ and λ are edgefl's.
     """
 
     config: HetLoRAConfig

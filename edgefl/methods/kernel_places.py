@@ -15,7 +15,10 @@ Gates = dict[str, dict[str, int]]
 
 
 def gates_of(network: nn.Module) -> Gates:
-    """Return layer → weight → number of stacked matrices (gates), of linear, recurrent and plain convolution layers beyond 1×1."""
+    """Return layer → weight → number of stacked matrices: the gates of a recurrent layer, else 1.
+
+    These are recurrent layers, linear layers and convolutions of one group with kernels above 1×1, except the stem and the classifier.
+    """
     keep, stacks = stem_and_classifier(network), stacked_in(network)
     found: Gates = {}
     for name, layer in weighted_layers(network):
@@ -29,7 +32,11 @@ def gates_of(network: nn.Module) -> Gates:
 
 
 def kernel_counts(architecture: Architecture, tier: Tier) -> dict[str, dict[str, tuple[int, ...]]]:
-    """Return layer → weight → r of each of its matrices for ``tier``; ConfigError if a keep ratio leaves no kernel or too many."""
+    """Return layer → weight → r, the number of kernels that ``tier`` has, of each of its matrices.
+
+    Raises:
+        ConfigError: the keep ratio leaves a matrix no kernel, or more than it has.
+    """
     network = architecture.skeleton()
     found: dict[str, dict[str, tuple[int, ...]]] = {}
     for name, of in gates_of(network).items():
@@ -43,9 +50,15 @@ def kernel_counts(architecture: Architecture, tier: Tier) -> dict[str, dict[str,
 def matrices(
     name: str, weight: str, counts: Sequence[int], place: Place, share: float, state: GlobalState
 ) -> Iterator[KernelLayer]:
-    """Yield the matrices of a layer's ``weight``; ``counts`` has r of each, ``place`` is that of the tier's narrow dense weight.
+    """Yield the matrices of a layer's weight.
 
-    ``share``: that of its outputs that a convolution computes (:func:`~edgefl.factor.kernels.kept_outputs`).
+    Args:
+        name: the layer's name.
+        weight: the weight's name in the layer, such as ``weight_hh_l0``.
+        counts: r, the number of kernels, of each matrix.
+        place: the place of the tier's narrow dense weight in ``state``.
+        share: the share of its outputs that a convolution computes (:func:`~edgefl.factor.kernels.kept_outputs`).
+        state: the server's state.
     """
     target = f"{name}.{weight}"
     rows, *rest = state.tensors[target].shape

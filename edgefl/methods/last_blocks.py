@@ -32,14 +32,14 @@ class LastBlocks(Method):
     trained, the less memory training needs. Inference costs the same in all tiers, because every device runs the whole network. Blocks are
     those of DepthFL, found by tracing (:mod:`edgefl.models.cuts`). A weight that is also used in a frozen block is frozen.
 
-    Frozen modules are in evaluation mode also in training: Dropout is off, and torch's BatchNorm uses its running statistics unchanged.
+    Frozen modules are in evaluation mode even in training: Dropout is off, and torch's BatchNorm uses its running statistics unchanged.
     Static BatchNorm and that of the policy ``batch`` have no statistics in training, so they use those of the batch.
 
     A client sends only what it trains. It receives all tensors that some tier of the run trains, as larger tiers change the blocks that it
     has frozen. Blocks that no tier trains are part of the application, with their initial weights. They cost memory and MACs, but no
     bytes: they are never sent. Such a run makes sense with pretrained weights.
 
-    The paper freezes arbitrary blocks in each round and quantizes them; here they are the first blocks, in float32.
+    Differs from the paper: CoCoFL freezes arbitrary blocks in each round, and quantizes them. Here the first blocks are frozen, in float32.
     """
 
     config: LastBlocksConfig
@@ -64,7 +64,7 @@ class LastBlocks(Method):
         architecture.cuts.check_several(f"{self.title} cannot freeze a part of {architecture.model}", min(tiers).ratio)
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the whole network, the parameters of its first blocks without gradients.
+        """Return the whole network, in which the parameters of the first blocks require no gradients.
 
         It has three more attributes: the names of its ``frozen`` tensors, the names of those ``shipped`` with the application, and the
         paths of modules ``at_rest`` (in evaluation mode).

@@ -14,7 +14,7 @@ from edgefl.methods.options import MethodConfig
 KINDS = ("conv", "1x1", "linear", "recurrent")
 """Kinds of layers that methods factorize: convolutions of larger kernels, those of 1×1, linear and recurrent layers."""
 OUTSIDE = "not chosen"
-"""Why a layer stays dense that the option leaves out."""
+"""The reason of layers that stay dense because the option ``factorize`` does not choose them."""
 
 
 def _joined(value: Any) -> Any:
@@ -33,8 +33,8 @@ class FactorizingConfig(MethodConfig):
 
     Attributes:
         factorize: the layers to factorize: kinds (``conv``, ``1x1``, ``linear``, ``recurrent``) and patterns of layer names, such as
-            ``conv,1x1,blocks.*.conv_pw,!fc``. ``!`` excludes; exclusions alone are taken from the usual layers. A
-            kind does not choose layers that the method keeps dense, such as the classifier; a pattern does. A layer stays dense if its
+            ``conv,1x1,blocks.*.conv_pw,!fc``. ``!`` excludes. Exclusions alone reduce the usual layers. A kind does
+            not choose layers that the method keeps dense, such as the classifier; a pattern does. A layer stays dense if its
             factors would not be smaller. Empty: the usual layers of the method. ``edgefl inspect NETWORK --method NAME`` shows them.
     """
 
@@ -68,11 +68,15 @@ def why_dense(
         layers: name → layer, of all layers that have a weight.
         rules: the option ``factorize``.
         usual: kinds that are factorized if the rules name none.
-        spared: layer → why only a pattern that matches its name factorizes it, such as "stem".
+        spared: layer → why it stays dense unless a pattern matches its name, such as "stem".
         never: layer → why it cannot be factorized, such as "grouped".
 
     Raises:
         ConfigError: a pattern matches no layer, or only layers that cannot be factorized.
+
+    >>> layers = {"stem": nn.Conv2d(3, 8, 3), "conv": nn.Conv2d(8, 8, 3), "fc": nn.Linear(8, 2)}
+    >>> why_dense(layers, "conv", ("conv", "linear"), {"stem": "stem"}, {})
+    {'stem': 'stem', 'conv': '', 'fc': 'not chosen'}
     """
     words = rules.split(",") if rules else []
     excluded = [word[1:] for word in words if word.startswith("!")]

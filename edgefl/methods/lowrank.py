@@ -21,7 +21,7 @@ class LowRankConfig(FactorizingConfig):
     """Options of plain low-rank training.
 
     Attributes:
-        linear: whether linear layers before the classifier are factorized, as in FedPara. ``factorize`` replaces it.
+        linear: whether linear layers before the classifier are factorized, as in FedPara. The option ``factorize`` replaces this one.
         match: the meaning of a tier's ratio. "share": a layer's factors hold at most this share of its dense weight. "fedpara": it is a
             γ, and a layer's factors hold at most as many values as FedPara's at γ; layers that FedPara leaves dense are dense.
     """

@@ -14,7 +14,7 @@ class MethodConfig(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True)
 
     def __hash__(self) -> int:
-        """Return the hash of the options as JSON: tables among them have none."""
+        """Return the hash of the options as JSON, because options that are tables have no hash."""
         return hash(self.model_dump_json())
 
 

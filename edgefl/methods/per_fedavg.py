@@ -38,11 +38,12 @@ class PerFedAvgConfig(MethodConfig):
 class PerFedAvg(FedAvg):
     """First-order MAML on clients, FedAvg on the server (Fallah et al. 2020, Algorithm 1 without the Hessian term).
 
-    A step splits its batch into halves D and D'. It computes w̃ = w − α∇f(w, D), then w ← w − β∇f(w̃, D'): the gradient at w̃ is applied at
-    w. The halves of an odd batch share the middle sample, and a batch of one is both halves. Before a client uses the deployed model, it
-    takes ``adapt_steps`` steps of rate α on all of its samples. A round's costs do not contain these steps.
+    f(w, D) is the mean cross-entropy on the samples D. A step splits its batch into halves D and D'. It computes w̃ = w − α∇f(w, D), then
+    w ← w − β∇f(w̃, D'): the gradient at w̃ is applied at w. The halves of an odd batch share the middle sample, and a batch of one is both
+    halves. Before a client uses the deployed model, it takes ``adapt_steps`` steps of rate α on all of its samples. A round's costs do not
+    contain these steps.
 
-    Differs from the paper: there is the first-order variant only. Clients are averaged by samples; Algorithm 1 has the plain mean.
+    Differs from the paper: only the first-order variant is implemented. Clients are averaged by samples; Algorithm 1 has the plain mean.
     """
 
     config: PerFedAvgConfig

@@ -70,9 +70,9 @@ class PriSM(Method):
     These are the next layer's inputs, so the client's network has the shapes of width c. A linear layer is the case k = 1; each gate of a
     recurrent layer has its own kernels (Remark 3.1). c = 1 trains all kernels at all channels.
 
-    The server averages every uᵢ and vᵢ over the Cᵢ clients that trained kernel i. It restores the entries that none of them had (ûᵢ, and vᵢ
-    at other input channels) and adds the kernels up (Eq. 5). Other kernels do not change. The next round decomposes the sum anew
-    (orthogonal space refresh).
+    The server averages every uᵢ and vᵢ over the Cᵢ clients that trained kernel i. Entries that none of them had, at other outputs (ûᵢ in
+    Eq. 5) and at other inputs, are those before the round. The server then adds the kernels up (Eq. 5). Other kernels do not change. The
+    next round decomposes the sum anew (orthogonal space refresh).
 
     1×1 and grouped convolutions, the stem, the classifier, embeddings, biases and the parameters of normalisation layers are leading
     slices. Each entry is averaged over the clients that have it. The paper shares no statistics of normalisation; ``norm = "batch"`` is
@@ -86,12 +86,12 @@ class PriSM(Method):
     classifier have their full size. ``outputs = 0.4`` is that network. Its weights and products are small: ⌈0.4·n⌉ × r and r × m·k². Its
     maps are not: norm, ReLU and the next layers have n channels, and those without kernels contain only the bias. On ResNet-18 at c = 0.2,
     it has 21 % of the full network's parameters, 22 % of its MACs and 110 % of its activations. The small network has 4.6, 4.7 and 32 %.
-    Linear and recurrent layers compute all outputs. A tier below 1 is deployed in factors.
+    With this option, linear and recurrent layers compute all outputs, and a tier below 1 is deployed in factors.
 
     Differs from the paper: N = min(n, m·k²); the paper assumes N = n, so that r = ⌈c·n⌉. With several tiers the entries of uᵢ and vᵢ are
     averaged over those of the Cᵢ clients that have them. Its κ for LSTMs, 2, must be set as an option. The authors' code also clips
     gradients to norm 5 and passes the averaged momentum on to the next round. It lets masked outputs learn for one step, and reports the
-    best round on test data. This does none of these.
+    best round on test data. edgefl does none of these.
     """
 
     config: PriSMConfig
@@ -240,7 +240,10 @@ class PriSM(Method):
         return state.replace(tensors)
 
     def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:
-        """Return each layer's effective rank (section 4.4.1) and how many clients drew each of its kernels (Figure 9), and the default."""
+        """Return each layer's effective rank (section 4.4.1) and how many clients drew each of its kernels (Figure 9).
+
+        Also what :meth:`Method.observe` returns.
+        """
         found: dict[str, Any] = {}
         layers = {layer.key: layer for tier in state.tiers for layer in self._kernel_layers(state, tier)}
         for key, layer in layers.items():

@@ -38,10 +38,10 @@ class PufferfishConfig(FactorizingConfig):
 class Pufferfish(FedAvg):
     """FedAvg of the dense network as a warm-up; then W ≈ (U√Σ)(√ΣVᵀ) of rank ⌊γ·n⌋ in each layer, and FedAvg of the factors.
 
-    The same layers as in FedHM are dense; the option ``factorize`` chooses them.
+    The layers that FedHM factorizes are factorized; the option ``factorize`` chooses others.
 
     Differs from the paper: a convolution is decomposed into a k×1 and a 1×k convolution as in FedHM. The paper has a k×k convolution to r
-    channels and a 1×1 convolution. It trains on one cluster; FedPara, appendix D.2, applies it to federated clients.
+    channels and a 1×1 convolution. The paper trains on one cluster; FedPara, appendix D.2, applies it to federated clients.
     """
 
     config: PufferfishConfig

@@ -16,10 +16,14 @@ from edgefl.records import Tier, Update
 
 
 class RankChanges:
-    """Running sums of clients' changes Δ of factorized layers: ÛV̂ᵀ − UVᵀ for received factors UVᵀ, Ŵ − W for a dense layer.
+    """Running sums of clients' changes Δ of factorized layers: ÛV̂ᵀ − UVᵀ, or Ŵ − W for a client that has the layer dense.
 
-    ``weights`` are the server's present dense weights by layer. ``factors`` returns their decompositions; it is called only if they are
-    needed. With ``bands`` every tier has sums of its own.
+    A client received U and V (or W) and sent Û and V̂ (or Ŵ).
+
+    Args:
+        weights: layer → the server's present dense weight.
+        factors: returns layer → decomposition of this weight. It is called only if a decomposition is needed.
+        bands: whether every tier has sums of its own.
     """
 
     def __init__(self, weights: Tensors, factors: Callable[[], Mapping[str, Factors]], bands: bool) -> None:

@@ -66,9 +66,16 @@ def rank_candidates(network: nn.Module, rules: str = "") -> dict[str, Layer]:
 
 
 def hybrid_ranks(network: nn.Module, ratio: float, rules: str = "") -> Ranks:
-    """Return layer → rank at ``ratio``, without layers that are smaller dense: factors are smaller if r < a·b/(a + b) of a weight a × b.
+    """Return layer → rank r = ⌊``ratio``·n⌋ of the layers that are smaller in factors; empty at ratio 1.
 
-    Empty at 1. ConfigError if no layer can be factorized under ``rules``.
+    n is the number of the layer's output channels, or its full rank if that is smaller. The factors of an unrolled weight (a × b) are
+    smaller if r < a·b/(a + b).
+
+    Raises:
+        ConfigError: no layer can be factorized under ``rules``.
+
+    >>> hybrid_ranks(nn.Sequential(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 16, 3), nn.Flatten(), nn.Linear(64, 10)), 0.25)
+    {'1': 4}
     """
     if ratio >= 1:
         return {}
@@ -85,7 +92,10 @@ def ranked(network: nn.Module, ranks: Ranks) -> nn.Module:
 
 
 def truncated_state(tensors: Tensors, ranks: Ranks, factors: Mapping[str, Factors]) -> tuple[dict[str, Tensor], dict[str, Place]]:
-    """Return name → tensor, and → its place in ``tensors``, for the dense network ``tensors`` with the layers ``ranks`` in ``factors``."""
+    """Return the tensors of the dense network ``tensors`` with the layers ``ranks`` in factors, and name → place in ``tensors``.
+
+    ``factors``: layer → decomposition, at least up to the layer's rank.
+    """
     found: dict[str, tuple[Tensor, Place]] = {}
     for name, tensor in tensors.items():
         layer, _, kind = name.rpartition(".")
@@ -99,7 +109,7 @@ def truncated_state(tensors: Tensors, ranks: Ranks, factors: Mapping[str, Factor
 
 
 def energy_of_tiers(bands: Mapping[str, Sequence[float]]) -> list[float]:
-    """Return the share of all layers' energy in each of the ``bands`` of :meth:`Method.energy_bands`; nothing without energy.
+    """Return the share of all layers' energy in each of the ``bands`` of :meth:`Method.energy_bands`; [] if the energy is zero.
 
     >>> energy_of_tiers({"conv1": (3.0, 1.0, 0.0), "conv2": (5.0, 1.0, 0.0)})
     [0.8, 0.2, 0.0]
@@ -109,7 +119,7 @@ def energy_of_tiers(bands: Mapping[str, Sequence[float]]) -> list[float]:
 
 
 def energy_figures(tiers: Iterable[Tier], bands: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """Return a round's figures of ``bands``, as shares of the energy of all layers and of each layer; nothing without energy."""
+    """Return what a round's record has of ``bands``: shares of the energy of all layers together, and of each layer; {} without energy."""
     if not energy_of_tiers(bands):
         return {}
     names = [f"energy first held by tier {tier.label}" for tier in sorted(tiers)]

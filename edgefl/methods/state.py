@@ -24,6 +24,8 @@ class GlobalState:
     and client of a round.
 
     Attributes:
+        architecture: builds the networks.
+        tiers: the run's tiers.
         tensors: name → tensor of the global model.
         warm: name → tensor: results of the previous state, such as singular vectors, that speed up the same computation for this one.
             Checkpoints store them, because results depend on them in their last bits. They are neither sent nor averaged.

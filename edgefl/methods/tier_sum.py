@@ -13,7 +13,7 @@ from edgefl.util.exact_sum import ExactSum
 
 @dataclass
 class TierSum:
-    """Σ weight · tensors over clients that were all sent the same.
+    """Σ weight · tensors over clients that all received the same sub-model.
 
     Attributes:
         shapes: name → shape of the tensors that a client sends.
@@ -66,7 +66,7 @@ class TierSum:
         self.label_weights = [own + more for own, more in zip(self.label_weights, other.label_weights, strict=True)]
 
     def parts(self) -> dict[str, ExactSum]:
-        """Return name → sum of that tensor, as views of ``total``: when they are changed, it has no meaning any more."""
+        """Return name → sum of that tensor, as views of ``total``, which becomes invalid once they are changed."""
         counts = [torch.Size(shape).numel() for shape in self.shapes.values()]
         limbs = zip(*(limb.split(counts) for limb in self.total.limbs), strict=True)
         return {

@@ -44,7 +44,12 @@ def checked(
 def moved(
     received: Mapping[str, Tensor], sent: Mapping[str, Tensor], now: Mapping[str, Tensor], weight: float
 ) -> dict[str, Tensor]:
-    """Return ``now + weight · (received − sent)``, tensor by tensor: the client's change, applied to the present model."""
+    """Return ``now + weight · (received − sent)``, tensor by tensor: the client's change, applied to the present model.
+
+    >>> import torch
+    >>> moved({"w": torch.tensor([3.0])}, {"w": torch.tensor([1.0])}, {"w": torch.tensor([10.0])}, 0.5)
+    {'w': tensor([11.])}
+    """
     return {name: now[name] + weight * (tensor - sent[name]) for name, tensor in received.items()}
 
 

@@ -285,10 +285,11 @@ def test_everyone_begins_with_the_same_factors_and_a_newcomer_has_the_mean(name)
 
 
 def test_what_travels():
-    plain, beta = create("factorized-fl"), create("factorized-fl-beta")
+    own = {"personal_classifier": True}
+    plain, beta = create("factorized-fl", own), create("factorized-fl-beta", own)
     assert plain.shapes(CNN, TIER) == {"conv1.u": (9,), "conv2.u": (9,), "conv3.u": (9,)}
     assert plain.upload_shapes(CNN, TIER) == {**plain.shapes(CNN, TIER), "conv3.v": (64 * 64,)}
-    whole = create("factorized-fl", {"personal_classifier": False})
+    whole = create("factorized-fl")
     assert whole.shapes(CNN, TIER) == {**plain.shapes(CNN, TIER), "fc.u": (1024,)}
     travels = beta.shapes(CNN, TIER)
     assert travels == beta.upload_shapes(CNN, TIER)

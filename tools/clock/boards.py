@@ -45,14 +45,14 @@ PI_4 = Board(
     Limits(28.8e9, 12.8e9),
     ("28.8 GMAC/s: 4 cores × 1.8 GHz × 4 float32", "12.8 GB/s: 32 bits × 3,200 MT/s"),
     60e-6,
-    "PyTorch dispatches an operation in tens of microseconds; the measured networks are too large to tell",
+    "PyTorch dispatches an operation in tens of microseconds. The measured networks are too large to show this time.",
 )
 PI_5 = Board(
     "raspberry-pi-5",
     Limits(76.8e9, 17.1e9),
     ("76.8 GMAC/s: 4 cores × 2.4 GHz × 8 float32", "17.1 GB/s: 32 bits × 4,267 MT/s"),
     28e-6,
-    "raspberry-pi-4's 60 us over 2.13, the median ratio of the boards' steps marked fit",
+    "raspberry-pi-4's 60 us over 2.13, the median ratio of the two boards' fitted steps",
     PI_4,
 )
 BOARDS = (PI_4, PI_5)
@@ -109,7 +109,7 @@ def table_of(board: Board, rows: Sequence[Row]) -> str:
     steps = sum(row.step_s is not None for row in own) + sum(row.forward_s is not None for row in own)
     networks = len({row.network for row in own})
     fitted = f"fitted to {steps} steps of {networks} networks" + (
-        f", drawn to {board.shaped_by.name}'s" if board.shaped_by else ""
+        f", and drawn towards {board.shaped_by.name}'s shape" if board.shaped_by else ""
     )
     lines = [_single_rate(own), "", "[compute.training_step]  # python tools/validate_clock.py --fit"]
     rounded = []
@@ -122,9 +122,8 @@ def table_of(board: Board, rows: Sequence[Row]) -> str:
     held = [row for row in rows if row.split == "held-out" and row.device == board.name and row.step_s]
     ratios = [network_of(row.network).work.of(row.batch, 1, 1).seconds(rounded) / row.step_s for row in held if row.step_s]
     factor = math.ceil(100 * factor_of(ratios)) / 100
-    lines.append(
-        f"error = {_figure(factor, 'measured', f'holds nine in ten of {len(held)} held-out steps, which were not fitted')}"
-    )
+    note = f"Nine in ten of {len(held)} held-out steps are within this factor. They were not used in the fit."
+    lines.append(f"error = {_figure(factor, 'measured', note)}")
     return "\n".join(lines)
 
 
@@ -132,7 +131,9 @@ def _single_rate(own: Sequence[Row]) -> str:
     row = next(row for row in own if row.network == _REFERENCE)
     assert row.step_s is not None
     macs = network_of(row.network).work.of(row.batch, 1, 1).macs
-    note = f"ResNet-34, batch {row.batch}: {macs / 1e9:.0f} GMAC in {row.step_s:.2f} s; used only without the table below"
+    note = (
+        f"ResNet-34, batch {row.batch}: {macs / 1e9:.0f} GMAC in {row.step_s:.2f} s. The table training_step replaces this rate."
+    )
     return f"training_gmacs_per_s = {_figure(float(f'{macs / row.step_s / 1e9:.3g}'), 'measured', note)}"
 
 
@@ -142,10 +143,14 @@ def _known_by(board: Board, kind: str, cost: float, fitted: str) -> tuple[str, s
     if kind == "recurrent_macs":
         return (
             "assumed",
-            f"{_RECURRENT_RATIO} x product_ps_per_mac: a recurrent step multiplies small matrices; no network measured has any",
+            f"{_RECURRENT_RATIO} x product_ps_per_mac, because a recurrent step multiplies small matrices. "
+            "No measured network has recurrent layers.",
         )
     if cost <= board.limits.least(kind) * 1.001:
-        return "derived", f"at the hardware's limit, {board.peaks[kind.endswith('_bytes')]}; the steps alone would go below"
+        return (
+            "derived",
+            f"The cost at the hardware's limit, {board.peaks[kind.endswith('_bytes')]}. A fit without limits goes below it.",
+        )
     return "measured", fitted
 
 
