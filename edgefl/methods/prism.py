@@ -81,12 +81,13 @@ class PriSM(Method):
     A deployed tier is the plain network of width c, with the sums of the r kernels of largest σ as weights; tier 1 is the server's dense
     model. If no client has all channels, the other channels of that model change only through the vᵢ that they share.
 
-    The paper's Table 1 costs and its accuracies belong to different models. Table 1 counts the small network above. The authors' code
-    trains another one. At every keep ratio, Conv_U computes ⌈0.4·n⌉ outputs and Conv_V reads all inputs. Stem, 1×1 convolutions, norms and
-    classifier have their full size. ``outputs = 0.4`` is that network. Its weights and products are small: ⌈0.4·n⌉ × r and r × m·k². Its
-    maps are not: norm, ReLU and the next layers have n channels, and those without kernels contain only the bias. On ResNet-18 at c = 0.2,
-    it has 21 % of the full network's parameters, 22 % of its MACs and 110 % of its activations. The small network has 4.6, 4.7 and 32 %.
-    With this option, linear and recurrent layers compute all outputs, and a tier below 1 is deployed in factors.
+    The paper's Table 1 counts the small network above. The published code trains a wider one (its version of September 2022 did not),
+    and draws kernels by softmax of σ, or uniformly. At every keep ratio, its Conv_U computes ⌈0.4·n⌉ outputs and Conv_V reads all
+    inputs. Stem, 1×1 convolutions, norms and classifier have their full size. ``outputs = 0.4`` is that network. Its weights and
+    products are small: ⌈0.4·n⌉ × r and r × m·k². Its maps are not: norm, ReLU and the next layers have n channels, and those without
+    kernels contain only the bias. On ResNet-18 at c = 0.2, it has 21 % of the full network's parameters, 22 % of its MACs and 110 % of
+    its activations. The small network has 4.6, 4.7 and 32 %. With this option, linear and recurrent layers compute all outputs, and a
+    tier below 1 is deployed in factors.
 
     Differs from the paper: N = min(n, m·k²); the paper assumes N = n, so that r = ⌈c·n⌉. With several tiers the entries of uᵢ and vᵢ are
     averaged over those of the Cᵢ clients that have them. Its κ for LSTMs, 2, must be set as an option. The authors' code also clips

@@ -64,3 +64,4 @@ def test_a_complete_table_has_no_note_on_unfinished_cells() -> None:
     text = table().render(complete, "full")
     assert [note.split("*")[1] for note in notes_of(text)] == ["refused"]
     assert "not run" not in text
+    assert "They tie: **tiers cannot be compared here.** The full network alone is FedAvg." in text

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping
 
-from edgefl.report.paired import Difference, difference
+from edgefl.report.paired import ERRORS, Difference, difference
 
-__all__ = ["Difference", "capacity", "difference", "in_points"]
+__all__ = ["Difference", "capacity", "chance", "difference", "in_points"]
 
 
 def in_points(found: Difference | None) -> str:
@@ -20,6 +21,18 @@ def in_points(found: Difference | None) -> str:
         return "–"
     error = "" if found.error is None else f" ± {100 * found.error:.1f}"
     return f"{100 * found.mean:+.1f}{error}, {found.verdict}".replace("-", "−")
+
+
+def chance(seeds: int) -> float:
+    """Return how often two equal rows are decided by chance: P(|t| ≥ 2) of Student's t with ``seeds`` − 1 degrees of freedom.
+
+    >>> [round(chance(seeds), 3) for seeds in (2, 3, 5)]  # 1 − 2·arctan(2)/π, 1 − 2/√6
+    [0.295, 0.184, 0.116]
+    """
+    free, steps = seeds - 1, 1000
+    scale = math.exp(math.lgamma(seeds / 2) - math.lgamma(free / 2)) / math.sqrt(math.pi * free)
+    at = [scale * (1 + (ERRORS * step / steps) ** 2 / free) ** (-seeds / 2) for step in range(steps + 1)]
+    return 1 - 2 * ERRORS / steps * (math.fsum(at) - (at[0] + at[-1]) / 2)  # the trapezoidal rule
 
 
 def capacity(full: Mapping[int, float], smallest: Mapping[int, float]) -> str:

@@ -13,7 +13,8 @@ from edgefl.data.digits import digits
 from edgefl.methods.axes import conflict
 from edgefl.methods.create import create
 from papers.captions import protocol
-from papers.runs import PROFILE, Entry, Run, Scale, seeded
+from papers.paired import capacity
+from papers.runs import PROFILE, SMALLEST, Entry, Run, Scale, seeded
 from papers.show import Figures, Measure, at_tier
 from papers.tuning import Tuning
 
@@ -45,6 +46,7 @@ DEFENCES: dict[str, dict[str, Any]] = {
 }
 INFLATED = next(label for label in ATTACKS if label.startswith("inflated"))
 CAP = "sample cap"
+UNHARMED = "no attack, no defence"
 REFUSED, MISSING = "refused", "not run"
 ROUNDS: dict[Scale, int] = {"full": 15, "quick": 15, "smoke": 1}
 
@@ -59,7 +61,8 @@ def runs(scale: Scale) -> list[Run]:
                     attacked = {} if adversary is None else {"adversary": adversary}
                     cell = {**_common(method, scale), **attacked, **settings}
                     found.append(Run(row, f"{attack}, {defence}", cell))
-    return seeded(found, SEEDS[scale])
+    smallest = {**_common("origdrop", scale), "tiers": (0.25,)}
+    return seeded([*found, Run(SMALLEST, UNHARMED, smallest)], SEEDS[scale])
 
 
 def defences_of(attack: str) -> dict[str, dict[str, Any]]:
@@ -120,6 +123,7 @@ def render(entries: Sequence[Entry], scale: Scale) -> str:
         "*Tiers*: 1, 0.5 and 0.25, a third of the clients each. FedAvg and FedPara train one size.",
         "*Accuracy* is that of the server's largest model after the last round.",
         "*Defences*: `trimmed-mean` and `multi-krum` expect 20 % of hostile clients.",
+        f"{capacity(*(found.values(row, UNHARMED, at_tier()) for row in ('FedAvg', SMALLEST)))} The full network alone is FedAvg.",
         f"*{REFUSED}*: the method and the choice make no sense together.",
         *([f"*n of {wanted}*: the seeds of a cell that has fewer than {wanted}."] if f" of {wanted})" in text else []),
         *([f"*{MISSING}*: no run yet."] if MISSING in text else []),

@@ -8,7 +8,7 @@ from typing import Any
 
 from counters.markdown import table
 
-from papers.paired import difference, in_points
+from papers.paired import chance, difference, in_points
 from papers.runs import Entry
 
 NONE = "–"
@@ -156,4 +156,6 @@ def orderings(found: Figures, pairs: Sequence[tuple[str, str]], measures: Mappin
         "Orderings: differences in points, paired by seed, ± standard error. *Shown*: at least two standard errors above zero. "
         "*Reversed*: at least two below zero."
     )
+    if (seeds := len({entry["seed"] for entry in found.entries})) > 1:
+        head += f" Of rows that are equal, {100 * chance(seeds):.0f} % pass either bar by chance with {seeds} seeds."
     return f"{head}\n\n{table(['', *measures], lines)}"
