@@ -24,17 +24,11 @@ _NOTED: dict[type[nn.Module], dict[str, tuple[str, int]]] = {
 def note(module: nn.Module) -> None:
     """Make the attributes in which torch's layers note shapes agree with their tensors."""
     if isinstance(module, CONVOLUTIONS):
-        outputs, inputs = module.weight.shape[:2]
-        if module.groups == module.in_channels > 1:  # depthwise: as many groups as channels
-            module.groups = outputs // (module.out_channels // module.groups)
-        if module.transposed:
-            inputs, outputs = outputs, inputs
-            module.in_channels, module.out_channels = (
-                inputs if module.groups == 1 else module.weight.shape[0],
-                outputs * module.groups,
-            )
-        else:
-            module.in_channels, module.out_channels = inputs * module.groups, outputs
+        whole, share = module.weight.shape[:2]  # the channels of one side, and a group's share of the other side's
+        if module.groups == module.in_channels > 1:  # depthwise: as many groups as inputs
+            module.groups = whole if module.transposed else whole // (module.out_channels // module.groups)
+        sides = whole, share * module.groups
+        module.in_channels, module.out_channels = sides if module.transposed else sides[::-1]
     if isinstance(module, nn.LayerNorm) and module.weight is not None:
         module.normalized_shape = tuple(module.weight.shape)
     for kind, attributes in _NOTED.items():

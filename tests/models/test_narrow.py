@@ -145,6 +145,18 @@ def test_a_size_that_is_written_into_the_code_keeps_its_channels_whole():
         source.build(0.5)
 
 
+@pytest.mark.parametrize("multiplier", [1, 2, 3])
+@pytest.mark.parametrize("kind", [nn.Conv2d, nn.ConvTranspose2d])
+def test_depthwise_convolutions_have_a_group_for_each_input(kind, multiplier):
+    outputs = 8 * multiplier
+    layers = nn.Conv2d(3, 8, 3), kind(8, outputs, 3, groups=8), nn.Conv2d(outputs, 6, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    narrow = CustomArchitecture.of(nn.Sequential(*layers, nn.Linear(6, 4)), IMAGE).build(0.5)
+    depthwise = narrow[1]
+    assert (depthwise.in_channels, depthwise.out_channels, depthwise.groups) == (4, 4 * multiplier, 4)
+    assert depthwise.weight.shape[:2] == ((4 * multiplier, 1) if kind is nn.Conv2d else (4, multiplier))
+    assert narrow(torch.zeros(2, 3, 16, 16)).shape == (2, 4)
+
+
 class Shuffled(nn.Module):
     def __init__(self) -> None:
         super().__init__()

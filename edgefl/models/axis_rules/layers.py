@@ -18,10 +18,11 @@ def _convolution(of: Of, args: tuple[Any, ...], out: Tensor) -> Axes:
     for axis in weight[2:]:
         freeze(axis)
     if groups > 1:
-        each, rows = inputs.size // groups, weight[0].size // groups
-        if each == 1 and not transposed:  # depthwise: a channel is a group
-            unify(weight[0], Nested((inputs, Axis(rows, frozen=True))) if rows > 1 else inputs)
-            channels_out = weight[0]
+        if inputs.size == groups:  # depthwise: a channel is a group
+            each = weight[1] if transposed else Axis(weight[0].size // groups)
+            freeze(each)
+            channels_out = Nested((inputs, each)) if each.size > 1 else inputs
+            unify(weight[0], inputs if transposed else channels_out)
         else:
             number = Axis(groups, frozen=True)
             first, second = Axis(weight[0].size // groups), weight[1]
