@@ -9,8 +9,8 @@ no gradients of its weights, and stores nothing for them. The gradients of activ
 BatchNorm layers with running statistics use those of the base. A device runs the base with its adapters merged into it.
 
 Papers about language models adapt the query and value projections of attention (LoRA, section 7.1; FLoRA's code). If a network has layers
-of such names, these have the adapters. Otherwise the layers that FedHM factorizes have them. The option ``factorize`` chooses others. A
-weight that two layers share has no adapter.
+of such names, these have the adapters. Otherwise the layers that FedHM factorizes have them, and frozen ones too. The option ``factorize``
+chooses others. A weight that two layers share has no adapter.
 """
 
 import math
@@ -23,7 +23,6 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from edgefl.errors import ConfigError
 from edgefl.factor.adapter import attach, merged, names_of
 from edgefl.factor.layers import unrolled_factors
 from edgefl.factor.svd import unroll
@@ -31,7 +30,7 @@ from edgefl.factor.width import leading
 from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.base import Method
 from edgefl.methods.layer_rules import FactorizingConfig
-from edgefl.methods.ranks import Ranks, dense_reasons, rank_candidates
+from edgefl.methods.ranks import Ranks, dense_reasons, never_factorized, rank_candidates
 from edgefl.methods.state import GlobalState, Tensors
 from edgefl.models.base import Architecture, stem_and_classifier, weighted_layers
 from edgefl.models.weights import tied
@@ -73,17 +72,11 @@ class Adapted(Method):
         Raises:
             ConfigError: no layer can have an adapter, or the option ``factorize`` is wrong.
         """
-        rules = self.config.factorize or _usual(network)
-        shared = {name.removesuffix(".weight") for names in tied(network) for name in names}
-        found = {name: layer for name, layer in rank_candidates(network, rules).items() if name not in shared}
-        if not found:
-            raise ConfigError(
-                "no layer can have an adapter: the chosen ones share their weights with others; name others by --method-option factorize"
-            )
+        found = rank_candidates(network, self.config.factorize or _usual(network), adapted=True)
         return {name: min(rank, *unroll(layer.weight).shape) for name, layer in found.items()}
 
     def dense_reasons(self, network: nn.Module) -> Mapping[str, str]:
-        return dense_reasons(network, self.config.factorize or _usual(network))
+        return dense_reasons(network, self.config.factorize or _usual(network), adapted=True)
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
         return self.with_adapters(architecture, self.rank(tier))
@@ -172,4 +165,6 @@ class Adapted(Method):
 
 def _usual(network: nn.Module) -> str:
     """Return rules that choose the projections of attention to queries and values, "" if there are none."""
-    return ",".join(name for name, _ in weighted_layers(network) if name.rpartition(".")[2] in QUERY_AND_VALUE)
+    never = never_factorized(network, adapted=True)
+    layers = (name for name, _ in weighted_layers(network) if name not in never)
+    return ",".join(name for name in layers if name.rpartition(".")[2] in QUERY_AND_VALUE)

@@ -11,7 +11,7 @@ from edgefl.errors import ConfigError
 from edgefl.factor.hadamard import Shape, rank_of, rank_range
 from edgefl.factor.hadamard_layers import RECURRENT, HadamardWeight, composed, composed_weights
 from edgefl.methods.fedavg import FedAvg
-from edgefl.methods.layer_rules import kind_of, why_dense
+from edgefl.methods.layer_rules import kept_layers, kind_of, why_dense
 from edgefl.models.base import Architecture, loaded, replace_layer, stem_and_classifier, weighted_layers
 from edgefl.records import Tier
 
@@ -72,7 +72,8 @@ def dense_reasons(network: nn.Module, linear: bool | None, classifier: bool = Fa
     """
     recurrent = {name: layer for name, layer in network.named_modules() if type(layer) in RECURRENT}
     layers: dict[str, nn.Module] = {**recurrent, **dict(weighted_layers(network))}
-    never = {name: reason for name, layer in layers.items() if (reason := _never(layer))}
+    kept = kept_layers(network)
+    never = {name: reason for name, layer in layers.items() if (reason := kept.get(name) or _formless(layer))}
     spared = {} if classifier else {stem_and_classifier(network)[1]: "classifier"}
     sizes = dict.fromkeys((nn.Conv2d, nn.Linear, nn.RNNBase), 0)
     for name, layer in layers.items():
@@ -85,12 +86,11 @@ def dense_reasons(network: nn.Module, linear: bool | None, classifier: bool = Fa
     return why_dense(layers, rules, usual, spared, never)
 
 
-def _never(layer: nn.Module) -> str:
+def _formless(layer: nn.Module) -> str:
+    """Return why layers of its kind cannot compose their weights, "" if they can."""
     if isinstance(layer, nn.Conv2d) and layer.padding_mode != "zeros":
         return "padding"
-    if isinstance(layer, nn.RNNBase) and layer.proj_size:
-        return "projection"
-    return "" if all(value.requires_grad for key, value in layer.named_parameters() if key.startswith("weight")) else "frozen"
+    return "projection" if isinstance(layer, nn.RNNBase) and layer.proj_size else ""
 
 
 def factorized_ranks(weights: Mapping[str, Shape], gamma: float, who: str) -> dict[str, int]:

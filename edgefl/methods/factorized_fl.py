@@ -18,6 +18,7 @@ from edgefl.factor.width import cut
 from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
 from edgefl.methods.fedavg import FedAvg
+from edgefl.methods.layer_rules import kept_layers
 from edgefl.methods.options import PersonalClassifierConfig, Scenario
 from edgefl.methods.state import GlobalState, Shapes, Tensors
 from edgefl.models.base import Architecture, replace_layer, weighted_layers
@@ -159,8 +160,9 @@ class FactorizedFL(FedAvg):
 
     def _factorized(self, network: nn.Module, init: Init | None) -> nn.Module:
         """Replace every layer of ``network`` that can be factorized; ``init`` chooses the first u and v, and None leaves zeros."""
+        kept = kept_layers(network)
         for name, dense in list(weighted_layers(network)):
-            if isinstance(dense, nn.Conv2d) and dense.padding_mode != "zeros":
+            if name in kept or (isinstance(dense, nn.Conv2d) and dense.padding_mode != "zeros"):
                 continue
             layer = rank_one(dense, self.config.reshape == "flat")
             if init is not None:
@@ -169,8 +171,8 @@ class FactorizedFL(FedAvg):
         return network
 
     def _down(self, network: nn.Module) -> frozenset[str]:
-        layers = list(rank_one_layers(network))
-        return frozenset(f"{layer}.u" for layer in (layers[:-1] if self.config.keeps_classifier else layers))
+        kept = _classifier(network) if self.config.keeps_classifier else ""
+        return frozenset(f"{layer}.u" for layer in rank_one_layers(network) if layer != kept)
 
     def _up(self, network: nn.Module) -> frozenset[str]:
         return self._down(network) | {f"{_second_last(network)}.v"}
@@ -251,7 +253,7 @@ class FactorizedFLBeta(FactorizedFL):
     contract_exceptions: ClassVar[Mapping[str, str]] = {}
 
     def _down(self, network: nn.Module) -> frozenset[str]:
-        classifier = list(rank_one_layers(network))[-1] if self.config.keeps_classifier else ""
+        classifier = _classifier(network) if self.config.keeps_classifier else ""
         state = network.state_dict()
         return frozenset(name for name, t in state.items() if t.is_floating_point() and name.rpartition(".")[0] != classifier)
 
@@ -268,15 +270,22 @@ def rank_one_layers(network: nn.Module) -> dict[str, RankOne]:
     return {name: layer for name, layer in network.named_modules() if isinstance(layer, (RankOneConv2d, RankOneLinear))}
 
 
+def _classifier(network: nn.Module) -> str:
+    """Return the name of the last layer, of rank 1 or dense; "" if there is none."""
+    layers = {**dict(weighted_layers(network)), **rank_one_layers(network)}
+    return next((name for name in reversed([name for name, _ in network.named_modules()]) if name in layers), "")
+
+
 def _second_last(network: nn.Module) -> str:
-    """Return the name of the layer before the classifier, or raise :class:`ConfigError` if there is none."""
-    names = list(rank_one_layers(network))
-    if len(names) < 2:
+    """Return the name of the last rank-1 layer before the classifier, or raise :class:`ConfigError` if there is none."""
+    classifier = _classifier(network)
+    names = [name for name in rank_one_layers(network) if name != classifier]
+    if not names:
         raise ConfigError(
-            f"Factorized-FL compares clients by v of the layer before the classifier; the network has {len(names)} layers that can be "
-            f"factorized ({', '.join(names) or 'none'}), 2 or more are needed"
+            "Factorized-FL compares clients by v of the last layer before the classifier that it factorizes; the network has none"
+            f"{classifier and f' before {classifier}'}"
         )
-    return names[-2]
+    return names[-1]
 
 
 def _mixed(state: GlobalState, name: str, weights: Mapping[int, float]) -> Tensor:

@@ -12,6 +12,7 @@ from edgefl.errors import ConfigError, nearest
 from edgefl.factor.basis import BasisRule, BasisSize, Composed, basis_name, check_divisor, composed_layers, dense_state
 from edgefl.methods.base import Method
 from edgefl.methods.kernel_places import gates_of
+from edgefl.methods.layer_rules import kept_layers
 from edgefl.methods.options import MethodConfig
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture, loaded, once_per_network, replace_layer, stem_and_classifier, weighted_layers
@@ -122,8 +123,8 @@ class FLANC(Method):
                 check_divisor(name, at)
         if not all(self.sizes(architecture, tier) for tier in tiers):
             raise ConfigError(
-                "FLANC finds no layer with more than one basis vector: all are small, the stem, 1x1, grouped, or the classifier;"
-                " try a larger method_options.share, or method_options.composed=all"
+                "FLANC finds no layer with more than one basis vector: all are small, the stem, 1x1, grouped, the classifier, or kept"
+                " dense; try a larger method_options.share, or method_options.composed=all"
             )
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
@@ -175,7 +176,8 @@ def _shapes(architecture: Architecture, widths: tuple[float, ...], composed: Lay
     found: Shapes = {}
     for width in sorted(set(widths)):
         network = architecture.skeleton(width)
-        every = {name: {"weight": 1} for name, _ in weighted_layers(network)} if composed == "all" else {}
+        kept = kept_layers(network)
+        every = {name: {"weight": 1} for name, _ in weighted_layers(network) if name not in kept} if composed == "all" else {}
         for name, of in {**every, **gates_of(network)}.items():
             for weight, gates in of.items():
                 outputs, *others = getattr(network.get_submodule(name), weight).shape

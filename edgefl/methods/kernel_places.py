@@ -7,6 +7,7 @@ from torch import nn
 
 from edgefl.factor.kernels import KernelLayer, kept_kernels, kept_outputs, kernels_of
 from edgefl.factor.width import stacked_in
+from edgefl.methods.layer_rules import kept_layers
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture, stem_and_classifier, weighted_layers
 from edgefl.records import Place, Tier
@@ -17,15 +18,16 @@ Gates = dict[str, dict[str, int]]
 def gates_of(network: nn.Module) -> Gates:
     """Return layer → weight → number of stacked matrices: the gates of a recurrent layer, else 1.
 
-    These are recurrent layers, linear layers and convolutions of one group with kernels above 1×1, except the stem and the classifier.
+    These are recurrent layers, linear layers and convolutions of one group with kernels above 1×1, except the stem, the classifier and the
+    layers of :func:`~edgefl.methods.layer_rules.kept_layers`.
     """
-    keep, stacks = stem_and_classifier(network), stacked_in(network)
+    keep, stacks = {*stem_and_classifier(network), *kept_layers(network)}, stacked_in(network)
     found: Gates = {}
     for name, layer in weighted_layers(network):
         if name not in keep and (isinstance(layer, nn.Linear) or (layer.groups == 1 and layer.kernel_size != (1, 1))):
             found[name] = {"weight": 1}
     for name, module in network.named_modules():
-        if isinstance(module, nn.RNNBase):
+        if isinstance(module, nn.RNNBase) and name not in keep:
             weights = [n for n, _ in module.named_parameters() if n.startswith(("weight_ih", "weight_hh"))]
             found[name] = {n: stacks.get(f"{name}.{n}", 1) for n in weights}
     return found

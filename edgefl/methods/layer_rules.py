@@ -6,15 +6,22 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from edgefl.errors import ConfigError, nearest
 from edgefl.factor.hadamard_layers import RECURRENT
 from edgefl.methods.options import MethodConfig
+from edgefl.models.base import named_tensors
+from edgefl.models.weights import tied
 
 KINDS = ("conv", "1x1", "linear", "recurrent")
 """Kinds of layers that methods factorize: convolutions of larger kernels, those of 1×1, linear and recurrent layers."""
 OUTSIDE = "not chosen"
 """The reason of layers that stay dense because the option ``factorize`` does not choose them."""
+FROZEN = "frozen"
+"""The reason of layers with a weight or bias that is not trained. Adapters are for such layers."""
+_PLAIN = (nn.Conv2d, nn.Linear, *RECURRENT)
+_COMPUTING = ("__call__", "forward", "_conv_forward")
 
 
 def _joined(value: Any) -> Any:
@@ -57,6 +64,40 @@ def kind_of(layer: nn.Module) -> str:
             return "depthwise" if layer.groups == layer.in_channels else "grouped"
         return "1x1" if layer.kernel_size == (1, 1) else "conv"
     return "linear" if isinstance(layer, nn.Linear) else "recurrent" if type(layer) in RECURRENT else type(layer).__name__
+
+
+def kept_layers(network: nn.Module) -> dict[str, str]:
+    """Return layer → why no method may put factors in its place, of convolutions, linear and recurrent layers; others are left out.
+
+    Factors compute what torch's own class computes, with a weight and a bias of their own that are trained.
+
+    >>> tied = nn.Linear(4, 4)
+    >>> kept_layers(nn.Sequential(tied, nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 4), tied))
+    {'0': 'shared', '1': 'frozen'}
+    """
+    shared = {name for names in tied(network) for name in names}
+    found = {}
+    for name, layer in network.named_modules():
+        plain = next((kind for kind in _PLAIN if isinstance(layer, kind)), None)
+        if plain is not None and (reason := _why_kept(name, layer, plain, shared)):
+            found[name] = reason
+    return found
+
+
+def _why_kept(name: str, layer: nn.Module, plain: type[nn.Module], shared: Collection[str]) -> str:
+    tensors = named_tensors(layer)
+    kinds = {key.partition("_")[0] if issubclass(plain, nn.RNNBase) else key for key in tensors}
+    if is_parametrized(layer):
+        return "parametrized"
+    if "forward" in vars(layer) or any(getattr(type(layer), of, 0) is not getattr(plain, of, 0) for of in _COMPUTING):
+        return "own forward"
+    if name and (layer._forward_hooks or layer._forward_pre_hooks):  # those of the whole network are no layer's
+        return "own forward"
+    if not {"weight"} <= kinds <= {"weight", "bias"}:
+        return "own tensors"
+    if any(f"{name}.{key}" in shared for key in tensors):
+        return "shared"
+    return "" if all(tensor.requires_grad for tensor in tensors.values()) else FROZEN
 
 
 def why_dense(

@@ -133,7 +133,7 @@ class PriSM(Method):
     def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
         """Raise :class:`ConfigError` if no layer has principal kernels, or if a keep ratio leaves a layer none or too many."""
         if not gates_of(architecture.skeleton()):
-            others = "all are the stem, 1x1, grouped, or the classifier"
+            others = "all are the stem, 1x1, grouped, the classifier, or kept dense"
             raise ConfigError(f"{self.title} finds no layer with principal kernels: {others}")
         super().check(architecture, tiers, clients)
 

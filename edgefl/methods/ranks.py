@@ -15,15 +15,15 @@ from edgefl.factor.layers import factor_weights, low_rank, parameters_of_rank, s
 from edgefl.factor.plan import LayerChoices, allocate
 from edgefl.factor.svd import Factors
 from edgefl.methods.axes import Need
-from edgefl.methods.layer_rules import kind_of, why_dense
+from edgefl.methods.layer_rules import FROZEN, kept_layers, kind_of, why_dense
 from edgefl.methods.state import Tensors
 from edgefl.models.base import Architecture, replace_layer, stem_and_classifier, weighted_layers
+from edgefl.models.valueless import on_meta
 from edgefl.records import Place, Tier
 
 Ranks = dict[str, int]
 BY_DESIGN = "by design"
-NEVER = ("depthwise", "grouped", "padding")
-"""Why a layer is not factorized: the network's ``hybrid_dense`` lists it; or it has no low-rank form."""
+"""Why a layer is not factorized: the network's ``hybrid_dense`` lists it."""
 Layer = nn.Conv2d | nn.Linear
 NEW_FACTORS: dict[Need, str] = {
     "stale_updates": "every step decomposes the weights again, so an update of older factors does not match",
@@ -33,33 +33,40 @@ NEW_FACTORS: dict[Need, str] = {
 """What a method lacks if the server decomposes dense weights anew in every round, with the reasons."""
 
 
-def dense_reasons(network: nn.Module, rules: str = "") -> dict[str, str]:
+def dense_reasons(network: nn.Module, rules: str = "", adapted: bool = False) -> dict[str, str]:
     """Return each convolution and linear layer of ``network`` → why it is not factorized, "" if it may be.
 
     ``rules`` is the option ``factorize``. Without rules, convolutions and linear layers are factorized, and 1×1 convolutions only if no
-    other layer can be. Grouped convolutions and those that pad with other values than zeros never are.
+    other layer can be. Grouped convolutions, those that pad with other values than zeros, and the layers of
+    :func:`~edgefl.methods.layer_rules.kept_layers` never are. Frozen ones may be ``adapted``.
     """
     layers = dict(weighted_layers(network))
     stem, classifier = stem_and_classifier(network)
     by_design: tuple[str, ...] = getattr(network, "hybrid_dense", ())
     spared = {name: BY_DESIGN for name in layers if any(f"{name}.".startswith(f"{dense}.") for dense in by_design)}
     spared |= {str(stem): "stem", classifier: "classifier"}
-    never = {name: reason for name, layer in layers.items() if (reason := _never(layer))}
+    never = never_factorized(network, adapted)
     found = why_dense(layers, rules, ("conv", "linear"), spared, never)
     return found if "" in found.values() else why_dense(layers, rules, ("conv", "linear", "1x1"), spared, never)
 
 
-def rank_candidates(network: nn.Module, rules: str = "") -> dict[str, Layer]:
+def never_factorized(network: nn.Module, adapted: bool = False) -> dict[str, str]:
+    """Return layer → why it has no low-rank form, of the convolutions and linear layers of ``network`` that have none."""
+    kept = {name: reason for name, reason in kept_layers(network).items() if not (adapted and reason == FROZEN)}
+    return {name: reason for name, layer in weighted_layers(network) if (reason := kept.get(name) or _formless(layer))}
+
+
+def rank_candidates(network: nn.Module, rules: str = "", adapted: bool = False) -> dict[str, Layer]:
     """Return name → layer of all layers that may be factorized under ``rules``, see :func:`dense_reasons`.
 
     Raises:
         ConfigError: no layer of the network can be factorized, or the rules are wrong.
     """
-    reasons = dense_reasons(network, rules)
+    reasons = dense_reasons(network, rules, adapted)
     candidates = {name: layer for name, layer in weighted_layers(network) if not reasons[name]}
     if not candidates:
         counts = ", ".join(f"{number} {reason}" for reason, number in Counter(reasons.values()).items())
-        named = next((name for name, reason in reasons.items() if reason not in NEVER), "")
+        named = next((name for name in reasons if name not in never_factorized(network, adapted)), "")
         remedy = f"name layers, such as --method-option factorize={named}, or " if named else ""
         raise ConfigError(f"no layer can be factorized ({counts}); {remedy}choose a method that cuts width, such as heterofl")
     return candidates
@@ -104,7 +111,7 @@ def truncated_state(tensors: Tensors, ranks: Ranks, factors: Mapping[str, Factor
             components = Place(name, (slice(0, ranks[layer]),))
             found |= {f"{layer}.u.weight": (u, components), f"{layer}.v.weight": (v, components)}
         else:
-            found[f"{layer}.v.bias" if layer in ranks else name] = tensor.clone(), Place(name, (slice(None),))
+            found[f"{layer}.v.bias" if layer in ranks and kind == "bias" else name] = tensor.clone(), Place(name, (slice(None),))
     return {name: tensor for name, (tensor, _) in found.items()}, {name: place for name, (_, place) in found.items()}
 
 
@@ -138,8 +145,8 @@ def _rank(layer: nn.Conv2d | nn.Linear, ratio: float) -> int:
     return max(1, math.floor(ratio * min(layer.weight.shape[0], rows) + 1e-9))
 
 
-def _never(layer: Layer) -> str:
-    """Return why a layer has no low-rank form, "" if it has one."""
+def _formless(layer: Layer) -> str:
+    """Return why layers of its kind have no low-rank form, "" if they have one."""
     if isinstance(layer, nn.Linear):
         return ""
     if layer.groups > 1:
@@ -195,7 +202,7 @@ def _shapes(network: nn.Module, architecture: Architecture) -> dict[str, tuple[t
         found[name] = tuple(inputs[0].shape[1:]), tuple(output.shape[1:])
 
     handles = [layer.register_forward_hook(partial(keep, name)) for name, layer in weighted_layers(network)]
-    with torch.device("meta"), torch.no_grad():
+    with on_meta(), torch.no_grad():
         network.eval()(architecture.samples(2))
     for handle in handles:
         handle.remove()

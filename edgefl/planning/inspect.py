@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from torch import nn
+from torch.nn.utils.parametrize import type_before_parametrizations
 
 from edgefl.client.training import OptimizerName
 from edgefl.factor.adapter import PART
@@ -151,7 +152,7 @@ class _Inspected:
         if small is None:
             return "absent"
         shapes = [{key: value.shape for key, value in layer.named_parameters()} for layer in (dense, small)]
-        if type(dense) is not type(small) or shapes[0].keys() != shapes[1].keys():
+        if type_before_parametrizations(dense) is not type_before_parametrizations(small) or shapes[0].keys() != shapes[1].keys():
             return "factorized"
         if shapes[0] != shapes[1]:
             return "cut"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from edgefl.methods.layer_rules import OUTSIDE, kind_of
+from edgefl.methods.layer_rules import FROZEN, OUTSIDE, kind_of
 from edgefl.records import Cost
 
 NO_GAIN = "no gain"
@@ -16,7 +16,11 @@ REASONS = {
     "grouped": "a grouped convolution has no low-rank form here",
     "padding": "it pads with other values than zeros, which its factors cannot",
     "projection": "a recurrent layer with a projection has no low-rank form here",
-    "frozen": "its weight is not trained",
+    FROZEN: "its weight or bias is not trained",
+    "shared": "another name in the network has the same weight or bias",
+    "parametrized": "its weight is computed from other tensors, as by weight_norm",
+    "own forward": "it computes something else than torch's class of its kind, in a forward of its own or in hooks",
+    "own tensors": "it has tensors besides its weight and bias, which factors would lose",
     OUTSIDE: "the option factorize, or its default, leaves it out",
     NO_GAIN: "factors would not be smaller",
     "depth": "the tier's network ends before it",

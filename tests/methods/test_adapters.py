@@ -208,7 +208,7 @@ def test_weights_that_are_shared_have_neither_adapter_nor_training() -> None:
 
     architecture = architecture_of(Tied, {"x": "int64:3"}, 5)
     assert set(create("flora").upload_shapes(architecture, TIERS[0])) == set(names_of("mix"))
-    with pytest.raises(ConfigError, match="share their weights with others"):
+    with pytest.raises(ConfigError, match="head cannot be factorized: shared"):
         create("flora", {"factorize": "head"}).network(architecture, TIERS[0])
 
 

@@ -366,7 +366,7 @@ def test_one_client_alone_and_a_network_of_one_layer_are_refused(name):
         def build(self, width=1.0):
             return nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
 
-    with pytest.raises(ConfigError, match=r"the network has 1 layers that can be factorized \(1\), 2 or more are needed"):
+    with pytest.raises(ConfigError, match="before the classifier that it factorizes; the network has none before 1"):
         method.check(OneLayer("mlp", (1, 8, 8), 4), (TIER,), 2)
 
 

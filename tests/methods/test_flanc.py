@@ -230,7 +230,7 @@ def test_costs_are_those_of_the_plain_width_and_composition_beside_them():
         (
             {"share": 0.01, "bases": 0.1},
             (1.0, 0.25),
-            "FLANC finds no layer with more than one basis vector: all are small, the stem, 1x1, grouped, or the classifier; try a larger",
+            "FLANC finds no layer with more than one basis vector: all are small, the stem, 1x1, grouped, the classifier, or kept dense",
         ),
     ],
 )
