@@ -248,6 +248,17 @@ def loaded(network: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
 
 
 def replace_layer(network: nn.Module, name: str, layer: nn.Module) -> None:
-    """Replace the layer ``name`` of ``network`` by ``layer``."""
-    parent, _, child = name.rpartition(".")
-    setattr(network.get_submodule(parent), child, layer)
+    """Replace the layer ``name`` of ``network`` by ``layer``, which notes the sizes that torch's class notes, such as ``in_features``."""
+    path, _, child = name.rpartition(".")
+    parent = network.get_submodule(path)
+    before = parent.get_submodule(child)
+    for noted in getattr(before, "__constants__", ()):
+        if not hasattr(layer, noted):
+            setattr(layer, noted, getattr(before, noted))
+    setattr(parent, child, layer)
+    if isinstance(parent, nn.TransformerEncoderLayer):
+        # In evaluation torch's fused kernels would read the dense weights of the block's layers, also from the encoder around it.
+        parent.activation_relu_or_gelu = 0
+        for encoder in network.modules():
+            if isinstance(encoder, nn.TransformerEncoder):
+                encoder.use_nested_tensor = False

@@ -1,11 +1,15 @@
 """Runs of a user's network without values, and what their errors say."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from edgefl.util.places import place_of
 
@@ -13,6 +17,8 @@ from edgefl.util.places import place_of
 @contextlib.contextmanager
 def on_meta() -> Iterator[None]:
     """Create tensors on the device ``meta``, and let networks name it to ``torch.autocast``, which does not know it.
+
+    Torch's fused kernels of transformers have no form there: they are off.
 
     >>> with on_meta(), torch.autocast(torch.ones(1).device.type, enabled=False):
     ...     pass
@@ -23,11 +29,46 @@ def on_meta() -> Iterator[None]:
         begin(self, "cpu" if device_type == "meta" else device_type, *options, **more)
 
     torch.autocast.__init__ = begun  # type: ignore[method-assign]  # networks import the class under several names
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
     try:
         with torch.device("meta"):
             yield
     finally:
         torch.autocast.__init__ = begin  # type: ignore[method-assign]
+        torch.backends.mha.set_fastpath_enabled(fused)
+
+
+def read_elsewhere(network: nn.Module, layers: Mapping[str, nn.Module], run: Callable[[nn.Module], Any]) -> list[str]:
+    """Return which of the ``layers`` have a weight that ``run(network)`` reads outside of the layer's own forward pass.
+
+    >>> layers = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2)})
+    >>> read_elsewhere(layers, dict(layers.items()), lambda of: of["a"](of["b"].weight))
+    ['b']
+    """
+    owners = {id(layer.weight): name for name, layer in layers.items()}
+    inside: list[str] = []
+    found: dict[str, None] = {}
+
+    class Reads(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            names = (owners.get(id(value)) for value in tree_leaves((args, kwargs)))
+            found.update({name: None for name in names if name is not None and name not in inside})
+            return func(*args, **(kwargs or {}))
+
+    def enter(name: str, module: nn.Module, inputs: Any) -> None:
+        inside.append(name)
+
+    def leave(module: nn.Module, inputs: Any, output: Any) -> None:
+        inside.pop()
+
+    handles = [layer.register_forward_pre_hook(partial(enter, name)) for name, layer in layers.items()]
+    handles += [layer.register_forward_hook(leave) for layer in layers.values()]
+    with torch.no_grad(), Reads():
+        run(network)
+    for handle in handles:
+        handle.remove()
+    return list(found)
 
 
 def reason(error: BaseException) -> str:

@@ -24,9 +24,10 @@ from edgefl.cost.trace import Subject
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.methods.base import Method
 from edgefl.methods.create import create
-from edgefl.models.base import Architecture, Unfilled, once_per_network
+from edgefl.methods.layer_rules import FactorizingConfig, rules_of
+from edgefl.models.base import Architecture, Unfilled, once_per_network, weighted_layers
 from edgefl.models.norm import splits_batches
-from edgefl.models.valueless import reason
+from edgefl.models.valueless import on_meta, read_elsewhere, reason
 from edgefl.records import Batch, Cost, Tier
 from edgefl.wire.payload import payload_bytes
 
@@ -65,7 +66,29 @@ def tier_cost(
     except EdgeflError:
         raise
     except Exception as error:  # tracing runs the network's own code, which may raise anything
+        if layers := _read_itself(architecture, method, tier):
+            rules = ",".join(filter(None, (rules_of(method.config), *(f"!{name}" for name in layers))))
+            dense = (
+                f"keep such layers dense by --method-option factorize={rules}, or "
+                if isinstance(method.config, FactorizingConfig)
+                else ""
+            )
+            raise ConfigError(
+                f"model {architecture.model} reads the weight of {', '.join(layers)} itself, and {method.title} replaces the layer; "
+                f"{dense}choose a method that cuts width, such as heterofl"
+            ) from error
         raise ConfigError(f"model {architecture.model} does not take input {architecture}: {reason(error)}") from error
+
+
+def _read_itself(architecture: Architecture, method: Method, tier: Tier) -> list[str]:
+    """Return the layers that ``method`` replaces although the dense network reads their weights; [] if that network does not run."""
+    try:
+        with on_meta():
+            dense, small = architecture.skeleton().eval(), dict(method.skeleton(architecture, tier).named_modules())
+            layers = {name: layer for name, layer in weighted_layers(dense) if type(small.get(name, layer)) is not type(layer)}
+            return read_elsewhere(dense, layers, lambda network: network(architecture.samples(2)))
+    except Exception:  # noqa: BLE001 - as above; then the input is at fault
+        return []
 
 
 @once_per_network  # the runs of a comparison, and the phases of a run, have the same tiers
