@@ -125,7 +125,7 @@ class PFedPara(Factored):
             return frozenset(factors)
         names = list(network.state_dict())
         layers = [name for name, _ in weighted_layers(network)] + [name.rpartition(".")[0] for name in weights]
-        classifier = next(layer for layer in layers if names[-1].startswith(f"{layer}."))
+        classifier = next(layer for name in reversed(names) for layer in layers if name.startswith(f"{layer}."))
         return frozenset(factors | {name for name in names if name.startswith(f"{classifier}.")})
 
     def _classifier(self, network: nn.Module) -> bool:

@@ -14,6 +14,7 @@ from edgefl.factor.hadamard_layers import HadamardWeight
 from edgefl.methods.axes import refused
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture
+from edgefl.planning.network import architecture_of
 from edgefl.records import Tier, Update
 from edgefl.rng import generator
 
@@ -156,3 +157,9 @@ def test_classifiers_stay_at_home_where_labels_differ_in_meaning(name):
     assert not travels(scenario="domains")
     assert travels({"personal_classifier": False}, "permuted")
     assert not travels({"personal_classifier": True})
+
+
+def test_a_classifier_before_a_last_norm_is_personal_too():
+    architecture = architecture_of(nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4), nn.LayerNorm(4)), (8,), 4)
+    method = create("pfedpara", {"personal_classifier": True})
+    assert {"2.bias", "2.weight"} <= method.personal(method.network(architecture, Tier(0.5)))
