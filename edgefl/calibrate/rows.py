@@ -112,7 +112,7 @@ def _traced(where: str, name: str, batch: int, phase: str, values: Mapping[str, 
         cost = tier_cost(create(values.get("method") or "fedavg"), network, tier, training)
     except (EdgeflError, ValueError) as error:
         raise InputError(f"{where}: {error}") from error
-    return cost.work_of(batch, 1) if phase == "step" else cost.inference_of(batch)
+    return cost.work_of(batch, 1, 1) if phase == "step" else cost.inference_of(batch)
 
 
 def costs_of(rows: Sequence[Row], like: DeviceProfile, path: Path) -> tuple[tuple[float, ...], str, str]:

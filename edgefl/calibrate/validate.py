@@ -147,7 +147,7 @@ def _comparison(compute: Any, name: str, method: str, tier: str, seconds: float)
     for batch in _BATCHES:
         step = timing.Trained(network, batch, create(method), chosen)
         cost = step.cost
-        predicted_s = train_s(compute, cost, batch, 1)
+        predicted_s = train_s(compute, cost, batch, 1, 1)
         if predicted_s <= _STEP_LIMIT_S:
             break
     readings = timing.interleaved({name: step.task()}, seconds, _LEAST)[name]

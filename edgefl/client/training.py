@@ -72,3 +72,11 @@ class Training:
         whole, rest = divmod(samples, self.batch_size)
         micro = min(self.micro_batch or self.batch_size, self.batch_size)
         return self.epochs * (whole * -(-self.batch_size // micro) + -(-rest // micro))
+
+    def amounts(self, samples: int) -> tuple[int, int, int]:
+        """Return the samples that it sees in a round, over all epochs, and its passes and steps: what a clock charges time for.
+
+        >>> Training(2, 32, 0.1, 0.9, 0.0, micro_batch=10).amounts(33)
+        (66, 10, 4)
+        """
+        return samples * self.epochs, self.passes(samples), self.steps(samples)

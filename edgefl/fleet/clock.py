@@ -57,13 +57,15 @@ def energies(
     return energy_j(device, macs, seconds), radio_j, network_j
 
 
-def round_timing(device: DeviceProfile, cost: Cost, samples: int, passes: int, evaluated: int = 0, speed: float = 1.0) -> Timing:
+def round_timing(
+    device: DeviceProfile, cost: Cost, samples: int, passes: int, updates: int, evaluated: int = 0, speed: float = 1.0
+) -> Timing:
     """Return the simulated round of one client whose link gives its typical rate.
 
     ``speed`` is the share of its computing rate that the device has; :func:`edgefl.fleet.time_model.train_s` describes the other arguments.
     """
     macs = cost.macs_of(samples, passes, evaluated)
-    work_s = train_s(device.compute, cost, samples, passes, evaluated) / speed + mask_s(device, cost) / speed
+    work_s = train_s(device.compute, cost, samples, passes, updates, evaluated) / speed + mask_s(device, cost) / speed
     down_bytes, up_bytes = cost.model_bytes
     parts = durations(device, down_bytes, work_s, up_bytes)
     agree_s, unmask_s = stages_s(device, cost)

@@ -104,7 +104,7 @@ class Rates(Protocol):
         """Costs by kinds of work, where they are known."""
 
 
-def train_s(compute: Rates, cost: Cost, samples: int, passes: int, evaluated: int = 0) -> float:
+def train_s(compute: Rates, cost: Cost, samples: int, passes: int, updates: int, evaluated: int = 0) -> float:
     """Return the seconds of a client's training at the device's full rate.
 
     Args:
@@ -112,11 +112,12 @@ def train_s(compute: Rates, cost: Cost, samples: int, passes: int, evaluated: in
         cost: the tier's costs.
         samples: samples seen over all local epochs.
         passes: forward and backward passes over all local epochs.
+        updates: steps of the optimizer over all local epochs; fewer than passes with micro-batches.
         evaluated: samples that go forward only, besides.
     """
     if compute.training_step is None:
         return cost.macs_of(samples, passes, evaluated) / (compute.training_gmacs_per_s.value * 1e9)
-    return cost.work_of(samples, passes, evaluated).seconds(compute.training_step.seconds)
+    return cost.work_of(samples, passes, updates, evaluated).seconds(compute.training_step.seconds)
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,7 @@ def plan(
         raise ConfigError(f"weights: {method} has no ranks to truncate them to; leave them out, or use fedhm")
     if not 1 <= clock_margin < math.inf:
         raise ConfigError(f"clock_margin: got {clock_margin:g}, expected a factor of at least 1, such as 1.25")
-    work = DeviceRound(profile, samples * training.epochs, training.passes(samples), clock_margin) if profile else None
+    work = DeviceRound(profile, *training.amounts(samples), clock_margin) if profile else None
     error_of_clock = profile.clock_error if profile else None
     uses_of = partial(_uses, limits=limits, work=work)
     cost_at = cost_of(runtime, recompute)
@@ -200,7 +200,7 @@ def _limits(budget: Budget, device: DeviceProfile | None) -> Budget:
 def _uses(cost: Cost, limits: Budget, work: DeviceRound | None) -> Uses:
     timing = Timing(0.0, 0.0, 0.0, 0.0, 0.0)
     if work is not None:
-        timing = round_timing(work.device, cost, work.samples, work.passes, speed=1 / work.margin)
+        timing = round_timing(work.device, cost, work.samples, work.passes, work.updates, speed=1 / work.margin)
     used: dict[BudgetName, tuple[float, float]] = use(cost, timing, limits)
     return used | ({"uncounted_ops": (len(cost.uncounted_ops), 0)} if cost.uncounted_ops else {})
 

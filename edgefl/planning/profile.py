@@ -225,7 +225,7 @@ def _device_rows(
 
 
 def _on_device(device: DeviceProfile, cost: Cost, budget: Budget, training: Training, samples: int) -> dict[str, Any]:
-    timing = round_timing(device, cost, samples * training.epochs, training.passes(samples))
+    timing = round_timing(device, cost, *training.amounts(samples))
     once = replace(training, epochs=1)
     used = use(cost, timing, budget)
     shares = {name: need / have for name, (need, have) in used.items()}
@@ -239,8 +239,9 @@ def _on_device(device: DeviceProfile, cost: Cost, budget: Budget, training: Trai
         "inference_joules": energy_j(device, cost.macs_inference, sample_s),
     }
     for name, seen in (("train_step", training.batch_size), ("epoch", samples)):
-        work = seen, once.passes(seen)
-        seconds, macs = throttled_s(device, train_s(device.compute, cost, *work)), cost.macs_of(*work)
+        of_samples, passes, updates = once.amounts(seen)
+        seconds = throttled_s(device, train_s(device.compute, cost, of_samples, passes, updates))
+        macs = cost.macs_of(of_samples, passes)
         columns |= {f"{name}_seconds": seconds, f"{name}_joules": energy_j(device, macs, seconds)}
     return columns | {
         "round_seconds": timing.total_s,

@@ -23,13 +23,14 @@ class DeviceRound:
     """One client's round on a device, which converts costs into seconds and joules.
 
     Attributes:
-        samples, passes: of training, over all local epochs.
+        samples, passes, updates: of training, over all local epochs.
         margin: training takes this many times the predicted seconds.
     """
 
     device: DeviceProfile
     samples: int
     passes: int
+    updates: int
     margin: float = 1.0
 
 
@@ -79,7 +80,7 @@ def weighting(name: BudgetName, cost: Cost, work: DeviceRound | None) -> np.ndar
         row[_WEIGHTS], row[_HEADER] = _upload_per_weight(cost), 1
     elif work is not None:
         device, link, up = work.device, work.device.link, _upload_per_weight(cost)
-        full_rate_s = work.margin * train_s(device.compute, cost, work.samples, work.passes)
+        full_rate_s = work.margin * train_s(device.compute, cost, work.samples, work.passes, work.updates)
         macs_per_s = cost.macs_of(work.samples, work.passes) / full_rate_s
         slower = 1.0 if full_rate_s <= device.burst_s else 1 / device.sustained_share
         macs = np.zeros(6)

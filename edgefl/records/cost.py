@@ -152,11 +152,13 @@ class Cost:
         trained = samples * of_sample + passes * self.macs_compose
         return trained + evaluated * self.macs_forward
 
-    def work_of(self, samples: int, passes: int, evaluated: int = 0) -> Work:
-        """Return the work of a client by kind; the arguments are those of :meth:`macs_of`. A cost without kinds counts as products."""
+    def work_of(self, samples: int, passes: int, updates: int, evaluated: int = 0) -> Work:
+        """Return the work of a client by kind. The arguments are those of :meth:`macs_of`, and the steps of the optimizer.
+
+        A cost without kinds counts as products.
+        """
         if self.work == NO_STEP_WORK:
             return Work(product_macs=self.macs_of(samples, passes, evaluated))
-        updates = -(-passes // -(-self.batch_size // self.micro_batch))
         runs = -(-evaluated // self.micro_batch)
         if self.macs_drawn is None:
             return self.work.of(samples, passes, updates, evaluated, runs)

@@ -242,7 +242,7 @@ def timing_of(
 
     ``speed`` is the share of the device's rate that its state leaves, in (0, 1].
     """
-    return round_timing(device, cost, samples * training.epochs, training.passes(samples), evaluated(samples), speed)
+    return round_timing(device, cost, *training.amounts(samples), evaluated(samples), speed)
 
 
 def fastest_round_s(fleet: Fleet, full: Cost, training: Training, samples: int) -> float:

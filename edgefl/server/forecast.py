@@ -122,8 +122,8 @@ class Forecast:
         if key not in self._loads:
             plan, cost = self.plan, self.plan.cost(given)
             training, evaluated = split(plan.workload.training, given), plan.workload.evaluated(samples)
-            seen, passes = samples * training.epochs, training.passes(samples)
-            work_s = train_s(of_class.device.compute, cost, seen, passes, evaluated) / of_class.state.speed_share
+            seen, passes, updates = training.amounts(samples)
+            work_s = train_s(of_class.device.compute, cost, seen, passes, updates, evaluated) / of_class.state.speed_share
             work_s += mask_s(of_class.device, cost) / of_class.state.speed_share
             self._loads[key] = cost.macs_of(seen, passes, evaluated), work_s
         return self._loads[key]

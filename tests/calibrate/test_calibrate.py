@@ -167,7 +167,7 @@ class Known:
 def test_work_grows_with_samples_passes_and_updates():
     # 6 samples in 2 passes, so 2 updates; 3 samples forward only, in 1 pass: convolution 6·100 + 3·100 forward and 6·100 backward,
     # recurrent 6·110 + 3·40, products 6·30 + 2·7 + 3·10, operations 2·9 + 3 + 2·2.
-    counts = handmade().work_of(6, 2, 3)
+    counts = handmade().work_of(6, 2, 2, 3)
     assert counts == Work(
         convolution_macs=900, convolution_backward_macs=600, recurrent_macs=780, product_macs=224, elementwise_bytes=6 * 40 + 3 * 20,
         update_bytes=800, operations=25,
@@ -177,7 +177,7 @@ def test_work_grows_with_samples_passes_and_updates():
 
 def test_seconds_are_the_sum_over_kinds():
     expected = (900 * 20 + 600 * 22 + 224 * 25 + 780 * 30 + 300 * 2000 + 800 * 1000) * 1e-12 + 25 * 5e-6
-    assert train_s(Known(), handmade(), 6, 2, 3) == pytest.approx(expected, rel=1e-12)
+    assert train_s(Known(), handmade(), 6, 2, 2, 3) == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_profile_without_costs_of_kinds_counts_macs_by_its_rate():
@@ -185,17 +185,17 @@ def test_a_profile_without_costs_of_kinds_counts_macs_by_its_rate():
         training_gmacs_per_s = figure(3.7)
         training_step = None
 
-    assert train_s(OneRate(), handmade(), 6, 2, 3) == handmade().macs_of(6, 2, 3) / 3.7e9
+    assert train_s(OneRate(), handmade(), 6, 2, 2, 3) == handmade().macs_of(6, 2, 3) / 3.7e9
 
 
 def test_a_cost_without_kinds_counts_as_products():
     bare = replace(handmade(), work=StepWork())
-    assert bare.work_of(6, 2) == Work(product_macs=bare.macs_of(6, 2))
+    assert bare.work_of(6, 2, 2) == Work(product_macs=bare.macs_of(6, 2))
 
 
 def test_a_network_drawn_each_step_does_a_share_of_every_kind():
     drawn = replace(handmade(), macs_drawn=170)  # half of 340 a sample
-    assert drawn.work_of(6, 2) == Work(
+    assert drawn.work_of(6, 2, 2) == Work(
         convolution_macs=300, convolution_backward_macs=300, recurrent_macs=330, product_macs=90 + 14, elementwise_bytes=120,
         update_bytes=800, operations=22,
     )  # fmt: skip
@@ -211,7 +211,7 @@ def test_macs_of_every_reference_kind_add_up():
         ("mlp", (False, True, False)),
     ):
         cost = Trained(architecture_of(name), 4).cost
-        work = cost.work_of(4, 1)
+        work = cost.work_of(4, 1, 1)
         assert work.macs == cost.macs_train_step
         assert (work.convolution_macs > 0, work.product_macs > 0, work.recurrent_macs > 0) == kinds
 
@@ -222,7 +222,7 @@ def test_the_probes_do_every_kind_of_work():
 
     found = [Trained(probe, probe.batch_size).cost for probe in probes()]
     assert all(cost.uncounted_ops == () for cost in found)
-    total = sum((cost.work_of(8, 1) for cost in found), Work())
+    total = sum((cost.work_of(8, 1, 1) for cost in found), Work())
     assert dict(zip(KINDS, map(bool, total.counts), strict=True)) == dict.fromkeys(KINDS, True)
 
 

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import edgefl
+from edgefl.client.training import Training
 from edgefl.cost.table import cost_of
 from edgefl.cost.trace import Subject
 from edgefl.records import Batch, Cost
@@ -24,7 +25,7 @@ def cost(network: nn.Sequential, shape: tuple[int, ...], batch_size: int = 4, mi
 
 def test_a_depthwise_convolution_is_grouped_work():
     """8 channels of 6×6, kernel 3, padding 1: 9 MACs a value; the backward pass needs the weight's gradient only."""
-    work = cost(nn.Sequential(nn.Conv2d(8, 8, 3, padding=1, groups=8, bias=False)), (8, 6, 6)).work_of(4, 1)
+    work = cost(nn.Sequential(nn.Conv2d(8, 8, 3, padding=1, groups=8, bias=False)), (8, 6, 6)).work_of(4, 1, 1)
     values = 4 * 8 * 6 * 6
     assert work.grouped_macs == work.grouped_backward_macs == 9 * values
     assert work.grouped_bytes == 4 * (values + values + 8 * 9)
@@ -34,7 +35,7 @@ def test_a_depthwise_convolution_is_grouped_work():
 
 def test_a_pointwise_convolution_has_a_kernel_for_each_pair_of_channels():
     layers = nn.Sequential(nn.Conv2d(8, 16, 1, bias=False), nn.Conv2d(16, 4, (3, 1), bias=False))
-    work = cost(layers, (8, 6, 6)).work_of(4, 1)
+    work = cost(layers, (8, 6, 6)).work_of(4, 1, 1)
     assert work.pointwise_macs == work.pointwise_backward_macs == 4 * 36 * 8 * 16
     assert work.convolution_macs == 4 * (4 * 6) * 4 * 16 * 3
     assert work.convolution_backward_macs == 2 * work.convolution_macs
@@ -55,7 +56,7 @@ def test_an_inference_transforms_its_weights_once_whatever_the_samples():
 
 def test_reading_the_samples_and_updating_the_weights_are_counted():
     found = cost(nn.Sequential(nn.Linear(10, 5, bias=False)), (10,))
-    work = found.work_of(8, 2)
+    work = found.work_of(8, 2, 2)
     assert work.input_bytes == 8 * 10 * 4
     assert work.update_bytes == 2 * found.work.update.update_bytes >= 2 * 2 * 4 * 50
     assert work.product_macs == 8 * 10 * 5 * 2
@@ -64,8 +65,16 @@ def test_reading_the_samples_and_updating_the_weights_are_counted():
 def test_micro_batches_cost_passes_but_one_update():
     network = nn.Sequential(nn.Linear(10, 5), nn.ReLU(), nn.Linear(5, 2))
     whole, parts = cost(network, (10,)), cost(network, (10,), micro_batch=1)
-    assert parts.work_of(4, 4).update_bytes == whole.work_of(4, 1).update_bytes
-    assert parts.work_of(4, 4).operations > whole.work_of(4, 1).operations
+    assert parts.work_of(4, 4, 1).update_bytes == whole.work_of(4, 1, 1).update_bytes
+    assert parts.work_of(4, 4, 1).operations > whole.work_of(4, 1, 1).operations
+
+
+def test_a_partial_batch_of_micro_batches_costs_a_whole_update():
+    # 5 samples in batches of 4: a whole one of 4 passes and a partial one of 1, in each of 3 epochs.
+    parts = cost(nn.Sequential(nn.Linear(10, 5)), (10,), micro_batch=1)
+    amounts = Training(3, 4, 0.1, 0.0, 0.0, micro_batch=1).amounts(5)
+    assert amounts == (15, 15, 6)
+    assert parts.work_of(*amounts).update_bytes == 6 * parts.work.update.update_bytes
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedhm", "fedpara", "flanc", "prism", "heterofl", "fjord", "splitmix"])
@@ -88,7 +97,7 @@ def test_one_of_several_drawn_networks_has_the_share_of_their_mean():
             sample=Work(product_macs=40, convolution_backward_macs=60, elementwise_bytes=8), per_pass=Work(operations=3)
         ),
     )
-    assert drawn.work_of(8, 2) == Work(product_macs=80, convolution_backward_macs=120, elementwise_bytes=16, operations=6)
+    assert drawn.work_of(8, 2, 2) == Work(product_macs=80, convolution_backward_macs=120, elementwise_bytes=16, operations=6)
 
 
 def test_a_cost_without_kinds_counts_as_products():
@@ -96,6 +105,6 @@ def test_a_cost_without_kinds_counts_as_products():
         **dict.fromkeys([name for name, kind in Cost.__annotations__.items() if kind is int], 0)
         | {"batch_size": 4, "micro_batch": 4, "macs_forward": 7, "macs_compose": 5}
     )
-    assert bare.work_of(3, 2, 1) == Work(product_macs=3 * 7 + 2 * 5 + 7)
+    assert bare.work_of(3, 2, 2, 1) == Work(product_macs=3 * 7 + 2 * 5 + 7)
     assert bare.inference_of(2) == Work(product_macs=14)
     assert bare.inference_work == NO_WORK

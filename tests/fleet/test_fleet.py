@@ -423,7 +423,7 @@ def test_assignment_policies():
 def test_a_round_costs_what_the_formulas_say(folder):
     """By hand: 40 samples in 4 steps are 40·3 M + 4·0.5 M = 122 M MACs, at 0.5 G/s 0.244 s."""
     board = load_device(str(folder / "board.toml"))
-    timing = round_timing(board, cost(), samples=40, passes=4)
+    timing = round_timing(board, cost(), samples=40, passes=4, updates=4)
     assert timing.download_s == pytest.approx(0.05 + 100_000 / 1e6)
     assert timing.upload_s == pytest.approx(0.05 + 50_000 / 0.5e6)
     assert timing.train_s == pytest.approx(0.244)
@@ -436,7 +436,7 @@ def test_work_beyond_the_burst_is_throttled(folder):
     """3,000 M MACs per pass · 2 = 6 G at 0.5 G/s would take 12 s: 10 at the full rate, the other 2 at half of it."""
     board = load_device(str(folder / "board.toml"))
     slow = cost(macs_forward=1_000_000, macs_backward_input=1_000_000, macs_backward_weight=1_000_000, macs_compose=0)
-    assert round_timing(board, slow, samples=2000, passes=1).train_s == pytest.approx(10 + 2 / 0.5)
+    assert round_timing(board, slow, samples=2000, passes=1, updates=1).train_s == pytest.approx(10 + 2 / 0.5)
     assert inference_s(board, cost(macs_forward=4_000_000)) == pytest.approx(0.002)
     assert energy_j(board, 4_000_000, 0.002) == pytest.approx(0.0016 + 0.0005)
 
@@ -444,14 +444,14 @@ def test_work_beyond_the_burst_is_throttled(folder):
 @given(st.integers(0, 10**9), st.integers(0, 10**9))
 def test_more_work_never_takes_less_time(samples, more):
     device = load_device("low-end-phone")
-    less, greater = (round_timing(device, cost(), s, 1) for s in (samples, samples + more))
+    less, greater = (round_timing(device, cost(), s, 1, 1) for s in (samples, samples + more))
     assert less.total_s <= greater.total_s
     assert less.total_j <= greater.total_j
 
 
 def test_each_budget_is_checked_at_its_exact_limit(folder):
     board = load_device(str(folder / "board.toml"))
-    timing = round_timing(board, cost(), 40, 4)
+    timing = round_timing(board, cost(), 40, 4, 4)
     exact = Budget(6200, timing.total_s, 100_000, 50_000, timing.total_j)
     assert shortfalls(cost(), timing, exact, "board", Tier(0.5)) == ()
     tight = {"memory_bytes": 6199, "deadline_s": 0.5, "download_bytes": 99_999, "upload_bytes": 49_999, "energy_j": 0.1}
@@ -463,7 +463,7 @@ def test_each_budget_is_checked_at_its_exact_limit(folder):
 
 
 def test_uncounted_operations_meet_no_budget(folder):
-    timing = round_timing(load_device(str(folder / "board.toml")), cost(), 1, 1)
+    timing = round_timing(load_device(str(folder / "board.toml")), cost(), 1, 1, 1)
     (short,) = shortfalls(cost(uncounted_ops=("aten.odd",)), timing, Budget(1e9), "board", Tier(1.0))
     assert short.budget == "uncounted_ops"
 

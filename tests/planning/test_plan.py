@@ -483,7 +483,7 @@ def test_every_class_of_a_fleet_gets_its_largest_ratio(method):
     for device in plan_of_run.classes:
         above = (device.tier.ratio if device.tier else 0) + 1 / STEPS
         cost = trace(round(above, 3))
-        timing = round_timing(device.device, cost, 100, training.passes(100))
+        timing = round_timing(device.device, cost, *training.amounts(100))
         assert shortfalls(cost, timing, device.budget, device.device.name, Tier(above))
 
 

@@ -93,7 +93,7 @@ def test_half_of_the_width_does_not_take_a_quarter_of_the_time(pi):
 
     def ratio(device):
         full, half = (costs_of(Separable)[Tier(ratio)] for ratio in (1.0, 0.5))
-        return train_s(device.compute, full, SAMPLES, 4) / train_s(device.compute, half, SAMPLES, 4)
+        return train_s(device.compute, full, SAMPLES, 4, 4) / train_s(device.compute, half, SAMPLES, 4, 4)
 
     assert ratio(one_rate(pi)) > 3
     assert 1.5 < ratio(pi) < 2

@@ -62,6 +62,17 @@ def test_a_session_s_seconds_and_joules_are_those_worked_out_by_hand(board):
     assert throttled > 0
 
 
+def test_epochs_in_micro_batches_take_as_long_as_each_alone():
+    keys = {"conditions": "ideal", "clients": 40, "batch_size": 32, "micro_batch": 8}
+    once, thrice = (small("phone", local_epochs=epochs, **keys) for epochs in (1, 3))
+    alone = expected(once)
+    for client, outcome in expected(thrice).items():
+        train_s = 3 * alone[client].timing.train_s
+        assert outcome.timing.train_s == pytest.approx(train_s, rel=1e-12)
+        whole = thrice.plan.timing(thrice.forecast.class_plan_of(client, 1).device, outcome.tier, outcome.samples)
+        assert whole.train_s == pytest.approx(train_s, rel=1e-12)
+
+
 def test_under_ideal_conditions_links_and_answers_are_typical(board):
     run = small(board, conditions="ideal")
     (cost,) = run.plan.costs.values()
