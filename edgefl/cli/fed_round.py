@@ -1,6 +1,7 @@
 """The command ``fed-round``: Aggregate the updates of real devices into the next model and bundle."""
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +57,11 @@ def command(
     Its bundle is signed with your own key.
     Updates are screened as the run's config.toml says; flags under "Trust in updates" win, in this round.
     """
+    from edgefl.report.metric import metric_text
     from edgefl.report.outliers import update_table
     from edgefl.report.tables import PlainTable, under
     from edgefl.report.words import tier_label
     from edgefl.run.worse import MAX_DROP
-    from edgefl.util.units import human_percent
 
     with loading():
         from edgefl.run.device_round import fed_round
@@ -72,17 +73,19 @@ def command(
     if as_json:
         print_json(asdict(result))
         return
+    metric, told = result.metric, partial(metric_text, result.metric)
     columns = (
         *under("tier", tier_label, tier=""),
         *under("updates", "{:,}".format, updates=""),
         *under("samples", "{:,}".format, samples=""),
-        *under("accuracy", human_percent, before="before", after="after"),
+        *under(metric.name, told, before="before", after="after"),
     )
     show(update_table(result.updates))
     show(PlainTable.of(columns, result.tiers))
-    before, after = map(human_percent, result.accuracy)
+    before, after = map(told, result.accuracy)
+    own = "" if metric.share else f"{metric.name} "
     count = sum(row["updates"] for row in result.tiers)
     left_out = f", {len(result.refused)} left out" if result.refused else ""
     of = f"{count} {'update' if count == 1 else 'updates'}{left_out}"
-    click.echo(f"global model: {before} before, {after} after round {result.round}, of {of}")
+    click.echo(f"global model: {own}{before} before, {after} after round {result.round}, of {of}")
     click.echo(f"folder: {result.folder}  (model.safetensors, bundle/)")

@@ -88,7 +88,8 @@ def _advice(summary: Json, rounds: Sequence[Json]) -> Iterable[str]:
     yield larger_tier(summary)
     yield _smaller(summary, rounds)
     yield _waste(summary, rounds)
-    yield "Use this setting: every class took part, accuracy no longer rises, and no budget asks for a change."
+    rises = ", accuracy no longer rises," if metric_of(summary).share else ""  # of another metric no rise is judged
+    yield f"Use this setting: every class took part{rises} and no budget asks for a change."
 
 
 def _diverged(rounds: Sequence[Json]) -> str:

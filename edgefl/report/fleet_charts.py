@@ -112,7 +112,9 @@ def weakest_sentence(rows: Sequence[Json], metric: Metric = ACCURACY) -> str:
 
     if len(rows) == 1:
         return f"{rows[0]['title']} is the only device class: it has all {useful:,} useful sessions."
-    weakest = min(present, key=lambda row: (represented(row), row["accuracy"] or 0.0))
+    sign = 1 if metric.better == "higher" else -1
+    # Among equals the one whose tier is the worst, or has no accuracy.
+    weakest = min(present, key=lambda row: (represented(row), row["accuracy"] is not None, sign * (row["accuracy"] or 0.0)))
     own = human_percent(weakest["statuses"].get(USEFUL, 0) / useful)
     shares = f"{human_percent(weakest['share'])} of the population, {own} of {useful:,} useful sessions"
     sentence = f"{weakest['title']} is the least represented class: {shares}"

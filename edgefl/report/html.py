@@ -122,7 +122,10 @@ def _cards(summary: Json, rounds: Sequence[Json]) -> list[tuple[str, str, str]]:
     down, up = summary["download_bytes"], summary["upload_bytes"]
     metric = metric_of(summary)
     accuracy = metric_text(metric, summary["global_accuracy"])
-    shown = (f"Clients' {metric.name}", accuracy, "on average, each on its own held-out samples")
+    if of_clients(summary):
+        shown = (f"Clients' {metric.name}", accuracy, "on average, each on its own held-out samples")
+    else:
+        shown = (f"Global {metric.name}", accuracy, f"{'of' if metric.share else 'on'} held-out samples")
     after = summary.get("accuracy_after_training")
     trained = (
         "After local training",
@@ -130,7 +133,7 @@ def _cards(summary: Json, rounds: Sequence[Json]) -> list[tuple[str, str, str]]:
         "on average, each client with the model that it has just trained",
     )
     return [
-        shown if of_clients(summary) else (f"Global {metric.name}", accuracy, "of held-out samples"),
+        shown,
         *([] if after is None else [trained]),
         (
             f"{clock_word(rounds).capitalize()} time",

@@ -12,10 +12,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from edgefl.records import RoundRecord
+from edgefl.records import Metric, RoundRecord
+from edgefl.report.metric import metric_of, metric_text
 from edgefl.report.run_tables import compact_tiers
 from edgefl.report.tables import PlainTable
-from edgefl.util.units import human_percent, human_seconds
+from edgefl.util.units import human_seconds
 
 _WIDTH, _HEIGHT = 420, 180
 
@@ -57,7 +58,7 @@ def progress_in_notebook(rounds: int) -> Callable[[RoundRecord], None] | None:
     shown = ipython.display.display(ipython.display.HTML("preparing"), display_id=True)  # type: ignore[union-attr]
 
     def show(record: RoundRecord) -> None:
-        accuracy = f", accuracy {human_percent(record.accuracy['global'])}" if record.accuracy else ""
+        accuracy = _reached(record.metric, record.accuracy.get("global"))
         told = f"round {record.round} of {rounds}{accuracy}, simulated clock {human_seconds(record.clock_s)}"
         bar = f'<progress value="{record.round}" max="{rounds}"></progress>'
         shown.update(ipython.display.HTML(f"{bar} {escape(told)}"))  # type: ignore[union-attr]
@@ -66,9 +67,12 @@ def progress_in_notebook(rounds: int) -> Callable[[RoundRecord], None] | None:
 
 
 def _title(folder: Path, summary: Mapping[str, Any]) -> str:
-    accuracy = summary.get("global_accuracy")
-    reached = "" if accuracy is None else f", accuracy {human_percent(accuracy)}"
+    reached = _reached(metric_of(summary), summary.get("global_accuracy"))
     return f"{folder}: {summary['method']}, {summary['model']} on {summary['dataset']}, {summary['rounds']} rounds{reached}"
+
+
+def _reached(metric: Metric, value: float | None) -> str:
+    return "" if value is None else f", {metric.name} {metric_text(metric, value)}"
 
 
 def _accuracy_svg(summary: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> str:

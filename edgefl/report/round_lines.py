@@ -9,7 +9,7 @@ from typing_extensions import TypedDict  # pydantic cannot read that of typing b
 
 from edgefl.records import Shortfall, Totals
 from edgefl.report.results import Result, adapter
-from edgefl.report.run_rows import Number, Whole
+from edgefl.report.run_rows import Finite, Number, Whole
 
 
 class HostStages(TypedDict, total=False):
@@ -62,13 +62,13 @@ class RoundFigures(Result):
     """What one round took and how accurate the models are after it.
 
     Attributes:
-        accuracy: "global" and each tier's label → share; empty if the round was not evaluated.
+        accuracy: "global" and each tier's label → share, or the metric of the run's own loss; empty if the round was not evaluated.
         clock_s: the simulated clock at the end of the round, which took ``round_s`` after ``waited_s``.
     """
 
     round: Whole
-    accuracy: Mapping[str, Number]
-    accuracy_after_training: Number | None = None
+    accuracy: Mapping[str, Finite]
+    accuracy_after_training: Finite | None = None
     clock_s: Number
     round_s: Number
     waited_s: Number

@@ -159,7 +159,7 @@ def _accuracy_by_tier(summary: Json, evaluated: Sequence[Json]) -> str:
 def _close_to_best(summary: Json, evaluated: Sequence[Json], sent_bytes: Sequence[int]) -> tuple[str, str]:
     """Return what it took, in bytes and in time, to come within one point of the best global accuracy."""
     metric = metric_of(summary)
-    reached = [record["accuracy"].get("global") or 0.0 for record in evaluated]
+    reached = [float(record["accuracy"]["global"]) for record in evaluated]
     best = best_of(metric)(reached)
     first = next(i for i, value in enumerate(reached) if reaches(metric, value, best - 0.01 * metric.share))
     record = evaluated[first]

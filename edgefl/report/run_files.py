@@ -12,7 +12,7 @@ from edgefl.records import ACCURACY, Metric, NodeRecord, Totals
 from edgefl.report.evaluation import Evaluation
 from edgefl.report.results import Result, adapter
 from edgefl.report.round_lines import HostStages, RoundLine
-from edgefl.report.run_rows import ClassRow, Number, Participation, PolicyRow, TierRow, Whole
+from edgefl.report.run_rows import ClassRow, Finite, Number, Participation, PolicyRow, TierRow, Whole
 from edgefl.report.secure_sums import SecureSum
 from edgefl.util.hashes import checked
 from edgefl.util.validation import explain
@@ -149,8 +149,8 @@ class RunSummary(Summary):
 
     metric: Metric = ACCURACY
     accuracy_of: Literal["global", "clients"]
-    global_accuracy: Number | None
-    accuracy_after_training: Number | None = None
+    global_accuracy: Finite | None
+    accuracy_after_training: Finite | None = None
     privacy: PrivacyResult | None = None
     mixed_nodes: bool = False
     nodes: tuple[NodeRecord, ...] = ()

@@ -12,6 +12,8 @@ from edgefl.report.results import Result
 
 Whole = Annotated[int, Field(ge=0)]
 Number = Annotated[float, Field(ge=0)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+"""A value of a run's metric: that of the user's own loss may be negative."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,8 @@ class TierResult:
             lacks; None if the method truncates no layers.
     """
 
-    accuracy: Number | None = None
-    torch_accuracy: Number | None = None
+    accuracy: Finite | None = None
+    torch_accuracy: Finite | None = None
     measured_peak_activation_bytes_inference: Whole | None = None
     measured_peak_activation_bytes_onnx: Whole | None = None
     macs_forward_onnx: Whole | None = None
@@ -138,7 +140,7 @@ class Participation(Result):
     useful: Totals
     wasted: Totals
     tier: Number | None
-    accuracy: Number | None
+    accuracy: Finite | None
 
 
 @dataclass(frozen=True)

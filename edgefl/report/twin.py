@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from edgefl.errors import InputError
+from edgefl.records import ACCURACY, Metric
+from edgefl.report.metric import metric_of, metric_text
 from edgefl.report.results import Result
 from edgefl.report.tables import Column, PlainTable, text
 from edgefl.report.words import USEFUL, Json, of_devices, tier_label
-from edgefl.util.units import MISSING, human_bytes, human_percent, human_seconds
+from edgefl.util.units import MISSING, human_bytes, human_seconds
 
 _SAME = ("method", "model", "dataset", "clients", "per_round", "local_epochs", "batch_size", "codec", "objective", "fleet")
 
@@ -62,11 +64,12 @@ class Whole(Result):
 
 @dataclass(frozen=True)
 class Twin(Result):
-    """A run with real devices and its simulated twin."""
+    """A run with real devices and its simulated twin; ``metric`` is what both have under ``accuracy``."""
 
     rows: tuple[TwinRow, ...]
     real: Whole
     simulated: Whole
+    metric: Metric = ACCURACY
 
 
 def twin_of(real: tuple[Json, Sequence[Json]], simulated: tuple[Json, Sequence[Json]]) -> Twin:
@@ -81,7 +84,8 @@ def twin_of(real: tuple[Json, Sequence[Json]], simulated: tuple[Json, Sequence[J
             got, expected = kinds if not wanted else kinds[::-1]
             raise InputError(f"compare: the {place} folder: got {got}, expected {expected}; give REAL first, then SIMULATED")
     tiers = [[row["tier"] for row in summary["tiers"]] for summary, _ in (real, simulated)]
-    pairs = [(key, real[0][key], simulated[0][key]) for key in _SAME] + [("tiers", *tiers)]
+    metric, other = (metric_of(summary) for summary, _ in (real, simulated))
+    pairs = [(key, real[0][key], simulated[0][key]) for key in _SAME] + [("tiers", *tiers), ("metric", metric.name, other.name)]
     if different := [f"{key} is {one!r} and {other!r}" for key, one, other in pairs if one != other]:
         raise InputError(
             f"compare: the runs differ: {'; '.join(different)}; simulate the configuration of the real run (its config.toml)"
@@ -89,7 +93,7 @@ def twin_of(real: tuple[Json, Sequence[Json]], simulated: tuple[Json, Sequence[J
     groups = [_grouped(rounds) for _, rounds in (real, simulated)]
     keys = sorted({key for found in groups for key in found})
     rows = (TwinRow(*key, *(_sessions(found.get(key, [])) for found in groups)) for key in keys)
-    return Twin(tuple(rows), _whole(*real), _whole(*simulated))
+    return Twin(tuple(rows), _whole(*real), _whole(*simulated), metric)
 
 
 def _grouped(rounds: Sequence[Json]) -> dict[tuple[str, float], list[Json]]:
@@ -134,12 +138,11 @@ def twin_table(twin: Twin) -> PlainTable:
         *both("upload", "upload_bytes", human_bytes),
     )
     rows = [{**vars(row), "tier": tier_label(row.tier) if row.tier else MISSING} for row in twin.rows]
-    ones = [f"{name}: {_told(one)}" for name, one in (("real", twin.real), ("simulated", twin.simulated))]
+    ones = [f"{name}: {_told(one, twin.metric)}" for name, one in (("real", twin.real), ("simulated", twin.simulated))]
     return PlainTable.of(columns, rows, stacked=True, note="\n".join(ones))
 
 
-def _told(whole: Whole) -> str:
+def _told(whole: Whole, metric: Metric) -> str:
     graphs = f", {human_bytes(whole.setup_bytes)} of training graphs" if whole.setup_bytes else ""
     moved = f"{human_bytes(whole.download_bytes)} down, {human_bytes(whole.upload_bytes)} up{graphs}"
-    accuracy = MISSING if whole.accuracy is None else human_percent(whole.accuracy)
-    return f"{whole.rounds} rounds of {human_seconds(whole.round_s)} each; {moved}; accuracy {accuracy}"
+    return f"{whole.rounds} rounds of {human_seconds(whole.round_s)} each; {moved}; {metric.name} {metric_text(metric, whole.accuracy)}"

@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from edgefl import __version__
 from edgefl.report.chart import Chart, clock_unit, layered, number, slots, stacked
+from edgefl.report.metric import metric_text
 from edgefl.report.page import render_page
 from edgefl.report.twin import Sessions, Twin, TwinRow, Whole, twin_table
 from edgefl.report.words import tier_label
-from edgefl.util.units import human_bytes, human_percent, human_seconds
+from edgefl.util.units import human_bytes, human_seconds
 
 _Parts = Callable[[Sessions], dict[str, tuple[float, str]]]
 """Series → length of a part of a bar, and how people read it."""
@@ -88,5 +89,5 @@ def _wholes(twin: Twin) -> list[tuple[str, str, str]]:
         line("down", lambda of: human_bytes(of.download_bytes)),
         line("up", lambda of: human_bytes(of.upload_bytes)),
         line("training graphs", lambda of: human_bytes(of.setup_bytes)),
-        line("accuracy", lambda of: human_percent(of.accuracy)),
+        line(twin.metric.name, lambda of: metric_text(twin.metric, of.accuracy)),
     ]

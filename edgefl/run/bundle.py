@@ -106,8 +106,9 @@ class Deployed:
     def result(self) -> TierResult:
         """The tier's accuracy, from the exported file and from the torch module, and what running the file held."""
         training_bytes = None if self.entry.train is None else self.entry.train.onnx_peak_bytes
-        accuracies = float(self.entry.accuracy_onnx or 0.0), float(self.entry.accuracy_torch or 0.0)
-        return TierResult(*accuracies, self.inference_bytes, training_bytes, self.macs_forward)
+        return TierResult(
+            self.entry.accuracy_onnx, self.entry.accuracy_torch, self.inference_bytes, training_bytes, self.macs_forward
+        )
 
 
 @dataclass(frozen=True)
@@ -259,14 +260,17 @@ def _budget(run: Run, tier: Tier) -> Budget:
     return Budget(memory_bytes=memory_bytes, round_s=limits.deadline_s, energy_j=limits.energy_j)
 
 
-def _run_on_device(run: Run, tier: Tier, graph: bytes, test: Split, say: Callable[[str], None]) -> tuple[float, int | None]:
+def _run_on_device(
+    run: Run, tier: Tier, graph: bytes, test: Split, say: Callable[[str], None]
+) -> tuple[float | None, int | None]:
     """Run the exported file on the held-out samples within the device's memory, in smaller batches if necessary.
 
     Returns:
-        The accuracy, and the peak bytes of activations and inputs for a batch of the size that costs are counted for. The bytes are
-        None if the tier ran only in smaller batches.
+        The accuracy or metric, and the peak bytes of activations and inputs for a batch of the size that costs are counted for. The bytes
+        are None if the tier ran only in smaller batches.
     """
     device = run.plan.home_of(tier).device
+    metric = run.criterion.metric
     full, memory_bytes = run.plan.costs[tier].batch_size, int(device.training_bytes)
     batch_size = full
     while True:
@@ -278,6 +282,7 @@ def _run_on_device(run: Run, tier: Tier, graph: bytes, test: Split, say: Callabl
             return run.criterion.measured(ran.logits, test.y), held
         except OutOfMemoryError as error:
             if batch_size == 1:
-                say(f"tier {tier.label} does not run on {device.name}: {error}; its accuracy counts as 0")
-                return 0.0, None
+                none, told = (None, f"it has no {metric.name}") if not metric.share else (0.0, "its accuracy counts as 0")
+                say(f"tier {tier.label} does not run on {device.name}: {error}; {told}")
+                return none, None
             batch_size = max(1, batch_size // 4)

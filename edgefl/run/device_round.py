@@ -16,7 +16,7 @@ from edgefl.client.objective import CONTROL
 from edgefl.client.parts import trained_shapes
 from edgefl.config import SCREENING, RunConfig
 from edgefl.errors import CheckpointError, ConfigError, WireError, nearest
-from edgefl.records import Screened, Submodel, Update
+from edgefl.records import ACCURACY, Metric, Screened, Submodel, Update
 from edgefl.report.outliers import remarks
 from edgefl.run.bundle import Source, Wanted, build_bundle
 from edgefl.run.folder import CONFIG, MODEL, Notify, RunFolder
@@ -44,12 +44,13 @@ class FedRound:
     Attributes:
         folder: the folder that was written. It has what the next round needs of a run: configuration, model and bundle.
         round: the number of rounds so far, with this one.
-        tiers: one row per tier, largest first: ``tier``, ``updates``, ``samples``, accuracy ``before`` and ``after`` in [0, 1].
-        accuracy: accuracy of the global model before and after the round, in [0, 1].
+        tiers: one row per tier, largest first: ``tier``, ``updates``, ``samples``, ``metric`` ``before`` and ``after``.
+        accuracy: ``metric`` of the global model before and after the round.
         refused: a message about every update that was left out.
         updates: one row per update that was screened: ``file``, ``client``, ``tier``, ``samples`` and the fields of
             :class:`edgefl.records.Screened`.
         devices: device, key, tier and samples of every aggregated update that was checked against enrolled keys.
+        metric: the accuracy, in [0, 1], or the metric of the run's own loss.
     """
 
     folder: Path
@@ -59,6 +60,7 @@ class FedRound:
     refused: tuple[str, ...]
     updates: tuple[Mapping[str, Any], ...] = ()
     devices: tuple[Mapping[str, Any], ...] = ()
+    metric: Metric = ACCURACY
 
 
 def fed_round(
@@ -248,7 +250,7 @@ def _result(
         if update.device is not None
     )
     ways = before["global"], after["global"]
-    return FedRound(target, number, tuple(rows), ways, received.problems, updates, devices)
+    return FedRound(target, number, tuple(rows), ways, received.problems, updates, devices, run.criterion.metric)
 
 
 def _write(run: RunFolder, trained: Trained, result: FedRound, key: SigningKey | None, say: Notify) -> None:
@@ -263,6 +265,7 @@ def _write(run: RunFolder, trained: Trained, result: FedRound, key: SigningKey |
         build_bundle(trained.run, tier_networks(trained), source, temporary / "bundle", say, Wanted(key=key))
         before, after = result.accuracy
         rows = {"tiers": [dict(row) for row in result.tiers], "accuracy": {"before": before, "after": after}}
+        rows["metric"] = asdict(result.metric)
         rows["updates"] = [dict(row) for row in result.updates]
         senders = {"devices": list(result.devices)} if result.devices else {}
         about = {"format": 1, "round": result.round, **rows, **senders, "refused": list(result.refused)}

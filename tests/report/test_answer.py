@@ -98,6 +98,12 @@ def test_a_run_says_what_was_asked_what_came_out_and_what_to_do() -> None:
         ({"classes": [], "wasted": {"device_s": 60.0}}, LATE,
          "Waste less: 40.0 % of the devices' time was of no use, mostly in sessions that ended as late"),
         ({"classes": []}, FLAT, "Use this setting"),
+        # Whether another metric still rises is not judged.
+        (
+            {"classes": [], "metric": {"name": "r2", "share": False}},
+            rounds(-2.0, -1.0),
+            "Use this setting: every class took part and no budget asks for a change.",
+        ),
         ({}, rounds(0.4), "Train for more rounds: one round does not show"),
         ({}, rounds(0.4, 0.5), "Train longer: accuracy still rose by 10.0 points in the last round."),
         ({}, [{**line, "groups": [{"status": "diverged", "clients": 4}]} for line in FLAT],

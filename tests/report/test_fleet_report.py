@@ -14,7 +14,7 @@ from pages import Page, charts_of, data_of, drawn, heads, labels, layers, looks,
 
 from edgefl.errors import InputError
 from edgefl.fleet.budget import Budget
-from edgefl.records import ClientRecord, Cost, RoundRecord, Shortfall, Status, Tier, Timing
+from edgefl.records import ClientRecord, Cost, Metric, RoundRecord, Shortfall, Status, Tier, Timing
 from edgefl.report import html, whatif_page
 from edgefl.report.dry_page import hour_chart, policy_sentence, render_dry, round_chart
 from edgefl.report.fleet_charts import (
@@ -319,6 +319,10 @@ def test_what_a_policy_costs_the_weakest_class_is_said() -> None:
         "Slow phone is the least represented class: 75.0 % of the population, 50.0 % of 4 useful sessions. "
         "Its tier, 0.5, reaches 82.0 %, 8.0 points below the best class's."
     )
+    error = Metric("error", "lower", share=False)
+    alike = [{**row, "share": 0.5, "statuses": {"trained": 2}} for row in rows]
+    assert weakest_sentence(alike, error).startswith("Fast phone is the least represented class: 50.0 %")
+    assert weakest_sentence(alike, error).endswith("Its tier, 1, reaches 0.9, worse than 0.82, the best class's.")
     nothing = [{**row, "tier": None, "accuracy": None} if row["device"] == "slow" else row for row in rows]
     assert weakest_sentence(nothing).endswith(". It fits no tier.")
     assert weakest_sentence([]) == "No client's update was used, so no class took part."

@@ -61,6 +61,15 @@ def test_the_page_has_predicted_and_real_seconds_bytes_and_losses():
         assert drawn(chart).startswith("<svg")
 
 
+def test_the_metric_of_an_own_loss_is_told_as_it_is():
+    own = {**SUMMARY, "metric": {"name": "r2", "better": "higher", "share": False}, "global_accuracy": -0.25}
+    twin = twin_of((own, REAL), (own, SIMULATED))
+    assert "70 B of training graphs; r2 -0.25" in twin_table(twin).to_plain()
+    assert "r2-0.25simulated: -0.25" in Page(twin_page(twin)).text
+    with pytest.raises(InputError, match="the runs differ: metric is 'r2' and 'accuracy'"):
+        twin_of((own, REAL), (SUMMARY, SIMULATED))
+
+
 @pytest.mark.parametrize(
     ("real", "simulated", "message"),
     [

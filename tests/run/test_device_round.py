@@ -14,6 +14,7 @@ import pytest
 import safetensors.numpy
 import safetensors.torch
 import torch
+from command import edgefl
 from handmade import changed
 from signing import device_key, request, signed_update
 
@@ -190,6 +191,17 @@ def test_accuracies_are_those_of_the_samples_that_the_run_evaluates_on(tmp_path)
     assert at.play().accuracy == tuple(found)
     assert len(run.test) == 50
     assert found[0] != found[1]
+
+
+def test_the_metric_of_an_own_loss_is_told_as_it_is(tmp_path):
+    at = offered(tmp_path / "run", loss="torch.nn.functional:cross_entropy")
+    at.send("a", at.given())
+    done = edgefl("fed-round", str(at.bundle), "--updates", str(at.inbox), "--out", str(tmp_path / "next"))
+    record = json.loads((tmp_path / "next" / "fed-round.json").read_text())
+    before, after = (f"{record['accuracy'][when]:.4g}" for when in ("before", "after"))
+    assert (done.returncode, record["metric"]) == (0, {"name": "cross entropy", "better": "lower", "share": False}), done.stderr
+    assert f"global model: cross entropy {before} before, {after} after round 4, of 1 update" in done.stdout
+    assert done.stdout.count(before) >= 2  # of the global model and of its tier
 
 
 def test_what_only_large_tiers_hold_is_averaged_over_those(tmp_path):

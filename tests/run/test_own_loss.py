@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from edgefl import RunConfig, simulate
+from edgefl import RunConfig, compare, load_run, simulate
 from edgefl.bundle.verify import verify
 from edgefl.data.shards import Shards
 from edgefl.data.sources import Dataset, Split
 from edgefl.errors import ConfigError, DataError
+from edgefl.onnxgrad.session import OutOfMemoryError
+from edgefl.report import html
+from edgefl.run import bundle as bundling
 from edgefl.run import prepare as preparing
 from edgefl.run.prepare import prepare
 from edgefl.util.files import shared
@@ -68,6 +71,37 @@ def test_every_engine_trains_a_regression_to_the_same_metric(points, tmp_path):
     assert np.sqrt(np.square(outputs - y).mean()) == pytest.approx(first[-1], rel=1e-5)
     losses = edgefl_client.train(bundle, "1", *given, edgefl_client.Training(epochs=5)).losses
     assert losses[-1] < losses[0]
+
+
+def test_a_metric_below_0_is_read_back_compared_and_shown(points, tmp_path):
+    config = RunConfig(**KEYS | {"loss": "tests.regression:mean_square", "lr": 1e-5})
+    found = compare(("fedavg",), config, tmp_path / "compared")
+    folder = found.folder / "fedavg" / "seed-0"
+    result = load_run(folder)
+    reached = [line["accuracy"]["global"] for line in lines_of(folder)]
+    assert reached[1] == result.global_accuracy == result.tiers[0].torch_accuracy < 0
+    assert found.methods[0].accuracy.mean == found.to_dict()["target_accuracy"] == reached[1]
+    text = f"log likelihood {reached[1]:.4g}"
+    assert text in repr(result)
+    assert text in result._repr_html_()
+    page = html.render(result.to_dict(), lines_of(folder))
+    assert page == (folder / "report.html").read_text()
+    assert f"{reached[1]:.4g} log likelihood after" in page
+
+
+@pytest.mark.parametrize(("loss", "counted"), [({}, None), ({"loss": None, "model": "mlp"}, 0.0)])
+def test_a_tier_that_does_not_run_on_its_device_has_no_value_of_an_own_metric(loss, counted, points, monkeypatch):
+    if counted is not None:
+        monkeypatch.undo()
+
+    def short(*of, **how):
+        raise OutOfMemoryError("needs more", 2, 1)
+
+    monkeypatch.setattr(bundling, "predict_capped", short)
+    run, said = prepare(RunConfig(**KEYS | loss)), []
+    assert bundling._run_on_device(run, run.tiers[0], b"", run.test, said.append) == (counted, None)
+    told = "it has no root mean square" if counted is None else "its accuracy counts as 0"
+    assert said[0].endswith(f"needs more; {told}")
 
 
 def test_costs_are_those_of_the_loss(points):
