@@ -1,5 +1,6 @@
 """Keys of tiers and who gets which."""
 
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator
@@ -11,7 +12,7 @@ TIERS = "Tiers"
 
 
 def check_ratios(ratios: tuple[float, ...]) -> None:
-    """Raise ValueError unless ``ratios`` can be the tiers of a run: one or more in (0, 1], each once, largest first."""
+    """Raise ValueError unless ``ratios`` can be the tiers of a run: one or more in (0, 1], each name once, largest first."""
     if not ratios:
         raise ValueError("expected at least one tier")
     for ratio in ratios:
@@ -20,6 +21,9 @@ def check_ratios(ratios: tuple[float, ...]) -> None:
     ordered = tuple(sorted(set(ratios), reverse=True))
     if ordered != tuple(ratios):
         raise ValueError(f"tiers are listed once each, largest first: {','.join(f'{r:g}' for r in ordered)}")
+    for larger, smaller in pairwise(ordered):
+        if (label := f"{larger:g}") == f"{smaller:g}":  # files and tables name a tier by six digits
+            raise ValueError(f"{larger!r} and {smaller!r} have one name, {label}; give ratios that differ within six digits")
 
 
 def _ordered(tiers: Any) -> Any:
