@@ -168,7 +168,7 @@ RUN: dict[str, set[str]] = {
     "offered": {"run", "folder"},
     "device_round": {"privacy", "run", "folder", "prepare", "offered", "trained", "bundle", "worse"},
     "dry_run": {"run", "folder", "result", "prepare", "trained"},
-    "whatif": {"run", "auto_tiers", "prepare", "dry_run"},
+    "whatif": {"run", "folder", "auto_tiers", "prepare", "dry_run"},
     "compare_entries": {"prepare"},
     "compare": {"run", "folder", "simulate", "compare_entries"},
 }

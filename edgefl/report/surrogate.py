@@ -25,7 +25,6 @@ FACTOR = 2.0
 """Nine of ten held-out runs were within the range that this factor gives; ``tools/surrogate.py`` makes and checks them."""
 _NEAR = 0.01
 """Without a target, the target is so much below the run's best accuracy."""
-_SAME = ("method", "model", "dataset", "partition", "clients", "local_epochs", "batch_size")
 
 
 @dataclass(frozen=True)
@@ -119,15 +118,10 @@ def curve_of(rounds: Sequence[Json], exponent: float = EXPONENT) -> Curve:
     return Curve(tuple(points))
 
 
-def check_same(summary: Json, config: Mapping[str, Any], where: str) -> None:
-    """Raise :class:`InputError` unless a run trained what the policies are about."""
+def check_accuracy(summary: Json, where: str) -> None:
+    """Raise :class:`InputError` unless a run trained and has an accuracy."""
     if summary.get("dry_run") or not (summary.get("metric") or {"share": True})["share"]:
         raise InputError(f"{where}: expected a run that trained and has an accuracy, got a dry run or one with a loss of its own")
-    for key in _SAME:
-        if config[key] is not None and summary[key] != config[key]:
-            raise InputError(
-                f"{where}: its {key.replace('_', ' ')} is {summary[key]}, that of the policies {config[key]}; give the same"
-            )
 
 
 def judged(run: str, summary: Json, lines: Sequence[Json], rows: Sequence[Json], rounds: int, target: float | None) -> Surrogate:
@@ -135,13 +129,16 @@ def judged(run: str, summary: Json, lines: Sequence[Json], rows: Sequence[Json],
     curve = curve_of(lines)
     goal = max(curve.points[0][1], curve.points[-1][1] - _NEAR) if target is None else target
     tiers = {float(row["tier"]) for row in summary["tiers"]}
-    return Surrogate(run, curve.points[0][1], goal, tuple(learned(curve, row, rounds, goal, tiers) for row in rows))
+    noise = (summary.get("privacy") or {}).get("noise_multiplier")
+    return Surrogate(run, curve.points[0][1], goal, tuple(learned(curve, row, rounds, goal, tiers, noise) for row in rows))
 
 
-def learned(curve: Curve, row: Json, rounds: int, target: float, tiers: set[float]) -> Learned:
-    """Return what a policy with the figures ``row`` would learn."""
+def learned(curve: Curve, row: Json, rounds: int, target: float, tiers: set[float], noise: float | None = None) -> Learned:
+    """Return what a policy with the figures ``row`` would learn; the run had ``tiers`` and the noise multiplier ``noise``."""
     if set(map(float, row["tiers"])) != tiers:
         return Learned(why="other tiers than the run's")
+    if row.get("noise_multiplier") != noise:
+        return Learned(why="other noise than the run's")
     if not row["updates"]:
         return Learned(why="no update is used")
     a_round = (row["updates"] / rounds) ** EXPONENT

@@ -6,17 +6,30 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from edgefl.config import RunConfig
+from edgefl.config import RunConfig, changed
+from edgefl.config.fleet import FleetKeys
+from edgefl.config.host import HostKeys
+from edgefl.config.rounds import RoundsKeys
+from edgefl.config.secure import SecureKeys
+from edgefl.config.tiers import TiersKeys
+from edgefl.errors import InputError
 from edgefl.report.results import Result, Results
 from edgefl.report.run_files import read_rounds, read_summary
-from edgefl.report.surrogate import Surrogate, check_same, judged
+from edgefl.report.surrogate import Surrogate, check_accuracy, judged
 from edgefl.run.auto_tiers import chosen_tiers
 from edgefl.run.dry_run import PolicyOutcome, outcome_of
+from edgefl.run.folder import RunFolder
 from edgefl.run.prepare import prepare
 from edgefl.run.run import Run
 from edgefl.util.compute import one_thread
 
 OnPolicy = Callable[[str], None]
+_GROUPS = FleetKeys, RoundsKeys, TiersKeys, SecureKeys, HostKeys
+_POLICY = {"profile", "target_epsilon", "noise_multiplier"}.union(*(keys.model_fields for keys in _GROUPS))
+_VARIED = _POLICY - {"mode", "staleness_power"}
+"""Keys that may differ from those of the run whose accuracies are read: who takes part, and when. Other tiers and other noise are told
+apart policy by policy."""
+_BY_HASH = {"dataset": "data", "weights": "weights"}
 
 
 @dataclass(frozen=True)
@@ -68,8 +81,8 @@ def whatif(
         over_selections: clients selected per update wanted; empty for the run's own.
         target_epsilons: largest ε of a run with privacy; empty for the run's own.
         secure_aggregations: how sums are hidden, such as "off" and "secagg"; empty for the run's own.
-        run_folder: a finished run of the same method, network, data and clients. Accuracies are read from its curve. None: no accuracies.
-            :mod:`edgefl.report.surrogate` says what that assumes.
+        run_folder: a finished run that trains the same: only who takes part and when may differ. Accuracies are read from its curve. None:
+            no accuracies. :mod:`edgefl.report.surrogate` says what that assumes.
         target_accuracy: share in (0, 1]; the time and energy until then are shown; None: a point below the run's best.
         on_policy: called with the label of every policy before its rounds are simulated.
 
@@ -94,10 +107,12 @@ def whatif(
         config = RunConfig.of({**config.model_dump(), "target_epsilon": target_epsilons[0], "noise_multiplier": None})
     source = None if run_folder is None else (Path(run_folder), read_summary(Path(run_folder) / "summary.json"))
     if source is not None:
-        check_same(source[1], config.model_dump(), str(source[0]))
+        check_accuracy(source[1], str(source[0]))
     rows = []
     with one_thread():
         runs = {text: _prepared(config, text) for text in secure}
+        if source is not None:
+            _check_same(RunFolder(source[0]), next(iter(runs.values())).config)
         for (deadline_s, ratios, asked, target), (text, run) in product(varied, runs.items()):
             given = {"deadline_s": deadline_s, "tiers": ratios, "over_selection": asked, "target_epsilon": target}
             changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
@@ -126,6 +141,23 @@ def _prepared(config: RunConfig, secure_aggregation: str | None) -> Run:
     """Return the run with its own secure aggregation or another one, which is checked against the method."""
     other = {} if secure_aggregation is None else {"secure_aggregation": secure_aggregation}
     return prepare(RunConfig.of({**config.model_dump(), **other}), required=False)
+
+
+def _check_same(folder: RunFolder, config: RunConfig) -> None:
+    """Raise :class:`InputError` unless the run in a folder trained what the policies, of a resolved configuration, are about."""
+    before, where = folder.config(), folder.path
+    then, now = (dict[Any, str](of.sources or {}) for of in (before, config))
+    varied = _VARIED - (
+        {"rounds"} if config.lr_schedule != "constant" else set()
+    )  # the rate of a round follows from their number
+    for key in changed(before, config):
+        content = then.get(_BY_HASH.get(key))
+        if key not in varied and (content is None or content != now.get(_BY_HASH.get(key))):
+            value, other = (getattr(of, key) if getattr(of, key) is not None else "none" for of in (before, config))
+            raise InputError(f"{where}: its {key.replace('_', ' ')} is {value}, that of the policies {other}; give the same")
+    for kind in ("data", "weights", "model", "loss"):
+        if then.get(kind) != now.get(kind):
+            raise InputError(f"{where}: its {kind} has changed since it trained; restore the file, or give another run")
 
 
 def _label(changes: dict[str, Any]) -> str:

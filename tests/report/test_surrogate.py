@@ -11,7 +11,7 @@ from pages import Page, printed
 from edgefl.errors import InputError
 from edgefl.report import whatif_page
 from edgefl.report.learned import advice_by_accuracy, learned_chart
-from edgefl.report.surrogate import EXPONENT, FACTOR, check_same, curve_of, judged, learned
+from edgefl.report.surrogate import EXPONENT, FACTOR, check_accuracy, curve_of, judged, learned
 
 VALIDATED = Path(__file__).parents[2] / "tools" / "results" / "surrogate.json"
 
@@ -46,19 +46,19 @@ def test_what_the_run_does_not_know_is_not_made_up() -> None:
     assert learned(curve, policy(1), 1, 0.7, {1.0, 0.5}).accuracy is None
     assert learned(curve, policy(0), 4, 0.7, {1.0, 0.5}).why == "no update is used"
     assert learned(curve, policy(4, tiers=[1]), 4, 0.7, {1.0, 0.5}).why == "other tiers than the run's"
+    assert learned(curve, policy(4, noise_multiplier=1.5), 4, 0.7, {1.0, 0.5}, 1.0).why == "other noise than the run's"
+    assert learned(curve, policy(4, noise_multiplier=1.5), 4, 0.7, {1.0, 0.5}, 1.5).accuracy == 0.5
     with pytest.raises(InputError, match="no evaluated round in which an update was used"):
         curve_of([line(0, 0.1), line(4, None)])
     summary = {"tiers": [{"tier": 1.0}, {"tier": 0.5}]}
     assert judged("run", summary, LINES, [policy(4)], 4, None).target == pytest.approx(0.89)
 
 
-def test_a_run_of_another_setting_is_refused() -> None:
-    same = dict.fromkeys(("method", "model", "dataset", "partition", "clients", "local_epochs", "batch_size"), 1)
-    check_same(same, same | {"model": None}, "run")
-    with pytest.raises(InputError, match="run: its local epochs is 1, that of the policies 2; give the same"):
-        check_same(same, same | {"local_epochs": 2}, "run")
-    with pytest.raises(InputError, match="expected a run that trained"):
-        check_same({"dry_run": True}, same, "run")
+def test_a_run_without_an_accuracy_is_refused() -> None:
+    check_accuracy({}, "run")
+    for summary in ({"dry_run": True}, {"metric": {"name": "mse", "share": False}}):
+        with pytest.raises(InputError, match="run: expected a run that trained and has an accuracy"):
+            check_accuracy(summary, "run")
 
 
 def test_the_page_says_what_is_assumed_and_which_policy_to_take() -> None:

@@ -1,0 +1,72 @@
+"""Which runs may judge the policies of a what-if."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from edgefl import RunConfig
+from edgefl.errors import InputError
+from edgefl.run.folder import RunFolder
+from edgefl.run.prepare import prepare
+from edgefl.run.whatif import _check_same
+
+KEYS = {"method": "fedavg", "model": "mlp", "tiers": (1.0,), "clients": 6, "rounds": 2, "local_epochs": 1}
+
+
+def run_of(path, **keys) -> RunFolder:
+    """Return the folder of a run, with its configuration alone."""
+    folder = RunFolder(path)
+    folder.start(prepare(RunConfig(**KEYS | keys)).config)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"local_epochs": None}, "its local epochs is 1, that of the policies 5; give the same"),
+        ({"lr": 10}, "its lr is 0.05, that of the policies 10.0; give the same"),
+        ({"optimizer": "adam"}, "its optimizer is momentum, that of the policies adam"),
+        ({"objective": "prox"}, "its objective is none, that of the policies prox"),
+        ({"codec": "int8"}, "its codec is fp32, that of the policies int8"),
+        ({"data_share": 0.9}, "its data share is 1.0, that of the policies 0.9"),
+        ({"adversary": "sign-flip:0.4(scale=10)"}, r"its adversary is none, that of the policies sign-flip:0.4\(scale=10\)"),
+        ({"mode": "async"}, "its mode is sync, that of the policies async"),
+    ],
+)
+def test_a_run_of_another_setting_is_refused(keys, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        _check_same(run_of(tmp_path / "run"), prepare(RunConfig(**KEYS | keys)).config)
+
+
+def test_policies_may_differ(tmp_path):
+    varied = {
+        "deadline_s": 3.0,
+        "tiers": (0.5,),
+        "rounds": 5,
+        "per_round": 2,
+        "availability": "daily",
+        "seed": 1,
+        "profile": "mixed",
+    }
+    _check_same(run_of(tmp_path / "run"), prepare(RunConfig(**KEYS | varied)).config)
+
+
+def test_a_rate_that_follows_the_rounds_wants_the_same_number(tmp_path):
+    keys = KEYS | {"lr_schedule": "cosine"}
+    with pytest.raises(InputError, match="its rounds is 2, that of the policies 3"):
+        _check_same(run_of(tmp_path / "run", **keys), prepare(RunConfig(**keys | {"rounds": 3})).config)
+
+
+def test_own_data_are_known_by_their_content(tmp_path):
+    x = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+    own, moved = tmp_path / "own.npz", tmp_path / "moved" / "own.npz"
+    np.savez(own, x=x, y=np.arange(60) % 2)
+    folder = run_of(tmp_path / "run", dataset=str(own))
+    _check_same(folder, prepare(RunConfig(**KEYS | {"dataset": str(own)})).config)
+    moved.parent.mkdir()
+    shutil.copyfile(own, moved)
+    _check_same(folder, prepare(RunConfig(**KEYS | {"dataset": str(moved)})).config)
+    np.savez(own, x=x + 1, y=np.arange(60) % 2)
+    with pytest.raises(InputError, match="run: its data has changed since it trained"):
+        _check_same(folder, prepare(RunConfig(**KEYS | {"dataset": str(own)})).config)
