@@ -73,19 +73,19 @@ class Shards:
         return self._holdings.size(self._checked(client))
 
     @functools.cached_property
-    def _sizes(self) -> list[int]:
-        """Sizes of all clients, or of the first one if all are equal."""
+    def sizes(self) -> list[int]:
+        """The numbers of training samples of all clients, or of the first one if all are equal."""
         return [self._holdings.size(client) for client in range(1 if isinstance(self._holdings, Drawn) else self._clients)]
 
     @property
     def largest(self) -> int:
         """The number of training samples of the client with most."""
-        return max(self._sizes)
+        return max(self.sizes)
 
     @property
     def mean(self) -> int:
         """The mean number of training samples of a client, rounded, at least 1."""
-        return max(1, round(sum(self._sizes) / len(self._sizes)))
+        return max(1, round(sum(self.sizes) / len(self.sizes)))
 
     def train(self, client: int) -> Split:
         """Return a copy of the training samples of ``client``, with its own labels."""

@@ -15,7 +15,7 @@ _MOST_COLUMNS = 50
 
 @dataclass(frozen=True)
 class InspectedClient:
-    """The samples of one client: how many it has of each class that it has, by the class's number."""
+    """The samples of one client: how many it has, and of each class that it has, by the class's number (none in a regression)."""
 
     client: int
     samples: int
@@ -29,11 +29,12 @@ class DataInspection:
     Attributes:
         dataset, title: the name of the data set, and the one in reports.
         input_shape, vocabulary: the shape of a sample, and the number of token ids (0: samples are no ids); of several inputs, by name.
-        class_names, train, test: one name, number of training and of held-out samples per class.
+        class_names, train, test: one name, number of training and of held-out samples per class; of a regression no name, and one number
+            of all samples.
         owners: the number of owners; 0 without owners.
         preprocessing: how devices prepare samples, as a bundle's manifest has it.
         partition, population: how the samples are divided, and among how many clients.
-        smallest, mean, largest: training samples of a client; of all clients, or of the listed ones if samples are drawn per client.
+        smallest, mean, largest: training samples of a client, of all clients.
         clients: the first clients, at most 1,000.
     """
 
@@ -70,19 +71,12 @@ def data_text(found: DataInspection, width: int = 80) -> str:
     """Return the classes with their sizes, and the clients with theirs, in lines of at most ``width`` characters."""
     kind = listed(each(_kind, found.input_shape, found.vocabulary))
     owners = f", {found.owners} owners" if found.owners else ""
-    sizes = (
-        f"{sum(found.train):,} for training and {sum(found.test):,} held out, {kind}, {len(found.class_names)} classes{owners}"
-    )
-    lines = [*textwrap.wrap(f"{found.title}: {sizes}", width), "", *_class_table(found, width), ""]
-    some = found.clients[:_MOST_CLIENTS]
-    shown = f"clients 0 to {len(some) - 1} of {human_count(found.population)}, partition {found.partition}"
-    columns = _grouped(len(found.class_names), min(_MOST_COLUMNS, width - 30))
-    column = "class" if len(columns) == len(found.class_names) else f"group of at most {max(map(len, columns))} classes"
-    sizes = f"{found.smallest:,} to {found.largest:,} samples each, mean {found.mean:,.0f}"
-    told = f"{shown}; {sizes}; a column per {column}, its height the share"
-    lines += [*textwrap.wrap(told, width), "client  samples  classes"]
-    lines += [f"{c.client:>6}  {c.samples:>7,}  {len(c.by_class):>7}  |{_bars(c, columns)}|" for c in some]
-    return "\n".join(lines)
+    labels = f"{len(found.class_names)} classes" if found.class_names else "targets of a regression"
+    sizes = f"{sum(found.train):,} for training and {sum(found.test):,} held out, {kind}, {labels}{owners}"
+    lines = [*textwrap.wrap(f"{found.title}: {sizes}", width), ""]
+    if found.class_names:
+        lines += [*_class_table(found, width), ""]
+    return "\n".join([*lines, *_client_table(found, width)])
 
 
 def _class_table(found: DataInspection, width: int) -> Iterator[str]:
@@ -94,6 +88,20 @@ def _class_table(found: DataInspection, width: int) -> Iterator[str]:
         yield f"{name:<{wide}}  {train:>8,}  {test:>8,}  {human_percent(train / total):>6}  {bar}".rstrip()
     if (rest := len(found.class_names) - _MOST_CLASSES) > 0:
         yield f"… and {rest} more, of {min(found.train):,} to {max(found.train):,} training samples"
+
+
+def _client_table(found: DataInspection, width: int) -> Iterator[str]:
+    some = found.clients[:_MOST_CLIENTS]
+    shown = f"clients 0 to {len(some) - 1} of {human_count(found.population)}, partition {found.partition}"
+    told = f"{shown}; {found.smallest:,} to {found.largest:,} samples each, mean {found.mean:,.0f}"
+    if not found.class_names:
+        yield from (*textwrap.wrap(told, width), "client  samples")
+        yield from (f"{c.client:>6}  {c.samples:>7,}" for c in some)
+        return
+    columns = _grouped(len(found.class_names), min(_MOST_COLUMNS, width - 30))
+    column = "class" if len(columns) == len(found.class_names) else f"group of at most {max(map(len, columns))} classes"
+    yield from (*textwrap.wrap(f"{told}; a column per {column}, its height the share", width), "client  samples  classes")
+    yield from (f"{c.client:>6}  {c.samples:>7,}  {len(c.by_class):>7}  |{_bars(c, columns)}|" for c in some)
 
 
 def _grouped(classes: int, most: int) -> list[range]:

@@ -7,6 +7,7 @@ import numpy as np
 from edgefl.config import RunConfig
 from edgefl.data.mix import load
 from edgefl.data.shards import Shards
+from edgefl.data.sources import Split
 from edgefl.models.input_spec import InputSpec
 from edgefl.report.inspected_data import DataInspection, InspectedClient
 from edgefl.run.network import inputs_of
@@ -19,6 +20,8 @@ LISTED = 1000
 def inspect_data(config: RunConfig) -> DataInspection:
     """Return the classes of a run's data set with their sizes, and the division of its samples among the clients; nothing is written.
 
+    The targets of a regression have no classes: all samples count together.
+
     Raises:
         InputError: the data set cannot be read, or cannot be divided in this way.
 
@@ -28,13 +31,13 @@ def inspect_data(config: RunConfig) -> DataInspection:
     """
     data = load(config.dataset, config.data_dir, config.validation_share, reading_of(config))
     shards = Shards(data, config.clients, config.partition, config.seed, config.permute_labels, config.data_share)
-    clients = [_client(shards, client) for client in range(min(LISTED, config.clients))]
-    train, test = (tuple(np.bincount(split.y, minlength=data.classes).tolist()) for split in (data.train, data.test))
-    sizes = [client.samples for client in clients]
+    clients = tuple(_client(shards, client) for client in range(min(LISTED, config.clients)))
+    train, test = (_by_class(split, data.classes) for split in (data.train, data.test))
+    sizes = shards.sizes
     return DataInspection(
         data.name, data.title, data.input_shape, data.vocabulary, data.class_names, train, test,
         0 if data.train_owner is None else len(np.unique(data.train_owner)), data.preprocessing,
-        config.partition, config.clients, min(sizes), float(np.mean(sizes)), shards.largest, tuple(clients),
+        config.partition, config.clients, min(sizes), float(np.mean(sizes)), max(sizes), clients,
     )  # fmt: skip
 
 
@@ -52,5 +55,10 @@ def network_for(config: RunConfig) -> tuple[str, Fields[InputSpec], int]:
 
 
 def _client(shards: Shards, client: int) -> InspectedClient:
-    labels, counts = np.unique(shards.data.train.y[shards.own(client)], return_counts=True)
-    return InspectedClient(client, int(counts.sum()), dict(zip(labels.tolist(), counts.tolist(), strict=True)))
+    own = shards.own(client)
+    labels, counts = np.unique(shards.data.train.y[own] if shards.data.classes else [], return_counts=True)
+    return InspectedClient(client, len(own), dict(zip(labels.tolist(), counts.tolist(), strict=True)))
+
+
+def _by_class(split: Split, classes: int) -> tuple[int, ...]:
+    return tuple(np.bincount(split.y, minlength=classes).tolist()) if classes else (len(split),)

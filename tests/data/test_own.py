@@ -9,11 +9,12 @@ import numpy as np
 import own_files
 import pyarrow as pa
 import pytest
+import regression
 import torch
 from command import edgefl
 from pyarrow import csv, parquet
 
-from edgefl import Dataset, RunConfig
+from edgefl import Dataset, RunConfig, inspect_data
 from edgefl.data.given import Reading
 from edgefl.data.growing import Growing
 from edgefl.data.mix import load
@@ -73,6 +74,21 @@ def test_the_division_is_shown_before_anything_runs(tmp_path):
     assert sorted(line.partition("|")[2] for line in lines[-3:]) == ["  █|", " █ |", "█  |"]
     wrong = edgefl("inspect", "mlp", "--data", str(path))
     assert (wrong.returncode, "a network or a data set, not both" in wrong.stderr) == (2, True)
+
+
+def test_the_division_of_a_regression_has_no_classes():
+    found = inspect_data(RunConfig(dataset=regression.line(), partition="iid", clients=4))  # 90 for training, 30 held out
+    assert (found.train, found.test, found.class_names) == ((90,), (30,), ())
+    assert [(client.samples, client.by_class) for client in found.clients] == [(23, {}), (23, {}), (22, {}), (22, {})]
+    lines = str(found).splitlines()
+    assert lines[0] == "Line: 90 for training and 30 held out, samples of 6, targets of a regression"
+    assert lines[2:5] == ["clients 0 to 3 of 4, partition iid; 22 to 23 samples each, mean 22", "client  samples", "     0       23"]
+
+
+def test_sizes_are_those_of_all_clients_also_of_unlisted_ones():
+    found = inspect_data(RunConfig(clients=1400, partition="iid"))  # 1,437 samples: 37 clients have two
+    assert (found.smallest, found.largest, len(found.clients)) == (1, 2, 1000)
+    assert found.mean == pytest.approx(1437 / 1400)
 
 
 def test_profile_and_plan_take_sample_and_classes_from_the_data(tmp_path, called):
