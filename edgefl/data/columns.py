@@ -11,7 +11,7 @@ import numpy as np
 from edgefl.data.given import Given, Reading
 from edgefl.data.growing import Growing
 from edgefl.data.images import HELD_OUT, grown
-from edgefl.data.roles import Roles, arrow, is_image, is_number, is_text, roles_of
+from edgefl.data.roles import Roles, arrow, is_image, is_number, is_text, kind_of, roles_of
 from edgefl.errors import DataError, first_line
 from edgefl.util.fields import Fields, each
 from edgefl.util.fields import first as first_of
@@ -45,8 +45,9 @@ def read(path: Path, reading: Reading) -> Given:
     train, test = parts_of({str(file.relative_to(path)): file for file in sorted(path.rglob("*")) if file.suffix in ENDINGS})
     if not train:
         raise DataError(f"{path}: no training rows in {', '.join(ENDINGS)} files")
-    held_out = _table(test, str(path), reading) if test and reading.held_out is None else None
-    return given_of(_table(train, str(path), reading), held_out, reading)
+    table = _table(train, str(path), reading)
+    held_out = _table(test, str(path), _like(table, reading)) if test and reading.held_out is None else None
+    return given_of(table, held_out, reading)
 
 
 def parts_of(named: dict[str, Any]) -> tuple[list[Any], list[Any]]:
@@ -68,11 +69,17 @@ def given_of(train: Table, test: Table | None, reading: Reading) -> Given:
     x, y, owner = _arrays(train, roles, reading.channels)
     held_out = None
     if test is not None:
-        own = roles_of(test.schema, test.where, Reading(roles.label, roles.owner or None, roles.features))
+        own = roles_of(test.schema, test.where, _like(train, reading))
         channels = each(lambda samples: samples.shape[1] if samples.ndim == 4 else 0, x)
         of_test = _arrays(test, own, channels)
         held_out = Given(of_test[0], of_test[1], test.where, of_test[2], own.class_names)
     return Given(x, y, train.where, owner, roles.class_names, held_out)
+
+
+def _like(table: Table, reading: Reading) -> Reading:
+    """Return what gives the columns of another table the same roles as those of ``table``."""
+    roles = roles_of(table.schema, table.where, reading)
+    return Reading(roles.label, roles.owner or None, roles.features)
 
 
 def _arrays(table: Table, roles: Roles, channels: Fields[int] = 0) -> tuple[Any, np.ndarray, np.ndarray | None]:
@@ -88,14 +95,11 @@ def _arrays(table: Table, roles: Roles, channels: Fields[int] = 0) -> tuple[Any,
     first = roles.features[0]
 
     def batches() -> Iterator[Any]:
-        try:
-            for batch in table.batches:
-                y.append(_values(batch.column(roles.label)))
-                if roles.owner:
-                    owner.append(_values(batch.column(roles.owner)))
-                yield batch
-        except (OSError, ValueError) as error:  # pyarrow's errors are kinds of them
-            raise DataError(f"{table.where}: cannot be read ({first_line(error)})") from None
+        for batch in table.batches:
+            y.append(_values(batch.column(roles.label)))
+            if roles.owner:
+                owner.append(_values(batch.column(roles.owner)))
+            yield batch
 
     if is_image(table.schema, first):
         x = grown(_contents(batches(), first, table), table.where, first_of(channels))
@@ -151,34 +155,60 @@ def _values(column: Any) -> np.ndarray:
 
 
 def _table(files: list[Path], where: str, reading: Reading) -> Table:
-    schema = _opened(files[0], None)[0]
-    floats = {} if files[0].suffix != ".csv" else _floats(schema, where, reading)
-    return Table(schema, (batch for file in files for batch in _opened(file, floats)[1]), where, files[0].parent)
+    schema = _opened(files[0])[0]
+    return Table(schema, _rows(files, schema, roles_of(schema, where, reading), bool(reading.features)), where, files[0].parent)
 
 
-def _floats(schema: Any, where: str, reading: Reading) -> dict[str, Any]:
-    """Return column → float64 for the numbers of a CSV file that are features: its first block may show integers only."""
-    pa = arrow(where)
-    return {name: pa.float64() for name in roles_of(schema, where, reading).features if is_number(schema, name)}
-
-
-def _opened(path: Path, floats: dict[str, Any] | None) -> tuple[Any, Iterable[Any]]:
-    """Return schema and rows of a file."""
-    pa = arrow(str(path))
-    from pyarrow import csv, ipc, parquet
-
-    try:
-        if path.suffix == ".csv":
-            reader = csv.open_csv(path, convert_options=csv.ConvertOptions(column_types=floats or {}, strings_can_be_null=True))
-            return reader.schema, reader
-        if path.suffix == ".parquet":
-            file = parquet.ParquetFile(path)
-            return file.schema_arrow, file.iter_batches(batch_size=1024)
+def _rows(files: list[Path], schema: Any, roles: Roles, chosen: bool) -> Iterator[Any]:
+    """Return the rows of ``files``, the first of which has ``schema``; if features were ``chosen``, other columns may differ."""
+    types = _types(schema, roles)
+    for file in files:
+        own, batches = _opened(file, types)
+        has = set(own.names)
+        if odd := {roles.label, roles.owner or roles.label, *roles.features} - has if chosen else has ^ set(schema.names):
+            one, other = (file, files[0]) if min(odd) in has else (files[0], file)
+            raise DataError(f"{other}: no column {min(odd)!r}, which {one.name} has; give all files the same columns")
+        for name in roles.features:
+            if kind_of(own, name) != kind_of(schema, name):
+                found = f"{own.field(name).type}, but {schema.field(name).type} in {files[0].name}"
+                raise DataError(f"{file}: column {name!r} is {found}; give it the same type in all files")
         try:
-            stored = ipc.open_file(pa.memory_map(str(path)))
-            return stored.schema, map(stored.get_batch, range(stored.num_record_batches))
-        except pa.ArrowInvalid:
-            stream = ipc.open_stream(pa.memory_map(str(path)))
-            return stream.schema, stream
+            yield from batches
+        except (OSError, ValueError) as error:  # pyarrow's errors are kinds of them
+            raise DataError(f"{file}: cannot be read ({first_line(error)})") from None
+
+
+def _types(schema: Any, roles: Roles) -> dict[str, Any]:
+    """Return the types of features in CSV files: the first block of a file may show integers only, where others have floats or texts."""
+    types = {name: schema.field(name).type for name in roles.features if kind_of(schema, name) in ("numbers", "texts")}
+    pa = arrow(roles.label)
+    return {name: of if pa.types.is_boolean(of) or is_text(schema, name) else pa.float64() for name, of in types.items()}
+
+
+def _opened(path: Path, types: dict[str, Any] | None = None) -> tuple[Any, Iterable[Any]]:
+    """Return schema and rows of a file; of a CSV file, some columns have given ``types``."""
+    pa = arrow(str(path))
+    try:
+        schema, batches = _content(pa, path, types or {})
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: no {path.suffix} file that can be read ({first_line(error)})") from None
+    if twice := [name for name in schema.names if schema.names.count(name) > 1]:
+        raise DataError(f"{path}: {schema.names.count(twice[0])} columns are called {twice[0]!r}, expected different names")
+    return schema, batches
+
+
+def _content(pa: Any, path: Path, types: dict[str, Any]) -> tuple[Any, Iterable[Any]]:
+    from pyarrow import csv, ipc, parquet
+
+    if path.suffix == ".csv":
+        reader = csv.open_csv(path, convert_options=csv.ConvertOptions(column_types=types, strings_can_be_null=True))
+        return reader.schema, reader
+    if path.suffix == ".parquet":
+        file = parquet.ParquetFile(path)
+        return file.schema_arrow, file.iter_batches(batch_size=1024)
+    try:
+        stored = ipc.open_file(pa.memory_map(str(path)))
+        return stored.schema, map(stored.get_batch, range(stored.num_record_batches))
+    except pa.ArrowInvalid:
+        stream = ipc.open_stream(pa.memory_map(str(path)))
+        return stream.schema, stream

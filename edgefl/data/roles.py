@@ -36,19 +36,13 @@ def roles_of(schema: Any, where: str, reading: Reading) -> Roles:
     owner = reading.owner or next((name for name in OWNERS if name in names and name != label), "")
     rest = [name for name in names if name not in (label, owner)]
     features = reading.features or _guessed(schema, rest, where)
-    usable = is_image, is_list, is_text, is_number
-    if odd := [name for name in features if not any(fits(schema, name) for fits in usable)]:
+    if odd := [name for name in features if not kind_of(schema, name)]:
         raise DataError(f"{where}: column {odd[0]} is {schema.field(odd[0]).type}, expected images, lists, texts or numbers")
     return Roles(label, owner, features, classes.get(label, ()))
 
 
 def _guessed(schema: Any, names: Sequence[str], where: str) -> tuple[str, ...]:
-    kinds = {
-        "images": [name for name in names if is_image(schema, name)],
-        "lists": [name for name in names if is_list(schema, name)],
-        "texts": [name for name in names if is_text(schema, name)],
-        "numbers": [name for name in names if is_number(schema, name)],
-    }
+    kinds = {kind: [name for name in names if kind_of(schema, name) == kind] for kind in _KINDS}
     for kind in ("images", "lists"):
         if len(kinds[kind]) == 1:
             return tuple(kinds[kind])
@@ -92,6 +86,14 @@ def is_number(schema: Any, name: str) -> bool:
     """Return whether the cells of a column are numbers or truth values."""
     types, kind = arrow(name).types, schema.field(name).type
     return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+
+
+def kind_of(schema: Any, name: str) -> str:
+    """Return what the cells of a column are: images, lists, texts or numbers; empty: no samples can be made of them."""
+    return next((kind for kind, fits in _KINDS.items() if fits(schema, name)), "")
+
+
+_KINDS = {"images": is_image, "lists": is_list, "texts": is_text, "numbers": is_number}
 
 
 def arrow(where: str) -> Any:

@@ -82,7 +82,11 @@ def test_the_division_of_a_regression_has_no_classes():
     assert [(client.samples, client.by_class) for client in found.clients] == [(23, {}), (23, {}), (22, {}), (22, {})]
     lines = str(found).splitlines()
     assert lines[0] == "Line: 90 for training and 30 held out, samples of 6, targets of a regression"
-    assert lines[2:5] == ["clients 0 to 3 of 4, partition iid; 22 to 23 samples each, mean 22", "client  samples", "     0       23"]
+    assert lines[2:5] == [
+        "clients 0 to 3 of 4, partition iid; 22 to 23 samples each, mean 22",
+        "client  samples",
+        "     0       23",
+    ]
 
 
 def test_sizes_are_those_of_all_clients_also_of_unlisted_ones():
@@ -246,8 +250,41 @@ def test_wrong_files_are_refused(tmp_path):
     refused(tmp_path / "mixed.parquet", "which columns are a sample.*texts: city; numbers: a")
     parquet.write_table(pa.table({"a": [[1, 2], [3]], "y": [0, 1]}), tmp_path / "lists.parquet")
     refused(tmp_path / "lists.parquet", "mixed size: a has lists of 1 and 2")
+    (tmp_path / "twice.csv").write_text("u,u,label\n1,1,0\n2,3,1\n")
+    refused(tmp_path / "twice.csv", "twice.csv: 2 columns are called 'u', expected different names")
     (tmp_path / "bad.parquet").write_bytes(b"PAR1")
     refused(tmp_path / "bad.parquet", "no .parquet file that can be read")
     with pytest.raises(ConfigError, match="digits has its own"):
         load("digits", reading=Reading(label="y"))
     assert array_in(tmp_path / "own.npz", "y").shape == (60,)
+
+
+def test_the_files_of_a_folder_have_the_same_columns(tmp_path):
+    def refused(match, **reading):
+        with pytest.raises(DataError, match=match):
+            load(str(tmp_path), reading=Reading(**reading))
+
+    rows = [f"{i},{i / 4},{i % 2}\n" for i in range(10)]
+    (tmp_path / "a.csv").write_text("u,v,label\n" + "".join(rows))
+    (tmp_path / "b.csv").write_text("label,u\n" + "0,1\n1,0\n" * 5)
+    refused("b.csv: no column 'v', which a.csv has; give all files the same columns")
+    refused("b.csv: no column 'v', which a.csv has", features=("u", "v"))
+    assert len(load(str(tmp_path), reading=Reading(features=("u",))).train) == 16
+    (tmp_path / "b.csv").write_text("u,v,w,label\n" + "0,1,2,1\n" * 10)
+    refused("a.csv: no column 'w', which b.csv has")
+    (tmp_path / "b.csv").unlink()
+    texts = pa.table({"u": ["a"] * 10, "v": [0.0] * 10, "label": [0, 1] * 5})
+    parquet.write_table(texts, tmp_path / "b.parquet")
+    refused("b.parquet: column 'u' is string, but int64 in a.csv; give it the same type in all files")
+
+
+def test_texts_that_look_like_numbers_in_a_later_file_are_texts(tmp_path):
+    (tmp_path / "a.csv").write_text("said,label\n" + "yes,0\nno,1\n" * 5)
+    (tmp_path / "b.csv").write_text("said,label\n" + "12,0\n7,1\n" * 5)
+    assert load(str(tmp_path)).vocabulary == 5  # four words, and 0 for others
+
+
+def test_a_csv_file_may_have_columns_of_truth_values(tmp_path):
+    (tmp_path / "own.csv").write_text("old,age,label\n" + "true,70,0\nfalse,20,1\n" * 10)
+    data = load(str(tmp_path / "own.csv"))
+    assert data.preprocessing["mean"] == [0.5, 45.0]
