@@ -180,7 +180,9 @@ def labelled(parts: list[np.ndarray], where: str, names: tuple[str, ...] = ()) -
 
 
 def _has_targets(part: Given) -> bool:
-    return part.y.dtype.kind == "f" and (part.y.ndim > 1 or bool((np.isfinite(part.y) & (part.y % 1 != 0)).any()))
+    if part.y.dtype.kind != "f" or not part.y.ndim:
+        return False
+    return part.y.ndim > 1 or bool((np.isfinite(part.y) & (part.y % 1 != 0)).any())
 
 
 def _owners(both: list[Given]) -> list[np.ndarray | None]:
@@ -235,11 +237,16 @@ def _prepared(
     xs: list[np.ndarray], places: list[np.ndarray], where: str, usual: Usual, several: bool = False
 ) -> tuple[list[Any], dict[str, Any], int]:
     """Return the training and held-out samples of ``xs`` at ``places``, how a device prepares samples, and the vocabulary."""
-    if xs[0].dtype.kind in "OU":
+    if any(x.dtype.kind in "OU" for x in xs):
+        if odd := [x for x in xs if x.ndim != 1 or not all(isinstance(text, str) for text in x)]:
+            raise DataError(f"{where}: samples of type {odd[0].dtype} and shape {odd[0].shape}, expected a text each")
         known = vocabulary_of(xs[0][places[0]], usual.words)
         ids: list[np.ndarray | Scaled] = [ids_of(x[rows], known, usual.window) for x, rows in zip(xs, places, strict=True)]
         return ids, {"words": list(known), "window": usual.window}, len(known) + 1
     xs = [laid_out(x, where, several) for x in xs]
+    if (xs[0].dtype == np.uint8) != (xs[1].dtype == np.uint8):
+        types = f"training samples are {xs[0].dtype}, held-out ones {xs[1].dtype}"
+        raise DataError(f"{where}: {types}; give both the same type, as only uint8 pixels are divided by 255")
     if xs[0].dtype == np.int64:
         low, high = min(int(x.min()) for x in xs), max(int(x.max()) for x in xs)
         if low < 0:

@@ -214,6 +214,12 @@ def test_wrong_labels_and_samples_are_refused():
     _refused("no training sample of class 'd'", class_names="abcd")
     _refused("sample 7 has NaN or infinity", x=np.where(np.arange(60)[:, None] == 7, np.inf, 1.0))
     _refused("samples of type complex128", x=np.ones((60, 2), complex))
+    _refused("60 samples and labels of shape \\(\\), expected one label each", y=np.float64(0.5))
+    _refused("type <U1 and shape \\(60, 2\\), expected a text each", x=np.full((60, 2), "a"))
+    _refused("type object and shape \\(60,\\), expected a text each", x=np.array(["a", None] * 30, object))
+    _refused("type float64 and shape \\(9, 2\\), expected a text each", x=["a"] * 60, test=(np.ones((9, 2)), y[:9]))
+    pixels = own_files.images()[0]
+    _refused("training samples are uint8, held-out ones float32; give both the same type", test=(pixels / np.float32(1), y))
     _refused("an owner has a single sample", owner=np.arange(60))
     _refused("got 1, expected a share", held_out=1)
     with pytest.raises(DataError, match="pairs"):
