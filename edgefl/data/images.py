@@ -20,15 +20,22 @@ _AT_ONCE = 256
 def read(path: Path, reading: Reading) -> Given:
     """Return the images of a folder, uint8 (n, channels, height, width), labelled with the names of their subfolders.
 
-    Images have one channel if the first one is grey, else three. DataError if a class has no image, or if sizes differ.
+    Images have one channel if the first one is grey, else three. A folder whose only subfolder has subfolders, such as ``train``, is read
+    as that subfolder. DataError if a class has no image, if sizes differ, or if all subfolders are of held-out samples.
     """
     if reading.label or reading.owner or reading.features:
         raise DataError(f"{path}: images in folders have no columns; leave --label, --owner and --features out")
-    inside = {folder.name.lower(): folder for folder in _folders(path)}
+    folders = _folders(path)
+    inside = {folder.name.lower(): folder for folder in folders}
     train = next((inside[name] for name in TRAINING if name in inside), None)
     test = next((inside[name] for name in HELD_OUT if name in inside), None)
     if train is None or test is None:
-        return _given(path, tuple(folder.name for folder in _folders(path)))
+        nested = all(map(_folders, folders))
+        if nested and folders and inside.keys() <= set(HELD_OUT):
+            raise DataError(f"{path}: no folder train beside {folders[0].name}; to use these samples alone, give {folders[0]}")
+        if nested and len(folders) == 1:
+            return read(folders[0], reading)
+        return _given(path, tuple(folder.name for folder in folders))
     names = tuple(folder.name for folder in _folders(train))
     given = _given(train, names)
     held_out = _given(test, names, given.x.shape[1])

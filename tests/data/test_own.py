@@ -265,6 +265,18 @@ def test_wrong_files_are_refused(tmp_path):
     assert array_in(tmp_path / "own.npz", "y").shape == (60,)
 
 
+def test_a_folder_for_training_alone_has_the_classes(tmp_path):
+    (tmp_path / "own").mkdir()
+    own_files.image_folder(tmp_path).rename(tmp_path / "own" / "train")
+    data = load(str(tmp_path / "own"))
+    assert (data.class_names, len(data.train), len(data.test)) == (own_files.CLASSES, 48, 12)
+    (tmp_path / "own" / "train").rename(tmp_path / "own" / "test")
+    with pytest.raises(DataError, match="own: no folder train beside test; to use these samples alone, give .*test$"):
+        load(str(tmp_path / "own"))
+    own_files.image_folder(tmp_path).rename(tmp_path / "own" / "train")
+    assert len(load(str(tmp_path / "own")).train) == 60
+
+
 def test_the_files_of_a_folder_have_the_same_columns(tmp_path):
     def refused(match, **reading):
         with pytest.raises(DataError, match=match):
