@@ -10,7 +10,7 @@ from typing import Any
 from edgefl.data.given import HELD_OUT_SHARE, Given, Reading, dataset_of
 from edgefl.data.objects import from_samples
 from edgefl.data.sources import Dataset
-from edgefl.errors import DataError
+from edgefl.errors import ConfigError, DataError
 from edgefl.util.datasets import HUB, data_title, share_in
 from edgefl.util.modules import OBJECT
 from edgefl.util.networks import object_of
@@ -26,6 +26,7 @@ def load_own(spec: str, reading: Reading) -> Dataset:
 
     Raises:
         DataError: it cannot be read, or its samples or labels are wrong.
+        ConfigError: ``reading`` is about files, and the data set is an object; a share of held-out samples is for indexable objects too.
     """
     if spec.startswith(OBJECT):
         given: Any = object_of(spec)
@@ -33,9 +34,13 @@ def load_own(spec: str, reading: Reading) -> Dataset:
             raise DataError(
                 f"dataset: {data_title(spec)} was given as an object from Python, which only that process has; give it again"
             )
+        share = None if isinstance(given, Dataset) else share_in(reading.held_out)
+        if ignored := [key for key, value in vars(reading).items() if value and not (key == "held_out" and share)]:
+            remedy = "they are for data in files; Dataset.from_arrays and Dataset.from_samples take owners and held-out samples"
+            raise ConfigError(f"{', '.join(ignored)}: {data_title(spec)} was given as an object from Python; {remedy}")
         if isinstance(given, Dataset):
             return given
-        return from_samples(given, name=data_title(spec), held_out=share_in(reading.held_out) or HELD_OUT_SHARE)
+        return from_samples(given, name=data_title(spec), held_out=share or HELD_OUT_SHARE)
     given, files = _read(spec, reading)
     share = share_in(reading.held_out)
     if reading.held_out is not None and share is None:

@@ -167,6 +167,13 @@ def test_a_torch_data_set_is_given_from_python():
     assert (data.name, len(data.train), data.input_shape) == ("TensorDataset", 30, (3, 8, 8))
     own = Dataset.from_arrays(x, y, name="lights")
     assert load(RunConfig(dataset=own).dataset) is own
+    for given, reading, keys in (
+        (own, Reading(held_out="0.5", label="y"), "label, held_out"),
+        (pairs, Reading(held_out="own.npz"), "held_out"),
+        (pairs, Reading(held_out="0.5", owner="user"), "owner"),
+    ):
+        with pytest.raises(ConfigError, match=f"^{keys}: .* was given as an object from Python; they are for data in files"):
+            load(RunConfig(dataset=given).dataset, reading=reading)
     broken = torch.utils.data.ConcatDataset([pairs, pairs])
     broken.datasets = [pairs]
     with pytest.raises(InputError, match="sample 60 of ConcatDataset raised IndexError"):
