@@ -114,10 +114,10 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:
-        # An error outside the run folder, such as a full /tmp.
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        # An error outside the run folder, such as a full /tmp, or of a path that no file can have.
+        users = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG, errno.ELOOP)
         text = f"{error.filename or 'a temporary file'}: {error.strerror or error}"
-        _fail(text, InputError.exit_code if full else EdgeflError.exit_code)
+        _fail(text, InputError.exit_code if users else EdgeflError.exit_code)
     except Exception as error:
         if "edgefl.plugins" not in sys.modules or not (where := sys.modules["edgefl.plugins"].blamed(error)):
             raise

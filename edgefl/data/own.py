@@ -12,6 +12,7 @@ from edgefl.data.objects import from_samples
 from edgefl.data.sources import Dataset
 from edgefl.errors import ConfigError, DataError
 from edgefl.util.datasets import HUB, data_title, share_in
+from edgefl.util.files import exists
 from edgefl.util.modules import OBJECT
 from edgefl.util.networks import object_of
 
@@ -54,7 +55,7 @@ def load_own(spec: str, reading: Reading) -> Dataset:
 
 def given_in(path: Path, reading: Reading) -> Given:
     """Return the samples in a file, or in the files of a folder; DataError if there are none."""
-    if not path.exists():
+    if not exists(path):
         raise DataError(
             f"{path}: no such file or folder; a data set of the Hugging Face hub is {HUB}ID, such as {HUB}uoft-cs/cifar10"
         )

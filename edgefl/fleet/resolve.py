@@ -9,6 +9,7 @@ from edgefl.fleet.availability import Always, Availability, Daily
 from edgefl.fleet.conditions import UNDISTURBED, Conditions
 from edgefl.fleet.profile import Fleet, State
 from edgefl.fleet.trace import load_trace
+from edgefl.util.files import exists
 
 
 def conditions_of(config: RunConfig, fleet: Fleet, availability: Availability | None = None) -> Conditions:
@@ -78,7 +79,7 @@ def _availability(config: RunConfig, fleet: Fleet) -> Availability:
 
 
 def _recorded(path: Path, eligible_when: tuple[str, ...]) -> Availability:
-    if not path.exists():
+    if not exists(path):
         raise ConfigError(f"availability: expected always, daily or the path of a trace, got {str(path)!r}: no such file")
     trace = load_trace(path, eligible_when)
     if not len(trace.keys):

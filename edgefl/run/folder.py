@@ -56,12 +56,14 @@ class RunFolder:
 
         Raises:
             CheckpointError: the folder cannot take this run; nothing was written.
+            StorageError: no folder can have this path, or it cannot be read.
         """
-        stored = self.path / CONFIG
-        if not resume or self.is_new():
-            if stored.exists():
+        with storage_errors(self.path):
+            new, holds_run = self.is_new(), (self.path / CONFIG).exists()
+        if not resume or new:
+            if holds_run:
                 raise CheckpointError(f"{self.path}: already holds a run; give another --out, or --resume to continue it")
-            if self.path.exists() and not self.is_new():
+            if not new:
                 raise CheckpointError(f"{self.path}: exists and is not an empty folder; give another --out")
             return
         before = self.config()

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.errors import InputError
+from edgefl.util.files import exists
 from edgefl.util.modules import OBJECT
 from edgefl.util.networks import named
 
@@ -31,7 +32,7 @@ def data_spec(given: Any, known: list[str]) -> Any:
         path = Path(given)
         if given.startswith((HUB, OBJECT)) or not given or set(given.split("+")) <= set(known):
             return given
-        return str(path.resolve()) if len(path.parts) > 1 or path.suffix or _exists(path) else given
+        return str(path.resolve()) if len(path.parts) > 1 or path.suffix or exists(path) else given
     if isinstance(given, Path):
         return str(given.resolve())
     if hasattr(given, "__getitem__") and hasattr(given, "__len__") and not isinstance(given, (list, tuple, dict, bytes)):
@@ -40,13 +41,6 @@ def data_spec(given: Any, known: list[str]) -> Any:
         facts, arrays = given.apart()
         return named(given.name, _digest([repr(facts), *arrays.values()]), given)
     return given
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # a name that no file can have
-        return False
 
 
 def data_title(spec: str) -> str:

@@ -20,6 +20,10 @@ from edgefl.util.claims import make_folder
 
 _IN_USE_S = 600.0
 """A temporary folder older than this belongs to nobody: it is filled in seconds."""
+_UNWRITABLE = {
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EIO, errno.ENOENT, errno.ENAMETOOLONG,
+    errno.ELOOP,
+}  # fmt: skip
 _MOST_TOML_BYTES = 1 << 28
 """More than the keys of a million devices."""
 
@@ -53,15 +57,27 @@ def user_config() -> Path:
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".config") / "edgefl"
 
 
+def exists(path: Path) -> bool:
+    """Return whether ``path`` exists; False also for a name that no file can have, or a folder that cannot be searched.
+
+    >>> exists(Path("a" * 5000)), exists(Path())
+    (False, True)
+    """
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 @contextlib.contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turn the error of a full or unwritable disk into a :class:`StorageError` that names ``path``."""
+    """Turn the error of a full or unwritable disk, or of an impossible path, into a :class:`StorageError` that names ``path``."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise StorageError(f"{path}: no space left on the device; free some, or give another folder") from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EIO):
+        if error.errno in _UNWRITABLE:
             raise StorageError(f"{path}: cannot be written ({error.strerror}); give another folder") from error
         raise
 

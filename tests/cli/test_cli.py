@@ -27,6 +27,7 @@ from edgefl.registry import methods
         (AggregationError("nothing"), 1, "Error: nothing"),
         (click.UsageError("wrong flag"), 2, "Error: wrong flag"),
         (OSError(errno.ENOSPC, "No space left on device", "/tmp/x"), 2, "Error: /tmp/x: No space left on device"),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "aaa"), 2, "Error: aaa: File name too long"),
         (OSError(errno.EIO, "Input/output error"), 1, "Error: a temporary file: Input/output error"),
         (KeyboardInterrupt(), 130, "Interrupted."),
         (Interrupted("edgefl simulate --out x --resume"), 130, "Continue with: edgefl simulate --out x --resume"),

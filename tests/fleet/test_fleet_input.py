@@ -118,6 +118,7 @@ TOGETHER: list[tuple[list[str], list[str]]] = [
     (["--availability=daily", "--profile=lab"], ["availability: daily", "[behaviour]", "lab"]),
     (["--dynamic-devices", "--profile=lab"], ["dynamic_devices: ", "[[state]]", "lab"]),
     (["--availability=hourly"], ["availability: expected always, daily or the path of a trace", "got 'hourly'"]),
+    ([f"--availability={'a' * 300}"], ["availability: ", "no such file"]),
     (["--availability=nowhere.csv"], ["availability: ", "'nowhere.csv'", "no such file"]),
     (["--availability=/"], ["/: availability: cannot be read, because it is a folder", "expected a trace file"]),
     (["--deadline-s=0.02"], ["deadline_s: got 0.02 s", "expected more than ", "round trip"]),

@@ -17,6 +17,7 @@ from edgefl import RunConfig
 from edgefl.engine.contract import open_engine
 from edgefl.errors import BudgetError, CheckpointError, StorageError, WireError
 from edgefl.records import Expected, Shortfall, Tier, Timing
+from edgefl.run.folder import RunFolder
 from edgefl.run.prepare import prepare
 from edgefl.server.checkpoint import of_file, restore, save, to_bytes
 from edgefl.server.client_store import ClientStore
@@ -202,3 +203,15 @@ def test_a_file_in_place_of_a_folder_is_a_clear_error(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(StorageError, match="cannot be written"):
         write_bytes(tmp_path / "file" / "child", b"x")
+
+
+def test_a_path_that_no_file_can_have_is_a_clear_error(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    for path in (tmp_path / ("a" * 300), tmp_path / "loop" / "run"):
+        with pytest.raises(StorageError, match="cannot be written"):
+            write_bytes(path, b"x")
+    with pytest.raises(StorageError, match="cannot be written"):
+        RunFolder(tmp_path / ("a" * 300)).check(RunConfig(), resume=False)
+    if Path("/proc/self").exists():  # a folder in which no file can be made
+        with pytest.raises(StorageError, match="cannot be written"):
+            write_bytes(Path("/proc/x"), b"x")
