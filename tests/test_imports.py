@@ -61,7 +61,8 @@ ROOMS: dict[str, set[str]] = {
         *("onnxgrad", "client", "bundle", "server", "report", "secagg"),
     },
     "calibrate": {
-        *("errors", "records", "rng", "registry", "util", "models", "fleet", "methods", "onnxgrad", "client", "planning"),
+        *("errors", "records", "rng", "registry", "config", "util", "models", "fleet", "methods", "onnxgrad", "client"),
+        *("planning",),
     },
     "run": {
         *(

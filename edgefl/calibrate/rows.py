@@ -11,6 +11,7 @@ from typing import Any
 
 from edgefl.calibrate.device import factor_of, table_of
 from edgefl.calibrate.profile_file import assumed, figure
+from edgefl.config import check_ratios
 from edgefl.errors import EdgeflError, InputError
 from edgefl.fleet.profile import DeviceProfile
 from edgefl.fleet.time_model import Limits, Measurement, StepCosts, fit
@@ -108,7 +109,8 @@ def _traced(where: str, name: str, batch: int, phase: str, values: Mapping[str, 
         classes = int(values["classes"]) if values.get("classes") else None
         network = architecture_of(name, values["input"].split(",") if values.get("input") else None, classes)
         training = training_for(batch, None, values.get("optimizer") or "momentum")  # type: ignore[arg-type]  # it checks the name
-        tier = Tier(float(values["tier"]) if values.get("tier") else 1.0)
+        tier = Tier(float(values.get("tier") or 1.0))
+        check_ratios((tier.ratio,))
         cost = tier_cost(create(values.get("method") or "fedavg"), network, tier, training)
     except (EdgeflError, ValueError) as error:
         raise InputError(f"{where}: {error}") from error
