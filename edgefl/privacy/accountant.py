@@ -10,7 +10,8 @@ Three bounds are used, all of dp-accounting:
   exact (Balle & Wang 2018, Improving the Gaussian Mechanism, Theorem 8).
 - If m of n clients are drawn without replacement and the choice stays secret, a release is dp-accounting's truncated subsampled Gaussian
   with sampling probability 1: everyone is drawn, and the batch is cut to m at random. Its privacy loss distribution is composed k times.
-- The second is looser than the first where m is not much smaller than n. The smaller of the two holds.
+- The second is looser than the first where m is not much smaller than n. The smaller of the two holds. Below z = 0.2 only the first is
+  computed: one release alone then spends an ε of 92 (δ = 1e-5), and the time of the second grows with 1/z.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 
 INTERVAL = 1e-3
 """The grid of privacy losses. Rounding is towards a larger ε."""
+LEAST_NOISE, MOST_EPSILON = 1e-6, 1e6
+"""The smallest z that a run may have, and the largest target."""
+_LEAST_SAMPLED = 0.2
+"""The smallest z for which sampling counts."""
 _DIGITS = 4
 _SENSITIVITY = 2.0  # of a sum whose terms have norms up to 1, if a term is replaced
 
@@ -39,11 +44,18 @@ def check_installed() -> None:
         raise ConfigError("privacy: needs the package dp-accounting, which is not installed; pip install 'edgefl-sim[privacy]'")
 
 
+def check_noise(noise_multiplier: float) -> None:
+    """Raise :class:`ConfigError` if there is so little noise that no ε can be stated."""
+    if noise_multiplier < LEAST_NOISE:
+        why = "less noise drowns in the rounding of float32 and protects nobody"
+        raise ConfigError(f"noise_multiplier: got {noise_multiplier:g}, expected at least {LEAST_NOISE:g}; {why}")
+
+
 def epsilon(noise_multiplier: float, releases: int, delta: float, sampling: Sampling | None = None) -> float:
     """Return ε(δ) after so many releases of a sum with noise.
 
     Args:
-        noise_multiplier: z, the noise's standard deviation over the longest contribution C.
+        noise_multiplier: z, the noise's standard deviation over the longest contribution C, at least 1e-6 (:func:`check_noise`).
         releases: how often a record may have contributed: rounds, uploads of one client, or epochs of one sample.
         delta: δ in (0, 1).
         sampling: how the contributors of each release are drawn; None: whoever contributes may be known.
@@ -56,7 +68,7 @@ def epsilon(noise_multiplier: float, releases: int, delta: float, sampling: Samp
     if releases == 0:
         return 0.0
     bound = _gaussian(noise_multiplier, releases, delta)
-    if sampling is None or sampling.drawn >= sampling.population:
+    if sampling is None or sampling.drawn >= sampling.population or noise_multiplier < _LEAST_SAMPLED:
         return bound
     release = _subsampled(noise_multiplier, sampling)
     return min(bound, float(release.self_compose(releases).get_epsilon_for_delta(delta)))
@@ -65,10 +77,16 @@ def epsilon(noise_multiplier: float, releases: int, delta: float, sampling: Samp
 def noise_for(target_epsilon: float, releases: int, delta: float, sampling: Sampling | None = None) -> float:
     """Return the smallest z, rounded up to four digits, whose :func:`epsilon` is at most ``target_epsilon``.
 
+    ConfigError for a target above 1e6.
+
     >>> z = noise_for(8.0, 30, 1e-5)
     >>> z, epsilon(z, 30, 1e-5) <= 8.0 < epsilon(z * 0.999, 30, 1e-5)
     (6.576, True)
     """
+    if target_epsilon > MOST_EPSILON:
+        raise ConfigError(
+            f"target_epsilon: got {target_epsilon:g}, expected at most {MOST_EPSILON:g}; a larger ε protects nobody"
+        )
     import dp_accounting
 
     sigma = float(dp_accounting.get_sigma_gaussian(target_epsilon, delta))  # of one release of sensitivity 1

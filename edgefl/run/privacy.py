@@ -15,7 +15,7 @@ from edgefl.methods.base import Method
 from edgefl.models.base import Architecture
 from edgefl.models.norm import needs_statistics, splits_batches
 from edgefl.planning.tier_costs import objective_of
-from edgefl.privacy.accountant import check_installed, epsilon, noise_for
+from edgefl.privacy.accountant import check_installed, check_noise, epsilon, noise_for
 from edgefl.privacy.guarantee import Privacy, Sampling
 from edgefl.records import Tier
 from edgefl.report.run_files import PrivacyResult
@@ -69,7 +69,8 @@ def spending_of(config: RunConfig, conditions: Conditions) -> Spending | None:
     """Return how a resolved configuration spends ε, with the noise of its ``target_epsilon``; None without privacy.
 
     Raises:
-        ConfigError: dp-accounting is not installed, or the noise that was given does not meet the target that was given.
+        ConfigError: dp-accounting is not installed, there is next to no noise, or the noise that was given does not meet the target that
+            was given.
     """
     if config.privacy == "none":
         return None
@@ -82,6 +83,7 @@ def spending_of(config: RunConfig, conditions: Conditions) -> Spending | None:
     if noise is None:
         assert target is not None  # checked with the configuration
         noise = noise_for(target, config.rounds * releases, config.delta, sampling)
+    check_noise(noise)
     clip = config.clip_norm if config.privacy == "central" else config.privacy_clip
     start = config.clip_start if clip == "adaptive" else clip
     assert isinstance(start, float)  # checked with the configuration

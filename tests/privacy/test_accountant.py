@@ -6,7 +6,7 @@ import pytest
 
 from edgefl.errors import ConfigError
 from edgefl.privacy import accountant
-from edgefl.privacy.accountant import epsilon, noise_for
+from edgefl.privacy.accountant import check_noise, epsilon, noise_for
 from edgefl.privacy.guarantee import Privacy, Sampling
 
 dp_accounting = pytest.importorskip("dp_accounting")
@@ -62,6 +62,27 @@ def test_sampling_helps_only_where_few_are_drawn():
     assert epsilon(2.0, 10, 1e-5, Sampling(1000, 10)) < plain / 10
     assert epsilon(2.0, 10, 1e-5, Sampling(20, 19)) == plain
     assert epsilon(2.0, 10, 1e-5, Sampling(20, 20)) == plain
+
+
+def test_hardly_any_noise_is_counted_without_sampling_at_once():
+    # One release of 3 with z = 0.1 has the ratio 0.1 / (2 √3) of noise to sensitivity.
+    assert (
+        epsilon(0.1, 3, 1e-5, Sampling(20, 10))
+        == epsilon(0.1, 3, 1e-5)
+        == dp_accounting.get_epsilon_gaussian(0.05 / 3**0.5, 1e-5)
+    )
+    assert noise_for(1000.0, 3, 1e-5, Sampling(20, 10)) == noise_for(1000.0, 3, 1e-5) == 0.08516
+
+
+def test_noise_that_protects_nobody_is_refused():
+    with pytest.raises(
+        ConfigError, match="noise_multiplier: got 1e-200, expected at least 1e-06; less noise drowns in the rounding"
+    ):
+        check_noise(1e-200)
+    with pytest.raises(ConfigError, match=r"target_epsilon: got 1e\+300, expected at most 1e\+06; a larger ε protects nobody"):
+        noise_for(1e300, 3, 1e-5)
+    check_noise(noise_for(1e6, 1, 1e-5))
+    assert epsilon(1e-6, 1, 1e-5) == pytest.approx(2e12, rel=1e-4)  # 1 / (2 σ²) with σ = z/2
 
 
 @pytest.mark.parametrize("sampling", [None, Sampling(50, 2)])

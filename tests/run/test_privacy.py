@@ -133,6 +133,7 @@ def test_keys_that_contradict_each_other_are_refused(changes, text):
             "BatchNorm mixes the samples of a batch.*; give norm group, layer or none",
         ),
         ("local", {"model": "resnet9", "norm": "static"}, "does not cover the statistics of samples that BatchNorm collects"),
+        ("central", {"noise_multiplier": 1e-200}, "noise_multiplier: got 1e-200, expected at least 1e-06"),
         ("local", {"target_epsilon": 0.1}, "noise_multiplier: 0.8 spends ε = .* over target_epsilon 0.1; give one of them"),
     ],
 )
