@@ -95,13 +95,13 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
-def printable(text: str) -> str:
-    r"""Return ``text`` with what would change a terminal escaped; names of files and texts in them may come from anybody.
+def printable(text: str, layout: str = "\n\t") -> str:
+    r"""Return ``text`` with what would change a terminal escaped, except ``layout``; names of files and texts may come from anybody.
 
-    >>> printable("a\x1b[2Jb")
-    'a\\x1b[2Jb'
+    >>> printable("a\x1b[2Jb"), printable("a\nb", layout="")
+    ('a\\x1b[2Jb', 'a\\nb')
     """
-    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+    return "".join(c if c.isprintable() or c in layout else ascii(c)[1:-1] for c in text)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

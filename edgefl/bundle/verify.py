@@ -73,18 +73,13 @@ def verify(bundle: Path | str, key: Path | str | None = None, limits: Limits | N
     signer = None if signature.signer is None else str(signature.signer)
     no_update = next((tier.train.no_update for tier in manifest.tiers if tier.train and tier.train.no_update), "")
     return VerifyReport(
-        len(manifest.files) + 1 + signature.files, outputs, losses, signed, signer, _plain(no_update)[:_MAX_REASON]
+        len(manifest.files) + 1 + signature.files, outputs, losses, signed, signer, printable(no_update, layout="")[:_MAX_REASON]
     )
 
 
 def _listed(folder: Path, problems: Sequence[Problem]) -> str:
-    lines = [f"{folder}: {_plain(name)}: {_plain(what)}" for name, what in problems[:_MAX_PROBLEMS]]
+    lines = [f"{folder}: {printable(f'{name}: {what}', layout='')}" for name, what in problems[:_MAX_PROBLEMS]]
     return "\n".join([*lines, f"{folder}: and more"] if len(problems) > _MAX_PROBLEMS else lines)
-
-
-def _plain(text: str) -> str:
-    """Return ``text`` with line breaks and terminal codes escaped: names of files and operators may contain them."""
-    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def _extra(folder: Path, manifest: Manifest) -> Iterator[Problem]:
@@ -111,7 +106,7 @@ def _walk(top: Path) -> Iterator[str]:
     """Yield the path of every file and folder below ``top``, hidden ones too; BundleError if a folder cannot be listed."""
 
     def fail(error: OSError) -> None:
-        raise BundleError(f"{_plain(str(error.filename))}: cannot be listed ({error.strerror})") from None
+        raise BundleError(f"{printable(str(error.filename), layout='')}: cannot be listed ({error.strerror})") from None
 
     for folder, folders, files in os.walk(top, onerror=fail):
         folders.sort(reverse=True)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
-from edgefl.errors import ConfigError, EdgeflError, WireError
+from edgefl.errors import ConfigError, EdgeflError, WireError, printable
 from edgefl.flower.devices import Device, Roster
 from edgefl.flower.rounds import Answer, Sending
 from edgefl.flower.setups import Setup, graphs_for, task_for
@@ -252,8 +252,8 @@ class FlowerFleet:
         return Answer(sent.round, outcome, total_s, min(said.ready_s, total_s), min(said.train_s, total_s), said.problem)
 
     def say(self, message: str) -> None:
-        """Tell the user; a device's text may contain codes of terminals, which are left out."""
-        self._say("".join(letter if letter.isprintable() else " " for letter in message))
+        """Tell the user, in one line; a device's text may contain others, and codes of terminals."""
+        self._say(printable(message, layout=""))
 
     def connected(self, clients: Sequence[int]) -> set[int]:
         """Return which of ``clients`` are connected."""
