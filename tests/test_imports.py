@@ -156,6 +156,7 @@ RUN: dict[str, set[str]] = {
             "privacy",
             "folder",
             "checkpoint_writer",
+            "checks",
             "result",
             "prepare",
             "trained",
