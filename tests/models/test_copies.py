@@ -1,11 +1,17 @@
 """Networks that cannot be copied, sent or counted are refused with the remedy, however they are given."""
 
+import copy
+import threading
+
 import pytest
 import torch
 from torch import nn
 
 from edgefl import export_network, profile
 from edgefl.errors import InputError
+from edgefl.methods.create import create
+from edgefl.planning.network import architecture_of
+from edgefl.records import Tier
 
 
 def of(*layers):
@@ -59,3 +65,10 @@ def test_statistics_over_all_batches_cost_the_same_from_a_module_and_a_factory()
     (module,), (factory,) = profile(build(), (2, 3)), profile(build, (2, 3))
     assert module.macs_forward == factory.macs_forward == 6 * 3
     assert module.training_memory_bytes == factory.training_memory_bytes
+
+
+def test_a_copy_of_a_network_that_knows_its_architecture_copies_no_graphs():
+    architecture = architecture_of(of(nn.Linear(6, 6)), (2, 3), 3)
+    vars(architecture)["_computed"] = {"graphs": threading.Lock()}  # of which there are no copies
+    network = create("fjord").network(architecture, Tier(1.0))
+    assert copy.deepcopy(network).nested.architecture is architecture
