@@ -60,6 +60,10 @@ class BundleError(InputError):
     """The files of a bundle do not match its manifest."""
 
 
+class NoBundleError(BundleError):
+    """The network of a run cannot be written as graphs; the message says why."""
+
+
 class StorageError(InputError):
     """The disk is full or a path cannot be written."""
 

@@ -157,6 +157,7 @@ RUN: dict[str, set[str]] = {
             "privacy",
             "folder",
             "checkpoint_writer",
+            "checks",
             "result",
             "prepare",
             "trained",

@@ -129,4 +129,6 @@ def _print_result(summary: dict[str, Any], folder: Path) -> None:
     show_text(
         f"{whose}: {after}; {simulated_s} simulated, {host_s} on this computer; energy: {energy_trust(summary['energy_j'])}"
     )
-    show_text(f"run folder: {folder}  (report.html, bundle/, summary.json)")
+    if reason := summary.get("no_bundle"):
+        show_text(f"no bundle: {reason}")
+    show_text(f"run folder: {folder}  (report.html, {'' if reason else 'bundle/, '}summary.json)")

@@ -79,11 +79,12 @@ def _rnn_layer(args: Arguments, out: Any) -> OpWork:
 
 
 def _rnn_layer_backward(args: Arguments, out: Any) -> OpWork:
-    x, weight_input, weight_hidden = args[0], args[1], args[2]
+    x, weights = args[0], args[1:3]
+    weight_input, weight_hidden = weights
     positions = math.prod(x.shape[:2])
     through_time = positions * weight_hidden.numel()
     to_input = positions * weight_input.numel() if x.requires_grad else 0
-    return _both(through_time + to_input, positions * (weight_input.numel() + weight_hidden.numel()))
+    return _both(through_time + to_input, positions * sum(weight.numel() for weight in weights if weight.requires_grad))
 
 
 COUNTED: dict[Any, Count] = {

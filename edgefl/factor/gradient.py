@@ -1,10 +1,14 @@
 """Derivatives inside a loss. Autograd computes them; exported graphs have placeholders that :mod:`edgefl.onnxgrad.autodiff` replaces."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from edgefl.errors import ConfigError
 
 
 def gradients(value: Tensor, tensors: Sequence[Tensor], constant: bool = True, keep: bool = False) -> tuple[Tensor, ...]:
@@ -38,3 +42,24 @@ def held(tensor: Tensor) -> Tensor:
         kept: Tensor = torch.onnx.ops.symbolic("edgefl::Held", (tensor,), dtype=tensor.dtype, shape=tensor.shape, version=1)
         return kept
     return tensor.detach()
+
+
+def called_with(module: nn.Module, tensors: Mapping[str, Tensor], x: Any) -> Tensor:
+    """Return what ``module`` computes for ``x`` with ``tensors`` in place of its own; ConfigError if it uses gradient checkpointing.
+
+    Checkpointing runs layers again in the backward pass, where they would read the module's own tensors: the gradient would be wrong.
+    """
+    refused = (
+        f"model {type(module).__name__} uses gradient checkpointing (torch.utils.checkpoint), which cannot find the weights that this "
+        "method computes with; leave it out, or choose another method"
+    )
+    with ExitStack() as refusing:
+        with suppress(RuntimeError):  # the forward pass of recomputation has hooks already; its costs were traced without them
+            refusing.enter_context(torch.autograd.graph.disable_saved_tensors_hooks(refused))
+        try:
+            result: Tensor = functional_call(module, dict(tensors), (x,))
+        except RuntimeError as error:
+            if str(error) == refused:
+                raise ConfigError(refused) from None
+            raise
+        return result

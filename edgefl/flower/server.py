@@ -44,7 +44,9 @@ def serve(grid: Grid, settings: Mapping[str, Any], config: Path) -> None:
         _LOG.error("Error: %s", error)
         _LOG.addFilter(_without_traceback)
         raise
-    _LOG.info("run folder: %s (report.html, bundle/, summary.json)", result.folder)
+    if reason := result.summary.get("no_bundle"):
+        _LOG.info("no bundle: %s", reason)
+    _LOG.info("run folder: %s (report.html, %ssummary.json)", result.folder, "" if reason else "bundle/, ")
 
 
 def _waits(settings: Mapping[str, Any]) -> Waits:

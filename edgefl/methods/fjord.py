@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._guards import detect_fake_mode
 
-from edgefl.factor.gradient import held
+from edgefl.factor.gradient import called_with, held
 from edgefl.methods.axes import Need
 from edgefl.methods.base import Method
 from edgefl.methods.losses import cross_entropy
@@ -64,7 +64,7 @@ class Nested:
         skeleton, places = self._narrower(module, width)
         slices = {name: own[name][place.index] for name, place in places.items()}
         skeleton.train(module.training)
-        return torch.func.functional_call(skeleton, slices, (x,))
+        return called_with(skeleton, slices, x)
 
     def prepare(self, module: nn.Module) -> None:
         """Find the places of all widths in ``module`` now: an export that asks for them first would record how they are found."""

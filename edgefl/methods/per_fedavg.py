@@ -7,9 +7,8 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from edgefl.factor.gradient import gradients
+from edgefl.factor.gradient import called_with, gradients
 from edgefl.methods.axes import Need
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.losses import cross_entropy
@@ -64,7 +63,7 @@ class PerFedAvg(FedAvg):
         # A parameter that the forward pass does not use has a gradient of zeros.
         slopes = gradients(inner, list(parameters.values()))
         adapted = {name: w - self.config.alpha * g for (name, w), g in zip(parameters.items(), slopes, strict=True)}
-        return cross_entropy(functional_call(module, adapted, (second.x,)), second)
+        return cross_entropy(called_with(module, adapted, second.x), second)
 
     def adapt(self, module: nn.Module, x: Fields[Tensor], y: Tensor) -> nn.Module:
         """Return a copy of ``module`` after ``adapt_steps`` steps of rate α on the mean loss of all samples ``x`` (n, …), ``y`` (n,)."""

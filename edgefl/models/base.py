@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, wraps
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -109,6 +109,10 @@ class Architecture:
         """Return the network on the ``meta`` device: names and shapes without memory or random draws."""
         with torch.device("meta"), Unfilled():
             return self.build(width)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return the architecture itself: it does not change, and what was computed for it, such as graphs, cannot be copied."""
+        return self
 
     @cached_property
     def cuts(self) -> Cuts:

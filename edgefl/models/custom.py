@@ -1,6 +1,5 @@
 """Your own networks, from a factory's import path, a module or a builder, with any number and kind of inputs."""
 
-import copy
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -11,11 +10,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch._guards import detect_fake_mode
-from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _disable_current_modes
 
 from edgefl.errors import ConfigError, InputError, nearest
 from edgefl.models.base import Architecture
+from edgefl.models.copies import check_network, copies_of
 from edgefl.models.factory import Factory, factory_of, fitted, onnx_sha256, sources_sha256
 from edgefl.models.input_spec import InputSpec
 from edgefl.models.narrow import Channels
@@ -217,10 +216,7 @@ def _called(factory: Callable[[], nn.Module], model: str) -> nn.Module:
         return copies_of(_for_real(factory, model))()
     if not isinstance(network, nn.Module):
         raise InputError(f"{model}: the factory returned {type(network).__name__}, expected a torch.nn.Module")
-    if lazy := [name for name, parameter in network.named_parameters() if is_lazy(parameter)]:
-        raise InputError(
-            f"{model}: {lazy[0]} has no shape yet; give its layer all sizes, or run a batch through it in the factory"
-        )
+    check_network(network, model)
     return network
 
 
@@ -228,23 +224,3 @@ def _called(factory: Callable[[], nn.Module], model: str) -> nn.Module:
 def _for_real(factory: Callable[[], nn.Module], model: str) -> nn.Module:
     with _disable_current_modes(), torch.device("cpu"), torch.random.fork_rng(devices=[]):
         return _called(factory, model)
-
-
-def copies_of(module: nn.Module) -> Callable[[], nn.Module]:
-    """Return a factory of copies of ``module``; it makes fake or meta tensors if the caller's mode or device does."""
-
-    def build() -> nn.Module:
-        fake = detect_fake_mode()
-        device = torch.get_default_device()
-        # deepcopy does not copy the tensors in its memo, so a fake network allocates no second set of weights.
-        memo: dict[int, Any] = {}
-        other: Tensor
-        for tensor in (*module.parameters(), *module.buffers()):
-            if fake is not None:
-                other = fake.from_tensor(tensor)
-            else:
-                other = tensor.detach().to(device) if device.type == "meta" else tensor.detach().clone()
-            memo[id(tensor)] = nn.Parameter(other, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else other
-        return copy.deepcopy(module, memo)
-
-    return build

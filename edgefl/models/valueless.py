@@ -82,6 +82,10 @@ def reason(error: BaseException) -> str:
         said += "or switch off the option that asks for it (transformers: pad_token_id=None, attn_implementation='eager')"
     elif "on meta tensors" in str(error):
         said = "it depends on the values of its input, and shapes alone are traced"
+    elif "support saved tensor hooks" in str(error):
+        said = "samples with gradients of their own cannot have gradient checkpointing (torch.utils.checkpoint); leave it out"
+    elif "SparseTensorImpl" in str(error):
+        said = "gradients of nn.Embedding with sparse=True are not supported; give sparse=False"
     else:
         said = (str(error).strip().splitlines() or ["no message"])[0]
         said = said if isinstance(error, RuntimeError) else f"{type(error).__name__}: {said}"

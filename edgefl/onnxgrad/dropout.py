@@ -54,20 +54,17 @@ def _folded(numbers: Tensor) -> Tensor:
     return numbers ^ (numbers.double() / _HALF).floor().to(torch.int64)
 
 
-# Its copy without the check for contexts at its beginning: from inside a context's handler the context applies to the functions it calls.
-_multi_head_attention = FunctionType(
-    F.multi_head_attention_forward.__code__,
-    {**vars(F), "has_torch_function": lambda tensors: False},
-    argdefs=F.multi_head_attention_forward.__defaults__,
-)
-
-
 class SeededDropout(TorchFunctionMode):
-    """Within this context torch's dropout functions draw their masks by :func:`mask` from ``seed``; EdgeflError for one that cannot."""
+    """Within this context torch's dropout functions draw their masks by :func:`mask` from ``seed``; EdgeflError for one that cannot.
+
+    A layer that gradient checkpointing calls again has the same mask. It is recognised by the state of torch's generator, which
+    checkpointing restores: each call of a layer advances it.
+    """
 
     def __init__(self, seed: Tensor) -> None:
         super().__init__()
-        self.seed, self.layers = seed, 0
+        self.seed = seed
+        self.layers: dict[object, int] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call ``func``, or what replaces it here."""
@@ -78,9 +75,16 @@ class SeededDropout(TorchFunctionMode):
         """Return ``x`` with entries dropped, or with ``axes`` all entries that have the same place on this many first axes."""
         if p == 0:
             return x
-        self.layers += 1
         own = x.dim() if axes is None else axes
-        return x * mask(x, (*x.shape[:own], *[1] * (x.dim() - own)), p, self.seed, self.layers - 1)
+        return x * mask(x, (*x.shape[:own], *[1] * (x.dim() - own)), p, self.seed, self._layer())
+
+    def _layer(self) -> int:
+        """Return how many dropout layers the step called before the present one."""
+        state: object = len(self.layers)
+        if not torch.compiler.is_exporting():  # a graph has each call once
+            state = torch.get_rng_state().numpy().tobytes()
+            torch.rand(())
+        return self.layers.setdefault(state, len(self.layers))
 
 
 def _dropout(
@@ -114,9 +118,17 @@ def _attention(mode: SeededDropout, func: Any, query: Tensor, key: Tensor, value
     return mode.drop(scores.softmax(-1), p) @ value
 
 
-def _heads(mode: SeededDropout, func: Any, *args: Any, **options: Any) -> Any:
-    with mode:
-        return _multi_head_attention(*args, **options)
+def _within(func: Any) -> Any:
+    """Return what calls ``func`` such that the context applies to the functions that it calls, also from inside the context's handler."""
+    # A copy without the check for contexts at its beginning.
+    names = {**func.__globals__, "has_torch_function": lambda tensors: False}
+    unchecked = FunctionType(func.__code__, names, argdefs=func.__defaults__)
+
+    def call(mode: SeededDropout, func: Any, *args: Any, **options: Any) -> Any:
+        with mode:
+            return unchecked(*args, **options)
+
+    return call
 
 
 def _recurrent(mode: SeededDropout, func: Any, *args: Any) -> Any:
@@ -141,7 +153,9 @@ _REPLACED: dict[Any, Any] = {
     F.dropout: _dropout,
     **dict.fromkeys((F.dropout1d, F.dropout2d, F.dropout3d), _of_maps),
     **dict.fromkeys((F.alpha_dropout, F.feature_alpha_dropout), _refused),
-    F.multi_head_attention_forward: _heads,
+    F.multi_head_attention_forward: _within(F.multi_head_attention_forward),
+    # With gradient checkpointing a backward pass calls layers again.
+    **{func: _within(func) for func in (torch.autograd.backward, torch.autograd.grad)},
     F.scaled_dot_product_attention: _attention,
     **dict.fromkeys((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu), _recurrent),
 }

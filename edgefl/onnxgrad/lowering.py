@@ -21,7 +21,7 @@ from torch.export import ExportedProgram
 from torch.overrides import TorchFunctionMode
 
 from edgefl.errors import EdgeflError
-from edgefl.onnxgrad.rewrites import REWRITES
+from edgefl.onnxgrad import rewrites
 
 OPSET = 20
 """The operator set of all graphs.
@@ -61,7 +61,7 @@ torch.library.define(
 torch.library.register_fake("edgefl::batch_norm", _same_shape)
 LSTM, GROUP_NORM = torch.ops.edgefl.lstm.default, torch.ops.edgefl.group_norm.default
 BATCH_NORM = torch.ops.edgefl.batch_norm.default
-STANDS_FOR = {LSTM: aten.lstm.input, GROUP_NORM: aten.group_norm.default}
+STANDS_FOR = {LSTM: aten.lstm.input, GROUP_NORM: aten.group_norm.default, **rewrites.STANDS_FOR}
 """Operator here → operator of torch. The exporter translates both in the same way."""
 
 
@@ -77,7 +77,7 @@ class _Whole(TorchFunctionMode):
                 return LSTM(x, list(states), list(weights), *options)
             if func is F.group_norm:
                 return GROUP_NORM(*_normalised_by_groups(*args, **(kwargs or {})))
-            if (rewrite := REWRITES.get(func)) is not None and (found := rewrite(*args, **(kwargs or {}))) is not None:
+            if (rewrite := rewrites.REWRITES.get(func)) is not None and (found := rewrite(*args, **(kwargs or {}))) is not None:
                 return found
             if func is F.batch_norm:
                 return _normalised_by_batch(*args, **(kwargs or {}))

@@ -1,7 +1,8 @@
 """Counts the multiply-accumulates (MACs) of an ONNX graph from its shapes, without running it.
 
 A MAC is one multiplication and addition of a convolution or matrix product; the addition of a bias is none. Outputs at padded borders
-count in full, and so do steps of a recurrent layer after the end of a sequence. An operator is either in :data:`COUNTED`, in
+count in full, and so do steps of a recurrent layer after the end of a sequence. Pooling and windows count none, also where edgefl exports
+them as a product or convolution with constants. An operator is either in :data:`COUNTED`, in
 :data:`IGNORED` with a reason, or reported as uncounted.
 """
 
@@ -15,6 +16,8 @@ import onnx.inliner
 from edgefl.errors import InputError, first_line
 from edgefl.onnxgrad.graphs import attributes_of, inferred_shapes
 
+MEANS, WINDOWS = "means_of_windows", "entries_of_windows"
+"""What names of nodes or values begin with if the exporter pools by a product, or moves by a convolution. These count no MACs."""
 Shape = tuple[int, ...]
 Shapes = Mapping[str, tuple[int | None, ...]]
 
@@ -47,6 +50,8 @@ def count_macs(model: onnx.ModelProto, batch_size: int) -> OnnxMacs:
     counted, uncounted = [], set()
     for index, node in enumerate(model.graph.node):
         standard = node.domain in ("", "ai.onnx")
+        if _pools(node):
+            continue
         if standard and node.op_type in COUNTED:
             counted.append(
                 (node.name or f"{node.op_type}_{index}", node.op_type, COUNTED[node.op_type](_Reader(node, index, shapes)))
@@ -54,6 +59,11 @@ def count_macs(model: onnx.ModelProto, batch_size: int) -> OnnxMacs:
         elif not standard or node.op_type not in IGNORED:
             uncounted.add(node.op_type if standard else f"{node.domain}.{node.op_type}")
     return OnnxMacs(tuple(counted), sum(macs for _, _, macs in counted), tuple(sorted(uncounted)))
+
+
+def _pools(node: onnx.NodeProto) -> bool:
+    """Return whether the exporter made a node for pooling or windows; the output has another name if it is one of the graph."""
+    return any(name.removeprefix("node_").startswith((MEANS, WINDOWS)) for name in (node.name, node.output[0]))
 
 
 def macs_per_sample(model: onnx.ModelProto) -> int | None:

@@ -12,6 +12,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from edgefl.errors import EdgeflError
+from edgefl.onnxgrad.macs import MEANS, WINDOWS
+
+# Operators that stand for torch's product and convolution while a module is traced; they have shapes, and are never computed. Nodes that
+# the exporter makes of them have their names, and are no MACs.
+torch.library.define(f"edgefl::{MEANS}", "(Tensor x, Tensor shares) -> Tensor")
+torch.library.register_fake(f"edgefl::{MEANS}", torch.matmul)
+torch.library.define(
+    f"edgefl::{WINDOWS}",
+    "(Tensor x, Tensor kernels, Tensor? bias, SymInt[2] stride, SymInt[2] padding, SymInt[2] dilation, SymInt groups) -> Tensor",
+)
+torch.library.register_fake(f"edgefl::{WINDOWS}", torch.conv2d)
+_MEANS, _WINDOWS = getattr(torch.ops.edgefl, MEANS).default, getattr(torch.ops.edgefl, WINDOWS).default
+STANDS_FOR = {_MEANS: torch.ops.aten.matmul.default, _WINDOWS: torch.ops.aten.conv2d.default}
+"""Operator here → operator of torch. The exporter translates both in the same way."""
 
 
 def _windows(size: int, count: int) -> list[tuple[int, int]]:
@@ -39,7 +53,7 @@ def _adaptive_mean(axes: int) -> Callable[..., Tensor | None]:
         for axis, count in enumerate(counts, input.dim() - axes):
             size = input.shape[axis]
             shares = torch.tensor([[(b <= i < e) / (e - b) for b, e in _windows(size, count)] for i in range(size)])
-            input = (input.transpose(axis, -1) @ shares.to(input.dtype)).transpose(axis, -1)
+            input = _MEANS(input.transpose(axis, -1), shares.to(input.dtype)).transpose(axis, -1)
         return input
 
     return pooled
@@ -71,7 +85,7 @@ def _unfolded(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any =
     rows, columns = _pair(kernel_size)
     one = torch.eye(rows * columns, dtype=input.dtype).reshape(rows * columns, 1, rows, columns)
     channels = input.shape[1]
-    found = F.conv2d(input, one.repeat(channels, 1, 1, 1), None, _pair(stride), _pair(padding), _pair(dilation), channels)
+    found = _WINDOWS(input, one.repeat(channels, 1, 1, 1), None, _pair(stride), _pair(padding), _pair(dilation), channels)
     return found.flatten(2)
 
 

@@ -8,6 +8,7 @@ the values show it.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -99,16 +100,20 @@ class _Case:
 
     def stepped(self, loss: Loss, rule: StepRule, kind: torch.dtype) -> Arrays:
         """Return the results of the step as torch computes them with real numbers of type ``kind``: output → value."""
-        whole = Whole(self.network)
         tensors = {n: t.to(kind) if t.is_floating_point() else t.clone() for n, t in self.tensors.items()}
         tensors = {n: t.clone() if t is self.tensors[n] else t for n, t in tensors.items()}
         inputs = [each(lambda t: t.to(kind) if t.is_floating_point() else t, value) for value in self.inputs.values()]
         trained = {name: tensors[name].requires_grad_() for name in self.roles.trained}
-        with torch.enable_grad():
-            value = functional_call(
-                whole, {f"network.{n}": t for n, t in tensors.items()}, (loss, inputs, torch.tensor(self.seed))
-            )
-            value.backward()
+
+        def differentiated(*arguments: Any) -> Tensor:
+            value = loss(*arguments)
+            # Not after the call: gradient checkpointing runs parts of the network again, which must still have these tensors and masks.
+            torch.autograd.backward(value)
+            return value
+
+        given = {f"network.{n}": t for n, t in tensors.items()}
+        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+            value = functional_call(Whole(self.network), given, (differentiated, inputs, torch.tensor(self.seed)))
         _optimizer(trained, rule).step()
         found = {LOSS: value, **{role + OUT: tensors[n] for n, role in {**self.roles.statistics, **self.roles.trained}.items()}}
         return {name: tensor.detach().numpy() for name, tensor in found.items()}

@@ -144,6 +144,7 @@ class RunSummary(Summary):
         privacy: what was spent of differential privacy; None: there was no noise.
         mixed_nodes: whether nodes that compute other bits than the server were allowed: the run may not be repeatable to the bit.
         evaluation: what the final models predict by class and by client; None without classes or held-out samples.
+        no_bundle: why the run has no bundle: a network or loss of the user's own cannot be written as graphs. Empty if it has one.
         nodes: with mixed nodes, those of the cluster that took part since the run was started or resumed last.
     """
 
@@ -156,10 +157,13 @@ class RunSummary(Summary):
     nodes: tuple[NodeRecord, ...] = ()
     host_stages: HostStages
     evaluation: Evaluation | None = None
+    no_bundle: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form, without the keys ``nodes`` and ``evaluation`` if there are none."""
-        return {key: value for key, value in super().to_dict().items() if value or key not in ("nodes", "evaluation")}
+        """Return the JSON form, without the keys ``nodes``, ``evaluation`` and ``no_bundle`` if there are none."""
+        return {
+            key: value for key, value in super().to_dict().items() if value or key not in ("nodes", "evaluation", "no_bundle")
+        }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,7 +36,8 @@ class TierResult:
     """The result of one tier of a run. The measured bytes are onnxruntime's, for the exported file and its training graph.
 
     Attributes:
-        accuracy: of the exported file, run under its device's memory; None if it was not evaluated.
+        accuracy: of the exported file, run under its device's memory; of the torch module if the run has no bundle. None if it was not
+            evaluated.
         torch_accuracy: of the torch module.
         macs_forward_onnx: MACs of one sample's forward pass, counted over the ONNX graph; None if some operator is not counted.
         energy_share: share of the factorized layers' energy, after the last round, in the ranks that this tier has and the next smaller one

@@ -68,7 +68,9 @@ def tier_table(summary: Row) -> PlainTable:
     """Return every cost of every tier in a run's ``summary.json``, largest tier first."""
     metric = metric_of(summary)
     own = iter(_metric_columns(metric, accuracy="exported file", torch_accuracy="in torch"))
-    return PlainTable.of((next(own) if c.group == ACCURACY.name else c for c in TIER_COLUMNS), largest_first(summary))
+    columns = (next(own) if c.group == ACCURACY.name else c for c in TIER_COLUMNS)
+    absent = "exported file" if summary.get("no_bundle") else None
+    return PlainTable.of((c for c in columns if c.head != absent), largest_first(summary))
 
 
 def key_figures(summary: Row, trained: bool = True) -> PlainTable:

@@ -25,6 +25,7 @@ from edgefl.bundle.write import about_inputs, build_tier, client_files, drawn, w
 from edgefl.client import evaluate
 from edgefl.client.onnx_loop import beta_of
 from edgefl.data.sources import Split
+from edgefl.errors import EdgeflError, MovedError, NoBundleError, StorageError
 from edgefl.onnxgrad.macs import macs_per_sample
 from edgefl.onnxgrad.predict import predict_capped
 from edgefl.onnxgrad.session import OutOfMemoryError
@@ -153,14 +154,20 @@ def build_bundle(
     """Export every tier, measure it on its held-out samples, and write the bundle to ``out``: whole or absent.
 
     Raises:
-        BundleError: ``out`` exists and is not empty, or an exported graph differs from its module.
+        BundleError: ``out`` exists and is not empty.
+        NoBundleError: a network cannot be exported, or its graph differs from torch.
     """
     wanted = wanted or Wanted()
     deployed = {}
     with uncollected():
         for number, (tier, chosen) in enumerate(tiers.items(), 1):
             with span("bundle", tier=tier.label, number=number, of=len(tiers)):
-                deployed[tier] = _deploy(run, tier, chosen, say, wanted)
+                try:
+                    deployed[tier] = _deploy(run, tier, chosen, say, wanted)
+                except (StorageError, MovedError):
+                    raise
+                except EdgeflError as error:
+                    raise NoBundleError(str(error)) from error
     data = run.data
     reference = safetensors.numpy.load(next(iter(deployed.values())).reference)
     class_names = data.class_names or tuple(f"output {number}" for number in range(reference["logits"].shape[1]))
@@ -184,6 +191,12 @@ def build_bundle(
     contents |= (client_files() if wanted.clients else {}) | (operator_file(contents) if wanted.operators else {})
     write(out, manifest, contents, wanted.key)
     return deployed
+
+
+def in_torch(run: Run, tiers: Mapping[Tier, TierNetworks]) -> dict[Tier, TierResult]:
+    """Return the results of the tiers of a run that has no bundle."""
+    scores = {tier: evaluate.score(chosen.deployed, chosen.test, run.criterion) for tier, chosen in tiers.items()}
+    return {tier: TierResult(score, score) for tier, score in scores.items()}
 
 
 def _deploy(run: Run, tier: Tier, chosen: TierNetworks, say: Callable[[str], None], wanted: Wanted) -> Deployed:

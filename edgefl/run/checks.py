@@ -12,6 +12,7 @@ from edgefl.errors import ConfigError, EdgeflError
 from edgefl.fleet.conditions import Conditions
 from edgefl.methods.axes import AXES, CLIPPED, conflict
 from edgefl.methods.base import Method
+from edgefl.models.base import Architecture
 from edgefl.planning.tier_costs import objective_of
 from edgefl.plugins import only_here
 from edgefl.run.resolved import screening_of
@@ -107,9 +108,11 @@ def check_secure(config: RunConfig, conditions: Conditions, most: int) -> None:
         raise ConfigError(f"{key}: {error}") from None
 
 
-def check_exports(run: Run) -> None:
-    """Raise :class:`ConfigError` unless the run's loss, with the network of its smallest tier, becomes training graphs."""
-    try:
-        run.graphs_of(run.method, run.tiers[-1])
-    except EdgeflError as error:
-        raise ConfigError(f"loss: {title_of(str(run.config.loss))} cannot be exported: {error}") from error
+def no_graphs(run: Run) -> str:
+    """Return why a network or loss of the user's own has no training graphs, in the run's smallest tier; empty if it has some."""
+    if type(run.architecture) is not Architecture or run.criterion.loss is not None:
+        try:
+            run.graphs_of(run.method, run.tiers[-1])
+        except EdgeflError as error:
+            return str(error)
+    return ""

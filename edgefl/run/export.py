@@ -50,7 +50,7 @@ def export(
 
     Raises:
         CheckpointError: ``run`` holds no finished run.
-        BundleError: ``out`` exists and is not empty.
+        BundleError: ``out`` exists and is not empty, or the network cannot be exported.
         InputError: ``sign`` is no such key, or others may read it; or what a format of ``also`` needs is not installed.
     """
     from edgefl.bundle.other_formats import check_formats

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +23,8 @@ from edgefl.client.parts import first_personal
 from edgefl.client.training import Training
 from edgefl.errors import BundleError, InputError, first_line
 from edgefl.methods.state import GlobalState
-from edgefl.models.custom import CustomArchitecture, copies_of
+from edgefl.models.copies import copies_of
+from edgefl.models.custom import CustomArchitecture
 from edgefl.models.input_spec import InputSpec
 from edgefl.models.valueless import reason
 from edgefl.models.weights import checked_weights, tied
@@ -110,7 +110,7 @@ def export_network(
     chosen, ratios = method_and_tiers(method, method_options, tiers)
     check_formats(also)
     key = SigningKey.chosen(sign)
-    title, network = type(module).__name__, copy.deepcopy(module)
+    title, network = type(module).__name__, copies_of(module)()
     _check_samples(samples)
     inputs = each(lambda x: InputSpec(tuple(x.shape[1:]), x.dtype, 0 if x.is_floating_point() else int(x.max()) + 1), samples)
     by_name = {"": inputs} if isinstance(inputs, InputSpec) else inputs

@@ -30,7 +30,7 @@ from edgefl.records import Tier
 from edgefl.registry import methods, models
 from edgefl.rng import generator
 from edgefl.run.auto_tiers import chosen_tiers
-from edgefl.run.checks import check_adversary, check_axes, check_device, check_exports, check_reach, check_secure
+from edgefl.run.checks import check_adversary, check_axes, check_device, check_reach, check_secure
 from edgefl.run.loss import check_loss, criterion_of
 from edgefl.run.network import network_of, with_weights
 from edgefl.run.privacy import check_private, spending_of
@@ -100,10 +100,7 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     if config.enforce == "hard" and not is_remote(config.engine):  # each node of a cluster checks it
         for device, memory_bytes in plan.memory_limits.items():
             check_limit(device, memory_bytes)
-    run = Run(config, fleet, data, architecture, method, tiers, clients, plan, costs, conditions, spending)
-    if required and criterion.loss is not None:
-        check_exports(run)
-    return run
+    return Run(config, fleet, data, architecture, method, tiers, clients, plan, costs, conditions, spending)
 
 
 def reading_of(config: RunConfig) -> Reading:

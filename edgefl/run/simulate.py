@@ -10,7 +10,7 @@ from typing import Any
 
 from edgefl.config import RunConfig
 from edgefl.engine.contract import Engine, prepare_workers
-from edgefl.errors import InputError, Interrupted
+from edgefl.errors import InputError, Interrupted, NoBundleError
 from edgefl.log.background import NO_LOGS, Logs, check_installed, logs
 from edgefl.log.contract import LoggedRun
 from edgefl.methods.ranks import energy_of_tiers
@@ -21,6 +21,7 @@ from edgefl.report.run_rows import TierResult
 from edgefl.report.secure_sums import secure_sums
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
 from edgefl.run.checkpoint_writer import CheckpointWriter
+from edgefl.run.checks import no_graphs
 from edgefl.run.final_scores import final_scores
 from edgefl.run.folder import MODEL, Notify, OnRound, RunFolder
 from edgefl.run.prepare import prepare
@@ -53,6 +54,9 @@ def simulate(
     devices: Connect | None = None,
 ) -> RunResult:
     """Train a fleet and write its run folder: rounds, model, checkpoints, bundle, summary and report.
+
+    A network or loss of your own that cannot be written as graphs trains all the same. The run has no bundle then, and the summary
+    says why.
 
     Args:
         config: what to run; see :class:`RunConfig`.
@@ -98,6 +102,9 @@ def simulate(
         if resume and (summary := folder.summary()) is not None:
             say(f"{folder.path}: the run is complete; nothing left to do")
             return RunResult(folder.path, summary)
+        with span("prepare"):
+            if reason := no_graphs(run):
+                say(f"the run will have no bundle: {reason}")
         with contextlib.nullcontext() if devices else engine_of(run) as engine:
             if trace is not None:
                 watch.trace_to(Path(trace))
@@ -197,7 +204,7 @@ def _finish(trained: Trained, output: Output, nodes: tuple[NodeRecord, ...] = ()
     folder, watch = output.folder, output.watch
     with span("start"), uncollected():
         from edgefl.report import html
-        from edgefl.run.bundle import Source, Wanted, build_bundle
+        from edgefl.run.bundle import Source, Wanted, build_bundle, in_torch
     run, config = trained.run, trained.run.config
     rounds = folder.rounds()
     with span("checkpoint"):
@@ -205,12 +212,16 @@ def _finish(trained: Trained, output: Output, nodes: tuple[NodeRecord, ...] = ()
         folder.write(MODEL, content)
     with span("bundle"):
         source = Source(config.rounds, sha256(content))
-        wanted = Wanted(key=_own_key(output.say))
-        deployed = build_bundle(run, tier_networks(trained), source, folder.fresh_bundle(), output.say, wanted)
+        wanted, networks, no_bundle = Wanted(key=_own_key(output.say)), tier_networks(trained), ""
+        try:
+            deployed = build_bundle(run, networks, source, folder.fresh_bundle(), output.say, wanted)
+            results = {tier: of.result for tier, of in deployed.items()}
+        except NoBundleError as error:
+            results, no_bundle = in_torch(run, networks), str(error)
     with span("evaluate"):
         evaluation = final_scores(trained, simulated)
     with span("report"):
-        taken = {tier.ratio: d.result.accuracy for tier, d in deployed.items() if d.result.accuracy is not None}
+        taken = {tier.ratio: result.accuracy for tier, result in results.items() if result.accuracy is not None}
         values = {
             **about(run),
             **vars(totals(rounds)),
@@ -221,11 +232,12 @@ def _finish(trained: Trained, output: Output, nodes: tuple[NodeRecord, ...] = ()
             "mixed_nodes": config.mixed_nodes,
             "nodes": nodes,
             "accuracy_after_training": rounds[-1].get("accuracy_after_training"),
-            "tiers": tier_rows(run.plan, _with_energy(trained, {tier: d.result for tier, d in deployed.items()}), rounds),
+            "tiers": tier_rows(run.plan, _with_energy(trained, results), rounds),
             "classes": class_rows(run.plan),
             "participation": participation_rows(run.plan, rounds, _distinct(rounds), taken),
             "secure_sums": secure_sums(rounds),
             "evaluation": evaluation,
+            "no_bundle": no_bundle,
         }
     before = added([*(line.get("stages", {}) for line in rounds), watch.lap()])
     with span("report"):

@@ -21,7 +21,7 @@ class RunReport:
     Attributes:
         files: how many files had the content that the run wrote, rounds included.
         checkpoints: how many checkpoints were checked.
-        bundle: the report of the run's bundle; None while there is none.
+        bundle: the report of the run's bundle; None if there is none.
     """
 
     files: int
@@ -41,7 +41,8 @@ def verify_run(run: Path | str, key: Path | str | None = None, limits: Limits | 
     if hashes is None:
         raise CheckpointError(f"{folder}: holds no {HASHES}: not a run folder, or one of an earlier version of edgefl")
     names = [*hashes.files, *([ROUNDS] if hashes.rounds else [])]
-    finished = of_run.summary() is not None
+    summary = of_run.summary()
+    finished = summary is not None
     for name in names:
         path = folder / name
         if path.exists() or finished or name == ROUNDS:
@@ -50,5 +51,5 @@ def verify_run(run: Path | str, key: Path | str | None = None, limits: Limits | 
     if newest := [path for path in (folder / MODEL, *checkpoints) if path.exists()]:
         with ClientStore(folder / "clients.sqlite") as store:
             store.go_to(*checkpoint.chain_of(newest[0]))
-    bundle = verify(folder / "bundle", key, limits) if finished else None
+    bundle = verify(folder / "bundle", key, limits) if summary is not None and not summary.get("no_bundle") else None
     return RunReport(len(names), len(checkpoints), bundle)

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from edgefl.client.fast.capture import CaptureError, Inputs, capture, gradient_of, recorded
 from edgefl.client.fast.gradients import MANY, Captures, written
@@ -73,6 +74,17 @@ def test_a_capture_reads_what_it_is_given_and_nothing_else():
     take = gradient_of(module, lambda m, b: (F.linear(b.x, m.weight, m.bias) * other).sum(), ["weight", "bias"])
     with pytest.raises(CaptureError, match="besides its inputs"):
         capture(take, inputs)
+
+
+def test_checkpointing_runs_layers_again_with_the_tensors_of_the_step():
+    network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    others = {name: torch.linspace(-1, 1, t.numel()).view_as(t) for name, t in named_tensors(network).items()}
+    inputs = Inputs(others, Batch(torch.arange(6.0).view(2, 3) - 2, torch.tensor([0, 1])))
+    plain, again = (
+        gradient_of(network, lambda m, b, f=forward: F.cross_entropy(f(m, b.x), b.y), list(others))(inputs)
+        for forward in (lambda m, x: m(x), lambda m, x: checkpoint(m, x, use_reentrant=False))
+    )
+    assert all(map(torch.equal, plain, again))
 
 
 def test_a_step_that_depends_on_a_value_is_not_captured():

@@ -106,6 +106,13 @@ def test_a_recurrent_layer(kind, gates):
     assert row.params == WORDS * 8 + gates * 16 * (8 + 16 + 2) + head + CLASSES
 
 
+def test_a_frozen_recurrent_layer_has_no_gradient_of_its_weights():
+    network = Recurrent(nn.LSTM)
+    network.cells.requires_grad_(False)
+    steps, head = TOKENS * 4 * 16 * (8 + 16), 16 * CLASSES
+    assert macs(row_of(network, IDS)) == (steps + head, steps + head, head)
+
+
 def test_a_second_recurrent_layer_reads_both_directions_of_the_first():
     row = row_of(lambda: Recurrent(nn.LSTM, num_layers=2, bidirectional=True), IDS)
     assert row.macs_forward == TOKENS * 2 * 4 * 16 * ((8 + 16) + (32 + 16)) + 32 * CLASSES

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from edgefl.errors import EdgeflError
 from edgefl.onnxgrad import Stepper, StepRule, export, training_step
@@ -95,3 +96,17 @@ def test_a_network_that_takes_the_length_of_its_batch_is_free_in_the_batch():
 def test_a_loss_that_takes_the_length_of_its_batch_is_refused_with_the_line():
     with pytest.raises(EdgeflError, match=r"how many samples there are: len of a tensor in test_step_check.py, line \d+"):
         training_step(Counting(), lambda network, x, y: cross_entropy(network, x, y) / len(y), batch_of(2, 3))
+
+
+def test_checkpointing_is_compared_with_the_same_weights_and_masks():
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.front, self.drop = nn.Linear(6, 8), nn.Dropout(0.3)
+            self.block = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.4), nn.Tanh(), nn.Dropout(0.2))
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.head(self.drop(checkpoint(self.block, self.drop(self.front(x)), use_reentrant=False)))
+
+    assert training_step(Network(), cross_entropy, batch_of(6)).steps

@@ -41,6 +41,36 @@ def test_both_counts_of_a_network_with_several_inputs_are_equal():
     assert row.macs_forward_onnx == row.macs_forward == 6 * 5 + 5 * 3
 
 
+class Windows(nn.Module):
+    """A linear layer of every window of 3x3 entries."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(18, 3)
+
+    def forward(self, x):
+        return self.head(nn.functional.unfold(x, 3).transpose(1, 2)).mean(1)
+
+
+@pytest.mark.parametrize(
+    ("network", "shape", "macs"),
+    [
+        # 7x7 outputs of the convolution do not divide into 4x4 windows of one size.
+        (
+            nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(64, 3)),
+            (3, 9, 9),
+            49 * 4 * 27 + 192,
+        ),
+        (nn.Sequential(nn.Linear(9, 7), nn.AdaptiveAvgPool1d(4)), (2, 9), 2 * 9 * 7),  # the graph's output is the pooling
+        (Windows(), (2, 8, 8), 36 * 18 * 3),
+    ],
+    ids=["pooling", "pooling at the end", "windows"],
+)
+def test_pooling_and_windows_are_no_macs_in_either_count(network, shape, macs):
+    (row,) = profile(network, shape, check_macs=True)
+    assert row.macs_forward_onnx == row.macs_forward == macs
+
+
 def test_the_count_is_in_every_form_and_without_it_nothing_changes():
     rows = profile("mlp", (1, 8, 8), 10, check_macs=True).to_dict()
     macs = rows[0]["macs_forward"]

@@ -14,6 +14,7 @@ import torch
 from onnx import TensorProto, helper
 from torch import nn
 from torch.distributed._tools.mem_tracker import MemTracker
+from torch.utils.checkpoint import checkpoint
 
 from edgefl import profile
 from edgefl.cli.main import main
@@ -540,6 +541,28 @@ def test_bad_input_of_the_function_is_told(inputs, options, message):
         profile(nn.Linear(4, 2), inputs, **options)
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+class Again(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.front, self.block, self.head = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(checkpoint(self.block, self.front(x).tanh(), use_reentrant=False))
+
+
+def test_checkpointing_is_refused_by_a_method_that_computes_with_other_weights():
+    with pytest.raises(
+        ConfigError, match=r"Again uses gradient checkpointing \(torch.utils.checkpoint\), which cannot find the wei"
+    ):
+        profile(Again, (6,), method="per-fedavg")
+
+
+def test_sparse_embeddings_are_refused_with_the_remedy():
+    network = nn.Sequential(nn.Embedding(9, 4, sparse=True), nn.Flatten(), nn.Linear(20, 3))
+    with pytest.raises(ConfigError, match=r"gradients of nn.Embedding with sparse=True are not supported; give sparse=False"):
+        profile(network, "int64:5")
 
 
 def test_examples_without_names_are_told_by_their_shape():

@@ -79,12 +79,17 @@ def gradient_of(module: nn.Module, loss: Loss, trained: Sequence[str]) -> Take:
     """Return a function that computes the loss and the gradients of ``trained`` by autograd, on the tensors of its inputs."""
 
     def take(inputs: Inputs) -> Flat:
-        whole = Whole(module, loss)
         leaves = {n: t.detach().requires_grad_() if n in trained else t for n, t in inputs.tensors.items()}
+
+        def differentiated(module: nn.Module, batch: Batch) -> tuple[Tensor, Flat]:
+            value = loss(module, batch)
+            # Not after the call: gradient checkpointing runs parts of the network again, which must still have the tensors of inputs.
+            return value.detach(), torch.autograd.grad(value, [leaves[name] for name in trained], allow_unused=True)
+
+        whole = Whole(module, differentiated)
         with torch.enable_grad():
-            value = functional_call(whole, {f"inner.{name}": tensor for name, tensor in leaves.items()}, (inputs.batch,))
-            gradients = torch.autograd.grad(value, [leaves[name] for name in trained], allow_unused=True)
-        return [value.detach(), *(laid_out(grad, leaves[name]) for name, grad in zip(trained, gradients, strict=True))]
+            value, gradients = functional_call(whole, {f"inner.{name}": leaf for name, leaf in leaves.items()}, (inputs.batch,))
+        return [value, *(laid_out(grad, leaves[name]) for name, grad in zip(trained, gradients, strict=True))]
 
     return take
 
@@ -99,13 +104,13 @@ def laid_out(gradient: Tensor | None, like: Tensor) -> Tensor | None:
 class Whole(nn.Module):
     """A network and its loss as one module, so that ``functional_call`` can replace its tensors."""
 
-    def __init__(self, inner: nn.Module, loss: Loss) -> None:
+    def __init__(self, inner: nn.Module, loss: Callable[[nn.Module, Batch], Any]) -> None:
         super().__init__()
         self.inner, self._loss = inner, loss
         self.training = inner.training
 
-    def forward(self, batch: Batch) -> Tensor:
-        """Return the loss of a batch, a scalar."""
+    def forward(self, batch: Batch) -> Any:
+        """Return what the loss returns for a batch."""
         return self._loss(self.inner, batch)
 
 

@@ -1,0 +1,53 @@
+"""A network without training graphs trains; its run says before the first round, and at its end, that it has no bundle and why."""
+
+import pytest
+from torch import nn
+
+from edgefl import RunConfig, export, load_run, simulate
+from edgefl.errors import BundleError
+from edgefl.run.verify import verify_run
+
+REASON = "Rows cannot be trained in ONNX: dropout inside torch.lstm has no ONNX form"
+
+
+class Rows(nn.Module):
+    """Reads a digit row by row."""
+
+    def __init__(self):
+        super().__init__()
+        self.cells, self.head = nn.LSTM(8, 4, num_layers=2, dropout=0.2, batch_first=True), nn.Linear(4, 10)
+
+    def forward(self, x):
+        return self.head(self.cells(x.flatten(1, 2))[0][:, -1])
+
+
+def test_a_run_whose_network_cannot_be_exported_finishes_and_says_why(tmp_path):
+    said = []
+    config = RunConfig(
+        model=Rows,
+        method="fedavg",
+        tiers=(1.0,),
+        rounds=1,
+        clients=2,
+        per_round=2,
+        local_epochs=1,
+        data_share=0.1,
+        engine="inline",
+    )
+    result = simulate(config, tmp_path / "run", on_round=lambda record: said.append("round"), notify=said.append)
+    assert said[0].startswith(f"the run will have no bundle: {REASON}")
+    assert "round" in said[1:]
+    assert result.summary["no_bundle"].startswith(REASON)
+    assert result.tiers[0].accuracy == result.tiers[0].torch_accuracy == pytest.approx(result.global_accuracy)
+    assert not (result.folder / "bundle").exists()
+    page = (result.folder / "report.html").read_text()
+    assert f"The run has no bundle: {REASON}" in page
+    assert "exported file on held-out samples" not in page
+    assert load_run(result.folder).summary == result.summary
+    assert simulate(config, result.folder, resume=True, notify=said.append).summary == result.summary
+    assert said[-1].endswith("the run is complete; nothing left to do")
+    assert verify_run(result.folder).bundle is None
+    with pytest.raises(BundleError, match=REASON) as refused:
+        export(result.folder, tmp_path / "bundle")
+    assert refused.value.exit_code == 2
+    assert not (tmp_path / "bundle").exists()
