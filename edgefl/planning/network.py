@@ -18,7 +18,8 @@ from edgefl.cost.trace import quiet
 from edgefl.cost.uncompiled import uncompiled
 from edgefl.errors import ConfigError, EdgeflError, nearest
 from edgefl.models.base import Architecture
-from edgefl.models.custom import CustomArchitecture, copies_of
+from edgefl.models.copies import copies_of
+from edgefl.models.custom import CustomArchitecture
 from edgefl.models.input_spec import InputSpec
 from edgefl.models.valueless import reason
 from edgefl.registry import models

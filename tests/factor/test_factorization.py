@@ -305,7 +305,6 @@ def test_what_a_round_without_small_tiers_hands_on_does_not_depend_on_what_was_w
     assert method.aggregate(state, [update]).warm is state.warm
     method._factors(state)
     assert method.aggregate(state, [update]).warm is state.warm
-    assert method.observe(state, [dense]) == {}
 
 
 def test_a_round_tells_how_layers_were_decomposed(monkeypatch):

@@ -85,7 +85,8 @@ def networks(draw):
 
 
 def needs_of(cost) -> dict[str, float]:
-    timing = round_timing(load_device(DEVICE), cost, SAMPLES, -(-SAMPLES // BATCH))
+    steps = -(-SAMPLES // BATCH)
+    timing = round_timing(load_device(DEVICE), cost, SAMPLES, steps, steps)
     return {
         "memory_bytes": cost.training_memory_bytes,
         "macs_forward": cost.macs_forward,
