@@ -5,6 +5,7 @@ The command line prints the message and exits with the class's ``exit_code``.
 
 import difflib
 from collections.abc import Iterable
+from pathlib import PurePath
 
 
 class EdgeflError(Exception):
@@ -36,8 +37,9 @@ class UnknownNameError(InputError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         known = sorted(known)
-        hint = nearest(name, known)
-        super().__init__(f"unknown {kind} {name!r};{hint} {'Known' if hint else 'known'}: {', '.join(known)}")
+        hint = _of_path(kind, name) or nearest(name, known)
+        own = "; for your own: edgefl devices --template FILE" if kind in ("device", "profile") else ""
+        super().__init__(f"unknown {kind} {name!r};{hint} {'Known' if hint else 'known'}: {', '.join(known)}{own}")
 
 
 class ProfileError(InputError):
@@ -114,5 +116,21 @@ def nearest(name: str, known: Iterable[str]) -> str:
     >>> nearest("heteroflx", ["fedavg", "heterofl"])
     " did you mean 'heterofl'?"
     """
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    known = list(known)
+    matches = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    matches = matches or [other for other in known if len(name) > 1 and _letters(name) in _letters(other)]
     return f" did you mean {matches[0]!r}?" if matches else ""
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name.lower()))
+
+
+def _of_path(kind: str, name: str) -> str:
+    """Return what to say of a name that looks like a path; "" if it does not."""
+    ending = PurePath(name).suffix.lower()
+    if kind == "model" and ending == ".py":
+        return f" name the file's function too, such as {name}:make."
+    if kind == "model" and ending in (".pt", ".pth", ".ckpt", ".safetensors"):
+        return " it looks like a file of weights: give the network, such as net.py:make, and the weights by --weights."
+    return " no such file or folder." if "/" in name or ending else ""

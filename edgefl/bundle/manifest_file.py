@@ -57,7 +57,11 @@ def content_of(folder: Path) -> bytes:
     if folder.exists() and not folder.is_dir():
         raise BundleError(f"{folder}: a file; a folder is expected: unpack an archive of a bundle first")
     if path.is_symlink() or not path.is_file():
-        raise BundleError(f"{folder}: holds no {MANIFEST}: not a bundle")
+        inside = folder / "bundle"
+        remedy = (
+            f"give {inside}" if (inside / MANIFEST).is_file() else "give the folder bundle of a run, or one from edgefl export"
+        )
+        raise BundleError(f"{folder}: holds no {MANIFEST}: not a bundle; {remedy}")
     return read_at_most(path, MAX_MANIFEST_BYTES, BundleError)
 
 

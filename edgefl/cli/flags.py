@@ -65,7 +65,7 @@ def network_and_options(flags: dict[str, Any]) -> tuple[tuple[Any, ...], dict[st
     network, model, inputs, classes = (flags.pop(key) for key in ("network", "model", "inputs", "classes"))
     data = given({key: flags.pop(key, None) for key in _DATA})
     if (network is None) == (model is None) and not (data and network is None):
-        raise click.UsageError("give one network: --model NAME, or NETWORK without a flag")
+        raise click.UsageError("give one network, such as resnet18 or net.py:make, or --model NAME")
     if data:
         if inputs or classes:
             raise click.UsageError(

@@ -22,7 +22,17 @@ if TYPE_CHECKING:
     from edgefl.registry import Registry
 
 _WORD = re.compile(r"(?:[A-Za-z!*]|1x1)[\w./*?!,\[\]-]*")  # also a list of rules, such as 1x1,blocks.*.conv,!fc
-_KINDS: dict[Any, str] = {float: "numbers", int: "whole numbers", str: "words"}
+
+
+def seconds(text: str) -> float:
+    """Return the seconds in ``text``, such as 30 or 2min; ValueError for anything else."""
+    try:
+        return parse_amount(text, "s")
+    except InputError as error:
+        raise ValueError(str(error)) from None
+
+
+_KINDS: dict[Any, str] = {float: "numbers", int: "whole numbers", str: "words", seconds: "times"}
 
 
 class Listed(click.ParamType[Any]):

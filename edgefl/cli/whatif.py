@@ -20,6 +20,7 @@ from edgefl.cli.options import (
     option,
     options_of,
     plugin_option,
+    seconds,
 )
 from edgefl.config import TASK, RunConfig
 from edgefl.util.files import write_bytes
@@ -29,7 +30,7 @@ _learned = options_of("Accuracy of the policies, by a real run")
 
 
 @click.command(cls=Command)
-@_swept("--deadlines", type=Listed(float, "10,30,60"), help="Longest sessions, in simulated seconds. [the fleet's own]")
+@_swept("--deadlines", type=Listed(seconds, "10,30,2min"), help="Longest sessions, in simulated time. [the fleet's own]")
 @_swept(
     "--tiers",
     "tiers",

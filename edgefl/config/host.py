@@ -1,8 +1,8 @@
 """Keys of this computer: they change no result."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from edgefl.config.field import Keys, Seconds, key, known
 from edgefl.registry import engines, loggers
@@ -15,6 +15,14 @@ def _distinct(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
     if names and len(set(names)) != len(names):
         raise ValueError(f"expected each name once, got {', '.join(names)}")
     return names
+
+
+def _hardware(device: Any) -> Any:
+    if device not in ("cpu", "cuda"):
+        raise ValueError(
+            f"got {device!r}, expected cpu or cuda, the hardware of this computer; to simulate a device, use --profile"
+        )
+    return device
 
 
 class HostKeys(Keys):
@@ -54,4 +62,6 @@ class HostKeys(Keys):
         "tensorboard,mlflow",
         loggers,
     )
-    device: Literal["cpu", "cuda"] = key("cpu", HOST, "Hardware that trains clients.")
+    device: Annotated[Literal["cpu", "cuda"], BeforeValidator(_hardware)] = key(
+        "cpu", HOST, "This computer's hardware that trains clients; simulated devices are --profile.", "cpu|cuda"
+    )

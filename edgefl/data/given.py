@@ -253,10 +253,10 @@ def _prepared(
             raise DataError(f"{where}: token id {low}, expected ids from 0")
         return [x[rows] for x, rows in zip(xs, places, strict=True)], {}, high + 1
     mean, std = measured(xs[0], places[0], where)
+    if xs[0].dtype != np.uint8:
+        measured(xs[1], places[1], where)  # finds NaN, also in held-out rows of the same array
     if usual.mean:
         mean, std = (values[0] if len(values) == 1 else values for values in (usual.mean, usual.std))
-    elif xs[1] is not xs[0]:
-        measured(xs[1], places[1], where)  # finds NaN
     splits: list[np.ndarray | Scaled] = [Scaled(x, mean, std).at(rows) for x, rows in zip(xs, places, strict=True)]
     note = {"mean": list(mean) if isinstance(mean, tuple) else mean, "std": list(std) if isinstance(std, tuple) else std}
     if xs[0].dtype == np.uint8:

@@ -10,6 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from edgefl.bundle.manifest import MANIFEST
 from edgefl.config import RunConfig, changed
 from edgefl.engine.contract import is_remote
 from edgefl.errors import CheckpointError, ConfigError, StorageError
@@ -143,7 +144,10 @@ class RunFolder:
         """
         path = self.path / name
         if not path.is_file():
-            raise CheckpointError(f"{self.path}: holds no {name}: not a run folder, or a run that is not complete")
+            if (self.path / MANIFEST).is_file():
+                raise CheckpointError(f"{self.path}: a bundle, expected a run; give the run that it was exported from")
+            why = "not a run folder, or a run that is not complete" if self.path.exists() else "there is no such folder"
+            raise CheckpointError(f"{self.path}: holds no {name}: {why}")
         return path
 
     def restore(self, own: Architecture | None = None) -> checkpoint.Restored | None:
@@ -247,7 +251,7 @@ def resumed_config(run: Path, given: Mapping[str, Any]) -> RunConfig:
         if key in given:
             raise CheckpointError(
                 f"{run}: the run has {key} = {getattr(stored, key)!r}, got {getattr(asked, key)!r}; "
-                "resume without it, or start a new run in another folder"
+                "resume without it, or start a new run in another folder, which can begin with --weights model.safetensors of this one"
             )
     if "workers" in given and "engine" not in given and stored.engine in ("inline", "pool"):
         asked = asked.model_copy(update={"engine": "pool" if asked.workers != 1 else "inline"})
