@@ -117,17 +117,20 @@ class FLoRA(Adapted):
         """Return the method and state for the next round: clients then receive the stack of the last round too."""
         if not state.warm:
             return self, state
-        tensors, stacked = dict(state.tensors), dict(self.config.stacked)
-        for layer in self.layers(state):
+        tensors, layers = dict(state.tensors), self.layers(state)
+        added = {layer: len(state.warm[_stack(layer)[0]]) for layer in layers}
+        stacked = self.config.stacked | {layer: self.config.stacked.get(layer, 0) + rank for layer, rank in added.items()}
+        later = FLoRA(self.config.model_copy(update={"stacked": stacked}))
+        sent = later._base_shapes(state.architecture)  # a weight that is sent once is sent from then on
+        for layer in layers:
             name, own = f"{layer}.weight", _stack(layer)
-            stacked[layer] = stacked.get(layer, 0) + len(state.warm[own[0]])
             stack = {part: _after(tensors, part, state.warm[part], axis) for axis, part in enumerate(own)}
-            if _is_dense(tuple(tensors[name].shape), (tuple(part.shape) for part in stack.values())):
+            if name in sent:
                 tensors[name] = self._added(tensors, stack)[name]
                 tensors = {part: tensor for part, tensor in tensors.items() if part not in own}
             else:
                 tensors |= stack
-        return FLoRA(self.config.model_copy(update={"stacked": stacked})), state.replace(tensors, warm={})
+        return later, state.replace(tensors, warm={})
 
     def _added(self, base: Tensors, *stacks: Tensors) -> dict[str, Tensor]:
         """Return ``base`` without stacks, after the products of ``stacks`` are added to its weights."""

@@ -10,13 +10,13 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from edgefl.report.paired import difference
 from edgefl.report.results import Result
 from edgefl.report.run_budget import AXES, RunBudget
-from edgefl.util.unknown import known_mean, known_sum
+from edgefl.util.unknown import known_max, known_mean, known_sum
 
 Json = Mapping[str, Any]
 
@@ -136,7 +136,7 @@ class WithinBudget(Result):
         best: the best accuracy of the whole runs.
         reached: how many runs reached the target accuracy.
         to_target: what was used at the first evaluated round with the target accuracy; None unless every run reached it.
-        first: what was used at the first evaluated round.
+        first: what was used at the first evaluated round, by the run that used most.
         classes: empty unless there is an accuracy.
         fronts: on which Pareto fronts the method is.
     """
@@ -199,7 +199,7 @@ class BudgetRun:
 def budget_summary(methods: Mapping[str, Sequence[BudgetRun]], budget: RunBudget, target: float | None) -> BudgetSummary:
     """Return how methods (label → finished runs) compare under a budget. Nothing is interpolated between evaluated rounds."""
     rows = {label: _within(label, runs, budget, target) for label, runs in methods.items()}
-    fronts = {axis: _front(axis, rows, budget) for axis in AXES}
+    fronts = {axis: _front(axis, rows) for axis in AXES}
     values = {label: dict(zip(row.seeds, row.accuracy.values, strict=True)) for label, row in rows.items() if row.accuracy}
     ranks = ranked(values)
     done = []
@@ -252,7 +252,7 @@ def _within(label: str, runs: Sequence[BudgetRun], budget: RunBudget, target: fl
         best=Estimate.of([max(point.accuracy["global"] for point in run.points) for run in runs]),
         reached=len(reached),
         to_target=_costs(reached) if len(reached) == len(runs) else None,
-        first={key: known_mean(getattr(run.points[0], key) for run in runs) for key in AXES},
+        first={key: known_max(getattr(run.points[0], key) for run in runs) for key in AXES},
         classes=_classes(runs, chosen) if fits else (),
         curve=_curve(runs),
     )
@@ -289,18 +289,21 @@ def _curve(runs: Sequence[BudgetRun]) -> tuple[MeanPoint, ...]:
     return tuple(points)
 
 
-def _front(axis: str, rows: Mapping[str, WithinBudget], budget: RunBudget) -> tuple[FrontPoint, ...]:
-    """Return the evaluated rounds within the budget for which no other is at least as accurate for less, or better for as much.
+def _fits(point: MeanPoint, row: WithinBudget) -> bool:
+    """Return whether a round is within the budget in every run of its method; means over runs may be where a run is not."""
+    return all(last is not None and point.round <= last for last in row.rounds)
+
+
+def _front(axis: str, rows: Mapping[str, WithinBudget]) -> tuple[FrontPoint, ...]:
+    """Return the evaluated rounds that fit in every run, and that no other beats: none is as accurate for less, or better for as much.
 
     There is no front of a cost that is unknown.
     """
-    curves = [(label, point) for label, row in rows.items() for point in row.curve]
-    if any(getattr(point, axis) is None for _, point in curves):
+    curves = [(label, row, point) for label, row in rows.items() for point in row.curve]
+    if any(getattr(point, axis) is None for *_, point in curves):
         return ()
     points = [
-        FrontPoint(label, point.round, getattr(point, axis), point.accuracy)
-        for label, point in curves
-        if not budget.exceeded_by(asdict(point))
+        FrontPoint(label, point.round, getattr(point, axis), point.accuracy) for label, row, point in curves if _fits(point, row)
     ]
     front: list[FrontPoint] = []
     for point in sorted(points, key=lambda point: (point.cost, -point.accuracy)):

@@ -1,6 +1,7 @@
 """Updates that differ from the others of their tier, in words and as a table."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from edgefl.report.tables import Column, PlainTable, text, under
@@ -78,8 +79,8 @@ def client_rows(rounds: Sequence[Json]) -> list[dict[str, Any]]:
 
 def _row(client: int, entries: Sequence[Json]) -> dict[str, Any]:
     def middle(key: str) -> float | None:
-        values = sorted(entry[key] for entry in entries if entry[key] is not None)
-        return values[len(values) // 2] if values else None
+        values = [entry[key] for entry in entries if entry[key] is not None]
+        return median(values) if values else None
 
     return {
         "client": client,

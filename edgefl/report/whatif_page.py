@@ -168,8 +168,7 @@ def _alone(result: Json, row: Json) -> str:
 
 def updates_per_hour(result: Json, row: Json) -> float:
     """Return how many updates the server uses in an hour of simulated time."""
-    per_round = result["per_round"] or result["clients"]
-    return float(min(per_round, per_round * row["over_selection"] * row["inclusion"]) * (row["rounds_per_hour"] or 0.0))
+    return float(row["updates"] / result["rounds"] * (row["rounds_per_hour"] or 0.0))
 
 
 def whatif_chart(result: Json) -> Chart:

@@ -1,6 +1,9 @@
 """What a configuration must not combine: checks of a method, the data and the host against the other keys."""
 
+from __future__ import annotations
+
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,10 +19,12 @@ from edgefl.models.base import Architecture
 from edgefl.planning.tier_costs import objective_of
 from edgefl.plugins import only_here
 from edgefl.run.resolved import screening_of
-from edgefl.run.run import Run
 from edgefl.secagg.vector import Coding
 from edgefl.util.networks import title_of
 from edgefl.wire.codec import codec_named
+
+if TYPE_CHECKING:
+    from edgefl.run.run import Run
 
 
 def check_device(config: RunConfig) -> None:

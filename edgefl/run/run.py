@@ -29,6 +29,7 @@ from edgefl.planning.tier_costs import Costs
 from edgefl.records import RoundRecord, Tier
 from edgefl.report.run_files import AttackRow, Configured
 from edgefl.rng import generator
+from edgefl.run.checks import check_secure
 from edgefl.run.network import inputs_of
 from edgefl.run.privacy import Spending, central_of, spending_of
 from edgefl.run.resolved import method_of, plan_of, screening_of, tiers_of
@@ -183,7 +184,7 @@ class Run:
         The result may fit no device: for dry runs only.
 
         Raises:
-            ConfigError: a value is wrong, or the method does not support the tiers.
+            ConfigError: a value is wrong, the method does not support the tiers, or updates cannot be added up securely.
         """
         config = RunConfig.of({**self.config.model_dump(), **changes})
         tiers = tiers_of(config)
@@ -193,6 +194,7 @@ class Run:
         costs = self.costs if method == self.method else self._costs(method, config)
         fleet = with_deadline(self.fleet, config.deadline_s)
         conditions = conditions_of(config, fleet, self.conditions.availability)
+        check_secure(config, conditions, self.clients.shards.largest if method.weighs_samples else 1)
         plan = plan_of(costs, config, fleet, self.clients, conditions)
         spending = spending_of(config, conditions)
         return Run(config, fleet, self.data, self.architecture, method, tiers, self.clients, plan, costs, conditions, spending)

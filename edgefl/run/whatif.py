@@ -12,7 +12,7 @@ from edgefl.config.host import HostKeys
 from edgefl.config.rounds import RoundsKeys
 from edgefl.config.secure import SecureKeys
 from edgefl.config.tiers import TiersKeys
-from edgefl.errors import InputError
+from edgefl.errors import ConfigError, InputError
 from edgefl.report.results import Result, Results
 from edgefl.report.run_files import read_rounds, read_summary
 from edgefl.report.surrogate import Surrogate, check_accuracy, judged
@@ -87,7 +87,7 @@ def whatif(
         on_policy: called with the label of every policy before its rounds are simulated.
 
     Raises:
-        InputError: a name, value or file is wrong.
+        InputError: a name, value or file is wrong, or a policy cannot run; the message names the policy.
 
     Example:
         >>> rows = whatif(RunConfig(rounds=3), deadlines_s=(0.2, 5)).rows
@@ -120,12 +120,11 @@ def whatif(
             label = _label({key: value for key, value in policy_of.items() if key in named})
             if on_policy is not None:
                 on_policy(label)
-            if config.tiers == "auto" and "tiers" not in changes:
-                policy = run.varied(**changes)
-                changes["tiers"] = chosen_tiers(policy.config, policy.fleet, policy.clients)
-            if config.target_epsilon is not None:  # the noise of this policy
-                changes["noise_multiplier"] = None
-            rows.append(outcome_of(label, run.varied(**changes), config.rounds))
+            try:
+                policy = _policy(run, config, changes)
+            except ConfigError as refusal:
+                raise ConfigError(f"policy “{label}”: {refusal}") from None
+            rows.append(outcome_of(label, policy, config.rounds))
     keys = ("profile", "method", "rounds", "clients", "per_round", "seed")
     titles = {c.device.name: c.device.title for c in run.fleet.classes}
     error = max(c.device.clock_error for c in run.fleet.classes)
@@ -141,6 +140,16 @@ def _prepared(config: RunConfig, secure_aggregation: str | None) -> Run:
     """Return the run with its own secure aggregation or another one, which is checked against the method."""
     other = {} if secure_aggregation is None else {"secure_aggregation": secure_aggregation}
     return prepare(RunConfig.of({**config.model_dump(), **other}), required=False)
+
+
+def _policy(run: Run, config: RunConfig, changes: dict[str, Any]) -> Run:
+    """Return ``run``, which was prepared from ``config``, under a policy."""
+    if config.tiers == "auto" and "tiers" not in changes:
+        policy = run.varied(**changes)
+        changes = {**changes, "tiers": chosen_tiers(policy.config, policy.fleet, policy.clients)}
+    if config.target_epsilon is not None:  # the noise of this policy
+        changes = {**changes, "noise_multiplier": None}
+    return run.varied(**changes)
 
 
 def _check_same(folder: RunFolder, config: RunConfig) -> None:

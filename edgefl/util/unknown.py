@@ -1,4 +1,4 @@
-"""Sums and means of quantities of which some may be unknown (None): the whole is unknown if a part is."""
+"""Sums, means and maxima of quantities of which some may be unknown (None): the whole is unknown if a part is."""
 
 import statistics
 from collections.abc import Iterable
@@ -24,3 +24,14 @@ def known_mean(parts: Iterable[float | None]) -> float | None:
     found = list(parts)
     known = [part for part in found if part is not None]
     return statistics.fmean(known) if len(known) == len(found) else None
+
+
+def known_max(parts: Iterable[float | None]) -> float | None:
+    """Return the largest of ``parts``, at least one; None if one of them is None.
+
+    >>> known_max([1, 2]), known_max([1.5, None])
+    (2, None)
+    """
+    found = list(parts)
+    known = [part for part in found if part is not None]
+    return max(known) if len(known) == len(found) else None

@@ -169,6 +169,24 @@ def test_flora_stacks_exactly_where_averages_of_factors_are_wrong() -> None:
     assert torch.equal(only.deploy(state, TIERS[0]).state_dict()["0.weight"], module.get_parameter("0.weight"))
 
 
+def test_a_client_of_flora_receives_all_earlier_adapters_also_after_the_weight_was_sent() -> None:
+    """Both stacks together have 21 values, the weight has 12; the stack of the second client alone has 7."""
+    method, architecture, state = small("flora")
+    one, two = (torch.tensor(b) @ torch.tensor(a) for a, b in ((A1, B1), (A2, B2)))
+    expected = state.tensors["0.weight"]
+    nothing = torch.empty(0), torch.empty(0)
+    both, alone = (2 * (0.25 * one + 0.75 * two), slice(None)), (2 * two, slice(1, None))
+    for round_, (change, who) in enumerate([alone, both, alone, alone, both], start=2):
+        method, state = method.advance(method.aggregate(state, [*updates()][who]), round_)
+        expected = expected + change
+        assert method.fits(method.init(architecture, TIERS, generator(0, "init")), state) == ""
+        module = method.network(architecture, TIERS[1])
+        personal = method.first_personal(architecture, TIERS[1], generator(0, "init"))
+        method.receive(module, method.submodel(state, TIERS[1], generator(0, "s")).tensors, personal, nothing)
+        torch.testing.assert_close(module.get_parameter("0.weight"), expected)
+        torch.testing.assert_close(method.deploy(state, TIERS[1]).state_dict()["0.weight"], expected)
+
+
 def test_adapters_are_at_queries_and_values_or_where_the_option_says() -> None:
     tokens, images = Architecture("deit-tiny", (3, 8, 8), 10), Architecture("cnn-digits", (1, 8, 8), 10)
 

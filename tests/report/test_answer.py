@@ -14,7 +14,7 @@ from edgefl.report.fleet_charts import weakest_sentence
 from edgefl.report.run_budget import RunBudget
 from edgefl.report.run_charts import loss_chart
 from edgefl.report.run_tables import host_seconds
-from edgefl.report.whatif_page import answer_of_whatif
+from edgefl.report.whatif_page import answer_of_whatif, updates_per_hour
 
 
 def tier(number: float, accuracy: float, macs: int) -> dict[str, Any]:
@@ -170,9 +170,9 @@ def test_one_seed_decides_nothing() -> None:
 def test_a_what_if_is_chosen_by_useful_updates_an_hour_and_by_its_weakest_class() -> None:
     def policy(label: str, round_s: float, inclusion: float, weakest: float) -> dict[str, Any]:
         figures = {"round_s": round_s, "inclusion": inclusion, "weakest_inclusion": weakest, "rounds_per_hour": 3600 / round_s}
-        return {"label": label, "over_selection": 1.0, "weakest": "slow", **figures}
+        return {"label": label, "over_selection": 1.0, "weakest": "slow", "updates": 20 * inclusion, **figures}
 
-    about = {"method": "fedhm", "profile": "phone", "clients": 20, "per_round": 10, "titles": {"slow": "Slow phone"}}
+    about = {"method": "fedhm", "profile": "phone", "clients": 20, "per_round": 10, "rounds": 2, "titles": {"slow": "Slow phone"}}
     found = answer_of_whatif({**about, "rows": [policy("short", 1.0, 0.5, 0.0), policy("long", 4.0, 1.0, 1.0)]})
     assert found.advice == (
         "Take “short” for speed: about 18.0 k useful updates an hour; take “long” to include Slow phone: 100 % of its sessions train."
@@ -183,6 +183,14 @@ def test_a_what_if_is_chosen_by_useful_updates_an_hour_and_by_its_weakest_class(
         "A round takes 1.00 s, and 50.0 % of sessions train; Slow phone takes part least: 25.0 % of its sessions train."
     )
     assert alone.advice == "Give other policies to choose from, by --deadlines, --tiers or --over-selections."
+
+
+def test_updates_an_hour_are_those_that_a_step_uses_not_the_clients_at_work() -> None:
+    """Ten steps of 5 updates each at 60 steps an hour, while 20 clients train."""
+    about = {"per_round": 20, "clients": 100, "rounds": 10}
+    policy = {"over_selection": 2.0, "inclusion": 0.9, "rounds_per_hour": 60.0, "updates": 50}
+    assert updates_per_hour(about, policy) == 300
+    assert updates_per_hour(about, {**policy, "rounds_per_hour": None, "updates": 0}) == 0
 
 
 def test_a_dry_run_names_the_assignment_that_serves_its_weakest_class() -> None:

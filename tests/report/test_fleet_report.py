@@ -499,6 +499,7 @@ def whatif() -> dict[str, Any]:
                 "wasted_share": 1 - inclusion,
                 "energy_j": 7.5,
                 "rounds_per_hour": 3600 / round_s,
+                "updates": round(500 * inclusion),
             }
             for label, (round_s, inclusion, weakest) in figures.items()
         ],

@@ -58,7 +58,7 @@ def test_clients_with_the_most_remarks_come_first():
     ]
     rows = client_rows(rounds)
     assert [(row["client"], row["rounds"], row["remarked"]) for row in rows] == [(2, 2, 2), (3, 1, 1), (1, 2, 0)]
-    assert (rows[2]["norm_ratio"], rows[2]["clipped"], rows[0]["dropped"]) == (2.0, 1, 1)
+    assert (rows[2]["norm_ratio"], rows[2]["clipped"], rows[0]["dropped"]) == (1.5, 1, 1)  # the median of 1 and 2
     assert not client_table([{"clients": [{"client": 1, "tier": 1}]}, {}]).rows
 
 

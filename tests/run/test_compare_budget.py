@@ -243,6 +243,19 @@ def test_fronts_have_the_points_that_no_other_beats_within_the_budget() -> None:
     assert {p["label"] for p in within({"a": [cheap], "b": [cheap]}, s=30)["fronts"]["client_j"]} == {"a", "b"}
 
 
+def test_a_round_that_one_run_cannot_afford_is_on_no_front() -> None:
+    # At 80 and 110 bytes, the mean of a's first rounds is 95 bytes, which is within the budget.
+    a, b = [even([0.9], 0, sent=40), even([0.9], 1, sent=55)], [even([0.5], 0), even([0.5], 1)]
+    found = summary_of({"a": a, "b": b}, bytes=100)
+    under = found["under_budget"]
+    assert {point["label"] for points in under["fronts"].values() for point in points} == {"b"}
+    assert [(row["label"], row["rank"], len(row["fronts"])) for row in under["methods"]] == [("b", 1, 3), ("a", None, 0)]
+    assert "a: fits in 1 of 2 seeds: the first evaluated round ends after 10.0 s, 110 B and" in budget_notes(found)
+    # With two rounds, the first is within the budget in both runs, and the second in one.
+    longer = within({"a": [even([0.6, 0.9], 0, sent=24), even([0.6, 0.9], 1, sent=26)]}, bytes=100)
+    assert [(point["round"], point["cost"]) for point in longer["fronts"]["client_bytes"]] == [(1, 50)]
+
+
 def three() -> dict[str, Any]:
     return summary_of(
         {
