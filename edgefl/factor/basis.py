@@ -7,12 +7,15 @@ channels. Each fragment is a combination of the same R₂ basis vectors (Eq. 2).
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
+
+Init = Literal["plain", "he"]
+"""The size of first composed weights: that of the plain layer's, or He's."""
 
 
 @dataclass(frozen=True)
@@ -122,14 +125,16 @@ def first_basis(shape: tuple[int, ...]) -> Tensor:
     return basis
 
 
-def first_coefficients(shape: tuple[int, ...], plain: Tensor) -> Tensor:
+def first_coefficients(shape: tuple[int, ...], plain: Tensor, init: Init = "plain") -> Tensor:
     """Return normal coefficients U, float32 of ``shape`` (T, S/R₁, R₂), for which V·U has the mean square of ``plain`` (T, S, …).
 
-    A basis vector has k₁k₂R₁ numbers and length 1, so a coefficient's mean square is k₁k₂R₁/R₂ times that of a weight.
+    With ``init`` "he" its mean square is 2/(k₁k₂S). A basis vector has k₁k₂R₁ numbers and length 1, so a coefficient's mean square is
+    k₁k₂R₁/R₂ times that of a weight.
     """
     _, fragments, count = shape
-    numbers = plain[0].numel() / fragments
-    return torch.randn(shape) * float(plain.double().square().mean() * numbers / count) ** 0.5
+    inputs = plain[0].numel()
+    square = 2 / inputs if init == "he" else float(plain.double().square().mean())
+    return torch.randn(shape) * (square * inputs / fragments / count) ** 0.5
 
 
 def _channels(shapes: Sequence[tuple[int, ...]]) -> tuple[list[int], list[int], int]:
@@ -182,15 +187,17 @@ class Composed(nn.Module):
         return torch.func.functional_call(layer, {**others, **self.weights()}, inputs)
 
     @torch.no_grad()
-    def fill(self, dense: nn.Module) -> None:
+    def fill(self, dense: nn.Module, init: Init = "plain") -> None:
         """Draw initial bases and coefficients, in place.
 
-        The composed weights have the mean square of the initial weights of the plain layer ``dense``.
+        The composed weights have the mean square of the initial weights of the plain layer ``dense``. With ``init`` "he", those that a
+        rectifier follows, which recurrent ones do not, have He's 2/(k₁k₂S).
         """
         for weight in self.sizes:
             basis, coefficients = getattr(self, basis_name(weight)), getattr(self, coefficients_name(weight))
             basis.copy_(first_basis(tuple(basis.shape)))
-            coefficients.copy_(first_coefficients(tuple(coefficients.shape), getattr(dense, weight)))
+            of = init if weight == "weight" else "plain"
+            coefficients.copy_(first_coefficients(tuple(coefficients.shape), getattr(dense, weight), of))
 
     def penalty(self, strength: float, mean: bool) -> Tensor:
         """Return Σ ``strength``·‖V·Vᵀ − I‖²_F over the layer's bases, a scalar; with ``mean``, the mean of the R₂² squares."""

@@ -9,7 +9,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError, nearest
-from edgefl.factor.basis import BasisRule, BasisSize, Composed, basis_name, check_divisor, composed_layers, dense_state
+from edgefl.factor.basis import BasisRule, BasisSize, Composed, Init, basis_name, check_divisor, composed_layers, dense_state
 from edgefl.methods.base import Method
 from edgefl.methods.kernel_places import gates_of
 from edgefl.methods.layer_rules import kept_layers
@@ -30,6 +30,8 @@ class FLANCConfig(MethodConfig):
     Attributes:
         composed: the layers with a shared basis. ``hidden``: recurrent and linear layers and convolutions, but not the stem, the
             classifier, 1×1 and grouped convolutions, as in the authors' code. ``all``: these too.
+        init: the size of the first composed weights: ``plain``, as in the authors' code, is that of the plain network's. ``he`` has the
+            variance 2/(k²S), which is six times as large in torch's layers.
         orthogonality: λ of Eq. 3.
         penalty: λ multiplies the ``mean`` of the R₂² squares in ‖V·Vᵀ − I‖², as in the authors' code, or their ``sum``, as in Eq. 3.
         share: the largest share of a weight's input channels at width 1 that R₁ may have (:class:`edgefl.factor.basis.BasisRule`).
@@ -40,6 +42,7 @@ class FLANCConfig(MethodConfig):
     """
 
     composed: Layers = "hidden"
+    init: Init = "plain"
     orthogonality: float = Field(10.0, ge=0, allow_inf_nan=False)
     penalty: Literal["mean", "sum"] = "mean"
     share: float = Field(1 / 8, gt=0, le=1)
@@ -144,7 +147,7 @@ class FLANC(Method):
                 network, plain = self.network(architecture, tier), architecture.build(tier.ratio)
                 places = _places(network, tier)
                 for name, layer in composed_layers(network).items():
-                    layer.fill(plain.get_submodule(name))
+                    layer.fill(plain.get_submodule(name), self.config.init)
                 for name, tensor in network.state_dict().items():
                     if tensor.is_floating_point():
                         tensors.setdefault(places[name].target, tensor.detach().clone())

@@ -106,6 +106,17 @@ def test_first_weights_have_orthonormal_bases_and_the_size_of_plain_ones():
     assert weight.square().mean().item() == pytest.approx(9, rel=0.05)
 
 
+def test_first_weights_may_have_the_variance_of_he():
+    with torch_seeded(generator(0, "x")):
+        weight = compose(first_basis((16, 8, 3, 3)), first_coefficients((64, 4, 16), torch.ones(64, 32, 3, 3), "he"))
+    assert weight.var().item() == pytest.approx(2 / (9 * 32), rel=0.05)
+    sizes = {}
+    for init in ("plain", "he"):
+        state = create("flanc", {"init": init}).init(Architecture("cnn-flanc", (1, 28, 28), 10), TIERS, generator(0, "init"))
+        sizes[init] = state.tensors["conv2.coefficients@1"].square().mean().item()
+    assert sizes["he"] / sizes["plain"] == pytest.approx(6, rel=0.02)
+
+
 def test_every_tier_starts_as_large_as_its_plain_network():
     """The variance of torch's first weights is 1/(3·9·S), that of coefficients in the authors' code 1/(3·(S/R₁)·R₂)."""
     state = create("flanc").init(Architecture("cnn-flanc", (1, 28, 28), 10), TIERS, generator(0, "init"))
