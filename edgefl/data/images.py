@@ -82,7 +82,7 @@ def _given(folder: Path, names: tuple[str, ...], channels: int = 0) -> Given:
     found: list[Path] = []
     y: list[int] = []
     for label, name in enumerate(names):
-        own = sorted(p for p in (folder / name).rglob("*") if p.suffix.lower() in ENDINGS) if (folder / name).is_dir() else []
+        own = _images(folder / name) if (folder / name).is_dir() else []
         if not own and not channels:
             raise DataError(
                 f"{folder}: class {name!r} has no image ({', '.join(sorted(ENDINGS))}); add some, or remove the folder"
@@ -93,6 +93,12 @@ def _given(folder: Path, names: tuple[str, ...], channels: int = 0) -> Given:
         raise DataError(f"{folder}: no images")
     x = grown(((str(file.relative_to(folder)), file) for file in found), str(folder), channels)
     return Given(x, np.array(y, np.int64), str(folder), class_names=names)
+
+
+def _images(path: Path) -> list[Path]:
+    """Return the images in a folder and its subfolders; hidden ones, such as ``._1.png`` of macOS, are not images."""
+    found = (inner for inner in path.rglob("*") if inner.suffix.lower() in ENDINGS)
+    return sorted(inner for inner in found if not any(part.startswith(".") for part in inner.relative_to(path).parts))
 
 
 def _folders(path: Path) -> list[Path]:

@@ -118,11 +118,12 @@ def _read_images(path: Path, manifest: Mapping[str, Any]) -> tuple[dict[str, np.
     shape, names = manifest["input_shape"], manifest["class_names"]
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise InputError(f"{path}: images cannot be {shape}, what the network takes; give an .npz file")
-    folders = sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith(".")) if path.is_dir() else []
+    inside = _visible(path) if path.is_dir() else [path]
+    folders = [p for p in inside if p != path and p.is_dir()]
     if unknown := [p for p in folders if p.name not in names]:
         raise InputError(f"{unknown[0]}: no class of that name; expected one subfolder per class: {', '.join(names)}")
-    found = [(p, names.index(folder.name)) for folder in folders for p in sorted(folder.iterdir())]
-    found = found or [(p, -1) for p in (sorted(path.iterdir()) if path.is_dir() else [path])]
+    found = [(p, names.index(folder.name)) for folder in folders for p in _visible(folder)]
+    found = found or [(p, -1) for p in inside]
     pixels = []
     for file, _ in found:
         try:
@@ -133,3 +134,8 @@ def _read_images(path: Path, manifest: Mapping[str, Any]) -> tuple[dict[str, np.
         pixels.append(np.asarray(one, np.float32).reshape(shape[1], shape[2], -1).transpose(2, 0, 1) / 255)
     x = _prepared(path, np.stack(pixels) if pixels else np.empty((0, *shape)), {**manifest["preprocessing"], "scale": 1.0})
     return {"x": x}, np.array([label for _, label in found], np.int64) if folders else None
+
+
+def _visible(folder: Path) -> list[Path]:
+    """Return what is in a folder, except hidden files such as .DS_Store, by name."""
+    return sorted(p for p in folder.iterdir() if not p.name.startswith("."))

@@ -254,7 +254,8 @@ def test_wrong_files_are_refused(tmp_path):
     refused(folder, r"mixed size: ant/000.png 8×8 and bee/odd.png 9×8 pixels")
     (folder / "bee" / "odd.png").write_bytes(b"no image")
     refused(folder, "odd.png: no image that can be read")
-    (folder / "bee" / "odd.png").unlink()
+    (folder / "bee" / "odd.png").rename(folder / "bee" / "._odd.png")
+    assert load(str(folder)).input_shape == (3, 8, 8)  # hidden files are no images
     (folder / "dog").mkdir()
     refused(folder, "class 'dog' has no image")
     table = own_files.owned_parquet(tmp_path)
