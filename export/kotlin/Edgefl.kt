@@ -98,7 +98,7 @@ class Bundle(private val folder: File, isSigned: (ByteArray, ByteArray) -> Boole
     }
 
     fun infer(label: String, samples: Map<String, Tensor>): Tensor = session(tier(label).getString("forward")).use { session ->
-        val inputs = samples.mapValues { it.value.value(env) }
+        val inputs = samples.filterKeys { it in session.inputNames }.mapValues { it.value.value(env) } // a graph may lack one of several
         session.run(inputs).use { Tensor.of(it.get("logits").get() as OnnxTensor) }.also { inputs.values.forEach(OnnxTensor::close) }
     }
 }
@@ -139,14 +139,14 @@ class Steps(private val bundle: Bundle, label: String, present: ByteArray) : Aut
 
     /** The content of an unsigned update; `client` is a random name, the same in every round. */
     fun update(tier: String, labels: LongArray, steps: Int, client: String): ByteArray {
-        check(table.getString("no_update").isEmpty()) { table.getString("no_update") }
-        val objective = table.getJSONObject("objective").getString("name")
+        check(table.optString("no_update").isEmpty()) { table.getString("no_update") }
+        val objective = table.optJSONObject("objective")?.optString("name", "none") ?: "none"
         check(objective == "none" || objective == "prox") { "objective $objective needs tensors that this client does not store" }
-        check(table.getJSONArray("personal").length() == 0) { "personal tensors: this client does not store them between rounds" }
+        check((table.optJSONArray("personal")?.length() ?: 0) == 0) { "personal tensors: this client does not store them between rounds" }
         val manifest = bundle.manifest
         val about = mutableMapOf(
             "format" to "edgefl-update", "version" to "1", "bundle" to manifest.getString("manifest_sha256"),
-            "round" to manifest.getInt("round").toString(), "tier" to tier, "samples" to labels.size.toString(),
+            "round" to manifest.optInt("round").toString(), "tier" to tier, "samples" to labels.size.toString(),
             "steps" to steps.toString(), "client" to client,
         )
         if (table.optBoolean("labels")) about["labels"] = labels.distinct().sorted().joinToString(",")

@@ -93,7 +93,9 @@ final class EdgeflBundle {
 
     func infer(_ label: String, _ samples: [String: Tensor]) throws -> Tensor {
         let session = try session(tier(label)["forward"] as! String)
-        let results = try session.run(withInputs: try samples.mapValues { try $0.value() }, outputNames: ["logits"], runOptions: nil)
+        let names = Set(try session.inputNames()) // a graph may lack one of several inputs
+        let inputs = try samples.filter { names.contains($0.key) }.mapValues { try $0.value() }
+        let results = try session.run(withInputs: inputs, outputNames: ["logits"], runOptions: nil)
         return try Tensor.of(results["logits"]!)
     }
 }
@@ -135,11 +137,11 @@ final class Steps {
 
     /// The content of an unsigned update; `client` is a random name, the same in every round.
     func update(labels: [Int64], steps: Int, client: String) throws -> Data {
-        let objective = (table["objective"] as! Table)["name"] as! String, refused = table["no_update"] as! String
-        guard refused.isEmpty, ["none", "prox"].contains(objective), (table["personal"] as! [String]).isEmpty
+        let objective = (table["objective"] as? Table)?["name"] as? String ?? "none", refused = table["no_update"] as? String ?? ""
+        guard refused.isEmpty, ["none", "prox"].contains(objective), (table["personal"] as? [String] ?? []).isEmpty
         else { throw BundleError(message: "this client cannot send updates of this tier: \(refused) \(objective)") }
         var about = ["format": "edgefl-update", "version": "1", "bundle": bundle.manifest["manifest_sha256"] as! String,
-                     "round": String(bundle.manifest["round"] as! Int), "tier": label, "samples": String(labels.count),
+                     "round": String(bundle.manifest["round"] as? Int ?? 0), "tier": label, "samples": String(labels.count),
                      "steps": String(steps), "client": client]
         if table["labels"] as? Bool == true { about["labels"] = Set(labels).sorted().map(String.init).joined(separator: ",") }
         let sent = (table["upload"] as! Table).keys.map { ($0, now["p." + $0] ?? now["s." + $0]!) }
