@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +174,15 @@ class Regression:
         onnx.checker.check_model(model, full_check=True)
         return bytes(model.SerializeToString())
 
+    def references(self, label: str) -> dict[str, bytes]:
+        """Return the two files of three samples: with their outputs, and with labels and the losses of three steps."""
+        x, y = samples(3, self.shape, min(self.classes, self.features))
+        first = self.first()
+        logits = SCALE * x.reshape(3, -1) @ first["fc.weight"].T + first["fc.bias"]
+        losses = np.array(replace(self, present=False).trained([(x, y)] * 3)[1], np.float32)
+        found = {"reference": {"x": x, "logits": logits}, "train_reference": {"x": x, "y": y, "losses": losses}}
+        return {f"{label}/{name}.safetensors": safetensors.numpy.save(tensors) for name, tensors in found.items()}
+
     def write(self, folder: Path, round_: int = 3, label: str = "0.5", **top: Any) -> Path:
         """Write the bundle, with whatever keys of the manifest are given instead of its own; return the folder."""
         graphs = {f"{label}/train.onnx": self.graph()}
@@ -193,11 +202,12 @@ class Regression:
         }  # fmt: skip
         files = {
             **graphs, f"{label}/predict.onnx": self.predict(True), f"{label}/forward.onnx": self.predict(False),
-            f"{label}/parameters.safetensors": safetensors.numpy.save(first),
+            f"{label}/parameters.safetensors": safetensors.numpy.save(first), **self.references(label),
         }  # fmt: skip
         tier = {
-            "tier": float(label), "label": label, "device": "raspberry-pi-4", "forward": f"{label}/forward.onnx", "batch_size": 4,
-            "variants": [], "budget": {"memory_bytes": None, "round_s": None, "energy_j": None}, "train": {**train, **self.keys},
+            "tier": float(label), "label": label, "device": "raspberry-pi-4", "forward": f"{label}/forward.onnx",
+            "reference": f"{label}/reference.safetensors", "batch_size": 4, "variants": [],
+            "budget": {"memory_bytes": None, "round_s": None, "energy_j": None}, "train": {**train, **self.keys},
         }  # fmt: skip
         manifest = {
             "format_version": 2, "manifest_sha256": "0" * 64, "round": round_, "state_sha256": None, "input_shape": list(self.shape),
@@ -264,6 +274,20 @@ def seal(folder: Path, manifest: dict[str, Any]) -> None:
 def changed(folder: Path, **top: Any) -> None:
     """Change keys of a bundle's manifest and seal it again."""
     seal(folder, {**json.loads((folder / "manifest.json").read_text()), **top})
+
+
+def without_defaults(folder: Path) -> None:
+    """Remove the keys that a manifest may lack, if they have their default values, and seal it again."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    defaults = {
+        "input_dtype": "float32", "variants": [], "personal": [], "present": False, "no_update": "",
+        "objective": {"name": "none", "strength": 0.0},
+    }  # fmt: skip
+    for table in (manifest, manifest["tiers"][0], manifest["tiers"][0]["train"]):
+        for key, value in defaults.items():
+            if key in table and table[key] == value:
+                del table[key]
+    seal(folder, {**manifest, "target_shape": None})
 
 
 def samples(n: int, shape: tuple[int, ...] = (1, 2, 3), classes: int = 3, seed: int = 5) -> tuple[np.ndarray, np.ndarray]:

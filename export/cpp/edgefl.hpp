@@ -136,6 +136,14 @@ class Bundle {
     const std::string own = manifest.at("manifest_sha256");
     if (own.size() != 64) throw Error("manifest.json: manifest_sha256 is not a SHA-256");
     if (sha256(content.replace(content.find(own), 64, 64, '0')) != own) throw Error("manifest.json: changed: get the bundle again");
+    complete(manifest, {{"round", 0}});
+    for (Json& entry : manifest.at("tiers")) {
+      complete(entry, {{"train", nullptr}});
+      if (Json& train = entry["train"]; !train.is_null()) {
+        complete(train, {{"personal", Json::array()}, {"objective", Json::object()}, {"no_update", ""}});
+        complete(train["objective"], {{"name", "none"}});
+      }
+    }
   }
 
   const Json& tier(const std::string& label) const {
@@ -170,6 +178,11 @@ class Bundle {
   }
 
  private:
+  static void complete(Json& table, Json defaults) {  // gives missing keys their defaults
+    defaults.update(table);
+    table = std::move(defaults);
+  }
+
   void check_signature(const std::string& content, const Key& key) const {
     const std::string signature = content_of(folder_ / "manifest.sig");
     const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(), &EVP_MD_CTX_free);

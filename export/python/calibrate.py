@@ -124,7 +124,7 @@ def _runnable(bundle: Path, manifest: dict[str, Any], tier: dict[str, Any], thre
     session = onnxruntime.InferenceSession(str(bundle / tier["forward"]), options, providers=["CPUExecutionProvider"])
     one = {"shape": manifest["input_shape"], "dtype": manifest.get("input_dtype", "float32")}
     inputs = {f"x.{name}": entry for name, entry in (manifest.get("inputs") or {}).items()} or {"x": one}
-    x = {name: np.zeros((1, *entry["shape"]), entry["dtype"]) for name, entry in inputs.items()}
+    x = {name: np.zeros((1, *entry["shape"]), entry.get("dtype", "float32")) for name, entry in inputs.items()}
     return functools.partial(session.run, None, {given.name: x[given.name] for given in session.get_inputs()})
 
 

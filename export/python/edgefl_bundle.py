@@ -88,10 +88,10 @@ class Bundle:
         if table is None:
             raise InputError(f"{where}: there is none: this bundle was exported for inference only")
         with refused(where):
-            check_training(table)
+            table = check_training(table)
             budget = self.tier(label).get("budget")
             check_budget({} if budget is None else budget)
-        return dict(table)
+        return table
 
     def content(self, path: str) -> bytes:
         """Return the content of a file of the bundle; InputError if it is not listed, missing, a link or changed."""
@@ -129,14 +129,18 @@ class Bundle:
                 f"{self.folder / path}: onnxruntime {ort.__version__} does not take it: {first_line(error)}"
             ) from None
 
+    def tensors(self, path: str) -> Tensors:
+        """Return the tensors in a safetensors file of the bundle; InputError if it is none."""
+        try:
+            return dict(safetensors.numpy.load(self.content(path)))
+        except (SafetensorError, KeyError, ValueError) as error:
+            raise InputError(f"{self.folder / path}: not a safetensors file ({error})") from None
+
     def parameters(self, label: str) -> Tensors:
         """Return the first values of a tier's tensors: name → value, with the server's control variates under ``control:NAME``."""
         table = self.training(label)
-        path, found = table["parameters"], {}
-        try:
-            found = {**safetensors.numpy.load(self.content(path)), **self.sent}
-        except (SafetensorError, KeyError, ValueError) as error:
-            raise InputError(f"{self.folder / path}: not a safetensors file ({error})") from None
+        path = table["parameters"]
+        found = {**self.tensors(path), **self.sent}
         expected = {**table["trained"], **table["statistics"], **table["frozen"]}
         for name, shape in expected.items():
             if name not in found or list(found[name].shape) != list(shape):
@@ -218,7 +222,7 @@ def read_bundle(folder: Path, check: Callable[[bytes], None] | None = None) -> B
     if type(version) is not int or version != FORMAT_VERSION:
         raise InputError(f"{path}: format_version: got {version!r}, expected {FORMAT_VERSION}: made by another version of edgefl")
     with refused(str(path)):
-        check_manifest(manifest)
+        manifest = check_manifest(manifest)
     own = manifest["manifest_sha256"]
     if hashlib.sha256(content.replace(own.encode(), b"0" * 64, 1)).hexdigest() != own:
         raise InputError(f"{path}: changed: its SHA-256 is not its manifest_sha256; get the bundle again")

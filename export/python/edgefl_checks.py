@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 Kinds = Mapping[str, "type | tuple[type, ...]"]
@@ -12,11 +13,16 @@ MANIFEST: Kinds = {
     "manifest_sha256": str, "round": int, "input_shape": list, "input_dtype": str, "classes": int, "class_names": list,
     "preprocessing": dict, "tiers": list, "files": dict,
 }  # fmt: skip
+MANIFEST_DEFAULTS: Mapping[str, Any] = {"round": 0, "input_dtype": "float32"}
+INPUT_DEFAULTS: Mapping[str, Any] = {"dtype": "float32", "preprocessing": {}}
+TIER_DEFAULTS: Mapping[str, Any] = {"variants": []}
 TRAIN: Kinds = {
     "graphs": list, "predict": str, "parameters": str, "optimizer": str, "lr": NUMBER, "momentum": NUMBER, "batch_size": int,
     "epochs": int, "trained": dict, "statistics": dict, "frozen": dict, "personal": list, "upload": dict, "objective": dict,
     "present": bool, "no_update": str,
 }  # fmt: skip
+OBJECTIVE_DEFAULTS: Mapping[str, Any] = {"name": "none", "strength": 0.0}
+TRAIN_DEFAULTS: Mapping[str, Any] = {"personal": [], "objective": OBJECTIVE_DEFAULTS, "present": False, "no_update": ""}
 _LARGEST = 1 << 31
 """More elements than any tensor of a sample has, and more classes than any network."""
 _MOST = 1 << 62
@@ -27,20 +33,23 @@ class CheckError(ValueError):
     """A value is not what a manifest may hold; the message names key, value and expectation."""
 
 
-def check_manifest(manifest: object) -> None:
-    """Raise :class:`CheckError` unless ``manifest`` has the keys that the client relies on, apart from those of tiers."""
-    table = require_keys(manifest, MANIFEST)
+def check_manifest(manifest: object) -> dict[str, Any]:
+    """Return ``manifest`` with the defaults of missing keys; CheckError unless it has what the client relies on, except ``train``."""
+    table = require_keys(manifest, MANIFEST, defaults=MANIFEST_DEFAULTS)
     _check_plain(table)
     _check_shape(table["input_shape"], "input_shape")
     _check_preprocessing(table["preprocessing"], "preprocessing: ")
+    kinds: Kinds = {"shape": list, "dtype": str, "preprocessing": dict}
     inputs = require_keys({} if table.get("inputs") is None else table["inputs"], {}, "inputs: ")
+    inputs = {name: require_keys(entry, kinds, f"inputs.{name}: ", INPUT_DEFAULTS) for name, entry in inputs.items()}
     for name, entry in inputs.items():
-        require_keys(entry, {"shape": list, "dtype": str, "preprocessing": dict}, f"inputs.{name}: ")
         _check_shape(entry["shape"], f"inputs.{name}: shape")
         _check_preprocessing(entry["preprocessing"], f"inputs.{name}: preprocessing: ")
     names = table["class_names"]
     _check(all(isinstance(name, str) for name in names), "class_names", names, "a list of texts")
     _check(0 < table["classes"] < _LARGEST, "classes", table["classes"], "at least 1")
+    if table.get("target_shape") is None:
+        table.pop("target_shape", None)
     if "target_shape" in table:
         _check_shape(table["target_shape"], "target_shape")
     else:
@@ -49,16 +58,18 @@ def check_manifest(manifest: object) -> None:
         )
     for path, entry in table["files"].items():
         require_keys(entry, {"bytes": int, "sha256": str}, f"files.{path}: ")
-    for number, entry in enumerate(table["tiers"]):
-        tier = require_keys(entry, {"label": str, "forward": str, "batch_size": int, "variants": list}, f"tiers.{number}: ")
+    kinds = {"label": str, "forward": str, "batch_size": int, "variants": list}
+    tiers = [require_keys(entry, kinds, f"tiers.{number}: ", TIER_DEFAULTS) for number, entry in enumerate(table["tiers"])]
+    for number, tier in enumerate(tiers):
         _check(0 < tier["batch_size"] < _LARGEST, f"tiers.{number}: batch_size", tier["batch_size"], "at least 1")
         for variant in tier["variants"]:
             require_keys(variant, {"kind": str, "graph": str}, f"tiers.{number}: variants: ")
+    return {**table, "inputs": inputs or None, "tiers": tiers}
 
 
-def check_training(table: object) -> None:
-    """Raise :class:`CheckError` unless a tier's ``train`` says how it is trained."""
-    train = require_keys(table, TRAIN)
+def check_training(table: object) -> dict[str, Any]:
+    """Return a tier's ``train`` with the defaults of missing keys; CheckError unless it says how the tier is trained."""
+    train = require_keys(table, TRAIN, defaults=TRAIN_DEFAULTS)
     for key in ("graphs", "personal"):
         _check(all(isinstance(text, str) for text in train[key]), key, train[key], "a list of texts")
     _check(bool(train["graphs"]), "graphs", [], "at least one training graph")
@@ -73,7 +84,8 @@ def check_training(table: object) -> None:
         _check(name in known, "personal", name, "one of the tier's tensors")
     for name in train["upload"]:
         _check(name in known and name not in train["personal"], "upload", name, "one of the tier's tensors, not a personal one")
-    require_keys(train["objective"], {"name": str, "strength": NUMBER}, "objective: ")
+    objective = require_keys(train["objective"], {"name": str, "strength": NUMBER}, "objective: ", OBJECTIVE_DEFAULTS)
+    return {**train, "objective": objective}
 
 
 def check_budget(budget: object) -> None:
@@ -84,10 +96,13 @@ def check_budget(budget: object) -> None:
         _check(value is None or (_is_number(value) and value >= 0), f"budget: {key}", value, "a number from 0, or none")
 
 
-def require_keys(table: object, keys: Kinds, where: str = "") -> dict[str, Any]:
-    """Return ``table``, which must have all ``keys`` with values of the given types."""
+def require_keys(
+    table: object, keys: Kinds, where: str = "", defaults: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Return ``table`` with the ``defaults`` of missing keys; it must have all ``keys`` with values of the given types."""
     if not isinstance(table, dict):
         raise CheckError(f"{where}got {type(table).__name__}, expected a table")
+    table = {**defaults, **table}
     for key, kind in keys.items():
         name = kind.__name__ if isinstance(kind, type) else "number"
         right = isinstance(table.get(key), kind) and not (isinstance(table[key], bool) and kind is not bool)

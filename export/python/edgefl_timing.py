@@ -16,7 +16,6 @@ from dataclasses import astuple, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-import safetensors.numpy
 from edgefl_bundle import Bundle, ClientError, InputError, Table, Tensors, check_keys, inputs_of
 from edgefl_steps import Objective, Steps, dtypes, options, run
 from edgefl_training import first_inputs
@@ -95,7 +94,9 @@ def measure(
     path = bundle.folder / "manifest.json"
     check_keys(bundle.manifest, {"model": str, "method": str}, str(path))
     for number, entry in enumerate(bundle.manifest["tiers"]):
-        check_keys(entry, {"label": str, "forward": str, "batch_size": int}, f"{path}: tiers.{number}")
+        check_keys(entry, {"label": str, "forward": str, "reference": str, "batch_size": int}, f"{path}: tiers.{number}")
+        if train := entry.get("train"):
+            check_keys(train, {"reference": str}, f"{path}: tiers.{number}: train")
     labels = [entry["label"] for entry in bundle.manifest["tiers"]]
     if not labels:
         raise InputError(f"{path}: tiers: none, expected at least one model to run")
@@ -164,7 +165,8 @@ def _cases(bundle: Bundle, label: str, threads: int, say: Say) -> Iterator[Case]
     size = int((entry.get("train") or entry)["batch_size"])
     session = bundle.session(entry["forward"], options(threads))
     kinds = dtypes(session)
-    batch = {name: value.astype(kinds[name]) for name, value in _batch(bundle, label, size).items() if name in kinds}
+    samples = _repeated(bundle, entry["reference"], size, "logits")
+    batch: Tensors = {name: value.astype(kinds[name]) for name, value in samples.items() if name in kinds}
     macs = entry.get("costs", {}).get("macs_inference", entry.get("costs", {}).get("macs_forward"))
     for count in dict.fromkeys((size, 1)):
         feeds = {name: value[:count] for name, value in batch.items()}
@@ -179,7 +181,7 @@ def _training(bundle: Bundle, label: str, threads: int, say: Say) -> Iterator[Ca
     """
     table = bundle.training(label)
     given, size, graphs = bundle.parameters(label), int(table["batch_size"]), len(table["graphs"])
-    batch = _batch(bundle, label, size)
+    batch = _repeated(bundle, table["reference"], size, "losses")
     feeds = first_inputs(table, given, Objective(table, given, {}), 0.0, np.ones(bundle.manifest["classes"], bool))
     steps = Steps(bundle, table["graphs"], feeds, batch, threads, None)
 
@@ -196,7 +198,7 @@ def _training(bundle: Bundle, label: str, threads: int, say: Say) -> Iterator[Ca
             say(f"tier {label}: batch {count} is left out: {error}")
             continue
         if not math.isfinite(loss):
-            raise ClientError(f"tier {label}: the loss of a step of {count} random samples is {loss}, expected a finite number")
+            raise ClientError(f"tier {label}: the loss of a step of {count} samples is {loss}, expected a finite number")
         macs = _step_macs(bundle.tier(label).get("costs", {}), count)
         yield Case(label, "step", count, macs, functools.partial(every_graph, count), graphs)
 
@@ -210,15 +212,9 @@ def _step_macs(costs: Table, count: int) -> int | None:
         return None
 
 
-def _batch(bundle: Bundle, label: str, count: int) -> Tensors:
-    """Return random samples and labels of the shapes that the network takes; of several inputs, the tier's reference inputs, repeated."""
-    manifest = bundle.manifest
-    rng, shape = np.random.default_rng(0), (count, *manifest["input_shape"])
-    labels = rng.integers(manifest["classes"], size=count)
-    if manifest.get("inputs"):
-        stored = safetensors.numpy.load(bundle.content(bundle.tier(label)["reference"]))
-        return {**{name: value[np.arange(count) % len(value)] for name, value in stored.items() if name != "logits"}, "y": labels}
-    if manifest["input_dtype"] == "int64":
-        ids = len(manifest["preprocessing"].get("alphabet", "")) or manifest["classes"]
-        return {"x": rng.integers(ids, size=shape), "y": labels}
-    return {"x": rng.normal(size=shape).astype(np.float32), "y": labels}
+def _repeated(bundle: Bundle, path: str, count: int, result: str) -> Tensors:
+    """Return ``count`` samples of a reference, repeated: all of its tensors except ``result``, which is computed from them."""
+    stored = {name: value for name, value in bundle.tensors(path).items() if name != result}
+    if wrong := [name for name, value in stored.items() if not value.ndim or not len(value)]:
+        raise InputError(f"{bundle.folder / path}: {wrong[0]}: no sample, expected at least one")
+    return {name: value[np.arange(count) % len(value)] for name, value in stored.items()}

@@ -174,11 +174,12 @@ def current_tensors(bundle: Bundle, label: str, given: Tensors, state: State | N
         had = f"it is of round {about['round']} of another bundle, this one is of round {bundle.manifest['round']}"
         raise InputError(f"--state: {had}; expected a state of an earlier round")
     names = given.keys() & state.tensors.keys() if _is_of(state, bundle) else table["personal"]
-    for name in names:
-        if name not in state.tensors or state.tensors[name].shape != given[name].shape:
-            raise InputError(
-                f"--state: {name}: missing or of another shape, expected {given[name].shape}: it is of another model"
-            )
+    shapes = {name: given[name].shape for name in names}
+    shapes |= {f"{kind}:{name}": given[name].shape for kind in ("memory", "before") for name in table["trained"]}
+    for name, shape in shapes.items():
+        found = state.tensors.get(name)
+        if (found is None and name in names) or (found is not None and found.shape != shape):
+            raise InputError(f"--state: {name}: missing or of another shape, expected {shape}: it is of another model")
     return {**given, **{name: state.tensors[name] for name in names}}
 
 

@@ -25,6 +25,9 @@ export async function openBundle(base, unchecked = false) {
     const names = Object.keys(manifest.inputs).join(", ");
     throw new InputError(`The network takes several inputs (${names}), and this page runs networks with one. Use client/python/edgefl_client.py.`);
   }
+  if ("target_shape" in manifest) {
+    throw new InputError("The network is a regression, and this page runs classifiers. Use client/python/edgefl_client.py.");
+  }
   const bundle = new PageBundle(base, manifest, host, signer);
   for (const [path, content] of Object.entries(found)) await bundle.store(path, content);
   await bundle.forgetOthers().catch(() => {});

@@ -2,14 +2,14 @@
 // tools/page_files.py writes VERSION, FILES and LATER: another file makes another version, which is stored whole or not at all. Files of LATER
 // are stored when they are first asked for.
 
-const VERSION = "0e79aa78d1e9f27e";
+const VERSION = "9b9bf72f192fb6eb";
 const FILES = {
   "./": "sha256-lNWemzhpLNpBW14h3H4m3KwsAVk36QDSaXzi7GBxnbg=",
   "app.js": "sha256-wgKxPsrZ+rVYl9rph4Jk7MNCp9Z3A0QxWWUa8AvcMZQ=",
-  "bundle.js": "sha256-sPZChnO+GQQdW8br0Xcgu0aubA34ubxcSh6QNUdDmxY=",
+  "bundle.js": "sha256-/u2WDoJnIkct/ZSJ+YGDJkRnLjLxTkxdRgKMcFR4gNs=",
   "chart.js": "sha256-r3h4tE4yXoXAQ5h1CUcRWyZ7kRCIj7pDRCM+XaNK+rA=",
-  "core/bundle.js": "sha256-8ReMxswQ/ozz9LQiovBeaGe7bYvCqrWRCzDEdTeXHF8=",
-  "core/checks.js": "sha256-WY7YQYfMjWlLNpVSlDsMsGzwltVDcQpbonzptEpJjP0=",
+  "core/bundle.js": "sha256-BwNAW5CC2xbPkiI7u1w9Ig2nfygCAWomAWnQuYpYTkw=",
+  "core/checks.js": "sha256-9PHMiOtt7WWYH1WnE8hhKM/IhMz7EJrAdVMUmdfmibA=",
   "core/data.js": "sha256-0t5K2ucFfuU8vNY/UVETbnTN5Z9XAoBfeojF+nsuju8=",
   "core/graph.js": "sha256-O5W9PWOzYwUZBNFRhTNadX2/ny5B5xMoROQiRJojCmU=",
   "core/index.js": "sha256-5Znkri9vuT4tFJHVNYS4xczxNLaGOUSd+CQaB8x3/TM=",
@@ -17,7 +17,7 @@ const FILES = {
   "core/objective.js": "sha256-MTmRvjRYywLeYYC7WKi3OdiFTaBy49jeS8Ai0P4ilS0=",
   "core/problems.js": "sha256-02f7uLa55DxdO+qacjeKn7gf3ghs2rrYzqdSjucsDo8=",
   "core/random.js": "sha256-XYiFrnLRXRIZxvzReK9Iku4/MrNJSJxgM9XsNhOypPs=",
-  "core/run.js": "sha256-//k0irOAXpVV+WnWoKdJHuHK4ElBHI25BD9UiZgdsGU=",
+  "core/run.js": "sha256-chHDTLJK/YLMKdhGw62scnaldD5OM6D0AGXdIs6a698=",
   "core/safetensors.js": "sha256-1v9K7keQKHwkzkZ5n4akI4Yem9PHH/xTjs2VcudQroQ=",
   "core/state.js": "sha256-2dCGo/ocwOW19E36R15JbNJUKFyJ8r02DrXTqnldQJ0=",
   "core/text.js": "sha256-EyTCD5mkgmYszy+6aSEgLhTTA/2WWyk+sKaX3Xl4kzc=",
@@ -51,7 +51,7 @@ const FILES = {
   "timing.js": "sha256-9rVQ8w6+V+Y6tKRXU+osVtOk3cqeV3dvRBEXY4HJsyM=",
   "training-view.js": "sha256-0cDXUHL8rTho8zhYJlaCi5uUvKuVThYbQmcWjIs7t2A=",
   "trust.js": "sha256-FP+jv1CmlDEZzHFXOf3DuwDbR2yLH/QCcJxS7yc2S1o=",
-  "work.js": "sha256-qWStraDume9xwZeujjDPHAgIPKQT1codeOyqW4BGtLk=",
+  "work.js": "sha256-mNsBY+rrPBXhph3unUQPB98MZ/jssnGwmoDqHDXQNEw=",
   "worker-gpu.js": "sha256-qsKvpKZxwiY75SsEFdY9umdQ6jF7ny9JLbuRCt9Pep4=",
   "worker.js": "sha256-CvsBQbzThx0vtT9Z2TTh+sO6OKFI06oWHRZnB8qFEOg="
 };

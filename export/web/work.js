@@ -2,7 +2,7 @@
 // training sends {id, progress} meanwhile.
 
 import { PageBundle } from "./bundle.js";
-import { predicted } from "./core/run.js";
+import { allowedError, checkFinite, predicted } from "./core/run.js";
 import { update } from "./core/state.js";
 import { Trainer } from "./core/trainer.js";
 import { host } from "./host.js";
@@ -18,7 +18,6 @@ WebAssembly.Memory = function (descriptor) {
   return memory;
 };
 
-const MAX_ABS_ERROR = 1e-4;
 const PROGRESS_MS = 60;
 let ort = null;
 let provider = "";
@@ -42,8 +41,9 @@ const handlers = {
     const reference = await bundle.tensors(entry.reference);
     const samples = new Map([["x", reference.get("x")]]);
     const found = await predicted(bundle, session, samples, entry.batch_size);
-    const maxAbsError = farthest(found.data, reference.get("logits").data);
-    if (!(maxAbsError <= MAX_ABS_ERROR)) {
+    const expected = reference.get("logits");
+    const maxAbsError = farthest(found.data, expected.data);
+    if (!(maxAbsError <= allowedError(expected))) {
       await session.release();
       throw new Error(`tier ${label}: this browser's outputs differ from its reference by ${maxAbsError.toExponential(1)}; it is not used.`);
     }
@@ -62,7 +62,9 @@ const handlers = {
   },
 
   async predict({ x }) {
-    return { logits: (await logits(new Map([["x", x]]))).data };
+    const found = await logits(new Map([["x", x]]));
+    checkFinite(`tier ${tier.entry.label}`, found);
+    return { logits: found.data };
   },
 
   async train({ id, x, y, steps, settings }) {

@@ -15,7 +15,7 @@ import onnxruntime
 import pytest
 import safetensors.numpy
 import torch
-from handmade import Regression, changed, samples
+from handmade import Regression, changed, samples, without_defaults
 from signing import device_key
 from torch import nn
 from torch_free import CLIENT
@@ -149,6 +149,18 @@ def test_a_network_infers_and_trains_as_in_the_python_client(program, tmp_path, 
     assert found.keys() >= expected.tensors.keys()
     for name, tensor in expected.tensors.items():
         np.testing.assert_allclose(found[name], tensor, rtol=0, atol=WITHIN, err_msg=name)
+
+
+def test_keys_with_a_default_may_be_missing(program, tmp_path):
+    path, sent = stored(tmp_path, *samples(10)), []
+    for name in ("whole", "brief"):
+        bundle = Regression().write(tmp_path / name)
+        if name == "brief":
+            without_defaults(bundle)
+        done = called(program, "train", bundle, "0.5", path, "--out", tmp_path / f"{name}.update", "--client", "c1")
+        assert done.returncode == 0, done.stderr
+        sent.append(content(tmp_path / f"{name}.update")[1])
+    assert all((sent[1][name] == value).all() for name, value in sent[0].items())
 
 
 def test_an_enrolled_device_signs_as_the_server_expects(program, tmp_path):

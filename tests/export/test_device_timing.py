@@ -12,7 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from handmade import Regression, changed
+from test_python_client import put
 from torch_free import CLIENT, torch_free_python
 
 sys.path.insert(0, str(CLIENT.parent))
@@ -120,11 +122,27 @@ def test_a_batch_that_the_graph_does_not_take_is_left_out(bundle, monkeypatch):
     assert "tier 0.5: batch 1 is left out: got 1 sample, expected 4" in said
 
 
-def test_token_ids_stay_below_the_vocabulary():
-    manifest = {"input_shape": [50], "input_dtype": "int64", "classes": 9, "preprocessing": {"alphabet": "abc"}}
-    x, y = edgefl_timing._batch(edgefl_timing.Bundle(Path(), manifest), "1", 8).values()
-    assert (x.dtype, x.shape, set(x.ravel())) == (np.int64, (8, 50), {0, 1, 2})
-    assert y.shape == (8,)
+def test_a_step_takes_the_samples_of_the_training_reference_repeated(bundle, monkeypatch):
+    """Of a regression, their targets have the network's shape; of token ids, they are below its vocabulary."""
+    step, taken = edgefl_timing.Steps.step, []
+
+    def noted(self, batch: dict[str, np.ndarray], number: int) -> float:
+        taken.append(batch)
+        return step(self, batch, number)
+
+    monkeypatch.setattr(edgefl_timing.Steps, "step", noted)
+    measured(bundle)
+    stored = safetensors.numpy.load_file(bundle / "0.5" / "train_reference.safetensors")
+    assert len(stored["y"]) == 3
+    assert taken[0].keys() == {"x", "y"}
+    for name in ("x", "y"):
+        np.testing.assert_array_equal(taken[0][name], stored[name][[0, 1, 2, 0]])
+
+
+def test_a_reference_without_samples_is_named(bundle):
+    put(bundle, "train_reference.safetensors", safetensors.numpy.save({"x": np.zeros((0, 1, 2, 3), np.float32)}))
+    with pytest.raises(edgefl_timing.InputError, match=r"train_reference\.safetensors: x: no sample, expected at least one"):
+        measured(bundle)
 
 
 def test_the_file_has_the_documented_columns(bundle, tmp_path, capsys):

@@ -15,7 +15,7 @@ import numpy as np
 import onnx.parser
 import pytest
 import safetensors.numpy
-from handmade import PREPROCESSING, SCALE, Regression, changed, samples
+from handmade import PREPROCESSING, SCALE, Regression, changed, samples, seal, without_defaults
 from torch_free import CLIENT, client, torch_free_python
 
 sys.path.insert(0, str(CLIENT.parent))
@@ -310,6 +310,7 @@ def test_images_in_folders_named_like_classes(bundle, tmp_path, python):
     for name, rows in (("bee", [[0, 51, 102], [153, 204, 255]]), ("ant", [[255] * 6] * 4)):
         (tmp_path / "images" / name).mkdir(parents=True)
         image = np.array(rows, np.uint8)
+        (tmp_path / "images" / name / ".DS_Store").write_bytes(b"hidden")
         (tmp_path / "images" / name / "1.pgm").write_bytes(b"P5 %d %d 255 " % image.shape[::-1] + image.tobytes())
     code = (
         f"import sys, json; sys.path.insert(0, {str(CLIENT.parent)!r}); from pathlib import Path; from edgefl_client import *;"
@@ -438,7 +439,7 @@ SPOILED = [
     (lambda f: edit_train(f, graphs=["0.5/parameters.safetensors"]), "parameters.safetensors: not an ONNX model"),
     (lambda f: edit_train(f, graphs=[]), "train: graphs: got [], expected at least one training graph"),
     (lambda f: edit_train(f, graphs=[1]), "train: graphs: got [1], expected a list of texts"),
-    (lambda f: edit_train(f, objective={}), "train: objective: name: got None, expected a value of type str"),
+    (lambda f: edit_train(f, objective={"name": 1}), "train: objective: name: got 1, expected a value of type str"),
     (lambda f: edit_train(f, epochs=0), "train: epochs: got 0, expected at least 1"),
     (lambda f: edit_train(f, trained={"fc.weight": "big"}), "trained.fc.weight: got 'big', expected a list of sizes"),
     (lambda f: edit_train(f, trained={"fc.weight": [1 << 20, 1 << 20]}), "expected a list of sizes"),
@@ -537,6 +538,30 @@ def test_states_that_do_not_belong_are_refused(bundle, data, tmp_path, capsys):
         (tmp_path / "bad").write_bytes(content)
         assert called(capsys, "update", tmp_path / "bad", "--out", tmp_path / "no")[0] == 2
     assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize("objective", ["dyn", "scaffold"])
+def test_what_an_objective_remembers_of_another_model_is_refused(objective, tmp_path):
+    model = Regression(shape=(1, 2, 2), optimizer="sgd", objective=objective)
+    state = played(model, model.write(tmp_path / "small"))[0]
+    later = replace(model, shape=(1, 2, 3))
+    with pytest.raises(edgefl_bundle.InputError, match=r"memory:fc.weight: .* expected \(3, 6\): it is of another model"):
+        played(later, later.write(tmp_path / "large", round_=4), state)
+
+
+def test_keys_with_a_default_may_be_missing(bundle, data, tmp_path, capsys):
+    assert called(capsys, "train", bundle, "0.5", data, "--out", tmp_path / "whole")[0] == 0
+    inferred = called(capsys, "infer", bundle, "0.5", data)
+    without_defaults(bundle)
+    assert called(capsys, "infer", bundle, "0.5", data) == inferred
+    assert called(capsys, "train", bundle, "0.5", data, "--out", tmp_path / "brief")[0] == 0
+    whole, brief = (safetensors.numpy.load_file(tmp_path / name) for name in ("whole", "brief"))
+    assert whole.keys() == brief.keys()
+    assert all((brief[name] == value).all() for name, value in whole.items())
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    del manifest["round"]
+    seal(bundle, manifest)
+    assert read_bundle(bundle).manifest["round"] == 0
 
 
 def test_an_update_says_what_it_is(bundle, data, tmp_path, capsys):

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import pytest
 import safetensors.numpy
-from handmade import Regression, changed, samples
+from handmade import Regression, changed, samples, without_defaults
 from signed_update_by_hand import ABOUT, TENSORS
 from signing import CONTENT, KEY, device_key
 from test_graph_files import PLACES, SECRET, broken
@@ -120,6 +120,27 @@ def test_a_regression_and_token_ids_are_read_as_in_python(ts, tmp_path, capsys):
         rows = [[float(value) for value in line.split("\t")] for line in (*out.splitlines(), *expected[1].splitlines())]
         np.testing.assert_allclose(rows[: len(rows) // 2], rows[len(rows) // 2 :], atol=PARITY)
     assert "token ids 0 to 3, expected 0 to 2" in found[1][2]
+
+
+def test_keys_with_a_default_may_be_missing(ts, data, tmp_path):
+    bundle = Regression().write(tmp_path / "bundle")
+    without_defaults(brief := Regression().write(tmp_path / "brief"))
+    commands = [("infer", folder, "0.5", data, "--allow-unsigned") for folder in (bundle, brief)]
+    commands.append(("train", brief, "0.5", data, "--out", tmp_path / "state", "--allow-unsigned"))
+    inferred, again, trained = batch(ts, commands)
+    assert (inferred[0], again) == (0, inferred)
+    assert trained[0] == 0, trained
+
+
+def test_outputs_are_compared_with_the_largest_of_the_reference(ts):
+    """The rule of verify: 1e-4, or 1e-4 of the largest output if that is above 1. The page applies it."""
+    code = """
+    import { allowedError, checkInputs } from "./lib/core/run.js";
+    import { float32 } from "./lib/core/values.js";
+    const [two, manifest] = [float32([1], [0]), { inputs: { a: {}, b: {} } }];
+    checkInputs(manifest, new Map([["y", two], ["x.b", two], ["x.a", two]])); // in any order
+    console.log(JSON.stringify([[0.5, -0.25], [2500, -5000]].map((row) => allowedError(float32([1, 2], row)))));"""
+    assert node(ts, code) == pytest.approx([1e-4, 0.5])
 
 
 def test_random_numbers_are_those_of_numpy(ts):
@@ -267,6 +288,27 @@ def test_states_and_limits_are_refused(ts, data, tmp_path):
     for (command, wanted, message), (status, text, errors) in zip(cases, batch(ts, [case[0] for case in cases]), strict=True):
         assert (status, message in text + errors) == (wanted, True), (command, errors)
     assert not out.exists()
+
+
+def test_outputs_that_are_no_numbers_are_an_error(ts, tmp_path, capsys):
+    bundle = Regression().write(tmp_path / "bundle")
+    np.savez(tmp_path / "far.npz", x=np.sign(samples(10)[0]) * np.float32(3e38))
+    command = ("infer", bundle, "0.5", tmp_path / "far.npz", "--allow-unsigned")
+    expected = python(capsys, *command)
+    assert (expected[0], "expected finite outputs" in expected[2]) == (1, True)
+    assert batch(ts, [command]) == [expected]
+
+
+def test_what_an_objective_remembers_of_another_model_is_refused(ts, data, tmp_path):
+    small, large = (Regression(shape=(1, 2, width), objective="dyn", strength=0.3) for width in (2, 3))
+    x, y = samples(10, small.shape)
+    np.savez(tmp_path / "small.npz", x=x, y=y)
+    state, run = tmp_path / "state", ("--allow-unsigned", "--out")
+    first = ("train", small.write(tmp_path / "small"), "0.5", tmp_path / "small.npz", *run, state)
+    later = ("train", large.write(tmp_path / "large", round_=4), "0.5", data, *run, tmp_path / "no", "--state", state)
+    done, refused = batch(ts, [first, later])
+    assert (done[0], refused[0]) == (0, 2)
+    assert "memory:fc.weight: missing or of another shape, expected [3, 6]: it is of another model" in refused[2]
 
 
 def test_hostile_graphs_are_stopped(ts, data, tmp_path):

@@ -634,6 +634,29 @@ def test_a_model_that_computes_something_else_here_is_not_used(ort_web, opened, 
             trained(page, *samples(4))
 
 
+def test_large_outputs_may_differ_by_a_share_of_the_largest(ort_web, opened, tmp_path):
+    entry, files = tier_of(1, 3, "none")
+    graph = onnx.load_model_from_string(files[entry["forward"]])
+    reference = safetensors.numpy.load(files[entry["reference"]])
+    for tensor in graph.graph.initializer:
+        if tensor.name.startswith("two."):
+            tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor) * np.float32(10_000), tensor.name))
+    files[entry["forward"]] = graph.SerializeToString()
+    logits = reference["logits"] * np.float32(10_000)
+    assert np.abs(logits).max() > 1000
+    logits[0, 0] += 0.05  # as computers differ
+    files[entry["reference"]] = safetensors.numpy.save({**reference, "logits": logits})
+    write_bundle(tmp_path / "bundle", made=[(entry, files)])
+    with serving(tmp_path / "bundle", ort_web) as server:
+        assert opened(server.url).locator("#problem").is_hidden()
+
+
+def test_a_regression_is_refused(ort_web, opened, tmp_path):
+    write_bundle(tmp_path / "bundle", target_shape=(CLASSES,))
+    with serving(tmp_path / "bundle", ort_web) as server:
+        is_not_used(opened(server.url), "The network is a regression, and this page runs classifiers.")
+
+
 def test_a_graph_that_names_a_file_outside_of_the_bundle_is_not_used(ort_web, opened, tmp_path):
     entry, files = tier_of(1, 3, "none")
     (tmp_path / "secret").write_bytes(b"a private key" * 100)

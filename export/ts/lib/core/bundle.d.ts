@@ -60,5 +60,5 @@ export interface Input {
 }
 /** Return input of the graphs → its shape, dtype and preprocessing: `x`, or `x.NAME` for each of several. */
 export declare function inputsOf(manifest: Table): Record<string, Input>;
-/** Turn a failed check into an InputError that begins with `where`. */
-export declare function refused(where: string, check: () => void): void;
+/** Return the result of a check; turn a failed one into an InputError that begins with `where`. */
+export declare function refused<T>(where: string, check: () => T): T;

@@ -25,8 +25,7 @@ export async function readBundle(files, host, check = async () => { }) {
     if (version !== FORMAT_VERSION) {
         throw new InputError(`${path}: format_version: got ${shown(version)}, expected ${FORMAT_VERSION}: made by another version of edgefl`);
     }
-    refused(path, () => checkManifest(manifest));
-    const table = manifest;
+    const table = refused(path, () => checkManifest(manifest));
     const digest = table.manifest_sha256;
     if (hex(await host.sha256(encoded(text.replace(digest, UNSEALED)))) !== digest) {
         throw new InputError(`${path}: changed: its SHA-256 is not its manifest_sha256; get the bundle again`);
@@ -59,11 +58,11 @@ export class Bundle {
         const where = `${this.files.where("manifest.json")}: tier ${label}: train`;
         if (table === null)
             throw new InputError(`${where}: there is none: this bundle was exported for inference only`);
-        refused(where, () => {
-            checkTraining(table);
+        return refused(where, () => {
+            const checked = checkTraining(table);
             checkBudget(own(entry, "budget") ?? {});
+            return checked;
         });
-        return table;
     }
     /** Return the content of a file of the bundle; InputError if it is not listed, missing, a link or changed. */
     async content(path) {
@@ -138,10 +137,10 @@ export function inputsOf(manifest) {
     const one = { shape: manifest.input_shape ?? [], dtype: manifest.input_dtype ?? "float32", preprocessing: manifest.preprocessing ?? {} };
     return (entries.length ? Object.fromEntries(entries) : { x: one });
 }
-/** Turn a failed check into an InputError that begins with `where`. */
+/** Return the result of a check; turn a failed one into an InputError that begins with `where`. */
 export function refused(where, check) {
     try {
-        check();
+        return check();
     }
     catch (error) {
         throw error instanceof CheckError ? new InputError(`${where}: ${error.message}`) : error;

@@ -3,10 +3,15 @@ const MANIFEST = {
     manifest_sha256: "str", round: "int", input_shape: "list", input_dtype: "str", classes: "int", class_names: "list", preprocessing: "dict",
     tiers: "list", files: "dict",
 };
+const MANIFEST_DEFAULTS = { round: 0, input_dtype: "float32" };
+const INPUT_DEFAULTS = { dtype: "float32", preprocessing: {} };
+const TIER_DEFAULTS = { variants: [] };
 const TRAIN = {
     graphs: "list", predict: "str", parameters: "str", optimizer: "str", lr: "number", momentum: "number", batch_size: "int", epochs: "int",
     trained: "dict", statistics: "dict", frozen: "dict", personal: "list", upload: "dict", objective: "dict", present: "bool", no_update: "str",
 };
+const OBJECTIVE_DEFAULTS = { name: "none", strength: 0 };
+const TRAIN_DEFAULTS = { personal: [], objective: OBJECTIVE_DEFAULTS, present: false, no_update: "" };
 /** More elements than any tensor of a sample has, and more classes than any network. */
 const LARGEST = 2 ** 31;
 /** No number of a manifest is larger: every whole number up to it fits a register. */
@@ -27,38 +32,44 @@ const IS = {
     list: Array.isArray,
     dict: isTable,
 };
-/** Throw a CheckError unless `manifest` has the keys that the client relies on, apart from those of tiers. */
+/** Return `manifest` with the defaults of missing keys; CheckError unless it has what the client relies on, except `train`. */
 export function checkManifest(manifest) {
-    const table = requireKeys(manifest, MANIFEST);
+    const table = requireKeys(manifest, MANIFEST, "", MANIFEST_DEFAULTS);
     checkPlain(table);
     checkShape(table.input_shape, "input_shape");
     checkPreprocessing(table.preprocessing, "preprocessing: ");
-    for (const [name, entry] of Object.entries(requireKeys(own(table, "inputs") ?? {}, {}, "inputs: "))) {
-        const input = requireKeys(entry, { shape: "list", dtype: "str", preprocessing: "dict" }, `inputs.${name}: `);
+    const inputs = requireKeys(own(table, "inputs") ?? {}, {}, "inputs: ");
+    const found = Object.entries(inputs).map(([name, entry]) => {
+        const input = requireKeys(entry, { shape: "list", dtype: "str", preprocessing: "dict" }, `inputs.${name}: `, INPUT_DEFAULTS);
         checkShape(input.shape, `inputs.${name}: shape`);
         checkPreprocessing(input.preprocessing, `inputs.${name}: preprocessing: `);
-    }
+        return [name, input];
+    });
     const names = table.class_names;
     const classes = table.classes;
     check(names.every(IS.str), "class_names", names, "a list of texts");
     check(classes > 0 && classes < LARGEST, "classes", classes, "at least 1");
+    if (table.target_shape === null)
+        delete table.target_shape;
     if (Object.hasOwn(table, "target_shape"))
         checkShape(table.target_shape, "target_shape");
     else
         check(names.length === classes, "class_names", `${names.length} names`, `one for each of ${classes} classes`);
     for (const [path, entry] of Object.entries(table.files))
         requireKeys(entry, { bytes: "int", sha256: "str" }, `files.${path}: `);
-    table.tiers.forEach((entry, number) => {
-        const tier = requireKeys(entry, { label: "str", forward: "str", batch_size: "int", variants: "list" }, `tiers.${number}: `);
+    const tiers = table.tiers.map((entry, number) => {
+        const tier = requireKeys(entry, { label: "str", forward: "str", batch_size: "int", variants: "list" }, `tiers.${number}: `, TIER_DEFAULTS);
         const size = tier.batch_size;
         check(size > 0 && size < LARGEST, `tiers.${number}: batch_size`, size, "at least 1");
         for (const variant of tier.variants)
             requireKeys(variant, { kind: "str", graph: "str" }, `tiers.${number}: variants: `);
+        return tier;
     });
+    return { ...table, inputs: found.length ? Object.fromEntries(found) : null, tiers };
 }
-/** Throw a CheckError unless a tier's `train` says how it is trained. */
+/** Return a tier's `train` with the defaults of missing keys; CheckError unless it says how the tier is trained. */
 export function checkTraining(table) {
-    const train = requireKeys(table, TRAIN);
+    const train = requireKeys(table, TRAIN, "", TRAIN_DEFAULTS);
     for (const key of ["graphs", "personal"])
         check(train[key].every(IS.str), key, train[key], "a list of texts");
     check(train.graphs.length > 0, "graphs", [], "at least one training graph");
@@ -77,7 +88,7 @@ export function checkTraining(table) {
     for (const name of Object.keys(train.upload)) {
         check(known.has(name) && !personal.includes(name), "upload", name, "one of the tier's tensors, not a personal one");
     }
-    requireKeys(train.objective, { name: "str", strength: "number" }, "objective: ");
+    return { ...train, objective: requireKeys(train.objective, { name: "str", strength: "number" }, "objective: ", OBJECTIVE_DEFAULTS) };
 }
 /** Throw a CheckError unless the limits in a tier's `budget` are numbers or missing. */
 export function checkBudget(budget) {
@@ -88,10 +99,11 @@ export function checkBudget(budget) {
         check(right, `budget: ${key}`, value, "a number from 0, or none");
     }
 }
-/** Return `table`, which must have all `keys` with values of the given kinds. */
-export function requireKeys(table, keys, where = "") {
-    if (!isTable(table))
-        throw new CheckError(`${where}got ${typeName(table)}, expected a table`);
+/** Return `given` with the `defaults` of missing keys; it must have all `keys` with values of the given kinds. */
+export function requireKeys(given, keys, where = "", defaults = {}) {
+    if (!isTable(given))
+        throw new CheckError(`${where}got ${typeName(given)}, expected a table`);
+    const table = { ...defaults, ...given };
     for (const [key, kind] of Object.entries(keys)) {
         const value = own(table, key) ?? null;
         check(IS[kind](value), `${where}${key}`, value, `a value of type ${kind}`);

@@ -17,5 +17,9 @@ export declare function checkInputs(manifest: Table, data: Values): void;
 export declare function infer(bundle: Bundle, label: string, data: Values, state?: State | null, variant?: string): Promise<Value>;
 /** Return the outputs of a graph for samples, in batches; `weights` are what it takes besides. */
 export declare function predicted(bundle: Bundle, session: InferenceSession, data: Values, batchSize: number, weights?: Values): Promise<Value>;
+/** Throw a ClientError if one of the outputs of the graph at `path` is NaN or infinite. */
+export declare function checkFinite(path: string, { data }: Value): void;
+/** Return the largest allowed difference of outputs from their reference: 1e-4, as a share of the largest one if that is above 1. */
+export declare function allowedError({ data }: Value): number;
 /** Return the softmax of each row. */
 export declare function probabilities({ dims, data }: Value): Value;

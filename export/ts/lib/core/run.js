@@ -22,12 +22,19 @@ export function current(bundle, label, given, state) {
         throw new InputError(`--state: it is of round ${about.round} of another bundle, this one is of round ${round}; expected a state of an earlier round`);
     }
     const found = new Map(given);
-    for (const name of same ? [...given.keys()].filter((key) => state.tensors.has(key)) : bundle.training(label).personal) {
-        const [value, expected] = [state.tensors.get(name), given.get(name)];
-        if (!value || String(value.dims) !== String(expected?.dims)) {
-            throw new InputError(`--state: ${name}: missing or of another shape, expected ${shown([...(expected?.dims ?? [])])}: it is of another model`);
-        }
-        found.set(name, value);
+    const { personal, trained } = bundle.training(label);
+    const agrees = (name, value, expected = []) => {
+        if (value && String(value.dims) === String(expected))
+            return value;
+        throw new InputError(`--state: ${name}: missing or of another shape, expected ${shown([...expected])}: it is of another model`);
+    };
+    for (const name of same ? [...given.keys()].filter((key) => state.tensors.has(key)) : personal) {
+        found.set(name, agrees(name, state.tensors.get(name), given.get(name)?.dims));
+    }
+    for (const name of ["memory", "before"].flatMap((kind) => Object.keys(trained).map((one) => `${kind}:${one}`))) {
+        const kept = state.tensors.get(name);
+        if (kept)
+            agrees(name, kept, given.get(name.slice(name.indexOf(":") + 1))?.dims);
     }
     return found;
 }
@@ -55,10 +62,11 @@ export async function run(bundle, session, values) {
 }
 /** Throw an InputError unless `data` has exactly the inputs of the graphs. */
 export function checkInputs(manifest, data) {
-    const bare = (names) => [...names].filter((name) => name !== "y").map((name) => name.replace(/^x\./, "")).join(", ");
-    const [given, expected] = [bare(data.keys()), bare(Object.keys(inputsOf(manifest)))];
-    if (given !== expected)
-        throw new InputError(`x: got ${given}, expected ${expected}`);
+    const bare = (names) => names.map((name) => name.replace(/^x\./, "")).join(", ");
+    const [given, expected] = [[...data.keys()].filter((name) => name !== "y"), Object.keys(inputsOf(manifest))];
+    if (given.length === expected.length && expected.every((name) => data.has(name)))
+        return;
+    throw new InputError(`x: got ${bare(given)}, expected ${bare(expected)}`);
 }
 /**
  * Return probabilities (n, classes) for samples, by the tier's graph, a variant of it, or the weights of `state`; of a regression its outputs.
@@ -83,6 +91,7 @@ export async function infer(bundle, label, data, state = null, variant = "") {
     const session = await bundle.session(path);
     const logits = await predicted(bundle, session, data, Number(entry.batch_size), weights);
     await session.release();
+    checkFinite(path, logits);
     return Object.hasOwn(bundle.manifest, "target_shape") ? logits : probabilities(logits);
 }
 /** Return the outputs of a graph for samples, in batches; `weights` are what it takes besides. */
@@ -102,6 +111,19 @@ export async function predicted(bundle, session, data, batchSize, weights = new 
     const data_ = new Float32Array(sizeOf(dims));
     parts.reduce((at, part) => (data_.set(part.data, at), at + part.data.length), 0);
     return { type: "float32", dims, data: data_ };
+}
+/** Throw a ClientError if one of the outputs of the graph at `path` is NaN or infinite. */
+export function checkFinite(path, { data }) {
+    const odd = Array.from(data).find((value) => !Number.isFinite(value));
+    if (odd === undefined)
+        return;
+    const found = Number.isNaN(odd) ? "nan" : odd < 0 ? "-inf" : "inf";
+    const spoiled = "the weights are spoiled, or the samples are no samples of this network";
+    throw new ClientError(`${path}: the graph computes ${found}, expected finite outputs: ${spoiled}`);
+}
+/** Return the largest allowed difference of outputs from their reference: 1e-4, as a share of the largest one if that is above 1. */
+export function allowedError({ data }) {
+    return 1e-4 * data.reduce((largest, value) => Math.max(largest, Math.abs(value)), 1);
 }
 /** Return the softmax of each row. */
 export function probabilities({ dims, data }) {

@@ -45,8 +45,7 @@ export async function readBundle(files: Files, host: Host, check: (manifest: Uin
   if (version !== FORMAT_VERSION) {
     throw new InputError(`${path}: format_version: got ${shown(version)}, expected ${FORMAT_VERSION}: made by another version of edgefl`);
   }
-  refused(path, () => checkManifest(manifest));
-  const table = manifest as Table;
+  const table = refused(path, () => checkManifest(manifest));
   const digest = table.manifest_sha256 as string;
   if (hex(await host.sha256(encoded(text.replace(digest, UNSEALED)))) !== digest) {
     throw new InputError(`${path}: changed: its SHA-256 is not its manifest_sha256; get the bundle again`);
@@ -74,11 +73,11 @@ export class Bundle {
     const table = own(entry, "train") ?? null;
     const where = `${this.files.where("manifest.json")}: tier ${label}: train`;
     if (table === null) throw new InputError(`${where}: there is none: this bundle was exported for inference only`);
-    refused(where, () => {
-      checkTraining(table);
+    return refused(where, () => {
+      const checked = checkTraining(table);
       checkBudget(own(entry, "budget") ?? {});
+      return checked as Training;
     });
-    return table as Training;
   }
 
   /** Return the content of a file of the bundle; InputError if it is not listed, missing, a link or changed. */
@@ -158,10 +157,10 @@ export function inputsOf(manifest: Table): Record<string, Input> {
   return (entries.length ? Object.fromEntries(entries) : { x: one }) as unknown as Record<string, Input>;
 }
 
-/** Turn a failed check into an InputError that begins with `where`. */
-export function refused(where: string, check: () => void): void {
+/** Return the result of a check; turn a failed one into an InputError that begins with `where`. */
+export function refused<T>(where: string, check: () => T): T {
   try {
-    check();
+    return check();
   } catch (error) {
     throw error instanceof CheckError ? new InputError(`${where}: ${error.message}`) : error;
   }

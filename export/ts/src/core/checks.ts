@@ -10,10 +10,15 @@ const MANIFEST: Record<string, Kind> = {
   manifest_sha256: "str", round: "int", input_shape: "list", input_dtype: "str", classes: "int", class_names: "list", preprocessing: "dict",
   tiers: "list", files: "dict",
 };
+const MANIFEST_DEFAULTS: Table = { round: 0, input_dtype: "float32" };
+const INPUT_DEFAULTS: Table = { dtype: "float32", preprocessing: {} };
+const TIER_DEFAULTS: Table = { variants: [] };
 const TRAIN: Record<string, Kind> = {
   graphs: "list", predict: "str", parameters: "str", optimizer: "str", lr: "number", momentum: "number", batch_size: "int", epochs: "int",
   trained: "dict", statistics: "dict", frozen: "dict", personal: "list", upload: "dict", objective: "dict", present: "bool", no_update: "str",
 };
+const OBJECTIVE_DEFAULTS: Table = { name: "none", strength: 0 };
+const TRAIN_DEFAULTS: Table = { personal: [], objective: OBJECTIVE_DEFAULTS, present: false, no_update: "" };
 /** More elements than any tensor of a sample has, and more classes than any network. */
 const LARGEST = 2 ** 31;
 /** No number of a manifest is larger: every whole number up to it fits a register. */
@@ -38,35 +43,40 @@ const IS: Record<Kind, (value: unknown) => boolean> = {
   dict: isTable,
 };
 
-/** Throw a CheckError unless `manifest` has the keys that the client relies on, apart from those of tiers. */
-export function checkManifest(manifest: unknown): asserts manifest is Table {
-  const table = requireKeys(manifest, MANIFEST);
+/** Return `manifest` with the defaults of missing keys; CheckError unless it has what the client relies on, except `train`. */
+export function checkManifest(manifest: unknown): Table {
+  const table = requireKeys(manifest, MANIFEST, "", MANIFEST_DEFAULTS);
   checkPlain(table);
   checkShape(table.input_shape, "input_shape");
   checkPreprocessing(table.preprocessing as Table, "preprocessing: ");
-  for (const [name, entry] of Object.entries(requireKeys(own(table, "inputs") ?? {}, {}, "inputs: "))) {
-    const input = requireKeys(entry, { shape: "list", dtype: "str", preprocessing: "dict" }, `inputs.${name}: `);
+  const inputs = requireKeys(own(table, "inputs") ?? {}, {}, "inputs: ");
+  const found = Object.entries(inputs).map(([name, entry]): [string, Table] => {
+    const input = requireKeys(entry, { shape: "list", dtype: "str", preprocessing: "dict" }, `inputs.${name}: `, INPUT_DEFAULTS);
     checkShape(input.shape, `inputs.${name}: shape`);
     checkPreprocessing(input.preprocessing as Table, `inputs.${name}: preprocessing: `);
-  }
+    return [name, input];
+  });
   const names = table.class_names as Json[];
   const classes = table.classes as number;
   check(names.every(IS.str), "class_names", names, "a list of texts");
   check(classes > 0 && classes < LARGEST, "classes", classes, "at least 1");
+  if (table.target_shape === null) delete table.target_shape;
   if (Object.hasOwn(table, "target_shape")) checkShape(table.target_shape, "target_shape");
   else check(names.length === classes, "class_names", `${names.length} names`, `one for each of ${classes} classes`);
   for (const [path, entry] of Object.entries(table.files as Table)) requireKeys(entry, { bytes: "int", sha256: "str" }, `files.${path}: `);
-  (table.tiers as Json[]).forEach((entry, number) => {
-    const tier = requireKeys(entry, { label: "str", forward: "str", batch_size: "int", variants: "list" }, `tiers.${number}: `);
+  const tiers = (table.tiers as Json[]).map((entry, number) => {
+    const tier = requireKeys(entry, { label: "str", forward: "str", batch_size: "int", variants: "list" }, `tiers.${number}: `, TIER_DEFAULTS);
     const size = tier.batch_size as number;
     check(size > 0 && size < LARGEST, `tiers.${number}: batch_size`, size, "at least 1");
     for (const variant of tier.variants as Json[]) requireKeys(variant, { kind: "str", graph: "str" }, `tiers.${number}: variants: `);
+    return tier;
   });
+  return { ...table, inputs: found.length ? Object.fromEntries(found) : null, tiers };
 }
 
-/** Throw a CheckError unless a tier's `train` says how it is trained. */
-export function checkTraining(table: unknown): asserts table is Table {
-  const train = requireKeys(table, TRAIN);
+/** Return a tier's `train` with the defaults of missing keys; CheckError unless it says how the tier is trained. */
+export function checkTraining(table: unknown): Table {
+  const train = requireKeys(table, TRAIN, "", TRAIN_DEFAULTS);
   for (const key of ["graphs", "personal"]) check((train[key] as Json[]).every(IS.str), key, train[key], "a list of texts");
   check((train.graphs as Json[]).length > 0, "graphs", [], "at least one training graph");
   for (const key of ["batch_size", "epochs"]) check((train[key] as number) > 0 && (train[key] as number) < LARGEST, key, train[key], "at least 1");
@@ -82,7 +92,7 @@ export function checkTraining(table: unknown): asserts table is Table {
   for (const name of Object.keys(train.upload as Table)) {
     check(known.has(name) && !personal.includes(name), "upload", name, "one of the tier's tensors, not a personal one");
   }
-  requireKeys(train.objective, { name: "str", strength: "number" }, "objective: ");
+  return { ...train, objective: requireKeys(train.objective, { name: "str", strength: "number" }, "objective: ", OBJECTIVE_DEFAULTS) };
 }
 
 /** Throw a CheckError unless the limits in a tier's `budget` are numbers or missing. */
@@ -95,9 +105,10 @@ export function checkBudget(budget: unknown): asserts budget is Table {
   }
 }
 
-/** Return `table`, which must have all `keys` with values of the given kinds. */
-export function requireKeys(table: unknown, keys: Record<string, Kind>, where = ""): Table {
-  if (!isTable(table)) throw new CheckError(`${where}got ${typeName(table)}, expected a table`);
+/** Return `given` with the `defaults` of missing keys; it must have all `keys` with values of the given kinds. */
+export function requireKeys(given: unknown, keys: Record<string, Kind>, where = "", defaults: Table = {}): Table {
+  if (!isTable(given)) throw new CheckError(`${where}got ${typeName(given)}, expected a table`);
+  const table = { ...defaults, ...given };
   for (const [key, kind] of Object.entries(keys)) {
     const value = own(table, key) ?? null;
     check(IS[kind](value), `${where}${key}`, value, `a value of type ${kind}`);
