@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 import edgefl
 from edgefl.onnxgrad.exporter import quiet
-from edgefl.onnxgrad.lowering import OPSET
+from edgefl.onnxgrad.graphs import OPSET
 from edgefl.onnxgrad.macs import count_macs
 
 

@@ -17,7 +17,7 @@ from edgefl.bundle.signature import signature_files
 from edgefl.bundle.tier_check import allowed_error
 from edgefl.errors import BundleError
 from edgefl.models.input_spec import InputSpec
-from edgefl.onnxgrad.lowering import OPSET
+from edgefl.onnxgrad.graphs import OPSET
 from edgefl.onnxgrad.predict import predict
 from edgefl.util.fields import Fields, each, named
 from edgefl.util.files import check_free, shared, whole_folder, write_bytes

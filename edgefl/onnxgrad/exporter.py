@@ -17,8 +17,8 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass,
 from torch import Tensor, nn
 
 from edgefl.errors import EdgeflError, InputError, first_line
-from edgefl.onnxgrad.graphs import BATCH, graphs_in
-from edgefl.onnxgrad.lowering import OPSET, STANDS_FOR, HasForm, traced
+from edgefl.onnxgrad.graphs import BATCH, OPSET, graphs_in
+from edgefl.onnxgrad.lowering import STANDS_FOR, HasForm, traced
 from edgefl.util.fields import Fields, each, named
 from edgefl.util.garbage import uncollected
 from edgefl.util.places import place_of
@@ -111,12 +111,15 @@ def converted(
 
 def _name_batch(model: ir.Model) -> None:
     """Rename the free size from torch's symbol to :data:`BATCH`, also inside expressions such as ``2*s0``."""
-    free = {dim.value for value in model.graph.inputs for dim in value.shape or () if isinstance(dim, ir.SymbolicDim)}
-    for value in ir.convenience.create_value_mapping(model.graph).values():
-        for symbol in free:
-            for axis, dim in enumerate(value.shape or ()):
-                if isinstance(dim, ir.SymbolicDim) and dim.value and value.shape is not None:
-                    value.shape[axis] = re.sub(rf"\b{symbol}\b", BATCH, dim.value)
+    free = {
+        dim.value for value in model.graph.inputs for dim in value.shape or () if isinstance(dim, ir.SymbolicDim) and dim.value
+    }
+    symbol = re.compile(rf"\b({'|'.join(map(re.escape, free))})\b")
+    for value in ir.convenience.create_value_mapping(model.graph).values() if free else ():
+        # In place of the old shape, which may be frozen.
+        value.shape = value.shape and ir.Shape(
+            symbol.sub(BATCH, dim.value) if isinstance(dim, ir.SymbolicDim) and dim.value else dim for dim in value.shape
+        )
 
 
 def _to_onnx(program: torch.export.ExportedProgram, **names: list[str]) -> Any:
@@ -207,7 +210,8 @@ def fixed_reshapes(model: ir.Model) -> ir.Model:
     """
     exported = {value: value.shape for node in model.graph for value in node.outputs}
     _without_scalar_reshapes(model)
-    ShapeInferencePass(data_prop=True)(model)
+    with quiet():
+        ShapeInferencePass(data_prop=True)(model)
     for node in list(model.graph):
         if node.op_type != "Reshape" or node.inputs[0] is None:
             continue

@@ -22,12 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from edgefl.errors import EdgeflError
 from edgefl.onnxgrad import rewrites
-
-OPSET = 20
-"""The operator set of all graphs.
-
-From 21 on GroupNormalization is one operator, which onnxruntime expands into about 30: 10 % slower, and twice the memory.
-"""
+from edgefl.onnxgrad.graphs import OPSET
 
 aten = torch.ops.aten
 HasForm = Callable[[Any], bool]

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from edgefl.errors import EdgeflError
 from edgefl.onnxgrad.autodiff import append_gradients, as_model, reads, tape_of
 from edgefl.onnxgrad.gradients import Tape
+from edgefl.onnxgrad.graphs import OPSET
 from edgefl.onnxgrad.loss import Loss, LossGraph, loss_graph, measured
-from edgefl.onnxgrad.lowering import OPSET
 from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, SEED, SHARE, STEP_COUNT, state_inputs, sum_input
 from edgefl.onnxgrad.step_check import check_step
 from edgefl.onnxgrad.step_rule import StepRule

@@ -20,7 +20,7 @@ from edgefl.bundle.write import build_tier, write
 from edgefl.errors import BundleError, EdgeflError
 from edgefl.models.base import Architecture
 from edgefl.models.input_spec import InputSpec
-from edgefl.onnxgrad.lowering import OPSET
+from edgefl.onnxgrad.graphs import OPSET
 from edgefl.onnxgrad.predict import predict, predict_capped
 from edgefl.onnxgrad.session import OutOfMemoryError
 from edgefl.util.files import shared

@@ -20,7 +20,7 @@ from edgefl.data.sources import Split
 from edgefl.errors import BundleError, ConfigError, EdgeflError
 from edgefl.models.base import Architecture
 from edgefl.models.input_spec import InputSpec
-from edgefl.onnxgrad.lowering import OPSET
+from edgefl.onnxgrad.graphs import OPSET
 from edgefl.onnxgrad.predict import predict, predict_capped
 from edgefl.planning.network import architecture_of
 from edgefl.rng import torch_seeded

@@ -20,8 +20,7 @@ from torch import nn
 
 from edgefl.errors import EdgeflError
 from edgefl.onnxgrad.exporter import export
-from edgefl.onnxgrad.graphs import graphs_in
-from edgefl.onnxgrad.lowering import OPSET
+from edgefl.onnxgrad.graphs import OPSET, graphs_in
 
 
 class Residual(nn.Module):

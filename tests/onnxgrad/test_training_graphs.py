@@ -154,6 +154,19 @@ def test_a_parameter_without_a_gradient_stays_and_one_that_is_frozen_is_read_onl
     assert "f.1.bias" not in stepper.tensors()
 
 
+def test_the_mean_squared_error_of_torch_has_a_free_batch():
+    """torch's exporter gives some of its values shapes that cannot be changed."""
+    module = nn.Linear(2, 1)
+    batch = {"x": torch.zeros(4, 2), "y": torch.zeros(4, 1)}
+    graphs = training_step(module, lambda own, x, y: nn.functional.mse_loss(own(x), y), batch)
+    weights = {"p.weight": np.array([[1, 2]], np.float32), "p.bias": np.zeros(1, np.float32)}
+    stepper = Stepper(graphs, weights, 0.5)
+    x, y = np.array([[1, 0], [0, 1], [1, 1]], np.float32), np.array([[0], [2], [6]], np.float32)
+    assert stepper.step(x, y) == pytest.approx(10 / 3)  # errors 1, 0 and -3
+    np.testing.assert_allclose(stepper.tensors()["p.weight"], [[1 + 2 / 3, 3]], rtol=1e-6)  # gradients -4/3 and -2
+    np.testing.assert_allclose(stepper.tensors()["p.bias"], [2 / 3], rtol=1e-6)  # -4/3
+
+
 def test_kinds_of_steps_share_their_tensors():
     def loss(module, batch):
         return cross_entropy(module, batch) * (1.0 if batch.draw < 0.5 else 3.0)
