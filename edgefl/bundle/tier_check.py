@@ -202,7 +202,8 @@ def _train(tier: _Tier, train: TrainEntry, name: str, start: Arrays, stored: Arr
         raise BundleError(f"{name}: has no output {forgotten[0]}.out, though it has the input")
     batch = {key: stored[key] for key in (*tier.samples, "y")}
     single_sample = {**start, **{key: value[:1] for key, value in batch.items()}}
-    _finite(name, "loss of one sample", session.run(single_sample)[LOSS])
+    for key, value in session.run(single_sample).items():
+        _finite(name, f"{key} after one sample", value)
     values, losses = {**start, **batch}, []
     for _ in range(steps):
         for key, value in session.run(values).items():

@@ -1,7 +1,9 @@
 """The loss that a client minimises: its method's, the user's or the paper's, with the terms of its objective."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
+import torch
 from torch import Tensor, nn
 
 from edgefl.client.criterion import CROSS_ENTROPY, Criterion
@@ -9,6 +11,7 @@ from edgefl.client.objective import Objective
 from edgefl.client.per_sample import per_sample
 from edgefl.cost.trace import Loss
 from edgefl.methods.base import Method
+from edgefl.models.norm import SingleValues
 from edgefl.records import Batch
 
 
@@ -20,7 +23,9 @@ def loss_of(method: Method, objective: Objective, criterion: Criterion = CROSS_E
     own = criterion.loss
 
     def loss(module: nn.Module, batch: Batch) -> Tensor:
-        value = method.local_loss(module, batch if own is None else replace(batch, loss=own))
+        single = not torch.compiler.is_exporting() and len(batch.y) == 1  # graphs have a free number of samples
+        with SingleValues() if single else nullcontext():
+            value = method.local_loss(module, batch if own is None else replace(batch, loss=own))
         return value + objective.term(module) if objective.adds else value
 
     return loss if sample_clip is None else per_sample(loss, sample_clip)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from edgefl.util.fields import Fields
 
@@ -91,6 +92,40 @@ class StaticBatchNorm(_BatchTrained):
 
     def _evaluated(self, x: Tensor) -> Tensor:
         return F.batch_norm(x, self.mean, self.variance, self.weight, self.bias, False, 0.0, self.eps)
+
+
+class SingleValues(TorchFunctionMode):
+    """Within this context, BatchNorm trains on one value per channel, which torch refuses, as training graphs do.
+
+    The normalised value is the bias. A single value has no variance over n − 1, and leaves the running variance as it is.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call ``func``, or normalise a single value per channel."""
+        if func is F.batch_norm and (found := _single(*args, **(kwargs or {}))) is not None:
+            return found
+        return func(*args, **(kwargs or {}))
+
+
+def _single(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor | None:
+    """Return the training result of ``torch.nn.functional.batch_norm`` for one value per channel; None for other inputs."""
+    if not training or input.numel() != input.shape[1]:
+        return None
+    if running_mean is not None:
+        running_mean.lerp_(input.detach().flatten(), momentum)
+    shape = [1, -1] + [1] * (input.dim() - 2)
+    normal = input - input  # zeros, with zeros as gradients
+    scaled = normal if weight is None else normal * weight.view(shape)
+    return scaled if bias is None else scaled + bias.view(shape)
 
 
 def splits_batches(network: nn.Module) -> bool:

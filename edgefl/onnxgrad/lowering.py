@@ -7,6 +7,7 @@ by step, and a normalization operation by operation, only for the shapes of thei
 
 import contextlib
 import inspect
+import math
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -98,8 +99,9 @@ def _normalised_by_batch(
 ) -> Tensor:
     """Compute ``torch.nn.functional.batch_norm``; in training as one operator and the update of the running statistics.
 
-    As in torch, the batch is normalised by its variance over n, and the running variance is updated with the one over n − 1. A
-    ``momentum`` that is a function returns the share of the batch in the statistics.
+    As in torch, the batch is normalised by its variance over n, and the running variance is updated with the one over n − 1. One value
+    per channel has none, and leaves the running variance as it is. A ``momentum`` that is a function returns the share of the batch in
+    the statistics.
     """
     number = 0.0 if callable(momentum) else momentum
     if training == (running_mean is None):
@@ -122,7 +124,10 @@ def _normalised_by_batch(
     share: Any = momentum() if callable(momentum) else momentum
     count = input.numel() / input.shape[1]
     running_mean.copy_((1 - share) * running_mean + share * mean)
-    running_var.copy_((1 - share) * running_var + share * variance * (count / (count - 1)))
+    spread = share * variance * (count / (count - 1))
+    if math.prod(input.shape[2:]) == 1:  # a batch may be one value per channel
+        spread = torch.where(torch.scalar_tensor(count) > 1, spread, share * running_var)
+    running_var.copy_((1 - share) * running_var + spread)
     return normal
 
 

@@ -121,8 +121,28 @@ def test_every_training_graph_is_run_not_only_the_first(tmp_path):
     content = graph(
         lambda g: next(n for n in g.node if n.output[0] == "loss0").CopyFrom(helper.make_node("Log", ["mean"], ["loss0"]))
     )
-    with pytest.raises(BundleError, match=r"0\.5/train\.1\.onnx: loss of one sample holds values that are not finite"):
+    with pytest.raises(BundleError, match=r"0\.5/train\.1\.onnx: loss after one sample holds values that are not finite"):
         verify(written_trainable(tmp_path / "bundle", network, {"train.1.onnx": content}))
+
+
+def test_one_sample_must_leave_finite_tensors(tmp_path):
+    def change(g):  # adds log(n - 1), which is 0 for the two samples of a reference
+        node = next(node for node in g.node if node.output[0] == "s.mean.out")
+        node.output[0] = "moved"
+        unit = helper.make_tensor("own_unit", TensorProto.FLOAT, [], [1.0])
+        g.initializer.append(unit)
+        g.node.extend(
+            [
+                helper.make_node("Size", ["y"], ["own_size"]),
+                helper.make_node("Cast", ["own_size"], ["own_count"], to=TensorProto.FLOAT),
+                helper.make_node("Sub", ["own_count", "own_unit"], ["own_others"]),
+                helper.make_node("Log", ["own_others"], ["own_log"]),
+                helper.make_node("Add", ["moved", "own_log"], ["s.mean.out"]),
+            ]
+        )
+
+    with pytest.raises(BundleError, match=r"0\.5/train\.onnx: s.mean.out after one sample holds values that are not finite"):
+        verify(written_trainable(tmp_path / "bundle", files={"train.onnx": graph(change)}))
 
 
 FIRST = SOUND.first()

@@ -8,8 +8,11 @@ import torch
 from torch import nn
 
 from edgefl.client.criterion import Criterion
+from edgefl.client.loss import loss_of
+from edgefl.client.objectives.none import PLAIN
 from edgefl.errors import ConfigError, EdgeflError, InputError
-from edgefl.records import Metric
+from edgefl.methods.create import create
+from edgefl.records import Batch, Metric
 
 LOSSES = """
 import torch
@@ -115,3 +118,14 @@ def test_a_changed_source_is_another_criterion(own, tmp_path):
     (tmp_path / "own.py").write_text(LOSSES + "\n")
     assert own("good") != before
     assert own("good").spec == before.spec
+
+
+def test_a_last_batch_of_one_sample_trains_with_batch_normalisation() -> None:
+    """torch refuses one value per channel; the loss computes it as training graphs do."""
+    network = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 3)).train()
+    loss = loss_of(create("fedavg"), PLAIN)(network, Batch(torch.tensor([[2.0, -5.0]]), torch.tensor([1])))
+    loss.backward()
+    assert loss.isfinite()
+    torch.testing.assert_close(network[0].running_mean, torch.tensor([0.2, -0.5]))
+    assert network[0].running_var.tolist() == [1.0, 1.0]
+    assert network[0].weight.grad.tolist() == [0.0, 0.0]

@@ -12,6 +12,7 @@ from gradient_case import draw, session_of
 from onnx import load_from_string
 from torch import nn
 
+from edgefl.models.norm import SingleValues
 from edgefl.onnxgrad import Stepper, StepRule, training_step
 from edgefl.onnxgrad.loss import loss_graph
 from edgefl.onnxgrad.step import training_graphs
@@ -44,6 +45,33 @@ def test_a_step_with_running_statistics() -> None:
     assert len(graph.roles.statistics) == 6
     for name, role in graph.roles.tensors.items():
         np.testing.assert_allclose(found[f"{role}.out"], after[name].detach().numpy(), rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_a_single_value_per_channel_leaves_the_running_variance() -> None:
+    """Its normalised value is the bias, and the mean moves by a tenth of the way."""
+    own = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2, bias=False))
+    graphs = training_step(own, lambda net, x, y: (net(x) - y).square().mean(), {"x": torch.zeros(3, 2), "y": torch.zeros(3, 2)})
+    first = {
+        "p.0.weight": [1.0, -2.0], "p.0.bias": [3.0, -1.0], "s.0.running_mean": [1.0, 0.0], "s.0.running_var": [0.5, 4.0],
+        "p.1.weight": [[1.0, 2.0], [0.0, 1.0]],
+    }  # fmt: skip
+    stepper = Stepper(graphs, {name: np.array(value, np.float32) for name, value in first.items()}, 0.5)
+    x, y = np.array([[2.0, -5.0]], np.float32), np.zeros((1, 2), np.float32)
+    assert stepper.step(x, y) == pytest.approx(1.0)  # outputs 3 - 2 and -1
+    after = stepper.tensors()
+    np.testing.assert_allclose(after["s.0.running_mean"], [1.1, -0.5], rtol=1e-6)
+    np.testing.assert_allclose(after["s.0.running_var"], [0.5, 4.0], rtol=1e-6)
+    np.testing.assert_allclose(after["p.0.weight"], [1, -2])
+    np.testing.assert_allclose(after["p.0.bias"], [2.5, -1.5])  # gradients 1, and 2 - 1
+
+    alone = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2, bias=False))
+    alone.load_state_dict({name[2:]: torch.tensor(value) for name, value in first.items()}, strict=False)
+    with SingleValues():
+        (alone(torch.from_numpy(x)) - torch.from_numpy(y)).square().mean().backward()
+    torch.optim.SGD(alone.parameters(), 0.5).step()
+    tensors = {**dict(alone.named_parameters()), **dict(alone.named_buffers())}
+    for name, value in after.items():
+        np.testing.assert_allclose(value, tensors[name[2:]].detach(), rtol=1e-6, err_msg=name)
 
 
 class Activated(nn.BatchNorm2d):
