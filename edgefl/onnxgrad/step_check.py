@@ -4,6 +4,10 @@ Both compute the same step from the same values, on three samples. If the result
 computes the step in float64 too. A result may differ from float64 by a multiple of torch's own float32 error, plus rounding. Norms are
 compared, because single entries of activations near a kink, such as 0 for ReLU, depend on rounding. A difference counts if three draws of
 the values show it.
+
+Adam begins with three steps behind it and a second moment of the same size everywhere. Its step is then nearly linear in the gradient. Its
+very first step would have the sign of the gradient alone, and turn rounding into a full step where a gradient is zero in theory, as of a
+bias before BatchNorm.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +21,7 @@ from torch.func import functional_call
 
 from edgefl.errors import EdgeflError, first_line
 from edgefl.onnxgrad.loss import Loss, Whole
-from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, SEED, Roles
+from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, SEED, STEP_COUNT, Roles, state_inputs
 from edgefl.onnxgrad.session import computed
 from edgefl.onnxgrad.step_rule import StepRule
 from edgefl.onnxgrad.stepper import StepGraphs, session_of
@@ -34,6 +38,7 @@ _QUICK = 5e-5
 _SINGLE_ONLY = 1e-3
 """Takes the place of :data:`ROUNDING` if the network cannot be computed in float64."""
 _LR, _BETA, _TRIES, _SAMPLES = 64.0, 0.75, 3, 3
+_ADAM_STEPS, _SECOND_MOMENT = 3.0, 2.0**-6
 Arrays = dict[str, np.ndarray]
 
 
@@ -91,12 +96,16 @@ class _Case:
 
     def feed(self, graph: bytes) -> Arrays:
         """Return the inputs of a training graph."""
-        scalars = {LEARNING_RATE: _LR, BETA: _BETA, SEED: self.seed}
+        scalars = {LEARNING_RATE: _LR, BETA: _BETA, SEED: self.seed, STEP_COUNT: _ADAM_STEPS}
+        seconds = {state_inputs(name, "adam")[1] for name in self.roles.trained}
         known = {role: self.tensors[name].float().numpy() for name, role in self.roles.tensors.items()}
         known |= {name: part.numpy() for key, value in self.inputs.items() for name, part in named(value, key).items()}
         known |= {name: np.array(value, np.float32) for name, value in scalars.items()}
         inputs = session_of(graph, 1).get_inputs()
-        return {i.name: known[i.name] if i.name in known else np.zeros(i.shape, np.float32) for i in inputs}
+        states = {
+            i.name: np.full(i.shape, _SECOND_MOMENT * (i.name in seconds), np.float32) for i in inputs if i.name not in known
+        }
+        return {i.name: known[i.name] for i in inputs if i.name in known} | states
 
     def stepped(self, loss: Loss, rule: StepRule, kind: torch.dtype) -> Arrays:
         """Return the results of the step as torch computes them with real numbers of type ``kind``: output → value."""
@@ -138,7 +147,11 @@ def _optimizer(trained: Mapping[str, Tensor], rule: StepRule) -> torch.optim.Opt
         for decays in (True, False)
     ]
     if rule.optimizer == "adam":
-        return torch.optim.Adam(groups, lr=_LR, betas=(_BETA, 0.999))
+        adam = torch.optim.Adam(groups, lr=_LR, betas=(_BETA, 0.999))
+        for p in trained.values():
+            moments = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.full_like(p, _SECOND_MOMENT)}
+            adam.state[p] = {"step": torch.tensor(_ADAM_STEPS), **moments}
+        return adam
     return torch.optim.SGD(groups, lr=_LR, momentum=_BETA if rule.optimizer == "momentum" else 0.0)
 
 
