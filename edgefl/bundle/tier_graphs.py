@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from functools import partial
 
 import onnx
+import onnx.checker
 import onnx.numpy_helper
+import onnx.shape_inference
 import torch
 from torch import Tensor, nn
 
@@ -12,9 +14,10 @@ from edgefl.client.criterion import CROSS_ENTROPY, Criterion
 from edgefl.client.loss import loss_of
 from edgefl.client.objective import Objective, anchors
 from edgefl.client.parts import shared_parameters
+from edgefl.errors import EdgeflError, first_line
 from edgefl.methods.base import Method
 from edgefl.models.base import Architecture, Unfilled, named_tensors, once_per_network
-from edgefl.onnxgrad.graphs import LIMIT_BYTES
+from edgefl.onnxgrad.graphs import LIMIT_BYTES, check
 from edgefl.onnxgrad.loss import Loss, LossGraph, loss_graph
 from edgefl.onnxgrad.roles import PREDICTION
 from edgefl.onnxgrad.step import part_graphs, training_graphs
@@ -65,7 +68,12 @@ def _made(architecture: Architecture, asked: tuple[Method, Tier, str, float, Obj
     if parts:
         plain = _made(architecture, asked, False)
         return TierGraphs(StepGraphs(plain.steps.steps, graph.roles, *part_graphs(graph, rule)), plain.predict)
-    predict = graph.part([PREDICTION], "predict").SerializeToString(deterministic=True)
+    inference = graph.part([PREDICTION], "predict")
+    try:
+        check(inference)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise EdgeflError(f"{type(exported.network).__name__} does not export to a valid graph: {first_line(error)}") from error
+    predict = inference.SerializeToString(deterministic=True)
     steps = StepGraphs(training_graphs(graph, rule), graph.roles)
     exported.check(steps, architecture, asked[-1])
     return TierGraphs(steps, predict)

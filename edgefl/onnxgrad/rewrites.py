@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from edgefl.errors import EdgeflError
+from edgefl.onnxgrad.ceiled_pools import CEILED
 from edgefl.onnxgrad.macs import MEANS, WINDOWS
 
 # Operators that stand for torch's product and convolution while a module is traced; they have shapes, and are never computed. Nodes that
@@ -134,6 +135,7 @@ def _bags(
 
 
 REWRITES: dict[Any, Callable[..., Tensor | None]] = {
+    **CEILED,
     torch.adaptive_avg_pool1d: _adaptive_mean(1),
     F.adaptive_avg_pool2d: _adaptive_mean(2),
     F.adaptive_avg_pool3d: _adaptive_mean(3),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
+import onnx.checker
 import onnxruntime
 import pytest
 import torch
@@ -10,6 +12,8 @@ import torch.nn.functional as F
 from exported import forward_graph
 from torch import nn
 from torch.export import ExportedProgram
+
+from edgefl.onnxgrad import training_step
 
 
 class Plain(nn.Module):
@@ -55,6 +59,36 @@ def test_graphs_compute_what_the_network_does_however_they_were_made(module, tim
         expected = module(x).numpy()
     session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
     np.testing.assert_allclose(session.run(None, {"x": x.numpy()})[0], expected, rtol=1e-4, atol=1e-5)
+
+
+POOLS = {
+    "a window in the padding": nn.AvgPool2d(2, 2, 1, ceil_mode=True, count_include_pad=False),
+    "padding that counts": nn.AvgPool2d(3, 2, 1, ceil_mode=True),
+    "a cut window": nn.AvgPool2d((3, 2), ceil_mode=True),
+    "a maximum in the padding": nn.MaxPool2d(2, 2, 1, ceil_mode=True),
+    "a cut maximum": nn.MaxPool2d(3, (2, 3), (1, 0), ceil_mode=True),
+    "a dilated maximum": nn.MaxPool2d(2, 2, 1, 2, ceil_mode=True),
+}
+
+
+@pytest.mark.parametrize("kind", POOLS)
+@pytest.mark.parametrize("size", [(4, 4), (5, 4), (6, 7)])
+def test_the_last_windows_of_a_pooling_are_those_of_torch(kind, size):
+    """torch drops a last window that begins in the padding; ONNX keeps it."""
+    module = nn.Sequential(POOLS[kind], nn.Flatten()).eval()
+    graph = forward_graph(module, (2, *size))
+    onnx.checker.check_model(onnx.load_model_from_string(graph), full_check=True)
+    x = torch.randn(3, 2, *size, generator=torch.Generator().manual_seed(2))
+    session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, {"x": x.numpy()})[0], module(x).numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["a window in the padding", "padding that counts", "a cut maximum"])
+def test_such_a_pooling_trains(kind):
+    """Its graph is compared with torch when it is made."""
+    module = nn.Sequential(nn.Conv2d(1, 2, 1), POOLS[kind], nn.Flatten())
+    batch = {"x": torch.zeros(2, 1, 6, 6), "y": torch.tensor([0, 2])}
+    assert training_step(module, lambda own, x, y: F.cross_entropy(own(x), y), batch).steps
 
 
 def test_statistics_that_change_are_left_to_torch(decomposed):
