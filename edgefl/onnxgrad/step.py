@@ -82,14 +82,18 @@ def part_graphs(graph: LossGraph, rule: StepRule) -> tuple[tuple[bytes, ...], by
     """Return the graphs (passes, update) of a step that takes its batch in parts.
 
     A pass, one for each loss, adds the gradient of a part: g ← g + ``share`` · gradient, where ``share`` is the part's share of the samples
-    of the batch. ``update`` takes the optimizer's step with the sums g.
+    of the batch. ``update`` takes the optimizer's step with the sums g; parameters that no loss depends on do not change.
     """
-    passes = tuple(_pass(graph, loss) for loss in graph.losses)
+    passes, reached = zip(*(_pass(graph, loss) for loss in graph.losses), strict=True)
+    trained = set().union(*reached)
     tape = Tape(onnx.ModelProto())
     tape.shapes |= _shapes(graph)
     update = _Update(tape, rule, graph)
     for name, value in graph.roles.trained.items():
-        update.step(value, sum_input(name))
+        if value in trained:
+            update.step(value, sum_input(name))
+        else:
+            update.keep(value)
     update.finish()
     sums = [_value(sum_input(name), tape.shape(value)) for name, value in graph.roles.trained.items()]
     return passes, _checked(tape, sums, update.changed(), [], "update")
@@ -106,7 +110,8 @@ def _step(graph: LossGraph, loss: str, rule: StepRule) -> bytes:
     return _checked(tape, part.graph.input, [*update.changed(), *graph.roles.statistics.values()], [LOSS], "train")
 
 
-def _pass(graph: LossGraph, loss: str) -> bytes:
+def _pass(graph: LossGraph, loss: str) -> tuple[bytes, set[str]]:
+    """Return the pass for a loss, and the parameters that the loss depends on."""
     tape, part = _tape(graph, loss)
     sums = {value: sum_input(name) for name, value in graph.roles.trained.items()}
 
@@ -117,7 +122,7 @@ def _pass(graph: LossGraph, loss: str) -> bytes:
     for value, total in sums.items():
         if value not in found:
             tape.op("Identity", total, out=total + OUT)
-    return _checked(tape, part.graph.input, [*sums.values(), *graph.roles.statistics.values()], [LOSS], "pass")
+    return _checked(tape, part.graph.input, [*sums.values(), *graph.roles.statistics.values()], [LOSS], "pass"), set(found)
 
 
 def _shapes(graph: LossGraph) -> dict[str, tuple[int, ...]]:

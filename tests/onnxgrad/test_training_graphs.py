@@ -154,6 +154,16 @@ def test_a_parameter_without_a_gradient_stays_and_one_that_is_frozen_is_read_onl
     assert "f.1.bias" not in stepper.tensors()
 
 
+@pytest.mark.parametrize("kind", ["sgd", "momentum", "adam"])
+def test_parts_leave_a_parameter_without_a_gradient_alone(kind):
+    module = network()
+    module.register_parameter("unused", nn.Parameter(torch.ones(3)))
+    stepper = stepper_of(graphs_of(module, kind), module, parts=True)
+    stepper.step(*samples(), part=3)
+    np.testing.assert_array_equal(stepper.tensors()["p.unused"], np.ones(3))
+    assert (stepper.tensors()["p.1.weight"] != module[1].weight.detach().numpy()).all()
+
+
 def test_the_mean_squared_error_of_torch_has_a_free_batch():
     """torch's exporter gives some of its values shapes that cannot be changed."""
     module = nn.Linear(2, 1)
