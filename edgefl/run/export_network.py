@@ -21,8 +21,10 @@ from edgefl.bundle.tier_graphs import same_network, tier_graphs, with_weights
 from edgefl.bundle.write import about_inputs, build_tier, client_files, drawn, write
 from edgefl.client.parts import first_personal
 from edgefl.client.training import Training
-from edgefl.errors import BundleError, InputError, first_line
+from edgefl.config import RunConfig
+from edgefl.errors import BundleError, ConfigError, InputError, first_line
 from edgefl.methods.state import GlobalState
+from edgefl.models.base import named_tensors
 from edgefl.models.copies import copies_of
 from edgefl.models.custom import CustomArchitecture
 from edgefl.models.input_spec import InputSpec
@@ -93,6 +95,7 @@ def export_network(
             the bundle is not signed, and devices refuse it unless told otherwise.
 
     Raises:
+        ConfigError: a setting of training is out of range.
         InputError: ``samples``, the output or ``class_names`` do not fit together; an operator has no gradient rule; a name or option is
             unknown; or the method cannot begin with the network's weights.
         EdgeflError: the network cannot be exported, or its training graph differs from torch.
@@ -108,9 +111,12 @@ def export_network(
     """
     check_free(Path(out), BundleError)
     chosen, ratios = method_and_tiers(method, method_options, tiers)
+    _check_settings(optimizer=optimizer, lr=lr, momentum=momentum, batch_size=batch_size, local_epochs=epochs)
     check_formats(also)
     key = SigningKey.chosen(sign)
     title, network = type(module).__name__, copies_of(module)()
+    if empty := [name for name, tensor in named_tensors(network).items() if not tensor.numel()]:
+        raise InputError(f"{title}: {empty[0]} has no values, and no place in a bundle; remove it from the network")
     _check_samples(samples)
     inputs = each(lambda x: InputSpec(tuple(x.shape[1:]), x.dtype, 0 if x.is_floating_point() else int(x.max()) + 1), samples)
     by_name = {"": inputs} if isinstance(inputs, InputSpec) else inputs
@@ -237,6 +243,14 @@ def _examples_for(network: nn.Module, samples: Fields[Tensor]) -> Any:
         )
 
 
+def _check_settings(**settings: Any) -> None:
+    """Raise :class:`ConfigError` for settings of training that a run would not have either."""
+    try:
+        RunConfig(**settings)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("local_epochs", "epochs")) from None
+
+
 def _check_samples(samples: Fields[Tensor]) -> None:
     """Raise :class:`InputError` unless there are at least two samples, the same number of every input, of types that bundles have."""
     counts = {len(x) for x in named(samples, "x").values() if x.dim()}
@@ -245,6 +259,10 @@ def _check_samples(samples: Fields[Tensor]) -> None:
             expected = "at least two, float32 or int64 (samples, …)"
             same = ", as many of every input" if isinstance(samples, Mapping) else ""
             raise InputError(f"{name}: got {x.dtype} {tuple(x.shape)}, expected {expected}{same}")
+        if not x.numel():
+            raise InputError(f"{name}: got the shape {tuple(x.shape)}, which has no values")
+        if not x.is_floating_point() and (least := int(x.min())) < 0:
+            raise InputError(f"{name}: got the id {least}, expected ids of at least 0")
 
 
 def _classes(title: str, network: nn.Module, samples: Fields[Tensor], class_names: Sequence[str]) -> int:

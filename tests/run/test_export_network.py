@@ -177,6 +177,41 @@ def test_wrong_input_is_refused_and_nothing_is_written(tmp_path, samples, names,
     assert not (tmp_path / "bundle").exists()
 
 
+def normed():
+    with torch_seeded(generator(0, "normed")):
+        return nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lr": 0}, "lr must be above 0, got 0"),
+        ({"momentum": 1.0}, "momentum must be below 1, got 1"),
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+    ],
+)
+def test_settings_of_training_are_checked_first(settings, message, tmp_path):
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        edgefl.export_network(normed(), torch.randn(2, 4), tmp_path / "bundle", **settings)
+
+
+def test_negative_ids_and_empty_tensors_are_named(tmp_path):
+    with pytest.raises(InputError, match=r"^samples: got the id -1, expected ids of at least 0$"):
+        edgefl.export_network(nn.Embedding(9, 3), torch.full((4, 6), -1), tmp_path / "bundle")
+    with pytest.raises(InputError, match=r"^samples: got the shape \(2, 0\), which has no values$"):
+        edgefl.export_network(nn.Embedding(9, 3), torch.zeros(2, 0).long(), tmp_path / "bundle")
+    network = normed()
+    network.register_buffer("nothing", torch.empty(0))
+    with pytest.raises(InputError, match=r"^Sequential: nothing has no values, and no place in a bundle; remove it"):
+        edgefl.export_network(network, torch.randn(2, 4), tmp_path / "bundle")
+
+
+def test_batch_normalisation_of_vectors_trains_with_one_sample(tmp_path):
+    bundle = edgefl.export_network(normed(), torch.randn(2, 4), tmp_path / "bundle", batch_size=1)
+    assert edgefl.verify(bundle).max_loss_errors["1"] < 1e-3
+
+
 def test_a_network_without_logits_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"Conv2d returns \(2, 2, 9, 9\), expected logits \(2, classes\)"):
         edgefl.export_network(nn.Conv2d(1, 2, 3), torch.zeros(2, 1, 11, 11), tmp_path / "bundle")
