@@ -155,7 +155,7 @@ BAD = {
     "names": (
         {"attention_mask": None, "mask": texts()["attention_mask"]},
         (),
-        "Text.forward has no argument 'mask'; it takes input_ids, attention_mask",
+        "Text.forward has no argument 'mask'; did you mean 'attention_mask'? it takes input_ids, attention_mask",
     ),
     "missing": ({"attention_mask": None}, (), "Text.forward needs 'attention_mask', got input_ids"),
     "floats": (

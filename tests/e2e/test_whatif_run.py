@@ -129,13 +129,13 @@ def test_tiers_that_nobody_can_take_are_policies_too(called: Any) -> None:
 
 
 WRONG = {
-    "--deadlines=1,x": "'1,x' is not a list of numbers such as 10,30,60",
-    "--deadlines=1,": "'1,' is not a list of numbers such as 10,30,60",
-    "--deadlines=": "'' is not a list of numbers such as 10,30,60",
-    "--deadlines=30,-1": "--deadlines: deadline_s must be above 0, got -1",
-    "--deadlines=nan": "--deadlines: deadline_s must be a finite number, got nan",
-    "--deadlines=inf": "--deadlines: deadline_s must be a finite number, got inf",
-    "--deadlines=30,0.001": "deadline_s: got 0.001 s, expected more than 0.04 s",
+    "--deadlines=1,x": "'1,x' is not a list of times such as 10,30,2min",
+    "--deadlines=1,": "'1,' is not a list of times such as 10,30,2min",
+    "--deadlines=": "'' is not a list of times such as 10,30,2min",
+    "--deadlines=30,-1": "'30,-1' is not a list of times such as 10,30,2min",
+    "--deadlines=nan": "'nan' is not a list of times such as 10,30,2min",
+    "--deadlines=inf": "'inf' is not a list of times such as 10,30,2min",
+    "--deadlines=30,0.001": "'30,0.001' is not a list of times such as 10,30,2min",
     "--tiers=0.5,1": "tiers are listed once each, largest first: 1,0.5",
     "--tiers=1,1": "tiers are listed once each, largest first: 1",
     "--tiers=2": "a tier lies in (0, 1], got 2",
