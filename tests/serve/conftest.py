@@ -31,7 +31,7 @@ def opened(browser: Any) -> Iterator[Callable[..., Any]]:
         def open_page(address: str, **settings: Any) -> Any:
             context = stack.enter_context(contextlib.closing(browser.new_context(**settings)))
             page = context.new_page()
-            page.set_default_timeout(15_000)
+            page.set_default_timeout(60_000)
             page.goto(address)
             page.wait_for_selector("#problem:not([hidden]), #tier:not([disabled])")
             return page
@@ -43,7 +43,7 @@ def opened(browser: Any) -> Iterator[Callable[..., Any]]:
 def shared_page(browser: Any, url: str) -> Iterator[Any]:
     with contextlib.closing(browser.new_context(viewport={"width": 1000, "height": 800})) as context:
         page = context.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(60_000)
         page.on("pageerror", lambda error: pytest.fail(f"the page threw {error}"))
         page.goto(url)
         page.wait_for_selector("#tier:not([disabled])")
