@@ -90,7 +90,7 @@ def test_half_an_update_is_not_stored(table, opened, tmp_path):
         page.wait_for_selector("html[data-stored]")
         before = page.evaluate(VERSIONS)
         server.table = half
-        page.reload()
+        page.reload(wait_until="commit")  # the browser's own end of loading sometimes never comes
         page.wait_for_selector("#tier:not([disabled])")
         assert page.evaluate(FAILED)
     assert shown(page) == [1, 1]
