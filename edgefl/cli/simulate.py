@@ -110,7 +110,7 @@ def _print_result(summary: dict[str, Any], folder: Path) -> None:
     from edgefl.report.metric import metric_of, metric_text
     from edgefl.report.privacy import privacy_text
     from edgefl.report.run_tables import compact_tiers
-    from edgefl.report.words import energy_trust
+    from edgefl.report.words import contents, energy_trust
     from edgefl.util.units import human_seconds
 
     show_result(compact_tiers(summary))
@@ -131,4 +131,4 @@ def _print_result(summary: dict[str, Any], folder: Path) -> None:
     )
     if reason := summary.get("no_bundle"):
         show_text(f"no bundle: {reason}")
-    show_text(f"run folder: {folder}  (report.html, {'' if reason else 'bundle/, '}summary.json)")
+    show_text(f"run folder: {folder}  ({contents(summary)})")

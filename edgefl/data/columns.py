@@ -46,7 +46,8 @@ def read(path: Path, reading: Reading) -> Given:
     if not train:
         raise DataError(f"{path}: no training rows in {', '.join(ENDINGS)} files")
     table = _table(train, str(path), reading)
-    held_out = _table(test, str(path), _like(table, reading)) if test and reading.held_out is None else None
+    like = _like(roles_of(table.schema, table.where, reading))
+    held_out = _table(test, str(path), like) if test and reading.held_out is None else None
     return given_of(table, held_out, reading)
 
 
@@ -69,16 +70,15 @@ def given_of(train: Table, test: Table | None, reading: Reading) -> Given:
     x, y, owner = _arrays(train, roles, reading.channels)
     held_out = None
     if test is not None:
-        own = roles_of(test.schema, test.where, _like(train, reading))
+        own = roles_of(test.schema, test.where, _like(roles))
         channels = each(lambda samples: samples.shape[1] if samples.ndim == 4 else 0, x)
         of_test = _arrays(test, own, channels)
         held_out = Given(of_test[0], of_test[1], test.where, of_test[2], own.class_names)
     return Given(x, y, train.where, owner, roles.class_names, held_out)
 
 
-def _like(table: Table, reading: Reading) -> Reading:
-    """Return what gives the columns of another table the same roles as those of ``table``."""
-    roles = roles_of(table.schema, table.where, reading)
+def _like(roles: Roles) -> Reading:
+    """Return what gives the columns of another table the same roles."""
     return Reading(roles.label, roles.owner or None, roles.features)
 
 

@@ -46,7 +46,7 @@ def serve(grid: Grid, settings: Mapping[str, Any], config: Path) -> None:
         raise
     if reason := result.summary.get("no_bundle"):
         _LOG.info("no bundle: %s", reason)
-    _LOG.info("run folder: %s (report.html, %ssummary.json)", result.folder, "" if reason else "bundle/, ")
+    _LOG.info("run folder: %s (%s)", result.folder, result.contents)
 
 
 def _waits(settings: Mapping[str, Any]) -> Waits:

@@ -179,7 +179,7 @@ def _shapes(architecture: Architecture, widths: tuple[float, ...], composed: Lay
     found: Shapes = {}
     for width in sorted(set(widths)):
         network = architecture.skeleton(width)
-        kept = kept_layers(network)
+        kept = kept_layers(network) if composed == "all" else {}
         every = {name: {"weight": 1} for name, _ in weighted_layers(network) if name not in kept} if composed == "all" else {}
         for name, of in {**every, **gates_of(network)}.items():
             for weight, gates in of.items():

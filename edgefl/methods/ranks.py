@@ -66,7 +66,8 @@ def rank_candidates(network: nn.Module, rules: str = "", adapted: bool = False) 
     candidates = {name: layer for name, layer in weighted_layers(network) if not reasons[name]}
     if not candidates:
         counts = ", ".join(f"{number} {reason}" for reason, number in Counter(reasons.values()).items())
-        named = next((name for name in reasons if name not in never_factorized(network, adapted)), "")
+        never = never_factorized(network, adapted)
+        named = next((name for name in reasons if name not in never), "")
         remedy = f"name layers, such as --method-option factorize={named}, or " if named else ""
         raise ConfigError(f"no layer can be factorized ({counts}); {remedy}choose a method that cuts width, such as heterofl")
     return candidates
@@ -127,16 +128,18 @@ def energy_of_tiers(bands: Mapping[str, Sequence[float]]) -> list[float]:
 
 def energy_figures(tiers: Iterable[Tier], bands: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     """Return what a round's record has of ``bands``: shares of the energy of all layers together, and of each layer; {} without energy."""
-    if not energy_of_tiers(bands):
+    of_all = energy_of_tiers(bands)
+    if not of_all:
         return {}
     names = [f"energy first held by tier {tier.label}" for tier in sorted(tiers)]
     if any(energies[-1] for energies in bands.values()):
         names.append("energy held by no tier")
 
-    def shares(of: Mapping[str, Sequence[float]]) -> dict[str, float]:
-        return {name: round(share, 6) for name, share in zip(names, energy_of_tiers(of), strict=False)}
+    def named(shares: Sequence[float]) -> dict[str, float]:
+        return {name: round(share, 6) for name, share in zip(names, shares, strict=False)}
 
-    return {"energy": shares(bands), "energy_by_layer": {layer: shares({layer: of}) for layer, of in bands.items()}}
+    by_layer = {layer: named(energy_of_tiers({layer: of})) for layer, of in bands.items()}
+    return {"energy": named(of_all), "energy_by_layer": by_layer}
 
 
 def _rank(layer: nn.Conv2d | nn.Linear, ratio: float) -> int:

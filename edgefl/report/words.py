@@ -33,6 +33,15 @@ def energy_trust(energy_j: float | None) -> str:
     return UNKNOWN_ENERGY if energy_j is None else NOT_VALIDATED
 
 
+def contents(summary: Json) -> str:
+    """Return the files and folders of a finished run that its user looks at first.
+
+    >>> contents({}), contents({"no_bundle": "dropout inside torch.lstm has no ONNX form"})
+    ('report.html, bundle/, summary.json', 'report.html, summary.json')
+    """
+    return ", ".join(["report.html", *([] if summary.get("no_bundle") else ["bundle/"]), "summary.json"])
+
+
 def taken_as(item: Json) -> str:
     """Return a tier's name, with the micro-batch if it is not the run's own, and whether activations are computed again.
 

@@ -12,6 +12,7 @@ from edgefl.report.results import Results, adapter
 from edgefl.report.round_lines import RoundRow
 from edgefl.report.run_files import read_rounds, read_summary
 from edgefl.report.run_rows import ClassRow, TierRow
+from edgefl.report.words import contents
 from edgefl.util.files import check_free, whole_folder
 
 
@@ -50,6 +51,11 @@ class RunResult:
             InputError: ``rounds.jsonl`` in the folder is missing or damaged.
         """
         return Results(map(RoundRow.of, read_rounds(self.folder / "rounds.jsonl")))
+
+    @property
+    def contents(self) -> str:
+        """The files and folders of the run that its user looks at first, in words."""
+        return contents(self.summary)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary and ``folder`` as JSON has them."""

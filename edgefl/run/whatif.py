@@ -156,9 +156,8 @@ def _check_same(folder: RunFolder, config: RunConfig) -> None:
     """Raise :class:`InputError` unless the run in a folder trained what the policies, of a resolved configuration, are about."""
     before, where = folder.config(), folder.path
     then, now = (dict[Any, str](of.sources or {}) for of in (before, config))
-    varied = _VARIED - (
-        {"rounds"} if config.lr_schedule != "constant" else set()
-    )  # the rate of a round follows from their number
+    # With a schedule, the rate of a round follows from the number of rounds.
+    varied = _VARIED if config.lr_schedule == "constant" else _VARIED - {"rounds"}
     for key in changed(before, config):
         content = then.get(_BY_HASH.get(key))
         if key not in varied and (content is None or content != now.get(_BY_HASH.get(key))):

@@ -10,9 +10,8 @@ def known_sum(parts: Iterable[float | None]) -> float | None:
     >>> known_sum([1, 2]), known_sum([1.5, None]), known_sum([])
     (3, None, 0)
     """
-    found = list(parts)
-    known = [part for part in found if part is not None]
-    return sum(known) if len(known) == len(found) else None
+    known = _known(parts)
+    return None if known is None else sum(known)
 
 
 def known_mean(parts: Iterable[float | None]) -> float | None:
@@ -21,9 +20,8 @@ def known_mean(parts: Iterable[float | None]) -> float | None:
     >>> known_mean([1, 2]), known_mean([1.5, None])
     (1.5, None)
     """
-    found = list(parts)
-    known = [part for part in found if part is not None]
-    return statistics.fmean(known) if len(known) == len(found) else None
+    known = _known(parts)
+    return None if known is None else statistics.fmean(known)
 
 
 def known_max(parts: Iterable[float | None]) -> float | None:
@@ -32,6 +30,11 @@ def known_max(parts: Iterable[float | None]) -> float | None:
     >>> known_max([1, 2]), known_max([1.5, None])
     (2, None)
     """
+    known = _known(parts)
+    return None if known is None else max(known)
+
+
+def _known(parts: Iterable[float | None]) -> list[float] | None:
     found = list(parts)
     known = [part for part in found if part is not None]
-    return max(known) if len(known) == len(found) else None
+    return known if len(known) == len(found) else None
