@@ -20,7 +20,7 @@ def in_points(found: Difference | None) -> str:
     if found is None:
         return "–"
     error = "" if found.error is None else f" ± {100 * found.error:.1f}"
-    return f"{100 * found.mean:+.1f}{error}, {found.verdict}".replace("-", "−")
+    return f"{100 * found.mean:+z.1f}{error}, {found.verdict}".replace("-", "−")
 
 
 def chance(seeds: int) -> float:
