@@ -8,7 +8,8 @@ import click
 
 from edgefl.cli.console import loading, note, show
 from edgefl.cli.names import check_names
-from edgefl.cli.options import OUT_FILE, Amount, Command, Within, json_option, option
+from edgefl.cli.options import Command, json_option, option
+from edgefl.cli.param_types import OUT_FILE, Amount, Within
 from edgefl.report.tables import PlainTable
 
 _BUSY = 0.1

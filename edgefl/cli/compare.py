@@ -12,19 +12,8 @@ import click
 from edgefl.cli.console import loading, note, show_result
 from edgefl.cli.flags import given, run_flags
 from edgefl.cli.names import check_names, check_run
-from edgefl.cli.options import (
-    PATH,
-    Amount,
-    Command,
-    Listed,
-    Share,
-    config_option,
-    json_option,
-    method_option,
-    option,
-    options_of,
-    plugin_option,
-)
+from edgefl.cli.options import Command, config_option, json_option, method_option, option, options_of, plugin_option
+from edgefl.cli.param_types import PATH, Amount, Listed, Share
 from edgefl.config import TASK, RunConfig, keys_of
 from edgefl.errors import Interrupted
 from edgefl.registry import methods as known_methods

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgefl.cli.console import columns, loading, note, print_json, show, show_indented
-from edgefl.cli.options import OUT_FILE, Command, Within, complete_name, json_option, option
+from edgefl.cli.options import Command, complete_name, json_option, option
+from edgefl.cli.param_types import OUT_FILE, Within
 from edgefl.report.tables import Column, PlainTable, under
 from edgefl.util.units import human_bytes, human_count, human_difference, human_seconds
 

@@ -9,7 +9,8 @@ import click
 
 from edgefl.cli.console import busy, loading, note, print_json
 from edgefl.cli.names import check_names
-from edgefl.cli.options import PATH, Command, Listed, Within, json_option, option, sign_options, signing, sub_model_options
+from edgefl.cli.options import Command, json_option, option, sign_options, signing, sub_model_options
+from edgefl.cli.param_types import PATH, Listed, Within
 from edgefl.cli.values import runs
 from edgefl.errors import BundleError, InputError
 from edgefl.registry import export_formats

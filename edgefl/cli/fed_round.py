@@ -9,7 +9,8 @@ import click
 
 from edgefl.cli.console import busy, loading, note, print_json, show
 from edgefl.cli.flags import given, run_flags
-from edgefl.cli.options import PATH, Command, Within, json_option, option, sign_options, signing
+from edgefl.cli.options import Command, json_option, option, sign_options, signing
+from edgefl.cli.param_types import PATH, Within
 from edgefl.cli.values import runs
 from edgefl.config import SCREENING
 

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import click
 
 from edgefl.cli.names import check_names, check_run
-from edgefl.cli.options import Listed, NumberOr, Within, complete_name, option, options_of, plugin_option
+from edgefl.cli.options import complete_name, option, options_of, plugin_option
+from edgefl.cli.param_types import Listed, NumberOr, Within
 from edgefl.config import FLAGS, RunConfig
 from edgefl.registry import models
 
@@ -19,12 +20,16 @@ _CHECKED = (*_TRAINING, "runtime")
 _DATA = ("dataset", "data_dir", "label", "owner", "features", "held_out")
 
 
-def run_flags(*keys: str, leave_out: Sequence[str] = (), section: str = "") -> Callable[[F], F]:
+def run_flags(
+    *keys: str, leave_out: Sequence[str] = (), section: str = "", defaults: Mapping[str, str] | None = None
+) -> Callable[[F], F]:
     """Return the decorator that adds the flags of a run's ``keys`` (all by default), under ``section`` or their own headings.
 
+    ``defaults`` are words for what a flag's absence means where it is not the run's default.
     Their values are checked with the rest of the configuration, by :class:`edgefl.config.RunConfig`; None stands for "not given".
     """
-    flags = [_flag(key, section) for key in keys or FLAGS if key not in leave_out and FLAGS[key].section]
+    wanted = [key for key in keys or FLAGS if key not in leave_out and FLAGS[key].section]
+    flags = [_flag(key, section, (defaults or {}).get(key)) for key in wanted]
     return lambda command: _stack(command, flags)
 
 
@@ -52,7 +57,7 @@ def network_options(command: F) -> F:
 
 def data_options(command: F) -> F:
     """Add the flags of a data set whose samples and classes take the place of ``--input`` and ``--classes``."""
-    return run_flags(*_DATA, section="Data set, instead of --input and --classes")(command)
+    return run_flags(*_DATA, section="Data set, instead of --input and --classes", defaults={"dataset": "none"})(command)
 
 
 def network_and_options(flags: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -118,7 +123,7 @@ def _stack(command: F, decorators: Sequence[Callable[[F], F]]) -> F:
     return command
 
 
-def _flag(key: str, section: str) -> Callable[[F], F]:
+def _flag(key: str, section: str, absent: str | None) -> Callable[[F], F]:
     flag, field, name = FLAGS[key], RunConfig.model_fields[key], f"--{key.replace('_', '-')}"
     settings: dict[str, Any] = {"section": section or flag.section, "default": None}
     text, bracket, default = flag.text.partition(" [")
@@ -131,7 +136,9 @@ def _flag(key: str, section: str) -> Callable[[F], F]:
     if flag.names:
         settings |= {"names": flag.names, "metavar": flag.metavar or None}
         text += " {known}"
-    if not bracket:
+    if absent:
+        default = absent + "]"
+    elif not bracket:
         shown = field.default if isinstance(field.default, tuple) else (field.default,)
         default = ",".join(f"{part:g}" if isinstance(part, float) else str(part) for part in shown) + "]"
     names = (name, flag.also, key) if flag.also else (name,)

@@ -8,7 +8,8 @@ import click
 from edgefl.cli.console import loading, print_json
 from edgefl.cli.flags import given, run_flags
 from edgefl.cli.names import check_run
-from edgefl.cli.options import METHOD_OPTION, PATH, Command, config_option, json_option, method_option, option, plugin_option
+from edgefl.cli.options import METHOD_OPTION, Command, config_option, json_option, method_option, option, plugin_option
+from edgefl.cli.param_types import PATH
 from edgefl.config import TASK, RunConfig
 
 

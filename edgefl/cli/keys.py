@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from edgefl.cli.console import print_json
-from edgefl.cli.options import OUT_FILE, PATH, Command, json_option, option
+from edgefl.cli.options import Command, json_option, option
+from edgefl.cli.param_types import OUT_FILE, PATH
 
 if TYPE_CHECKING:
     from edgefl.util.keys import PublicKey

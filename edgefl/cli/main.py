@@ -88,7 +88,7 @@ def group() -> None:
 
     \b
     edgefl simulate --profile phone
-    edgefl COMMAND --help
+    edgefl COMMAND --help   (-h: shorter)
     """
 
 

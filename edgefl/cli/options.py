@@ -1,10 +1,8 @@
-"""Options whose help is grouped under headings, their value types, and those that several commands have."""
+"""Options whose help is grouped under headings, and those that several commands have."""
 
 from __future__ import annotations
 
-import math
 import re
-import tomllib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,154 +11,18 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 
 from edgefl.cli import values
-from edgefl.errors import InputError
-from edgefl.util.units import Unit, parse_amount, parse_share
+from edgefl.cli.param_types import PATH, Listed, MethodOption
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from edgefl.registry import Registry
 
-_WORD = re.compile(r"(?:[A-Za-z!*]|1x1)[\w./*?!,\[\]-]*")  # also a list of rules, such as 1x1,blocks.*.conv,!fc
-
-
-def seconds(text: str) -> float:
-    """Return the seconds in ``text``, such as 30 or 2min; ValueError for anything else."""
-    try:
-        return parse_amount(text, "s")
-    except InputError as error:
-        raise ValueError(str(error)) from None
-
-
-_KINDS: dict[Any, str] = {float: "numbers", int: "whole numbers", str: "words", seconds: "times"}
-
-
-class Listed(click.ParamType[Any]):
-    """Comma-separated values of type ``of`` (float, int or str), or ``word``; ``such_as`` is an example for help and messages."""
-
-    name = "list"
-
-    def __init__(self, of: Callable[[str], Any], such_as: str, word: str | None = None) -> None:
-        self.of, self.such_as, self.word = of, such_as, word
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return a tuple of the values, or the word."""
-        if isinstance(value, tuple) or value == self.word:
-            return value
-        try:
-            return tuple(self.of(part.strip()) for part in value.split(","))
-        except ValueError:
-            self.fail(f"{value!r} is not a list of {_KINDS[self.of]} such as {self.such_as}", param, ctx)
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """Return the example, and the word."""
-        return self.such_as if self.word is None else f"{self.such_as}|{self.word}"
-
-
-class NumberOr(click.ParamType[Any]):
-    """A number of type ``of``, or one of ``words``, if any."""
-
-    name = "number"
-
-    def __init__(self, of: Callable[[str], Any], words: tuple[str, ...], metavar: str) -> None:
-        self.of, self.words, self.metavar = of, words, metavar
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number, or the word."""
-        if not isinstance(value, str) or value in self.words:
-            return value
-        try:
-            return self.of(value)
-        except ValueError:
-            kind = "whole number" if self.of is int else "number"
-            self.fail(f"{value!r} is not {' or '.join((f'a {kind}', *self.words))}", param, ctx)
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """Return the placeholder."""
-        return self.metavar
-
-
-class Within(click.ParamType[Any]):
-    """A number of type ``of`` from ``least`` to ``most``; errors are in the words of the configuration's."""
-
-    def __init__(self, of: type[int] | type[float], least: float, most: float = math.inf) -> None:
-        self.of, self.least, self.most = of, least, most
-        self.name = "N" if of is int else "X"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number."""
-        key = param.opts[-1].lstrip("-").replace("-", "_") if param and param.opts else "value"
-        try:
-            number = self.of(value)
-        except ValueError:
-            raise InputError(f"{key} must be a {'whole ' * (self.of is int)}number, got {value!r}") from None
-        if not self.least <= number <= self.most:
-            bound = f"at least {self.least:,g}" if not number >= self.least else f"at most {self.most:,g}"
-            raise InputError(f"{key} must be {bound}, got {number:,.10g}")
-        return number
-
-
-class Amount(click.ParamType[float]):
-    """A positive number with an optional prefix and ``unit``: ``64MB``, ``100M``, ``30``; no other unit is allowed."""
-
-    name = "X"
-
-    def __init__(self, unit: Unit) -> None:
-        self.unit: Unit = unit
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number in bytes, MACs, seconds or joules."""
-        try:
-            return parse_amount(str(value), self.unit)
-        except InputError as error:
-            self.fail(str(error), param, ctx)
-
-
-class Share(click.ParamType[float]):
-    """A share in (0, 1], also in percent: ``0.85``, ``85%``."""
-
-    name = "X"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the share."""
-        try:
-            return parse_share(str(value))
-        except InputError as error:
-            self.fail(str(error), param, ctx)
-
-
-class MethodOption(click.ParamType[tuple[str, Any]]):
-    """``KEY=VALUE`` with a TOML value; a bare word is text.
-
-    >>> MethodOption().convert("frobenius_decay=0.001", None, None), MethodOption().convert("sampling=uniform", None, None)
-    (('frobenius_decay', 0.001), ('sampling', 'uniform'))
-    """
-
-    name = "KEY=VALUE"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
-        """Return key and value; whether the method has such an option is checked with the rest of the configuration."""
-        if isinstance(value, tuple):
-            return value
-        key, separator, text = (part.strip() for part in str(value).partition("="))
-        if not separator or not key or not text:
-            self.fail(f"{value!r} is not of the form KEY=VALUE, such as frobenius_decay=0.001", param, ctx)
-        try:
-            read = tomllib.loads(f"value = {text}")
-        except tomllib.TOMLDecodeError:
-            read = {"value": text} if _WORD.fullmatch(text) else {}
-        if list(read) != ["value"]:
-            forms = "a number, true, false, a word, \"text\", [a, list] or {a = 'table'}"
-            self.fail(f"{text!r} is not a TOML value: {forms}", param, ctx)
-        return key, read["value"]
-
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 OWN = "This command"
-PATH = click.Path(path_type=Path)
-OUT_FILE = click.Path(dir_okay=False, path_type=Path)
 _HYPHEN = "\u2011"
+_SHORT = "edgefl.short_help"
 _MOST_LISTED = 6
 
 
@@ -208,26 +70,67 @@ class Option(click.Option):
 
 
 class Command(click.Command):
-    """A command whose help groups its options by their sections, and breaks no name at a hyphen."""
+    """A command whose help groups its options by their sections, and breaks no name at a hyphen.
+
+    If it has several sections, ``-h`` shows a line for each option, without its values and default.
+    """
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        """Return the option of the help."""
+        if (found := super().get_help_option(ctx)) is not None and self._sectioned():
+            found.help = "Show this message and exit; -h: a line for each option."
+        return found
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse ``--help`` last: it shows the names of plug-ins, wherever ``--plugin`` stands."""
+        ctx.meta[_SHORT] = "-h" in args and "--help" not in args and self._sectioned()
         return super().parse_args(ctx, sorted(args, key=ctx.help_option_names.__contains__))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a list of options per section, those of the command itself last."""
-        sections: dict[str, list[tuple[str, str]]] = {}
+        short, sections = ctx.meta.get(_SHORT, False), dict[str, list[tuple[str, str]]]()
         for parameter in self.get_params(ctx):
             if isinstance(parameter, click.Option) and (row := parameter.get_help_record(ctx)) is not None:
-                names, text = row
-                sections.setdefault(getattr(parameter, "section", OWN), []).append((names, text.replace("-", _HYPHEN)))
+                row = _in_a_line(parameter, formatter.width) if short else row
+                sections.setdefault(getattr(parameter, "section", OWN), []).append((row[0], row[1].replace("-", _HYPHEN)))
         for section in sorted(sections, key=lambda name: name == OWN):
             with formatter.section(section if len(sections) > 1 else "Options"):
                 formatter.write_dl(sections[section])
+        if short:
+            formatter.write_paragraph()
+            formatter.write_text(f"The values and the default of each option: {ctx.command_path} --help")
+
+    def _sectioned(self) -> bool:
+        return any(getattr(parameter, "section", OWN) != OWN for parameter in self.params)
 
     def get_help(self, ctx: click.Context) -> str:
         """Return the help, with plain hyphens."""
         return super().get_help(ctx).replace(_HYPHEN, "-")
+
+
+_NAMES = 22
+"""Columns of the longest name in a short help."""
+
+
+def _in_a_line(parameter: click.Option, width: int) -> tuple[str, str]:
+    """Return an option's name and the first clause of its help, of which a line of ``width`` columns has room for all or a part."""
+    short, long = ([name for name in parameter.opts if name.startswith("--") == on] for on in (False, True))
+    name, text = ", ".join([*short, min(long, key=len)]), first_clause(parameter.help or "")
+    room = width - _NAMES - 6
+    if len(text) > room:
+        text = text[: room - 2].rpartition(" ")[0].rstrip(" ,;:(") + " …"
+    return name.ljust(_NAMES), text
+
+
+def first_clause(text: str) -> str:
+    """Return what stands before the first details of an option's text.
+
+    >>> first_clause("Fleet to simulate; 'edgefl devices' lists them. [phone]"), first_clause("inline: in this process; pool: in several.")
+    ('Fleet to simulate', 'inline: in this process; pool: in several')
+    """
+    sentence = re.split(r"\.(?: |$)| \[", text, maxsplit=1)[0]
+    clause = sentence.partition("; ")[0]
+    return sentence if ": " in clause else clause
 
 
 def option(*names: str, section: str = OWN, **settings: Any) -> Callable[[F], F]:

@@ -8,7 +8,8 @@ import click
 
 from edgefl.cli.console import busy, loading, show
 from edgefl.cli.flags import data_options, network_and_options, network_options, run_flags, training_options
-from edgefl.cli.options import METHOD_OPTION, PATH, Amount, Command, Within, json_option, method_option, options_of
+from edgefl.cli.options import METHOD_OPTION, Command, json_option, method_option, options_of
+from edgefl.cli.param_types import PATH, Amount, Within
 
 _BUDGETS = "Budgets (at least one)"
 _budget = options_of(_BUDGETS)

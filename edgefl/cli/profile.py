@@ -7,7 +7,8 @@ import click
 
 from edgefl.cli.console import as_text, busy, loading, note, show
 from edgefl.cli.flags import data_options, network_and_options, network_options, run_flags, training_options
-from edgefl.cli.options import OUT_FILE, Command, json_option, option, options_of, sub_model_options
+from edgefl.cli.options import Command, json_option, option, options_of, sub_model_options
+from edgefl.cli.param_types import OUT_FILE
 from edgefl.util.files import write_bytes
 
 FORMATS = ("table", "json", "csv", "markdown", "html")

@@ -5,7 +5,8 @@ from pathlib import Path
 import click
 
 from edgefl.cli.console import print_json
-from edgefl.cli.options import PATH, Command, json_option
+from edgefl.cli.options import Command, json_option
+from edgefl.cli.param_types import PATH
 from edgefl.cli.values import runs
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import click
 
 from edgefl.cli.console import busy, note, print_json
-from edgefl.cli.options import PATH, Command, Within, json_option, option
+from edgefl.cli.options import Command, json_option, option
+from edgefl.cli.param_types import PATH, Within
 from edgefl.cli.values import runs
 
 

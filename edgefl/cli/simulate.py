@@ -9,7 +9,8 @@ import click
 from edgefl.cli.console import loading, note, show, show_result, show_text
 from edgefl.cli.flags import given, run_flags
 from edgefl.cli.names import check_run
-from edgefl.cli.options import METHOD_OPTION, PATH, Command, config_option, json_option, method_option, option, plugin_option
+from edgefl.cli.options import METHOD_OPTION, Command, config_option, json_option, method_option, option, plugin_option
+from edgefl.cli.param_types import PATH
 from edgefl.config import HOST, TASK, RunConfig, keys_of
 
 
@@ -107,6 +108,7 @@ def _print_dry(summary: dict[str, Any], folder: Path) -> None:
 
 
 def _print_result(summary: dict[str, Any], folder: Path) -> None:
+    from edgefl.report.answer import without_tier
     from edgefl.report.metric import metric_of, metric_text
     from edgefl.report.privacy import privacy_text
     from edgefl.report.run_tables import compact_tiers
@@ -114,6 +116,8 @@ def _print_result(summary: dict[str, Any], folder: Path) -> None:
     from edgefl.util.units import human_seconds
 
     show_result(compact_tiers(summary))
+    if advice := without_tier(summary):
+        show_text(advice)
     simulated_s, host_s = (human_seconds(summary[key]) for key in ("simulated_s", "host_s"))
     whose = "mean over clients" if summary["accuracy_of"] == "clients" else "global model"
     metric = metric_of(summary)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from edgefl.cli.console import print_json
-from edgefl.cli.options import PATH, Amount, Command, json_option, option
+from edgefl.cli.options import Command, json_option, option
+from edgefl.cli.param_types import PATH, Amount
 from edgefl.cli.values import runs
 
 if TYPE_CHECKING:

@@ -9,19 +9,8 @@ import click
 from edgefl.cli.console import loading, note, show_result
 from edgefl.cli.flags import given, run_flags
 from edgefl.cli.names import check_run
-from edgefl.cli.options import (
-    OUT_FILE,
-    PATH,
-    Command,
-    Listed,
-    Share,
-    config_option,
-    json_option,
-    option,
-    options_of,
-    plugin_option,
-    seconds,
-)
+from edgefl.cli.options import Command, config_option, json_option, option, options_of, plugin_option
+from edgefl.cli.param_types import OUT_FILE, PATH, Listed, Share, seconds
 from edgefl.config import TASK, RunConfig
 from edgefl.util.files import write_bytes
 

@@ -17,11 +17,11 @@ from edgefl.methods.adapters import Adapted
 from edgefl.methods.base import Method
 from edgefl.methods.create import create
 from edgefl.methods.factored_weights import Factored
-from edgefl.methods.layer_rules import KINDS, OUTSIDE, rules_of
+from edgefl.methods.layer_rules import KINDS, OUTSIDE, kept_layers, rules_of
 from edgefl.methods.pufferfish import Pufferfish
 from edgefl.models.base import Architecture, stem_and_classifier
 from edgefl.models.custom import CustomArchitecture
-from edgefl.planning.layer_facts import NO_GAIN, REASONS, channels_of, costs_of, kind_of_layer, output_of, shape_of
+from edgefl.planning.layer_facts import ENDS, NO_GAIN, REASONS, channels_of, costs_of, kind_of_layer, output_of, shape_of
 from edgefl.planning.network import GivenInputs, Network, architecture_of
 from edgefl.planning.profile import batch_size_of, method_and_tiers, training_for
 from edgefl.planning.tier_costs import tier_cost
@@ -117,6 +117,17 @@ class _Inspected:
         return self.method.dense_reasons(self.dense)
 
     @cached_property
+    def left_out(self) -> dict[str, str]:
+        """Layer → why it is not factorized, of a method that factorizes layers and gives no reasons of its own."""
+        if self.reasons or not any(self.form(name, tier) == "factorized" for tier in self.costs for name in self.layers):
+            return {}
+        stem, classifier = stem_and_classifier(self.dense)
+        kinds = {name: kind_of_layer(layer) for name, layer in self.layers.items()}
+        without_rule = {name: "no rule" for name, kind in kinds.items() if kind in ("1x1", "depthwise", "grouped")}
+        ends = {stem: "stem", classifier: "classifier"}
+        return without_rule | kept_layers(self.dense) | {name: why for name, why in ends.items() if name is not None}
+
+    @cached_property
     def ranks(self) -> dict[Tier, dict[str, int]]:
         """The ranks of methods that compose weights: layer → the largest of its weights."""
         found: dict[Tier, dict[str, int]] = {tier: {} for tier in self.costs}
@@ -200,6 +211,8 @@ class _Inspected:
         if self.reasons:
             known = self.reasons.get(name)
             return NO_GAIN if known == "" else known or "no rule"
+        if name in self.left_out:
+            return self.left_out[name]
         if name in whole:
             return whole[name].partition(" in ")[0]
         return "tied" if form == "cut" and tied.get(name) else ""
@@ -214,6 +227,8 @@ class _Inspected:
             )
         if why == "tied":
             return f"cut together with {', '.join(tied[name])}"
+        if name in self.left_out and why in ENDS:
+            return f"{ENDS[why]}, which this method does not factorize"
         if why and why not in REASONS:
             return f"the operation {whole.get(name, why)} needs all of its channels"
         return REASONS.get(why, "")

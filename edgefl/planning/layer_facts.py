@@ -8,9 +8,9 @@ from edgefl.methods.layer_rules import FROZEN, OUTSIDE, kind_of
 from edgefl.records import Cost
 
 NO_GAIN = "no gain"
+ENDS = {"stem": "the first convolution", "classifier": "the last layer"}
 REASONS = {
-    "stem": "the first convolution; kinds of layers leave it out, its name in factorize does not",
-    "classifier": "the last layer; kinds of layers leave it out, its name in factorize does not",
+    **{end: f"{place}; kinds of layers leave it out, its name in factorize does not" for end, place in ENDS.items()},
     "by design": "the network lists it among the layers that its paper leaves dense; its name in factorize overrules that",
     "depthwise": "every channel has a filter of its own: there is no matrix to factorize",
     "grouped": "a grouped convolution has no low-rank form here",

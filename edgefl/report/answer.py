@@ -81,7 +81,7 @@ def _advice(summary: Json, rounds: Sequence[Json]) -> Iterable[str]:
     if uncounted(summary["tiers"]):
         yield f"Claim no budget: not every operation is counted ({uncounted(summary['tiers']).partition(': ')[2]})."
     yield _diverged(rounds)
-    yield _outside(summary)
+    yield without_tier(summary)
     yield _never_used(summary)
     yield _attacked(summary, rounds)
     yield _longer(summary, rounds)
@@ -112,7 +112,8 @@ def _attacked(summary: Json, rounds: Sequence[Json]) -> str:
     )
 
 
-def _outside(summary: Json) -> str:
+def without_tier(summary: Json) -> str:
+    """Return what to do about the device classes that fit no tier, and why they fit none; nothing if all fit one."""
     outside = [item for item in summary["classes"] if item["tier"] is None and item["refusals"]]
     if not outside:
         return ""
@@ -120,7 +121,7 @@ def _outside(summary: Json) -> str:
     tier = tier_label(short["tier"])
     smaller = f"a tier below {tier}" if len(summary["tiers"]) > 1 else f"a tier below {tier}, or a method that has smaller tiers"
     what = "accept that it cannot train" if len(outside) == 1 else "accept that these classes cannot train"
-    why = f"the {budget_name(short['budget'])} of {outside[0]['title']} is too small for tier {tier}, which {need_have(short)}"
+    why = f"the {budget_name(short['budget'])} of {outside[0]['title']} is too small for tier {tier} ({need_have(short)})"
     none = f"{joined(item['title'] for item in outside)} {'fits' if len(outside) == 1 else 'fit'} no tier"
     return f"Add {smaller}, or {what}: {none}, because {why}."
 

@@ -150,7 +150,7 @@ class Steps(private val bundle: Bundle, label: String, present: ByteArray) : Aut
             "steps" to steps.toString(), "client" to client,
         )
         if (table.optBoolean("labels")) about["labels"] = labels.distinct().sorted().joinToString(",")
-        val sent = table.getJSONObject("upload").keys().asSequence().associateWith { now["p.$it"] ?: now.getValue("s.$it") }
+        val sent = table.getJSONObject("upload").keys().asSequence().associateWith { now["p.$it"] ?: now["s.$it"] ?: now.getValue("f.$it") }
         return toSafetensors(sent, about)
     }
 

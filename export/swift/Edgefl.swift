@@ -144,7 +144,7 @@ final class Steps {
                      "round": String(bundle.manifest["round"] as? Int ?? 0), "tier": label, "samples": String(labels.count),
                      "steps": String(steps), "client": client]
         if table["labels"] as? Bool == true { about["labels"] = Set(labels).sorted().map(String.init).joined(separator: ",") }
-        let sent = (table["upload"] as! Table).keys.map { ($0, now["p." + $0] ?? now["s." + $0]!) }
+        let sent = (table["upload"] as! Table).keys.map { ($0, now["p." + $0] ?? now["s." + $0] ?? now["f." + $0]!) }
         return try toSafetensors(Dictionary(uniqueKeysWithValues: sent), about)
     }
 }

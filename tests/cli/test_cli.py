@@ -57,6 +57,29 @@ def test_help_fits_a_terminal_of_80_columns(arguments):
     assert max(map(len, text.splitlines())) <= 80
 
 
+@pytest.mark.parametrize("width", [60, 80, 110])
+def test_a_short_help_has_a_line_for_each_option_and_its_headings(width):
+    def headings(form):
+        text = CliRunner().invoke(group, ["simulate", form], terminal_width=width, max_content_width=width).output
+        return text, [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
+
+    (short, of_short), (_, of_full) = headings("-h"), headings("--help")
+    assert of_short == of_full
+    options = short.partition(of_short[0])[2].partition("\nThe values and the default")[0].splitlines()
+    listed = [line for line in options if line and line not in of_short]
+    assert all(line.startswith(("  --", "  -h, --help ")) for line in listed)
+    command = group.get_command(None, "simulate")
+    assert len(listed) == len(command.params) + 1
+    assert max(map(len, short.splitlines())) <= max(width, 80)
+    assert "  --data " in short
+    assert "[digits]" not in short
+
+
+def test_a_short_help_is_the_whole_one_where_there_is_one_section():
+    short, full = (CliRunner().invoke(group, ["verify", form]).output for form in ("-h", "--help"))
+    assert short == full
+
+
 @pytest.mark.parametrize(
     "name", ["simulate --model", "profile mlp --out", "profile mlp --device", "calibrate --link", "serve x --host"]
 )
@@ -131,7 +154,6 @@ VALUES: dict[str, tuple[str, Any]] = {
     "engine": ("pool", "pool"),
     "device": ("cuda", "cuda"),
     "conditions": ("ideal", "ideal"),
-    "over_selection": ("1.5", 1.5),
     "deadline_s": ("2.5", 2.5),
     "availability": ("daily", "daily"),
     "eligible_when": ("idle,charging", ("idle", "charging")),
@@ -141,6 +163,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "ray_auth": ("", True),
     "mixed_nodes": ("", True),
     "mode": ("async", "async"),
+    "over_selection": ("1", 1.0),  # async has no other
     "secure_aggregation": ("off", "off"),
     "staleness_power": ("0.25", 0.25),
     "enforce": ("hard", "hard"),

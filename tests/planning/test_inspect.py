@@ -2,6 +2,7 @@
 
 import json
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -181,3 +182,34 @@ def test_bad_input_is_one_message(run, arguments, message):
     status, out, error = run("mobile:MobileNet", "--input", "1x8x8", *arguments.split())
     assert (status, out, error.count("\n")) == (2, "", 1)
     assert message in error
+
+
+def test_layers_that_are_copied_cause_no_warning_of_torch(run, tmp_path):
+    source = "from torch import nn\n\n\ndef net():\n    layer = nn.TransformerEncoderLayer(8, 2, 8, 0.0, batch_first=True)\n"
+    (tmp_path / "copied.py").write_text(
+        source + "    return nn.Sequential(nn.TransformerEncoder(layer, 2), nn.Flatten(), nn.Linear(32, 4))\n"
+    )
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            status, _, error = run(f"{tmp_path}/copied.py:net", "--input", "4x8", "--method", "fedhm")
+    finally:
+        torch.set_warn_always(False)
+    assert (status, error) == (0, "")
+    assert [str(warning.message) for warning in caught] == []
+
+
+@pytest.mark.parametrize("method", ["prism", "orthdrop", "flanc"])
+def test_methods_without_the_option_factorize_say_what_they_leave_out(method):
+    network, shape = ("resnet18", (3, 32, 32)) if method == "prism" else ("cnn-digits", INPUT)
+    found = inspect(network, shape, method=method, tiers=(1, 0.5))
+    at_half = {row.layer: row.tiers[1] for row in found.layers if row.channels}
+    first, *_, last = at_half.values()
+    assert (first.why, last.why) == ("stem", "classifier")
+    assert first.reason == "the first convolution, which this method does not factorize"
+    assert last.reason == "the last layer, which this method does not factorize"
+    assert all(row.why == "" for row in at_half.values() if row.form == "factorized")
+    kinds = {row.layer: row.kind for row in found.layers}
+    others = {kinds[layer]: row.why for layer, row in at_half.items() if row.form == "cut" and row not in (first, last)}
+    assert others == ({"1x1": "no rule"} if method == "prism" else {})
