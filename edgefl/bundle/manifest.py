@@ -133,11 +133,10 @@ class TrainEntry(Record):
             raise ValueError(f"personal: {unknown[0]} is none of the tier's tensors")
         if twice := _repeated(self.personal):
             raise ValueError(f"personal: {twice} twice")
-        learned = {**self.trained, **self.statistics}
         for name, shape in self.upload.items():
-            if learned.get(name) != shape:
+            if self.tensors.get(name) != shape:
                 raise ValueError(
-                    f"upload: {name} {shape}, expected a trained tensor or a statistic: {learned.get(name, 'none such')}"
+                    f"upload: {name} {shape}, expected one of the tier's tensors: {self.tensors.get(name, 'none such')}"
                 )
         if kept := sorted(self.upload.keys() & set(self.personal)):
             raise ValueError(f"upload: {kept[0]} is personal: it never leaves the device")

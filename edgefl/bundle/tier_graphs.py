@@ -94,7 +94,8 @@ class _Exported:
         count = max(architecture.classes, 1)
         x = each(partial(_valued, random=random), architecture.samples(4), architecture.below)
         y = torch.randint(count, (4,), generator=random) if criterion.target is None else criterion.targets(4)
-        check_step(steps, self.network, self.losses, {"x": x, "y": y}, _shared(architecture, criterion), self.rule)
+        of_samples = {"x": x, "y": y}, _shared(architecture, criterion)
+        check_step(steps, self.network, self.losses, *of_samples, self.rule, self.graph.constants)
 
 
 def _valued(x: Tensor, below: int, random: torch.Generator) -> Tensor:
@@ -126,7 +127,7 @@ def _exported(
     with Unfilled():
         network = method.network(architecture, tier)
     _fill(network)
-    names = shared_parameters(method, network)
+    own, names = {name for name, _ in network.named_buffers()}, shared_parameters(method, network)
     objective.attach(network, names, {}, {})
     decayed = set(method.decayed(network))
     rule = StepRule(optimizer, weight_decay, {name for name, p in network.named_parameters() if p in decayed})  # type: ignore[arg-type]
@@ -137,7 +138,11 @@ def _exported(
 
     batch = {"x": each(torch.zeros_like, architecture.samples(2)), "y": criterion.targets(2)}
     losses = tuple(of_draw(draw) for draw in method.draws(tier))
-    return _Exported(loss_graph(network, losses, batch, _shared(architecture, criterion), anchors(names)), rule, network, losses)
+    graph = loss_graph(network, losses, batch, _shared(architecture, criterion), anchors(names))
+    if not own.isdisjoint(graph.constants):  # they may follow from the initial weights, which it was made without
+        network = method.network(architecture, tier)
+        objective.attach(network, names, {}, {})
+    return _Exported(graph, rule, network, losses)
 
 
 def _fill(network: nn.Module) -> None:

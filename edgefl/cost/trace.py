@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -269,10 +270,16 @@ def _layers(network: nn.Module) -> tuple[Layer, ...]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep torch from writing a traceback to the terminal for shapes that do not fit, which raise as well."""
+    """Keep torch from writing to the terminal what tells a user nothing.
+
+    That is a traceback for shapes that do not fit, which raise as well, and a warning for copies of fake layers, as in
+    ``nn.TransformerEncoder``.
+    """
     log = logging.getLogger("torch._subclasses.fake_tensor")
     before, log.disabled = log.disabled, True
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
+            yield
     finally:
         log.disabled = before

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
 from types import FrameType
@@ -19,6 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from edgefl.errors import EdgeflError
+from edgefl.onnxgrad.detached import Detached
 from edgefl.onnxgrad.dropout import SeededDropout
 from edgefl.onnxgrad.exporter import converted, fixed_reshapes, strip
 from edgefl.onnxgrad.graphs import BATCH
@@ -54,6 +56,15 @@ class LossGraph:
             records.extend(ordered)
         return proto
 
+    @cached_property
+    def constants(self) -> tuple[str, ...]:
+        """The frozen tensors of the network that a loss or the prediction depends on."""
+        if not self.roles.frozen:
+            return ()
+        graph = ir.convenience.extract(self.model.graph, list(self.model.graph.inputs), [*self.losses, PREDICTION])
+        read = {value.name for value in graph.inputs if value.uses()}
+        return tuple(name for name, role in self.roles.frozen.items() if role in read)
+
     def shape(self, value: str) -> tuple[int, ...]:
         """Return the sizes of the tensor of the input ``value``."""
         shape = next(found for found in self.model.graph.inputs if found.name == value).shape
@@ -76,12 +87,14 @@ def loss_graph(
     flat = flat_names(batch)
     roles = replace(_roles_of(network, names or {}), batch=flat, shared=tuple(shared))
     tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    failure = f"{type(network).__name__} cannot be trained in ONNX"
+    if empty := [name for name in roles.tensors if not tensors[name].numel()]:
+        raise EdgeflError(f"{failure}: {empty[0]} has no values; remove it from the network")
     values = [tensors[name].detach().float() for name in roles.tensors]
     outputs = (LOSS,) if len(losses) == 1 else tuple(f"{LOSS}.{i}" for i in range(len(losses)))
     module = _Traced(network, tuple(losses), roles)
     dimension = torch.export.Dim(BATCH, min=2)
     free = ([None] * len(values), [each(lambda _: {0: dimension}, of) for of in batch.values()], [None] * len(shared), None)
-    failure = f"{type(network).__name__} cannot be trained in ONNX"
     with _counted(network):
         model = converted(
             module,
@@ -163,7 +176,7 @@ class Whole(nn.Module):
         if loss is None or seed is None:
             result: Tensor = self.network(inputs[0])
             return result
-        with _Lengths(), SeededDropout(seed), UntrainedPadding():
+        with _Lengths(), SeededDropout(seed), UntrainedPadding(), Detached():
             return loss(self.network, *inputs)
 
 
@@ -199,6 +212,7 @@ class _Traced(nn.Module):
         super().__init__()
         self._whole = (Whole(network),)  # in a tuple, so that its parameters are not registered: they are arguments
         self.losses, self.names, self.measured = losses, tuple(roles.tensors), tuple(roles.statistics)
+        self.frozen = tuple(name for name, _ in network.named_buffers() if name in roles.frozen)
 
     def forward(
         self, tensors: list[Tensor], batch: list[Fields[Tensor]], shared: list[Tensor], seed: Tensor
@@ -212,5 +226,6 @@ class _Traced(nn.Module):
         found: list[Tensor] = []
         for loss in self.losses:  # one kind of step is taken, so each begins with the given statistics
             after = {f"network.{name}": given[f"network.{name}"].clone() for name in self.measured}
-            found += functional_call(whole, {**given, **after}, (loss, [*batch, *shared], seed)), *after.values()
+            frozen = {f"network.{name}": given[f"network.{name}"].clone() for name in self.frozen}
+            found += functional_call(whole, {**given, **frozen, **after}, (loss, [*batch, *shared], seed)), *after.values()
         return (*found, functional_call(whole, given, (None, batch)))

@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from edgefl.onnxgrad.detached import held
+
 
 class UntrainedPadding(TorchFunctionMode):
     """Within this context, while a loss is exported, embeddings read their row ``padding_idx`` as a constant."""
@@ -22,5 +24,4 @@ def _embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, *o
     rows = F.embedding(input, weight, None, *others, **options)
     if padding_idx is None:
         return rows
-    held: Tensor = torch.onnx.ops.symbolic("edgefl::Held", (rows,), dtype=rows.dtype, shape=rows.shape, version=1)
-    return torch.where((input == padding_idx % weight.shape[0]).unsqueeze(-1), held, rows)
+    return torch.where((input == padding_idx % weight.shape[0]).unsqueeze(-1), held(rows), rows)

@@ -103,6 +103,25 @@ def _products(input: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tens
     return input
 
 
+def _product(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor | None:
+    """Compute the product along an axis as the last of the products so far."""
+    if dim is None or (found := _products(input, dim, dtype)) is None:
+        return None
+    last = found.narrow(dim, found.shape[dim] - 1, 1)
+    return last if keepdim else last.squeeze(dim)
+
+
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *args: Any, **options: Any
+) -> Tensor | None:
+    """Compute attention of a single head, without an axis for heads, as that of one of several."""
+    if query.dim() != 3:
+        return None
+    mask = attn_mask.unsqueeze(1) if attn_mask is not None and attn_mask.dim() == 3 else attn_mask
+    query, key, value = (part.unsqueeze(1) for part in (query, key, value))
+    return F.scaled_dot_product_attention(query, key, value, mask, *args, **options).squeeze(1)
+
+
 def _bags(
     input: Tensor,
     weight: Tensor,
@@ -144,6 +163,8 @@ REWRITES: dict[Any, Callable[..., Tensor | None]] = {
     F.adaptive_max_pool3d: _adaptive_max(3),
     F.unfold: _unfolded,
     **dict.fromkeys((torch.cumprod, Tensor.cumprod), _products),
+    **dict.fromkeys((torch.prod, Tensor.prod), _product),
+    F.scaled_dot_product_attention: _attention,
     F.embedding_bag: _bags,
 }
 """Function of torch → the function here."""

@@ -61,7 +61,7 @@ def training_step(
     losses, rule = [loss] if callable(loss) else loss, rule or StepRule()
     graph = loss_graph(network, losses, batch, shared)
     found = StepGraphs(training_graphs(graph, rule), graph.roles, *(part_graphs(graph, rule) if parts else ()))
-    check_step(found, network, losses, batch, shared or {}, rule)
+    check_step(found, network, losses, batch, shared or {}, rule, graph.constants)
     return found
 
 

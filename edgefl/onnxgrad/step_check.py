@@ -49,15 +49,17 @@ def check_step(
     batch: Mapping[str, Fields[Tensor]],
     shared: Mapping[str, Tensor],
     rule: StepRule,
+    constants: Sequence[str],
 ) -> None:
     """Raise an EdgeflError unless each graph of ``graphs.steps`` computes the same as torch; it names the first tensor that differs.
 
-    The step starts from the values of ``network``, moved a little. Random numbers take the place of floats of ``batch`` and ``shared`` that
-    are all equal. The network is left as it is.
+    ``constants`` are the tensors that the graphs read and never change: torch's step may not change them either. The step
+    starts from the values of ``network``, moved a little. Random numbers take the place of floats of ``batch`` and ``shared`` that are all
+    equal. The network is left as it is.
     """
     for number, loss in enumerate(losses):
         for attempt in range(_TRIES):
-            case = _Case.drawn(network, graphs.roles, batch, shared, attempt)
+            case = _Case.drawn(network, graphs.roles, batch, shared, attempt, constants)
             found = computed(session_of(graphs.steps[number], 1), case.feed(graphs.steps[number]))
             differing = _first_difference(case, loss, rule, found)
             if differing is None:
@@ -70,17 +72,27 @@ def check_step(
 
 @dataclass(frozen=True)
 class _Case:
-    """The values of a step: tensors of the network by name, inputs of the loss by name of the graph's input, and dropout's seed."""
+    """The values of a step: tensors of the network by name, inputs of the loss by name of the graph's input, and dropout's seed.
+
+    ``constants`` are the tensors that the graph reads and does not change.
+    """
 
     network: nn.Module
     roles: Roles
     tensors: Mapping[str, Tensor]
     inputs: Mapping[str, Fields[Tensor]]
     seed: float
+    constants: Sequence[str]
 
     @classmethod
     def drawn(
-        cls, network: nn.Module, roles: Roles, batch: Mapping[str, Fields[Tensor]], shared: Mapping[str, Tensor], attempt: int
+        cls,
+        network: nn.Module,
+        roles: Roles,
+        batch: Mapping[str, Fields[Tensor]],
+        shared: Mapping[str, Tensor],
+        attempt: int,
+        constants: Sequence[str],
     ) -> "_Case":
         random = torch.Generator().manual_seed(attempt)
         own = {**dict(network.named_parameters()), **dict(network.named_buffers())}
@@ -92,7 +104,7 @@ class _Case:
         few = {name: rows(value, _rows(len(first(value)))) for name, value in batch.items()}
         inputs = {name: each(lambda part: _varied(part, random), value) for name, value in few.items()}
         inputs |= {name: _varied(value, random) for name, value in shared.items()}
-        return cls(network, roles, tensors, inputs, float(attempt + 1))
+        return cls(network, roles, tensors, inputs, float(attempt + 1), constants)
 
     def feed(self, graph: bytes) -> Arrays:
         """Return the inputs of a training graph."""
@@ -108,7 +120,10 @@ class _Case:
         return {i.name: known[i.name] for i in inputs if i.name in known} | states
 
     def stepped(self, loss: Loss, rule: StepRule, kind: torch.dtype) -> Arrays:
-        """Return the results of the step as torch computes them with real numbers of type ``kind``: output → value."""
+        """Return the results of the step as torch computes them with real numbers of type ``kind``: output → value.
+
+        Constant tensors are among them, by their input.
+        """
         tensors = {n: t.to(kind) if t.is_floating_point() else t.clone() for n, t in self.tensors.items()}
         tensors = {n: t.clone() if t is self.tensors[n] else t for n, t in tensors.items()}
         inputs = [each(lambda t: t.to(kind) if t.is_floating_point() else t, value) for value in self.inputs.values()]
@@ -125,6 +140,7 @@ class _Case:
             value = functional_call(Whole(self.network), given, (differentiated, inputs, torch.tensor(self.seed)))
         _optimizer(trained, rule).step()
         found = {LOSS: value, **{role + OUT: tensors[n] for n, role in {**self.roles.statistics, **self.roles.trained}.items()}}
+        found |= {self.roles.frozen[name]: given[f"network.{name}"] for name in self.constants}
         return {name: tensor.detach().numpy() for name, tensor in found.items()}
 
 
@@ -161,6 +177,8 @@ def _first_difference(case: _Case, loss: Loss, rule: StepRule, found: Arrays) ->
         single = case.stepped(loss, rule, torch.float32)
     except Exception as error:  # networks raise many types
         raise EdgeflError(f"torch cannot compute a step of {type(case.network).__name__}: {first_line(error)}") from error
+    if changed := [name for name in case.constants if not _same(single[case.roles.frozen[name]], case.tensors[name])]:
+        return f"{changed[0]} changes in a step, and a training graph changes no buffers but the statistics of BatchNorm"
     if not (differing := _differing(case, found, single, {}, _QUICK)):
         return None
     try:
@@ -178,7 +196,7 @@ def _differing(case: _Case, found: Arrays, exact: Arrays, single: Arrays, roundi
     mean = (sum(change**2 for change in changes.values()) / max(1, sum(value.size for value in before.values()))) ** 0.5
     differing = []
     for name, value in exact.items():
-        if name not in found:  # a statistic that the graph does not read
+        if name not in found:  # a constant, or a statistic that the graph does not read
             continue
         step = changes[name] + value.size**0.5 * mean if name in before else max(_norm(value), 1e-3)
         own = _norm(single[name] - value) if name in single else 0.0
@@ -188,6 +206,10 @@ def _differing(case: _Case, found: Arrays, exact: Arrays, single: Arrays, roundi
         if not _norm(found[name] - value) <= allowed < np.inf:
             differing.append(name)
     return differing
+
+
+def _same(values: np.ndarray, before: Tensor) -> bool:
+    return np.array_equal(values, before.numpy().astype(values.dtype), equal_nan=True)
 
 
 def _norm(values: np.ndarray) -> float:

@@ -3,6 +3,7 @@
 import sys
 from typing import Literal
 
+import numpy as np
 import torch
 
 from edgefl.client.criterion import CROSS_ENTROPY, Criterion
@@ -33,6 +34,8 @@ def criterion_of(config: RunConfig, data: Dataset) -> Criterion:
     """Return what clients minimise; raise :class:`InputError` if it does not fit the data, or there is no such function."""
     if config.loss is None:
         if not data.classes:
+            if _one_hot(data.train.y):
+                raise ConfigError(f"loss: {data.name} has one-hot targets; store labels instead, such as y.argmax(1)")
             raise ConfigError(
                 f"loss: {data.name} has float32 targets, no labels; give a loss such as torch.nn.functional:mse_loss"
             )
@@ -41,6 +44,13 @@ def criterion_of(config: RunConfig, data: Dataset) -> Criterion:
         raise ConfigError(f"permute_labels: {data.name} has float32 targets, no labels; leave the key out")
     check_found(config, "loss", config.loss)
     return Criterion.of(config.loss, data.target_shape)
+
+
+def _one_hot(targets: np.ndarray) -> bool:
+    """Return whether each sample has one 1 among zeros."""
+    if targets.ndim != 2 or targets.shape[1] == 1:
+        return False
+    return bool(((targets == 1).sum(1) == 1).all() and ((targets != 0).sum(1) == 1).all())
 
 
 def check_loss(criterion: Criterion, architecture: Architecture, data: Dataset, seed: int) -> None:

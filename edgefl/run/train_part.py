@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import safetensors.numpy
+import torch
 from torch import Tensor, nn
 
 from edgefl.bundle.manifest import Objective as ObjectiveEntry
@@ -24,7 +25,8 @@ from edgefl.models.base import Architecture, named_tensors
 from edgefl.onnxgrad.roles import BETA, LEARNING_RATE
 from edgefl.onnxgrad.stepper import Stepper, peak_bytes
 from edgefl.records import Tier
-from edgefl.util.fields import Fields, named
+from edgefl.rng import generator, torch_seeded
+from edgefl.util.fields import Fields, each, named
 
 REFERENCE_SAMPLES = 8
 REMEMBERED_ON_DEVICES = ("dyn", "scaffold")
@@ -47,8 +49,14 @@ class Trains:
     objective: Objective = PLAIN
     alone: str = ""
 
-    def no_update(self, upload: Mapping[str, object], learned: Mapping[str, object]) -> str:
-        """Return why a device's training cannot go into a next round of the server, or nothing."""
+    def no_update(self, upload: Collection[str], held: Collection[str], changing: Collection[str]) -> str:
+        """Return why a device's training cannot go into a next round of the server, or nothing.
+
+        Args:
+            upload: the names of the tensors of an update.
+            held: those of a device.
+            changing: those of them that training in torch changes, and the graphs do not.
+        """
         method, objective = self.method, self.objective
         if self.alone:
             return self.alone
@@ -58,8 +66,11 @@ class Trains:
             return f"a device does not know what a client stores under the objective {objective.name}"
         if method.per_client and method.personalised:
             return f"the server of {method.title} stores data of every client, and none of a device outside the run"
-        if missing := sorted(upload.keys() - learned.keys()):
-            return f"{method.title} sends {missing[0]}, which training does not make"
+        for name in sorted(upload):
+            if name not in held:
+                return f"{method.title} sends {name}, which a device does not have"
+            if name in changing:
+                return f"{method.title} sends {name}, which the network changes while it trains, and its graphs do not"
         return ""
 
 
@@ -102,7 +113,8 @@ def train_part(trains: Trains, of: Trainee) -> tuple[TrainEntry, dict[str, bytes
     stored |= {name: tensor.numpy() for name, tensor in of.control.items()}
     learned = trained | statistics
     upload = method.upload_shapes(trains.architecture, of.tier)
-    no_update = trains.no_update(upload, learned)
+    changing = _changing(network, of.samples[0], frozen.keys() & upload.keys())
+    no_update = trains.no_update(upload, learned | frozen, changing)
     numbers = range(len(graphs.steps.steps)) if len(graphs.steps.steps) > 1 else [""]
     paths = {f"{label}/train{n}.onnx": graph for n, graph in zip(numbers, graphs.steps.steps, strict=True)}
     names = "predict.onnx", "parameters.safetensors", "train_reference.safetensors"
@@ -138,3 +150,14 @@ def train_part(trains: Trains, of: Trainee) -> tuple[TrainEntry, dict[str, bytes
         + sum(part.nbytes for part in x.values()),
     )
     return entry, contents
+
+
+def _changing(network: nn.Module, x: Fields[np.ndarray[Any, Any]], names: Collection[str]) -> frozenset[str]:
+    """Return which of the tensors ``names`` a forward pass in training mode changes, such as a mean of outputs that a network tracks."""
+    if not names:
+        return frozenset()
+    module, before = copy.deepcopy(network).train(), named_tensors(network)
+    with torch.no_grad(), torch_seeded(generator(0, "changing")):
+        module(each(torch.from_numpy, x))
+    after = named_tensors(module)
+    return frozenset(name for name in names if not torch.equal(before[name], after[name]))

@@ -142,3 +142,34 @@ def test_checkpointing_is_compared_with_the_same_weights_and_masks():
             return self.head(self.drop(checkpoint(self.block, self.drop(self.front(x)), use_reentrant=False)))
 
     assert training_step(Network(), cross_entropy, batch_of(6)).steps
+
+
+class Centred(nn.Module):
+    """Keeps a mean of what it computes; ``used`` says where: nowhere, in evaluation, or also in training."""
+
+    def __init__(self, used: str, in_place: bool) -> None:
+        super().__init__()
+        self.linear, self.used, self.in_place = nn.Linear(4, 3), used, in_place
+        self.register_buffer("mean", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.linear(x)
+        if self.training:
+            new = 0.9 * self.mean + 0.1 * y.detach().mean(0)
+            self.mean = self.mean.copy_(new) if self.in_place else new
+        reads = self.used == "always" or (self.used == "in evaluation" and not self.training)
+        return y - self.mean if reads else y
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("used", ["in evaluation", "always"])
+def test_a_buffer_that_a_graph_could_not_change_is_named(used, in_place):
+    network = Centred(used, in_place)
+    with pytest.raises(EdgeflError, match="differs from torch: mean changes in a step, and a training graph changes no buffers"):
+        training_step(network, lambda own, x: own(x).square().mean(), {"x": torch.randn(4, 4)})
+    assert not network.mean.any()
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_buffer_that_nothing_depends_on_may_change(in_place):
+    training_step(Centred("nowhere", in_place), lambda own, x: own(x).square().mean(), {"x": torch.randn(4, 4)})

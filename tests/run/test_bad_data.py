@@ -60,6 +60,11 @@ WRONG: dict[str, tuple[Callable[[Path], Path], list[str], str]] = {
     ),
     "a row has no label": (table(v=[1.0] * 9, y=[None, *"ab" * 4]), [], "1 of 9 labels are missing, the first that of sample 0"),
     "labels are no integers": (arrays(x=X, y=Y + 0.5), [], "wrong has float32 targets, no labels; give a loss"),
+    "labels are one-hot": (
+        arrays(x=X, y=np.eye(3, dtype=np.float32)[Y % 3]),
+        [],
+        "wrong has one-hot targets; store labels instead",
+    ),
     "labels are complex": (arrays(x=X, y=Y + 1j), [], "labels of type complex128, expected integers from 0, or texts"),
     "a class without samples": (arrays(x=X, y=np.where(Y == 1, 3, Y)), [], "no training sample of class '1'; number the classes"),
     "a class without images": (without_images, [], "class 'dog' has no image"),

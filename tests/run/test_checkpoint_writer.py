@@ -55,7 +55,7 @@ def test_one_is_in_flight_and_the_run_goes_on_meanwhile(folder, tmp_path, monkey
     def slow(at, *what):
         active[0] += 1
         most[0] = max(most[0], active[0])
-        may_write.wait(10)
+        may_write.wait(60)
         found = real(at, *what)
         active[0] -= 1
         return found

@@ -13,6 +13,7 @@ from edgefl.onnxgrad.gradients import (  # noqa: F401  each enters its rules int
     products,
     recurrent,
     shape,
+    trigonometry,
 )
 from edgefl.onnxgrad.gradients.op import PREPARED, RULES, Op, Rule, prepared, register_rule
 from edgefl.onnxgrad.gradients.tape import Tape

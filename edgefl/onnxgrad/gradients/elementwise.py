@@ -70,16 +70,24 @@ def div(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 
 @register_rule("Pow")
 def power(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """For y = xⁿ with one constant n: g·n·xⁿ⁻¹."""
+    """For y = xⁿ: g·n·xⁿ⁻¹ and g·y·log x, which is 0 where x is 0."""
     x, exponent = op.inputs
-    known = tape.known(exponent)
-    if known is None or known.size != 1:
-        op.refuse("its exponent must be one constant")
-    n = float(known.reshape(()))
-    if n == 1:
-        return [gradient, None]
-    lower = x if n == 2 else tape.op("Pow", x, tape.number(n - 1))
-    return [tape.op("Mul", gradient, tape.op("Mul", tape.number(n), lower)), None]
+    of_x = of_exponent = None
+    if tape.needs(x):
+        known = tape.known(exponent)
+        if known is not None and known.size == 1:
+            n = float(known.reshape(()))
+            if n == 1:
+                return [gradient, None]
+            factor, lower = tape.number(n), x if n == 2 else tape.op("Pow", x, tape.number(n - 1))
+        else:
+            factor, lower = exponent, tape.op("Pow", x, tape.op("Sub", exponent, tape.number(1.0)))
+        of_x = tape.unbroadcast(tape.op("Mul", gradient, tape.op("Mul", factor, lower)), x, op.outputs[0])
+    if tape.needs(exponent):
+        zero = tape.number(0.0)
+        slope = tape.op("Where", tape.op("Equal", x, zero), zero, tape.op("Mul", op.outputs[0], tape.op("Log", x)))
+        of_exponent = tape.unbroadcast(tape.op("Mul", gradient, slope), exponent, op.outputs[0])
+    return [of_x, of_exponent]
 
 
 @register_rule("Where")

@@ -1,6 +1,7 @@
 """Gradients of matrix products and reductions. In docstrings, G or g is the gradient of the output."""
 
 import math
+import string
 from collections.abc import Sequence
 
 from edgefl.onnxgrad.gradients.op import Gradient, Op, register_rule, register_slopes
@@ -9,11 +10,13 @@ from edgefl.onnxgrad.gradients.tape import Tape
 
 @register_rule("MatMul")
 def matmul(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """For Y = A·B: G·Bᵀ and Aᵀ·G, summed over broadcast axes; operands of fewer than two dimensions are refused."""
+    """For Y = A·B: G·Bᵀ and Aᵀ·G, summed over broadcast axes."""
     a, b = op.inputs
     ranks = len(tape.shape(a)), len(tape.shape(b))
-    if min(ranks) < 2:
-        op.refuse(f"operands of {ranks[0]} and {ranks[1]} dimensions have no rule, expected two or more")
+    if ranks[1] == 1:
+        return _of_vector(tape, a, b, gradient)
+    if ranks[0] == 1:
+        return _of_vector(tape, b, a, gradient, first=True)[::-1]
     if ranks == (2, 2):
         return [
             tape.op("Gemm", gradient, b, transB=1) if tape.needs(a) else None,
@@ -26,6 +29,18 @@ def matmul(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
         _summed(tape, tape.op("MatMul", gradient, tape.swapped(b, ranks[1])), a, out) if tape.needs(a) else None,
         _summed(tape, tape.op("MatMul", tape.swapped(a, ranks[0]), gradient), b, out) if tape.needs(b) else None,
     ]
+
+
+def _of_vector(tape: Tape, stack: str, vector: str, gradient: str, first: bool = False) -> list[Gradient]:
+    """A stack of matrices times v, or v times it: each entry of G times v, and the sum of all rows, each times its entry of G."""
+    of_stack = of_vector = None
+    if tape.needs(stack):
+        wide = tape.op("Unsqueeze", gradient, tape.integers(-2 if first else -1))
+        of_stack = tape.op("Mul", wide, tape.op("Unsqueeze", vector, tape.integers(1)) if first else vector)
+    if tape.needs(vector):
+        rows = tape.swapped(stack, len(tape.shape(stack))) if first else stack
+        of_vector = tape.op("MatMul", tape.reshape(gradient, (None,)), tape.reshape(rows, (None, *tape.shape(vector))))
+    return [of_stack, of_vector]
 
 
 def _of_rows(tape: Tape, a: str, b: str, gradient: str) -> list[Gradient]:
@@ -67,11 +82,15 @@ def gemm(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 @register_rule("Einsum")
 def einsum(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """The gradient of an operand is an Einsum of the gradient and the other operands, with the operand's letters as the result."""
-    equation = op.get("equation").replace(" ", "")
-    if "->" not in equation or "." in equation:
-        op.refuse(f"equation {equation!r} has no rule, expected one with '->' and without '...'")
-    left, result = equation.split("->")
+    left, result = explicit(op.get("equation"), [len(tape.shape(name)) for name in op.inputs]).split("->")
     terms = left.split(",")
+    sizes = {
+        (letter, size)
+        for name, term in zip(op.inputs, terms, strict=True)
+        for letter, size in zip(term, tape.shape(name), strict=True)
+    }
+    if len(sizes) > len({letter for letter, _ in sizes}):
+        op.refuse(f"equation {op.get('equation')!r} broadcasts an axis of size 1; it has no rule")
     found: list[Gradient] = []
     for slot, (name, term) in enumerate(zip(op.inputs, terms, strict=True)):
         if not tape.needs(name):
@@ -80,7 +99,7 @@ def einsum(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
         others = [(n, t) for i, (n, t) in enumerate(zip(op.inputs, terms, strict=True)) if i != slot]
         present = set(result).union(*(t for _, t in others))
         if len(set(term)) < len(term):
-            op.refuse(f"equation {equation!r} takes a diagonal; it has no rule")
+            op.refuse(f"equation {op.get('equation')!r} takes a diagonal; it has no rule")
         here = "".join(letter for letter in term if letter in present)
         joined = ",".join([result, *(t for _, t in others)])
         value = tape.op("Einsum", gradient, *(n for n, _ in others), equation=f"{joined}->{here}")
@@ -89,6 +108,26 @@ def einsum(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
             value = tape.op("Expand", tape.op("Unsqueeze", value, tape.integers(*missing)), tape.op("Shape", name))
         found.append(value)
     return found
+
+
+def explicit(equation: str, ranks: Sequence[int]) -> str:
+    """Return an Einsum's equation with a result, and with letters in place of '...'.
+
+    >>> explicit("...i, ij", [3, 2])
+    'ABi,ij->ABj'
+    """
+    left, arrow, result = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    spare = [letter for letter in string.ascii_uppercase if letter not in equation]
+    hidden = [rank - len(term.replace("...", "")) if "..." in term else 0 for term, rank in zip(terms, ranks, strict=True)]
+    broadcast = spare[: max(hidden)]
+    if not arrow:
+        letters = left.replace(",", "").replace("...", "")
+        result = "..." * ("..." in left) + "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
+    filled = [
+        term.replace("...", "".join(broadcast[len(broadcast) - count :])) for term, count in zip(terms, hidden, strict=True)
+    ]
+    return f"{','.join(filled)}->{result.replace('...', ''.join(broadcast))}"
 
 
 def axes_of(tape: Tape, op: Op) -> list[int]:

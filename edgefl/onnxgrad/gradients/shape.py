@@ -187,10 +187,32 @@ def gather_elements(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 
 @register_rule("ScatterElements")
 def scatter_elements(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Return g for the data, the entries of g at the indices for the updates; only reduction add."""
-    if op.get("reduction", "none") != "add":
-        op.refuse(f"reduction {op.get('reduction', 'none')!r} has no rule, expected 'add'")
-    return [gradient, None, tape.op("GatherElements", gradient, op.inputs[1], axis=op.get("axis", 0))]
+    """Return g for the data, without the entries that updates replaced, and the entries of g at the indices for the updates."""
+    data, index, updates = op.inputs
+    reduction, axis = op.get("reduction", "none"), op.get("axis", 0)
+    if reduction not in ("none", "add"):
+        op.refuse(f"reduction {reduction!r} has no rule, expected 'none' or 'add'")
+    of_data = gradient
+    if reduction == "none" and tape.needs(data):
+        of_data = tape.op("ScatterElements", gradient, index, _zeros(tape, updates), axis=axis)
+    return [of_data, None, tape.op("GatherElements", gradient, index, axis=axis) if tape.needs(updates) else None]
+
+
+@register_rule("ScatterND")
+def scatter_nd(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """As for ScatterElements. Only reduction none: onnxruntime's ScatterND loses sums if an index repeats."""
+    data, index, updates = op.inputs
+    if op.get("reduction", "none") != "none":
+        op.refuse(f"reduction {op.get('reduction')!r} has no rule, expected 'none'")
+    return [
+        tape.op("ScatterND", gradient, index, _zeros(tape, updates)) if tape.needs(data) else None,
+        None,
+        tape.op("GatherND", gradient, index) if tape.needs(updates) else None,
+    ]
+
+
+def _zeros(tape: Tape, like: str) -> str:
+    return tape.op("ConstantOfShape", tape.op("Shape", like), value=tape.filling(0.0))
 
 
 def _summed_rows(tape: Tape, gradient: str, index: str, rows: int, widths: Sequence[int]) -> str:

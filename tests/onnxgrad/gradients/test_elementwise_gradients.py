@@ -14,8 +14,10 @@ TWO = {"Add": torch.add, "Sub": torch.sub, "Mul": torch.mul, "Div": torch.div}
 ONE: dict[str, Any] = {
     "Neg": torch.neg, "Abs": torch.abs, "Exp": torch.exp, "Sin": torch.sin, "Cos": torch.cos, "Identity": torch.clone,
     "Tanh": torch.tanh, "Sigmoid": torch.sigmoid, "Relu": torch.relu, "Softplus": F.softplus,
+    "Tan": torch.tan, "Sinh": torch.sinh, "Cosh": torch.cosh, "Asinh": torch.asinh,
 }  # fmt: skip
 ROUGH: dict[str, Any] = {"Erf": torch.erf, "Gelu": F.gelu, "HardSwish": F.hardswish}  # single precision in onnx's evaluator
+BELOW_ONE = {"Asin": torch.asin, "Acos": torch.acos, "Atanh": torch.atanh}
 FROM_POSITIVE = {"Sqrt": torch.sqrt, "Log": torch.log, "Reciprocal": torch.reciprocal}
 
 
@@ -58,6 +60,11 @@ CASES = [
     *(Case(kind, {"x": draw(3, 4)}, own) for kind, own in ONE.items()),
     *(Case(kind, {"x": draw(3, 4)}, own, exact=False, tolerance=1e-6) for kind, own in ROUGH.items()),
     *(Case(kind, {"x": positive(3, 4)}, own) for kind, own in FROM_POSITIVE.items()),
+    *(Case(kind, {"x": np.tanh(draw(3, 4))}, own) for kind, own in BELOW_ONE.items()),
+    Case("Pow", {"x": positive(3, 4), "n": draw(4)}, torch.pow),
+    Case("Pow", {"x": positive(1, 4), "n": draw(3, 4)}, torch.pow, batch=("n",)),
+    Case("Pow", {"x": np.array(1.5), "n": draw(3, 4)}, torch.pow, batch=("n",)),
+    Case("Pow", {"x": np.array([[0.0, 2.0, 0.5]] * 2), "n": np.array([2.0, 3.0, 1.5])}, torch.pow, exact=False),
     Case("Sum", {"x": draw(3, 4), "b": draw(4), "c": draw(1, 4)}, lambda *t: t[0] + t[1] + t[2]),
     Case("Cast", {"x": draw(3, 4)}, torch.clone, {"to": 1}, reference=False),
     power(2.0),

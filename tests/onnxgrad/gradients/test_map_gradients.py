@@ -106,9 +106,29 @@ class Bag(nn.Module):
         return found
 
 
+def attention(x: Tensor, *mask: Tensor, **options: Any) -> Tensor:
+    """Attention of a single head."""
+    return F.scaled_dot_product_attention(x, 2 * x, x, *(part.to(x.dtype) for part in mask), **options)
+
+
+def assigned(x: Tensor) -> Tensor:
+    """Some entries replaced."""
+    y = x.clone()
+    y[:, 0] = 2.0
+    y[:, 1, :2] = x[:, 0, 1:3] ** 2
+    return y
+
+
 FUNCTIONS = {
     "cumprod": lambda x: x.cumprod(3),
     "cumprod-zero": lambda x: (x * (x > 0)).cumprod(2),
+    "prod": lambda x: x.prod(3),
+    "prod-zero": lambda x: (x * (x > 0)).prod(2, keepdim=True),
+    "attention": lambda x: attention(x.flatten(1, 2)),
+    "attention-causal": lambda x: attention(x.flatten(1, 2), is_causal=True),
+    "attention-mask": lambda x: attention(x.flatten(1, 2), torch.ones(1, 20, 20).tril()),
+    "assigned": assigned,
+    "scattered": lambda x: torch.zeros_like(x).scatter(3, torch.tensor([3, 0, 6, 1, 2, 5, 4]).expand_as(x), x),
     "unfold": lambda x: F.unfold(x, (2, 3), dilation=(1, 2), padding=(1, 0), stride=(2, 1)),
     "tensor-unfold": lambda x: x.unfold(3, 3, 2),
     "adaptive-mean": lambda x: F.adaptive_avg_pool2d(x, (2, 3)),

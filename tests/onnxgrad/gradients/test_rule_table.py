@@ -43,11 +43,11 @@ def test_cases_differ() -> None:
 
 def test_an_operator_without_a_rule_is_named() -> None:
     text = '<ir_version: 9, opset_import: ["": 20]> g (float[3] x) => (float y)'
-    model = parse_model(text + "{ z = Asinh (x)  y = ReduceSum <keepdims = 0> (z) }")
+    model = parse_model(text + "{ z = Acosh (x)  y = ReduceSum <keepdims = 0> (z) }")
     model.graph.node[0].name = "odd"
     tape = tape_of(model)
     with pytest.raises(
-        InputError, match=r"'odd' \(Asinh\): no gradient rule for Asinh.*edgefl/onnxgrad/gradients, which has Abs, Add,.*Where"
+        InputError, match=r"'odd' \(Acosh\): no gradient rule for Acosh.*edgefl/onnxgrad/gradients, which has Abs, Acos,.*Where"
     ):
         append_gradients(tape, "y", ["x"])
 
@@ -56,8 +56,7 @@ def test_an_operator_without_a_rule_is_named() -> None:
     ("text", "message"),
     [
         ("float[2,3] x, int64[2] i) => (float y) { z = Gather <axis = 1> (x, i)  y = ReduceSum <keepdims = 0> (z) }", "axis 1 has no rule"),
-        ("float[2,3] x, float e) => (float y) { z = Pow (x, e)  y = ReduceSum <keepdims = 0> (z) }", "exponent must be one constant"),
-        ("float[2,3] x) => (float y) { z = Einsum <equation = \"ii->i\"> (x)  y = ReduceSum <keepdims = 0> (z) }", "diagonal"),
+        ("float[3,3] x) => (float y) { z = Einsum <equation = \"ii->i\"> (x)  y = ReduceSum <keepdims = 0> (z) }", "diagonal"),
         ("float[n,3,h,5] x) => (float y) { z = GlobalAveragePool (x)  y = ReduceSum <keepdims = 0> (z) }", "depends on the batch"),
     ],
 )  # fmt: skip

@@ -1,0 +1,37 @@
+"""Constants of the backward pass, while a loss is traced: torch's exporter leaves ``detach`` and ``no_grad`` out."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+
+class Detached(TorchFunctionMode):
+    """Marks what is computed by ``detach``, or inside ``torch.no_grad``, as constant for :mod:`edgefl.onnxgrad.autodiff`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._differentiates = True
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call ``func``; a constant is its result or, if it changes its first argument, what the other arguments bring there."""
+        # Inside the forward pass of an autograd.Function gradients are off, too, and yet they pass.
+        if func is torch._C._set_grad_enabled:  # noqa: SLF001 - what no_grad calls
+            self._differentiates = bool(args[0])
+        detaches = func in (torch.detach, Tensor.detach) and torch.is_grad_enabled()
+        if not torch.compiler.is_exporting() or (self._differentiates and not detaches):
+            return func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        if name in ("__iadd__", "__isub__", "__imul__", "__itruediv__") or (name.endswith("_") and not name.startswith("_")):
+            return func(args[0], *map(held, args[1:]), **(kwargs or {}))
+        return held(func(*args, **(kwargs or {})))
+
+
+def held(value: Any) -> Any:
+    """Return a tensor of real numbers, or several, as constants of the backward pass, while a module is traced; anything else as it is."""
+    if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
+        return type(value)(map(held, value))
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return value
+    return torch.onnx.ops.symbolic("edgefl::Held", (value,), dtype=value.dtype, shape=value.shape, version=1)
