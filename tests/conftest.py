@@ -15,6 +15,7 @@ import edgefl.testing.options  # noqa: F401 - asserts of the contract are rewrit
 from edgefl.cli.main import main
 from edgefl.errors import InputError
 
+os.environ["HF_HUB_OFFLINE"] = "1"  # no test waits for the hub's computer; read when the package datasets is imported
 CHROMIUM = os.environ.get("EDGEFL_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
 ARGUMENTS = [
     "--headless",

@@ -181,7 +181,7 @@ class Processes:
         """Ask a process to end: a SuperNode then signs off, and its key can be used again at once."""
         self.running[name].terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.running[name].wait(20)
+            self.running[name].wait(60)
         self.kill(name)
 
     def kill(self, name: str) -> None:
@@ -205,7 +205,7 @@ class Processes:
 
     def left(self) -> list[str]:
         """Return the processes that were started here and still run ten seconds after they were killed."""
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while (alive := [str(one) for one in self.seen if _alive(one)]) and time.monotonic() < end:
             time.sleep(0.1)
         return alive

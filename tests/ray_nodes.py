@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 TOKEN = "0123456789abcdef" * 2
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 def wait_until(done: Callable[[], bool]) -> None:
@@ -129,7 +129,7 @@ class RayNodes:
                 one.kill()
         for node in self.nodes:
             node.process.wait(PATIENCE_S)
-        psutil.wait_procs(every, timeout=5)
+        psutil.wait_procs(every, timeout=PATIENCE_S)
 
     def _start(self, options: list[str], variables: Mapping[str, str]) -> Callable[[], bool]:
         """Start a node; return what says whether it is ready."""

@@ -66,6 +66,8 @@ def fleet_problems(config: RunConfig) -> Iterator[str]:
         yield f"per_round: got {config.per_round}, expected at most the {config.clients} clients"
     if config.secure is not None and config.mode == "async":
         yield "secure_aggregation: clients of a round agree on masks, and mode async has no rounds; give mode sync"
+    if config.over_selection not in (None, 1.0) and config.mode == "async":
+        yield "over_selection: a round selects more clients than it needs, and mode async has no rounds; give mode sync, or leave it out"
     if config.buffer is not None and config.mode == "sync":
         yield "buffer: only asynchronous rounds have one; give mode async"
     if config.buffer is not None and config.buffer > config.clients:

@@ -61,10 +61,12 @@ class Server:
         try:
             await asyncio.wrap_future(self._ended)
         finally:
+            # asyncio leaves a connection open that it was accepting when its listener closed: first every one must be a task of ours
+            while others := asyncio.all_tasks() - {asyncio.current_task()}:
+                for task in self._connections:
+                    task.cancel()
+                await asyncio.wait(others)
             listener.close()
-            for task in self._connections:
-                task.cancel()
-            await asyncio.gather(*self._connections, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Start to serve a connection. If there are too many, the one that has waited longest for a request ends."""

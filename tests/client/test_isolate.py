@@ -229,7 +229,7 @@ def test_a_hundred_clients_killed_at_random_moments_leave_no_process_and_no_lost
         assert outcome == (gone if number in set(crashed) else expected[number % 3])
     assert open_files() <= files
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("torchinductor")] == []  # torch's cache
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while (left := alive(killer.seen) | descendants() - children) and time.monotonic() < deadline:
         # Whose worker was killed is waited for by the system's first process; a worker that was just hired in its place leaves by itself.
         time.sleep(0.05)
@@ -279,7 +279,7 @@ def test_when_the_run_is_killed_its_workers_and_clients_go_too():
     finally:
         run.kill()
         run.wait()
-    _, alive = psutil.wait_procs(family, timeout=5)
+    _, alive = psutil.wait_procs(family, timeout=30)
     assert alive == []
 
 

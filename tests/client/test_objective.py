@@ -139,6 +139,7 @@ def test_scaffold_on_the_server_sends_slices_and_adds_changes(narrow_and_wide):
         ({"tier_shares": (0.5, 0.5)}, "tier_assignment auto"),
         ({"tier_shares": (0.5, 0.6), "tiers": (1, 0.5), "tier_assignment": "uniform"}, "add up to 1"),
         ({"tier_shares": (1.0,), "tiers": (1, 0.5), "tier_assignment": "uniform"}, "1 shares for 2 tiers"),
+        ({"mode": "async", "over_selection": 1.3}, "over_selection: .* async has no rounds"),
     ],
 )
 def test_combinations_that_make_no_sense_are_refused_with_the_reason(values, message):

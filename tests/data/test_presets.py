@@ -85,7 +85,6 @@ def test_leafs_shakespeare_holds_the_end_of_each_role_out(tmp_path):
 
 def test_without_a_network_the_error_says_what_to_fetch_and_where_to_put_it(tmp_path, monkeypatch):
     monkeypatch.setattr("edgefl.data.hub._reachable", lambda: False)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     for folder in (None, str(tmp_path / "none")):
         with pytest.raises(
             DataError, match="hf download --repo-type dataset uoft-cs/cifar10 .* give --dataset cifar10 --data-dir DIR"

@@ -131,7 +131,7 @@ def opened(browser, bundle: Path, library: Path):
         try:
             with contextlib.closing(browser.new_context()) as context:
                 page = context.new_page()
-                page.set_default_timeout(30_000)
+                page.set_default_timeout(60_000)
                 page.goto(server.url)
                 page.wait_for_selector("#tier:not([disabled])")
                 yield page

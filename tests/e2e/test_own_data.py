@@ -34,7 +34,6 @@ def test_own_data_train_and_resume_to_the_same_bits(tmp_path, written, more):
 
 def test_data_that_changed_or_cannot_be_read_stop_a_run_before_it_writes(tmp_path, monkeypatch):
     monkeypatch.setattr("edgefl.data.hub._reachable", lambda: False)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     path, out = own_files.npz(tmp_path), tmp_path / "out"
     flags = ["simulate", "--model", "mlp", "--clients", "3", "--rounds", "2", "--out", str(out), "--data"]
     for wrong in ("none.npz", "hf", "hf:nobody/none"):

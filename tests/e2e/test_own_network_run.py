@@ -147,7 +147,7 @@ def test_a_browser_trains_it(compared, browser, ort_web):
     x, y = own_data()
     with serving(compared / "bundle", ort_web) as server, contextlib.closing(browser.new_context()) as context:
         page = context.new_page()
-        page.set_default_timeout(30_000)
+        page.set_default_timeout(60_000)
         page.goto(server.url)
         page.wait_for_selector("#tier:not([disabled])")
         page.evaluate("() => edgefl.choose('0.5')")

@@ -357,3 +357,16 @@ def test_help_is_quick_and_a_misspelt_command_is_named():
     result = edgefl("simulat")
     assert result.returncode == 2
     assert "did you mean 'simulate'" in result.stderr
+
+
+def test_classes_that_fit_no_tier_are_named_in_the_terminal(called):
+    status, out, _ = called(
+        "simulate", "--method", "fedavg", "--deadline-s", "1", "--rounds", "1", "--eval-samples", "20", "--out", "run"
+    )
+    summary = json.loads(Path("run/summary.json").read_text())
+    without = [item["title"] for item in summary["classes"] if item["tier"] is None]
+    assert status == 0
+    assert without
+    line = next(line for line in out.splitlines() if "no tier" in line)
+    assert all(title in line for title in without)
+    assert line.startswith("Add a tier below 1, or a method that has smaller tiers")

@@ -125,7 +125,7 @@ def test_workers_go_on_while_the_server_is_at_work():
     with PoolEngine(task, 1) as engine:
         outcomes = in_order(engine, jobs)
         next(outcomes)
-        given_up_s = time.monotonic() + 20
+        given_up_s = time.monotonic() + 60
         while engine._live[1].batches and time.monotonic() < given_up_s:  # two more, which it had by then
             time.sleep(0.05)
             engine.serve(0)
@@ -267,7 +267,7 @@ def test_when_the_server_is_killed_nothing_stays(tmp_path):
         family = running(run)
         run.kill()
         assert run.communicate()[1] == ""
-    assert psutil.wait_procs(family, timeout=3)[1] == []
+    assert psutil.wait_procs(family, timeout=30)[1] == []
     if before:
         assert {path for path in Path("/dev/shm").iterdir() if path.name.startswith(("psm_", "edgefl"))} <= before
 
@@ -280,7 +280,7 @@ def test_ctrl_c_ends_the_run_and_only_the_server_says_so(tmp_path):
         os.killpg(run.pid, signal.SIGINT)
         errors = run.communicate()[1]
     assert errors.count("KeyboardInterrupt") == errors.count("Traceback") == 1
-    assert psutil.wait_procs(family, timeout=3)[1] == []
+    assert psutil.wait_procs(family, timeout=30)[1] == []
 
 
 # Memory.

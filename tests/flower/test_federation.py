@@ -23,7 +23,7 @@ NODES = ("node0", "node1", "node2")
 VICTIM = "victim"
 """Flower refuses the key of a node that was killed until it has missed its heartbeats, for a minute."""
 STRANGER, LOST = "stranger", "lost"
-PATIENCE_S = 240.0
+PATIENCE_S = 600.0
 """A loaded computer takes many times longer than a quiet one."""
 
 

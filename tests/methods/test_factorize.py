@@ -6,7 +6,7 @@ import torch
 from mobile import MOBILE, MobileNet
 from torch import nn
 
-from edgefl.cli.options import MethodOption
+from edgefl.cli.param_types import MethodOption
 from edgefl.config import RunConfig
 from edgefl.errors import ConfigError
 from edgefl.factor.layers import composed_weight, factor_weights, low_rank

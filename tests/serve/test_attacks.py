@@ -64,7 +64,7 @@ def connected(server: Server, receive_bytes: int | None = None) -> Iterator[sock
     with socket.socket() as client:
         if receive_bytes:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-        client.settimeout(5)
+        client.settimeout(30)
         client.connect(("127.0.0.1", server.port))
         yield client
 

@@ -79,7 +79,7 @@ def test_a_stored_page_measures_without_a_network(bundle, ort_web, opened):
     with serving(bundle, ort_web) as server:
         page = opened(server.url)
         page.wait_for_selector("html[data-stored]")
-    page.reload()  # the server is gone
+    page.reload(wait_until="commit")  # the server is gone
     page.wait_for_selector("#tier:not([disabled])")
     assert cases_of(page.evaluate("options => edgefl.measure(options)", QUICK)) == CASES
 

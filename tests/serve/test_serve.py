@@ -1,6 +1,7 @@
 """`edgefl serve` without a browser: what it hands out, to whom, and where onnxruntime-web comes from."""
 
 import contextlib
+import gc
 import http.client
 import json
 import os
@@ -51,7 +52,7 @@ def server(tmp_path: Path, no_runtime: Path) -> Iterator[Server]:
 
 
 def asked(server: Server, target: str, method: str = "GET", **headers: str) -> Any:
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)) as connection:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)) as connection:
         connection.request(method, target, headers=headers)
         answer = connection.getresponse()
         answer.content = answer.read()  # type: ignore[attr-defined]
@@ -180,6 +181,29 @@ def test_a_damaged_bundle_is_refused(tmp_path):
     assert "changed: its SHA-256" in lines[3]
 
 
+def test_a_server_that_ends_leaves_no_connection_open(monkeypatch):
+    """Also none that it was about to accept. The collection of garbage would close those at some later time."""
+    with contextlib.ExitStack() as stack, Server("127.0.0.1", 0, {}) as server:
+
+        def client() -> socket.socket:
+            return stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 5))
+
+        def ends(reader: Any, writer: Any) -> None:
+            accept(reader, writer)
+            if len(clients) == 1:
+                clients.append(client())
+                server.stop()
+
+        clients, accept = [client()], server._accept
+        monkeypatch.setattr(server, "_accept", ends)
+        gc.disable()
+        stack.callback(gc.enable)
+        server.serve()
+        for one in clients:
+            with contextlib.suppress(ConnectionResetError):
+                assert one.recv(1) == b""
+
+
 def test_a_port_that_is_taken_is_named(server):
     with pytest.raises(InputError, match=f"--port {server.port}: .*--port 0 takes one that is free"):
         Server("127.0.0.1", server.port, {})
@@ -202,12 +226,12 @@ def test_the_command_serves_until_it_is_interrupted_without_torch(tmp_path):
         assert process.stdout is not None
         first = process.stdout.readline()
         port = int(re.fullmatch(r"http://127\.0\.0\.1:(\d+)/  \(Ctrl-C ends\)\n", first)[1])  # type: ignore[index]
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5)) as connection:
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
             connection.request("GET", "/ort/ort.wasm.min.mjs")
             assert connection.getresponse().read() == b"ort.wasm.min.mjs"
         process.send_signal(signal.SIGINT)
         try:
-            output, errors = process.communicate(timeout=10)
+            output, errors = process.communicate(timeout=60)
         finally:
             process.kill()
     assert (process.returncode, output, errors) == (0, "False False\n", "ended\n")
