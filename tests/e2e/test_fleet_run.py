@@ -212,7 +212,7 @@ def test_simulated_figures_do_not_depend_on_the_host(tmp_path: Path) -> None:
 
 def test_nor_do_those_of_asynchronous_rounds(tmp_path: Path) -> None:
     """With several processes, started by one in which strings have other hashes."""
-    values = {**MIXED, "mode": "async", "buffer": 2}
+    values = {**MIXED, "over_selection": 1, "mode": "async", "buffer": 2}
     last = values["rounds"]
     plain = stopped_after(RunConfig.of(values), tmp_path / "inline", last)
     assert len({session["status"] for session in sessions_of(plain)}) > 2

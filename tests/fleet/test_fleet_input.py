@@ -193,14 +193,14 @@ def test_a_folder_is_no_trace(called: Any, tmp_path: Path) -> None:
 
 
 ALL_KEYS: dict[str, Any] = {
-    "method": "fedavg", "conditions": "ideal", "over_selection": 1.5, "deadline_s": 0.1 + 0.2, "availability": "tr'a\"ce, ü.csv",
+    "method": "fedavg", "conditions": "ideal", "over_selection": 1.0, "deadline_s": 0.1 + 0.2, "availability": "tr'a\"ce, ü.csv",
     "eligible_when": ("unmetered", "idle"), "start_hour": 23.999, "dynamic_devices": True, "mode": "async", "buffer": 3,
     "staleness_power": 1 / 3, "enforce": "hard", "on_shortfall": ("tier", "send"), "cpu_limit_s": 1e-3, "partition": "index:60:0.5",
 }  # fmt: skip
 
 
 def test_a_written_configuration_is_read_as_it_was(tmp_path: Path) -> None:
-    for values in ({}, ALL_KEYS, {"deadline_s": 5e-324}, {"over_selection": 1}, {"eligible_when": ("charging",)}):
+    for values in ({}, ALL_KEYS, {"deadline_s": 5e-324}, {"over_selection": 1.5}, {"eligible_when": ("charging",)}):
         config = RunConfig.of(values)
         (tmp_path / "config.toml").write_text(config.to_toml(), encoding="utf-8")
         assert RunConfig.load(tmp_path / "config.toml", {}) == config

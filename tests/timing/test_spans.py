@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import timeit
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -43,13 +44,17 @@ def test_a_block_that_raises_is_recorded_and_raises():
     assert [s.name for s in drain()] == ["decode"]
 
 
-def test_a_span_costs_less_than_two_microseconds():
+def test_a_span_costs_no_more_than_a_few_objects():
     def one():
         with span("train", client=3):
             pass
 
-    # The quickest of many short repeats: what other programs do lengthens some of them.
-    assert min(timeit.repeat(one, number=200, repeat=50)) / 200 < 2e-6
+    def other():
+        return Fraction(3, 7)
+
+    # The quickest of many short repeats, one of each in turn: what other programs do lengthens some of them.
+    spans, fractions = zip(*((timeit.timeit(one, number=200), timeit.timeit(other, number=200)) for _ in range(50)), strict=True)
+    assert min(spans) < 8 * min(fractions)
 
 
 def test_threads_lose_nothing_and_have_their_own_names():
