@@ -108,7 +108,7 @@ def whatif(
     source = None if run_folder is None else (Path(run_folder), read_summary(Path(run_folder) / "summary.json"))
     if source is not None:
         check_accuracy(source[1], str(source[0]))
-    rows = []
+    policies, rows = list[tuple[str, Run]](), []
     with one_thread():
         runs = {text: _prepared(config, text) for text in secure}
         if source is not None:
@@ -118,12 +118,13 @@ def whatif(
             changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
             policy_of = changes | ({} if text is None else {"secure_aggregation": text})
             label = _label({key: value for key, value in policy_of.items() if key in named})
-            if on_policy is not None:
-                on_policy(label)
             try:
-                policy = _policy(run, config, changes)
+                policies.append((label, _policy(run, config, changes)))
             except ConfigError as refusal:
                 raise ConfigError(f"policy “{label}”: {refusal}") from None
+        for label, policy in policies:  # all are valid
+            if on_policy is not None:
+                on_policy(label)
             rows.append(outcome_of(label, policy, config.rounds))
     keys = ("profile", "method", "rounds", "clients", "per_round", "seed")
     titles = {c.device.name: c.device.title for c in run.fleet.classes}

@@ -186,7 +186,7 @@ def test_a_server_that_ends_leaves_no_connection_open(monkeypatch):
     with contextlib.ExitStack() as stack, Server("127.0.0.1", 0, {}) as server:
 
         def client() -> socket.socket:
-            return stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 5))
+            return stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 60))
 
         def ends(reader: Any, writer: Any) -> None:
             accept(reader, writer)

@@ -360,10 +360,12 @@ def test_what_needs_every_update_is_refused(fleet, keys, message):
         small(fleet, **{"secure_aggregation": "secagg", **keys})
 
 
-def test_a_policy_whose_sums_cannot_be_hidden_is_refused_by_its_label(fleet):
+def test_a_policy_whose_sums_cannot_be_hidden_is_refused_by_its_label_before_any_is_simulated(fleet):
+    begun = []
     config = small(fleet, per_round=6, secure_aggregation="secagg").config
     with pytest.raises(ConfigError, match=r"policy “2\.5 × asked”: secure_aggregation: secagg: the server waits for 40% of the"):
-        whatif(config, over_selections=(1.3, 2.5))
+        whatif(config, over_selections=(1.3, 2.5), on_policy=begun.append)
+    assert not begun
 
 
 def test_a_fixed_clipping_norm_is_kept_by_clients(fleet, tmp_path):
