@@ -12,6 +12,9 @@
                  compute in float32.
 ================ =====================================================================================================
 
+Weights that are multiplied in 8 bits use 7 of them. x86 processors without VNNI add two products in 16 bits, which would overflow: 7 bits
+cannot (2·255·64 < 2¹⁵), and all processors compute the same.
+
 Inputs, outputs and operator set do not change. Factors that a graph multiplies at run time are multiplied before quantization, so that
 scales are those of the product.
 """
@@ -153,6 +156,7 @@ def _static(model: onnx.ModelProto, tools: SimpleNamespace, calibration: Mapping
     # x86, Arm and WebAssembly all have fast kernels for unsigned activations with signed weights.
     types = {"activation_type": q.QuantType.QUInt8, "weight_type": q.QuantType.QInt8}
     options = {"quant_format": q.QuantFormat.QDQ, "per_channel": True, "op_types_to_quantize": _QUANTIZED, **types}
+    options["reduce_range"] = True
     # Outputs of products stay float: logits are not rounded, and the next layer rounds its own input.
     options["extra_options"] = {"OpTypesToExcludeOutputQuantization": ["Gemm", "MatMul"]}
     return _by_file(lambda out: q.quantize_static(model, out, samples, **options))
@@ -160,10 +164,10 @@ def _static(model: onnx.ModelProto, tools: SimpleNamespace, calibration: Mapping
 
 def _dynamic(model: onnx.ModelProto, tools: SimpleNamespace) -> onnx.ModelProto:
     q = tools.quantization
-    kinds = ["MatMul", "Gemm", "Gather"]
-    constant = {"MatMulConstBOnly": True}
-    options = {"weight_type": q.QuantType.QInt8, "per_channel": True, "op_types_to_quantize": kinds, "extra_options": constant}
-    return _recurrent_weights(_by_file(lambda out: q.quantize_dynamic(model, out, **options)))
+    options = {"weight_type": q.QuantType.QInt8, "per_channel": True, "extra_options": {"MatMulConstBOnly": True}}
+    for kinds, products in ((["Gather"], False), (["MatMul", "Gemm"], True)):  # embeddings are not multiplied in 8 bits
+        model = _by_file(partial(q.quantize_dynamic, model, op_types_to_quantize=kinds, reduce_range=products, **options))
+    return _recurrent_weights(model)
 
 
 def _by_file(write: Callable[[Path], None]) -> onnx.ModelProto:

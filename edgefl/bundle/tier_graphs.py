@@ -126,7 +126,7 @@ def _exported(
 ) -> _Exported:
     with Unfilled():
         network = method.network(architecture, tier)
-    _fill(network)
+    network = _filled(network)
     own, names = {name for name, _ in network.named_buffers()}, shared_parameters(method, network)
     objective.attach(network, names, {}, {})
     decayed = set(method.decayed(network))
@@ -140,18 +140,21 @@ def _exported(
     losses = tuple(of_draw(draw) for draw in method.draws(tier))
     graph = loss_graph(network, losses, batch, _shared(architecture, criterion), anchors(names))
     if not own.isdisjoint(graph.constants):  # they may follow from the initial weights, which it was made without
-        network = method.network(architecture, tier)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)
+            network = _filled(method.network(architecture, tier))
         objective.attach(network, names, {}, {})
     return _Exported(graph, rule, network, losses)
 
 
-def _fill(network: nn.Module) -> None:
-    """Draw the parameters of a network whose initialisation was skipped: a step from them is compared with torch."""
+def _filled(network: nn.Module) -> nn.Module:
+    """Draw the parameters of a network, whose initialisation may have been skipped: a step from them is compared with torch."""
     random = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in network.parameters():
             bound = (3 / max(1, parameter[0].numel())) ** 0.5 if parameter.dim() > 1 else 1.0
             parameter.uniform_(-bound, bound, generator=random)
+    return network
 
 
 def same_network(one: nn.Module, other: nn.Module) -> bool:

@@ -132,6 +132,22 @@ def test_recurrent_weights_are_stored_in_8_bits_with_a_scale_for_every_row():
     assert 0.9 * 0.06 < steps.mean() < steps.max() <= 0.06
 
 
+@pytest.mark.parametrize(("make", "kind"), [(trained, "int8-static"), (trained, "int8-dynamic"), (recurrent, "int8-dynamic")])
+def test_two_products_of_8_bit_numbers_fit_into_16_bits(make, kind):
+    """x86 processors without VNNI add them so, and saturate: with 8-bit weights the logits of the trained CNN were 10 % off there."""
+    model = onnx.load_model_from_string(quantized(make(), kind, digits()[0].x if kind == "int8-static" else None))
+    stored = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    makers = {output: node for node in model.graph.node for output in node.output}
+    products = [node for node in model.graph.node if node.op_type in ("Conv", "Gemm", "MatMul", "MatMulInteger")]
+    names = [makers[node.input[1]].input[0] if node.input[1] in makers else node.input[1] for node in products]
+    weights = [stored[name] for name in names if name in stored and stored[name].dtype == np.int8]
+    assert weights
+    assert all(2 * 255 * int(np.abs(weight.astype(int)).max()) < 2**15 for weight in weights)
+    # Recurrent weights and embeddings, which are used as floats, have all 8 bits.
+    others = [t.astype(int) for name, t in stored.items() if name not in names and t.dtype in (np.int8, np.uint8) and t.ndim > 1]
+    assert [int(np.ptp(tensor)) for tensor in others] == ([254] * 4 + [255] if make is recurrent else [])
+
+
 def test_half_has_16_bit_weights_and_32_bit_ends():
     model = onnx.load_model_from_string(quantized(trained(), "fp16"))
     kinds = {tensor.data_type for tensor in model.graph.initializer if tensor.dims and len(tensor.dims) > 1}
@@ -157,7 +173,7 @@ def test_factors_are_multiplied_out_before_their_weights_are_rounded():
     made = quantized(graph, "int8-static", x)
     assert (operators(graph)["MatMul"], operators(made)["MatMul"]) == (4, 0)
     expected = predict(graph, x, batch_size=64)
-    assert np.abs(predict(made, x, batch_size=64) - expected).max() < 0.03 * np.abs(expected).max()
+    assert np.abs(predict(made, x, batch_size=64) - expected).max() < 0.05 * np.abs(expected).max()
 
 
 def test_nothing_is_left_behind_said_or_added_to_the_module_path(tmp_path, monkeypatch, capfd, recwarn, caplog):

@@ -11,6 +11,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -198,7 +199,9 @@ def test_a_server_that_ends_leaves_no_connection_open(monkeypatch):
         monkeypatch.setattr(server, "_accept", ends)
         gc.disable()
         stack.callback(gc.enable)
-        server.serve()
+        thread = threading.Thread(target=server.serve)  # in the main thread an event loop of Playwright may run
+        thread.start()
+        thread.join()
         for one in clients:
             with contextlib.suppress(ConnectionResetError):
                 assert one.recv(1) == b""

@@ -1,0 +1,34 @@
+"""The training graphs of a tier: what they are made from."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from edgefl.bundle.tier_graphs import tier_graphs
+from edgefl.client.objectives.none import PLAIN
+from edgefl.methods.create import create
+from edgefl.models.base import Architecture
+from edgefl.records import Tier
+
+
+@pytest.fixture
+def uninitialised_nan() -> Iterator[None]:
+    """What torch allocates without values holds NaN."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert torch.empty(3).isnan().all()
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("uninitialised_nan")
+@pytest.mark.parametrize("method", ["fedavg", "flanc", "fedpara", "factorized-fl"])
+@pytest.mark.parametrize("norm", ["batch", "static"])
+def test_no_graph_is_compared_with_torch_on_memory_without_values(method: str, norm: str) -> None:
+    """Networks are made without initial weights; FLANC's are without values until the run begins. A step from NaN is refused."""
+    architecture = Architecture("cnn-fashion", (1, 10, 10), 3, norm)
+    made = tier_graphs(create(method), architecture, Tier(0.5 if method == "flanc" else 1.0), "momentum", 1e-4, PLAIN)
+    assert made.steps.steps
+    assert made.predict
