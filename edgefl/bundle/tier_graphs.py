@@ -94,8 +94,8 @@ class _Exported:
         count = max(architecture.classes, 1)
         x = each(partial(_valued, random=random), architecture.samples(4), architecture.below)
         y = torch.randint(count, (4,), generator=random) if criterion.target is None else criterion.targets(4)
-        of_samples = {"x": x, "y": y}, _shared(architecture, criterion)
-        check_step(steps, self.network, self.losses, *of_samples, self.rule, self.graph.constants)
+        batch, shared = {"x": x, "y": y}, _shared(architecture, criterion)
+        check_step(steps, self.network, self.losses, batch, shared, self.rule, self.graph.constants)
 
 
 def _valued(x: Tensor, below: int, random: torch.Generator) -> Tensor:
