@@ -109,6 +109,21 @@ def test_a_column_may_have_the_choice_of_another_one():
     assert (found.column, found.settings["lr"], found.chosen["column"]) == (run.column, 0.003, "IID")
 
 
+def test_rows_that_are_one_on_a_column_are_made_once_there_and_tuned_alike():
+    """A loss that omits the labels that a client lacks is another one only for clients that lack some."""
+    table = table_at("flanc", "full")
+    assert {run.column for run in table.runs if "unmasked" in run.row} == {"3 classes a client"}
+    assert {run.column for run in table_at("flanc", "quick").runs if "unmasked" in run.row} == {"3 classes a client", "IID"}
+    unmasked = next(run for run in table.runs if run.row == "FedHM, unmasked loss")
+    assert [(other.row, other.column) for other in table.tuning.tuned(unmasked, table.runs)] == [("FedHM", "IID")]
+    masked = [run for run in table.runs if (run.row, run.column) == ("FedHM", "IID")]
+    assert {run.seed for run in masked} == {0, 1, 2}
+    for run in masked:
+        ready = prepare(run.config)
+        labels = [ready.data.train.y[ready.clients.shards.own(client)] for client in range(run.config.clients)]
+        assert all(len(np.unique(of)) == 10 for of in labels)
+
+
 def test_one_rate_for_all_rows_has_the_best_mean_and_trains_every_row():
     table = table_at("factorized", "full")
     entries = []

@@ -32,6 +32,9 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 """A masked loss omits the labels that a client lacks. In both forms the server averages a row of the classifier over the clients that have
 its label."""
+UNMASKED = {"HeteroFL, unmasked loss": "HeteroFL", "FedHM, unmasked loss": "FedHM"}
+"""Rows that are others on IID clients at full scale: each of those has all labels among its 600 samples, and a masked loss omits none."""
+SHARED = "*Unmasked loss*: on IID clients, which all have every label, the runs of both losses are the same and were made once."
 ALONE = {FULL: {"method": "fedavg", "tiers": (1.0,)}, SMALLEST: {"method": "origdrop", "tiers": (0.25,)}}
 ORDERINGS = (
     ("FLANC", "HeteroFL"),
@@ -61,7 +64,7 @@ SCALE: dict[Scale, dict[str, Any]] = {
 }
 """Full scale is the authors' published ``demo.sh``: 600 samples a client, and a tenth of the rate in the second half."""
 TUNING: dict[Scale, Tuning | None] = {
-    "full": Tuning((0.01, 0.003, 0.03), ("batch", "static"), length=0.1, column="IID"),
+    "full": Tuning((0.01, 0.003, 0.03), ("batch", "static"), length=0.1, column="IID", same=UNMASKED),
     "quick": None,
     "smoke": Tuning((0.01,), ("batch", "static"), column="IID"),
 }
@@ -89,14 +92,17 @@ def runs(scale: Scale, rows: Sequence[str] = tuple(METHODS), **network: Any) -> 
     once = []
     for column, partition in PARTITIONS.items():
         own = {**common, "partition": partition}
-        once += [Run(row, column, {**own, **METHODS[row], "tiers": ratios(row, scale)}) for row in rows]
+        others = [row for row in rows if not (column == "IID" and scale == "full" and row in UNMASKED)]
+        once += [Run(row, column, {**own, **METHODS[row], "tiers": ratios(row, scale)}) for row in others]
         once += [Run(row, column, {**own, **method}) for row, method in ALONE.items()]
     return seeded(once, SEEDS[scale])
 
 
 def render(entries: Sequence[Entry], scale: Scale, rows: Sequence[str] = tuple(METHODS), notes: Sequence[str] = ()) -> str:
     """Return the accuracies per partition beside the paper's, the orderings, and the costs of one client's round."""
-    found = Figures(entries)
+    also = {row: unmasked for unmasked, row in UNMASKED.items() if scale == "full" and unmasked in rows}
+    shared = [{**entry, "row": also[entry["row"]]} for entry in entries if entry["column"] == "IID" and entry["row"] in also]
+    found = Figures([*entries, *shared])
     drawn = "*Tiers* are drawn anew every round, with equal chances."
     parts = [protocol(entries, scale, drawn, *(notes or _notes(scale)))]
     for column in PARTITIONS:
@@ -123,7 +129,8 @@ def _notes(scale: Scale) -> list[str]:
             " Ratio 0.42 has as many parameters as width 0.75. Ratios 0.28 and 0.03 have the forward MACs of widths 0.5 and 0.25. Equal "
             "parameters are impossible there: the dense stem and classifier alone have 138 K."
         )
-    return ["*Paper*: Table 1 of FLANC, on its own network.", fedhm, "*PriSM*: the keep ratio is the width."]
+    notes = ["*Paper*: Table 1 of FLANC, on its own network.", fedhm, "*PriSM*: the keep ratio is the width."]
+    return [*notes, SHARED] if scale == "full" else notes
 
 
 def _cells(found: Figures, column: str, number: int, scale: Scale, rows: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ ROWS = ("HeteroFL", "HeteroFL, unmasked loss", "FjORD", "FLANC")
 ORDERINGS = tuple(pair for pair in flanc.ORDERINGS if set(pair) <= set(ROWS))
 ROUNDS: dict[Scale, int] = {"full": 60, "quick": 10, "smoke": 1}
 TUNING: dict[Scale, Tuning | None] = {
-    "full": Tuning((0.01, 0.003, 0.03), length=0.1, column="IID"),
+    "full": Tuning((0.01, 0.003, 0.03), length=0.1, column="IID", same=flanc.UNMASKED),
     "quick": None,
     "smoke": Tuning((0.01,), column="IID"),
 }
@@ -32,4 +32,4 @@ def runs(scale: Scale) -> list[Run]:
 
 def render(entries: Sequence[Entry], scale: Scale) -> str:
     """Return the tables of :func:`papers.flanc.render` for these rows."""
-    return flanc.render(entries, scale, ROWS, NOTES)
+    return flanc.render(entries, scale, ROWS, (*NOTES, flanc.SHARED) if scale == "full" else NOTES)

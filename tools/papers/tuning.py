@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from papers.inputs import of_this_code
@@ -26,6 +26,7 @@ class Tuning:
         share: validation samples, as a share of the training samples.
         column: where all columns of a row are tuned; None: each column is tuned by itself.
         common: whether all rows have the settings of the best mean over the rows; a setting with which one diverges is out.
+        same: row → the row whose runs it shares in ``column``, and so its trials.
     """
 
     rates: tuple[float, ...]
@@ -34,6 +35,7 @@ class Tuning:
     share: float = 0.1
     column: str | None = None
     common: bool = False
+    same: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def grid(self) -> list[dict[str, Any]]:
@@ -53,7 +55,7 @@ class Tuning:
         once = {other.row: other for other in reversed(runs) if other.column == column}
         if self.common:
             return list(once.values())[::-1]
-        return [once.get(run.row, run)]
+        return [once.get(self.same.get(run.row, run.row), run)]
 
     def resolved(self, run: Run, entries: Sequence[Entry], runs: Sequence[Run] = ()) -> Run | None:
         """Return ``run``, one of ``runs``, with the best settings among stored trials; None while a trial is missing or stale.
