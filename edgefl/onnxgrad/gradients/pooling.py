@@ -148,7 +148,7 @@ def max_pool(tape: Tape, op: Op, gradient: Gradient, of_indices: Gradient = None
     if apart and min(rest) > 0:
         return [tape.op("MaxUnpool", gradient, indices, kernel_shape=rest, strides=list(window.strides))]
     every = tape.integers(-1)
-    zeros = tape.op("ConstantOfShape", tape.op("Reshape", tape.op("Size", x), every), value=tape.filling(0.0))
+    zeros = tape.zeros(tape.op("Reshape", tape.op("Size", x), every))
     flat = [tape.op("Reshape", value, every) for value in (indices, gradient)]
     return [tape.op("Reshape", tape.op("ScatterElements", zeros, *flat, axis=0, reduction="add"), tape.op("Shape", x))]
 

@@ -194,7 +194,7 @@ def scatter_elements(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
         op.refuse(f"reduction {reduction!r} has no rule, expected 'none' or 'add'")
     of_data = gradient
     if reduction == "none" and tape.needs(data):
-        of_data = tape.op("ScatterElements", gradient, index, _zeros(tape, updates), axis=axis)
+        of_data = tape.op("ScatterElements", gradient, index, tape.zeros(tape.op("Shape", updates)), axis=axis)
     return [of_data, None, tape.op("GatherElements", gradient, index, axis=axis) if tape.needs(updates) else None]
 
 
@@ -205,14 +205,10 @@ def scatter_nd(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     if op.get("reduction", "none") != "none":
         op.refuse(f"reduction {op.get('reduction')!r} has no rule, expected 'none'")
     return [
-        tape.op("ScatterND", gradient, index, _zeros(tape, updates)) if tape.needs(data) else None,
+        tape.op("ScatterND", gradient, index, tape.zeros(tape.op("Shape", updates))) if tape.needs(data) else None,
         None,
         tape.op("GatherND", gradient, index) if tape.needs(updates) else None,
     ]
-
-
-def _zeros(tape: Tape, like: str) -> str:
-    return tape.op("ConstantOfShape", tape.op("Shape", like), value=tape.filling(0.0))
 
 
 def _summed_rows(tape: Tape, gradient: str, index: str, rows: int, widths: Sequence[int]) -> str:
@@ -223,5 +219,5 @@ def _summed_rows(tape: Tape, gradient: str, index: str, rows: int, widths: Seque
     parts = tape.reshape(gradient, (None, *widths))
     places = tape.op("Reshape", tape.op("Cast", index, to=onnx.TensorProto.INT32), tape.integers(-1, *[1] * len(widths)))
     places = tape.op("Expand", places, tape.op("Shape", parts))
-    zeros = tape.op("ConstantOfShape", tape.integers(rows, *widths), value=tape.filling(0.0))
+    zeros = tape.zeros(tape.integers(rows, *widths))
     return tape.op("ScatterElements", zeros, places, parts, axis=0, reduction="add")

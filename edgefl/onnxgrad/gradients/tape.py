@@ -103,6 +103,10 @@ class Tape:
         """ONNX's number of the type ``real``, for Cast."""
         return int(onnx.helper.np_dtype_to_tensor_dtype(self.real))
 
+    def zeros(self, shape: str) -> str:
+        """Return zeros of a shape, the name of an int64 vector."""
+        return self.op("ConstantOfShape", shape, value=self.filling(0.0))
+
     def filling(self, value: float) -> onnx.TensorProto:
         """Return the attribute ``value`` of a ConstantOfShape."""
         return onnx.numpy_helper.from_array(np.full(1, value, self.real))
