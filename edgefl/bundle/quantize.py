@@ -154,9 +154,8 @@ def _static(model: onnx.ModelProto, tools: SimpleNamespace, calibration: Mapping
     left = iter(batches)
     samples = SimpleNamespace(get_next=lambda: next(left, None))
     # x86, Arm and WebAssembly all have fast kernels for unsigned activations with signed weights.
-    types = {"activation_type": q.QuantType.QUInt8, "weight_type": q.QuantType.QInt8}
+    types = {"activation_type": q.QuantType.QUInt8, "weight_type": q.QuantType.QInt8, "reduce_range": True}
     options = {"quant_format": q.QuantFormat.QDQ, "per_channel": True, "op_types_to_quantize": _QUANTIZED, **types}
-    options["reduce_range"] = True
     # Outputs of products stay float: logits are not rounded, and the next layer rounds its own input.
     options["extra_options"] = {"OpTypesToExcludeOutputQuantization": ["Gemm", "MatMul"]}
     return _by_file(lambda out: q.quantize_static(model, out, samples, **options))

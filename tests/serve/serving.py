@@ -1,9 +1,10 @@
-"""A server of a bundle that ends with its block."""
+"""A server of a bundle that ends with its block, and its page loaded anew."""
 
 import contextlib
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from edgefl.serve.connection import Limits
 from edgefl.serve.files import Served, bundle_addresses, page_addresses, seal
@@ -34,3 +35,8 @@ def served_as_it_is(server: Server, bundle: Path) -> None:
     """Serve the files of a bundle with their present contents, right or wrong."""
     served = {address: one for address, one in server.table.items() if one.folder == bundle}
     server.table = {**server.table, **{address: seal(one.path, bundle) for address, one in served.items()}}
+
+
+def reload(page: Any) -> None:
+    """Load a page anew. The browser's own end of loading sometimes never comes: wait for what the page shows."""
+    page.reload(wait_until="commit")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import running, serving
+from serving import reload, running, serving
 
 from edgefl.serve.files import Served, bundle_addresses, page_addresses, seal
 
@@ -41,8 +41,8 @@ def with_changes(
 
 
 def shown(page: Any) -> Any:
-    """The version of the page's parts after it is loaded anew. The browser's own end of loading sometimes never comes."""
-    page.reload(wait_until="commit")
+    """The version of the page's parts after it is loaded anew."""
+    reload(page)
     page.wait_for_selector("#tier:not([disabled])")
     return page.evaluate("() => [window.one ?? 1, window.two ?? 1]")
 
@@ -90,7 +90,7 @@ def test_half_an_update_is_not_stored(table, opened, tmp_path):
         page.wait_for_selector("html[data-stored]")
         before = page.evaluate(VERSIONS)
         server.table = half
-        page.reload(wait_until="commit")
+        reload(page)
         page.wait_for_selector("#tier:not([disabled])")
         assert page.evaluate(FAILED)
     assert shown(page) == [1, 1]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from hand_bundle import HIDDEN, tier_of, write_bundle, write_text_bundle
-from serving import serving
+from serving import reload, serving
 
 HEADER = "network,method,tier,batch,phase,seconds,sustained_seconds,low_seconds,high_seconds,repeats,input,classes,optimizer,macs"
 CASES = [
@@ -79,7 +79,7 @@ def test_a_stored_page_measures_without_a_network(bundle, ort_web, opened):
     with serving(bundle, ort_web) as server:
         page = opened(server.url)
         page.wait_for_selector("html[data-stored]")
-    page.reload(wait_until="commit")  # the server is gone
+    reload(page)  # the server is gone
     page.wait_for_selector("#tier:not([disabled])")
     assert cases_of(page.evaluate("options => edgefl.measure(options)", QUICK)) == CASES
 

@@ -31,7 +31,7 @@ from hand_bundle import (
     write_bundle,
     write_text_bundle,
 )
-from serving import served_as_it_is, serving
+from serving import reload, served_as_it_is, serving
 
 from edgefl.util.files import shared
 from edgefl.util.keys import SigningKey
@@ -556,7 +556,7 @@ def test_offline_the_page_loads_classifies_and_trains(bundle, ort_web, opened, w
         else:  # as in airplane mode; a request that reached the server all the same would be answered with 404
             page.context.set_offline(True)
             server.table = {}
-        page.reload(wait_until="commit")
+        reload(page)
         page.wait_for_selector("#tier:not([disabled])")
         assert page.evaluate("() => crossOriginIsolated")
         page.select_option("#tier", "1")
@@ -594,7 +594,7 @@ def test_the_page_refuses_what_a_server_does_not_check(bundle, ort_web, opened, 
         )
         graph.write_bytes(bytes(content) + b"?")
         served_as_it_is(server, mine)
-        page.reload(wait_until="commit")
+        reload(page)
         page.wait_for_selector("#problem:not([hidden])")
         assert re.search(r"0\.5/forward\.onnx: changed: \d+ bytes, expected \d+", page.text_content("#problem-text"))
         # Another tier is fine, and stays when the damaged one is asked for again.
@@ -617,7 +617,7 @@ def test_the_page_refuses_what_a_server_does_not_check(bundle, ort_web, opened, 
             (mine / "manifest.json").write_text(changed)
             (mine / "manifest.sig").write_bytes(SigningKey.own().sign(changed.encode()))
             served_as_it_is(server, mine)
-            page.reload(wait_until="commit")
+            reload(page)
             page.wait_for_selector("#problem:not([hidden])")
             assert message in page.text_content("#problem-text")
 

@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 from hand_bundle import samples, write_bundle
-from serving import served_as_it_is, serving
+from serving import reload, served_as_it_is, serving
 from signed_update_by_hand import ABOUT, TENSORS
 from signing import CONTENT
 
@@ -50,18 +50,18 @@ def test_the_first_publisher_is_pinned_and_another_needs_a_decision(own, opened,
     assert json.loads(page.evaluate(PINS)) == [first]
     assert first in page.text_content("#facts")
     sign(other)
-    page.reload(wait_until="commit")
+    reload(page)
     assert f"signed by {other.public}, and this browser trusts {first}." in refused(page)
     page.click("#open-once")
     page.wait_for_selector("#tier:not([disabled])")
     assert "not checked" in page.text_content("#facts")
     assert json.loads(page.evaluate(PINS)) == [first]
-    page.reload(wait_until="commit")
+    reload(page)
     refused(page)
     page.click("#trust")
     page.wait_for_selector("#tier:not([disabled])")
     assert json.loads(page.evaluate(PINS)) == [first, str(other.public)]
-    page.reload(wait_until="commit")
+    reload(page)
     page.wait_for_selector("#tier:not([disabled])")
     assert page.is_hidden("#problem")
 
@@ -102,7 +102,7 @@ def test_damaged_pins_are_no_first_use(own, opened):
     page = opened(server.url)
     for text in ("{", "[]", '["x"]', "7"):
         page.evaluate("text => localStorage.setItem('edgefl-trusted-keys', text)", text)
-        page.reload(wait_until="commit")
+        reload(page)
         page.wait_for_selector("#problem:not([hidden])")
         assert "edgefl-trusted-keys in this site's data: expected the public keys" in page.text_content("#problem-text")
 
@@ -145,7 +145,7 @@ def test_an_enrolled_browser_signs_its_updates(own, opened, tmp_path):
     path.write_bytes(bytes(page.evaluate("() => edgefl.update()")))
     keys = DeviceKeys(tmp_path / "fleet.toml").with_device("phone", found.key)
     assert read_update(path, Expected(expected.bundle, 3, expected.tiers, 4, keys)).device == "phone"
-    page.reload(wait_until="commit")  # the key stays, and no script reads its private half
+    reload(page)  # the key stays, and no script reads its private half
     page.wait_for_selector("#tier:not([disabled])")
     assert str(found.key) in page.text_content("#device-note")
     again = json.loads(page.evaluate("() => edgefl.enrol('other')"))
