@@ -89,22 +89,27 @@ def runs(scale: Scale, rows: Sequence[str] = tuple(METHODS), **network: Any) -> 
         **network,
     }
     common["eval_every"] = common["rounds"]
-    once = []
+    once, same = [], _same(scale, rows)
     for column, partition in PARTITIONS.items():
         own = {**common, "partition": partition}
-        others = [row for row in rows if not (column == "IID" and scale == "full" and row in UNMASKED)]
-        once += [Run(row, column, {**own, **METHODS[row], "tiers": ratios(row, scale)}) for row in others]
+        made = [row for row in rows if column != "IID" or row not in same]
+        once += [Run(row, column, {**own, **METHODS[row], "tiers": ratios(row, scale)}) for row in made]
         once += [Run(row, column, {**own, **method}) for row, method in ALONE.items()]
     return seeded(once, SEEDS[scale])
 
 
+def _same(scale: Scale, rows: Sequence[str]) -> dict[str, str]:
+    """Return row → the other row that it is on IID clients."""
+    return {row: UNMASKED[row] for row in rows if scale == "full" and row in UNMASKED}
+
+
 def render(entries: Sequence[Entry], scale: Scale, rows: Sequence[str] = tuple(METHODS), notes: Sequence[str] = ()) -> str:
     """Return the accuracies per partition beside the paper's, the orderings, and the costs of one client's round."""
-    also = {row: unmasked for unmasked, row in UNMASKED.items() if scale == "full" and unmasked in rows}
-    shared = [{**entry, "row": also[entry["row"]]} for entry in entries if entry["column"] == "IID" and entry["row"] in also]
+    same = _same(scale, rows)
+    shared = [{**e, "row": row} for row, of in same.items() for e in entries if (e["row"], e["column"]) == (of, "IID")]
     found = Figures([*entries, *shared])
     drawn = "*Tiers* are drawn anew every round, with equal chances."
-    parts = [protocol(entries, scale, drawn, *(notes or _notes(scale)))]
+    parts = [protocol(entries, scale, drawn, *(notes or _notes(scale)), *([SHARED] if same else []))]
     for column in PARTITIONS:
         titles = [f"{column}: width"]
         for row in rows:
@@ -129,8 +134,7 @@ def _notes(scale: Scale) -> list[str]:
             " Ratio 0.42 has as many parameters as width 0.75. Ratios 0.28 and 0.03 have the forward MACs of widths 0.5 and 0.25. Equal "
             "parameters are impossible there: the dense stem and classifier alone have 138 K."
         )
-    notes = ["*Paper*: Table 1 of FLANC, on its own network.", fedhm, "*PriSM*: the keep ratio is the width."]
-    return [*notes, SHARED] if scale == "full" else notes
+    return ["*Paper*: Table 1 of FLANC, on its own network.", fedhm, "*PriSM*: the keep ratio is the width."]
 
 
 def _cells(found: Figures, column: str, number: int, scale: Scale, rows: Sequence[str]) -> list[str]:

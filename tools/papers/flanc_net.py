@@ -32,4 +32,4 @@ def runs(scale: Scale) -> list[Run]:
 
 def render(entries: Sequence[Entry], scale: Scale) -> str:
     """Return the tables of :func:`papers.flanc.render` for these rows."""
-    return flanc.render(entries, scale, ROWS, (*NOTES, flanc.SHARED) if scale == "full" else NOTES)
+    return flanc.render(entries, scale, ROWS, NOTES)
