@@ -1,5 +1,6 @@
 """What a comparison shows of a budget: the ranking, device classes, and accuracy over each budget with its Pareto front."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -99,7 +100,13 @@ def budget_notes(summary: Row) -> str:
     for rank in dict.fromkeys(row["rank"] for row in rows if row["rank"] is not None):
         tied = [row["label"] for row in rows if row["rank"] == rank]
         if len(tied) > 1:
-            notes.append(f"a tie: {names(tied)}; each is within two standard errors of {tied[0]}, by paired differences")
+            seeds = max(len(row["seeds"]) for row in rows if row["rank"] == rank)
+            near = (
+                f"each is within two standard errors of {tied[0]}, by paired differences"
+                if seeds > 1
+                else "their accuracy is equal"
+            )
+            notes.append(f"a tie: {names(tied)}; {near}")
     if sum(row["rank"] is not None for row in rows) > 1 and max(len(row["seeds"]) for row in rows) < 2:
         notes.append("one seed gives no error, so the order is not decided; give more --seeds")
     for row in rows:
@@ -161,18 +168,20 @@ def front_text(front: Sequence[Json], axis: str) -> str:
     word, human = _WORDS[axis]
     if not front:
         return "No evaluated round is within the budget."
-    owners = list(dict.fromkeys(point["label"] for point in front))
-    last = front[-1]
-    top = (
-        f"{last['label']} has the best accuracy within the budget, {human_percent(last['accuracy'])}, with {human(last['cost'])}."
-    )
-    if len(owners) == 1:
-        return f"{owners[0]} is best for every budget of {word}. {top}"
-    starts = [point for place, point in enumerate(front) if not place or point["label"] != front[place - 1]["label"]]
-    if len(starts) > 4:
-        return f"{names(owners)} are on the front of accuracy against {word}. {top}"
-    steps = ", then ".join(f"{point['label']} from {human(point['cost'])}" for point in starts)
-    return f"Best for a budget of {word}: {steps}. {top}"
+    # Methods that coincide, because every device fits the whole network, share their points.
+    same = [list(points) for _, points in itertools.groupby(front, key=lambda point: (point["cost"], point["accuracy"]))]
+    owned = [(names(point["label"] for point in points), points[0]) for points in same]
+    stretches = [next(points) for _, points in itertools.groupby(owned, key=lambda pair: pair[0])]
+    best, top = owned[-1]
+    one = len(same[-1]) == 1
+    have, reached = "has" if one else "have", f"{human_percent(top['accuracy'])}, with {human(top['cost'])}"
+    last = f"{best} {have} the best accuracy within the budget, {reached}."
+    if len(stretches) == 1:
+        return f"{best} {'is' if one else 'are'} best for every budget of {word}. {last}"
+    if len(stretches) > 4:
+        return f"{names(dict.fromkeys(point['label'] for point in front))} are on the front of accuracy against {word}. {last}"
+    steps = ", then ".join(f"{owner} from {human(point['cost'])}" for owner, point in stretches)
+    return f"Best for a budget of {word}: {steps}. {last}"
 
 
 def _front_chart(found: Json, axis: str, colours: Mapping[str, str], x: Spec, per: float) -> Spec:

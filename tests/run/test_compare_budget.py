@@ -243,6 +243,18 @@ def test_fronts_have_the_points_that_no_other_beats_within_the_budget() -> None:
     assert {p["label"] for p in within({"a": [cheap], "b": [cheap]}, s=30)["fronts"]["client_j"]} == {"a", "b"}
 
 
+def test_methods_that_coincide_are_named_together() -> None:
+    low, same = even([0.3, 0.4], sent=10), even([0.5, 0.9], sent=100)
+    found = summary_of({"low": [low], "a": [same], "b": [same]}, s=45)
+    assert front_text(found["under_budget"]["fronts"]["client_bytes"], "client_bytes") == (
+        "Best for a budget of bytes: low from 20 B, then a, b from 200 B. "
+        "a, b have the best accuracy within the budget, 90.0 %, with 400 B."
+    )
+    assert "a tie: a, b; their accuracy is equal" in budget_notes(found)
+    front = within({"a": [same], "b": [same]}, s=45)["fronts"]["client_j"]
+    assert front_text(front, "client_j").startswith("a, b are best for every budget of energy. a, b have the best accuracy")
+
+
 def test_a_round_that_one_run_cannot_afford_is_on_no_front() -> None:
     # At 80 and 110 bytes, the mean of a's first rounds is 95 bytes, which is within the budget.
     a, b = [even([0.9], 0, sent=40), even([0.9], 1, sent=55)], [even([0.5], 0), even([0.5], 1)]

@@ -92,8 +92,9 @@ def test_the_ranking_is_made_from_the_stored_curves(budget):
     assert "| HeteroFL | 2 | 61.0 ± 0.6 % | 4 | time | 7 min 30 s" in ranking
     assert "| FLANC † | – | – | nothing fits | time |" in ranking
     assert "FLANC †: nothing fits: the first evaluated round ends after 11 min 40 s, 10.0 MB and 1.00 J a client" in ranking
-    assert "| FedHM | Phone A | 4 | 1 | 81.0 ± 0.6 % |" in ranking
-    assert "| FedHM | Phone B | 6 | – | – | 0.0 ± 0.0 % |" in ranking
+    assert "| device class | clients | FedHM | HeteroFL |" in ranking
+    assert "| Phone A | 4 | 81.0 ± 0.6 % (1) | 61.0 ± 0.6 % (1) |" in ranking
+    assert "| Phone B | 6 | – | – |" in ranking
     assert "digits. Capacity: the full network alone reaches 95.0 %" in text
     assert "There is capacity to lose." in text
     assert "**lab, digits**: not run yet." in text

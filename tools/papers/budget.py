@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from edgefl.report.compare_page_budget import budget_notes, budget_table, class_table, front_text
+from counters.markdown import table
+
+from edgefl.report.compare_page_budget import budget_notes, budget_table, front_text, mean_error
 from edgefl.report.comparison_budget import BudgetRun, Evaluated, budget_summary
 from edgefl.report.run_budget import AXES, RunBudget
+from edgefl.report.words import tier_label
 from papers.captions import protocol
 from papers.paired import capacity
 from papers.runs import FULL, PROFILE, SMALLEST, Entry, Run, Scale, seeded
-from papers.show import STALE, Figures, at_tier
+from papers.show import NONE, STALE, Figures, at_tier
 from papers.tuning import Tuning
 
 TITLE = "Who wins under a budget (beyond the papers)"
@@ -22,10 +26,10 @@ METHODS = {
     "FjORD": "fjord",
     "FLANC": "flanc",
     "HeteroFL": "heterofl",
-    "OrigDrop": "origdrop",
     "PriSM": "prism",
     "Split-Mix": "splitmix",
 }
+"""OrigDrop is not among them: with a tier of 1, it is HeteroFL."""
 ALONE: dict[str, dict[str, Any]] = {
     FULL: {"method": "fedavg", "tiers": (1.0,)},
     SMALLEST: {"method": "origdrop", "tiers": (0.25,)},
@@ -121,10 +125,35 @@ def _ranking(found: Figures, fleet: str, data: str, scale: Scale) -> str:
         return f"**{column}**: not run yet."
     summary = {"under_budget": budget_summary(methods, BUDGET[scale], TARGET).to_dict()}
     fronts = [f"- {front_text(summary['under_budget']['fronts'][axis], axis)}" for axis in AXES]
-    notes = [f"- {note}" for note in budget_notes(summary).splitlines()]
+    notes = [f"- {note.removesuffix('; give more --seeds')}" for note in budget_notes(summary).splitlines()]
     return "\n\n".join(
-        [f"**{column}**:", budget_table(summary).to_markdown(), "\n".join([*notes, *fronts]), class_table(summary).to_markdown()]
+        [f"**{column}**:", _budget(summary), "\n".join([*notes, *fronts]), _classes(summary["under_budget"]["methods"])]
     )
+
+
+def _budget(summary: dict[str, Any]) -> str:
+    """Return the ranking without its columns on the fronts, which are sentences on this page."""
+    full = budget_table(summary)
+    kept = [number for number, column in enumerate(full.columns) if column.group != "on front"]
+    rows = tuple(tuple(row[number] for number in kept) for row in full.rows)
+    return replace(full, columns=tuple(full.columns[number] for number in kept), rows=rows).to_markdown()
+
+
+def _classes(methods: Sequence[dict[str, Any]]) -> str:
+    """Return a line per device class, with each method's tier and its accuracy."""
+    ranked = [row for row in methods if row["classes"]]
+    tiers = {of["tier"] for row in ranked for of in row["classes"]}
+    if not ranked:
+        return ""
+    if len(tiers) == 1:
+        return f"Every device class trains tier {tier_label(tiers.pop())}."
+    lines = []
+    for number, of in enumerate(ranked[0]["classes"]):
+        own = [row["classes"][number] for row in ranked]
+        cells = [NONE if one["tier"] is None else f"{mean_error(one['accuracy'])} ({tier_label(one['tier'])})" for one in own]
+        lines.append([of["title"], str(of["clients"]), *cells])
+    heads = ["device class", "clients", *(row["label"] for row in ranked)]
+    return "The tier of each device class in parentheses, and the accuracy of that tier:\n\n" + table(heads, lines)
 
 
 def _runs_of(found: Figures, row: str, column: str) -> tuple[str, list[BudgetRun]]:
