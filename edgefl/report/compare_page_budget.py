@@ -100,7 +100,7 @@ def budget_notes(summary: Row) -> str:
     for rank in dict.fromkeys(row["rank"] for row in rows if row["rank"] is not None):
         tied = [row["label"] for row in rows if row["rank"] == rank]
         if len(tied) > 1:
-            seeds = max(len(row["seeds"]) for row in rows if row["rank"] == rank)
+            paired = max(len(row["seeds"]) for row in rows if row["rank"] == rank) > 1
             near = (
                 f"each is within two standard errors of {tied[0]}, by paired differences"
                 if seeds > 1
