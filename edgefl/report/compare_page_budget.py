@@ -103,7 +103,7 @@ def budget_notes(summary: Row) -> str:
             paired = max(len(row["seeds"]) for row in rows if row["rank"] == rank) > 1
             near = (
                 f"each is within two standard errors of {tied[0]}, by paired differences"
-                if seeds > 1
+                if paired
                 else "their accuracy is equal"
             )
             notes.append(f"a tie: {names(tied)}; {near}")
