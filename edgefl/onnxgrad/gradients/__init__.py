@@ -5,8 +5,10 @@
 
 from edgefl.onnxgrad.gradients import (  # noqa: F401  each enters its rules into the table
     convolution,
+    cross_entropy,
     elementwise,
     group_normalization,
+    indexing,
     linear_maps,
     normalization,
     pooling,
