@@ -70,24 +70,37 @@ def div(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 
 @register_rule("Pow")
 def power(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """For y = xⁿ: g·n·xⁿ⁻¹ and g·y·log x, which is 0 where x is 0."""
+    """For y = xⁿ: g·n·xⁿ⁻¹, which is 0 where n is 0, and g·y·log x, which is 0 where x is 0."""
     x, exponent = op.inputs
     of_x = of_exponent = None
     if tape.needs(x):
         known = tape.known(exponent)
         if known is not None and known.size == 1:
             n = float(known.reshape(()))
-            if n == 1:
-                return [gradient, None]
+            if n in (0, 1):
+                return [gradient if n else None, None]
             factor, lower = tape.number(n), x if n == 2 else tape.op("Pow", x, tape.number(n - 1))
         else:
             factor, lower = exponent, tape.op("Pow", x, tape.op("Sub", exponent, tape.number(1.0)))
+            if known is None or not known.all():  # 0·x⁻¹ would be NaN for x = 0
+                lower = tape.op("Where", tape.op("Equal", exponent, tape.number(0.0)), tape.number(0.0), lower)
         of_x = tape.unbroadcast(tape.op("Mul", gradient, tape.op("Mul", factor, lower)), x, op.outputs[0])
     if tape.needs(exponent):
         zero = tape.number(0.0)
         slope = tape.op("Where", tape.op("Equal", x, zero), zero, tape.op("Mul", op.outputs[0], tape.op("Log", x)))
         of_exponent = tape.unbroadcast(tape.op("Mul", gradient, slope), exponent, op.outputs[0])
     return [of_x, of_exponent]
+
+
+@register_rule("Mod")
+def remainder(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """For y = a − n·b with the whole number n = ⌊a/b⌋, rounded to 0 in place of down with fmod: g and −g·n."""
+    a, b = op.inputs
+    of_b = None
+    if tape.needs(b):
+        times = tape.op("Round", tape.op("Div", tape.op("Sub", a, op.outputs[0]), b))
+        of_b = tape.op("Neg", tape.unbroadcast(tape.op("Mul", gradient, times), b, op.outputs[0]))
+    return [tape.unbroadcast(gradient, a, op.outputs[0]) if tape.needs(a) else None, of_b]
 
 
 @register_rule("Where")

@@ -49,9 +49,20 @@ def dropout(**attributes: Any) -> Case:
     return Case("Dropout", {"x": draw(3, 4), "ratio": np.array(0.5)}, lambda x, _: x, attributes, constants=("ratio",))
 
 
+POWERS = np.array([0.0, 1.0, 2.0, 3.0])
+ZEROS = np.array([[0.0, 0.0, 0.0, 0.0], [-1.5, 0.5, -2.0, 0.0], [1.0, -1.0, 2.0, 3.0]])
+
+
+def remainder(fmod: int, own: Any) -> Case:
+    return Case("Mod", {"x": 3 * draw(3, 4), "b": positive(4) * [1, -1, 1, -1]}, own, {"fmod": fmod}, exact=False)
+
+
 KEEP = np.array([[True, False, True, True], [False, True, False, True]])
 
 CASES = [
+    Case("Pow", {"x": ZEROS, "n": POWERS}, torch.pow, constants=("n",)),
+    Case("Pow", {"x": ZEROS, "n": np.array(0.0)}, torch.pow, constants=("n",), exact=False),
+    remainder(1, torch.fmod),
     *(two(kind, draw(3, 4), positive(3, 4), ("x", "b")) for kind in TWO),
     *(two(kind, draw(3, 2, 4), positive(2, 1)) for kind in TWO),
     *(two(kind, draw(3, 1, 4), positive(1, 2, 1)) for kind in TWO),
