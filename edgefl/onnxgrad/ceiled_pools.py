@@ -1,5 +1,6 @@
-"""Pooling with ``ceil_mode``, whose last windows may reach behind the map, in operators of ONNX; used while a module is traced."""
+"""Pooling with ``ceil_mode``, whose last windows may reach behind the map, or with a divisor of its own; used while a module is traced."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -7,7 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from edgefl.errors import EdgeflError
 from edgefl.onnxgrad.graphs import OPSET
+
+_MEANS: dict[int, Callable[..., Tensor]] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 
 
 def _padded_pool(operator: str, input: Tensor, windows: Sequence[tuple[int, ...]], counts: bool = False) -> Tensor | None:
@@ -54,7 +58,13 @@ def _ceiled_mean(axes: int) -> Callable[..., Tensor | None]:
         count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> Tensor | None:
-        if not ceil_mode or divisor_override is not None or input.dim() != axes + 2:
+        if divisor_override is not None and not ceil_mode:
+            kernel = [kernel_size] * axes if isinstance(kernel_size, int) else kernel_size
+            mean = _MEANS[axes](input, kernel_size, stride, padding)
+            return mean * (math.prod(kernel) / divisor_override)
+        if divisor_override is not None:
+            raise EdgeflError("average pooling with ceil_mode and divisor_override has no ONNX form; set ceil_mode=False")
+        if not ceil_mode or input.dim() != axes + 2:
             return None
         windows = _each_axis(axes, kernel_size, stride or kernel_size, padding, 1)
         return _padded_pool("AveragePool", input, windows, counts=count_include_pad)
@@ -80,7 +90,7 @@ def _ceiled_max(axes: int) -> Callable[..., Tensor | None]:
 
 
 CEILED: dict[Any, Callable[..., Tensor | None]] = {
-    **{function: _ceiled_mean(axes) for axes, function in enumerate((F.avg_pool1d, F.avg_pool2d, F.avg_pool3d), 1)},
+    **{function: _ceiled_mean(axes) for axes, function in _MEANS.items()},
     **{function: _ceiled_max(axes) for axes, function in enumerate((F.max_pool1d, F.max_pool2d, F.max_pool3d), 1)},
     **{function: _ceiled_max(axes) for axes, function in enumerate((torch.max_pool1d, torch.max_pool2d, torch.max_pool3d), 1)},
 }

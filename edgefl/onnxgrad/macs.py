@@ -208,8 +208,9 @@ IGNORED: dict[str, str] = {
         "element-wise and reductions: a few operations a value, counted apart from MACs",
     ),
     **dict.fromkeys(
-        ["Cast", "CastLike", "Concat", "Constant", "ConstantOfShape", "DepthToSpace", "Expand", "EyeLike", "Flatten", "Identity", "Pad",
-         "Range", "Reshape", "Shape", "Size", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze"],
+        ["Cast", "CastLike", "Col2Im", "Concat", "Constant", "ConstantOfShape", "DepthToSpace", "Expand", "EyeLike", "Flatten",
+         "Identity", "Pad", "Range", "Reshape", "Shape", "Size", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose",
+         "Trilu", "Unsqueeze"],
         "moves, creates or reinterprets values",
     ),
     **dict.fromkeys(

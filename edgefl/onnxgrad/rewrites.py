@@ -13,6 +13,7 @@ from torch import Tensor
 
 from edgefl.errors import EdgeflError
 from edgefl.onnxgrad.ceiled_pools import CEILED
+from edgefl.onnxgrad.indexed import INDEXED
 from edgefl.onnxgrad.macs import MEANS, WINDOWS
 
 # Operators that stand for torch's product and convolution while a module is traced; they have shapes, and are never computed. Nodes that
@@ -153,8 +154,14 @@ def _bags(
     return total / own.to(rows.dtype).sum(1).clamp(min=1) if mode == "mean" else total
 
 
+def _distances(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
+    """Compute the distances of all pairs of rows as norms of their differences."""
+    return torch.linalg.vector_norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), p, -1)
+
+
 REWRITES: dict[Any, Callable[..., Tensor | None]] = {
     **CEILED,
+    **INDEXED,
     torch.adaptive_avg_pool1d: _adaptive_mean(1),
     F.adaptive_avg_pool2d: _adaptive_mean(2),
     F.adaptive_avg_pool3d: _adaptive_mean(3),
@@ -166,5 +173,6 @@ REWRITES: dict[Any, Callable[..., Tensor | None]] = {
     **dict.fromkeys((torch.prod, Tensor.prod), _product),
     F.scaled_dot_product_attention: _attention,
     F.embedding_bag: _bags,
+    torch.cdist: _distances,
 }
 """Function of torch → the function here."""

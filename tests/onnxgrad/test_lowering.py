@@ -67,6 +67,7 @@ POOLS = {
     "a cut window": nn.AvgPool2d((3, 2), ceil_mode=True),
     "a maximum in the padding": nn.MaxPool2d(2, 2, 1, ceil_mode=True),
     "a cut maximum": nn.MaxPool2d(3, (2, 3), (1, 0), ceil_mode=True),
+    "a divisor": nn.AvgPool2d((3, 2), (2, 1), 1, divisor_override=4),
     "a dilated maximum": nn.MaxPool2d(2, 2, 1, 2, ceil_mode=True),
 }
 

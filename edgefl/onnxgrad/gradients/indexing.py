@@ -1,7 +1,6 @@
 """Gradients of operators that select or replace entries by index. In docstrings, g is the gradient of the output."""
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import onnx
@@ -13,7 +12,7 @@ from edgefl.onnxgrad.gradients.tape import Tape
 
 @register_rule("Gather")
 def gather(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """For one constant index g padded with zeros; for computed indices (an embedding), the rows of g added at their indices."""
+    """For one constant index g padded with zeros; for computed indices, such as an embedding's, g added at its indices."""
     x, index = op.inputs
     shape = tape.shape(x)
     axis = op.get("axis", 0) % len(shape)
@@ -30,9 +29,21 @@ def gather(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     if known is not None and axis != 0:
         return [_selected_back(tape, op, gradient, known, axis), None]
     if axis != 0:
-        op.refuse(f"axis {axis} has no rule for indices that depend on data, expected 0")
-    rows, *widths = tape.fixed(op, x)
-    return [_summed_rows(tape, gradient, index, rows, widths), None]
+        return [_added_along(tape, op, gradient, axis), None]
+    return [_summed_rows(tape, gradient, index, shape[0], x, 1), None]
+
+
+def _added_along(tape: Tape, op: Op, gradient: str, axis: int) -> str:
+    """Return zeros in the shape of the input, with g added at its indices along an ``axis`` that is not the first."""
+    x, index = op.inputs
+    rank = len(tape.shape(x))
+    if len(tape.shape(index)) > 1:
+        op.refuse(f"axis {axis} has no rule for indices {tape.shape(index)} that depend on data, expected one dimension")
+    if not tape.shape(index):
+        gradient = tape.op("Unsqueeze", gradient, tape.integers(axis))
+    places = tape.op("Reshape", index, tape.integers(-1, *[1] * (rank - axis - 1)))
+    places = tape.op("Expand", places, tape.op("Shape", gradient))
+    return str(tape.op("ScatterElements", tape.zeros(tape.op("Shape", x)), places, gradient, axis=axis, reduction="add"))
 
 
 def _selected_back(tape: Tape, op: Op, gradient: str, index: np.ndarray, axis: int) -> str:
@@ -50,13 +61,19 @@ def gather_nd(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     x, index = op.inputs
     if op.get("batch_dims", 0):
         op.refuse(f"batch_dims {op.get('batch_dims')} has no rule, expected 0")
-    sizes, depth = tape.fixed(op, x), tape.fixed(op, index, [-1])[0]
-    strides = [math.prod(sizes[axis + 1 : depth]) for axis in range(depth)]
-    # A negative index counts from the end; the result of Mod has the sign of the divisor.
-    places = tape.op("Mul", tape.op("Mod", index, tape.integers(*sizes[:depth])), tape.integers(*strides))
-    places = tape.op("ReduceSum", places, tape.integers(-1), keepdims=0)
-    summed = _summed_rows(tape, gradient, places, math.prod(sizes[:depth]), sizes[depth:])
-    return [tape.reshape(summed, sizes), None]
+    depth = tape.fixed(op, index, [-1])[0]
+    if depth == 1:
+        return [_summed_rows(tape, gradient, index, tape.shape(x)[0], x, 1), None]
+    sizes = tape.fixed(op, x, range(depth))
+    strides = [math.prod(sizes[axis + 1 :]) for axis in range(depth)]
+    known = tape.known(index)
+    if known is None:
+        # A negative index counts from the end; the result of Mod has the sign of the divisor.
+        places = tape.op("Mul", tape.op("Mod", index, tape.integers(*sizes)), tape.integers(*strides))
+        places = tape.op("ReduceSum", places, tape.integers(-1), keepdims=0)
+    else:
+        places = tape.constant((known % sizes * strides).sum(-1))
+    return [tape.like(_summed_rows(tape, gradient, places, math.prod(sizes), x, depth), x), None]
 
 
 @register_rule("GatherElements")
@@ -72,12 +89,23 @@ def scatter_elements(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """Return g for the data, without the entries that updates replaced, and the entries of g at the indices for the updates."""
     data, index, updates = op.inputs
     reduction, axis = op.get("reduction", "none"), op.get("axis", 0)
+    if reduction in ("max", "min"):
+        return _of_extremes(tape, op, gradient)
     if reduction not in ("none", "add"):
-        op.refuse(f"reduction {reduction!r} has no rule, expected 'none' or 'add'")
+        op.refuse(f"reduction {reduction!r} has no rule, expected 'none', 'add', 'max' or 'min'")
     of_data = gradient
     if reduction == "none" and tape.needs(data):
         of_data = tape.op("ScatterElements", gradient, index, tape.zeros(tape.op("Shape", updates)), axis=axis)
     return [of_data, None, tape.op("GatherElements", gradient, index, axis=axis) if tape.needs(updates) else None]
+
+
+def _of_extremes(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """The gradient g goes to the entries that equal the extreme of their place, in equal parts, as in torch's scatter_reduce."""
+    (data, index, updates), (y,), axis = op.inputs, op.outputs, op.get("axis", 0)
+    found = [tape.op("Equal", data, y), tape.op("Equal", updates, tape.op("GatherElements", y, index, axis=axis))]
+    own, hits = (tape.op("Cast", equal, to=tape.element_type) for equal in found)
+    share = tape.op("Div", gradient, tape.op("ScatterElements", own, index, hits, axis=axis, reduction="add"))
+    return [tape.op("Mul", share, own), None, tape.op("Mul", tape.op("GatherElements", share, index, axis=axis), hits)]
 
 
 @register_rule("ScatterND")
@@ -93,13 +121,20 @@ def scatter_nd(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     ]
 
 
-def _summed_rows(tape: Tape, gradient: str, index: str, rows: int, widths: Sequence[int]) -> str:
-    """Return zeros (rows, *widths) with every row of ``gradient`` added at its ``index``.
+def _summed_rows(tape: Tape, gradient: str, index: str, rows: int | None, x: str, depth: int) -> str:
+    """Return zeros (rows, *widths) with every row of ``gradient`` added at its ``index``; widths are the sizes of ``x`` from ``depth``.
 
     ScatterElements adds single entries. onnxruntime's ScatterND adds rows from several threads, and loses some if an index repeats.
     """
-    parts = tape.reshape(gradient, (None, *widths))
+    widths = tape.shape(x)[depth:]
+    if rows is None or None in widths:
+        own = tape.op("Shape", x)
+        rest = tape.op("Slice", own, tape.integers(depth), tape.integers(len(tape.shape(x))))
+        parts = tape.op("Reshape", gradient, tape.op("Concat", tape.integers(-1), rest, axis=0))
+        whole = own if rows is None or depth == 1 else tape.op("Concat", tape.integers(rows), rest, axis=0)
+        zeros = tape.zeros(whole)
+    else:
+        parts, zeros = tape.reshape(gradient, (None, *widths)), tape.zeros(tape.integers(rows, *(size or 0 for size in widths)))
     places = tape.op("Reshape", tape.op("Cast", index, to=onnx.TensorProto.INT32), tape.integers(-1, *[1] * len(widths)))
     places = tape.op("Expand", places, tape.op("Shape", parts))
-    zeros = tape.zeros(tape.integers(rows, *widths))
-    return tape.op("ScatterElements", zeros, places, parts, axis=0, reduction="add")
+    return str(tape.op("ScatterElements", zeros, places, parts, axis=0, reduction="add"))

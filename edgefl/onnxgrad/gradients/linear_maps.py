@@ -76,6 +76,20 @@ def padded_back(tape: Tape, op: Op, gradient: str, begins: list[int], ends: list
     return gradient
 
 
+@register_rule("Col2Im")
+def folded(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """Return the entries of each window of g, by a convolution with kernels of one 1."""
+    known = [tape.known(name) for name in op.inputs[1:]]
+    if any(value is None for value in known):
+        op.refuse("its sizes must be known")
+    sizes, kernel = ([int(size) for size in value] for value in known if value is not None)
+    entries = int(np.prod(kernel))
+    one = tape.constant(np.eye(entries, dtype=tape.real).reshape(entries, 1, *kernel))
+    maps = tape.op("Reshape", gradient, tape.integers(-1, 1, *sizes))
+    options = {name: op.get(name) for name in ("dilations", "pads", "strides")}
+    return [tape.like(tape.op("Conv", maps, one, **options), op.inputs[0]), None, None]
+
+
 @register_rule("CumSum")
 def cumulative_sum(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """Return the cumulative sum of g in the other direction."""

@@ -98,7 +98,10 @@ def pad(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     ends = [-int(p) if p else 2**31 - 1 for p in pads[count:]]
     cut = (tape.integers(*map(int, pads[:count])), tape.integers(*ends), tape.integers(*where))
     if min(pads) < 0:
-        op.refuse("negative pads have no rule")
+        if op.get("mode", "constant") != "constant":
+            op.refuse("negative pads have a rule for mode constant only")
+        back = [tape.integers(*(-int(p) for p in pads)), tape.number(0.0), tape.integers(*where)]
+        return [tape.op("Pad", gradient, *back), None, None, None]
     if op.get("mode", "constant") != "constant":
         return [
             padded_back(tape, op, gradient, [*map(int, pads[:count])], [*map(int, pads[count:])], list(where)),
@@ -112,14 +115,11 @@ def pad(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 @register_rule("Tile")
 def tile(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """Return g summed over the copies."""
-    repeats = tape.known(op.input(1))
-    if repeats is None:
-        op.refuse("its repeats must be known")
-    shape = tape.shape(op.inputs[0])
-    apart: list[int] = []
-    for size, times in zip(shape, repeats, strict=True):
-        apart += [int(times), -1 if size is None else size]
-    if apart.count(-1) > 1:
-        op.refuse("more than one free size")
-    copies = tape.op("Reshape", gradient, tape.integers(*apart))
-    return [tape.op("ReduceSum", copies, tape.integers(*range(0, 2 * len(shape), 2)), keepdims=0), None]
+    repeats, shape = tape.known(op.input(1)), tape.shape(op.inputs[0])
+    axes = tape.integers(*range(0, 2 * len(shape), 2))
+    if repeats is None or sum(size is None for size in shape) > 1:
+        both = [tape.op("Unsqueeze", value, tape.integers(1)) for value in (op.inputs[1], tape.op("Shape", op.inputs[0]))]
+        target = tape.op("Reshape", tape.op("Concat", *both, axis=1), tape.integers(-1))
+    else:
+        target = tape.integers(*(n for times, size in zip(repeats, shape, strict=True) for n in (int(times), size or -1)))
+    return [tape.op("ReduceSum", tape.op("Reshape", gradient, target), axes, keepdims=0), None]

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from function_case import Of, check_network
 from gradient_case import Case, check, draw, integers
 from torch import Tensor, nn
-
-from edgefl.onnxgrad import Stepper, training_step
 
 X = draw(3, 4, 5, 7)
 
@@ -23,6 +22,13 @@ def resized(form: dict[str, Any], size: list[int] | None, torch_form: Any, scale
     inputs = {name: value for name, value in inputs.items() if name != "roi"}
     # The sizes contain the batch, so the batch is fixed; onnx's own evaluator and float32 matrices agree to six digits.
     return Case("Resize", {"x": X, "roi": None, **inputs}, torch_form, form, batch=(), tolerance=1e-6, reference=False)
+
+
+def folded(size: tuple[int, int], kernel: tuple[int, int], windows: int, **form: Any) -> Case:
+    inputs = {"x": draw(3, 2 * kernel[0] * kernel[1], windows), "size": integers(*size), "kernel": integers(*kernel)}
+    begins = form.get("pads", [0, 0, 0, 0])[:2]
+    options = (form.get("dilations", 1), begins, form.get("strides", 1))
+    return Case("Col2Im", inputs, lambda x: F.fold(x, size, kernel, *options), form, reference=False)
 
 
 HALF, CORNERS = {"coordinate_transformation_mode": "half_pixel"}, {"coordinate_transformation_mode": "align_corners"}
@@ -54,6 +60,8 @@ CASES = [
         lambda x: x.reshape(-1, 2, 3, 2, 5, 2).permute(0, 3, 5, 1, 2, 4).reshape(-1, 8, 3, 5),
         {"blocksize": 2},
     ),
+    folded((6, 4), (2, 3), 8, dilations=[2, 1]),
+    folded((7, 5), (2, 3), 28, pads=[1, 2, 1, 2], strides=[2, 1]),
     Case("CumSum", {"x": X, "axis": np.array(2)}, lambda x: x.cumsum(2)),
     Case("CumSum", {"x": X, "axis": np.array(-1)}, lambda x: x.flip(3).cumsum(3).flip(3), {"reverse": 1}),
     Case("CumSum", {"x": X, "axis": np.array(1)}, lambda x: x.cumsum(1) - x, {"exclusive": 1}),
@@ -78,19 +86,6 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_gradients(case: Case) -> None:
     check(case)
-
-
-class Of(nn.Module):
-    """A function between a layer with weights and one sum."""
-
-    def __init__(self, function: Any) -> None:
-        super().__init__()
-        self.function, self.layer = function, nn.Conv2d(2, 4, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the function's result for the layer's."""
-        found: Tensor = self.function(self.layer(x))
-        return found
 
 
 class Bag(nn.Module):
@@ -139,12 +134,6 @@ FUNCTIONS = {
 }
 
 
-def slope(network: nn.Module, x: Tensor) -> Tensor:
-    """Return a loss with weights of both signs."""
-    found = network(x).flatten(1)
-    return (found * torch.sin(1.3 * torch.arange(found.shape[1]))).sum(1).mean() + found.square().mean()
-
-
 @pytest.mark.parametrize(
     "network",
     [
@@ -157,21 +146,5 @@ def slope(network: nn.Module, x: Tensor) -> Tensor:
     ],
 )
 def test_functions_without_an_operator(network: nn.Module) -> None:
-    """The graph's step from float32 weights has the gradients of torch in float64."""
     bag = isinstance(network, Bag)
-    example = torch.zeros(2, 7, dtype=torch.int64) if bag else torch.zeros(2, 2, 5, 7)
-    graphs = training_step(network, lambda own, x: slope(own, x), {"x": example})
-    x = np.random.default_rng(0).integers(9, size=(3, 7)) if bag else draw(3, 2, 5, 7).astype(np.float32)
-    names = dict(network.named_parameters())
-    stepper = Stepper(graphs, {f"p.{n}": p.detach().numpy() for n, p in names.items()}, 1.0)
-    loss = stepper.step(x)
-    before = {name: parameter.detach().double() for name, parameter in names.items()}
-    double = network.double()
-    expected = slope(double, torch.from_numpy(x) if bag else torch.from_numpy(x).double())
-    expected.backward()
-    assert loss == pytest.approx(expected.item(), rel=1e-5, abs=1e-6)
-    for name, parameter in double.named_parameters():
-        assert parameter.grad is not None
-        found = before[name] - torch.from_numpy(stepper.tensors()[f"p.{name}"]).double()
-        scale = float(parameter.grad.abs().max())
-        torch.testing.assert_close(found, parameter.grad, rtol=0, atol=2e-5 * scale + 1e-6)
+    check_network(network, np.random.default_rng(0).integers(9, size=(3, 7)) if bag else draw(3, 2, 5, 7).astype(np.float32))

@@ -81,6 +81,13 @@ CASES = [
         lambda x, v: F.pad(x, (1, 0), value=2.0),
         constants=("v",),
     ),
+    Case(
+        "Pad",
+        {"x": draw(3, 5, 4), "pads": integers(0, -1, 2, 0, 1, -3), "v": np.array(2.0)},
+        lambda x, v: F.pad(x, (2, -3, -1, 1), value=2.0),
+        constants=("v",),
+        reference=False,  # onnx's evaluator has no negative pads
+    ),
     Case("Tile", {"x": draw(3, 2), "times": integers(1, 3)}, lambda x: x.repeat(1, 3)),
     Case("Tile", {"x": draw(2, 3), "times": integers(2, 2)}, lambda x: x.repeat(2, 2), batch=()),
     cut(draw(3, 6), [1], [4], [1]),

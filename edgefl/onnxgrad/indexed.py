@@ -1,0 +1,95 @@
+"""Functions of torch that select or combine entries by index, in operations with a gradient rule; used while a module is traced.
+
+Each has the arguments of torch's function and computes the same, or returns None as in :mod:`edgefl.onnxgrad.rewrites`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def _along(index: Tensor, dim: int, like: Tensor) -> Tensor:
+    """Return a vector of indices along an axis in the shape of ``like``."""
+    return index.reshape(-1, *[1] * (like.dim() - dim % like.dim() - 1)).expand_as(like)
+
+
+def _index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor | None:
+    """Add entry by entry: the operator that adds slices loses some in onnxruntime if an index repeats."""
+    if input.dim() == 0 or index.dim() != 1:
+        return None
+    return input.scatter_add(dim, _along(index, dim, source), source if alpha == 1 else source * alpha)
+
+
+def _index_add_(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor | None:
+    found = _index_add(input, dim, index, source, alpha=alpha)
+    return None if found is None else input.copy_(found)
+
+
+def _scatter_reduce(
+    input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor | None:
+    """Compute sums and means by scatter_add, which leaves out the entries of ``input`` that count for nothing."""
+    if reduce not in ("sum", "mean") or (reduce == "sum" and include_self):
+        return None
+    counts = torch.zeros_like(input).scatter_add(dim, index, torch.ones_like(src))
+    start = input if include_self else torch.where(counts > 0, torch.zeros_like(input), input)
+    total = start.scatter_add(dim, index, src)
+    return total if reduce == "sum" else total / (counts + include_self).clamp(min=1)
+
+
+def _take_along(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor | None:
+    """Gather with the sizes of ``indices``, or those of ``input`` where ``indices`` has size 1."""
+    if dim is None or input.dim() != indices.dim():
+        return None
+    axis = dim % input.dim()
+    wide, sizes = (
+        [-1 if place == axis or not isinstance(own, int) or own != 1 else other for place, (own, other) in enumerate(pairs)]
+        for pairs in (list(zip(a.shape, b.shape, strict=True)) for a, b in ((input, indices), (indices, input)))
+    )
+    return input.expand(wide).gather(axis, indices.expand(sizes))
+
+
+def _kth(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+    """Return the last of the ``k`` smallest entries, and its place."""
+    if input.dim() == 0 or not isinstance(k, int):
+        return None
+    smallest = torch.topk(input, k, dim, largest=False)
+    value, place = (part.narrow(dim, k - 1, 1) for part in smallest)
+    return torch.return_types.kthvalue((value, place) if keepdim else (value.squeeze(dim), place.squeeze(dim)))
+
+
+def _median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    """Return the lower median of an axis of fixed size, and its place."""
+    if dim is None or input.dim() == 0 or not isinstance(size := input.shape[dim], int):
+        return None
+    return torch.return_types.median(_kth(input, (size + 1) // 2, dim, keepdim))
+
+
+def _diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor | None:
+    """Select every (columns + 1)th entry of the flattened matrices."""
+    rows, columns = input.shape[dim1], input.shape[dim2]
+    first, last = max(0, -offset), max(0, offset)
+    if not isinstance(rows, int) or not isinstance(columns, int) or min(rows - first, columns - last) < 1:
+        return None
+    start, step = first * columns + last, columns + 1
+    end = start + (min(rows - first, columns - last) - 1) * step + 1
+    return input.movedim((dim1, dim2), (-2, -1)).flatten(-2)[..., start:end:step]
+
+
+def _diagonal_of_last(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor | None:
+    return _diagonal(A, offset, dim1, dim2)
+
+
+INDEXED: dict[Any, Callable[..., Any]] = {
+    **dict.fromkeys((torch.index_add, Tensor.index_add), _index_add),
+    Tensor.index_add_: _index_add_,
+    **dict.fromkeys((torch.scatter_reduce, Tensor.scatter_reduce), _scatter_reduce),
+    **dict.fromkeys((torch.take_along_dim, Tensor.take_along_dim), _take_along),
+    **dict.fromkeys((torch.kthvalue, Tensor.kthvalue), _kth),
+    **dict.fromkeys((torch.median, Tensor.median), _median),
+    **dict.fromkeys((torch.diagonal, Tensor.diagonal), _diagonal),
+    torch.linalg.diagonal: _diagonal_of_last,
+}
+"""Function of torch → the function here."""
