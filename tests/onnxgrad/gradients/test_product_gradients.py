@@ -31,6 +31,7 @@ def einsum(equation: str, *shapes: tuple[int, ...]) -> Case:
 
 
 LABELS = np.array([2, 0, 3])
+WEIGHTS = np.array([0.5, 2.0, 1.0, 3.0])
 
 
 def entropy(**attributes: Any) -> Case:
@@ -41,6 +42,22 @@ def entropy(**attributes: Any) -> Case:
 
     inputs = {"x": draw(3, 4), "y": LABELS}
     return Case("SoftmaxCrossEntropyLoss", inputs, forward, attributes, batch=("x", "y"))
+
+
+def entropies(kind: str = "SoftmaxCrossEntropyLoss", weighted: bool = False, **attributes: Any) -> Case:
+    """Of the entries of a sequence; some labels are ignored."""
+    labels = np.array([[2, 0, -100, 1, 3], [1, 1, 0, 2, -100], [3, -100, -100, 0, 0]])
+    options = {"ignore_index": attributes.get("ignore_index", -100), "reduction": attributes.get("reduction", "mean")}
+    own = F.nll_loss if kind == "NegativeLogLikelihoodLoss" else F.cross_entropy
+    if options["ignore_index"] >= 0:
+        labels = np.abs(labels) % 5
+
+    def forward(x: Tensor, *weights: Tensor) -> Tensor:
+        return own(x, torch.tensor(labels[: len(x)]), torch.tensor(WEIGHTS) if weighted else None, **options)
+
+    inputs = {"x": draw(3, 4, 5), "y": labels, **({"w": WEIGHTS} if weighted else {})}
+    attributes.setdefault("ignore_index", -100)
+    return Case(kind, inputs, forward, attributes, batch=("x", "y"), constants=("w",))
 
 
 CASES = [
@@ -75,6 +92,12 @@ CASES = [
     entropy(reduction="sum"),
     entropy(reduction="none"),
     entropy(ignore_index=-100),
+    entropies(),
+    entropies(ignore_index=0),
+    entropies(weighted=True),
+    *(entropies(weighted=True, reduction=reduction) for reduction in ("sum", "none")),
+    entropies("NegativeLogLikelihoodLoss"),
+    entropies("NegativeLogLikelihoodLoss", weighted=True, reduction="none"),
 ]
 
 
