@@ -14,6 +14,7 @@ from edgefl.onnxgrad.gradients import (  # noqa: F401  each enters its rules int
     pooling,
     products,
     recurrent,
+    sampling,
     shape,
     trigonometry,
 )

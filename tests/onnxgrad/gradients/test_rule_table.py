@@ -12,6 +12,7 @@ import test_map_gradients
 import test_normalization_gradients
 import test_pooling_gradients
 import test_product_gradients
+import test_sampling_gradients
 import test_shape_gradients
 from onnx.parser import parse_model
 
@@ -27,6 +28,7 @@ FILES = (
     test_normalization_gradients,
     test_pooling_gradients,
     test_product_gradients,
+    test_sampling_gradients,
     test_shape_gradients,
 )
 CASES = [case for file in FILES for case in file.CASES]
