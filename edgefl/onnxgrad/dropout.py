@@ -16,6 +16,8 @@ from torch.overrides import TorchFunctionMode
 from edgefl.errors import EdgeflError
 
 _MODULUS, _HALF, _FACTOR, _APART = 2**32, 2**16, 0x45D9F3B, 0x9E3779B1
+_LOWEST = -1.7580993408473766
+"""The limit of SELU for −∞."""
 
 
 def mask(like: Tensor, shape: tuple[int, ...], p: float, seed: Tensor, layer: int) -> Tensor:
@@ -99,6 +101,19 @@ def _of_maps(
     return mode.drop(input, p, 2) if training else input
 
 
+def _alpha_dropout(
+    mode: SeededDropout, func: Any, input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
+) -> Tensor:
+    """Set entries to the lowest value of SELU, then scale and shift such that mean and variance stay, as in Klambauer et al. (2017)."""
+    if not training or p == 0:
+        return input
+    if p == 1:
+        return input * 0
+    kept = mode.drop(torch.ones_like(input), p, 2 if func is F.feature_alpha_dropout else None) * (1 - p)
+    scale = ((1 - p) * (1 + p * _LOWEST**2)) ** -0.5
+    return (input * kept + _LOWEST * (1 - kept)) * scale - scale * _LOWEST * p
+
+
 def _attention(mode: SeededDropout, func: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **options: Any) -> Tensor:
     """Compute attention by its definition if it drops weights."""
     names = ("attn_mask", "dropout_p", "is_causal")
@@ -140,19 +155,10 @@ def _recurrent(mode: SeededDropout, func: Any, *args: Any) -> Any:
     return func(*args)
 
 
-def _refused(mode: SeededDropout, func: Any, *args: Any, **options: Any) -> Tensor:
-    names = ("input", "p", "training")
-    given = {"p": 0.5, "training": False, **dict(zip(names, args, strict=False)), **options}
-    if given["training"] and given["p"]:
-        raise EdgeflError(f"{func.__name__} has no ONNX form in training; nn.Dropout has")
-    result: Tensor = given["input"]
-    return result
-
-
 _REPLACED: dict[Any, Any] = {
     F.dropout: _dropout,
     **dict.fromkeys((F.dropout1d, F.dropout2d, F.dropout3d), _of_maps),
-    **dict.fromkeys((F.alpha_dropout, F.feature_alpha_dropout), _refused),
+    **dict.fromkeys((F.alpha_dropout, F.feature_alpha_dropout), _alpha_dropout),
     F.multi_head_attention_forward: _within(F.multi_head_attention_forward),
     # With gradient checkpointing a backward pass calls layers again.
     **{func: _within(func) for func in (torch.autograd.backward, torch.autograd.grad)},

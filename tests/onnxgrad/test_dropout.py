@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 
-from edgefl.errors import EdgeflError
 from edgefl.onnxgrad import Stepper, training_step
 from edgefl.onnxgrad.dropout import SeededDropout, mask
 from edgefl.onnxgrad.exporter import export
@@ -124,7 +123,19 @@ def test_a_seed_gives_the_same_steps_and_the_prediction_drops_nothing():
     np.testing.assert_allclose(found, network.eval()(torch.from_numpy(x)).detach(), atol=1e-6)
 
 
-def test_dropout_without_a_form_is_refused_with_the_remedy():
-    network = nn.Sequential(nn.Flatten(), nn.AlphaDropout(0.5), nn.Linear(6, 3))
-    with pytest.raises(EdgeflError, match="alpha_dropout has no ONNX form in training; nn.Dropout has"):
-        training_step(network, cross_entropy, {"x": torch.zeros(2, 2, 3), "y": torch.tensor([0, 2])})
+@pytest.mark.parametrize("layer", [nn.AlphaDropout(0.3), nn.FeatureAlphaDropout(0.3)])
+def test_alpha_dropout_leaves_mean_and_variance_as_they_are(layer):
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.standard_normal((40, 50, 20)))
+    with SeededDropout(torch.tensor(3.0)):
+        found = layer(x)
+    assert found.mean().item() == pytest.approx(0, abs=0.05)
+    assert found.var().item() == pytest.approx(1, abs=0.06)
+    count = 20 if isinstance(layer, nn.FeatureAlphaDropout) else 1
+    lowest = -1.7580993408473766  # the limit of SELU, then scaled and shifted
+    dropped = (found - lowest * 0.7 / (0.7 * (1 + 0.3 * lowest**2)) ** 0.5).abs() < 1e-5
+    assert dropped.double().mean().item() == pytest.approx(0.3, abs=0.03)
+    assert bool((dropped.sum(2) % count == 0).all())
+    network = nn.Sequential(nn.Linear(6, 4), layer, nn.Flatten(), nn.Linear(8, 3))
+    batch = {"x": torch.zeros(3, 2, 6), "y": torch.tensor([0, 2, 1])}
+    assert training_step(network, cross_entropy, batch).steps  # which compares it with torch
