@@ -6,6 +6,9 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+DATA = Tensor.data.__get__  # type: ignore[attr-defined]  # a property of C
+"""What reads the attribute ``data`` of a tensor."""
+
 
 class Detached(TorchFunctionMode):
     """Marks what is computed by ``detach``, or inside ``torch.no_grad``, as constant for :mod:`edgefl.onnxgrad.autodiff`."""
@@ -19,7 +22,7 @@ class Detached(TorchFunctionMode):
         # Inside the forward pass of an autograd.Function gradients are off, too, and yet they pass.
         if func is torch._C._set_grad_enabled:  # noqa: SLF001 - what no_grad calls
             self._differentiates = bool(args[0])
-        detaches = func in (torch.detach, Tensor.detach) and torch.is_grad_enabled()
+        detaches = func in (torch.detach, Tensor.detach, DATA) and torch.is_grad_enabled()
         if not torch.compiler.is_exporting() or (self._differentiates and not detaches):
             return func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")

@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from edgefl.errors import EdgeflError
 from edgefl.onnxgrad import rewrites
+from edgefl.onnxgrad.detached import DATA
 from edgefl.onnxgrad.graphs import OPSET
 
 aten = torch.ops.aten
@@ -71,6 +72,8 @@ class _Whole(TorchFunctionMode):
                         "LSTM with proj_size has no ONNX operator; set proj_size=0, and put nn.Linear behind the layer"
                     )
                 return LSTM(x, list(states), list(weights), *options)
+            if func == DATA:  # the attribute itself is no tensor that can be traced
+                return args[0].detach()
             if func is F.group_norm:
                 return GROUP_NORM(*_normalised_by_groups(*args, **(kwargs or {})))
             if (rewrite := rewrites.REWRITES.get(func)) is not None and (found := rewrite(*args, **(kwargs or {}))) is not None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from edgefl.onnxgrad import training_step
+from edgefl.onnxgrad import export, training_step
 
 
 class Rows(nn.Module):
@@ -72,6 +72,24 @@ class Square(torch.autograd.Function):
 
 def test_a_function_with_its_own_backward_pass_is_none():
     training_step(Rows(Square.apply), lambda own, x: own(x).square().mean(), {"x": torch.randn(4, 8)})
+
+
+class Scaled(nn.Module):
+    """A layer whose weights are divided by their norm, which is read as the attribute ``data``."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(8, 3)), nn.Parameter(torch.randn(3))
+
+    def forward(self, x):
+        return x @ self.weight / self.weight.data.norm() + self.bias.data
+
+
+def test_the_attribute_data_is_a_constant():
+    """The graph is compared with torch when it is made."""
+    step = training_step(Scaled(), lambda own, x: own(x).square().mean() + own.weight.data.sum(), {"x": torch.randn(4, 8)})
+    assert set(step.roles.trained) == {"weight", "bias"}
+    assert export(Scaled().eval(), {"x": torch.randn(4, 8)}).graph.node
 
 
 def test_what_follows_a_constant_trains():
