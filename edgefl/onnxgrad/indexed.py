@@ -31,7 +31,7 @@ def _scatter_reduce(
     input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor | None:
     """Compute sums and means by scatter_add, which leaves out the entries of ``input`` that count for nothing."""
-    if reduce not in ("sum", "mean") or (reduce == "sum" and include_self):
+    if not src.is_floating_point() or reduce not in ("sum", "mean") or (reduce == "sum" and include_self):
         return None
     counts = torch.zeros_like(input).scatter_add(dim, index, torch.ones_like(src))
     start = input if include_self else torch.where(counts > 0, torch.zeros_like(input), input)
