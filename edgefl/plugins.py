@@ -1,5 +1,7 @@
 """The plug-ins of a run: files and modules that define parts of it, with the hashes by which a resumed run finds them unchanged."""
 
+import inspect
+import re
 import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -76,10 +78,18 @@ def resolved(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def blamed(error: BaseException) -> str:
     """Return file, line and function of a plug-in in which an error was raised; "" if it was raised elsewhere."""
-    modules = {definition.__module__ for registry in ALL for definition, _ in registry.plugins().values()}
+    definitions = [definition for registry in ALL for definition, _ in registry.plugins().values()]
+    modules = {definition.__module__ for definition in definitions}
     frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__) if frame.f_globals.get("__name__") in modules)
     found = [(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) for frame in frames]
-    return "{}, line {}, in {}".format(*found[-1]) if found else ""
+    if found:
+        return "{}, line {}, in {}".format(*found[-1])
+    # A function that cannot take its arguments has no frame; its name begins the message.
+    called = re.match(r"([\w.]+)\.(\w+)\(\) ", str(error)) if isinstance(error, TypeError) else None
+    for definition in definitions if called else ():
+        if called and (definition.__qualname__, True) == (called[1], hasattr(definition, called[2])):
+            return f"{inspect.getsourcefile(definition) or definition.__module__}, in {called[2]}"
+    return ""
 
 
 def only_here(sources: Sources | None) -> list[str]:

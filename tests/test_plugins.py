@@ -64,6 +64,10 @@ BAD = {
         "from edgefl.extend import method\n@method('mine')\nclass Mine: ...\n",
         "method 'mine', in .*: is Mine, expected a subclass of Method",
     ),
+    "method with other arguments": (
+        METHOD.format(name="mine") + "    def aggregate(self, state): ...\n",
+        r"method 'mine', in .*: aggregate cannot be called with \(state, updates\): too many positional arguments",
+    ),
     "function without arguments": (
         "from edgefl.extend import dataset\n@dataset('mine')\ndef mine(): ...\n",
         r"dataset 'mine', in .*: cannot be called with \(data_dir\): too many positional arguments",
@@ -211,6 +215,48 @@ def test_an_error_of_a_plugin_in_a_round_names_its_line_and_function(called: Any
     status, _, errors = called("simulate", "--plugin=mine.py", "--method=mine", *SMALL, "--out=run")
     assert status == 1
     assert errors.splitlines()[-1] == f"Error: plug-in {Path.cwd()}/mine.py, line 8, in aggregate: KeyError: 'lost'"
+
+
+RETURNED = {
+    "None": "aggregation returned NoneType, expected a GlobalState, such as state.replace(tensors)",
+    "state.replace({})": "aggregation returned a state with tensors missing or not expected: ",
+    "state.replace({name: tensor[:1] for name, tensor in state.tensors.items()})": " as (1, ",
+    "state.replace({name: tensor.double() for name, tensor in state.tensors.items()})": " torch.float64, expected (",
+    "state.replace({name: tensor.tolist() for name, tensor in state.tensors.items()})": " as list, expected (",
+}
+
+
+@pytest.mark.parametrize("returned", RETURNED)
+def test_what_aggregation_in_a_plugin_returns_is_checked(returned: str, called: Any) -> None:
+    aggregate = f"    def aggregate(self, state, updates):\n        list(updates)\n        return {returned}\n"
+    (Path.cwd() / "mine.py").write_text(METHOD.replace("{name}", "mine") + aggregate, encoding="utf-8")
+    status, _, errors = called("simulate", "--plugin=mine.py", "--method=mine", *SMALL, "--out=run")
+    last = errors.splitlines()[-1]
+    assert (status, last.startswith("Error: method Mine: aggregation returned ")) == (1, True), last
+    assert RETURNED[returned] in last
+
+
+def test_a_function_of_a_plugin_that_cannot_take_its_arguments_is_named(called: Any) -> None:
+    submodel = "    def submodel(self, state, tier, rng):\n        return super().submodel(state, tier, rng)\n"
+    written(Path("mine.py"), content=METHOD + submodel)
+    status, _, errors = called("simulate", "--plugin=mine.py", "--method=mine", *SMALL, "--out=run")
+    told = f"Error: plug-in {Path.cwd()}/mine.py, in submodel: TypeError: Mine.submodel() takes 4 positional arguments but 5 were given"
+    assert (status, errors.splitlines()[-1]) == (1, told)
+
+
+def test_a_file_that_a_plugin_does_not_find_is_no_temporary_file(called: Any) -> None:
+    content = "from edgefl.extend import dataset\n@dataset('mine')\ndef mine(data_dir=None):\n    raise OSError('no photos')\n"
+    written(Path("mine.py"), content=content)
+    status, _, errors = called("simulate", "--plugin=mine.py", "--data=mine", "--out=run")
+    assert (status, errors) == (1, f"Error: plug-in {Path.cwd()}/mine.py, line 4, in mine: OSError: no photos\n")
+
+
+def test_a_method_whose_option_has_no_default_is_named(called: Any) -> None:
+    content = METHOD.replace("FedAvg, method", "FedAvg, MethodConfig, method") + "    config: Needed\n"
+    written(Path("mine.py"), content=content.replace("@method", "class Needed(MethodConfig):\n    k: float\n\n@method"))
+    status, output, errors = called("methods", "--plugin=mine.py")
+    assert (status, output) == (2, "")
+    assert errors == "Error: method mine: method_options.k: missing; give every option a default\n"
 
 
 def test_a_definition_that_is_not_registered_is_no_plugin() -> None:

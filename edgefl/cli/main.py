@@ -114,14 +114,22 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:
+        if where := _plugin(error):
+            _fail(f"{where}: {type(error).__name__}: {first_line(error)}", EdgeflError.exit_code)
         # An error outside the run folder, such as a full /tmp, or of a path that no file can have.
         users = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG, errno.ELOOP)
         text = f"{error.filename or 'a temporary file'}: {error.strerror or error}"
         _fail(text, InputError.exit_code if users else EdgeflError.exit_code)
     except Exception as error:
-        if "edgefl.plugins" not in sys.modules or not (where := sys.modules["edgefl.plugins"].blamed(error)):
+        if not (where := _plugin(error)):
             raise
-        _fail(f"plug-in {where}: {type(error).__name__}: {first_line(error)}", EdgeflError.exit_code)
+        _fail(f"{where}: {type(error).__name__}: {first_line(error)}", EdgeflError.exit_code)
+
+
+def _plugin(error: BaseException) -> str:
+    """Return which line of a plug-in has raised an error; "" if none has."""
+    where = sys.modules["edgefl.plugins"].blamed(error) if "edgefl.plugins" in sys.modules else ""
+    return where and f"plug-in {where}"
 
 
 def _fail(message: str, status: int) -> NoReturn:

@@ -15,6 +15,7 @@ from pydantic_core import to_jsonable_python
 
 from edgefl.cli.console import loading, show
 from edgefl.cli.options import Command, complete_name, json_option, plugin_option
+from edgefl.errors import ConfigError
 from edgefl.methods.axes import choices, refused
 from edgefl.registry import methods
 from edgefl.report.tables import Column, PlainTable, text
@@ -67,7 +68,10 @@ def facts_of(name: str) -> dict[str, Any]:
     """Return all that a method says of itself; UnknownNameError if there is no such method."""
     from edgefl.methods.create import create  # imports torch
 
-    method = create(name)
+    try:
+        method = create(name)
+    except ConfigError as error:
+        raise ConfigError(f"method {name}: {error}; give every option a default") from None
     refuses = refused(method.gaps, AXES)
     combines = {key: [value for value in values if value not in refuses] for key, values in _axis_values().items()}
     return {

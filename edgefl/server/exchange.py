@@ -27,7 +27,7 @@ from edgefl.server.optimizer import ServerOptimizer
 from edgefl.server.optimizers.avg import AVERAGE
 from edgefl.server.screening import NO_SCREENING, Screen, Screening
 from edgefl.server.secure_sums import SecureRules, SecureSums
-from edgefl.server.state import OpenSession, ServerState
+from edgefl.server.state import OpenSession, ServerState, check_aggregated
 from edgefl.timing.spans import span
 from edgefl.wire.message import Blob
 from edgefl.wire.payload import decode, encode
@@ -207,6 +207,7 @@ class Exchange:
                 )
             else:
                 return state
+            check_aggregated(state.model, after, f"method {type(self.method).title}")
             after, kept = self.control.finish(state.model, after)
             tensors, slots = self.rules.optimizer.step(state.model.tensors, after.tensors, state.memory)
             bounds = self.screen.bounds_after() if central is None else self._noised_bounds(central)

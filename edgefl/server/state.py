@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from edgefl.errors import AggregationError
 from edgefl.methods.state import GlobalState
 from edgefl.records import Expected, Tier
 
@@ -100,3 +101,20 @@ class ServerState:
     round: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
     clients: str = ""
+
+
+def check_aggregated(before: GlobalState, after: object, method: str) -> None:
+    """Raise :class:`AggregationError`, which names ``method``, unless ``after`` is a state with the tensors of ``before``."""
+    if not isinstance(after, GlobalState):
+        raise AggregationError(
+            f"{method}: aggregation returned {type(after).__name__}, expected a GlobalState, such as state.replace(tensors)"
+        )
+    if different := sorted(before.tensors.keys() ^ after.tensors.keys()):
+        raise AggregationError(
+            f"{method}: aggregation returned a state with tensors missing or not expected: {', '.join(different[:5])}"
+        )
+    for name, tensor in before.tensors.items():
+        found: object = after.tensors[name]
+        got = f"{tuple(found.shape)} {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
+        if got != (expected := f"{tuple(tensor.shape)} {tensor.dtype}"):
+            raise AggregationError(f"{method}: aggregation returned {name} as {got}, expected {expected}")

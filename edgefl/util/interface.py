@@ -54,7 +54,7 @@ class Interface:
         # What a class needs may depend on what it says of itself.
         needed = getattr(definition, "needed", tuple)
         lacks += [key for key in needed() if getattr(definition, key) is getattr(base, key)]
-        return f"lacks {', '.join(lacks)}, which every {name} defines" if lacks else ""
+        return f"lacks {', '.join(lacks)}, which every {name} defines" if lacks else _uncallable(definition, base)
 
     def _of_function(self, definition: Any) -> str:
         if not callable(definition):
@@ -64,3 +64,28 @@ class Interface:
         except (TypeError, ValueError) as error:
             return f"cannot be called with ({', '.join((*self.arguments, *(f'{key}=…' for key in self.keywords)))}): {error}"
         return ""
+
+
+def _uncallable(definition: type, base: type) -> str:
+    """Return which method of ``definition`` cannot be called with the arguments that the same method of ``base`` needs; "" if all can.
+
+    >>> class Base:
+    ...     def scaled(self, x, factor=1): ...
+    >>> class Mine(Base):
+    ...     def scaled(self): ...
+    >>> _uncallable(Mine, Base)
+    'scaled cannot be called with (x): too many positional arguments'
+    """
+    for name, own in inspect.getmembers(definition, inspect.isroutine):
+        theirs = inspect.getattr_static(base, name, None)
+        if theirs is None or inspect.getattr_static(definition, name) is theirs or not inspect.isfunction(theirs):
+            continue
+        first, *needed = inspect.signature(theirs).parameters.values()
+        names = [of.name for of in needed if of.default is of.empty and of.kind in (of.POSITIONAL_ONLY, of.POSITIONAL_OR_KEYWORD)]
+        try:
+            # Of a static or class method, the first argument is no ``self``.
+            itself = (first.name,) if inspect.isfunction(inspect.getattr_static(definition, name)) else ()
+            inspect.signature(own).bind(*itself, *names)
+        except (TypeError, ValueError) as error:
+            return f"{name} cannot be called with ({', '.join(names)}): {error}"
+    return ""

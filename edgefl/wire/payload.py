@@ -7,7 +7,7 @@ is fp32.
 import json
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -129,12 +129,21 @@ def decode(payload: Payload, expected: Shapes, sender: str, codec: str = "fp32",
         values = [found[part.name] for part in parts]
         try:
             dense = len(parts) == 1 and parts[0].dtype == "F32"
-            tensors[name] = values[0].to(torch.float32, copy=copy) if dense else of.unpack(values, expected[name])
+            tensors[name] = values[0].to(torch.float32, copy=copy) if dense else _unpacked(of, codec, values, expected[name])
         except ValueError as error:
             raise WireError(f"{sender}: {parts[-1].name} {error}") from None
         if not is_finite(tensors[name]):
             raise WireError(f"{sender}: {name} holds NaN or infinity, expected finite values")
     return tensors
+
+
+def _unpacked(of: Codec, codec: str, values: Sequence[Tensor], shape: tuple[int, ...]) -> Tensor:
+    """Return what a codec unpacks; ValueError if it does not return a float32 tensor of ``shape``, as a plug-in may."""
+    found: Any = of.unpack(values, shape)
+    if not isinstance(found, Tensor) or tuple(found.shape) != shape or found.dtype != torch.float32:
+        got = f"{tuple(found.shape)} {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
+        raise ValueError(f"was unpacked by codec {codec} to {got}, expected {shape} {torch.float32}")
+    return found
 
 
 def stored_tensors(payload: bytes, sender: str) -> dict[str, Tensor]:
