@@ -150,7 +150,7 @@ RUN: dict[str, set[str]] = {
     "train_part": set(),
     "bundle": {"run", "trained", "train_part", "privacy"},
     "export": {"folder", "prepare", "trained", "bundle"},
-    "export_network": {"prepare", "train_part"},
+    "export_network": {"prepare", "train_part", "checks", "network"},
     "simulate": {
         *(
             "run",

@@ -24,13 +24,15 @@ def printable_name(name: str) -> str:
     return name
 
 
-def _preparation(how: dict[str, Any]) -> dict[str, Any]:
+def preparation(how: dict[str, Any]) -> dict[str, Any]:
     """Return how samples are prepared; ValueError if they cannot be. Every key may be missing."""
     for key in ("mean", "scale", "std"):
         given = how.get(key, 1)
         values = given if isinstance(given, list) and key != "scale" else [given]
         if not values or not all(_is_number(value) and (value != 0 or key != "std") for value in values):
-            raise ValueError(f"{key}: got {repr(given)[:100]}, expected finite numbers, and none of std is 0")
+            form = "a finite number" if key == "scale" else "finite numbers, one or a list,"
+            nonzero = ", and none of std is 0" if key == "std" else ""
+            raise ValueError(f"{key}: got {repr(given)[:100]}, expected {form} of at most {LARGEST:.2g}{nonzero}")
     for key in ("alphabet", "raw"):
         if not isinstance(how.get(key, ""), str):
             raise ValueError(f"{key}: got {repr(how[key])[:100]}, expected text")
@@ -39,7 +41,7 @@ def _preparation(how: dict[str, Any]) -> dict[str, Any]:
     for name, rule in how.get("domains", {}).items() if isinstance(how.get("domains", {}), Mapping) else [("domains", None)]:
         if not isinstance(rule, dict):
             raise ValueError(f"domains: got {repr(rule)[:100]} for {name!r}, expected a table for each")
-        _preparation(rule)
+        preparation(rule)
     return how
 
 
@@ -53,7 +55,7 @@ InnerPath = Annotated[str, AfterValidator(_inside)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Size = Annotated[int, Field(ge=1, lt=1 << 31)]
-Preprocessing = Annotated[dict[str, Any], AfterValidator(_preparation)]
+Preprocessing = Annotated[dict[str, Any], AfterValidator(preparation)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Shape = tuple[Annotated[int, Field(ge=1)], ...]
 Shapes = dict[Annotated[str, AfterValidator(printable_name)], Shape]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 import safetensors.numpy
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from edgefl import __version__
@@ -41,6 +42,7 @@ from edgefl.timing.spans import span
 from edgefl.util.fields import Fields, named
 from edgefl.util.garbage import uncollected
 from edgefl.util.keys import SigningKey
+from edgefl.util.validation import explain_all
 
 if TYPE_CHECKING:
     from edgefl.run.run import Run
@@ -166,31 +168,41 @@ def build_bundle(
                     deployed[tier] = _deploy(run, tier, chosen, say, wanted)
                 except (StorageError, MovedError):
                     raise
-                except EdgeflError as error:
-                    raise NoBundleError(str(error)) from error
+                except (EdgeflError, ValidationError) as error:
+                    raise _without_bundle(error) from error
     data = run.data
     reference = safetensors.numpy.load(next(iter(deployed.values())).reference)
     class_names = data.class_names or tuple(f"output {number}" for number in range(reference["logits"].shape[1]))
-    manifest = Manifest(
-        edgefl_version=__version__,
-        method=run.config.method,
-        model=run.architecture.model,
-        dataset=data.name,
-        round=source.round,
-        state_sha256=source.state_sha256,
-        **about_inputs(run.inputs, data.preprocessing),
-        classes=len(class_names),
-        class_names=class_names,
-        target_shape=data.target_shape,
-        metric=None if run.criterion.loss is None else run.criterion.metric.name,
-        tiers=tuple(d.entry for d in deployed.values()),
-        other_formats=tuple(other for d in deployed.values() for other in d.others) or None,
-        files={},
-    )
+    try:
+        manifest = Manifest(
+            edgefl_version=__version__,
+            method=run.config.method,
+            model=run.architecture.model,
+            dataset=data.name,
+            round=source.round,
+            state_sha256=source.state_sha256,
+            **about_inputs(run.inputs, data.preprocessing),
+            classes=len(class_names),
+            class_names=class_names,
+            target_shape=data.target_shape,
+            metric=None if run.criterion.loss is None else run.criterion.metric.name,
+            tiers=tuple(d.entry for d in deployed.values()),
+            other_formats=tuple(other for d in deployed.values() for other in d.others) or None,
+            files={},
+        )
+    except ValidationError as error:
+        raise _without_bundle(error) from error
     contents = {path: content for d in deployed.values() for path, content in d.contents.items()}
     contents |= (client_files() if wanted.clients else {}) | (operator_file(contents) if wanted.operators else {})
     write(out, manifest, contents, wanted.key)
     return deployed
+
+
+def _without_bundle(error: EdgeflError | ValidationError) -> NoBundleError:
+    """Return the error that a run has no bundle; of a manifest that breaks a rule, it names the keys."""
+    if isinstance(error, ValidationError):
+        return NoBundleError(f"its manifest is refused: {explain_all(error.errors())}")
+    return NoBundleError(str(error))
 
 
 def in_torch(run: Run, tiers: Mapping[Tier, TierNetworks]) -> dict[Tier, TierResult]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from edgefl.bundle.manifest_records import preparation
 from edgefl.client.adversary import lacks_of
 from edgefl.client.client import Clients
 from edgefl.config import RunConfig
@@ -20,6 +22,7 @@ from edgefl.planning.tier_costs import objective_of
 from edgefl.plugins import only_here
 from edgefl.run.resolved import screening_of
 from edgefl.secagg.vector import Coding
+from edgefl.util.fields import Fields
 from edgefl.util.networks import title_of
 from edgefl.wire.codec import codec_named
 
@@ -111,6 +114,18 @@ def check_secure(config: RunConfig, conditions: Conditions, most: int) -> None:
         Coding(rules.bits, members, rules.bound, most)
     except ValueError as error:
         raise ConfigError(f"{key}: {error}") from None
+
+
+def check_preparation(title: str, how: Mapping[str, Any], inputs: Fields[Any]) -> None:
+    """Raise :class:`ConfigError`, which begins with ``title``, if no manifest can say that devices prepare samples as in ``how``."""
+    for name, of_input in how.items() if isinstance(inputs, Mapping) else [("", how)]:
+        where = f"{title}preprocessing: {f'input {name}: ' if name else ''}"
+        if not isinstance(of_input, Mapping):
+            raise ConfigError(f"{where}got {of_input!r}, expected a dictionary for each input")
+        try:
+            preparation(dict(of_input))
+        except ValueError as error:
+            raise ConfigError(f"{where}{error}") from None
 
 
 def no_graphs(run: Run) -> str:

@@ -35,6 +35,8 @@ from edgefl.planning.network import architecture_of, embeddings
 from edgefl.planning.profile import method_and_tiers
 from edgefl.records import Tier
 from edgefl.rng import generator, torch_seeded
+from edgefl.run.checks import check_preparation
+from edgefl.run.network import check_finite
 from edgefl.run.prepare import begun
 from edgefl.run.train_part import Trainee, Trains, train_part
 from edgefl.timing.spans import span
@@ -118,6 +120,7 @@ def export_network(
     if empty := [name for name, tensor in named_tensors(network).items() if not tensor.numel()]:
         raise InputError(f"{title}: {empty[0]} has no values, and no place in a bundle; remove it from the network")
     _check_samples(samples)
+    check_preparation("", preprocessing or {}, samples)
     inputs = each(lambda x: InputSpec(tuple(x.shape[1:]), x.dtype, 0 if x.is_floating_point() else int(x.max()) + 1), samples)
     by_name = {"": inputs} if isinstance(inputs, InputSpec) else inputs
     architecture = _Given(title, factory=copies_of(network), inputs=by_name, logits=True, examples=samples)
@@ -125,6 +128,7 @@ def export_network(
     architecture = replace(architecture, classes=classes)
     sizes = tuple(map(Tier, ratios))
     chosen.check(architecture, sizes, 2)
+    check_finite(network, title)
     state = begun(chosen, architecture, sizes, _floats(network), _SEED)
     # The network is trained: warm-ups are over, and ranks may follow its spectra.
     chosen, state = chosen.advance(state, 2 + getattr(chosen.config, "warmup_rounds", 0))

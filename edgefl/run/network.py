@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from edgefl.config import RunConfig
 from edgefl.data.sources import Dataset
@@ -18,6 +19,7 @@ from edgefl.models.input_spec import InputSpec
 from edgefl.models.weights import checked_weights, tied, weights_in
 from edgefl.planning.network import architecture_of, check_takes
 from edgefl.run.loss import check_found
+from edgefl.util.compute import is_finite
 from edgefl.util.fields import Fields, each, listed
 from edgefl.util.networks import is_onnx, is_own
 
@@ -88,6 +90,16 @@ def _of_file(network: CustomArchitecture, samples: Fields[InputSpec], data: str)
     if isinstance(samples, InputSpec):
         return {"inputs": {"": samples}, "input_shape": samples.shape}
     return {"inputs": {name: samples[name] for name in network.inputs}}
+
+
+def check_finite(network: nn.Module, model: str) -> None:
+    """Raise :class:`ConfigError` if a tensor that is sent begins with NaN or infinity, which no receiver accepts."""
+    parameters = dict(network.named_parameters(remove_duplicate=False))
+    for name, tensor in network.state_dict().items():
+        if isinstance(tensor, Tensor) and not is_finite(tensor):
+            unsent = "register the buffer with persistent=False, so that it is not sent"
+            remedy = "give it finite values" if name in parameters else unsent
+            raise ConfigError(f"model {model}: {name} begins with NaN or infinity, expected finite values; {remedy}")
 
 
 def with_weights(architecture: Architecture, path: str, new_classifier: bool) -> Architecture:

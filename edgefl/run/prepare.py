@@ -28,11 +28,11 @@ from edgefl.models.factory import root_of
 from edgefl.planning.tier_costs import Costs, objective_of, training_of
 from edgefl.records import Tier
 from edgefl.registry import methods, models
-from edgefl.rng import generator
+from edgefl.rng import generator, torch_seeded
 from edgefl.run.auto_tiers import chosen_tiers
-from edgefl.run.checks import check_adversary, check_axes, check_device, check_reach, check_secure
+from edgefl.run.checks import check_adversary, check_axes, check_device, check_preparation, check_reach, check_secure
 from edgefl.run.loss import check_loss, criterion_of
-from edgefl.run.network import network_of, with_weights
+from edgefl.run.network import check_finite, network_of, with_weights
 from edgefl.run.privacy import check_private, spending_of
 from edgefl.run.resolved import method_of, plan_of, tiers_of
 from edgefl.run.run import Run
@@ -59,6 +59,7 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     conditions = conditions_of(config, fleet)
     reading = reading_of(config)
     data = load(config.dataset, config.data_dir, config.validation_share, reading)
+    _check_described(data)
     config = resolve(config, data)
     check_reach(config)
     spending = spending_of(config, conditions)
@@ -91,6 +92,9 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     check_secure(config, conditions, clients.shards.largest if method.weighs_samples else 1)
     method.check(architecture, tiers, config.clients)
     check_private(config, method, architecture, tiers)
+    if isinstance(architecture, CustomArchitecture) and architecture.weights is None and "uploads" not in method.lacks:
+        with torch_seeded(generator(config.seed, "finite")):
+            check_finite(architecture.build(), architecture.model)
     if architecture.weights is not None:
         begun(method, architecture, tiers, architecture.weights.tensors(), config.seed)
     costs = Costs(method, config, architecture, training, criterion)
@@ -101,6 +105,13 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
         for device, memory_bytes in plan.memory_limits.items():
             check_limit(device, memory_bytes)
     return Run(config, fleet, data, architecture, method, tiers, clients, plan, costs, conditions, spending)
+
+
+def _check_described(data: Dataset) -> None:
+    """Raise :class:`ConfigError` if a bundle or a report cannot say what a plug-in's data set says of itself."""
+    if odd := [name for name in data.class_names if not isinstance(name, str)]:
+        raise ConfigError(f"dataset {data.name}: class_names: got {odd[0]!r}, expected texts")
+    check_preparation(f"dataset {data.name}: ", data.preprocessing, data.input_shape)
 
 
 def reading_of(config: RunConfig) -> Reading:
