@@ -188,10 +188,15 @@ def _fleet(values: dict[str, Any], path: Path) -> Fleet:
     problems, named = _Problems(), []
     for number, entry in enumerate(classes):
         load = partial(_referenced, load_device, entry.get("device"), path, f"class.{number}.device", "a device")
-        named.append({**entry, "device": problems.of(load, None) or load_device("raspberry-pi-4")})
+        # In the place of a device that cannot be read, another one of a name of its own: the other keys are checked too.
+        named.append({**entry, "device": problems.of(load, None) or _stand_in(number)})
     fleet = problems.of(lambda: _parse(Fleet, {**values, "class": named}, path), None)
     problems.check()
     return cast(Fleet, fleet)
+
+
+def _stand_in(number: int) -> DeviceProfile:
+    return load_device("raspberry-pi-4").model_copy(update={"name": f"class.{number}"})
 
 
 def _referenced(load: Callable[[str, Path], Record], name: object, path: Path, key: str, what: str) -> Record:
@@ -223,7 +228,11 @@ def _parse(kind: Any, values: dict[str, Any], path: Path, prefix: str = "") -> A
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        problems = [f"{prefix}{_explain(kind, problem)}" for problem in error.errors()]
+        found = error.errors()
+        within = {problem["loc"][:-depth] for problem in found for depth in range(1, len(problem["loc"]))}
+        # Of a list whose entries are wrong, pydantic also says that it is too short.
+        real = [problem for problem in found if problem["type"] != "too_short" or problem["loc"] not in within]
+        problems = [f"{prefix}{_explain(kind, problem)}" for problem in real]
         raise ProfileError("\n".join(f"{path}: {problem}" for problem in problems)) from None
 
 

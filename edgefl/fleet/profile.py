@@ -53,6 +53,11 @@ class Memory(Record):
     total_bytes: Positive
     training_bytes: Positive
 
+    @model_validator(mode="after")
+    def _possible(self) -> Memory:
+        _at_most(training_bytes=self.training_bytes, total_bytes=self.total_bytes)
+        return self
+
 
 class Compute(Record):
     """Rates of dense float32 multiply-accumulates, in 10⁹ per second, and costs of work by kind.
@@ -84,6 +89,11 @@ class Power(Record):
     load_w: Positive
     energy_pj_per_mac: Positive
     battery_wh: Positive | None = None
+
+    @model_validator(mode="after")
+    def _possible(self) -> Power:
+        _at_most(idle_w=self.idle_w, load_w=self.load_w)
+        return self
 
 
 class EnergyRates(NamedTuple):
@@ -258,11 +268,16 @@ class Fleet(Record):
     @model_validator(mode="after")
     def _whole(self) -> Fleet:
         _sum_to_1("class: shares", [c.share for c in self.classes])
-        devices = {c.device.name: c.device for c in self.classes}
+        named = {c.device.name: c for c in self.classes}
         for number, c in enumerate(self.classes):
-            if c.device != devices[c.device.name]:
+            if c.device != named[c.device.name].device:
                 raise ValueError(
                     f"class.{number}.device: another device is named {c.device.name!r} as well; give each a name of its own"
+                )
+            if c.budget != named[c.device.name].budget:  # results are by device
+                raise ValueError(
+                    f"class.{number}.budget: another class of {c.device.name!r} has another budget; give one of them a copy of the "
+                    "device's file with a name of its own"
                 )
             for key, budget in ((f"class.{number}.budget", c.budget), ("budget", self.budget)):
                 if budget.energy_j is not None and c.device.without_energy:
@@ -287,6 +302,12 @@ def unknown_energy(device: DeviceProfile) -> str:
     """Return why an energy limit cannot be applied to a device without figures of energy."""
     missing = " and ".join(device.without_energy)
     return f"the energy of device {device.name} is unknown; add {missing} to its file, or leave the energy limit out"
+
+
+def _at_most(**pair: Figure) -> None:
+    (key, small), (other, large) = pair.items()
+    if small.value > large.value:
+        raise ValueError(f"{key}: expected at most {other} ({large.value:,.10g}), got {small.value:,.10g}")
 
 
 def _sum_to_1(what: str, shares: list[float]) -> None:

@@ -187,6 +187,8 @@ def test_a_link_may_stand_inside_the_device(folder):
             "board.toml: link: expected the name or the path of a link.* got 'fire.toml'.*fire.toml: no such file",
         ),
         (('"wire.toml"', "5"), "board.toml: link: expected the name or the path of a link, or a table with a link's keys, got 5"),
+        (("value = 1_000_000, mark", "value = 999, mark"), r"memory: training_bytes: expected at most total_bytes \(999\), got "),
+        (("idle_w = { value = 0.25", "idle_w = { value = 5"), r"power: idle_w: expected at most load_w \(3\), got 5"),
         (
             ('value = 0.5, mark = "measured"', 'value = 1.5, mark = "measured"'),
             r"thermal.sustained_share: expected a share in \(0, 1\]",
@@ -210,6 +212,25 @@ def test_a_fleet_without_classes_is_told_from_a_device(folder, text, found):
     path.write_text(text + FLEET.replace(FLEET[FLEET.index("[[class]]") : FLEET.index("[behaviour]")], ""))
     with pytest.raises(ProfileError, match=r"fleet.toml: class: expected tables \[\[class\]\] with device and share, " + found):
         load_fleet(str(path))
+
+
+def test_a_wrong_entry_of_a_list_is_its_only_problem(folder):
+    path = folder / "fleet.toml"
+    path.write_text(FLEET.replace("upload_bytes = 1000", "upload_bytes = -1.0"))
+    with pytest.raises(ProfileError) as error:
+        load_fleet(str(path))
+    assert str(error.value) == f"{path}: class.0.budget.upload_bytes must be above 0, got -1"
+
+
+def test_two_classes_of_one_device_have_one_budget(folder):
+    path = folder / "fleet.toml"
+    path.write_text(FLEET.replace('"laptop"', '"board.toml"'))
+    with pytest.raises(
+        ProfileError, match=r"class\.0\.budget: another class of 'board' has another budget; give one of them a copy"
+    ):
+        load_fleet(str(path))
+    path.write_text(FLEET.replace('"laptop"', '"board.toml"').replace("[class.budget]\nupload_bytes = 1000\n", ""))
+    assert [c.share for c in load_fleet(str(path)).classes] == [0.25, 0.75]
 
 
 def test_all_problems_of_a_file_are_listed(folder):
