@@ -54,7 +54,9 @@ def read(folder: Path) -> Manifest:
 def content_of(folder: Path) -> bytes:
     """Return the unchecked content of a bundle's manifest; BundleError if it is missing, a link, unreadable or larger than 16 MiB."""
     path = folder / MANIFEST
-    if folder.exists() and not folder.is_dir():
+    if not folder.exists():
+        raise BundleError(f"{folder}: no such folder; give the folder bundle of a run, or one from edgefl export")
+    if not folder.is_dir():
         raise BundleError(f"{folder}: a file; a folder is expected: unpack an archive of a bundle first")
     if path.is_symlink() or not path.is_file():
         inside = folder / "bundle"

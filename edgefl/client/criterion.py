@@ -76,7 +76,7 @@ class Criterion:
         """The metric: ``loss.metric`` with its attribute ``better``, else the loss itself (lower is better)."""
         if self.loss is None:
             return Metric()
-        name = getattr(self._measure, "__name__", type(self._measure).__name__).replace("_", " ")
+        name = getattr(self._measure, "__name__", type(self._measure).__name__).replace("_", " ").strip() or "metric"
         return Metric(name, "lower" if self._measure is self.loss else getattr(self._measure, "better", None), share=False)  # type: ignore[arg-type]
 
     @property

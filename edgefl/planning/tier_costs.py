@@ -77,7 +77,16 @@ def tier_cost(
                 f"model {architecture.model} reads the weight of {', '.join(layers)} itself, and {method.title} replaces the layer; "
                 f"{dense}choose a method that cuts width, such as heterofl"
             ) from error
-        raise ConfigError(f"model {architecture.model} does not take input {architecture}: {reason(error)}") from error
+        told = f"model {architecture.model} does not take input {architecture}: {reason(error)}"
+        raise ConfigError(told + _ids_hint(architecture, error)) from error
+
+
+def _ids_hint(architecture: Architecture, error: Exception) -> str:
+    """Return how to give token ids, if the network looks up real numbers in an embedding; "" if that is not the error."""
+    if "Expected tensor for argument #1 'indices'" not in str(error):
+        return ""
+    shape = str(architecture)
+    return f"; give token ids as --input {'NAME=int64:SHAPE' if '=' in shape else f'int64:{shape}'}"
 
 
 def _read_itself(architecture: Architecture, method: Method, tier: Tier) -> list[str]:

@@ -210,6 +210,6 @@ def _text(path: Path) -> str:
     try:
         return checked(path, path.read_bytes()).decode()
     except (OSError, UnicodeDecodeError) as error:
-        missing = isinstance(error, FileNotFoundError)
+        missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
         problem = "no such file" if missing else f"cannot be read as UTF-8 text ({error})"
         raise InputError(f"{path}: {problem}; give the folder of a finished run") from None

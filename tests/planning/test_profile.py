@@ -89,6 +89,14 @@ class Exotic(Net):
 class Plain(nn.Linear):
     def __init__(self):
         super().__init__(4, 2)
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(9, 4), nn.Linear(4, 2)
+    def forward(self, x):
+        return self.head(self.embedding(x).mean(1))
+
 class Image(nn.Module):
     def __init__(self):
         super().__init__()
@@ -434,6 +442,8 @@ def test_a_bad_onnx_file_is_one_line(name, tmp_path, cli):
 FLOWS = next(number for number, line in enumerate(OWN.splitlines(), start=1) if "x.sum() > 0" in line)
 BAD = [
     ("instance --input 5", "does not take input 5: a and b must have same reduction dim, but got [32, 5] X [4, 7]"),
+    ("Words --input 6", "but got torch.float32 instead"),
+    ("Words --input 6", "; give token ids as --input int64:6"),
     ("Image --input 4x8x8", "expected input[32, 4, 8, 8] to have 3 channels, but got 4 channels instead (at own_networks.py:"),
     ("Image --input 8", "Expected 3D (unbatched) or 4D (batched) input to conv2d, but got input of size: [32, 8]"),
     ("Net --input y=4", "Net.forward has no argument 'y'; it takes x"),

@@ -10,6 +10,7 @@ import safetensors.numpy
 
 from edgefl import RunConfig, compare, load_run, simulate
 from edgefl.bundle.verify import verify
+from edgefl.client.criterion import Criterion
 from edgefl.data.shards import Shards
 from edgefl.data.sources import Dataset, Split
 from edgefl.errors import ConfigError, DataError
@@ -175,3 +176,14 @@ def test_cross_entropy_as_an_own_loss_trains_the_same_bits(tmp_path):
     folders = [stopped_after(RunConfig(**keys | loss), tmp_path / str(n), 2) for n, loss in enumerate(runs)]
     models = [next((folder / "checkpoints").glob("round-000001-*")).read_bytes() for folder in folders]
     assert models[0] == models[1]
+
+
+def test_a_metric_of_a_private_function_has_no_space_around_its_name():
+    def _mean_error(outputs, targets):
+        return (outputs - targets).abs().mean()
+
+    def private(outputs, targets):
+        return (outputs - targets).square().mean()
+
+    _mean_error.better, private.metric = "lower", _mean_error
+    assert Criterion.of(RunConfig(loss=private).loss, (1,)).metric.name == "mean error"
