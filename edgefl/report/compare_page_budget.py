@@ -102,9 +102,7 @@ def budget_notes(summary: Row) -> str:
         if len(tied) > 1:
             paired = max(len(row["seeds"]) for row in rows if row["rank"] == rank) > 1
             near = (
-                f"each is within two standard errors of {tied[0]}, by paired differences"
-                if paired
-                else "their accuracy is equal"
+                f"each is within two standard errors of {tied[0]}, by paired differences" if paired else "their accuracy is equal"
             )
             notes.append(f"a tie: {names(tied)}; {near}")
     if sum(row["rank"] is not None for row in rows) > 1 and max(len(row["seeds"]) for row in rows) < 2:
