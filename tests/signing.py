@@ -1,4 +1,4 @@
-"""Devices that sign: keys from fixed bytes, updates and requests as the client makes them."""
+"""Devices and publishers that sign: keys from fixed bytes, updates and requests as the client makes them, signed bundles."""
 
 import sys
 from collections.abc import Mapping
@@ -9,7 +9,9 @@ import safetensors.numpy
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from edgefl.bundle.signature import signature_files
 from edgefl.util.files import shared
+from edgefl.util.keys import SigningKey
 
 sys.path.insert(0, str(shared("export") / "python"))
 
@@ -34,6 +36,13 @@ def device_key(folder: Path, number: int) -> DeviceKey:
 def signed_update(about: Mapping[str, str], tensors: Mapping[str, np.ndarray], key: DeviceKey) -> bytes:
     """Return an update file that the owner of ``key`` signed."""
     return safetensors.numpy.save(dict(tensors), metadata=signed(about, dict(tensors), key))
+
+
+def sign_bundle(folder: Path, key: SigningKey) -> Path:
+    """Sign the manifest of a bundle as its publisher does; return the folder."""
+    for name, content in signature_files((folder / "manifest.json").read_bytes(), key).items():
+        (folder / name).write_bytes(content)
+    return folder
 
 
 def request(folder: Path, name: str, key: DeviceKey) -> Path:

@@ -6,7 +6,6 @@ It compiles once, 10 s of processor time; it skips where the compiler or the hea
 from __future__ import annotations
 
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,21 +14,16 @@ import onnxruntime
 import pytest
 import safetensors.numpy
 import torch
+from edgefl_client import Training, infer, read_bundle, train, update
+from edgefl_keys import signed
 from handmade import Regression, changed, samples, without_defaults
-from signing import device_key
+from signing import device_key, sign_bundle
 from torch import nn
-from torch_free import CLIENT
 from users_home import left_in_home
 
 from edgefl import export_network
-from edgefl.bundle.signature import signature_files
 from edgefl.util.files import shared
 from edgefl.util.keys import SigningKey
-
-sys.path.insert(0, str(CLIENT.parent))
-
-from edgefl_client import Training, infer, read_bundle, train, update
-from edgefl_keys import signed
 
 SOURCE = shared("export") / "cpp" / "main.cpp"
 HEADERS = ("onnxruntime_cxx_api.h", "nlohmann/json.hpp", "openssl/evp.h")
@@ -183,9 +177,7 @@ def test_onnxruntime_sends_nothing(program, tmp_path):
 def test_what_it_refuses(program, tmp_path):
     path, out = stored(tmp_path, *samples(8)), tmp_path / "update"
     owner, other = SigningKey.new(tmp_path / "owner.pem"), SigningKey.new(tmp_path / "other.pem")
-    bundle = Regression().write(tmp_path / "bundle")
-    for name, file in signature_files((bundle / "manifest.json").read_bytes(), owner).items():
-        (bundle / name).write_bytes(file)
+    bundle = sign_bundle(Regression().write(tmp_path / "bundle"), owner)
 
     def fails(status: int, words: str, *arguments: object, key: Path | None = None) -> None:
         ran = called(program, *arguments, key=key)

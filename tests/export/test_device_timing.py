@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import csv
 import functools
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import calibrate
+import edgefl_timing
 import numpy as np
 import pytest
 import safetensors.numpy
-from handmade import Regression, changed
-from test_python_client import put
-from torch_free import CLIENT, torch_free_python
-
-sys.path.insert(0, str(CLIENT.parent))
-
-import calibrate
-import edgefl_timing
 from edgefl_client import read_bundle
+from handmade import Regression, changed
+from python_client import ended
+from spoiled_bundles import edit_tier, put
+from torch_free import CLIENT
 
 SCRIPT = CLIENT.parent / "calibrate.py"
 COSTS = {"macs_forward": 18, "macs_backward": 18, "macs_compose": 5, "macs_inference": 16}
@@ -34,11 +31,6 @@ def bundle(tmp_path: Path) -> Path:
     folder = Regression().write(tmp_path / "bundle", **MODEL)
     edit_tier(folder, costs=COSTS)
     return folder
-
-
-def edit_tier(folder: Path, **keys: object) -> None:
-    tier = json.loads((folder / "manifest.json").read_text())["tiers"][0]
-    changed(folder, tiers=[{**tier, **keys}])
 
 
 class Device:
@@ -59,11 +51,8 @@ def measured(folder: Path, minutes: float = 0.0) -> tuple[list[edgefl_timing.Row
 
 
 def called(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:
-    try:
-        status = calibrate.main([str(argument) for argument in arguments])
-    except SystemExit as left:  # argparse's own
-        status = int(left.code or 0)
-    return status, capsys.readouterr().err
+    status, _, errors = ended(calibrate.main, capsys, *arguments)
+    return status, errors
 
 
 def test_a_row_per_phase_and_batch_has_the_median_of_its_repeats(bundle):
@@ -196,8 +185,7 @@ def test_wrong_bundles_and_missing_packages_are_one_message(bundle, tmp_path, mo
     assert not out.exists()
 
 
-def test_it_runs_where_neither_torch_nor_edgefl_is(bundle, tmp_path_factory, tmp_path):
-    python = torch_free_python(tmp_path_factory)
+def test_it_runs_where_neither_torch_nor_edgefl_is(python, bundle, tmp_path):
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     command = [str(python), str(SCRIPT), str(bundle), "--steps", "steps.csv", "--seconds", "0.1", "--threads", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)

@@ -7,7 +7,6 @@ import onnx
 import pytest
 from edgefl_graph import GraphError, external_files
 from onnx import TensorProto, helper, numpy_helper
-from torch_free import CLIENT  # noqa: F401 - puts the client on the path
 
 SECRET = "../../.ssh/id_ed25519"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from handmade import Regression, samples, seal
-from test_python_client import called
-from ts_client import batch, installed
+from python_client import called
+from ts_client import batch
 
 GONE = object()
 ODD = [
@@ -106,8 +106,8 @@ def test_the_python_client_says_what_is_wrong(commands, capsys):
             told(command, status, output, errors)
 
 
-def test_the_typescript_client_refuses_the_same(commands, tmp_path, capsys):
-    found = batch(installed(tmp_path / "ts"), commands)
+def test_the_typescript_client_refuses_the_same(ts, commands, capsys):
+    found = batch(ts, commands)
     for command, (status, output, errors) in zip(commands, found, strict=True):
         told(command, status, output, errors)
         assert bool(status) == bool(called(capsys, *command)[0]), (command, errors)

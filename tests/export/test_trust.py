@@ -7,23 +7,18 @@ import shutil
 import sys
 from pathlib import Path
 
+import edgefl_keys
+import edgefl_trust
 import numpy as np
 import pytest
 import safetensors.numpy
 from handmade import Regression, changed, samples
-from signing import device_key
-from torch_free import CLIENT
+from python_client import header, ran
+from signing import device_key, sign_bundle
 
-from edgefl.bundle.signature import signature_files
 from edgefl.util.keys import PublicKey, SigningKey
 from edgefl.wire.device_keys import Enrolment
 from edgefl.wire.update_file import Expected, read_update
-
-sys.path.insert(0, str(CLIENT.parent))
-
-import edgefl_client
-import edgefl_keys
-import edgefl_trust
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +35,7 @@ def owner(tmp_path):
 
 @pytest.fixture
 def bundle(tmp_path, owner):
-    return signed(Regression().write(tmp_path / "bundle"), owner)
+    return sign_bundle(Regression().write(tmp_path / "bundle"), owner)
 
 
 @pytest.fixture
@@ -52,19 +47,9 @@ def call(tmp_path, capsys):
     def called(*given) -> tuple[int, str, str]:
         if isinstance(given[0], Path):
             given = ("infer", given[0], "0.5", tmp_path / "data.npz", *given[1:])
-        try:
-            status = edgefl_client.main([str(argument) for argument in given])
-        except SystemExit as left:
-            status = int(left.code)
-        return (status, *capsys.readouterr())
+        return ran(capsys, *given)
 
     return called
-
-
-def signed(folder: Path, key: SigningKey) -> Path:
-    for name, content in signature_files((folder / "manifest.json").read_bytes(), key).items():
-        (folder / name).write_bytes(content)
-    return folder
 
 
 def test_the_first_publisher_is_pinned_and_another_is_refused(bundle, owner, call, config, tmp_path):
@@ -73,7 +58,10 @@ def test_the_first_publisher_is_pinned_and_another_is_refused(bundle, owner, cal
     assert json.loads((config / "trusted.json").read_text()) == {"keys": [str(owner.public)]}
     assert call(bundle)[2] == ""
     other = SigningKey.new(tmp_path / "other.pem")
-    for folder in (signed(bundle, other), signed(Regression().write(tmp_path / "new"), other)):  # the same place, or another one
+    for folder in (
+        sign_bundle(bundle, other),
+        sign_bundle(Regression().write(tmp_path / "new"), other),
+    ):  # the same place, or another one
         status, out, errors = call(folder)
         assert (status, out) == (2, "")
         assert f"signed by {other.public}, this device trusts {owner.public}" in errors
@@ -81,7 +69,7 @@ def test_the_first_publisher_is_pinned_and_another_is_refused(bundle, owner, cal
     status, out, _ = call("trust", bundle)
     assert (status, f"signed by {other.public}, which this device trusts from now on" in out) == (0, True)
     assert json.loads((config / "trusted.json").read_text()) == {"keys": [str(owner.public), str(other.public)]}
-    assert call(bundle)[0] == call(signed(bundle, owner))[0] == 0
+    assert call(bundle)[0] == call(sign_bundle(bundle, owner))[0] == 0
 
 
 def test_an_unsigned_bundle_is_refused_unless_told_otherwise(call, config, tmp_path):
@@ -121,7 +109,7 @@ def test_a_changed_manifest_or_another_key_beside_it_is_refused(bundle, owner, c
     changed(bundle, round=9)  # with the hash that then belongs to it
     assert "not a signature of this manifest" in call(bundle)[2]
     other = SigningKey.new(tmp_path / "other.pem")
-    signed(bundle, other)
+    sign_bundle(bundle, other)
     (bundle / "manifest.pub").write_bytes(owner.public.pem)  # the key that devices trust, with a signature by somebody else
     assert "not a signature of this manifest" in call(bundle)[2]
     (bundle / "manifest.pub").unlink()
@@ -170,11 +158,6 @@ def test_a_client_without_cryptography_can_be_imported(monkeypatch):
 
 
 # The device's own key.
-
-
-def header(path: Path) -> dict[str, str]:
-    content = path.read_bytes()
-    return json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
 
 
 @pytest.fixture

@@ -21,10 +21,12 @@ SHORT = Shortfall("memory_bytes", 2e6, 1e6, "slow", 0.5)
 TITLES = {"fast": "Fast phone", "slow": "Slow phone"}
 
 
-def outcome(client: int, device: str, status: str, parts: tuple[float, ...] = (1.0, 2.0, 1.0), **more: Any) -> ClientRecord:
+def outcome(
+    client: int, device: str, status: str, parts: tuple[float, float, float] = (1.0, 2.0, 1.0), **more: Any
+) -> ClientRecord:
     """Each second costs 10 MACs, a joule on the device and one in the network; 100 bytes go down, 50 up if the upload began."""
     timing = Timing(*parts, 0.75 * sum(parts), 0.25 * sum(parts), sum(parts))
-    sent = {"macs": int(10 * sum(parts)), "download_bytes": 100, "upload_bytes": 50 if parts[2] else 0}
+    sent: dict[str, Any] = {"macs": int(10 * sum(parts)), "download_bytes": 100, "upload_bytes": 50 if parts[2] else 0}
     tier = Tier(1.0 if device == "fast" else 0.5)
     if status == "refused":
         return client_record(client, device, "refused", samples=0, refusal=(SHORT,))

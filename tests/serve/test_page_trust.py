@@ -10,9 +10,8 @@ import pytest
 from hand_bundle import samples, write_bundle
 from serving import reload, served_as_it_is, serving
 from signed_update_by_hand import ABOUT, TENSORS
-from signing import CONTENT
+from signing import CONTENT, sign_bundle
 
-from edgefl.bundle.signature import signature_files
 from edgefl.util.keys import PublicKey, SigningKey
 from edgefl.wire.device_keys import DeviceKeys, Enrolment
 from edgefl.wire.update_file import Expected, read_update
@@ -28,8 +27,7 @@ def own(tmp_path, ort_web):
     write_bundle(folder)
 
     def sign(key: SigningKey) -> None:
-        for name, content in signature_files((folder / "manifest.json").read_bytes(), key).items():
-            (folder / name).write_bytes(content)
+        sign_bundle(folder, key)
         served_as_it_is(server, folder)
 
     with serving(folder, ort_web) as server:
