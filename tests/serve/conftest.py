@@ -1,6 +1,7 @@
 """A served bundle and a browser; tests skip where Chromium, Playwright or onnxruntime-web is missing."""
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,10 @@ from typing import Any
 import pytest
 from hand_bundle import write_bundle
 from serving import serving
+
+from edgefl.util.files import shared
+
+sys.path.insert(0, str(shared("export") / "python"))
 
 
 @pytest.fixture(scope="session")

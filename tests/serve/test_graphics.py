@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from hand_bundle import LR, MOMENTUM, parameters, run_steps, samples, train_graph
+from page_use import STEPS, in_order, trained
 from serving import serving
-from test_page import STEPS, in_order, trained
 
 FLAGS = ["--headless", "--no-sandbox", "--no-first-run", "--disable-background-networking", "--enable-unsafe-webgpu"]
 
