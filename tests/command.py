@@ -28,3 +28,9 @@ def edgefl(*arguments: str, cwd: Path | None = None) -> CompletedProcess[str]:
     ):
         main()
     return CompletedProcess(arguments, int(left.value.code or 0), output.getvalue(), errors.getvalue())
+
+
+def told(*arguments: object) -> tuple[int, str, str]:
+    """Return exit status, standard output and standard error of ``edgefl`` with ``arguments``."""
+    done = edgefl(*map(str, arguments))
+    return done.returncode, done.stdout, done.stderr

@@ -1,17 +1,17 @@
 """``edgefl inspect``: a row per layer, with its form in each tier and the reason, from names, factories and ONNX files."""
 
 import json
-import sys
 import warnings
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from command import told
 from mobile import MobileNet
 from torch import nn
 
 import edgefl
-from edgefl.cli.main import main
 from edgefl.models.custom import CustomArchitecture
 from edgefl.models.input_spec import InputSpec
 from edgefl.planning.inspect import inspect
@@ -22,18 +22,10 @@ INPUT = (1, 8, 8)
 
 
 @pytest.fixture
-def run(capsys, monkeypatch):
+def run(monkeypatch):
     """Return a function that runs ``edgefl inspect`` and returns (exit status, output, error)."""
     monkeypatch.syspath_prepend(TESTS)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["edgefl", "inspect", *arguments])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        out, error = capsys.readouterr()
-        return int(caught.value.code or 0), out, error
-
-    return call
+    return partial(told, "inspect")
 
 
 def forms(found, number: int) -> dict[str, tuple[str, int | None, str]]:
