@@ -241,11 +241,15 @@ def test_a_method_knows_nothing_of_costs_fleets_engines_or_the_command_line():
     "module",
     [
         "edgefl",
+        "edgefl.calibrate.device",
+        "edgefl.cli.calibrate",
+        "edgefl.cli.devices",
         "edgefl.cli.main",
         "edgefl.fleet.profile",
         "edgefl.onnxgrad.predict",
         "edgefl.report.html",
         "edgefl.engine.fork_server",
+        "edgefl.util.machine",
     ],
 )
 def test_importing_does_not_import_torch(module):

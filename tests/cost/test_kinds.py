@@ -1,7 +1,10 @@
 """Work by kind: counts worked out by hand, and sums that agree with the counts of MACs."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from made_costs import made_cost, worked_cost
 from torch import nn
 
 import edgefl
@@ -89,22 +92,28 @@ def test_kinds_add_up_to_the_macs(method):
         assert layers.of(samples, 1, 1).macs == expected
 
 
-def test_one_of_several_drawn_networks_has_the_share_of_their_mean():
-    drawn = Cost(
-        **dict.fromkeys([name for name, kind in Cost.__annotations__.items() if kind is int], 0)
-        | {"batch_size": 4, "micro_batch": 4, "macs_forward": 40, "macs_backward_input": 60, "macs_drawn": 25},
-        work=StepWork(
-            sample=Work(product_macs=40, convolution_backward_macs=60, elementwise_bytes=8), per_pass=Work(operations=3)
-        ),
-    )
-    assert drawn.work_of(8, 2, 2) == Work(product_macs=80, convolution_backward_macs=120, elementwise_bytes=16, operations=6)
+def test_work_grows_with_samples_passes_and_updates():
+    # 6 samples in 2 passes, so 2 updates; 3 samples forward only, in 1 pass: convolution 6·100 + 3·100 forward and 6·100 backward,
+    # recurrent 6·110 + 3·40, products 6·30 + 2·7 + 3·10, operations 2·9 + 3 + 2·2.
+    counts = worked_cost().work_of(6, 2, 2, 3)
+    assert counts == Work(
+        convolution_macs=900, convolution_backward_macs=600, recurrent_macs=780, product_macs=224, elementwise_bytes=6 * 40 + 3 * 20,
+        update_bytes=800, operations=25,
+    )  # fmt: skip
+    assert counts.macs == worked_cost().macs_of(6, 2, 3)
+
+
+def test_a_network_drawn_each_step_does_a_share_of_every_kind():
+    drawn = replace(worked_cost(), macs_drawn=170)  # half of 340 a sample
+    assert drawn.work_of(6, 2, 2) == Work(
+        convolution_macs=300, convolution_backward_macs=300, recurrent_macs=330, product_macs=90 + 14, elementwise_bytes=120,
+        update_bytes=800, operations=22,
+    )  # fmt: skip
 
 
 def test_a_cost_without_kinds_counts_as_products():
-    bare = Cost(
-        **dict.fromkeys([name for name, kind in Cost.__annotations__.items() if kind is int], 0)
-        | {"batch_size": 4, "micro_batch": 4, "macs_forward": 7, "macs_compose": 5}
-    )
-    assert bare.work_of(3, 2, 2, 1) == Work(product_macs=3 * 7 + 2 * 5 + 7)
+    bare = made_cost(batch_size=4, micro_batch=4, macs_forward=7, macs_backward_input=2, macs_backward_weight=3, macs_compose=5)
+    assert bare.work_of(3, 2, 2, 1) == Work(product_macs=3 * (7 + 2 + 3) + 2 * 5 + 7)
+    assert bare.work_of(3, 2, 2) == Work(product_macs=bare.macs_of(3, 2))
     assert bare.inference_of(2) == Work(product_macs=14)
     assert bare.inference_work == NO_WORK
