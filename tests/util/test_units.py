@@ -16,6 +16,7 @@ from edgefl.util.units import (
     human_joules,
     human_percent,
     human_seconds,
+    parse_amount,
 )
 
 HUMAN = [human_bytes, human_count, human_joules, human_percent, human_seconds]
@@ -118,3 +119,21 @@ def test_durations_read_back_within_their_smaller_unit(value: float) -> None:
     seconds = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
     assert int(whole) * seconds[unit] + int(rest) * seconds[part] == pytest.approx(value, abs=seconds[part] / 2 + 1e-6)
     assert int(rest) < seconds[unit] // seconds[part]
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "value"),
+    [
+        ("1kB", "B", 1e3),
+        ("1KB", "B", 1e3),
+        ("1kiB", "B", 1024),
+        ("1KiB", "B", 1024),
+        ("2Mi", "B", 2**21),
+        ("3MAC", "MAC", 3),
+        ("3 MMACs", "MAC", 3e6),
+        ("1.5e3 J", "J", 1500),
+        ("250ms", "s", 0.25),
+    ],
+)
+def test_prefixes_are_read_in_either_case_of_k(text: str, unit: str, value: float) -> None:
+    assert parse_amount(text, unit) == value
