@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_fleet import DEVICE
+from own_profiles import DEVICE
 
 from edgefl.errors import ProfileError
 from edgefl.fleet.load import load_device, names
