@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from descent import descended
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -305,12 +306,5 @@ def test_training_converges_where_the_dense_network_does():
         method, tier, architecture = create("fedpara"), Tier(0.4), Architecture(model, (1, 8, 8), 4)
         module = method.network(architecture, tier)
         module.load_state_dict(method.init(architecture, (tier,), generator(0, "init")).tensors)
-        optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
-        losses = []
-        for _ in range(25):
-            optimizer.zero_grad()
-            loss = method.local_loss(module, Batch(x, y))
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
+        losses = descended(method, module, Batch(x, y), lr=0.05, steps=25)
         assert losses[-1] < 0.1 * losses[0], (model, losses)
