@@ -1,13 +1,22 @@
-"""Fleets written for a test: every figure can be chosen, and what is not is round."""
+"""Fleets written for a test, in which every figure can be chosen and the others are round, and small runs of them."""
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from edgefl import RunConfig
+from edgefl.engine.inline import InlineEngine
+from edgefl.records import Expected, RoundRecord
 from edgefl.run.prepare import prepare
 from edgefl.run.run import Run
+from edgefl.server.client_store import ClientStore
+from edgefl.server.forecast import Asked
+from edgefl.server.state import ServerState
 
 _DEVICE = {
     "total_bytes": 2e9, "training_bytes": 1e9, "inference": 2, "inference_single_thread": 1, "training": 0.5,
@@ -80,3 +89,28 @@ def small(profile: str, **keys: Any) -> Run:
         "method": "fedavg", "model": "mlp", "clients": 12, "per_round": 4, "local_epochs": 1, "rounds": 1, "partition": "dirichlet:2",
     }  # fmt: skip
     return prepare(RunConfig.of({**chosen, "profile": profile, **keys}))
+
+
+def play(
+    run: Run, state: ServerState | None = None, engine: bool = True, store: ClientStore | None = None
+) -> tuple[ServerState, RoundRecord]:
+    """Return what the server has after a round, and its record; without ``engine`` nobody trains."""
+    inline = InlineEngine(run.clients) if engine else None
+    return run.round(state or run.start(), inline, store or ClientStore(Path(tempfile.mkdtemp()) / "clients.sqlite"))
+
+
+def expected(
+    run: Run,
+    clients: Iterable[int] = range(12),
+    turn: int = 1,
+    start_s: float = 0.0,
+    drained_j: Mapping[int, float] | None = None,
+) -> list[Expected]:
+    """Return what is expected of each of ``clients`` in round ``turn``."""
+    asked = Asked(np.array(list(clients), np.int64), turn, start_s)
+    return list(run.forecast.expected(asked, drained_j or {}))
+
+
+def expected_by_client(run: Run, *asked: Any, **options: Any) -> dict[int, Expected]:
+    """Return the same by client."""
+    return {session.client: session for session in expected(run, *asked, **options)}

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from small_fleet import small, write_device, write_fleet
+from small_fleet import play, small, write_device, write_fleet
 
 from edgefl import RunConfig
-from edgefl.engine.inline import InlineEngine
 from edgefl.errors import ConfigError
 from edgefl.methods.create import create
 from edgefl.records import Outcome
@@ -25,13 +22,6 @@ from edgefl.server.client_store import ClientStore
 from edgefl.server.fedbuff import blob_of
 from edgefl.server.forecast import Asked
 from edgefl.wire.payload import decode, encode
-
-NOWHERE = Path(tempfile.mkdtemp()) / "clients.sqlite"
-
-
-def play(run, state=None, engine=True, store=None):
-    inline = InlineEngine(run.clients) if engine else None
-    return run.round(state or run.start(), inline, store or ClientStore(NOWHERE))
 
 
 @pytest.fixture

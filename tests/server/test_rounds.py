@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_fleet import small, write_device, write_fleet
+from small_fleet import play, small, write_device, write_fleet
 
 from edgefl import RunConfig
-from edgefl.engine.inline import InlineEngine
 from edgefl.methods.create import create
 from edgefl.records import ClientRecord, Expected, Outcome, RoundRecord, Tier, Timing, Totals
 from edgefl.run.dry_run import outcome_of
@@ -22,12 +21,6 @@ from edgefl.run.whatif import whatif
 from edgefl.server.client_store import ClientStore
 from edgefl.server.schedule import Round, ask
 from edgefl.server.state import FleetMemory, ServerState
-
-
-def play(run, state=None, engine=True, store=None):
-    """Return what the server has after a round, and its record."""
-    inline = InlineEngine(run.clients) if engine else None
-    return run.round(state or run.start(), inline, store or ClientStore(Path(tempfile.mkdtemp()) / "clients.sqlite"))
 
 
 def by_status(record):
