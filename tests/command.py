@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -34,3 +36,13 @@ def told(*arguments: object) -> tuple[int, str, str]:
     """Return exit status, standard output and standard error of ``edgefl`` with ``arguments``."""
     done = edgefl(*map(str, arguments))
     return done.returncode, done.stdout, done.stderr
+
+
+def flags_of(values: Mapping[str, Any]) -> list[str]:
+    """Return the options that give a run these keys."""
+
+    def text(value: Any) -> str:
+        return ",".join(f"{part}" for part in value) if isinstance(value, tuple) else f"{value}"
+
+    switches = {"dynamic_devices": "--dynamic-devices"}
+    return [switches.get(key, f"--{key.replace('_', '-')}={text(value)}") for key, value in values.items()]

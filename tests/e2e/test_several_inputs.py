@@ -17,6 +17,7 @@ from edgefl.run.prepare import prepare
 from edgefl.run.trained import engine_of, train
 from edgefl.server.client_store import ClientStore
 from tests.command import edgefl as command
+from tests.command import flags_of
 from tests.runs import lines_of, stopped_after
 
 NETS = """
@@ -68,8 +69,18 @@ def last_state(config: RunConfig, folder: Path) -> dict[str, torch.Tensor]:
 
 
 def test_ids_and_a_mask_from_a_file_to_a_device_that_trains(lab, client):
-    flags = [word for key, value in FLAGS.items() for word in (f"--{key.replace('_', '-')}", str(value))]
-    order = "simulate", "--data", "texts.npz", "--model", "nets.py:Text", "--method", "heterofl", "--tiers", "1,0.5", *flags
+    order = (
+        "simulate",
+        "--data",
+        "texts.npz",
+        "--model",
+        "nets.py:Text",
+        "--method",
+        "heterofl",
+        "--tiers",
+        "1,0.5",
+        *flags_of(FLAGS),
+    )
     done = command(*order, "--out", "whole", cwd=lab)
     assert done.returncode == 0, done.stderr
     shared = stopped_after(config(lab, engine="pool", workers=2), lab / "shared", 1)

@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 import math
 import os
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from command import edgefl
-from runs import checkpoint_of, lines_of, stopped_after
+from command import edgefl, flags_of
+from runs import checkpoint_of, killed, lines_of, model_of, stopped_after
 
 from edgefl import RunConfig, export, simulate, verify
 from edgefl.errors import BudgetError, CheckpointError
 
 SMALL = {"rounds": 3, "clients": 6, "per_round": 4, "local_epochs": 1, "seed": 3}
-FLAGS = [f"--{key.replace('_', '-')}={value}" for key, value in SMALL.items()]
+FLAGS = flags_of(SMALL)
 TIER_KEYS = {
     "tier", "device", "accuracy", "params", "macs_forward", "macs_train_step", "peak_activation_bytes_inference",
     "peak_activation_bytes_training", "measured_peak_activation_bytes_training", "download_bytes", "upload_bytes", "round_seconds",
@@ -108,27 +107,13 @@ def test_two_workers_give_the_same_bits_as_one(finished, tmp_path):
 
 def test_a_killed_run_resumes_to_the_same_bits(finished, tmp_path):
     folder = tmp_path / "killed"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "edgefl.cli.main", "simulate", "--out", str(folder), "--workers=2", *FLAGS],
-        stderr=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-    )
-    deadline = time.monotonic() + 120
-    while not list(folder.glob("checkpoints/round-*")) and time.monotonic() < deadline:
-        time.sleep(0.02)  # the moment of the kill is the only thing that waits
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not (folder / "summary.json").exists()
+    killed(folder, "round-*", "--workers=2", *FLAGS)
     resumed = edgefl("simulate", "--out", str(folder), "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert model_of(folder) == model_of(finished.folder)
     assert lines_of(folder) == lines_of(finished.folder)
     # A second resume finds nothing to do and loses nothing.
     assert "complete" in edgefl("simulate", "--out", str(folder), "--resume").stderr
-
-
-def model_of(folder: Path) -> bytes:
-    return (folder / "model.safetensors").read_bytes()
 
 
 def last_of(folder: Path) -> str:

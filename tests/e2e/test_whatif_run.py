@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 import pytest
+from command import flags_of
 from pages import Page
 
 from edgefl import RunConfig
@@ -91,8 +92,9 @@ def test_a_policy_is_a_dry_run_of_its_own(called: Any, tmp_path: Path) -> None:
         "availability": "daily",
         "start_hour": 3,
     }
-    flags = [f"--{key.replace('_', '-')}={value}" for key, value in values.items()]
-    code, output, errors = called("whatif", *flags, "--deadlines=0.13,0.2", "--over-selections=1,2", "--tiers=1,0.5", "--json")
+    code, output, errors = called(
+        "whatif", *flags_of(values), "--deadlines=0.13,0.2", "--over-selections=1,2", "--tiers=1,0.5", "--json"
+    )
     assert code == 0, errors
     for row in json.loads(output)["rows"]:
         policy = {"deadline_s": row["deadline_s"], "over_selection": row["over_selection"], "tiers": (1.0, 0.5)}

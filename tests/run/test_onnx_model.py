@@ -11,11 +11,11 @@ from onnx import TensorProto, helper, numpy_helper
 from edgefl import RunConfig, simulate
 from edgefl.errors import CheckpointError, ConfigError
 from edgefl.run.prepare import prepare
-from tests.command import edgefl
+from tests.command import edgefl, flags_of
 from tests.runs import checkpoint_of, lines_of, stopped_after
 
 SMALL = {"clients": 4, "local_epochs": 1, "data_share": 0.1, "eval_samples": 40, "conditions": "ideal"}
-FLAGS = [part for key, value in SMALL.items() for part in (f"--{key.replace('_', '-')}", str(value))]
+FLAGS = flags_of(SMALL)
 
 
 def weights(classes: int = 10, seed: int = 0, hidden: int = 16) -> dict[str, np.ndarray]:
