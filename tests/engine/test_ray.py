@@ -8,13 +8,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, chdir, nullcontext
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,9 +20,9 @@ from tempfile import TemporaryDirectory
 import psutil
 import pytest
 import torch
-from command import edgefl
-from ray_nodes import PATIENCE_S, RayNodes, kill, ray_nodes, wait_until
-from runs import checkpoint_of, lines_of, stopped_after
+from ray_nodes import PATIENCE_S, kill, wait_until
+from ray_runs import ROUNDS, RUN, actors, assert_equal, on, words_of
+from runs import lines_of, stopped_after
 from texts import write_texts
 
 import edgefl as package
@@ -38,7 +36,6 @@ from edgefl.engine.fingerprint import Fingerprint
 from edgefl.engine.pool import TOGETHER, PoolEngine
 from edgefl.engine.ray import RayEngine
 from edgefl.engine.ray_members import Member
-from edgefl.errors import ConfigError
 from edgefl.records import Outcome
 from edgefl.run.folder import RunFolder
 from edgefl.testing import rules_of_engines as rules
@@ -48,52 +45,11 @@ from edgefl.util.compute import one_thread
 pytest.importorskip("ray", reason="the extra ray is not installed")
 
 PACKAGE = Path(package.__file__).parent
-ROUNDS = 5
-RUN = {"profile": "phone", "rounds": ROUNDS, "clients": 10, "per_round": 8, "local_epochs": 1, "eval_every": ROUNDS}
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[RayNodes]:
-    with ray_nodes() as found:
-        yield found
-
-
-@pytest.fixture
-def head(cluster) -> Iterator[RayNodes]:
-    """The cluster with the nodes that the test before has left, at least its head."""
-    yield cluster
-    lost = cluster.lost()
-    assert not lost, "\n".join(lost)
-
-
-@pytest.fixture
-def nodes(head) -> RayNodes:
-    """The cluster with two nodes that are alike, whatever the test before has killed or added."""
-    head.mend()
-    return head
 
 
 @pytest.fixture(scope="module")
 def inline(tmp_path_factory) -> Path:
     return stopped_after(RunConfig(**RUN), tmp_path_factory.mktemp("inline"), ROUNDS)
-
-
-def on(nodes: RayNodes, **options) -> RunConfig:
-    return RunConfig(**{**RUN, "engine": "ray", "ray_address": nodes.address, **options})
-
-
-def flags_of(config: RunConfig) -> list[str]:
-    keys = {key: value for key, value in config.model_dump(exclude_unset=True).items() if key != "plugins"}
-    return ["simulate", *(f"--{key.replace('_', '-')}={value}" for key, value in keys.items())]
-
-
-def assert_equal(one: Path, other: Path, rounds: int = ROUNDS) -> None:
-    assert lines_of(one) == lines_of(other)
-    assert checkpoint_of(one, rounds).read_bytes() == checkpoint_of(other, rounds).read_bytes()
-
-
-def actors(nodes: RayNodes) -> list[psutil.Process]:
-    return nodes.processes(b"ray::Node")
 
 
 DRIVER = """
@@ -286,7 +242,7 @@ def test_a_cluster_of_its_own_has_the_bits_of_the_pool_and_leaves_no_process_and
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "XDG_"))}
     environment |= {"HOME": str(own["home"]), "TMPDIR": str(own["tmp"])}
     run = {**RUN, "rounds": 1, "eval_every": 1, "clients": 3, "per_round": 2, "enforce": "hard", "workers": 1}
-    words = [*flags_of(RunConfig(**run, engine="ray", ray_address="local")), "--tiers=1"]
+    words = [*words_of(RunConfig(**run, engine="ray", ray_address="local")), "--tiers=1"]
     ran = subprocess.run(
         [sys.executable, "-m", "edgefl.cli.main", *words, "--mixed-nodes", "--out=run"],
         cwd=own["here"], env=environment, capture_output=True, text=True, check=False,
@@ -304,101 +260,3 @@ def test_a_cluster_of_its_own_has_the_bits_of_the_pool_and_leaves_no_process_and
         path.name for path in own["tmp"].iterdir() if path.name.startswith(("edgefl", "ray"))
     ]  # torch and onnxruntime leave others
     assert not left
-
-
-# Refusals ----------------------------------------------------------------------------------------------------------------------
-
-
-def test_a_node_of_another_kind_is_refused(head, tmp_path):
-    head.mend(1)
-    head.add({"ATEN_CPU_CAPABILITY": "avx2"})
-    told = edgefl(*flags_of(on(head)), f"--out={tmp_path}/run")
-    assert told.returncode == 2
-    assert "mixed_nodes: node 127.0.0." in told.stderr
-    assert "pins ATEN_CPU_CAPABILITY=avx2 there, none here" in told.stderr
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_node_that_cannot_limit_memory_as_hard_needs_is_refused(head):
-    unfit = Cluster(head.address, mixed=True, limits={"watch": 1000.0})  # the test before may have left a node of another kind
-    with pytest.raises(
-        ConfigError, match=r"node 127\.0\.0\..*: enforce: hard cannot limit watch to 1,000 bytes of memory, expected at"
-    ):
-        open_engine("ray", 1, Clients(rules.TASK, digits()), unfit).__enter__()
-
-
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        (
-            {},
-            "ray_auth: the Ray cluster at 127.0.0.2:.* refuses this computer's token .*; copy ~/.ray/auth_token of the head node here",
-        ),
-        ({"auth": False}, "ray_auth: the Ray cluster at 127.0.0.2:.* wants a token .*; leave out --no-ray-auth"),
-    ],
-)
-def test_a_token_that_is_refused_is_told_from_a_missing_cluster(head, monkeypatch, capfd, how, message):
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "f" * 32)
-    with pytest.raises(ConfigError, match=message):
-        open_engine("ray", 0, Clients(rules.TASK, digits()), Cluster(head.address, **how)).__enter__()
-    assert capfd.readouterr() == ("", "")
-
-
-def test_without_a_token_the_remedy_is_said(head, monkeypatch, tmp_path):
-    monkeypatch.delenv("RAY_AUTH_TOKEN")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(
-        ConfigError, match=r"ray_auth: this computer has no token .*; copy ~/.ray/auth_token of the head node here, or"
-    ):
-        open_engine("ray", 0, Clients(rules.TASK, digits()), Cluster(head.address)).__enter__()
-
-
-ASK = """
-import sys
-from edgefl.engine.contract import Cluster
-from edgefl.engine.ray_cluster import connected
-for auth in (False, True):
-    with connected(Cluster(sys.argv[1], auth=auth), 0):
-        print("connected", auth)
-"""
-
-
-def test_a_cluster_without_tokens_is_told_from_one_that_accepts_them():
-    with ray_nodes("disabled") as open_to_all:  # a process of its own: Ray's module in C++ remembers how others were met
-        done = subprocess.run([sys.executable, "-c", ASK, open_to_all.address], capture_output=True, text=True, check=False)
-    assert done.stdout == "connected False\n"
-    assert "was started without tokens; give --no-ray-auth, or start its nodes with RAY_AUTH_MODE=token" in done.stderr
-
-
-def test_a_folder_that_is_too_long_for_sockets_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with pytest.raises(
-        ConfigError, match="ray_address: Ray cannot run in .*107 bytes.*; set TMPDIR to a folder with a shorter name"
-    ):
-        open_engine("ray", 1, Clients(rules.TASK, digits()), Cluster("local")).__enter__()
-
-
-def test_another_server_is_no_cluster():
-    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
-        threading.Thread(target=server.handle_request, daemon=True).start()
-        with pytest.raises(ConfigError, match=r"found no Ray cluster at 127.0.0.1:\d+ \(something else listens there\)"):
-            open_engine("ray", 0, Clients(rules.TASK, digits()), Cluster(f"127.0.0.1:{server.server_port}")).__enter__()
-
-
-@pytest.mark.parametrize(
-    ("address", "message"),
-    [
-        ("127.0.0.1:1", "127.0.0.1:1 cannot be reached .*; start the head of the cluster there with 'ray start --head'"),
-        ("ray://here:1", "expected auto, local or HOST:PORT"),
-        ("here", "expected auto, local or HOST:PORT"),
-    ],
-)
-def test_an_address_without_a_cluster_is_refused(address, message):
-    with pytest.raises(ConfigError, match=message):
-        open_engine("ray", 0, Clients(rules.TASK, digits()), Cluster(address)).__enter__()
-
-
-def test_a_computer_without_ray_is_told_how_to_install_it(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"needs Ray, which is not installed; run pip install 'edgefl-sim\[ray\]'"):
-        open_engine("ray", 0, Clients(rules.TASK, digits()), Cluster()).__enter__()
