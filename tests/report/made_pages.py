@@ -4,9 +4,9 @@ from functools import cache
 from typing import Any
 
 from compared import two
+from made_cost_rows import on_devices
 from made_fleet import dry, whatif
 from made_run import make_rounds, make_summary
-from test_cost_report import on_devices
 
 from edgefl.report import html, whatif_page
 from edgefl.report.compare_page import compare_page
