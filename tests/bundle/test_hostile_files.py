@@ -46,7 +46,7 @@ def test_what_is_no_folder_is_not_unpacked(tmp_path):
         file.write(folder / "manifest.json", "manifest.json")
     with pytest.raises(BundleError, match=r"bundle\.zip: a file; a folder is expected: unpack an archive of a bundle first"):
         verify(archive)
-    with pytest.raises(BundleError, match="nowhere: holds no manifest.json: not a bundle"):
+    with pytest.raises(BundleError, match="nowhere: no such folder; give the folder bundle of a run"):
         read(tmp_path / "nowhere")
 
 

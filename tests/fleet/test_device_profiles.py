@@ -86,6 +86,8 @@ def test_a_link_may_stand_inside_the_device(folder):
             "board.toml: link: expected the name or the path of a link.* got 'fire.toml'.*fire.toml: no such file",
         ),
         (('"wire.toml"', "5"), "board.toml: link: expected the name or the path of a link, or a table with a link's keys, got 5"),
+        (("value = 1_000_000, mark", "value = 999, mark"), r"memory: training_bytes: expected at most total_bytes \(999\), got "),
+        (("idle_w = { value = 0.25", "idle_w = { value = 5"), r"power: idle_w: expected at most load_w \(3\), got 5"),
         (
             ('value = 0.5, mark = "measured"', 'value = 1.5, mark = "measured"'),
             r"thermal.sustained_share: expected a share in \(0, 1\]",

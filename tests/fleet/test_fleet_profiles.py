@@ -131,3 +131,22 @@ def test_missing_files_and_names():
         load_fleet("nowhere/x.toml")
     with pytest.raises(UnknownNameError, match="unknown profile 'phones'; did you mean 'phone'"):
         load_fleet("phones")
+
+
+def test_a_wrong_entry_of_a_list_is_its_only_problem(folder):
+    path = folder / "fleet.toml"
+    path.write_text(FLEET.replace("upload_bytes = 1000", "upload_bytes = -1.0"))
+    with pytest.raises(ProfileError) as error:
+        load_fleet(str(path))
+    assert str(error.value) == f"{path}: class.0.budget.upload_bytes must be above 0, got -1"
+
+
+def test_two_classes_of_one_device_have_one_budget(folder):
+    path = folder / "fleet.toml"
+    path.write_text(FLEET.replace('"laptop"', '"board.toml"'))
+    with pytest.raises(
+        ProfileError, match=r"class\.0\.budget: another class of 'board' has another budget; give one of them a copy"
+    ):
+        load_fleet(str(path))
+    path.write_text(FLEET.replace('"laptop"', '"board.toml"').replace("[class.budget]\nupload_bytes = 1000\n", ""))
+    assert [c.share for c in load_fleet(str(path)).classes] == [0.25, 0.75]

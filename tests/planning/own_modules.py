@@ -67,6 +67,14 @@ class Exotic(Net):
 class Plain(nn.Linear):
     def __init__(self):
         super().__init__(4, 2)
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(9, 4), nn.Linear(4, 2)
+    def forward(self, x):
+        return self.head(self.embedding(x).mean(1))
+
 class Image(nn.Module):
     def __init__(self):
         super().__init__()

@@ -13,6 +13,8 @@ from edgefl.errors import ConfigError, InputError
 FLOWS = next(number for number, line in enumerate(OWN.splitlines(), start=1) if "x.sum() > 0" in line)
 BAD = [
     ("instance --input 5", "does not take input 5: a and b must have same reduction dim, but got [32, 5] X [4, 7]"),
+    ("Words --input 6", "but got torch.float32 instead"),
+    ("Words --input 6", "; give token ids as --input int64:6"),
     ("Image --input 4x8x8", "expected input[32, 4, 8, 8] to have 3 channels, but got 4 channels instead (at own_networks.py:"),
     ("Image --input 8", "Expected 3D (unbatched) or 4D (batched) input to conv2d, but got input of size: [32, 8]"),
     ("Net --input y=4", "Net.forward has no argument 'y'; it takes x"),

@@ -10,6 +10,7 @@ from payload_files import file, returned
 
 from edgefl.errors import UnknownNameError, WireError
 from edgefl.testing.rules_of_codecs import rng, shapes_of
+from edgefl.wire.codec import Codec, Part
 from edgefl.wire.payload import decode, encode, header_bytes, payload_bytes, tensor_bytes
 
 
@@ -174,3 +175,28 @@ def test_entries_that_torch_cannot_hold_are_refused(entry, message):
 def test_other_metadata_do_not_matter(metadata):
     payload = file({"__metadata__": metadata, "w": ENTRY}, b"\0" * 4)
     assert decode(payload, {"w": (1,)}, "client 7")["w"].tolist() == [0.0]
+
+
+class Halves(Codec):
+    """Half of the bytes, unpacked as a test says."""
+
+    def parts(self, name, shape, count=None):
+        return (Part(name, "F16", shape),)
+
+    def pack(self, w, rng):
+        return (w.half(),)
+
+
+@pytest.mark.parametrize(
+    ("unpack", "message"),
+    [
+        (lambda values, shape: values[0].float()[:1], r"to \(1,\) torch.float32, expected \(4,\) torch.float32"),
+        (lambda values, shape: values[0], r"to \(4,\) torch.float16, expected \(4,\) torch.float32"),
+        (lambda values, shape: None, r"to NoneType, expected \(4,\) torch.float32"),
+    ],
+)
+def test_what_a_codec_unpacks_is_checked(unpack, message, monkeypatch):
+    monkeypatch.setattr(Halves, "unpack", lambda self, values, shape: unpack(values, shape))
+    monkeypatch.setattr("edgefl.wire.payload.codec_named", lambda name: Halves())
+    with pytest.raises(WireError, match=f"^client 7: w was unpacked by codec halves {message}$"):
+        returned({"w": torch.ones(4)}, "halves")
