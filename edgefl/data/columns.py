@@ -96,9 +96,9 @@ def _arrays(table: Table, roles: Roles, channels: Fields[int] = 0) -> tuple[Any,
 
     def batches() -> Iterator[Any]:
         for batch in table.batches:
-            y.append(_values(batch.column(roles.label)))
+            y.append(_values(batch, roles.label, table.where))
             if roles.owner:
-                owner.append(_values(batch.column(roles.owner)))
+                owner.append(_values(batch, roles.owner, table.where))
             yield batch
 
     if is_image(table.schema, first):
@@ -147,10 +147,17 @@ def _nested(column: Any, where: str, name: str) -> np.ndarray:
     return values
 
 
-def _values(column: Any) -> np.ndarray:
+def _values(batch: Any, name: str, where: str) -> np.ndarray:
+    """Return the values of a column; DataError if its texts are not UTF-8, which are bytes in a CSV file of another encoding."""
+    column = batch.column(name)
     if hasattr(column, "dictionary_decode"):
         column = column.dictionary_decode()
     values: np.ndarray = column.to_numpy(zero_copy_only=False)
+    for value in values.tolist() if values.dtype == object else ():
+        try:
+            _ = value.decode() if isinstance(value, bytes) else value
+        except UnicodeDecodeError:
+            raise DataError(f"{where}: column {name!r} has {value!r}, expected UTF-8; save the file in that encoding") from None
     return values
 
 

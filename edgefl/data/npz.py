@@ -29,6 +29,8 @@ def read(path: Path, reading: Reading) -> Given:
         if needed not in arrays:
             raise DataError(f"{path}: no array {needed!r}, expected x and y; there are {', '.join(sorted(arrays)) or 'none'}")
     names = tuple(map(str, arrays["class_names"].tolist())) if "class_names" in arrays else ()
+    if not arrays[y].size:
+        raise DataError(f"{path}: {y} is empty, expected a label for each sample")
     inputs = _inputs(arrays, path, {y, owner, "class_names"}, reading.features)
     test = None
     if held_out := [name for name in inputs if f"{name}_test" in arrays]:

@@ -267,6 +267,10 @@ def test_wrong_files_are_refused(tmp_path):
     refused(tmp_path / "lists.parquet", "mixed size: a has lists of 1 and 2")
     (tmp_path / "twice.csv").write_text("u,u,label\n1,1,0\n2,3,1\n")
     refused(tmp_path / "twice.csv", "twice.csv: 2 columns are called 'u', expected different names")
+    (tmp_path / "latin.csv").write_text("u,label\n1,café\n2,thé\n", encoding="latin-1")
+    refused(tmp_path / "latin.csv", r"latin.csv: column 'label' has .*caf.xe9.*, expected UTF-8; save the file in that encoding")
+    np.savez(tmp_path / "empty.npz", x=np.zeros((0, 4)), y=np.zeros(0))
+    refused(tmp_path / "empty.npz", "empty.npz: y is empty, expected a label for each sample")
     (tmp_path / "bad.parquet").write_bytes(b"PAR1")
     refused(tmp_path / "bad.parquet", "no .parquet file that can be read")
     with pytest.raises(ConfigError, match="digits has its own"):
