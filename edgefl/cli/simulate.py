@@ -108,7 +108,7 @@ def _print_dry(summary: dict[str, Any], folder: Path) -> None:
 
 
 def _print_result(summary: dict[str, Any], folder: Path) -> None:
-    from edgefl.report.answer import without_tier
+    from edgefl.report.answer import diverged, without_tier
     from edgefl.report.metric import metric_of, metric_text
     from edgefl.report.privacy import privacy_text
     from edgefl.report.run_tables import compact_tiers
@@ -116,7 +116,7 @@ def _print_result(summary: dict[str, Any], folder: Path) -> None:
     from edgefl.util.units import human_seconds
 
     show_result(compact_tiers(summary))
-    if advice := without_tier(summary):
+    for advice in filter(None, (diverged(summary), without_tier(summary))):
         show_text(advice)
     simulated_s, host_s = (human_seconds(summary[key]) for key in ("simulated_s", "host_s"))
     whose = "mean over clients" if summary["accuracy_of"] == "clients" else "global model"

@@ -1,5 +1,6 @@
 """The three sentences that open every page: what was asked, what came out, and what to do. Each is computed from the page's records."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -80,7 +81,7 @@ def _advice(summary: Json, rounds: Sequence[Json]) -> Iterable[str]:
     """Yield what to do, the most urgent first; the last is not empty."""
     if uncounted(summary["tiers"]):
         yield f"Claim no budget: not every operation is counted ({uncounted(summary['tiers']).partition(': ')[2]})."
-    yield _diverged(rounds)
+    yield diverged(summary)
     yield without_tier(summary)
     yield _never_used(summary)
     yield _attacked(summary, rounds)
@@ -92,8 +93,9 @@ def _advice(summary: Json, rounds: Sequence[Json]) -> Iterable[str]:
     yield f"Use this setting: every class took part{rises} and no budget asks for a change."
 
 
-def _diverged(rounds: Sequence[Json]) -> str:
-    counts = counted(group for line in rounds for group in line["groups"])
+def diverged(summary: Json) -> str:
+    """Return what to do about clients whose training diverged; nothing if few did."""
+    counts = sum((Counter(row["statuses"]) for row in summary["participation"]), Counter())
     if counts["diverged"] < _MUCH_WASTE * counts.total():
         return ""
     lost = f"{counts['diverged']:,} of {counts.total():,} sessions diverged: their weights became NaN or huge"

@@ -355,3 +355,9 @@ def test_classes_that_fit_no_tier_are_named_in_the_terminal(called):
     line = next(line for line in out.splitlines() if "no tier" in line)
     assert all(title in line for title in without)
     assert line.startswith("Add a tier below 1, or a method that has smaller tiers")
+
+
+def test_clients_that_diverge_are_named_in_the_terminal(called):
+    status, out, _ = called("simulate", "--lr", "1e9", "--rounds", "1", "--eval-samples", "20", "--out", "run")
+    assert status == 0
+    assert "Lower the learning rate (--lr), or limit changes with --clip-norm" in out

@@ -106,8 +106,8 @@ def test_a_run_says_what_was_asked_what_came_out_and_what_to_do() -> None:
         ),
         ({}, rounds(0.4), "Train for more rounds: one round does not show"),
         ({}, rounds(0.4, 0.5), "Train longer: accuracy still rose by 10.0 points in the last round."),
-        ({}, [{**line, "groups": [{"status": "diverged", "clients": 4}]} for line in FLAT],
-         "Lower the learning rate (--lr), or limit changes with --clip-norm: 20 of 20 sessions diverged"),
+        ({"participation": [taking_part("Fast", 1, diverged=4), taking_part("Slow", 0.25, trained=1, diverged=15)]}, FLAT,
+         "Lower the learning rate (--lr), or limit changes with --clip-norm: 19 of 20 sessions diverged"),
         ({"clients": 20, "attack": {"count": 2}}, FLAT, "Compare this run with an honest one and with --defence: 2 of 20 clients"),
     ],
 )  # fmt: skip
