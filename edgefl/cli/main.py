@@ -113,17 +113,15 @@ def main() -> None:
         # The reader of a pipe has gone, as in `edgefl devices | head`. That is no error; the rest of the output is discarded.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except OSError as error:
+    except Exception as error:
         if where := _plugin(error):
             _fail(f"{where}: {type(error).__name__}: {first_line(error)}", EdgeflError.exit_code)
+        if not isinstance(error, OSError):
+            raise
         # An error outside the run folder, such as a full /tmp, or of a path that no file can have.
         users = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG, errno.ELOOP)
         text = f"{error.filename or 'a temporary file'}: {error.strerror or error}"
         _fail(text, InputError.exit_code if users else EdgeflError.exit_code)
-    except Exception as error:
-        if not (where := _plugin(error)):
-            raise
-        _fail(f"{where}: {type(error).__name__}: {first_line(error)}", EdgeflError.exit_code)
 
 
 def _plugin(error: BaseException) -> str:
