@@ -46,7 +46,7 @@ def check_network(network: nn.Module, x: np.ndarray[Any, Any]) -> None:
         double.zero_grad()
         expected = slope(double, own.double() if own.is_floating_point() else own)
         expected.backward()
-        assert loss == pytest.approx(expected.item(), rel=1e-5, abs=1e-6)
+        assert loss == pytest.approx(expected.item(), rel=1e-5, abs=1e-5)  # hundreds of terms of both signs may cancel
         for name, parameter in double.named_parameters():
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             found = before[name] - torch.from_numpy(stepper.tensors()[f"p.{name}"]).double()
