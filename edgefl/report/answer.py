@@ -6,15 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgefl.report.metric import metric_of, metric_text, reaches
+from edgefl.report.untrained import leave_out
 from edgefl.report.words import (
     USEFUL,
     budget_name,
     clock_word,
     counted,
+    joined,
     need_have,
     of_devices,
     status_name,
     tier_label,
+    tiers_text,
     uncounted,
 )
 from edgefl.util.units import human_bytes, human_percent, human_seconds
@@ -37,16 +40,6 @@ class Answer:
     advice: str
 
 
-def joined(values: Iterable[str]) -> str:
-    """Return a list as a sentence has it.
-
-    >>> joined(["a", "b", "c"]), joined(["a"])
-    ('a, b and c', 'a')
-    """
-    *first, last = values
-    return f"{', '.join(first)} and {last}" if first else last
-
-
 def answer_of_run(summary: Json, rounds: Sequence[Json]) -> Answer:
     """Return the answer of a run."""
     return Answer(_asked(summary), _found(summary, rounds), next(filter(None, _advice(summary, rounds))))
@@ -63,18 +56,26 @@ def _found(summary: Json, rounds: Sequence[Json]) -> str:
     spent = f"{human_seconds(summary['simulated_s'])} of {clock_word(rounds)} time and {human_bytes(sent)} sent"
     known = summary["global_accuracy"]
     reached = "no round was evaluated" if known is None else f"{whose} reached {metric_text(metric, known)} {metric.name}"
-    trains = _tiers_of_classes(summary)
+    trains = _tiers_of_classes(summary, rounds)
     return f"{reached[0].upper()}{reached[1:]} after {spent}{f'; {trains}' if trains else ''}."
 
 
-def _tiers_of_classes(summary: Json) -> str:
+def _tiers_of_classes(summary: Json, rounds: Sequence[Json]) -> str:
     """Return the classes whose updates were used, with their tiers; of dynamic devices the classes alone, as their tiers change."""
     trained = [row for row in summary["participation"] if row["statuses"].get(USEFUL)]
     if not trained:
         return "no update of a client was used"
     if summary.get("dynamic_devices"):
         return f"updates of {joined(row['title'] for row in trained)} were used, their tiers changing with their state"
+    if summary.get("tier_assignment", "auto") != "auto":
+        return joined(f"{row['title']} trained {tiers_text(_drawn(row['device'], rounds))}" for row in trained)
     return joined(f"{row['title']} trained tier {tier_label(row['tier'])}" for row in trained if row["tier"] is not None)
+
+
+def _drawn(device: str, rounds: Sequence[Json]) -> list[float]:
+    """Return the tiers whose updates of a device class were used, largest first, where clients draw them."""
+    groups = (group for line in rounds for group in line["groups"])
+    return sorted({group["tier"] for group in groups if group["device"] == device and group["status"] == USEFUL}, reverse=True)
 
 
 def _advice(summary: Json, rounds: Sequence[Json]) -> Iterable[str]:
@@ -84,6 +85,7 @@ def _advice(summary: Json, rounds: Sequence[Json]) -> Iterable[str]:
     yield diverged(summary)
     yield without_tier(summary)
     yield _never_used(summary)
+    yield leave_out(summary)
     yield _attacked(summary, rounds)
     yield _longer(summary, rounds)
     yield larger_tier(summary)

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgefl.records import Metric
-from edgefl.report.answer import Answer, joined, points
+from edgefl.report.answer import Answer, points
 from edgefl.report.comparison_budget import ranked
 from edgefl.report.metric import metric_of, metric_text
+from edgefl.report.words import joined
 from edgefl.util.units import human_bytes, human_joules, human_percent, human_seconds
 
 Json = Mapping[str, Any]

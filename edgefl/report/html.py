@@ -30,6 +30,7 @@ from edgefl.report.run_charts import (
 )
 from edgefl.report.run_files import read_rounds, read_summary
 from edgefl.report.secure_sums import secure_table
+from edgefl.report.untrained import untrained_sentence
 from edgefl.report.words import clock_word, energy_trust, of_devices
 from edgefl.util.files import write_bytes
 from edgefl.util.units import human_bytes, human_count, human_joules, human_seconds
@@ -68,7 +69,7 @@ def render(summary: Json, rounds: Sequence[Json]) -> str:
         key_figures=run_tables.key_figures(summary),
         table=run_tables.tier_table(summary),
         tier_colours=colours,
-        energy=energy_sentence(summary["tiers"]),
+        notes=[note for note in (untrained_sentence(summary["tiers"]), energy_sentence(summary["tiers"])) if note],
         metric=metric_of(summary).name,
         accuracy=accuracy_charts(summary, rounds),
         overs=("rounds", "bytes sent", f"{clock_word(rounds)} time"),

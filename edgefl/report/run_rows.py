@@ -67,17 +67,19 @@ class TierRow(CostRow, TierResult):
 
     Attributes:
         micro_batch: samples of one forward and backward pass on that device, None for the run's own number.
-        device: None if no class takes the tier.
+        device: a class that takes the tier; if none does, one that could.
+        clients: those whose class takes the tier; None if clients draw their tiers.
         measured_training_memory_bytes: the largest that any client measured, as for the activations; None without a measurement.
         round_seconds: simulated seconds of a client with the mean number of samples; ``round_joules`` are its joules, None if unknown.
         layers: the costliest layers in the network's order, and all others summed.
+        updates: updates of the tier that the server used in all rounds; None in files of earlier versions.
     """
 
     tier: Number
     micro_batch: Whole | None
     device: str | None
     device_title: str | None
-    clients: Whole
+    clients: Whole | None
     batch_size: Whole
     measured_peak_activation_bytes_training: Whole | None
     measured_training_memory_bytes: Whole | None
@@ -86,6 +88,7 @@ class TierRow(CostRow, TierResult):
     budget_share: Number | None
     limiting_budget: str | None
     layers: tuple[LayerUse, ...] = ()
+    updates: Whole | None = None
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from edgefl.records import ACCURACY, Metric
 from edgefl.report.energy import energy_sentence
 from edgefl.report.metric import metric_of, metric_text
 from edgefl.report.tables import Column, PlainTable, Row, shaded, text, under
+from edgefl.report.untrained import untrained_sentence
 from edgefl.report.words import budget_name, names, need_have, taken_as, tier_label, uncounted
 from edgefl.timing.spans import STAGES
 from edgefl.util.units import MISSING, human_budget, human_bytes, human_count, human_difference, human_percent, human_seconds
@@ -38,7 +39,8 @@ def _metric_columns(metric: Metric, **heads: str) -> tuple[Column, ...]:
 TIER_COLUMNS = (
     _AS_TAKEN,
     DEVICE,
-    *under("clients", str, clients=""),
+    *under("clients", clients=""),
+    *under("updates used", updates=""),
     *under("accuracy", accuracy="exported file", torch_accuracy="in torch"),
     *under("parameters", params=""),
     *under("MACs per sample", macs_forward="forward", macs_backward="backward"),
@@ -78,7 +80,8 @@ def key_figures(summary: Row, trained: bool = True) -> PlainTable:
     columns = (
         _AS_TAKEN,
         DEVICE,
-        *under("clients", "{:,}".format, clients=""),
+        *under("clients", clients=""),
+        *under("updates used", updates=""),
         *(_metric_columns(metric_of(summary), accuracy="") if trained else ()),
         *under("parameters", params=""),
         *under("MACs of a step", macs_train_step=""),
@@ -95,7 +98,7 @@ def key_figures(summary: Row, trained: bool = True) -> PlainTable:
 def compact_tiers(summary: Row) -> PlainTable:
     """Return the table that ends a run in a terminal: a row per tier, pairs such as down and up one above the other."""
     rows = largest_first(summary)
-    notes = (note for note in (energy_sentence(rows), uncounted(rows)) if note)
+    notes = (note for note in (untrained_sentence(rows), energy_sentence(rows), uncounted(rows)) if note)
     columns = (_AS_TAKEN, DEVICE, *_metric_columns(metric_of(summary), accuracy=""), *_COMPACT)
     return PlainTable.of(columns, rows, note="\n".join(notes), stacked=True)
 

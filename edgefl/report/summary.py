@@ -11,7 +11,7 @@ from edgefl.records import Cost, Tier
 from edgefl.report.cost_rows import OTHER, macs_of_step
 from edgefl.report.run_files import RunTotals
 from edgefl.report.run_rows import AssignmentStep, BudgetUse, ClassRow, LayerUse, Participation, TierResult, TierRow
-from edgefl.report.words import Json, counted, useful_and_wasted
+from edgefl.report.words import USEFUL, Json, counted, useful_and_wasted
 from edgefl.server.assignment import Assignment, ClassPlan, Plan
 from edgefl.util.unknown import known_sum
 
@@ -37,7 +37,8 @@ def tier_rows(plan: Plan, results: Mapping[Tier, TierResult], rounds: Sequence[J
                 micro_batch=fit.micro_batch,
                 device=home.device.name,
                 device_title=home.device.title,
-                clients=sum(c.clients for c in plan.classes if c.tier == tier),
+                clients=sum(c.clients for c in plan.classes if c.tier == tier) if plan.policy.name == "auto" else None,
+                updates=counted(group for line in rounds for group in line["groups"] if group["tier"] == tier.number)[USEFUL],
                 **asdict(results.get(tier, TierResult())),
                 batch_size=cost.batch_size,
                 measured_peak_activation_bytes_training=_measured(rounds, fit, "measured_peak_activation_bytes"),

@@ -28,6 +28,26 @@ def tier_label(tier: float) -> str:
     return f"{tier:g}"
 
 
+def joined(values: Iterable[str]) -> str:
+    """Return a list as a sentence has it.
+
+    >>> joined(["a", "b", "c"]), joined(["a"])
+    ('a, b and c', 'a')
+    """
+    *first, last = values
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def tiers_text(tiers: Iterable[float]) -> str:
+    """Return several tiers as a sentence has them.
+
+    >>> tiers_text([1]), tiers_text([1, 0.5])
+    ('tier 1', 'tiers 1 and 0.5')
+    """
+    labels = [tier_label(tier) for tier in tiers]
+    return f"tier{'s' * (len(labels) > 1)} {joined(labels)}"
+
+
 def energy_trust(energy_j: float | None) -> str:
     """Return how far an energy can be trusted, or that it is unknown."""
     return UNKNOWN_ENERGY if energy_j is None else NOT_VALIDATED

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import numpy as np
 import pytest
-import torch
+
+from edgefl.rng import torch_seeded
 
 
 @pytest.fixture(autouse=True)
-def _same_weights() -> None:
-    torch.manual_seed(0)
+def _same_weights() -> Iterator[None]:
+    with torch_seeded(np.random.default_rng(0)):
+        yield

@@ -14,7 +14,7 @@ from edgefl.records import ClientRecord, Cost, RoundRecord, Shortfall, Tier, Tim
 from edgefl.report.results import Result
 from edgefl.report.run_rows import TierResult
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
-from edgefl.server.assignment import Assignment, Attempt
+from edgefl.server.assignment import Assignment, Attempt, TierPolicy
 
 EVIL = "<script>alert(1)</script><b>&\"'"
 SHORT = Shortfall("memory_bytes", 2e6, 1e6, "slow", 0.5)
@@ -83,6 +83,7 @@ def a_plan() -> Any:
         timing=lambda device, fit, samples: Timing(1.0, samples / 10, 1.0, 1.0, 1.0),
         home_of=lambda tier: fast if tier == Tier(1.0) else slow,
         workload=SimpleNamespace(largest_shard=50, mean_shard=20),
+        policy=TierPolicy(),
     )
 
 
@@ -93,8 +94,12 @@ def dicts(rows: Sequence[Result]) -> list[dict[str, Any]]:
 def summary_of(rounds: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
     plan = a_plan()
     results = {Tier(1.0): TierResult(0.9, 0.9, None), Tier(0.5): TierResult(0.8, 0.8, None)}
-    names = ("method", "model", "dataset", "fleet", "partition", "tier_assignment", "objective", "server_optimizer", "codec")
-    keys = dict.fromkeys((*names, "conditions", "mode", "enforce"), "some") | {"availability": "always", "start_hour": 0.0}
+    names = ("method", "model", "dataset", "fleet", "partition", "objective", "server_optimizer", "codec")
+    keys = dict.fromkeys((*names, "conditions", "mode", "enforce"), "some") | {
+        "availability": "always",
+        "start_hour": 0.0,
+        "tier_assignment": "auto",
+    }
     keys |= {"permute_labels": False, "dynamic_devices": False, "buffer": None, "over_selection": 1.0, "assumed": []}
     numbers = {"format": 1, "seed": 0, "rounds": len(rounds), "clients": 4, "per_round": 4, "batch_size": 32, "local_epochs": 1}
     return {
