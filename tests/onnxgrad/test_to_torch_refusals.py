@@ -1,0 +1,182 @@
+"""ONNX graphs and files without a torch module: the message names the node, or the file."""
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from graph_case import IMAGE, MATRIX, STEPS, conv, exported, graph, ints, numbers, one, recurrent
+from onnx import TensorProto, helper
+
+from edgefl.errors import InputError
+from edgefl.onnxgrad.to_torch import load_onnx, module_of
+
+REFUSED = {
+    "activation": (
+        lambda: one("GRU", STEPS, recurrent(3, 1), outputs=2, hidden_size=4, activations=["Relu", "Tanh"]),
+        r"^node /GRU \(GRU\): activations relu, tanh have no rule, expected sigmoid, tanh$",
+    ),
+    "directions": (
+        lambda: one("RNN", STEPS, recurrent(1, 2), outputs=2, hidden_size=4, direction="bidirectional",
+                    activations=["Relu", "Tanh"]),
+        r"^node /RNN \(RNN\): activations relu, tanh: directions that differ have no rule$",
+    ),
+    "clip": (
+        lambda: one("RNN", STEPS, recurrent(1, 1), outputs=2, hidden_size=4, clip=1.0),
+        r"^node /RNN \(RNN\): clip and input_forget have no rule$",
+    ),
+    "cubic": (
+        lambda: one("Resize", IMAGE, {"s": ints(2, 4, 3, 3)}, order=["x", "", "", "s"], mode="cubic"),
+        r"^node /Resize \(Resize\): mode 'cubic', expected 'nearest' or 'linear'$",
+    ),
+    "indices": (lambda: one("MaxPool", IMAGE, outputs=2, kernel_shape=[2, 2]), r"\(MaxPool\): only its first output has a rule$"),
+    "dilated": (
+        lambda: one("AveragePool", IMAGE, kernel_shape=[2, 2], dilations=[2, 2]),
+        r"\(AveragePool\): dilations \[2, 2\], expected ones$",
+    ),
+    "softcap": (
+        lambda: one("Attention", {n: numbers(2, 4, 3, 8, seed=i) for i, n in enumerate("qkv")}, opset=23, softcap=2.0),
+        r"^node /Attention \(Attention\): a cache of keys and softcap have no rule$",
+    ),
+    "cast": (lambda: one("Cast", MATRIX, to=TensorProto.UINT64), r"^node /Cast \(Cast\): type UINT64 has no rule$"),
+    "scatter": (
+        lambda: one("ScatterND", MATRIX, {"i": np.array([[0]]), "u": numbers(1, 6)}, reduction="mul"),
+        r"\(ScatterND\): reduction 'mul', expected 'none' or 'add'$",
+    ),
+    "pad": (lambda: one("Pad", IMAGE, {"p": ints(*[1] * 8)}, mode="mirror"), r"\(Pad\): mode 'mirror', expected 'constant', 'edge', "),
+    "rounding": (
+        lambda: one("Resize", IMAGE, {"s": ints(2, 4, 3, 3)}, order=["x", "", "", "s"], nearest_mode="up"),
+        r"^node /Resize \(Resize\): nearest_mode 'up', expected round_prefer_floor, ",
+    ),
+}  # fmt: skip
+
+REFUSED_WHEN_RUN = {
+    "lengths": (
+        lambda: one("LSTM", STEPS, recurrent(4, 1) | {"n": np.array([5, 4], np.int32)}, outputs=3, hidden_size=4),
+        r"^node /LSTM \(LSTM\): sequence_lens \[5, 4\], expected all 5: shorter sequences have no rule$",
+    ),
+    "shape": (
+        lambda: one("Reshape", {"x": numbers(3, 6), "s": ints(6, 3)}),
+        r"^node /Reshape \(Reshape\): input 1 \(shape\) depends on data; a shape or setting must be known$",
+    ),
+    "range": (
+        lambda: one("ConstantOfShape", {"s": ints(6, 3)}),
+        r"^node /ConstantOfShape \(ConstantOfShape\): its inputs depend on data; only known ones have a rule$",
+    ),
+    "rank": (
+        lambda: one("Conv", {"x": numbers(1, 1, 2, 2, 2, 2)}, conv(1, 1, 1, 1, 1, 1)),
+        r"^node /Conv \(Conv\): 4 spatial axes, expected 1, 2, 3$",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_has_no_rule_names_the_node(case):
+    make, message = REFUSED[case]
+    with pytest.raises(InputError, match=message):
+        module_of(make()[0])
+
+
+@pytest.mark.parametrize("case", REFUSED_WHEN_RUN)
+def test_values_without_a_rule_name_the_node_that_meets_them(case):
+    make, message = REFUSED_WHEN_RUN[case]
+    model, inputs = make()
+    module, _ = module_of(model)
+    with pytest.raises(InputError, match=message):
+        module(*(torch.from_numpy(array) for array in inputs.values()))
+
+
+def test_constants_that_do_not_fit_are_named():
+    model = graph([helper.make_node("Add", ["a", "b"], ["c"], name="sum"), helper.make_node("Reshape", ["x", "c"], ["y"])],
+                  MATRIX, {"a": ints(1, 2), "b": ints(1, 2, 3)})  # fmt: skip
+    with pytest.raises(InputError, match=r"^node sum \(Add\): cannot be computed from its constants \("):
+        module_of(model)
+
+
+def stored(path, model):
+    onnx.save(model, path)
+    return path
+
+
+def test_a_file_loads_with_functions_of_its_own_expanded(tmp_path):
+    domain = "local"
+    body = helper.make_function(
+        domain, "Twice", ["v"], ["r"], [helper.make_node("Add", ["v", "v"], ["r"])], [helper.make_opsetid("", 21)]
+    )
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 6]) for name in "xy"]
+    body_graph = helper.make_graph([helper.make_node("Twice", ["x"], ["y"], domain=domain)], "g", ends[:1], ends[1:])
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(domain, 1)]
+    model = helper.make_model(body_graph, opset_imports=opsets, functions=[body], ir_version=10)
+    module, _ = module_of(load_onnx(stored(tmp_path / "f.onnx", model)))
+    assert torch.equal(module(torch.ones(1, 6)), 2 * torch.ones(1, 6))
+
+
+def changed(**fields):
+    model, _ = one("Relu", MATRIX)
+    if "op" in fields:
+        model.graph.node[0].op_type = fields["op"]
+    if "domain" in fields:
+        model.graph.node[0].domain = fields["domain"]
+        model.opset_import.append(helper.make_opsetid(fields["domain"], 1))
+    if "version" in fields:
+        model.opset_import[0].version = fields["version"]
+    if "shape" in fields:
+        model.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", fields.get("type", TensorProto.FLOAT), fields["shape"]))
+    if "wire" in fields:
+        model.graph.node[0].input[0] = fields["wire"]
+    return model
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"op": "Rel"}, r"node /Relu \(Rel\): no rule for operator 'Rel'; did you mean 'Relu'\? Known: Abs, Add, .*, Xor$"),
+        ({"op": "Optional"}, r"node /Relu \(Optional\): no rule for operator 'Optional';.* Known: Abs, "),
+        ({"domain": "com.acme"}, r"node /Relu \(Relu\): operator set 'com\.acme', expected only ai\.onnx$"),
+        ({"version": 99}, r"operator set 99, expected 13 to \d\d; convert it, or export it again$"),
+        ({"version": 12}, r"operator set 12, expected 13 to \d\d; convert it, or export it again$"),
+        ({"shape": [0, 3]}, r"input 'x': shape \(0, 3\), expected sizes of at least 1 and at most 2147483647 values$"),
+        ({"shape": ["n", 2**20, 2**20]}, r"input 'x': shape \('n', 1048576, 1048576\), expected sizes"),
+        ({"shape": None}, r"input 'x': expected a tensor of numbers with a shape$"),
+        ({"shape": ["n"], "type": TensorProto.STRING}, r"input 'x': expected a tensor of numbers with a shape$"),
+        ({"wire": "nowhere"}, r"not a valid ONNX model \(.*nowhere"),
+    ],
+)
+def test_a_file_that_cannot_be_used_says_why_in_one_line(tmp_path, fields, message):
+    path = stored(tmp_path / "net.onnx", changed(**fields))
+    with pytest.raises(InputError, match=f"^{path}: {message}") as caught:
+        load_onnx(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\xff" * 40, "not a valid ONNX model (Error parsing message"),
+        (b"", "names no operator set of ai.onnx: not an ONNX model, or one without standard operators"),
+        (None, "no such file"),
+    ],
+)
+def test_a_damaged_or_missing_file_is_named(tmp_path, content, message):
+    path = tmp_path / "net.onnx"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        load_onnx(path)
+    assert str(caught.value).startswith(f"{path}: {message}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_cut_file_is_refused(tmp_path):
+    path = stored(tmp_path / "net.onnx", exported("cnn-digits", (1, 8, 8))[0])
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(InputError, match=r"net\.onnx: not a valid ONNX model \("):
+        load_onnx(path)
+
+
+def test_weights_outside_the_file_that_are_missing_are_named(tmp_path):
+    model, _ = one("Gemm", MATRIX, {"w": numbers(6, 500)})
+    onnx.save(model, tmp_path / "net.onnx", save_as_external_data=True, location="net.data")
+    assert len(load_onnx(tmp_path / "net.onnx").graph.initializer) == 1
+    (tmp_path / "net.data").unlink()
+    with pytest.raises(InputError, match=r"net\.onnx: not a valid ONNX model \(.*net\.data"):
+        load_onnx(tmp_path / "net.onnx")
