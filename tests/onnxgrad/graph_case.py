@@ -1,26 +1,40 @@
 """Small ONNX graphs, and a comparison of their torch modules with onnxruntime."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import onnx
 import onnxruntime as ort
 import torch
 from exported import forward_graph
 from onnx import TensorProto, helper, numpy_helper
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from edgefl.models.base import Architecture
 from edgefl.onnxgrad.to_torch import module_of
 
+Array = np.ndarray[Any, Any]
+Arrays = dict[str, Array]
 
-def numbers(*shape, seed=5):
-    return np.random.default_rng(seed + len(shape)).standard_normal(shape).astype(np.float32)
+
+def numbers(*shape: int, seed: int = 5) -> Array:
+    values: Array = np.random.default_rng(seed + len(shape)).standard_normal(shape).astype(np.float32)
+    return values
 
 
-def ints(*values):
+def ints(*values: int) -> Array:
     return np.array(values, dtype=np.int64)
 
 
-def graph(nodes, inputs, weights=None, outputs=("y",), opset=21):
+def graph(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Arrays,
+    weights: Arrays | None = None,
+    outputs: Sequence[str] = ("y",),
+    opset: int = 21,
+) -> onnx.ModelProto:
     """Make a model; inputs and weights are arrays by name, the first dimension of an input is free."""
     ends = []
     for name, array in inputs.items():
@@ -33,7 +47,7 @@ def graph(nodes, inputs, weights=None, outputs=("y",), opset=21):
     return typed(model)
 
 
-def typed(model):
+def typed(model: onnx.ModelProto) -> onnx.ModelProto:
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
     for value, output in zip(model.graph.output, inferred.graph.output, strict=True):
         kind = output.type.tensor_type
@@ -42,14 +56,22 @@ def typed(model):
     return model
 
 
-def one(op, inputs, weights=None, outputs=1, opset=21, order=None, **attributes):
+def one(
+    op: str,
+    inputs: Arrays,
+    weights: Arrays | None = None,
+    outputs: int = 1,
+    opset: int = 21,
+    order: Sequence[str] | None = None,
+    **attributes: Any,
+) -> tuple[onnx.ModelProto, Arrays]:
     """Make a model of one node; its inputs are ``order``, by default the inputs and then the weights."""
     names = [f"y{i}" for i in range(outputs)] if outputs > 1 else ["y"]
     node = helper.make_node(op, order or [*inputs, *(weights or {})], names, name=f"/{op}", **attributes)
     return graph([node], inputs, weights, names, opset), inputs
 
 
-def compare(model, inputs, atol=1e-5):
+def compare(model: onnx.ModelProto, inputs: Arrays, atol: float = 1e-5) -> nn.Module:
     session = ort.InferenceSession(model.SerializeToString())
     expected = session.run(None, inputs)
     module, declared = module_of(model)
@@ -65,10 +87,12 @@ def compare(model, inputs, atol=1e-5):
     return module
 
 
-def fake(module, inputs):
+def fake(module: nn.Module, inputs: Arrays) -> list[tuple[int, ...]]:
     """Run a copy of the module, and its inputs, as fake tensors; return the shapes of the outputs."""
     with FakeTensorMode() as mode:
-        fakes = {name: mode.from_tensor(tensor) for name, tensor in module.state_dict(keep_vars=True).items()}
+        fakes: dict[str, torch.Tensor] = {
+            name: mode.from_tensor(tensor) for name, tensor in module.state_dict(keep_vars=True).items()
+        }
         fakes |= {name: mode.from_tensor(tensor) for name, tensor in module.named_buffers()}
         found = torch.func.functional_call(module, fakes, tuple(mode.from_tensor(torch.from_numpy(a)) for a in inputs.values()))
     found = found if isinstance(found, tuple) else (found,)
@@ -86,24 +110,24 @@ TOKENS = {"x": np.array([[0, 3, -1], [2, 2, 1]], np.int64)}
 STEPS = {"x": numbers(5, 2, 3)}
 
 
-def conv(*shape, bias=None):
+def conv(*shape: int, bias: int | None = None) -> Arrays:
     return {"w": numbers(*shape, seed=1)} | ({} if bias is None else {"b": numbers(bias, seed=2)})
 
 
-def norm(channels):
+def norm(channels: int) -> Arrays:
     return {"s": numbers(channels), "b": numbers(channels, seed=9)}
 
 
-def recurrent(gates, directions, hidden=4, inputs=3):
+def recurrent(gates: int, directions: int, hidden: int = 4, inputs: int = 3) -> Arrays:
     shapes = {"w": (directions, gates * hidden, inputs), "r": (directions, gates * hidden, hidden)}
     return {name: numbers(*shape, seed=3) for name, shape in shapes.items()} | {"b": numbers(directions, 2 * gates * hidden)}
 
 
-def exported(name, shape, batch=2):
+def exported(name: str, shape: tuple[int, ...], batch: int = 2) -> tuple[onnx.ModelProto, Arrays]:
     inputs = {"x": numbers(batch, *shape)}
     model = onnx.load_model_from_string(forward_graph(Architecture(name, shape, 10).build().eval(), shape))
     return model, inputs
 
 
-def count(module):
+def count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
