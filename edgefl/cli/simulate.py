@@ -20,7 +20,7 @@ from edgefl.config import HOST, TASK, RunConfig, keys_of
 @method_option(section=TASK, help=METHOD_OPTION)
 @config_option
 @option("--out", type=PATH, metavar="DIR", help="Folder of the run. [runs/NNNN-method-dataset]")
-@option("--resume", is_flag=True, help="Continue the interrupted run in --out; the result is the same to the bit.")
+@option("--resume", is_flag=True, help="Continue the run in --out: an interrupted one, or with more --rounds a finished one.")
 @option(
     "--trace",
     type=PATH,
@@ -42,6 +42,7 @@ def command(
     edgefl simulate --model net.py:make --weights net.safetensors
     edgefl simulate --config run.toml --seed 1 --out runs/second
     edgefl simulate --out runs/second --resume
+    edgefl simulate --out runs/second --resume --rounds 60
     edgefl simulate --workers 2 --trace trace.json
     edgefl simulate --dry-run --clients 1000000 --partition index:60
     """

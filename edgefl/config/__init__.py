@@ -7,6 +7,7 @@ from edgefl.config.run_config import HOST_KEYS as HOST_KEYS
 from edgefl.config.run_config import RunConfig as RunConfig
 from edgefl.config.run_config import changed as changed
 from edgefl.config.run_config import keys_of as keys_of
+from edgefl.config.run_config import lengthened as lengthened
 from edgefl.config.task import TASK as TASK
 from edgefl.config.tiers import check_ratios as check_ratios
 from edgefl.config.trust import SCREENING as SCREENING

@@ -123,3 +123,22 @@ def changed(before: RunConfig, after: RunConfig) -> list[str]:
     one, other = (set((config.plugins or {}).values()) for config in (before, after))
     keys += [] if one <= other or other <= one else ["plugins"]
     return keys + ["engine"] * (groups_clients(before) != groups_clients(after))
+
+
+def lengthened(before: RunConfig, after: RunConfig) -> str:
+    """Return why a run of the rounds of ``before`` cannot continue to those of ``after``; "" if it can.
+
+    A run continues to more rounds where its first rounds are those of the longer run.
+
+    >>> lengthened(RunConfig(rounds=3), RunConfig(rounds=5))
+    ''
+    >>> lengthened(RunConfig(rounds=3, lr_schedule="cosine"), RunConfig(rounds=5, lr_schedule="cosine"))
+    'with lr_schedule cosine the learning rate of every round depends on their number'
+    """
+    if after.rounds <= before.rounds:
+        return "a run continues only to more rounds"
+    if before.lr_schedule != "constant":
+        return f"with lr_schedule {before.lr_schedule} the learning rate of every round depends on their number"
+    if before.target_epsilon is not None:
+        return "with target_epsilon the noise of every round depends on their number"
+    return ""

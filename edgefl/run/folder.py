@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.bundle.manifest import MANIFEST
-from edgefl.config import RunConfig, changed
+from edgefl.config import RunConfig, changed, lengthened
 from edgefl.engine.contract import is_remote
 from edgefl.errors import CheckpointError, ConfigError, StorageError
 from edgefl.models.base import Architecture
@@ -53,7 +53,7 @@ class RunFolder:
         return next(Path("runs") / f"{number:04d}-{name}" for number in count(1) if f"{number:04d}" not in taken)
 
     def check(self, config: RunConfig, resume: bool) -> None:
-        """Refuse a folder that holds a run (unless it is resumed with the same configuration) or something else.
+        """Refuse a folder that holds a run (unless it is resumed with the same configuration, or to more rounds) or something else.
 
         Raises:
             CheckpointError: the folder cannot take this run; nothing was written.
@@ -71,8 +71,8 @@ class RunFolder:
         if Hashes.of(self.path) is None:
             why = "which shows that its files are of one run"
             raise CheckpointError(f"{self.path}: holds no {HASHES}, {why}; restore it, or start a new run")
-        for key in changed(before, config):
-            values = f"{getattr(before, key)!r}, now {getattr(config, key)!r}"
+        for key, why in _fixed(before, config):
+            values = f"{getattr(before, key)!r}, now {getattr(config, key)!r}{why}"
             raise CheckpointError(f"{self.path}: cannot resume with another configuration: {key} was {values}")
         then, now = (dict[Any, str](of.sources or {}) for of in (before, config))
         files = {"weights": config.weights, "data": config.dataset, "fleet": config.profile, "trace": config.availability}
@@ -112,6 +112,27 @@ class RunFolder:
             f"{self.path}: the source of {' and '.join(changed)} has changed since this run began; the run continues with the new "
             "source, and a result of both cannot be repeated"
         )
+
+    def grows(self, config: RunConfig) -> bool:
+        """Whether the folder holds a run of fewer rounds than ``config``."""
+        return not self.is_new() and self.config().rounds < config.rounds
+
+    def reopen(self) -> None:
+        """Make the run an unfinished one, which ends before its last round, as that round alone was evaluated on all held-out samples.
+
+        Its model, bundle and report stay until those of the longer run replace them.
+
+        Raises:
+            CheckpointError: the run has no checkpoint from which it can continue; nothing was changed.
+        """
+        last, checkpoints = self.config().rounds, self.path / "checkpoints"
+        begun = bool((Hashes.of(self.path) or Hashes()).rounds)
+        if begun and last > 1 and not 0 < checkpoint.oldest_round(checkpoints) < last:
+            why = f"holds no checkpoint before round {last}, from which it could continue"
+            raise CheckpointError(f"{self.path}: {why}; start a new run, which can begin with --weights {MODEL} of this one")
+        with storage_errors(self.path):
+            (self.path / "summary.json").unlink(missing_ok=True)
+            checkpoint.forget(checkpoints, last)
 
     def is_new(self) -> bool:
         """Whether the folder is empty, except for what a start that was interrupted left."""
@@ -236,7 +257,9 @@ class RunFolder:
 
 
 def resumed_config(run: Path, given: Mapping[str, Any]) -> RunConfig:
-    """Return the configuration of the run in the folder ``run``. Only keys about this computer may be ``given`` other values.
+    """Return the configuration of the run in the folder ``run``, with more rounds if they are ``given``.
+
+    Other values may be given for keys about this computer only.
 
     Raises:
         CheckpointError: there is no run, or a given key has another value.
@@ -247,12 +270,20 @@ def resumed_config(run: Path, given: Mapping[str, Any]) -> RunConfig:
     asked = RunConfig.of({**before, **given})
     if asked.engine == "auto":
         asked = asked.model_copy(update={"engine": stored.engine, "workers": stored.workers})
-    for key in changed(stored, asked):
+    for key, why in _fixed(stored, asked):
         if key in given:
             raise CheckpointError(
-                f"{run}: the run has {key} = {getattr(stored, key)!r}, got {getattr(asked, key)!r}; "
-                "resume without it, or start a new run in another folder, which can begin with --weights model.safetensors of this one"
+                f"{run}: the run has {key} = {getattr(stored, key)!r}, got {getattr(asked, key)!r}{why}; "
+                f"resume without it, or start a new run in another folder, which can begin with --weights {MODEL} of this one"
             )
     if "workers" in given and "engine" not in given and stored.engine in ("inline", "pool"):
         asked = asked.model_copy(update={"engine": "pool" if asked.workers != 1 else "inline"})
     return asked
+
+
+def _fixed(before: RunConfig, after: RunConfig) -> Iterator[tuple[str, str]]:
+    """Yield the keys that differ and that a resumed run must keep, each with a reason or ""."""
+    for key in changed(before, after):
+        why = lengthened(before, after) if key == "rounds" else ""
+        if why or key != "rounds":
+            yield key, f", and {why}" if why else ""

@@ -61,7 +61,8 @@ def simulate(
     Args:
         config: what to run; see :class:`RunConfig`.
         out: the run folder; None takes the next free ``runs/NNNN-method-dataset``.
-        resume: continue the run in ``out`` from its newest whole checkpoint, to the same bits as without an interruption.
+        resume: continue the run in ``out`` from its newest whole checkpoint, to the same bits as without an interruption; with more
+            ``rounds`` also a finished run, to the same bits as a run of so many rounds.
         on_round: called with the record of every round; its checkpoint may not be on the disk yet. None shows progress in a notebook.
         notify: called with a line of text for the user, such as that a damaged checkpoint was skipped.
         trace: a file for the spans of this process and its workers, for ui.perfetto.dev or chrome://tracing; an existing one is
@@ -99,7 +100,7 @@ def simulate(
         for warning in () if run.spending is None else run.spending.warnings(config.clients, run.clients.shards.largest):
             say(warning)
         folder.check(config, resume)
-        if resume and (summary := folder.summary()) is not None:
+        if resume and (summary := folder.summary()) is not None and not folder.grows(config):
             say(f"{folder.path}: the run is complete; nothing left to do")
             return RunResult(folder.path, summary)
         with span("prepare"):
@@ -111,6 +112,8 @@ def simulate(
             opened.enter_context(folder.claimed(config, resume))
             if not folder.is_new() and (warning := folder.note_on_source(config)):
                 say(warning)
+            if folder.grows(config):
+                folder.reopen()
             folder.start(config)
             opened.enter_context(_continued(folder.path))
             store = opened.enter_context(folder.client_store())

@@ -100,6 +100,13 @@ def save(folder: Path, state: ServerState, announce: Callable[[str], None] = lam
     return path
 
 
+def forget(folder: Path, first: int) -> None:
+    """Delete the checkpoints of the rounds from ``first`` on."""
+    for path in _newest_first(folder):
+        if _round_of(path) >= first:
+            path.unlink(missing_ok=True)
+
+
 def restore(folder: Path, own: Architecture | None = None, known: Mapping[int, str] = {}) -> Restored | None:
     """Return the newest whole checkpoint in ``folder``; None if there is none yet. For ``own`` see :func:`of_file`.
 
