@@ -43,7 +43,11 @@ _budget = options_of("Budget of a run: which method is the most accurate within 
 @_budget("--target-accuracy", type=Share(), metavar="X", help="Show the cost until this accuracy, such as 0.85 or 85%. [none]")
 @config_option
 @option("--out", type=PATH, metavar="DIR", help="Folder for the report and all runs.")
-@option("--resume", is_flag=True, help="Continue the comparison in --out, with the same or more --rounds; complete runs are not repeated.")
+@option(
+    "--resume",
+    is_flag=True,
+    help="Continue the comparison in --out, with the same or more --rounds; complete runs are not repeated.",
+)
 @json_option
 def command(
     runs: tuple[Path, ...],

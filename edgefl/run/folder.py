@@ -125,10 +125,9 @@ class RunFolder:
         Raises:
             CheckpointError: the run has no checkpoint from which it can continue; nothing was changed.
         """
-        last, checkpoints = self.config().rounds, self.path / "checkpoints"
-        begun = bool((Hashes.of(self.path) or Hashes()).rounds)
-        if begun and last > 1 and not 0 < checkpoint.oldest_round(checkpoints) < last:
-            why = f"holds no checkpoint before round {last}, from which it could continue"
+        last, checkpoints, hashes = self.config().rounds, self.path / "checkpoints", Hashes.of(self.path) or Hashes()
+        if hashes.rounds and last > 1 and not checkpoint.has_before(checkpoints, last, hashes.checkpoints):
+            why = f"holds no whole checkpoint before round {last}, from which it could continue"
             raise CheckpointError(f"{self.path}: {why}; start a new run, which can begin with --weights {MODEL} of this one")
         with storage_errors(self.path):
             (self.path / "summary.json").unlink(missing_ok=True)

@@ -100,6 +100,11 @@ def save(folder: Path, state: ServerState, announce: Callable[[str], None] = lam
     return path
 
 
+def has_before(folder: Path, round_: int, known: Mapping[int, str]) -> bool:
+    """Whether ``folder`` has a whole checkpoint of a round before ``round_``; for ``known`` see :func:`restore`."""
+    return any(not _damage(path, known) for path in _newest_first(folder) if _round_of(path) < round_)
+
+
 def forget(folder: Path, first: int) -> None:
     """Delete the checkpoints of the rounds from ``first`` on."""
     for path in _newest_first(folder):

@@ -99,12 +99,16 @@ def test_a_run_whose_first_rounds_would_differ_is_refused_and_left_alone(
     assert content(folder) == before
 
 
-def test_a_run_without_earlier_checkpoints_is_refused_and_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damaged", [True, False])
+def test_a_run_without_earlier_checkpoints_is_refused_and_left_alone(tmp_path: Path, damaged: bool) -> None:
     folder = simulate(config(), tmp_path / "run").folder
-    for path in (folder / "checkpoints").iterdir():
-        path.unlink()
+    for path in sorted((folder / "checkpoints").iterdir())[:2]:
+        if damaged:
+            path.write_bytes(path.read_bytes()[:-1])
+        else:
+            path.unlink()
     before = content(folder)
-    with pytest.raises(CheckpointError, match="holds no checkpoint before round 3, from which it could continue"):
+    with pytest.raises(CheckpointError, match="holds no whole checkpoint before round 3, from which it could continue"):
         simulate(config(rounds=6), folder, resume=True)
     assert content(folder) == before
 
