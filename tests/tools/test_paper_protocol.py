@@ -66,6 +66,11 @@ def test_only_seeds_of_both_rows_are_paired():
         ((0.9, 0.92), (0.93, 0.9), r"−0\.5 ± 2\.5 points\. They tie: \*\*tiers cannot be compared here"),
         ((0.8, 0.81), (0.9, 0.92), r"−10\.5 ± 0\.5 points\. The smallest tier is the better one: \*\*tiers cannot be compared"),
         ((0.9,), (0.8,), r"\+10\.0 points\. One seed does not decide"),
+        (
+            (0.9, 0.5),
+            (0.8,),
+            r"reaches 90\.0 %, the smallest tier alone 80\.0 %\. .*\+10\.0 points\. One seed",
+        ),  # those that both have
         ((), (0.8,), r"have not both been run"),
     ],
 )

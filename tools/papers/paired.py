@@ -36,13 +36,17 @@ def chance(seeds: int) -> float:
 
 
 def capacity(full: Mapping[int, float], smallest: Mapping[int, float]) -> str:
-    """Return the sentence that says whether the full network alone is above the smallest tier alone: seed → share correct, of both."""
+    """Return the sentence that says whether the full network alone is above the smallest tier alone, at the seeds that both have.
+
+    ``full`` and ``smallest`` are seed → share correct.
+    """
     found = difference(full, smallest)
     if found is None:
         return "Capacity: the full network alone and the smallest tier alone have not both been run."
+    of_full, of_smallest = (100 * statistics.mean(of[seed] for seed in full.keys() & smallest.keys()) for of in (full, smallest))
     figures = (
-        f"Capacity: the full network alone reaches {100 * statistics.mean(full.values()):.1f} %, the smallest tier alone "
-        f"{100 * statistics.mean(smallest.values()):.1f} %. The paired difference is {in_points(found).rpartition(', ')[0]} points"
+        f"Capacity: the full network alone reaches {of_full:.1f} %, the smallest tier alone {of_smallest:.1f} %. "
+        f"The paired difference is {in_points(found).rpartition(', ')[0]} points"
     )
     if found.verdict == "shown":
         return f"{figures}. There is capacity to lose."
