@@ -1,4 +1,4 @@
-"""The three sentences that open every page: what was asked, what came out, and what to do. Each is computed from the page's records."""
+"""The three sentences that open every page: the question, the result and the advice. Each is computed from the page's records."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +18,7 @@ from edgefl.report.words import (
     status_name,
     tier_label,
     tiers_text,
+    trained_tiers,
     uncounted,
 )
 from edgefl.util.units import human_bytes, human_percent, human_seconds
@@ -68,14 +69,10 @@ def _tiers_of_classes(summary: Json, rounds: Sequence[Json]) -> str:
     if summary.get("dynamic_devices"):
         return f"updates of {joined(row['title'] for row in trained)} were used, their tiers changing with their state"
     if summary.get("tier_assignment", "auto") != "auto":
-        return joined(f"{row['title']} trained {tiers_text(_drawn(row['device'], rounds))}" for row in trained)
+        groups = [group for line in rounds for group in line["groups"]]
+        drawn = [(row["title"], trained_tiers(group for group in groups if group["device"] == row["device"])) for row in trained]
+        return joined(f"{title} trained {tiers_text(sorted(tiers, reverse=True))}" for title, tiers in drawn)
     return joined(f"{row['title']} trained tier {tier_label(row['tier'])}" for row in trained if row["tier"] is not None)
-
-
-def _drawn(device: str, rounds: Sequence[Json]) -> list[float]:
-    """Return the tiers whose updates of a device class were used, largest first, where clients draw them."""
-    groups = (group for line in rounds for group in line["groups"])
-    return sorted({group["tier"] for group in groups if group["device"] == device and group["status"] == USEFUL}, reverse=True)
 
 
 def _advice(summary: Json, rounds: Sequence[Json]) -> Iterable[str]:
@@ -187,7 +184,7 @@ def _deadlines(item: Json) -> dict[float, float]:
 
 def _smaller(summary: Json, rounds: Sequence[Json]) -> str:
     """Return the advice to deploy the smallest tier that was trained, if it is as accurate as all others that were."""
-    trained = {group["tier"] for line in rounds for group in line["groups"] if group["status"] == USEFUL}
+    trained = trained_tiers(group for line in rounds for group in line["groups"])
     known = (row for row in summary["tiers"] if row["accuracy"] is not None and row["tier"] in trained)
     rows = sorted(known, key=lambda row: float(row["tier"]))
     metric = metric_of(summary)

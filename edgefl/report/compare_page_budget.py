@@ -7,7 +7,7 @@ from typing import Any
 from edgefl.report.chart import Chart, Json, Spec, clock_unit, layer, layered, lines, number, share
 from edgefl.report.run_budget import AXES
 from edgefl.report.tables import Column, PlainTable, Row
-from edgefl.report.words import names, tier_label
+from edgefl.report.words import joined, names, tier_label
 from edgefl.util.units import MISSING, human_bytes, human_count, human_joules, human_percent, human_seconds
 
 _WORDS: dict[str, tuple[str, Callable[[float | None], str]]] = {
@@ -31,7 +31,7 @@ def budget_text(budget: Row) -> str:
     human = (human_seconds, human_bytes, human_joules)
     limits = [(write(budget[key]), key) for key, write in zip(("s", "bytes", "j"), human, strict=True) if budget[key] is not None]
     parts = [text if key == "s" else f"{text} a client" for text, key in limits]
-    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:]))) or "no budget"
+    return joined(parts) if parts else "no budget"
 
 
 def nothing_fits(row: Row) -> str:

@@ -9,7 +9,6 @@ from edgefl.report.answer import answer_of_run
 from edgefl.report.chart import Json
 from edgefl.report.cost_map import cost_maps
 from edgefl.report.dry_page import render_dry
-from edgefl.report.energy import energy_sentence
 from edgefl.report.evaluation import evaluation_charts
 from edgefl.report.fleet_charts import fleet_view, useful_card
 from edgefl.report.metric import metric_of, metric_text
@@ -30,7 +29,6 @@ from edgefl.report.run_charts import (
 )
 from edgefl.report.run_files import read_rounds, read_summary
 from edgefl.report.secure_sums import secure_table
-from edgefl.report.untrained import untrained_sentence
 from edgefl.report.words import clock_word, energy_trust, of_devices
 from edgefl.util.files import write_bytes
 from edgefl.util.units import human_bytes, human_count, human_joules, human_seconds
@@ -69,7 +67,7 @@ def render(summary: Json, rounds: Sequence[Json]) -> str:
         key_figures=run_tables.key_figures(summary),
         table=run_tables.tier_table(summary),
         tier_colours=colours,
-        notes=[note for note in (untrained_sentence(summary["tiers"]), energy_sentence(summary["tiers"])) if note],
+        notes=run_tables.tier_notes(run_tables.largest_first(summary)),
         metric=metric_of(summary).name,
         accuracy=accuracy_charts(summary, rounds),
         overs=("rounds", "bytes sent", f"{clock_word(rounds)} time"),

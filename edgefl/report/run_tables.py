@@ -98,9 +98,14 @@ def key_figures(summary: Row, trained: bool = True) -> PlainTable:
 def compact_tiers(summary: Row) -> PlainTable:
     """Return the table that ends a run in a terminal: a row per tier, pairs such as down and up one above the other."""
     rows = largest_first(summary)
-    notes = (note for note in (untrained_sentence(rows), energy_sentence(rows), uncounted(rows)) if note)
+    notes = [*tier_notes(rows), *filter(None, [uncounted(rows)])]
     columns = (_AS_TAKEN, DEVICE, *_metric_columns(metric_of(summary), accuracy=""), *_COMPACT)
     return PlainTable.of(columns, rows, note="\n".join(notes), stacked=True)
+
+
+def tier_notes(tiers: Sequence[Row]) -> list[str]:
+    """Return the sentences below the tiers of a summary: which were not trained, and what the larger ones hold."""
+    return [note for note in (untrained_sentence(tiers), energy_sentence(tiers)) if note]
 
 
 def largest_first(summary: Row) -> list[Row]:

@@ -18,9 +18,9 @@ def untrained_sentence(tiers: Iterable[Row]) -> str:
     """
     rows = list(tiers)
     none = [row for row in rows if row.get("updates") == 0]
-    if not none or len(none) == len(rows):
+    if len(none) == len(rows):
         return ""
-    idle, lost = [row["tier"] for row in none if row["clients"] == 0], [row["tier"] for row in none if row["clients"] != 0]
+    idle, lost = [row["tier"] for row in none if _idle(row)], [row["tier"] for row in none if not _idle(row)]
     sentences = (
         f"No client trained {tiers_text(idle)}: no device class takes {'it' if len(idle) == 1 else 'them'}." if idle else "",
         f"No update of {tiers_text(lost)} was used." if lost else "",
@@ -35,9 +35,7 @@ def leave_out(summary: Row) -> str:
     trained = [row["accuracy"] for row in known if row.get("updates")]
     if not metric.share or not trained:
         return ""
-    useless = [
-        row for row in known if row.get("updates") == 0 and row["clients"] == 0 and row["accuracy"] < min(trained) - _MUCH_WORSE
-    ]
+    useless = [row for row in known if _idle(row) and row["accuracy"] < min(trained) - _MUCH_WORSE]
     if not useless:
         return ""
     kept = ",".join(tier_label(row["tier"]) for row in rows if row not in useless)
@@ -45,3 +43,8 @@ def leave_out(summary: Row) -> str:
     what = f"Leave out {tiers_text(row['tier'] for row in useless)} (--tiers {kept})"
     them, own = ("it", "its own it reaches") if len(useless) == 1 else ("them", "their own they reach")
     return f"{what}: no device class takes {them}, and without training of {own} {reached}."
+
+
+def _idle(row: Row) -> bool:
+    """Whether no client trained a tier because no device class takes it; where clients draw their tiers, ``clients`` is None."""
+    return row.get("updates") == 0 and row["clients"] == 0

@@ -187,6 +187,11 @@ def counted(groups: Iterable[Json]) -> Counter[str]:
     return counts
 
 
+def trained_tiers(groups: Iterable[Json]) -> set[float]:
+    """Return the tiers whose updates the server used, from the groups, or the clients, of a round or of several."""
+    return {group["tier"] for group in groups if group["status"] == USEFUL}
+
+
 def lost_text(counts: Mapping[str, int]) -> str:
     """Return how many were lost for which reason: ``2 dropped, 1 out of memory``; late and refused clients are not lost."""
     return counts_text({status: n for status, n in counts.items() if n and status not in (USEFUL, "late", "refused")})

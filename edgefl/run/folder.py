@@ -283,6 +283,7 @@ def resumed_config(run: Path, given: Mapping[str, Any]) -> RunConfig:
 def _fixed(before: RunConfig, after: RunConfig) -> Iterator[tuple[str, str]]:
     """Yield the keys that differ and that a resumed run must keep, each with a reason or ""."""
     for key in changed(before, after):
-        why = lengthened(before, after) if key == "rounds" else ""
-        if why or key != "rounds":
-            yield key, f", and {why}" if why else ""
+        if key != "rounds":
+            yield key, ""
+        elif why := lengthened(before, after):
+            yield key, f", and {why}"
