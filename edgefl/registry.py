@@ -123,6 +123,8 @@ class Registry:
         if ":" not in name:
             return name
         title = self.kind.replace("_", " ")
+        if (known := name.partition(":")[0]) in self.names():
+            raise InputError(f"{title} {name!r}: {known} takes nothing after a colon; give {known}, or your own as file.py:Class")
         definition = object_in(name, f"{title} {name}", f"a {title}")
         if (registered := self.name_of(definition)) is None:
             registered = str(getattr(definition, "__name__", type(definition).__name__))

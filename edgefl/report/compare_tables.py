@@ -7,7 +7,7 @@ from edgefl.records import ACCURACY, Metric
 from edgefl.report.compare_answer import COSTS, best_first, fronts_of, known_costs, ranks_of
 from edgefl.report.metric import metric_of, metric_text
 from edgefl.report.tables import Column, PlainTable, Row, human_of, text, under
-from edgefl.report.words import names, tier_label
+from edgefl.report.words import names, tier_label, tiers_text
 from edgefl.util.units import MISSING, human_count, human_percent
 
 _METHOD = text("method", "", "label")
@@ -19,7 +19,7 @@ def compare_table(summary: Row) -> PlainTable:
     columns = (
         _METHOD,
         _rank(summary),
-        Column("tiers", "", tiers_text, numeric=False),
+        Column("tiers", "", _tiers, numeric=False),
         *_result(summary),
         *under(f"{metric.name} per tier", partial(mean_sd, metric=metric), "tier_accuracy", **tiers),
         *_means("bytes in all", download_bytes="down", upload_bytes="up"),
@@ -37,7 +37,7 @@ def key_table(summary: Row) -> PlainTable:
     columns = (
         _METHOD,
         _rank(summary),
-        Column("tiers", "", tiers_text, numeric=False),
+        Column("tiers", "", _tiers, numeric=False),
         *_result(summary),
         *_means("in all", bytes="bytes", macs="MACs", simulated_s="time", energy_j="energy"),
         Column("on the Pareto front", "", lambda row: names(COSTS[key][0] for key in fronts_of(summary).get(row["label"], ()))),
@@ -49,7 +49,7 @@ def compact_comparison(summary: Row) -> PlainTable:
     """Return the table that ends a comparison in a terminal."""
     columns = (
         _METHOD,
-        Column("method", "tiers", tiers_text, numeric=False),
+        Column("method", "tiers", _tiers, numeric=False),
         *_result(summary),
         *_means("in all", bytes="bytes", macs="MACs", simulated_s="time", energy_j="energy"),
         Column("parameters", "largest", lambda row: human_count(max(row["params"].values(), default=None))),
@@ -84,7 +84,7 @@ def setting_table(summary: Row) -> PlainTable:
     columns = (
         _METHOD,
         text("is", "", "title"),
-        Column("tiers", "", tiers_text, numeric=False),
+        Column("tiers", "", _tiers, numeric=False),
         Column("why these", "", lambda row: str(row["tiers_why"]), numeric=False, wraps=True),
         Column("options of its own", "", lambda row: names([f"{k} = {v}" for k, v in row["options"].items()]), False, wraps=True),
     )
@@ -100,7 +100,7 @@ def mean_sd(found: Row | None, metric: Metric = ACCURACY) -> str:
     return human_percent(found["mean"]) if found["sd"] is None else f"{100 * found['mean']:.1f} ± {100 * found['sd']:.1f} %"
 
 
-def tiers_text(row: Row) -> str:
+def _tiers(row: Row) -> str:
     """Return a method's tiers as a list for people."""
     return ", ".join(map(tier_label, row["tiers"])) or MISSING
 
@@ -125,7 +125,7 @@ def footnote(summary: Row) -> str:
     for row in summary["methods"]:
         notes += [f"{row['label']}, seed {f['seed']}: failed: {f['reason'].splitlines()[0]}" for f in row["failures"]]
         if row["untrained_tiers"]:
-            notes.append(f"{row['label']}: no client trained tier {', '.join(row['untrained_tiers'])}")
+            notes.append(f"{row['label']}: no client trained {tiers_text(map(float, row['untrained_tiers']))}")
         if row["uncounted_ops"]:
             notes.append(f"{row['label']}: not counted, so no budget can be claimed met: {', '.join(row['uncounted_ops'])}")
     return "\n".join(note for note in notes if note)
