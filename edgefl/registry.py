@@ -123,9 +123,15 @@ class Registry:
         if ":" not in name:
             return name
         title = self.kind.replace("_", " ")
-        if (known := name.partition(":")[0]) in self.names():
-            raise InputError(f"{title} {name!r}: {known} takes nothing after a colon; give {known}, or your own as file.py:Class")
-        definition = object_in(name, f"{title} {name}", f"a {title}")
+        where = name.partition(":")[0]
+        if where in self.names():
+            raise InputError(f"{title} {name!r}: {where} takes nothing after a colon; give {where}, or your own as file.py:Class")
+        try:
+            definition = object_in(name, f"{title} {name}", f"a {title}")
+        except InputError as error:
+            if "." in where or importlib.util.find_spec(where):
+                raise
+            raise InputError(f"{error}; known by name: {', '.join(self.names())}") from None
         if (registered := self.name_of(definition)) is None:
             registered = str(getattr(definition, "__name__", type(definition).__name__))
             self(registered)(definition)

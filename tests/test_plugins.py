@@ -109,7 +109,14 @@ def test_a_bad_plugin_is_one_message_and_nothing_is_written(case: str, called: A
         (["--plugin=none.py"], "{here}/none.py: cannot be read (No such file or directory)"),
         (["--plugin=no_package.module"], "no module named 'no_package.module' here or among the installed packages"),
         (["--method=one.py:Nothing"], "method one.py:Nothing: one.py has no 'Nothing'; give a method"),
-        (["--codec=topk:0.1"], "codec 'topk:0.1': topk takes nothing after a colon; give topk, or your own as file.py:Class"),
+        (
+            ["--codec=sparse:0.1"],
+            "codec 'sparse:0.1': sparse takes nothing after a colon; give sparse, or your own as file.py:Class",
+        ),
+        (
+            ["--codec=topk:0.1"],
+            "no module named 'topk' here or among the installed packages; known by name: fp16, fp32, int8, sparse",
+        ),
         (["--codec=one.py:Mine"], "codec 'Mine', in {here}/one.py: is Mine, expected a subclass of Codec"),
         (["--plugin=one.py", "--plugin=two.py"], "method 'mine' is defined in {here}/one.py and again in {here}/two.py"),
     ],
