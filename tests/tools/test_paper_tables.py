@@ -104,7 +104,7 @@ def test_the_full_scale_is_shown_once_all_of_it_is_there(tool):
 def test_full_scale_says_how_settings_were_chosen(tool):
     text = tool.rendered("pfedpara", {"full": stored("pfedpara", "full")})
     assert "from one grid (lr 0.01, 0.03, 0.1). Trials of 10 rounds with the whole schedule were compared on 10 % of the" in text
-    assert "*Chosen*: **0.1** for FedAvg (2 classes)" in text, "the trials' accuracies grow with the rate"
+    assert "*Chosen*: **0.1** for FedAvg; FedPer; Stand-alone; pFedPara" in text, "the trials' accuracies grow with the rate"
     assert 'python tools/paper_tables.py --only "pfedpara/FedAvg/2 classes/0" --again' in text
 
 

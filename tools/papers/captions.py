@@ -82,12 +82,17 @@ def _choice(entries: Sequence[Entry]) -> list[str]:
 
 
 def _chosen(tuned: Mapping[tuple[str, str], Any], common: bool) -> str:
-    """List each chosen setting with its rows; rows name their column only if there are several columns."""
-    choices: dict[str, list[str]] = {}
-    several = len({column for _, column in tuned}) > 1
+    """List each chosen setting with its rows; a row names its column only if it has another setting in another column."""
+    of_rows: dict[str, dict[str, str]] = {}
     for (row, column), chosen in sorted(tuned.items()):
-        name = f"{row} ({column})" if several else row
-        choices.setdefault(" ".join(map(str, chosen["choice"].values())), []).append(name)
+        of_rows.setdefault(row, {})[column] = " ".join(map(str, chosen["choice"].values()))
+    choices: dict[str, list[str]] = {}
+    for row, of_columns in of_rows.items():
+        one = len(set(of_columns.values())) == 1
+        for column, choice in of_columns.items():
+            named = choices.setdefault(choice, [])
+            if not one or row not in named:
+                named.append(row if one else f"{row} ({column})")
     if common:
         return next(iter(choices))
     return ". ".join(f"**{choice}** for {'; '.join(rows)}" for choice, rows in sorted(choices.items()))
