@@ -28,7 +28,7 @@ ROOMS: dict[str, set[str]] = {
     "onnxgrad": {"errors", "util"},
     "models": {"errors", "registry", "util", "onnxgrad"},
     "data": {"errors", "registry", "rng", "util"},
-    "cost": {"errors", "records"},
+    "cost": {"errors", "records", "util"},
     "fleet": {"config", "errors", "records", "rng", "util"},
     "methods": {"errors", "records", "rng", "registry", "util", "timing", "factor", "models"},
     "client": {

@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
-from edgefl.cost.memory import tensors_in
+from edgefl.util.tensors import tensors_in
 
 
 @dataclass(frozen=True, slots=True)

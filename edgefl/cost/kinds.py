@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from edgefl.cost.macs import OpWork, aten
-from edgefl.cost.memory import tensors_in
 from edgefl.records.work import NO_WORK, Work
+from edgefl.util.tensors import tensors_in
 
 _NAMES = """
 empty empty_like new_empty new_empty_strided empty_strided _unsafe_view _reshape_alias detach_ resize_ set_ as_strided_ t_ transpose_

@@ -6,7 +6,7 @@ Views and in-place operations share a storage and cost nothing. What kernels all
 """
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from edgefl.cost.workspace import kept, workspace_bytes
+from edgefl.util.tensors import tensors_in
 
 Observer = Callable[[Any, tuple[Any, ...], Any], None]
 
@@ -186,13 +186,6 @@ class LivenessMeter(Watcher):
         for event in self._events[: at + 1]:
             (alive.add if event > 0 else alive.discard)(abs(event) - 1)
         return Peak(most, frozenset(alive) - ignored, self.owners[abs(self._events[at]) - 1])
-
-
-def tensors_in(values: Any) -> Iterator[Tensor]:
-    """Yield the tensors among ``values``: the arguments or the result of an operation, however nested."""
-    for value in (values,) if isinstance(values, Tensor) else tree_leaves(values):
-        if isinstance(value, Tensor):
-            yield value
 
 
 def held_by(module: nn.Module) -> list[Tensor]:

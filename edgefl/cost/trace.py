@@ -17,11 +17,12 @@ from edgefl.cost.inference import inference_peak
 from edgefl.cost.kinds import kinds_of
 from edgefl.cost.layers import INPUT, LOSS, NETWORK, OPTIMIZER, LayerTracker
 from edgefl.cost.macs import OpWork, work_of
-from edgefl.cost.memory import LivenessMeter, Timeline, Watcher, bytes_of, held_by, tensors_in
+from edgefl.cost.memory import LivenessMeter, Timeline, Watcher, bytes_of, held_by
 from edgefl.cost.step_memory import StepMemory, optimizer_tensors, step_memory
 from edgefl.cost.uncompiled import uncompiled
 from edgefl.records import Batch
 from edgefl.records.work import NO_WORK, Work
+from edgefl.util.tensors import tensors_in
 
 Loss = Callable[[nn.Module, Batch], Tensor]
 RECOMPUTE = "recompute"

@@ -157,6 +157,7 @@ class DepthFL(Method):
     paper = "Kim et al., ICLR 2023"
     tier_meaning = "depth p: the share of the network's blocks that a client has, from the first on, rounded up"
     travels = "the weights of the first blocks and of their exits, both ways"
+    trains_smaller = True
     contract_exceptions: ClassVar[Mapping[str, str]] = {
         "cost grows with the tier [mlp]": "a perceptron with one hidden layer has one block, so all tiers are the whole network",
     }

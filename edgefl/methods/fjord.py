@@ -100,6 +100,7 @@ class FjORD(Method):
     paper = "Horváth et al., NeurIPS 2021"
     tier_meaning = "width p: the share of leading channels of every hidden layer that a client holds at most"
     travels = "the leading slice of every weight at the client's own width, both ways"
+    trains_smaller = True
 
     @property
     def lacks(self) -> Mapping[Need, str]:

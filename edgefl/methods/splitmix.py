@@ -67,6 +67,7 @@ class SplitMix(Method):
     tier_meaning = "total width p: as many base networks as add up to it"
     travels = "as many base networks as the tier holds, drawn for each client and round, both ways"
     per_client = True
+    trains_smaller = True
     lacks: ClassVar[Mapping[Need, str]] = {
         "tier_means": "clients of a tier train other base networks each, drawn at random",
         "fixed_coordinates": "a client trains other base networks every round: remembered gradients and control variates would be of other "

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from edgefl.models.axes import Axis, explain, freeze, unify
-from edgefl.models.axis_rules import axes_after, fresh, tensors_in
+from edgefl.models.axis_rules import axes_after, fresh
 from edgefl.models.gates import Recurrent, axes_of
+from edgefl.util.tensors import tensors_in
 
 _LEFT_OUT = {"detach", "alias", "lift_fresh", "clone"}
 _VIEWS = {"view", "_unsafe_view", "reshape", "_reshape_alias"}
@@ -69,8 +70,8 @@ class _Tracer(TorchDispatchMode):
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = operation(*args, **(kwargs or {}))
-        given = tensors_in([*args, *(kwargs or {}).values()])
-        made = tensors_in(out)
+        given = list(tensors_in([*args, *(kwargs or {}).values()]))
+        made = list(tensors_in(out))
         inputs = [self.of(tensor) for tensor in given]
         try:
             axes = axes_after(operation, self.of, args, out)
@@ -139,6 +140,9 @@ def traced(network: nn.Module, run: Callable[[nn.Module], Any]) -> tuple[dict[st
         for axis in tracer.of(tensor):
             freeze(axis, "output")
     for name, module in network.named_modules():
-        if isinstance(module, nn.MultiheadAttention):  # its heads share the channels of its output evenly
-            unify(*tracer.tensors[f"{name}.out_proj.weight".lstrip(".")])
+        if isinstance(module, nn.MultiheadAttention):  # its queries and its output have the channels of all heads
+            outputs, heads = tracer.tensors[f"{name}.out_proj.weight".lstrip(".")]
+            queries = "q_proj_weight" if module.in_proj_weight is None else "in_proj_weight"
+            unify(outputs, heads)
+            unify(tracer.tensors[f"{name}.{queries}".lstrip(".")][1], outputs)
     return tracer.tensors, tracer.calls

@@ -6,8 +6,9 @@ from typing import Any
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from edgefl.models.axis_rules import CONSTANTS, tensors_in
+from edgefl.models.axis_rules import CONSTANTS
 from edgefl.models.channels import Call, seen
+from edgefl.util.tensors import tensors_in
 
 _AHEAD = 16  # how many operations ahead the next one of a name is searched for
 
@@ -21,7 +22,8 @@ class LastCall(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         rest = args[1] if len(args) == 2 and isinstance(args[1], (tuple, list)) else args[1:]
-        self.sizes = list(rest) if all(type(value) is int for value in rest) else []
+        of_one_output = "split" not in getattr(function, "__name__", "")
+        self.sizes = list(rest) if of_one_output and all(type(value) is int for value in rest) else []
         return function(*args, **(kwargs or {}))
 
 

@@ -7,12 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from edgefl.errors import ConfigError
-from edgefl.models.axis_rules import tensors_in
-from edgefl.models.noted import CONVOLUTIONS
 from edgefl.models.valueless import reason
+from edgefl.util.tensors import tensors_in
 
 
 @dataclass(frozen=True)
@@ -65,8 +63,7 @@ class Cuts:
 
 def carried(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Tensor | None:
     """Return the first floating-point tensor among the arguments of a module; None if there is none."""
-    tensors = (leaf for leaf in tree_leaves([*args, *kwargs.values()]) if isinstance(leaf, Tensor))
-    return next((tensor for tensor in tensors if tensor.is_floating_point()), None)
+    return next((tensor for tensor in tensors_in([args, kwargs]) if tensor.is_floating_point()), None)
 
 
 def cuts_of(network: nn.Module, batch: Any, samples: int) -> Cuts:
@@ -137,13 +134,13 @@ class _Flow(TorchDispatchMode):
             for name, tensor in named(remove_duplicate=False):
                 self._names.setdefault(_storage(tensor), []).append(name)
         self._matrices = {name for name, parameter in network.named_parameters() if parameter.dim() > 1}
-        self._of_input = {_storage(tensor) for tensor in tensors_in(tree_leaves(batch))}
+        self._of_input = {_storage(tensor) for tensor in tensors_in(batch)}
         self._of_weights: set[int] = set()
         self._made: dict[int, int] = {}
         self._used: dict[int, int] = {}
         self._reads: dict[int, list[int]] = {}
         self._time = 0
-        self._alive: list[Tensor] = list(tensors_in(tree_leaves(batch)))  # a storage's identity is good as long as it lives
+        self._alive: list[Tensor] = list(tensors_in(batch))  # a storage's identity is good as long as it lives
         self.entries: list[_Entry] = []
         self._first: dict[str, int] = {}
         self._last: dict[str, int] = {}
@@ -177,11 +174,11 @@ class _Flow(TorchDispatchMode):
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = operation(*args, **(kwargs or {}))
-        given = [_storage(tensor) for tensor in tensors_in(tree_leaves([*args, *(kwargs or {}).values()]))]
+        given = [_storage(tensor) for tensor in tensors_in([args, kwargs])]
         self._use(given)
         of_input = any(one in self._of_input for one in given)
         of_weights = any(one in self._of_weights or one in self._names for one in given)
-        for tensor in tensors_in(tree_leaves(out)):
+        for tensor in tensors_in(out):
             storage = _storage(tensor)
             if storage not in self._names:
                 self._made.setdefault(storage, self._time)
@@ -216,7 +213,7 @@ class _Flow(TorchDispatchMode):
         read = {name for one, times in self._reads.items() if min(times) < time for name in self._names[one]}
         ended = frozenset(path for path in before if self._last[path] <= time)
         buffers = {f"{path}.{name}".lstrip(".") for path in before for name, _ in self._buffers(path)}
-        axis = 1 if isinstance(weighted, CONVOLUTIONS) else tensor.dim() - 1
+        axis = 1 if isinstance(weighted, nn.modules.conv._ConvNd) else tensor.dim() - 1
         sides = tuple(size for number, size in enumerate(tensor.shape) if number not in (0, axis))
         return Cut(entry.path, frozenset(read | buffers), before, ended, tensor.shape[axis], axis, sides)
 

@@ -112,6 +112,7 @@ class Channels:
                 if id(tensor) not in made:  # tied weights stay tied
                     made[id(tensor)] = _leading(tensor, self.kept(f"{path}.{name}".lstrip("."), width))
                 setattr(module, name, made[id(tensor)])
+        for module in network.modules():  # when the tensors of its inner modules are cut too
             note(module)
         for layer, attributes in self._attributes.get(width, {}).items():
             for name, value in attributes.items():

@@ -7,7 +7,6 @@ from torch import nn
 
 from edgefl.models.channels import Call
 
-CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
 Attributes = dict[str, dict[str, Any]]
 # What a layer of torch notes of its tensors' shapes: attribute → (tensor, dimension).
 _NOTED: dict[type[nn.Module], dict[str, tuple[str, int]]] = {
@@ -23,7 +22,7 @@ _NOTED: dict[type[nn.Module], dict[str, tuple[str, int]]] = {
 
 def note(module: nn.Module) -> None:
     """Make the attributes in which torch's layers note shapes agree with their tensors."""
-    if isinstance(module, CONVOLUTIONS):
+    if isinstance(module, nn.modules.conv._ConvNd):
         whole, share = module.weight.shape[:2]  # the channels of one side, and a group's share of the other side's
         if module.groups == module.in_channels > 1:  # depthwise: as many groups as inputs
             module.groups = whole if module.transposed else whole // (module.out_channels // module.groups)
@@ -59,8 +58,8 @@ def patched(narrow: nn.Module, call: Call, width: float, attributes: Attributes)
 def _patched_like(narrow: nn.Module, layer: str, sizes: Mapping[int, int], attributes: Attributes) -> bool:
     """Change attributes of ``layer``, and of modules of its class with the same value, by ``sizes``: size → size in the narrow network."""
     module = narrow.get_submodule(layer)
-    if type(module).__module__.startswith("torch.nn."):
-        return False
+    if type(module).__module__.startswith("torch.nn.") and not isinstance(module, nn.Transformer):
+        return False  # :func:`note` knows what they note
     names = {name: value for name, value in vars(module).items() if _resized(value, sizes) != value}
     new = {name: value for name, value in names.items() if name not in attributes.get(layer, {})}
     alike = [(path, other) for path, other in narrow.named_modules() if type(other) is type(module)]

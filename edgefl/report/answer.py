@@ -86,7 +86,7 @@ def _advice(summary: Json, rounds: Sequence[Json]) -> Iterable[str]:
     yield _attacked(summary, rounds)
     yield _longer(summary, rounds)
     yield larger_tier(summary)
-    yield _smaller(summary, rounds)
+    yield _smaller(summary)
     yield _waste(summary, rounds)
     rises = ", accuracy no longer rises," if metric_of(summary).share else ""  # of another metric no rise is judged
     yield f"Use this setting: every class took part{rises} and no budget asks for a change."
@@ -182,10 +182,9 @@ def _deadlines(item: Json) -> dict[float, float]:
     return found
 
 
-def _smaller(summary: Json, rounds: Sequence[Json]) -> str:
+def _smaller(summary: Json) -> str:
     """Return the advice to deploy the smallest tier that was trained, if it is as accurate as all others that were."""
-    trained = trained_tiers(group for line in rounds for group in line["groups"])
-    known = (row for row in summary["tiers"] if row["accuracy"] is not None and row["tier"] in trained)
+    known = [row for row in summary["tiers"] if row["accuracy"] is not None and row.get("updates") != 0]
     rows = sorted(known, key=lambda row: float(row["tier"]))
     metric = metric_of(summary)
     if len(rows) < 2 or not all(reaches(metric, rows[0]["accuracy"], row["accuracy"]) for row in rows):

@@ -13,7 +13,7 @@ from edgefl.report.comparison_budget import BudgetRun, BudgetSummary, budget_sum
 from edgefl.report.metric import metric_of, reaches, worst_of
 from edgefl.report.results import Result
 from edgefl.report.run_budget import RunBudget
-from edgefl.report.words import tier_label, trained_tiers
+from edgefl.report.words import tier_label
 from edgefl.util.unknown import known_mean, known_sum
 
 Json = Mapping[str, Any]
@@ -265,6 +265,5 @@ def _result(row: MethodResult, runs: Sequence[Played]) -> MethodResult:
 
 def _untrained(runs: Sequence[Played], tiers: Mapping[str, Json]) -> tuple[str, ...]:
     """Return the tiers that no client trained in some run."""
-    of_runs = (trained_tiers(client for line in played.rounds for client in line["clients"]) for played in runs)
-    trained = [set(map(tier_label, of_run)) for of_run in of_runs]
-    return tuple(label for label in tiers if any(label not in of_run for of_run in trained))
+    none = {tier_label(row["tier"]) for played in runs for row in played.summary["tiers"] if row.get("updates") == 0}
+    return tuple(label for label in tiers if label in none)

@@ -72,7 +72,7 @@ class TierRow(CostRow, TierResult):
         measured_training_memory_bytes: the largest that any client measured, as for the activations; None without a measurement.
         round_seconds: simulated seconds of a client with the mean number of samples; ``round_joules`` are its joules, None if unknown.
         layers: the costliest layers in the network's order, and all others summed.
-        updates: updates of the tier that the server used in all rounds; None in files of earlier versions.
+        updates: updates that the server used in all rounds, of clients that trained the tier; None in files of earlier versions.
     """
 
     tier: Number

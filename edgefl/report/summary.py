@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from operator import eq, ge
 from typing import Any
 
 from edgefl import __version__
@@ -18,17 +19,21 @@ from edgefl.util.unknown import known_sum
 MOST_LAYERS = 40
 
 
-def tier_rows(plan: Plan, results: Mapping[Tier, TierResult], rounds: Sequence[Json]) -> list[TierRow]:
+def tier_rows(plan: Plan, results: Mapping[Tier, TierResult], rounds: Sequence[Json], trains_smaller: bool) -> list[TierRow]:
     """Return the table of tiers, largest first, each as the class of :meth:`Plan.home_of` trains it.
+
+    ``trains_smaller`` is the method's (:class:`edgefl.methods.base.Method`): an update of a tier then counts for smaller ones, too.
 
     Budgets are checked for the largest shard of the run; time and energy are those of a client with the mean number of samples. The
     measured bytes of training are the largest among the clients that trained the tier with the same assignment.
     """
+    trains = ge if trains_smaller else eq
     rows = []
     for tier in plan.costs:
         home = plan.home_of(tier)
         fit = next((fit for fit in home.options if fit is not None and fit.tier == tier), Assignment(tier))
         cost, timing = plan.cost(fit), plan.timing(home.device, fit, plan.workload.mean_shard)
+        training = (group for line in rounds for group in line["groups"] if trains(group["tier"], tier.number))
         limiting = max(_budgets(plan, home, fit), key=lambda use: use.share, default=None)
         rows.append(
             TierRow.of(
@@ -38,7 +43,7 @@ def tier_rows(plan: Plan, results: Mapping[Tier, TierResult], rounds: Sequence[J
                 device=home.device.name,
                 device_title=home.device.title,
                 clients=sum(c.clients for c in plan.classes if c.tier == tier) if plan.policy.name == "auto" else None,
-                updates=counted(group for line in rounds for group in line["groups"] if group["tier"] == tier.number)[USEFUL],
+                updates=counted(training)[USEFUL],
                 **asdict(results.get(tier, TierResult())),
                 batch_size=cost.batch_size,
                 measured_peak_activation_bytes_training=_measured(rounds, fit, "measured_peak_activation_bytes"),

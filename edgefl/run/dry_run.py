@@ -67,7 +67,7 @@ def dry_run(config: RunConfig, out: Path | str | None = None, *, on_round: OnRou
             **about(run),
             **vars(totals(rounds)),
             dry_run=True,
-            tiers=tuple(tier_rows(run.plan, {}, rounds)),
+            tiers=tuple(tier_rows(run.plan, {}, rounds, run.method.trains_smaller)),
             classes=tuple(class_rows(run.plan)),
             participation=tuple(participation_rows(run.plan, rounds, _distinct(run, took_part), {})),
             secure_sums=secure_sums(rounds),

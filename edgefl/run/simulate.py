@@ -235,7 +235,7 @@ def _finish(trained: Trained, output: Output, nodes: tuple[NodeRecord, ...] = ()
             "mixed_nodes": config.mixed_nodes,
             "nodes": nodes,
             "accuracy_after_training": rounds[-1].get("accuracy_after_training"),
-            "tiers": tier_rows(run.plan, _with_energy(trained, results), rounds),
+            "tiers": tier_rows(run.plan, _with_energy(trained, results), rounds, run.method.trains_smaller),
             "classes": class_rows(run.plan),
             "participation": participation_rows(run.plan, rounds, _distinct(rounds), taken),
             "secure_sums": secure_sums(rounds),

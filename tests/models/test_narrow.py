@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from narrowing import IMAGE, architecture, first, silenced
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
@@ -17,17 +18,6 @@ from edgefl.models.input_spec import InputSpec
 from edgefl.models.narrow import Channels
 from edgefl.registry import models
 from edgefl.rng import torch_seeded
-
-IMAGE = {"": InputSpec((3, 16, 16))}
-
-
-def architecture(factory, inputs=IMAGE):
-    return CustomArchitecture(model="mine", factory=factory, inputs=inputs)
-
-
-def first(network: nn.Module, x: Tensor) -> Tensor:
-    with torch.no_grad():
-        return network.eval()(x)
 
 
 # What a user brings: the reference networks, as if they had not been written for several widths. cnn-flanc's stem has one width only.
@@ -79,17 +69,6 @@ def test_a_mobile_network_is_cut_where_its_channels_belong_together():
 def test_concatenated_channels_are_not_the_leading_ones():
     entries = architecture(Mobile).entries("fc.weight", 0.5)
     assert entries[1].tolist() == [0, 1, 2, 3, 8, 9, 10, 11]
-
-
-def silenced(network: nn.Module, source: CustomArchitecture, width: float) -> nn.Module:
-    """Return the wide network with zeros wherever the narrow one has no entry."""
-    network = copy.deepcopy(network)
-    with torch.no_grad():
-        for name, parameter in network.named_parameters():
-            mask = torch.zeros_like(parameter)
-            mask[torch.meshgrid(*source.entries(name, width), indexing="ij")] = 1
-            parameter.mul_(mask)
-    return network
 
 
 @pytest.mark.parametrize("width", [0.25, 0.5, 0.7])

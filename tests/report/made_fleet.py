@@ -108,7 +108,7 @@ def summary_of(rounds: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
         "global_accuracy": 0.9,
         "deadline_s": None,
         **totals(rounds).to_dict(),
-        "tiers": dicts(tier_rows(plan, results, rounds)),
+        "tiers": dicts(tier_rows(plan, results, rounds, False)),
         "classes": dicts(class_rows(plan)),
         "participation": dicts(participation_rows(plan, rounds, {"fast": 2, "slow": 2}, {1.0: 0.9, 0.5: 0.8})),
         "accuracy_of": "global",

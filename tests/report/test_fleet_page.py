@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import get_args
 
+import pytest
 from made_fleet import EVIL, SHORT, a_plan, busy, dry, outcome, record, summary_of, whatif
 from pages import Page, charts_of, data_of, drawn, printed
 
@@ -43,7 +44,7 @@ def test_tiers_are_shown_as_they_are_taken() -> None:
     measured = {"measured_training_memory_bytes": 390_000, "micro_batch": 8}
     other = {"measured_training_memory_bytes": 1_900_000}
     line = record(1, outcome(0, "slow", "trained", **measured), outcome(1, "slow", "trained", **other))
-    full, half = tier_rows(a_plan(), {Tier(1.0): TierResult(0.9, 0.9, 7)}, [line])
+    full, half = tier_rows(a_plan(), {Tier(1.0): TierResult(0.9, 0.9, 7)}, [line], False)
     assert (full.micro_batch, full.accuracy, half.accuracy) == (None, 0.9, None)
     # Predicted and measured are of the same way of taking it: eight samples at once.
     assert (half.micro_batch, half.training_memory_bytes, half.measured_training_memory_bytes) == (8, 400_000, 390_000)
@@ -53,6 +54,15 @@ def test_tiers_are_shown_as_they_are_taken() -> None:
     assert [row[0] for row in tier_table(summary).rows] == ["1", "0.5, 8 at once"]
     assert compact_tiers(summary).to_plain().splitlines()[1].startswith("tier 0.5, 8 at once; device Slow phone")
     assert "0.5, 8 at once" in printed(compact_tiers(summary), 80)
+
+
+@pytest.mark.parametrize(("trains_smaller", "updates"), [(False, [1, 0]), (True, [1, 1])])
+def test_updates_of_a_tier_count_for_the_smaller_tiers_that_its_clients_train_too(
+    trains_smaller: bool, updates: list[int]
+) -> None:
+    line = record(1, outcome(0, "fast", "trained"), outcome(1, "slow", "late"))
+    rows = tier_rows(a_plan(), {}, [line], trains_smaller)
+    assert [row.updates for row in rows] == updates
 
 
 def test_the_steps_of_planning_are_listed_in_their_order() -> None:

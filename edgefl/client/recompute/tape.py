@@ -21,9 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from edgefl.client.recompute.segment import Operation, Ref, Saved, Segment, unpack
-from edgefl.cost.memory import tensors_in
 from edgefl.cost.trace import Loss
 from edgefl.records import Batch
+from edgefl.util.tensors import tensors_in
 
 aten = torch.ops.aten
 

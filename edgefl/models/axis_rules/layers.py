@@ -6,7 +6,8 @@ from typing import Any
 from torch import Tensor
 
 from edgefl.models.axes import Axis, Nested, freeze, unify
-from edgefl.models.axis_rules.table import Axes, Of, fresh, rule, tensors_in
+from edgefl.models.axis_rules.table import Axes, Of, fresh, rule
+from edgefl.util.tensors import tensors_in
 
 
 @rule("convolution")
@@ -68,6 +69,21 @@ def _times_vector(of: Of, args: tuple[Any, ...], out: Tensor) -> Axes:
     matrix, vector = of(args[0]), of(args[1])
     unify(matrix[1], vector[0])
     return matrix[:1]
+
+
+@rule("dot", "vdot")
+def _inner_product(of: Of, args: tuple[Any, ...], out: Tensor) -> Axes:
+    unify(of(args[0])[0], of(args[1])[0])
+    return []
+
+
+@rule("_weight_norm_interface")
+def _scaled_weight(of: Of, args: tuple[Any, ...], out: Any) -> Any:
+    """Rows of a direction, each scaled to a length; a narrow network's rows have the same lengths."""
+    direction, length = of(args[0]), of(args[1])
+    dim = args[2] if len(args) > 2 else 0
+    unify(direction[dim], length[dim])
+    return [direction, length]
 
 
 @rule(

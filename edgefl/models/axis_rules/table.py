@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from edgefl.models.axes import Axis, unify
+from edgefl.util.tensors import tensors_in
 
 Axes = list[Axis]
 Of = Callable[[Tensor], Axes]
@@ -62,13 +63,6 @@ rule(
 )(pointwise)  # fmt: skip
 
 
-def tensors_in(values: Any) -> list[Tensor]:
-    """Return the tensors in nested sequences of arguments."""
-    if isinstance(values, Tensor):
-        return [values]
-    return [t for value in values for t in tensors_in(value)] if isinstance(values, (list, tuple)) else []
-
-
 def dims(value: Any, rank: int) -> set[int]:
     """Return dimensions as numbers from 0; None or none given means all."""
     if value is None or value == []:
@@ -83,6 +77,12 @@ CONSTANTS = ("zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_ful
 def _constant(of: Of, args: tuple[Any, ...], out: Tensor) -> Axes:
     """All entries are alike, so any share of them will do."""
     return [Axis(size) for size in out.shape]
+
+
+@rule("log_sigmoid_forward")
+def _log_sigmoid(of: Of, args: tuple[Any, ...], out: Any) -> Any:
+    """The second output is a buffer for the gradient; on some devices it is empty."""
+    return [of(args[0]), of(args[0]) if out[0].shape == out[1].shape else fresh(out[1])]
 
 
 @rule("mean", "sum", "amax", "amin", "var", "std", "prod", "linalg_vector_norm", "logsumexp", "argmax", "argmin")
@@ -100,3 +100,9 @@ def reduced(of: Of, args: tuple[Any, ...], out: Any) -> Any:
     if any([a.size for a in found] != list(o.shape) for o in outputs):
         return None
     return found if isinstance(out, Tensor) else [list(found) for _ in outputs]
+
+
+@rule("norm")
+def _norm(of: Of, args: tuple[Any, ...], out: Tensor) -> Any:
+    """The second argument is the exponent."""
+    return reduced(of, (args[0], args[2] if len(args) > 2 else None), out)

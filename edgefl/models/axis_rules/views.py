@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from edgefl.models.axes import Axis, Joined, Nested, freeze, unify
@@ -103,6 +104,58 @@ def _split(of: Of, args: tuple[Any, ...], out: Any) -> Any:
     pieces = [Axis(tensor.shape[dim]) for tensor in out]
     unify(axes[dim], Joined(pieces) if len(pieces) > 1 else pieces[0])
     return [[*axes[:dim], piece, *axes[dim + 1 :]] for piece in pieces]
+
+
+@rule("glu")
+def _gated(of: Of, args: tuple[Any, ...], out: Tensor) -> Axes:
+    """The second half gates the first."""
+    axes = of(args[0])
+    dim = (args[1] if len(args) > 1 else -1) % len(axes)
+    half, gates = Axis(out.shape[dim]), Axis(out.shape[dim])
+    unify(axes[dim], Joined((half, gates)))
+    unify(half, gates)
+    return [*axes[:dim], half, *axes[dim + 1 :]]
+
+
+@rule("pixel_shuffle")
+def _to_pixels(of: Of, args: tuple[Any, ...], out: Tensor) -> Axes:
+    axes, channels = of(args[0]), Axis(out.shape[-3])
+    unify(axes[-3], Nested((channels, Axis(args[1] ** 2, frozen=True))))
+    return [*axes[:-3], channels, *fresh(out)[-2:]]
+
+
+@rule("pixel_unshuffle")
+def _from_pixels(of: Of, args: tuple[Any, ...], out: Tensor) -> Axes:
+    axes = of(args[0])
+    return [*axes[:-3], Nested((axes[-3], Axis(args[1] ** 2, frozen=True))), *fresh(out)[-2:]]
+
+
+@rule("channel_shuffle")
+def _shuffled(of: Of, args: tuple[Any, ...], out: Tensor) -> Axes:
+    axes, groups = of(args[0]), Axis(args[1], frozen=True)
+    inner = Axis(out.shape[1] // args[1])
+    unify(axes[1], Nested((groups, inner)))
+    return [axes[0], Nested((inner, groups)), *axes[2:]]
+
+
+@rule("index_select")
+def _chosen(of: Of, args: tuple[Any, ...], out: Tensor) -> Axes:
+    axes = of(args[0])
+    return _whole_along(axes, {args[1] % len(axes)}, out)
+
+
+@rule("index")
+def _indexed(of: Of, args: tuple[Any, ...], out: Tensor) -> Axes | None:
+    """Axes with an index stay whole; the axes of the indices, whole too, stand in their place, or first if an axis is between them."""
+    axes, indices = of(args[0]), args[1]
+    places = [place for place, index in enumerate(indices) if index is not None]
+    if any(indices[place].dtype in (torch.bool, torch.uint8) for place in places):
+        return None
+    for place in places:
+        freeze(axes[place])
+    others = [axis for place, axis in enumerate(axes) if place not in places]
+    start = places[0] if places == list(range(places[0], places[-1] + 1)) else 0
+    return [*others[:start], *fresh(out)[start : start + out.dim() - len(others)], *others[start:]]
 
 
 @rule("slice")
