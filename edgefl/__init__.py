@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from edgefl.bundle.verify import verify as verify
     from edgefl.config import RunConfig as RunConfig
     from edgefl.data.sources import Dataset as Dataset
+    from edgefl.errors import EdgeflError as EdgeflError
     from edgefl.fleet.budget import Budget as Budget
     from edgefl.planning.inspect import inspect as inspect
     from edgefl.planning.plan import plan as plan
@@ -46,6 +47,7 @@ _HOMES = {
     "RunBudget": "edgefl.report.run_budget",
     "RunConfig": "edgefl.config",
     "Dataset": "edgefl.data.sources",
+    "EdgeflError": "edgefl.errors",
     "plan": "edgefl.planning.plan",
     "inspect": "edgefl.planning.inspect",
     "inspect_data": "edgefl.run.inspect_data",
@@ -61,8 +63,9 @@ _HOMES = {
 }
 
 __all__ = [
-    "Budget", "Comparison", "Dataset", "FedRound", "RunBudget", "RunConfig", "RunResult", "__version__", "compare", "dry_run", "export",
-    "export_network", "fed_round", "inspect", "inspect_data", "load_run", "plan", "profile", "simulate", "verify", "whatif",
+    "Budget", "Comparison", "Dataset", "EdgeflError", "FedRound", "RunBudget", "RunConfig", "RunResult", "__version__", "compare",
+    "dry_run", "export", "export_network", "fed_round", "inspect", "inspect_data", "load_run", "plan", "profile", "simulate", "verify",
+    "whatif",
 ]  # fmt: skip
 
 

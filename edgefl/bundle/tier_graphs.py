@@ -27,6 +27,9 @@ from edgefl.onnxgrad.stepper import StepGraphs
 from edgefl.records import Batch, Tier
 from edgefl.util.fields import each
 
+_TRACED = 4
+"""Samples of the traced batch. Half of them, which some losses take, must not be one: torch takes a size of one for a constant."""
+
 
 @dataclass(frozen=True)
 class TierGraphs:
@@ -136,7 +139,7 @@ def _exported(
     def of_draw(draw: float | None) -> Loss:
         return lambda network, x, y, present=None: loss(network, Batch(x, y, present, draw))
 
-    batch = {"x": each(torch.zeros_like, architecture.samples(2)), "y": criterion.targets(2)}
+    batch = {"x": each(torch.zeros_like, architecture.samples(_TRACED)), "y": criterion.targets(_TRACED)}
     losses = tuple(of_draw(draw) for draw in method.draws(tier))
     graph = loss_graph(network, losses, batch, _shared(architecture, criterion), anchors(names))
     if not own.isdisjoint(graph.constants):  # they may follow from the initial weights, which it was made without

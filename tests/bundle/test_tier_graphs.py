@@ -4,11 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from edgefl.bundle.tier_graphs import tier_graphs
 from edgefl.client.objectives.none import PLAIN
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture
+from edgefl.models.custom import CustomArchitecture
+from edgefl.models.input_spec import InputSpec
 from edgefl.records import Tier
 
 
@@ -32,3 +35,24 @@ def test_no_graph_is_compared_with_torch_on_memory_without_values(method: str, n
     made = tier_graphs(create(method), architecture, Tier(0.5 if method == "flanc" else 1.0), "momentum", 1e-4, PLAIN)
     assert made.steps.steps
     assert made.predict
+
+
+class Attentive(nn.Module):
+    """Attention that drops weights, whose sizes torch computes from those of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.fc = nn.Linear(5, 8), nn.Linear(8, 3)
+        self.attention = nn.MultiheadAttention(8, 2, dropout=0.2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x)
+        return self.fc(self.attention(x, x, x, need_weights=False)[0].mean(1))
+
+
+def test_a_loss_of_two_halves_of_a_batch_has_graphs_for_every_batch_size() -> None:
+    architecture = CustomArchitecture(model="own", factory=Attentive, inputs={"": InputSpec((6, 5))}, classes=3)
+    made = tier_graphs(
+        create("per-fedavg"), architecture, Tier(1.0), "sgd", 0.0, PLAIN
+    )  # compares steps of several sizes with torch
+    assert made.steps.steps
