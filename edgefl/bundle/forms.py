@@ -21,7 +21,7 @@ from edgefl.errors import ConfigError, EdgeflError
 from edgefl.factor.compose import composed_network, factorized_layers
 from edgefl.models.input_spec import InputSpec
 from edgefl.onnxgrad.exporter import export
-from edgefl.onnxgrad.graphs import BATCH, LIMIT_BYTES, check, dims_of, split
+from edgefl.onnxgrad.graphs import BATCH, LIMIT_BYTES, check, dims_of, split, with_flat_output
 from edgefl.util.fields import Fields, each, named
 
 Form = Literal["factored", "composed", "auto"]
@@ -59,7 +59,7 @@ def form_files(
 ) -> dict[str, bytes]:
     """Return the inference graph of ``module`` as files: path → content.
 
-    Its input is ``x`` (batch, …), or ``x.NAME`` for each of several; its output is ``logits`` (batch, classes) float32.
+    Its input is ``x`` (batch, …), or ``x.NAME`` for each of several; its output is ``logits`` (batch, outputs) float32.
 
     Args:
         module: a network in evaluation mode.
@@ -74,7 +74,7 @@ def form_files(
     layers = {} if fold else factorized_layers(module)
     factors = {f"{at}.{key}" for at, layer in layers.items() for key, _ in layer.named_parameters()}
     x = each(lambda spec: torch.zeros(2, *spec.shape, dtype=spec.dtype), inputs)
-    model = export(module, {"x": x}, ["logits"], unfolded=factors)
+    model = with_flat_output(export(module, {"x": x}, ["logits"], unfolded=factors))
     beside = split(model, path, limit_bytes)
     try:
         _check_ends(model, inputs)

@@ -22,14 +22,15 @@ def check_formats(names: Sequence[str]) -> None:
 
 
 class _Positional(nn.Module):
-    """A network that takes its inputs one by one instead of by name; ``names`` is empty if it has one input."""
+    """A network that takes its inputs one by one instead of by name, and returns rows; ``names`` is empty if it has one input."""
 
     def __init__(self, network: nn.Module, names: Sequence[str]) -> None:
         super().__init__()
         self.network, self.names = network, list(names)
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        return self.network(dict(zip(self.names, inputs, strict=True)) if self.names else inputs[0])
+        outputs: Tensor = self.network(dict(zip(self.names, inputs, strict=True)) if self.names else inputs[0])
+        return outputs.flatten(1) if outputs.dim() > 2 else outputs
 
 
 def other_formats(

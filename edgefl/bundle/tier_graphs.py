@@ -94,9 +94,8 @@ class _Exported:
     def check(self, steps: StepGraphs, architecture: Architecture, criterion: Criterion) -> None:
         """Compare the training graphs with torch on drawn samples; EdgeflError if one differs."""
         random = torch.Generator().manual_seed(0)
-        count = max(architecture.classes, 1)
         x = each(partial(_valued, random=random), architecture.samples(4), architecture.below)
-        y = torch.randint(count, (4,), generator=random) if criterion.target is None else criterion.targets(4)
+        y = criterion.drawn(4, architecture.classes, random)
         batch, shared = {"x": x, "y": y}, _shared(architecture, criterion)
         check_step(steps, self.network, self.losses, batch, shared, self.rule, self.graph.constants)
 

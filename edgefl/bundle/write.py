@@ -43,8 +43,8 @@ def build_tier(
 ) -> TierFiles:
     """Export ``module`` and compare onnxruntime with torch on four reference inputs, which become a file of the tier.
 
-    ``module`` is in evaluation mode: samples of ``inputs`` (n, …) → (n, classes). Reference inputs are :func:`drawn` from ``rng``.
-    ``graph`` is the module's graph, if it exists.
+    ``module`` is in evaluation mode: samples of ``inputs`` (n, …) → (n, classes), or (n, …), which its graph returns as (n, outputs).
+    Reference inputs are :func:`drawn` from ``rng``. ``graph`` is the module's graph, if it exists.
 
     Raises:
         BundleError: onnxruntime's outputs differ from torch's by more than :func:`allowed_error`, or are not finite.
@@ -54,7 +54,7 @@ def build_tier(
     files = form_files(module, inputs, path) if graph is None else {path: graph}
     x = drawn(rng, REFERENCE_SAMPLES, inputs)
     with torch.no_grad():
-        logits = module(each(torch.from_numpy, x)).numpy()
+        logits = module(each(torch.from_numpy, x)).flatten(1).numpy()
     if not (finite := np.isfinite(logits)).all():
         spoiled = f"the network computes {logits[~finite].flat[0]}, expected finite outputs: its training diverged"
         raise BundleError(f"tier {label}: {spoiled}, and it has no bundle; a lower lr, or clip_norm, may prevent this")

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -31,6 +31,9 @@ class Criterion:
         spec: the name that any process finds the user's function by; empty: cross-entropy.
         sha256: of the function's source.
         target: shape of one sample's float32 target; None: it is a label.
+        span: the smallest and the largest value of the training targets.
+        whole: whether all of them are whole numbers, such as the class of each pixel.
+        output: shape of one sample's output if it has several dimensions, which the graphs of a bundle return as one; else empty.
 
     >>> Criterion().metric.name, Criterion.of("torch.nn.functional:l1_loss", ()).metric
     ('accuracy', Metric(name='l1 loss', better='lower', share=False))
@@ -39,16 +42,23 @@ class Criterion:
     spec: str = ""
     sha256: str = ""
     target: tuple[int, ...] | None = None
+    span: tuple[float, float] = (0.0, 1.0)
+    whole: bool = False
+    output: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, spec: str | None, target: tuple[int, ...] | None = None) -> Self:
-        """Return the criterion of a function's name, None for cross-entropy.
+    def of(cls, spec: str | None, targets: np.ndarray | None = None) -> Self:
+        """Return the criterion of a function's name, None for cross-entropy, with training targets (n, …) float32, None for labels.
 
         InputError: there is no such function, or its metric does not say its direction.
         """
         if spec is None:
             return cls()
-        found = cls(spec, sources_sha256(factory_of(spec, "loss")), target)
+        about: dict[str, Any] = {}
+        if targets is not None:
+            span, whole = (float(targets.min()), float(targets.max())), bool((targets % 1 == 0).all())
+            about = {"target": targets.shape[1:], "span": span, "whole": whole}
+        found = cls(spec, sources_sha256(factory_of(spec, "loss")), **about)
         if found.metric.better not in ("higher", "lower"):
             name = getattr(found._measure, "__name__", "metric")
             raise ConfigError(
@@ -58,13 +68,13 @@ class Criterion:
 
     def fields(self) -> dict[str, Any]:
         """Return the fields as JSON has them. :meth:`read` makes the criterion from them in another process."""
-        return {"spec": self.spec, "sha256": self.sha256, "target": self.target}
+        return asdict(self)
 
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> Self:
         """Return the criterion of its fields as JSON has them."""
-        target = fields["target"]
-        return cls(fields["spec"], fields["sha256"], None if target is None else tuple(target))
+        read: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+        return cls(**read)
 
     @cached_property
     def loss(self) -> Compared | None:
@@ -89,12 +99,24 @@ class Criterion:
             return torch.zeros(samples, dtype=torch.int64)
         return torch.zeros(samples, *self.target)
 
+    def drawn(self, samples: int, classes: int, random: torch.Generator) -> Tensor:
+        """Return targets as the training data could have them: labels (samples,) int64, or (samples, …) float32 within the span.
+
+        A loss may refuse others, such as a class that there is not.
+        """
+        if self.target is None:
+            return torch.randint(max(classes, 1), (samples,), generator=random)
+        low, high = self.span
+        if self.whole:
+            return torch.randint(int(low), int(high) + 1, (samples, *self.target), generator=random).float()
+        return low + (high - low) * torch.rand(samples, *self.target, generator=random)
+
     def present(self, classes: int) -> Tensor | None:
         """Return that a client has every label, bool (classes,); None if there are no labels."""
         return torch.ones(classes, dtype=torch.bool) if classes and self.target is None else None
 
     def measured(self, outputs: np.ndarray, targets: np.ndarray) -> float:
-        """Return the metric of outputs (n, outputs) for targets (n, …); EdgeflError if it is no finite number.
+        """Return the metric of outputs (n, …), or (n, outputs) of a graph, for targets (n, …); EdgeflError if it is no finite number.
 
         >>> Criterion().measured(np.array([[0.1, 0.9], [0.8, 0.2]]), np.array([1, 1]))
         0.5
@@ -102,15 +124,17 @@ class Criterion:
         if self._measure is None:
             return float((outputs.argmax(1) == targets).mean())
         title = f"loss: metric {self.metric.name}"
-        value = float(_scalar(title, self._measure, torch.from_numpy(outputs), torch.tensor(targets)))
+        shaped = torch.from_numpy(outputs.reshape(len(outputs), *self.output) if self.output else outputs)
+        value = float(_scalar(title, self._measure, shaped, torch.tensor(targets)))
         if not math.isfinite(value):
             raise EdgeflError(f"{title} is {value} for {len(targets)} held-out samples, expected a finite number")
         return value
 
-    def check(self, network: nn.Module, x: Any, y: Tensor, classes: int) -> None:
-        """Raise :class:`ConfigError` unless the loss of a batch is a scalar that can be traced and minimised, and the metric is a scalar.
+    def checked(self, network: nn.Module, x: Any, y: Tensor, classes: int) -> Self:
+        """Return the criterion with the shape of the outputs of ``network``, for samples ``x`` and ``y``, labels if there are ``classes``.
 
-        In evaluation ``network`` must return one tensor (batch, ``classes``), or (batch, …) if there are no classes.
+        ConfigError: the loss or the metric is no scalar, the loss cannot be traced or minimised, or the network does not return one tensor
+        in evaluation: (batch, ``classes``), or (batch, …) if there are no classes.
         """
         assert self.loss is not None
         assert self._measure is not None
@@ -127,11 +151,12 @@ class Criterion:
             _scalar(title, self.loss, *traced)
         with torch.no_grad():
             outputs = network.eval()(x)
-            columns = outputs.shape[1] if isinstance(outputs, Tensor) and outputs.dim() == 2 and len(outputs) == len(y) else 0
-            if not columns or columns != (classes or columns):
-                wanted = f"one tensor (batch, {f'{classes} classes' if classes else 'outputs'})"
+            shape = outputs.shape if isinstance(outputs, Tensor) else ()
+            if len(shape) < 2 or shape[0] != len(y) or not outputs.numel() or (classes and shape[1:] != (classes,)):
+                wanted = f"one tensor (batch, {f'{classes} classes' if classes else 'outputs, …'})"
                 raise ConfigError(f"model: in evaluation it returns {_shapes(outputs)} for {len(y)} samples, expected {wanted}")
             _scalar(f"{title}, metric {self.metric.name},", self._measure, outputs, y)
+        return replace(self, output=tuple(shape[1:]) if len(shape) > 2 else ())
 
 
 def _scalar(title: str, function: Compared, outputs: Any, targets: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Samples and labels as files and users have them, and the data set that they become."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +47,7 @@ class Given:
 
     Attributes:
         x: (n, …) uint8 pixels, floats, token ids, or texts as objects; or several inputs, name → (n, …).
-        y: (n,) labels, integers or texts; or targets of a regression, (n, …) floats that are no integers or have several dimensions.
+        y: (n,) labels, integers or texts; or targets: floats (n,) that are no integers, or numbers (n, …), such as a class for each pixel.
         where: begins messages, such as a file.
         owner: (n,) integers or texts; None without owners.
         class_names: names of integer labels; empty: the labels are their names.
@@ -180,9 +181,10 @@ def labelled(parts: list[np.ndarray], where: str, names: tuple[str, ...] = ()) -
 
 
 def _has_targets(part: Given) -> bool:
-    if part.y.dtype.kind != "f" or not part.y.ndim:
-        return False
-    return part.y.ndim > 1 or bool((np.isfinite(part.y) & (part.y % 1 != 0)).any())
+    kind, each = part.y.dtype.kind, math.prod(part.y.shape[1:])
+    if part.y.ndim > 1:
+        return kind == "f" or (kind in "iub" and each > 1)  # such as a class for each pixel
+    return kind == "f" and part.y.ndim == 1 and bool((np.isfinite(part.y) & (part.y % 1 != 0)).any())
 
 
 def _owners(both: list[Given]) -> list[np.ndarray | None]:

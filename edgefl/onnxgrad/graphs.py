@@ -57,6 +57,26 @@ def inferred_shapes(model: onnx.ModelProto, *, strict: bool = False) -> dict[str
     return {**{value.name: dims_of(value) for value in values}, **{i.name: tuple(i.dims) for i in graph.initializer}}
 
 
+def with_flat_output(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model; if its only output has several dimensions for each sample, one that makes a row (batch, values) of them."""
+    (output,) = model.graph.output
+    batch, *dims = dims_of(output)
+    if len(dims) < 2 or not all(isinstance(size, int) for size in dims):
+        return model
+    flat = onnx.ModelProto()
+    flat.CopyFrom(model)
+    inner = f"{output.name}.wide"
+    for node in flat.graph.node:
+        for names in (node.input, node.output):
+            renamed = [inner if name == output.name else name for name in names]
+            del names[:]
+            names.extend(renamed)
+    flat.graph.node.append(onnx.helper.make_node("Flatten", [inner], [output.name], f"Flatten_{output.name}", axis=1))
+    ends = onnx.helper.make_tensor_value_info(output.name, output.type.tensor_type.elem_type, [batch, math.prod(map(int, dims))])
+    flat.graph.output[0].CopyFrom(ends)
+    return flat
+
+
 LIMIT_BYTES = (1 << 31) - 1
 """The largest ONNX file: protobuf allows no more."""
 _LEAST_BYTES = 1024

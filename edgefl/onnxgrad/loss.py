@@ -228,4 +228,5 @@ class _Traced(nn.Module):
             after = {f"network.{name}": given[f"network.{name}"].clone() for name in self.measured}
             frozen = {f"network.{name}": given[f"network.{name}"].clone() for name in self.frozen}
             found += functional_call(whole, {**given, **frozen, **after}, (loss, [*batch, *shared], seed)), *after.values()
-        return (*found, functional_call(whole, given, (None, batch)))
+        outputs = functional_call(whole, given, (None, batch))
+        return (*found, outputs.flatten(1) if outputs.dim() > 2 else outputs)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 import safetensors.numpy
+import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
@@ -78,7 +79,7 @@ def _samples(run: Run, tier: Tier, count: int) -> tuple[Fields[np.ndarray[Any, A
     rng, data = generator(run.config.seed, "training reference", tier.label), run.data
     x = drawn(rng, count, run.inputs)
     if data.target_shape is not None:
-        return x, rng.standard_normal((count, *data.target_shape)).astype(np.float32)
+        return x, run.criterion.drawn(count, 0, torch.Generator().manual_seed(int(rng.integers(2**31)))).numpy()
     return x, rng.integers(data.classes, size=count)
 
 

@@ -43,7 +43,7 @@ def criterion_of(config: RunConfig, data: Dataset) -> Criterion:
     if data.target_shape is not None and config.permute_labels:
         raise ConfigError(f"permute_labels: {data.name} has float32 targets, no labels; leave the key out")
     check_found(config, "loss", config.loss)
-    return Criterion.of(config.loss, data.target_shape)
+    return Criterion.of(config.loss, None if data.classes else data.train.y)
 
 
 def _one_hot(targets: np.ndarray) -> bool:
@@ -53,8 +53,8 @@ def _one_hot(targets: np.ndarray) -> bool:
     return bool(((targets == 1).sum(1) == 1).all() and ((targets != 0).sum(1) == 1).all())
 
 
-def check_loss(criterion: Criterion, architecture: Architecture, data: Dataset, seed: int) -> None:
-    """Raise :class:`ConfigError` unless the loss of two samples is a finite scalar that can be minimised, and the metric is a scalar."""
+def checked_loss(criterion: Criterion, architecture: Architecture, data: Dataset, seed: int) -> Criterion:
+    """Return the criterion, checked with two samples and an initial network: see :meth:`Criterion.checked`."""
     two = data.train.taken(slice(2))
     with torch_seeded(generator(seed, "loss")):
-        criterion.check(architecture.build(), each(torch.tensor, two.x), torch.tensor(two.y), data.classes)
+        return criterion.checked(architecture.build(), each(torch.tensor, two.x), torch.tensor(two.y), data.classes)

@@ -31,7 +31,7 @@ from edgefl.registry import methods, models
 from edgefl.rng import generator, torch_seeded
 from edgefl.run.auto_tiers import chosen_tiers
 from edgefl.run.checks import check_adversary, check_axes, check_device, check_preparation, check_reach, check_secure
-from edgefl.run.loss import check_loss, criterion_of
+from edgefl.run.loss import checked_loss, criterion_of
 from edgefl.run.network import check_finite, network_of, with_weights
 from edgefl.run.privacy import check_private, spending_of
 from edgefl.run.resolved import method_of, plan_of, tiers_of
@@ -70,7 +70,7 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     if config.weights is not None:
         architecture = with_weights(architecture, config.weights, config.new_classifier)
     if criterion.loss is not None:
-        check_loss(criterion, architecture, data, config.seed)
+        criterion = checked_loss(criterion, architecture, data, config.seed)
     sources = _sources(architecture, data, criterion) | _fleet_sources(config, fleet_file)
     config = config.model_copy(update={"sources": sources or None})
     training = training_of(config)

@@ -85,7 +85,7 @@ def own(tmp_path):
 
 
 def check(criterion, classes=5):
-    criterion.check(nn.Linear(3, 5), torch.randn(2, 3), torch.tensor([1, 4]), classes)
+    criterion.checked(nn.Linear(3, 5), torch.randn(2, 3), torch.tensor([1, 4]), classes)
 
 
 def test_a_loss_with_its_metric(own):

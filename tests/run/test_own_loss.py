@@ -186,4 +186,4 @@ def test_a_metric_of_a_private_function_has_no_space_around_its_name():
         return (outputs - targets).square().mean()
 
     _mean_error.better, private.metric = "lower", _mean_error
-    assert Criterion.of(RunConfig(loss=private).loss, (1,)).metric.name == "mean error"
+    assert Criterion.of(RunConfig(loss=private).loss, np.zeros((2, 1), np.float32)).metric.name == "mean error"
