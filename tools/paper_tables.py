@@ -84,7 +84,8 @@ def main() -> None:
                 return
             if options.confirm or options.probe_stored:
                 for name in names:
-                    (confirm if options.confirm else probe_stored)(results / f"{name}.jsonl", print)
+                    path = results / f"{name}.jsonl"
+                    confirm(path, print, before=options.before) if options.confirm else probe_stored(path, print)
                 if not (options.write or options.check):
                     return
             trains_nothing = options.render_only or options.confirm or options.probe_stored
@@ -120,6 +121,12 @@ def _options() -> argparse.Namespace:
     add("--plan", action="store_true", help="print how many runs of each table are left and about how long they take, and stop")
     add("--render-only", action="store_true", help="train nothing")
     add("--confirm", action="store_true", help="train only the probes of lines that other code made, and say which are stale")
+    add(
+        "--before",
+        type=Path,
+        metavar="CHECKOUT",
+        help="with --confirm: a checkout of the code that made the lines, whose probe on this computer replaces one that differs",
+    )
     add("--probe-stored", action="store_true", help="add a probe to lines of this very code that have none")
     options = arguments(parser)
     if options.only:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from paper_entries import entry_of, table_at
@@ -66,6 +67,19 @@ def test_code_that_computes_the_same_confirms_a_run(name, stored, monkeypatch):
     monkeypatch.setattr(tool_of("papers.confirm"), "probe", None)  # is not needed again
     assert confirmed(path) == []
     assert line_of(path)["confirmed"] == [tool_of("papers.inputs").inputs(dict(run.settings))]
+
+
+@pytest.mark.parametrize("made_by_it", [True, False])
+def test_where_another_processor_made_a_line_the_code_before_decides_on_this_one(made_by_it, stored, monkeypatch):
+    run, path, store, module = run_of("fedavg"), stored["fedavg"], tool_of("papers.store"), tool_of("papers.confirm")
+    line = line_of(path)
+    amplified = {**line["probe"], "train_loss": [loss * 1.01 for loss in line["probe"]["train_loss"]]}
+    hashed = tool_of("papers.inputs").inputs(dict(run.settings)) if made_by_it else "0" * 16
+    store.save(path, {"full": [{**line, "probe": amplified, "inputs": hashed}]})
+    monkeypatch.setattr(module, "of_this_code", lambda settings, entry: False)  # as if the code had changed since
+    said: list[str] = []
+    module.confirm(path, said.append, before=Path(__file__).parents[2])
+    assert said[-1] == f"fedavg: 1 {'confirmed' if made_by_it else 'stale'}"
 
 
 def test_a_stopped_command_keeps_what_it_has_confirmed(stored, monkeypatch):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,20 +20,30 @@ from papers.training import NotTrainedError
 
 Line = Mapping[str, Any]
 Say = Callable[[str], None]
+_BEFORE = """
+import json, sys
+from papers.inputs import of_this_code
+from papers.probe import probe
+line = json.load(sys.stdin)
+print(json.dumps(probe(line["settings"], line["local"]) if of_this_code(line["settings"], line) else None))
+"""
+"""What another checkout is asked."""
 STORED_AT_ONCE = 20
 """Confirmed lines between two writes: a command that is stopped loses the probes of fewer lines."""
 
 
-def confirm(path: Path, say: Say, scale: str | None = None) -> None:
+def confirm(path: Path, say: Say, scale: str | None = None, before: Path | None = None) -> None:
     """Train the probe of every line of ``path`` that other code has made; add today's hash to those whose figures are equal.
 
     ``say`` is told each line whose probe differs, and at the end how many lines are current; nothing if all are. ``scale`` selects lines.
+    ``before`` is a checkout of code that a line is current for: if today's figures differ from the stored ones, those of this code on this
+    computer decide. Other processors decompose weights into other factors, which amplifies their rounding.
     """
     name, counts, hashes = path.stem, Counter[str](), dict[tuple[str, ...], str]()
     for of_scale, line in _lines(path):
         if scale not in (None, of_scale):
             continue
-        state, why = _state(line)
+        state, why = _state(line, before)
         counts[state] += 1
         if why:
             say(f"{name}/{_cell(line)} ({of_scale}) is stale: {why}")
@@ -64,17 +78,39 @@ def probe_stored(path: Path, say: Say) -> None:
     say(f"{path.stem}: {len(found)} lines have a probe now; {others} without one were made by other code")
 
 
-def _state(line: Line) -> tuple[str, str]:
+def _state(line: Line, before: Path | None) -> tuple[str, str]:
     """Return what a line is, and why it is stale if its probe or this version tells."""
     try:
         if of_this_code(line["settings"], line):
             return "current", ""
         if "probe" not in line:
             return "stale without a probe", ""
-        why = difference(line["probe"], probe(line["settings"], line["local"]))
+        found = probe(line["settings"], line["local"])
+        why = difference(line["probe"], found)
+        if why is not None and before is not None and (earlier := _probe_of(before, line)) is not None:
+            why = difference(earlier, found)
     except (InputError, ValueError, NotTrainedError) as error:
         why = f"this version refuses it: {error}"
     return ("stale", why) if why else ("confirmed", "")
+
+
+def _probe_of(checkout: Path, line: Line) -> Mapping[str, Any] | None:
+    """Return the probe of a line by the code of ``checkout`` on this computer; None if the line is not current for that code."""
+    paths = os.pathsep.join(str(checkout.resolve() / part) for part in ("", "tools"))
+    asked = json.dumps({key: line[key] for key in ("settings", "local", "inputs", "confirmed") if key in line})
+    command = [sys.executable, "-c", _BEFORE]
+    done = subprocess.run(
+        command,
+        cwd=checkout,
+        env={**os.environ, "PYTHONPATH": paths},
+        input=asked,
+        text=True,
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+    if done.returncode:
+        raise ValueError(f"the code of {checkout} has no such run")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def _ours(line: Line) -> bool:
