@@ -59,9 +59,9 @@ def inferred_shapes(model: onnx.ModelProto, *, strict: bool = False) -> dict[str
 
 def with_flat_output(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model; if its only output has several dimensions for each sample, one that makes a row (batch, values) of them."""
-    (output,) = model.graph.output
-    batch, *dims = dims_of(output)
-    if len(dims) < 2 or not all(isinstance(size, int) for size in dims):
+    output, *others = model.graph.output
+    batch, dims = dims_of(output)[:1], dims_of(output)[1:]
+    if others or len(dims) < 2 or not all(isinstance(size, int) for size in dims):
         return model
     flat = onnx.ModelProto()
     flat.CopyFrom(model)
@@ -72,7 +72,7 @@ def with_flat_output(model: onnx.ModelProto) -> onnx.ModelProto:
             del names[:]
             names.extend(renamed)
     flat.graph.node.append(onnx.helper.make_node("Flatten", [inner], [output.name], f"Flatten_{output.name}", axis=1))
-    ends = onnx.helper.make_tensor_value_info(output.name, output.type.tensor_type.elem_type, [batch, math.prod(map(int, dims))])
+    ends = onnx.helper.make_tensor_value_info(output.name, output.type.tensor_type.elem_type, [*batch, math.prod(map(int, dims))])
     flat.graph.output[0].CopyFrom(ends)
     return flat
 
