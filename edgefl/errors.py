@@ -9,7 +9,7 @@ from pathlib import PurePath
 
 
 class EdgeflError(Exception):
-    """Base of every error that edgefl raises on purpose."""
+    """Base of every error that edgefl raises on purpose; ``exit_code`` is the status with which a command ends."""
 
     exit_code = 1
 
