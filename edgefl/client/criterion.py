@@ -35,7 +35,7 @@ class Criterion:
         whole: whether all of them are whole numbers, such as the class of each pixel.
         output: shape of one sample's output if it has several dimensions, which the graphs of a bundle return as one; else empty.
 
-    >>> Criterion().metric.name, Criterion.of("torch.nn.functional:l1_loss", ()).metric
+    >>> Criterion().metric.name, Criterion.of("torch.nn.functional:l1_loss").metric
     ('accuracy', Metric(name='l1 loss', better='lower', share=False))
     """
 

@@ -86,13 +86,11 @@ def _chosen(tuned: Mapping[tuple[str, str], Any], common: bool) -> str:
     of_rows: dict[str, dict[str, str]] = {}
     for (row, column), chosen in sorted(tuned.items()):
         of_rows.setdefault(row, {})[column] = " ".join(map(str, chosen["choice"].values()))
-    choices: dict[str, list[str]] = {}
+    choices: dict[str, dict[str, None]] = {}  # dicts keep the order, and each name once
     for row, of_columns in of_rows.items():
         one = len(set(of_columns.values())) == 1
         for column, choice in of_columns.items():
-            named = choices.setdefault(choice, [])
-            if not one or row not in named:
-                named.append(row if one else f"{row} ({column})")
+            choices.setdefault(choice, {})[row if one else f"{row} ({column})"] = None
     if common:
         return next(iter(choices))
     return ". ".join(f"**{choice}** for {'; '.join(rows)}" for choice, rows in sorted(choices.items()))
