@@ -140,7 +140,6 @@ RUN: dict[str, set[str]] = {
     "checkpoint_writer": {"folder"},
     "enroll": set(),
     "verify": {"folder"},
-    "result": set(),
     "auto_tiers": {"run"},
     "prepare": {"run", "resolved", "checks", "auto_tiers", "loss", "network", "privacy"},
     "trained": {"run"},
@@ -149,7 +148,9 @@ RUN: dict[str, set[str]] = {
     "engine_choice": {"run"},
     "train_part": set(),
     "bundle": {"run", "trained", "train_part", "privacy"},
-    "export": {"folder", "prepare", "trained", "bundle"},
+    "finished": {"folder", "prepare", "trained"},
+    "result": {"finished"},
+    "export": {"folder", "trained", "finished", "bundle"},
     "export_network": {"prepare", "train_part", "checks", "network"},
     "simulate": {
         *(

@@ -14,6 +14,7 @@ from edgefl.cli.param_types import PATH, Listed, Within
 from edgefl.cli.values import runs
 from edgefl.errors import BundleError, InputError
 from edgefl.registry import export_formats
+from edgefl.report.words import joined
 from edgefl.util.files import check_free
 from edgefl.util.garbage import uncollected
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command)
 @click.argument("run", type=PATH, required=False, shell_complete=runs)
-@option("--out", required=True, type=PATH, metavar="BUNDLE", help="Folder to write; must be new or empty.")
+@option("--out", required=True, type=PATH, metavar="FOLDER", help="Folder to write; must be new or empty.")
 @option(
     "--form",
     type=click.Choice(("factored", "composed", "auto")),
@@ -60,9 +61,9 @@ if TYPE_CHECKING:
 @option(
     "--format",
     "kind",
-    type=click.Choice(("bundle", "csv")),
+    type=click.Choice(("bundle", "csv", "weights")),
     default="bundle",
-    help="bundle: for devices; csv: rounds, tiers and classes of a run as tables.",
+    help="bundle: for devices; csv: rounds, tiers and classes of a run as tables; weights: a safetensors file per tier, for torch.",
 )
 @json_option
 @option("--with-client", is_flag=True, help="Also write the Python and browser clients.")
@@ -78,7 +79,7 @@ def command(
     unsigned: bool,
     network: str | None,
     weights: Path | None,
-    kind: Literal["bundle", "csv"],
+    kind: Literal["bundle", "csv", "weights"],
     inputs: tuple[str, ...],
     classes: int | None,
     method: str | None,
@@ -87,7 +88,7 @@ def command(
     with_client: bool,
     as_json: bool,
 ) -> None:
-    """Write the bundle or the tables of the finished run in the folder RUN, or the bundle of a network trained elsewhere.
+    """Write the bundle, the tables or the weights of the finished run in the folder RUN, or the bundle of a network trained elsewhere.
 
     A bundle contains, for each tier, the graphs that infer and train, with reference outputs, costs and hashes. It is signed with your own
     key, which is made at its first use ('edgefl keys show').
@@ -95,6 +96,7 @@ def command(
     \b
     edgefl export runs/0001-fedhm-digits --out bundle
     edgefl export runs/0001-fedhm-digits --format csv --out tables
+    edgefl export runs/0001-fedhm-digits --format weights --out weights
     edgefl export --model lab.py:net --input 3x32x32 --out bundle
     edgefl export --model lab.py:net --input 3x32x32 --method fedhm \\
       --tiers 1,0.5 --out bundle
@@ -105,18 +107,17 @@ def command(
         raise click.UsageError("--weights, --input, --classes, --method, --method-option and --tiers need --model")
     for name in also or ():
         export_formats.check_installed(name, f"--also {name}")
-    check_free(out, InputError if kind == "csv" else BundleError)  # before torch is imported, and a tier exported
+    check_free(out, BundleError if kind == "bundle" else InputError)  # before torch is imported, and a tier exported
     more: dict[str, Any] = {"client": with_client, "also": also or (), "operators": operators}
-    if kind == "csv":
+    if kind != "bundle":
         if run is None or quantize or fp16 or sign or unsigned or form != "auto" or with_client or also or operators:
-            raise click.UsageError("--format csv needs a run, and takes no options of a bundle")
-        from edgefl.run.result import load_run
-
-        folder = load_run(run).to_csv(out)
+            raise click.UsageError(f"--format {kind} needs a run, and takes no options of a bundle")
+        (_tables if kind == "csv" else _weights)(run, out)
+        files = sorted(path.name for path in out.iterdir())
         if as_json:
-            print_json({"folder": str(folder), "files": ["rounds.csv", "tiers.csv", "classes.csv"], "signer": None})
+            print_json({"folder": str(out), "files": files, "signer": None})
             return
-        click.echo(f"{folder}: rounds.csv, tiers.csv and classes.csv written")
+        click.echo(f"{out}: {joined(files)} written")
         return
     if run is None:
         if quantize or fp16 or form != "auto":
@@ -136,6 +137,19 @@ def command(
         how: dict[str, Any] = {"form": form, "quantize": quantize, "fp16": fp16, **more}
         export(run, out, sign=signing(sign, unsigned), notify=note, **how)
     _written(out, as_json)
+
+
+def _tables(run: Path, out: Path) -> None:
+    from edgefl.run.result import load_run
+
+    load_run(run).to_csv(out)
+
+
+def _weights(run: Path, out: Path) -> None:
+    with uncollected(), loading():
+        from edgefl.run.finished import write_weights
+    with uncollected(), busy("reading the run"):
+        write_weights(run, out)
 
 
 def _written(out: Path, as_json: bool) -> None:

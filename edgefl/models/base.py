@@ -65,6 +65,10 @@ class Architecture:
                 own[name].copy_(tensor)
         return network
 
+    def bare(self, network: nn.Module) -> nn.Module:
+        """Return a network, a tier's for example, as its author knows it: without what runs add to it."""
+        return network
+
     def samples(self, count: int) -> Any:
         """Return a batch of ``count`` samples, (count, …): uninitialised float32, or zeros int64 if the network takes token ids."""
         if self.vocabulary:

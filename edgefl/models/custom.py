@@ -13,7 +13,7 @@ from torch._guards import detect_fake_mode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from edgefl.errors import ConfigError, InputError, nearest
-from edgefl.models.base import Architecture
+from edgefl.models.base import Architecture, Unfilled
 from edgefl.models.copies import check_network, copies_of
 from edgefl.models.factory import Factory, factory_of, fitted, onnx_sha256, sources_sha256
 from edgefl.models.input_spec import InputSpec
@@ -26,6 +26,8 @@ from edgefl.util.modules import said
 from edgefl.util.networks import is_onnx, title_of
 
 Inputs = Mapping[str, InputSpec]
+_OF_HOOKS = (__name__, read_out.__module__)
+"""The modules that define the hooks of :meth:`CustomArchitecture.build`."""
 
 
 def architecture_in(fields: Mapping[str, Any]) -> Architecture:
@@ -166,6 +168,22 @@ class CustomArchitecture(Architecture):
         if self.logits:
             network.register_forward_hook(lambda module, args, output: logits_of(output))
         network.register_forward_hook(unwrapped if self.raw else read_out)
+        return network
+
+    def bare(self, network: nn.Module) -> nn.Module:
+        """Take from ``network`` the hooks that read its inputs and outputs, and put its counters back into its ``state_dict``."""
+        with torch.device("meta"), Unfilled():
+            own = _called(self.factory, self.model)
+        if type(network) is not type(own):  # several networks in one read each other's outputs
+            return network
+        saved = own.state_dict()
+        for name, module in network.named_modules():
+            for hooks in (module._forward_pre_hooks, module._forward_hooks):
+                for key in [key for key, hook in hooks.items() if getattr(hook, "__module__", "") in _OF_HOOKS]:
+                    del hooks[key]
+            for kind, buffer in list(module.named_buffers(recurse=False)):
+                if f"{name}.{kind}".lstrip(".") in saved:
+                    module.register_buffer(kind, buffer)
         return network
 
     def samples(self, count: int) -> Any:

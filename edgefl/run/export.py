@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from edgefl.errors import BundleError
-from edgefl.run.folder import MODEL, Notify, RunFolder
-from edgefl.run.prepare import prepare
-from edgefl.run.trained import Trained, tier_networks
-from edgefl.util.compute import one_thread
+from edgefl.run.finished import finished
+from edgefl.run.folder import MODEL, Notify
+from edgefl.run.trained import tier_networks
 from edgefl.util.files import check_free, sha256
 from edgefl.util.keys import Chosen, SigningKey
 from edgefl.util.scratch import sweep
@@ -60,16 +59,7 @@ def export(
     check_free(Path(out), BundleError)
     check_formats(also)
     wanted = Wanted(form, quantize == "int8", fp16, client, tuple(also), operators, SigningKey.chosen(sign))
-    folder = RunFolder(Path(run))
-    config = folder.config()
-    with one_thread():
-        prepared = prepare(config)
-        if notify is not None and (warning := folder.note_on_source(prepared.config)):
-            notify(warning)
-        state = folder.model(prepared.architecture)
-        prepared = prepared.resumed(state, str(folder.path / MODEL))
-        with folder.client_store(state) as store:
-            trained = Trained(prepared, state, store)
-            source = Source(state.round, sha256((folder.path / MODEL).read_bytes()))
-            build_bundle(prepared, tier_networks(trained), source, Path(out), notify or (lambda message: None), wanted)
+    with finished(run, notify) as trained:
+        source = Source(trained.state.round, sha256((Path(run) / MODEL).read_bytes()))
+        build_bundle(trained.run, tier_networks(trained), source, Path(out), notify or (lambda message: None), wanted)
     return Path(out)

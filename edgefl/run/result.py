@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgefl.errors import InputError
 from edgefl.report.results import Results, adapter
@@ -14,6 +14,9 @@ from edgefl.report.run_files import read_rounds, read_summary
 from edgefl.report.run_rows import ClassRow, TierRow
 from edgefl.report.words import contents
 from edgefl.util.files import check_free, whole_folder
+
+if TYPE_CHECKING:  # reading a result does not import torch
+    from torch import nn
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,6 +67,34 @@ class RunResult:
     def to_pandas(self) -> Any:
         """Return the tiers as a ``pandas.DataFrame`` with a row each."""
         return self.tiers.to_pandas()
+
+    def network(self, tier: float | None = None, client: int | None = None) -> nn.Module:
+        """Return a trained network as a torch module, in evaluation mode: the one whose accuracy the report shows.
+
+        A network of your own is of your own class. Tiers that are dense and have its full width have its tensors by their names; in
+        others, layers are narrower, or have factors in their place.
+
+        Args:
+            tier: a ratio of the run; None: the largest.
+            client: whose network, where clients have networks of their own; None: the first client of the tier that has trained.
+
+        Raises:
+            InputError: the run has no such tier or client, or its data or network is not there any more.
+            CheckpointError: the folder has no model, or a damaged one.
+
+        Example:
+            >>> import tempfile
+            >>> from edgefl import RunConfig, simulate
+            >>> small = RunConfig(method="heterofl", model="mlp", rounds=1, clients=2, local_epochs=1, data_share=0.1)
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     network = simulate(small, f"{folder}/run").network(tier=0.5)
+            >>> network.fc.in_features, network.training
+            (128, False)
+        """
+        from edgefl.run.finished import finished, network_of
+
+        with finished(self.folder) as trained:
+            return network_of(trained, tier, client)
 
     def to_csv(self, out: Path | str) -> Path:
         """Write ``rounds.csv``, ``tiers.csv`` and ``classes.csv`` into ``out``, a new or empty folder, and return it.

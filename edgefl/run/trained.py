@@ -220,14 +220,15 @@ def tier_networks(trained: Trained) -> dict[Tier, TierNetworks]:
     run = trained.run
     found: dict[Tier, TierNetworks] = {}
     for tier in run.tiers:
-        client = _first_of(trained, tier) if of_clients(run) else None
+        client = first_of(trained, tier) if of_clients(run) else None
         test = run.test if client is None else run.clients.shards.test(client)
         networks = trained.module(tier, client, factored=True), trained.network(tier, client)
         found[tier] = TierNetworks(*networks, test, trained.control(tier))
     return found
 
 
-def _first_of(trained: Trained, tier: Tier) -> int | None:
+def first_of(trained: Trained, tier: Tier) -> int | None:
+    """Return the first of the clients that are evaluated which has trained ``tier``, else the first that would; None: there is none."""
     run = trained.run
     of_tier = [c for c in evaluated_clients(run) if run.plan.tier_of(c, run.config.rounds) == tier]
     return next((c for c in of_tier if c in trained.store), of_tier[0] if of_tier else None)
