@@ -63,7 +63,8 @@ if TYPE_CHECKING:
     "kind",
     type=click.Choice(("bundle", "csv", "weights")),
     default="bundle",
-    help="bundle: for devices; csv: rounds, tiers and classes of a run as tables; weights: a safetensors file per tier, for torch.",
+    help="bundle: for devices; csv: rounds, sessions, tiers, classes and clients of a run as tables; weights: a safetensors file "
+    "per tier, for torch.",
 )
 @json_option
 @option("--with-client", is_flag=True, help="Also write the Python and browser clients.")

@@ -21,7 +21,7 @@ _BINS = 20
 
 
 @dataclass(frozen=True)
-class ClientScore:
+class ClientScore(Result):
     """The accuracy of a client's final model on held-out ``samples`` with its own shares of labels."""
 
     client: Whole

@@ -106,3 +106,45 @@ class RoundRow(RoundFigures):
         kind: Any = cls
         found: Self = adapter(kind).validate_python({key.name: line.get(key.name) for key in fields(cls)})
         return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionRow(Result):
+    """One client's session in a round, as a row of a table.
+
+    Attributes:
+        status: "trained" if the server used its update, else how the session ended, such as "late".
+        steps: training steps, with the mean loss ``train_loss``.
+        start_s: simulated seconds from the beginning of the round; the session took ``total_s`` from then on.
+        staleness: server steps between the model that it began with and its update; None in synchronous rounds.
+    """
+
+    round: Whole
+    client: Whole
+    device: str
+    tier: Number | None
+    status: str
+    samples: Whole | None
+    steps: Whole | None
+    train_loss: float | None
+    macs: Whole
+    download_bytes: Whole
+    upload_bytes: Whole
+    energy_j: Number | None
+    end_to_end_j: Number | None
+    start_s: Number
+    download_s: Number | None
+    train_s: Number | None
+    upload_s: Number | None
+    total_s: Number | None
+    predicted_memory_bytes: Whole | None
+    measured_training_memory_bytes: Whole | None
+    staleness: Whole | None
+
+    @classmethod
+    def of(cls, line: Mapping[str, Any]) -> list[Self]:
+        """Return the rows of a line of ``rounds.jsonl``; none where it has no clients, as in most rounds of a dry run."""
+        kind: Any = cls
+        named = [{"round": line["round"], **client} for client in line.get("clients", ())]
+        rows = ({key.name: client.get(key.name) for key in fields(cls)} for client in named)
+        return [adapter(kind).validate_python(row) for row in rows]

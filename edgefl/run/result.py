@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgefl.errors import InputError
+from edgefl.report.evaluation import ClientScore
 from edgefl.report.results import Results, adapter
-from edgefl.report.round_lines import RoundRow
+from edgefl.report.round_lines import RoundRow, SessionRow
 from edgefl.report.run_files import read_rounds, read_summary
 from edgefl.report.run_rows import ClassRow, TierRow
 from edgefl.report.words import contents
@@ -56,6 +57,24 @@ class RunResult:
         return Results(map(RoundRow.of, read_rounds(self.folder / "rounds.jsonl")))
 
     @property
+    def clients(self) -> Results[ClientScore]:
+        """One row per evaluated client: accuracy of its final model on held-out samples with its own shares of labels.
+
+        There are none in a run with a loss of its own, and in a dry run.
+        """
+        evaluation = self.summary.get("evaluation") or {"clients": ()}
+        return Results(map(adapter(ClientScore).validate_python, evaluation["clients"]))
+
+    @property
+    def sessions(self) -> Results[SessionRow]:
+        """One row per client and round in which it was selected: how its session ended, its loss, cost, seconds and joules.
+
+        Raises:
+            InputError: ``rounds.jsonl`` in the folder is missing or damaged.
+        """
+        return Results(row for line in read_rounds(self.folder / "rounds.jsonl") for row in SessionRow.of(line))
+
+    @property
     def contents(self) -> str:
         """The files and folders of the run that its user looks at first, in words."""
         return contents(self.summary)
@@ -97,7 +116,7 @@ class RunResult:
             return network_of(trained, tier, client)
 
     def to_csv(self, out: Path | str) -> Path:
-        """Write ``rounds.csv``, ``tiers.csv`` and ``classes.csv`` into ``out``, a new or empty folder, and return it.
+        """Write every table that has rows to a file in ``out``, a new or empty folder, and return it: ``rounds.csv``, ``tiers.csv``, ….
 
         Raises:
             InputError: ``out`` exists and is not an empty folder, or a file of the run is damaged.
@@ -105,8 +124,9 @@ class RunResult:
         """
         check_free(Path(out), InputError)
         with whole_folder(Path(out)) as folder:
-            for name in ("rounds", "tiers", "classes"):
-                (folder / f"{name}.csv").write_text(getattr(self, name).to_csv(), encoding="utf-8")
+            for name in ("rounds", "sessions", "tiers", "classes", "clients"):
+                if rows := getattr(self, name):
+                    (folder / f"{name}.csv").write_text(rows.to_csv(), encoding="utf-8")
         return Path(out)
 
     def __repr__(self) -> str:

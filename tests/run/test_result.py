@@ -9,6 +9,8 @@ from edgefl.errors import InputError
 
 SMALL = {"rounds": 2, "clients": 3, "local_epochs": 1, "data_share": 0.2, "model": "mlp", "method": "heterofl"}
 
+TABLES = ["classes.csv", "clients.csv", "rounds.csv", "sessions.csv", "tiers.csv"]
+
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
@@ -30,8 +32,25 @@ def test_rounds_and_tiers_are_frames_of_pandas_and_polars(result):
     assert result.classes.to_polars().shape[0] == len(result.classes)
 
 
+def test_sessions_add_up_to_their_rounds(result):
+    for row in result.rounds:
+        sessions = [session for session in result.sessions if session.round == row.round]
+        assert len({session.client for session in sessions}) == len(sessions) > 0
+        assert sum(session.status == "trained" for session in sessions) == row.trained
+        assert sum(session.macs for session in sessions) == row.macs
+        assert sum(session.upload_bytes for session in sessions) == row.upload_bytes
+        assert all(session.train_loss > 0 and session.steps > 0 for session in sessions if session.status == "trained")
+    assert {session.round for session in result.sessions} == {1, 2}
+
+
+def test_every_client_is_evaluated_with_the_model_of_its_tier(result):
+    assert [row.client for row in result.clients] == [0, 1, 2]
+    assert {row.device: row.tier for row in result.clients} == {row.device: row.tier for row in result.classes if row.clients}
+    assert all(0 <= row.accuracy <= 1 and row.samples > 0 for row in result.clients)
+
+
 def test_what_a_prompt_shows_fits_a_screen(result):
-    for shown in (result, result.rounds, result.tiers, result.classes):
+    for shown in (result, result.rounds, result.tiers, result.classes, result.sessions, result.clients):
         lines = repr(shown).splitlines()
         assert len(lines) <= 24
         assert max(map(len, lines)) <= 120
@@ -44,7 +63,7 @@ def test_what_a_prompt_shows_fits_a_screen(result):
 
 def test_tables_are_written_whole_or_not_at_all(result, tmp_path):
     result.to_csv(tmp_path / "tables")
-    assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == ["classes.csv", "rounds.csv", "tiers.csv"]
+    assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == TABLES
     assert len((tmp_path / "tables" / "rounds.csv").read_text().splitlines()) == 3
     with pytest.raises(InputError, match="exists and is not an empty folder; give another"):
         result.to_csv(tmp_path / "tables")
