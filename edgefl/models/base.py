@@ -16,7 +16,7 @@ from edgefl.errors import ConfigError
 from edgefl.models.cuts import Cuts, cuts_of
 from edgefl.models.norm import POLICIES
 from edgefl.models.valueless import on_meta
-from edgefl.models.weights import WeightsFile
+from edgefl.models.weights import WeightsFile, opened_tensors
 from edgefl.registry import models
 from edgefl.util.fields import Fields
 
@@ -61,7 +61,7 @@ class Architecture:
         """Return the network of width 1 with its initial weights, unless its tensors have no values; WireError: the file has changed."""
         if self.weights is not None and detect_fake_mode() is None and torch.get_default_device().type != "meta":
             own = network.state_dict()
-            for name, tensor in self.weights.tensors().items():
+            for name, tensor in opened_tensors(self.weights.tensors(), own).items():
                 own[name].copy_(tensor)
         return network
 

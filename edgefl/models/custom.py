@@ -13,6 +13,7 @@ from torch._guards import detect_fake_mode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from edgefl.errors import ConfigError, InputError, nearest
+from edgefl.models.attention import closed, opened
 from edgefl.models.base import Architecture, Unfilled
 from edgefl.models.copies import check_network, copies_of
 from edgefl.models.factory import Factory, factory_of, fitted, onnx_sha256, sources_sha256
@@ -153,6 +154,7 @@ class CustomArchitecture(Architecture):
         network = _called(self.factory, self.model)
         if not any(parameter.requires_grad for parameter in network.parameters()):
             raise InputError(f"{self.model} has no parameter to train: its network has none, or all are frozen")
+        network = opened(network)
         by_name = _takes_by_name(network, self.inputs, self.model)
 
         def spread(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -184,7 +186,7 @@ class CustomArchitecture(Architecture):
             for kind, buffer in list(module.named_buffers(recurse=False)):
                 if f"{name}.{kind}".lstrip(".") in saved:
                     module.register_buffer(kind, buffer)
-        return network
+        return closed(network, own)
 
     def samples(self, count: int) -> Any:
         """Return a batch of ``count`` samples: a tensor for a single unnamed input, else name → tensor."""

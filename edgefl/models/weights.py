@@ -1,7 +1,7 @@
 """Initial weights of a network from a safetensors file."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from edgefl.errors import WireError
 from edgefl.util.files import sha256
 
+PROJECTIONS = ("q_proj", "k_proj", "v_proj")
+"""The linear layers of :class:`edgefl.models.attention.OpenAttention` that have no layer of their own in torch's class."""
 _NAMED = 5
 
 
@@ -81,6 +83,30 @@ def tied(network: nn.Module) -> list[set[str]]:
     return [same for same in names.values() if len(same) > 1]
 
 
+def opened_tensors(tensors: Mapping[str, Tensor], names: Collection[str]) -> dict[str, Tensor]:
+    """Return ``tensors`` with those of ``nn.MultiheadAttention`` under the ``names`` of its opened form; others as they are.
+
+    >>> weight = torch.arange(6.0).reshape(6, 1)
+    >>> names = ("q_proj.weight", "k_proj.weight", "v_proj.weight")
+    >>> {name: tensor.flatten().tolist() for name, tensor in opened_tensors({"in_proj_weight": weight}, names).items()}
+    {'q_proj.weight': [0.0, 1.0], 'k_proj.weight': [2.0, 3.0], 'v_proj.weight': [4.0, 5.0]}
+    """
+    found: dict[str, Tensor] = {}
+    known = set(names)
+    for name, tensor in tensors.items():
+        path, dot, last = name.rpartition(".")
+        kind = last.rpartition("_")[2]
+        apart = [f"{path}{dot}{projection}.{kind}" for projection in PROJECTIONS]
+        one = f"{path}{dot}{last.removesuffix('_weight')}.weight"
+        if name not in known and last in ("in_proj_weight", "in_proj_bias") and known >= {*apart}:
+            found |= dict(zip(apart, tensor.chunk(3), strict=True))
+        elif name not in known and last in (f"{projection}_weight" for projection in PROJECTIONS) and one in known:
+            found[one] = tensor
+        else:
+            found[name] = tensor
+    return found
+
+
 def checked_weights(
     source: Path | str | Mapping[str, Tensor],
     shapes: Mapping[str, tuple[int, ...]],
@@ -99,6 +125,7 @@ def checked_weights(
         floats: Mapping[str, Tensor] = {name: tensor for name, tensor in source.items() if tensor.is_floating_point()}
     else:
         floats = _of_content(told, _content(told))
+    floats = opened_tensors(floats, shapes)
     if without:
         floats = {name: tensor for name, tensor in floats.items() if not name.startswith(without)}
         shapes = {name: shape for name, shape in shapes.items() if not name.startswith(without)}

@@ -54,14 +54,12 @@ def test_torchs_attention_is_cut_head_by_head(case: str, width: float) -> None:
             nn.init.normal_(parameter, 0.0, 0.4)
     narrow = source.channels.narrow(copy.deepcopy(wide), width)
     head = math.ceil(6 * width)
-    assert (narrow.attention.num_heads, narrow.attention.head_dim, narrow.attention.embed_dim) == (4, head, 4 * head)
+    assert (narrow.attention.num_heads, narrow.attention.head_dim) == (4, head)
     assert narrow.queries.out_features == 4 * head
     quiet = silenced(wide, source, width)
     with torch.no_grad():  # queries are divided by the root of a head's channels, of which the narrow network has fewer
-        own = quiet.attention.q_proj_weight if "kdim" in ATTENTION[case] else quiet.attention.in_proj_weight[:24]
-        own *= (6 / head) ** 0.5
-        if quiet.attention.in_proj_bias is not None:
-            quiet.attention.in_proj_bias[:24] *= (6 / head) ** 0.5
+        for parameter in quiet.attention.q_proj.parameters():
+            parameter *= (6 / head) ** 0.5
     assert torch.allclose(first(narrow, x), first(quiet, x), atol=1e-5)
 
 
@@ -73,7 +71,7 @@ def test_torchs_transformers_are_cut_as_a_whole() -> None:
     narrow = architecture(network, {"": STEPS}).build(0.5)
     inner = narrow[1].network
     assert (inner.d_model, inner.nhead, inner.encoder.layers[0].linear1.out_features) == (12, 4, 24)
-    assert {p.shape[0] for name, p in inner.named_parameters() if "in_proj" in name} == {36}
+    assert {p.shape[0] for name, p in inner.named_parameters() if "q_proj" in name} == {12}
     assert narrow(torch.zeros(2, 7, 5)).shape == (2, 3)
 
 
