@@ -18,13 +18,17 @@ from edgefl.rng import torch_seeded
 STEPS, IMAGE = InputSpec((7, 5)), InputSpec((3, 8, 8))
 
 
-class Attending(nn.Module):
-    """``nn.MultiheadAttention`` of 4 heads of 6 channels, with queries of one layer, and keys and values of another."""
+class Subclass(nn.MultiheadAttention):
+    """Attention that keeps its packed weights, as it is more than torch's class."""
 
-    def __init__(self, alone: bool = False, **options: object) -> None:
+
+class Attending(nn.Module):
+    """Attention of 4 heads of 6 channels, with queries of one layer, and keys and values of another."""
+
+    def __init__(self, kind: type[nn.MultiheadAttention], alone: bool = False, **options: object) -> None:
         super().__init__()
         self.queries, self.keys = nn.Linear(5, 24), nn.Linear(5, int(str(options.get("kdim", 24))))
-        self.attention = nn.MultiheadAttention(24, 4, **options)
+        self.attention = kind(24, 4, **options)
         self.fc, self.alone = nn.Linear(24, 3), alone
 
     def forward(self, x: Tensor) -> Tensor:
@@ -46,8 +50,9 @@ ATTENTION = {
 
 @pytest.mark.parametrize("case", ATTENTION)
 @pytest.mark.parametrize("width", [0.3, 0.5])
-def test_torchs_attention_is_cut_head_by_head(case: str, width: float) -> None:
-    source = architecture(lambda: Attending(**ATTENTION[case], batch_first=True), {"": STEPS})
+@pytest.mark.parametrize("kind", [nn.MultiheadAttention, Subclass])
+def test_torchs_attention_is_cut_head_by_head(case: str, width: float, kind: type[nn.MultiheadAttention]) -> None:
+    source = architecture(lambda: Attending(kind, **ATTENTION[case], batch_first=True), {"": STEPS})
     with torch_seeded(np.random.default_rng(7)):
         wide, x = source.build().eval(), torch.randn(2, 7, 5)
         for parameter in wide.parameters():  # torch's biases are 0
@@ -58,8 +63,11 @@ def test_torchs_attention_is_cut_head_by_head(case: str, width: float) -> None:
     assert narrow.queries.out_features == 4 * head
     quiet = silenced(wide, source, width)
     with torch.no_grad():  # queries are divided by the root of a head's channels, of which the narrow network has fewer
-        for parameter in quiet.attention.q_proj.parameters():
-            parameter *= (6 / head) ** 0.5
+        for name, parameter in quiet.attention.named_parameters():
+            if name.startswith("q_proj"):
+                parameter *= (6 / head) ** 0.5
+            elif name.startswith("in_proj"):  # the queries' part of it, or only of its bias
+                parameter[:24] *= (6 / head) ** 0.5
     assert torch.allclose(first(narrow, x), first(quiet, x), atol=1e-5)
 
 
