@@ -1,14 +1,13 @@
 """Traces modules for torch's exporter, so that it does not trace them a second time.
 
 The exporter traces every graph again to decompose operations without an ONNX operator. This takes a third to a half of the time of an
-export, but few networks have such operations, apart from those in :data:`_PLAIN`, which are replaced here. An LSTM would be traced step
+export, but few networks have such operations, apart from those that :mod:`edgefl.onnxgrad.plain` replaces. An LSTM would be traced step
 by step, and a normalization operation by operation, only for the shapes of their results; custom operators stand for them.
 """
 
 import contextlib
 import inspect
 import math
-import operator
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -25,6 +24,8 @@ from edgefl.errors import EdgeflError
 from edgefl.onnxgrad import rewrites
 from edgefl.onnxgrad.detached import DATA
 from edgefl.onnxgrad.graphs import OPSET
+from edgefl.onnxgrad.in_place import functional
+from edgefl.onnxgrad.plain import Replace, normalised, plain
 
 aten = torch.ops.aten
 HasForm = Callable[[Any], bool]
@@ -147,7 +148,7 @@ class _Lowered(ExportedProgram):
         found = self if spared else super().run_decompositions(decomp_table)
         for node in list(found.graph_module.graph.nodes):
             if node.target is BATCH_NORM:
-                _replace(node, _normalised(node))
+                _replace(node, normalised(node))
             elif self.has_form is None or not self.has_form(node.target):
                 node.target = STANDS_FOR.get(node.target, node.target)
         found.graph_module.recompile()
@@ -210,14 +211,18 @@ def _replaced(program: ExportedProgram, has_form: HasForm) -> bool:
     if parts != [module] or signature.buffers_to_mutate or signature.user_inputs_to_mutate:
         return False
     calls = [node for node in module.graph.nodes if node.op == "call_function"]
-    if not all(_stays(node, has_form) or _plain(node) for node in calls):
+    if not all(_stays(node, has_form) or _plain(node, has_form) for node in calls):
         return False
     for node in calls:
-        _replace(node, _plain(node))
+        _replace(node, _plain(node, has_form))
     return True
 
 
-def _replace(node: fx.Node, by: "Replace | None") -> None:
+def _plain(node: fx.Node, has_form: HasForm) -> Replace | None:
+    return normalised(node) if node.target is BATCH_NORM else plain(node) or functional(node, has_form)
+
+
+def _replace(node: fx.Node, by: Replace | None) -> None:
     if by is not None:
         with node.graph.inserting_before(node):
             node.target, node.args, node.kwargs = by()
@@ -229,74 +234,3 @@ def _stays(node: fx.Node, has_form: HasForm) -> bool:
         return bool(target.__module__ == "_operator" or has_form(target))
     known = target in _DROPPED or has_form(target)
     return known and not target._schema.is_mutable
-
-
-Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
-"""Target, positional arguments and keyword arguments."""
-Replace = Callable[[], Call]
-"""Inserts nodes before a node, and returns the node's new call."""
-
-
-def _plain(node: fx.Node) -> Replace | None:
-    """Return the replacement of ``node`` by operations with a form; None if :data:`_PLAIN` has none, or none for these arguments."""
-    known = _PLAIN.get(node.target)
-    return None if known is None else known(node)
-
-
-def _before(node: fx.Node, target: Any, *args: Any, value: Any) -> fx.Node:
-    other = node.graph.call_function(target, args)
-    other.meta = {**node.meta, "val": value}
-    return other
-
-
-def _flattened(node: fx.Node) -> Replace | None:
-    """Replace flatten by reshape, if all free sizes are those of dimensions before the flattened ones."""
-    of, first, *_ = (*node.args, 0)
-    sizes = list(node.meta["val"].shape)
-    free = [axis for axis, size in enumerate(sizes) if not isinstance(size, int)]
-    if not isinstance(first, int) or not all(axis < first for axis in free):
-        return None
-
-    def replace() -> Call:
-        whole = [
-            _before(node, aten.sym_size.int, of, axis, value=size) if axis in free else size for axis, size in enumerate(sizes)
-        ]
-        return aten.reshape.default, (of, whole), {}
-
-    return replace
-
-
-def _normalised(node: fx.Node) -> Replace | None:
-    """Replace BatchNorm, in evaluation, or in training if it keeps no running statistics."""
-    x, weight, bias, mean, variance, training, momentum, eps = node.args[:8]
-    if training and mean is not None:
-        return None
-    target, args = aten._native_batch_norm_legit_no_training.default, [x, weight, bias, mean, variance, momentum, eps]
-    if training:
-        target, args = aten._native_batch_norm_legit.no_stats, [x, weight, bias, True, momentum, eps]
-    value, empty = node.meta["val"], node.meta["val"].new_empty(0)
-    return lambda: (operator.getitem, (_before(node, target, *args, value=(value, empty, empty)), 0), {})
-
-
-def _identity(node: fx.Node) -> Replace | None:
-    """Replace eye by a comparison of rows and columns."""
-    size, value = node.args[0], node.meta["val"]
-    if not isinstance(size, int):
-        return None
-
-    def replace() -> Call:
-        columns = _before(node, aten.arange.default, size, value=value.new_empty(size, dtype=torch.int64))
-        rows = _before(node, aten.unsqueeze.default, columns, 1, value=value.new_empty(size, 1, dtype=torch.int64))
-        same = _before(node, aten.eq.Tensor, rows, columns, value=value.new_empty(size, size, dtype=torch.bool))
-        return aten._to_copy.default, (same,), {"dtype": value.dtype}
-
-    return replace
-
-
-_PLAIN: dict[Any, Callable[[fx.Node], Replace | None]] = {
-    aten.numpy_T.default: lambda node: (lambda: (aten.t.default, node.args, {})) if node.meta["val"].dim() == 2 else None,
-    aten.square.default: lambda node: lambda: (aten.pow.Tensor_Scalar, (node.args[0], 2), {}),
-    aten.flatten.using_ints: _flattened,
-    **dict.fromkeys((aten.batch_norm.default, BATCH_NORM), _normalised),
-    aten.eye.default: _identity,
-}

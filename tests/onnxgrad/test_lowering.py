@@ -61,6 +61,90 @@ def test_graphs_compute_what_the_network_does_however_they_were_made(module, tim
     np.testing.assert_allclose(session.run(None, {"x": x.numpy()})[0], expected, rtol=1e-4, atol=1e-5)
 
 
+def written_twice(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    before = y.sum(1, keepdim=True)
+    between = y.add_(x).neg_() * 2
+    after = y * x
+    y.sub_(before)
+    return y + between + after + before
+
+
+def copied(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    before = y * 3
+    y.copy_(x * 2)
+    return y + before
+
+
+def seen_in_a_view(y: torch.Tensor) -> torch.Tensor:
+    part = y[:, :1]
+    y.relu_()
+    return y + part  # which has changed too
+
+
+def written_in_a_view(y: torch.Tensor) -> torch.Tensor:
+    y[:, 1:].relu_()
+    return y * 2
+
+
+def of_a_narrower_type(y: torch.Tensor) -> torch.Tensor:
+    y.mul_(torch.ones(1, dtype=torch.float64))
+    return y + 1
+
+
+OPERATIONS = {
+    "to a type": lambda x: (x > 0).to(torch.float32) * x + x.to(torch.float32),
+    "to another's type": lambda x: (x > 0).to(x) + x.to("cpu"),
+    "to a type by name": lambda x: x.long().float() + (x > 0).double().float(),
+    "bits": lambda x: ((x.long() & 6) | 1) ^ (x.long() ^ 3),
+    "bits of two": lambda x: (x.long() & (x.long() + 1)) | 8,
+    "both": lambda x: (x > 0) & (x < 1) | (x < -1) ^ (x > 2),
+    "comparisons": lambda x: torch.greater(x, 0) | torch.less_equal(x, -1) | torch.not_equal(x, x.mean()),
+    "names": lambda x: torch.absolute(x).clip(0.1, 2.0) + torch.arctan(x) - torch.negative(x) + torch.fix(x) + torch.divide(x, 3),
+    "arcs": lambda x: torch.arcsin(x.tanh()) + torch.arccos(x.tanh()) + torch.arcsinh(x) + torch.positive(x),
+    "written over": lambda x: F.relu_(F.conv2d(x, KERNEL.transpose(0, 1))) + 1,
+    "written over twice, and read in between": lambda x: written_twice(x + 1, x),
+    "written over in a clone": lambda x: copied(x.clone(), x),
+    "a mean by pooling": lambda x: F.adaptive_avg_pool2d(x, 1) + F.adaptive_avg_pool1d(x.flatten(2), 1).unsqueeze(3),
+    "a transposed convolution": lambda x: F.conv_transpose2d(x, KERNEL, BIAS, (2, 1), 1, (1, 0), 1, (1, 2)),
+    "one in groups": lambda x: F.conv_transpose2d(x, KERNEL[:, :2], stride=2, groups=3),
+    "one of a line": lambda x: F.conv_transpose1d(x.flatten(2), KERNEL[..., 0], stride=3, output_padding=1),
+}
+KERNEL = torch.linspace(-1, 1, 3 * 5 * 3 * 3).reshape(3, 5, 3, 3)
+BIAS = torch.linspace(-1, 1, 5)
+
+
+class Applied(nn.Module):
+    """One operation: ``x`` (n, 3, 4, 4) → (n, …)."""
+
+    def __init__(self, operation: str) -> None:
+        super().__init__()
+        self.operation = OPERATIONS[operation]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.operation(x * 2).flatten(1) * 1.0
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_an_operation_is_replaced_in_place_by_others_that_compute_the_same(operation, decomposed):
+    module = Applied(operation).eval()
+    graph = forward_graph(module, (3, 4, 4))
+    assert not decomposed
+    x = torch.randn(5, 3, 4, 4, generator=torch.Generator().manual_seed(3))
+    session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, {"x": x.numpy()})[0], module(x).numpy(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("operation", [seen_in_a_view, written_in_a_view, of_a_narrower_type])
+def test_what_a_second_name_may_show_is_left_to_torch(operation, monkeypatch, decomposed):
+    monkeypatch.setitem(OPERATIONS, "of the test", operation)
+    module = Applied("of the test").eval()
+    graph = forward_graph(module, (3, 4, 4))
+    assert len(decomposed) == 1
+    x = torch.randn(5, 3, 4, 4, generator=torch.Generator().manual_seed(3))
+    session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, {"x": x.numpy()})[0], module(x).detach().numpy(), rtol=1e-5, atol=1e-5)
+
+
 POOLS = {
     "a window in the padding": nn.AvgPool2d(2, 2, 1, ceil_mode=True, count_include_pad=False),
     "padding that counts": nn.AvgPool2d(3, 2, 1, ceil_mode=True),
