@@ -9,6 +9,7 @@ import contextlib
 import inspect
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -25,6 +26,7 @@ from edgefl.onnxgrad import rewrites
 from edgefl.onnxgrad.detached import DATA
 from edgefl.onnxgrad.graphs import OPSET
 from edgefl.onnxgrad.in_place import functional
+from edgefl.onnxgrad.inlined import Table, inlined
 from edgefl.onnxgrad.plain import Replace, normalised, plain
 
 aten = torch.ops.aten
@@ -144,7 +146,7 @@ class _Lowered(ExportedProgram):
         self, decomp_table: dict[Any, Callable[..., Any]] | None = None, decompose_custom_triton_ops: bool = False
     ) -> ExportedProgram:
         """Return the program that the exporter translates; called by the exporter."""
-        spared = self.has_form is not None and _replaced(self, self.has_form)
+        spared = self.has_form is not None and _replaced(self, self.has_form, decomp_table or {})
         found = self if spared else super().run_decompositions(decomp_table)
         for node in list(found.graph_module.graph.nodes):
             if node.target is BATCH_NORM:
@@ -204,22 +206,28 @@ def _without_stacks() -> Iterator[None]:
         settings.do_not_emit_stack_traces = before
 
 
-def _replaced(program: ExportedProgram, has_form: HasForm) -> bool:
+def _replaced(program: ExportedProgram, has_form: HasForm, table: Table) -> bool:
     """Replace operations without a form, in place, and return True; change nothing and return False if one cannot be replaced."""
     signature, module = program.graph_signature, program.graph_module
     parts = [part for part in module.modules() if isinstance(part, fx.GraphModule)]
     if parts != [module] or signature.buffers_to_mutate or signature.user_inputs_to_mutate:
         return False
     calls = [node for node in module.graph.nodes if node.op == "call_function"]
-    if not all(_stays(node, has_form) or _plain(node, has_form) for node in calls):
-        return False
+    found: dict[fx.Node, Replace] = {}
     for node in calls:
-        _replace(node, _plain(node, has_form))
+        if not _stays(node, has_form):
+            if (by := _plain(node, has_form, table)) is None:
+                return False
+            found[node] = by
+    for node, by in found.items():
+        _replace(node, by)
     return True
 
 
-def _plain(node: fx.Node, has_form: HasForm) -> Replace | None:
-    return normalised(node) if node.target is BATCH_NORM else plain(node) or functional(node, has_form)
+def _plain(node: fx.Node, has_form: HasForm, table: Table) -> Replace | None:
+    if node.target is BATCH_NORM:
+        return normalised(node)
+    return plain(node) or functional(node, has_form) or inlined(node, table, partial(_stays, has_form=has_form))
 
 
 def _replace(node: fx.Node, by: Replace | None) -> None:

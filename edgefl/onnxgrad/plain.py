@@ -103,6 +103,25 @@ def _averaged(node: fx.Node) -> Replace | None:
     return lambda: (aten.mean.dim, (x, list(range(-len(sizes), 0)), True), {})
 
 
+def _by_root_of_squares(node: fx.Node) -> Replace:
+    """Replace RMSNorm: x / √(mean of x² + ε), times the weight."""
+    x, shape, weight, eps = (*node.args, None, None)[:4]
+    weight, value, dims = node.kwargs.get("weight", weight), node.meta["val"], len(shape)  # type: ignore[arg-type]
+    eps = node.kwargs.get("eps", eps)
+
+    def replace() -> Call:
+        single = value.new_empty([*value.shape[:-dims], *[1] * dims])
+        square = _before(node, aten.mul.Tensor, x, x, value=value)
+        mean = _before(node, aten.mean.dim, square, list(range(-dims, 0)), True, value=single)
+        least = torch.finfo(value.dtype).eps if eps is None else eps
+        root = _before(node, aten.rsqrt.default, _before(node, aten.add.Scalar, mean, least, value=single), value=single)
+        if weight is None:
+            return aten.mul.Tensor, (x, root), {}
+        return aten.mul.Tensor, (_before(node, aten.mul.Tensor, x, root, value=value), weight), {}
+
+    return replace
+
+
 def _renamed(node: fx.Node) -> Replace:
     return lambda: (_OTHER_NAMES[node.target], node.args, node.kwargs)
 
@@ -126,6 +145,7 @@ _PLAIN: dict[Any, Callable[[fx.Node], Replace | None]] = {
     aten.flatten.using_ints: _flattened,
     aten.batch_norm.default: normalised,
     aten.eye.default: _identity,
+    aten.rms_norm.default: _by_root_of_squares,
     **dict.fromkeys((aten.to.dtype, aten.to.device, aten.to.other, aten.to.dtype_layout), _cast),
     **dict.fromkeys((aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input), _transposed),
     **dict.fromkeys(

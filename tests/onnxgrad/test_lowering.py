@@ -105,6 +105,14 @@ OPERATIONS = {
     "written over twice, and read in between": lambda x: written_twice(x + 1, x),
     "written over in a clone": lambda x: copied(x.clone(), x),
     "a mean by pooling": lambda x: F.adaptive_avg_pool2d(x, 1) + F.adaptive_avg_pool1d(x.flatten(2), 1).unsqueeze(3),
+    "means of windows by pooling": lambda x: F.adaptive_avg_pool2d(x, (2, 3)),
+    "a norm by the root of squares": lambda x: (
+        F.rms_norm(x, (4, 4), KERNEL[0, :4, 0, :1].expand(4, 4) * 1.0, 0.1) + F.rms_norm(x, (4,))
+    ),
+    "a deviation": lambda x: x / x.std((2, 3), keepdim=True) + x.var(1, keepdim=True, correction=0),
+    "losses": lambda x: F.huber_loss(x, x * 2, reduction="none") + F.smooth_l1_loss(x, x.flip(1), reduction="none", beta=0.5),
+    "losses of logits": lambda x: F.binary_cross_entropy_with_logits(x, x.sigmoid(), reduction="none") + 1 - F.l1_loss(x, -x),
+    "a convolution of the same size": lambda x: F.conv2d(x, KERNEL.transpose(0, 1), padding="same"),
     "a transposed convolution": lambda x: F.conv_transpose2d(x, KERNEL, BIAS, (2, 1), 1, (1, 0), 1, (1, 2)),
     "one in groups": lambda x: F.conv_transpose2d(x, KERNEL[:, :2], stride=2, groups=3),
     "one of a line": lambda x: F.conv_transpose1d(x.flatten(2), KERNEL[..., 0], stride=3, output_padding=1),
