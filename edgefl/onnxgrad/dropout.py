@@ -122,15 +122,20 @@ def _attention(mode: SeededDropout, func: Any, query: Tensor, key: Tensor, value
     if not p:
         result: Tensor = func(query, key, value, **options)
         return result
-    if options.get("is_causal") or options.get("enable_gqa"):
-        raise EdgeflError(
-            "attention with dropout and is_causal or enable_gqa has no ONNX form; give attn_mask, or set its dropout to 0"
-        )
+    if options.get("enable_gqa"):  # several heads of queries share one of keys and values
+        key, value = (_repeated(x, query.shape[-3] // x.shape[-3]) for x in (key, value))
     scale = options.get("scale") or 1 / math.sqrt(query.shape[-1])
     scores, given = query @ key.transpose(-2, -1) * scale, options.get("attn_mask")
+    if options.get("is_causal"):
+        given = scores.new_ones(scores.shape[-2:], dtype=torch.bool).tril()
     if given is not None:
         scores = scores.masked_fill(~given, -math.inf) if given.dtype == torch.bool else scores + given
     return mode.drop(scores.softmax(-1), p) @ value
+
+
+def _repeated(x: Tensor, times: int) -> Tensor:
+    """Return (…, heads, steps, channels) with every head ``times`` times in a row."""
+    return x.unsqueeze(-3).expand(*x.shape[:-2], times, *x.shape[-2:]).flatten(-4, -3)
 
 
 def _within(func: Any) -> Any:
@@ -147,12 +152,21 @@ def _within(func: Any) -> Any:
 
 
 def _recurrent(mode: SeededDropout, func: Any, *args: Any) -> Any:
-    *_, layers, dropout, train, _, _ = args
-    if train and dropout and layers > 1:
-        raise EdgeflError(
-            f"dropout inside torch.{func.__name__} has no ONNX form; make one layer after the other, with nn.Dropout between them"
-        )
-    return func(*args)
+    """Compute a recurrent layer; one that drops entries between its layers, layer by layer."""
+    x, states, weights, biased, layers, dropout, train, both, first = args
+    if not (train and dropout and layers > 1):
+        return func(*args)
+    if not isinstance(biased, bool):  # torch's form for packed sequences has other arguments
+        raise EdgeflError(f"dropout inside torch.{func.__name__} of a packed sequence has no ONNX form; give padded sequences")
+    several, each = isinstance(states, (tuple, list)), len(weights) // layers
+    ends = []
+    for layer in range(layers):
+        here = slice(layer * (1 + both), (layer + 1) * (1 + both))
+        own = tuple(state[here] for state in states) if several else states[here]
+        x, *end = func(x, own, weights[layer * each : (layer + 1) * each], biased, 1, 0.0, train, both, first)
+        ends.append(end)
+        x = mode.drop(x, dropout) if layer + 1 < layers else x
+    return (x, *map(torch.cat, zip(*ends, strict=True)))
 
 
 _REPLACED: dict[Any, Any] = {

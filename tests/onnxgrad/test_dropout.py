@@ -75,13 +75,71 @@ class Attention(nn.Module):
         return self.fc(self.layer(x.flatten(1, 2)).mean(1))
 
 
+class Decoder(nn.Module):
+    """Attention to earlier steps, with one head of keys and values for two heads of queries."""
+
+    def __init__(self):
+        super().__init__()
+        self.queries, self.keys, self.fc = nn.Linear(4, 8), nn.Linear(4, 4), nn.Linear(8, 3)
+
+    def forward(self, x):
+        x = x.flatten(1, 2)
+        q, k = (layer(x).unflatten(2, (-1, 4)).transpose(1, 2) for layer in (self.queries, self.keys))
+        p = 0.3 if self.training else 0.0
+        found = nn.functional.scaled_dot_product_attention(q, k, k, dropout_p=p, is_causal=True, enable_gqa=True)
+        return self.fc(found.transpose(1, 2).flatten(2).mean(1))
+
+
+class Stacked(nn.Module):
+    """A recurrent layer of three layers with dropout between them, of which the outputs and the last states count."""
+
+    def __init__(self, kind, **options):
+        super().__init__()
+        self.layer, self.fc = kind(4, 5, 3, dropout=0.3, batch_first=True, **options), nn.LazyLinear(3)
+        self(torch.zeros(2, 2, 3, 4))
+
+    def forward(self, x):
+        out, last = self.layer(x.flatten(1, 2))
+        states = torch.cat(last, 2) if isinstance(last, tuple) else last
+        return self.fc(torch.cat((out[:, -1], states.transpose(0, 1).flatten(1)), 1))
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("both", [False, True])
+def test_layers_that_drop_almost_nothing_between_them_are_those_of_torch(kind, both):
+    network, x = (
+        Stacked(kind, bidirectional=both, bias=not both),
+        torch.randn(2, 2, 3, 4, generator=torch.Generator().manual_seed(6)),
+    )
+    expected = network.eval()(x)
+    network.train().layer.dropout = 1e-7
+    with SeededDropout(torch.tensor(1.0)):
+        torch.testing.assert_close(network(x), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_that_drops_almost_nothing_is_that_of_torch(causal, grouped):
+    heads = 2 if grouped else 6
+    draw = torch.Generator().manual_seed(5)
+    q, k, v = (torch.randn(3, of, 5, 4, generator=draw) for of in (6, heads, heads))
+    asked = {"is_causal": causal, "enable_gqa": grouped, "scale": 0.7}
+    expected = nn.functional.scaled_dot_product_attention(q, k, v, **asked)
+    with SeededDropout(torch.tensor(1.0)):
+        found = nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=1e-7, **asked)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     "network",
     [
         nn.Sequential(nn.Dropout(0.2), nn.Conv2d(2, 4, 2), nn.Dropout2d(0.5), nn.ReLU(), nn.Flatten(), nn.Linear(24, 3)),
         Attention(),
+        Decoder(),
+        Stacked(nn.LSTM),
+        Stacked(nn.GRU, bidirectional=True),
     ],
-    ids=["maps", "attention"],
+    ids=["maps", "attention", "decoder", "lstm", "gru"],
 )
 def test_steps_are_those_of_torch_with_the_same_masks(network):
     names = {f"p.{n}": p for n, p in network.named_parameters()}
