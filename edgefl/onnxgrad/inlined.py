@@ -54,11 +54,14 @@ def inlined(node: fx.Node, table: Table, stays: Callable[[fx.Node], bool]) -> Re
 
     def replace() -> Call:
         copies = dict(zip(graph.find_nodes(op="placeholder"), inputs, strict=True))
-        for other in steps:
+        for other in steps[:-1] if result in steps else steps:  # the operation itself becomes the last one
             copies[other] = node.graph.node_copy(other, copies.__getitem__)
             copies[other].meta = {**node.meta, **other.meta}
         for user in apart:
             user.target, user.args = aten.alias.default, (copies[result[user.args[1]]],)
+        if result in steps:
+            args, kwargs = fx.node.map_arg((result.args, dict(result.kwargs)), copies.__getitem__)
+            return result.target, args, kwargs
         if apart:  # the operation itself has no reader any more
             node.meta["val"] = values[0]
         return aten.alias.default, (inputs[0] if apart else copies[result],), {}

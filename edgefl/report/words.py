@@ -56,7 +56,7 @@ def energy_trust(energy_j: float | None) -> str:
 def contents(summary: Json) -> str:
     """Return the files and folders of a finished run that its user looks at first.
 
-    >>> contents({}), contents({"no_bundle": "dropout inside torch.lstm has no ONNX form"})
+    >>> contents({}), contents({"no_bundle": "aten._linalg_svd.default has no ONNX form"})
     ('report.html, bundle/, summary.json', 'report.html, summary.json')
     """
     return ", ".join(["report.html", *([] if summary.get("no_bundle") else ["bundle/"]), "summary.json"])
