@@ -34,9 +34,10 @@ def real_step(build, inputs, batch_size, micro_batch=None, optimizer="momentum")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_predicted_memory_is_what_a_real_step_holds(name, optimizer, micro_batch):
     predicted, held = real_step(*NETWORKS[name], 8, micro_batch, optimizer)
-    assert predicted.peak_activation_bytes_training == held.peak_activation_bytes
+    labels = 1  # the bytes of which labels the client has: a real step may hold them at its peak
+    assert 0 <= held.peak_activation_bytes - predicted.peak_activation_bytes_training <= labels
     # Of an LSTM's two biases, whose gradient is the same, a real step copies the second.
-    slack = 4 * 4 * 16 if name == "lstm" else 0
+    slack = labels + (4 * 4 * 16 if name == "lstm" else 0)
     assert 0 <= held.memory_bytes - predicted.training_memory_bytes <= slack
 
 

@@ -115,11 +115,13 @@ def test_fedhm_factorizes_a_small_convolutional_network():
     assert half.macs_train_step < full.macs_train_step
 
 
-def test_fedhm_leaves_attention_as_it_is():
+def test_fedhm_factorizes_the_four_layers_of_attention():
     full, quarter = profile(Transformer, IDS, method="fedhm", tiers=(1, 0.25))
-    # Rank 8 of 32 units is more than half of 16; the rank is taken of the rows: 4 of 16 both ways. Head and attention stay.
-    assert full.params - quarter.params == 2 * (16 * 32 - 4 * (16 + 32))
-    attention = {layer.layer: layer.macs_forward for layer in quarter.layers}
-    dense = {layer.layer: layer.macs_forward for layer in full.layers}
-    assert attention["attention"] == dense["attention"] > 0
+    # Rank 8 of 32 units is more than half of 16; the rank is taken of the rows: 4 of 16 both ways. The head stays.
+    assert full.params - quarter.params == 2 * (16 * 32 - 4 * (16 + 32)) + 4 * (16 * 16 - 4 * (16 + 16))
+    small, dense = ({layer.layer: layer.macs_forward for layer in row.layers} for row in (quarter, full))
+    assert small["attention"] == dense["attention"] > 0  # products of queries, keys and values
+    for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
+        parts = [macs for layer, macs in small.items() if layer.startswith(f"attention.{name}.")]
+        assert sum(parts) == dense[f"attention.{name}"] // 2 > 0
     assert all(a.download_bytes > 0 for a in itertools.chain(full.tensors, quarter.tensors))
