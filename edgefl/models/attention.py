@@ -134,11 +134,10 @@ def opened(network: nn.Module) -> nn.Module:
     """
     shared = {name for names in tied(network) for name in names}
     names = {module: name for name, module in network.named_modules()}
-    made: dict[nn.Module, OpenAttention] = {}
     for parent in list(names):
         for child, module in parent.named_children():
             if type(module) is nn.MultiheadAttention and _is_plain(module, names[module], shared):
-                setattr(parent, child, made.setdefault(module, OpenAttention(module)))
+                setattr(parent, child, OpenAttention(module))
     for module in network.modules():
         if isinstance(module, nn.TransformerEncoder) and any(isinstance(part, OpenAttention) for part in module.modules()):
             module.use_nested_tensor = False  # only the fused kernels take such tensors
