@@ -69,7 +69,8 @@ class OpenAttention(nn.Module):
     def in_proj_bias(self) -> Tensor | None:
         """The three biases in one (3E,); None without biases, and if a layer has factors in its place."""
         biases = [getattr(getattr(self, name), "bias", None) for name in PROJECTIONS]
-        return None if any(bias is None for bias in biases) else torch.cat(biases)
+        held = [bias for bias in biases if bias is not None]
+        return torch.cat(held) if len(held) == len(biases) else None
 
     def forward(
         self,
