@@ -61,7 +61,7 @@ def federation(tmp_path_factory):
 def config(fleet):
     return RunConfig(
         method="fedhm", tiers=(1.0, 0.5, 0.25), tier_assignment="uniform", clients=3, per_round=3, conditions="ideal", profile=fleet,
-        partition="iid", local_epochs=2, rounds=5, deadline_s=200.0,
+        partition="iid", local_epochs=2, rounds=3, deadline_s=200.0,
     )  # fmt: skip
 
 
@@ -133,7 +133,7 @@ def test_nodes_that_may_not_join_end_with_status_1_and_say_why(federation, stopp
 def test_devices_with_onnxruntime_make_the_bits_of_the_simulation_and_survive_the_death_of_a_node_and_of_the_superlink(
     federation, stopped, config, twin, data, tmp_path
 ):
-    config = config.model_copy(update={"deadline_s": 45.0})
+    config = config.model_copy(update={"deadline_s": 45.0, "rounds": 5})
     folder = start(federation, config, data, "onnx", (*NODES[:2], VICTIM))
     federation.run("onnx/app")
     wait(lambda: len(rounds(folder)) >= 3, PATIENCE_S, "three rounds")
@@ -156,8 +156,7 @@ def test_devices_with_onnxruntime_make_the_bits_of_the_simulation_and_survive_th
     simulated = lines_of(stopped_after(config.model_copy(update={"runtime": "onnx"}), tmp_path / "simulated", 5))
     assert [losses(line) for line in found[:3]] == [losses(line) for line in simulated[:3]]
     assert [line["accuracy"] for line in found[:3]] == [line["accuracy"] for line in simulated[:3]]
-    for line, of_torch in ((found[2], lines_of(twin.folder)[2]), (simulated[4], lines_of(twin.folder)[4])):
-        assert abs(line["accuracy"]["global"] - of_torch["accuracy"]["global"]) < 0.01
+    assert abs(found[2]["accuracy"]["global"] - lines_of(twin.folder)[2]["accuracy"]["global"]) < 0.01
 
 
 def losses(line: dict) -> dict[int, float]:
@@ -174,7 +173,7 @@ def test_devices_with_torch_make_the_bits_of_the_simulation_and_are_counted_to_t
     assert len(written) >= 12
     assert {path for path in written if (folder / path).read_bytes() != (twin.folder / path).read_bytes()} == set()
     summary, found = RunFolder(folder).summary(), rounds(folder)
-    assert len(found) == 5
+    assert len(found) == 3
     assert (summary["download_bytes"], summary["upload_bytes"]) == (twin.summary["download_bytes"], twin.summary["upload_bytes"])
     sent = summary["download_bytes"] + sum(one["observed"]["setup_bytes"] for one in found)
     assert 1 <= traffic["outbound-bytes"] / sent < 1.03

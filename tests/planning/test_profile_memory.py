@@ -18,14 +18,14 @@ from edgefl.records import Tier
 
 def real_step(build, inputs, batch_size, micro_batch=None, optimizer="momentum"):
     """Train one real step under the meter; return the prediction and what was held."""
-    architecture, method = architecture_of(build, inputs), create("fedavg")
+    architecture, method = architecture_of(build, inputs, CLASSES), create("fedavg")
     training = Training(1, batch_size, 0.05, 0.9, 1e-4, optimizer, micro_batch)
     network, rng = architecture.build(), np.random.default_rng(0)
     (spec,) = architecture.inputs.values()
     x = torch.from_numpy(rng.standard_normal((batch_size, *spec.shape))).float()
     x, y = x.abs().to(spec.dtype), torch.from_numpy(rng.integers(CLASSES, size=batch_size))
     stepper = optimizer_of(method, network, training)
-    held = train(LocalTraining(network, lambda m, b: method.local_loss(m, b), x, y, None, training, rng), stepper)
+    held = train(LocalTraining(network, lambda m, b: method.local_loss(m, b), x, y, torch.ones(CLASSES) > 0, training, rng), stepper)
     return tier_cost(method, architecture, Tier(1.0), training), held
 
 
