@@ -5,14 +5,16 @@ from typing import Any
 from edgefl.report.comparison import Failure, MethodResult, Played, comparison_of
 
 
-def played(seed: int, accuracies: list[float], *, sent: int = 100, tiers: tuple[float, ...] = (1, 0.5)) -> Played:
-    """A run whose every round sends ``sent`` bytes each way, takes 10·sent MACs, 2 s and 3 J; the second tier is 0.1 worse."""
+def played(
+    seed: int, accuracies: list[float], *, sent: int = 100, tiers: tuple[float, ...] = (1, 0.5), step_s: float = 2.0
+) -> Played:
+    """A run whose every round sends ``sent`` bytes each way, takes 10·sent MACs, ``step_s`` and 3 J; the second tier is 0.1 worse."""
     used = {"device": "phone", "download_bytes": sent, "upload_bytes": sent, "energy_j": 3.0, "download_s": 1.0}
     clients = [{"client": at, "status": "trained", "tier": tier, **used} for at, tier in enumerate(tiers)]
     rounds = []
     for number, value in enumerate(accuracies, 1):
         accuracy = {"global": value} | {f"{tier:g}": value - 0.1 * at for at, tier in enumerate(tiers)}
-        spent = {"download_bytes": sent, "upload_bytes": sent, "macs": 10 * sent, "energy_j": 3.0, "clock_s": 2.0 * number}
+        spent = {"download_bytes": sent, "upload_bytes": sent, "macs": 10 * sent, "energy_j": 3.0, "clock_s": step_s * number}
         rounds.append({"round": number, "accuracy": accuracy if value >= 0 else {}, "clients": clients, **spent})
     rows = [{"tier": tier, "params": int(1000 * tier), "uncounted_ops": []} for tier in tiers]
     about = {"model": "mlp", "dataset": "digits", "fleet": "phone", "rounds": len(rounds), "accuracy_of": "global"}

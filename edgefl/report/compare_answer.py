@@ -5,8 +5,10 @@ from typing import Any
 
 from edgefl.records import Metric
 from edgefl.report.answer import Answer, points
+from edgefl.report.compare_page_budget import budget_text, nothing_fits
 from edgefl.report.comparison_budget import ranked
 from edgefl.report.metric import metric_of, metric_text
+from edgefl.report.run_budget import RunBudget
 from edgefl.report.words import joined
 from edgefl.util.units import human_bytes, human_joules, human_percent, human_seconds
 
@@ -56,37 +58,62 @@ def fronts_of(summary: Json) -> dict[str, tuple[str, ...]]:
 
 
 def answer_of_comparison(summary: Json) -> Answer:
-    """Return the answer of a comparison."""
-    labels = [row["label"] for row in summary["methods"]]
-    metric, ranks, rows = metric_of(summary), ranks_of(summary), best_first(summary)
-    budget = summary.get("under_budget") or {}
-    target = budget.get("target_accuracy")
+    """Return the answer of a comparison: under its budget, if it has one, else at the end of its runs."""
+    under = summary.get("under_budget") or {}
+    limited, target = any(under.get("budget", {}).values()), under.get("target_accuracy")
+    metric, rows = metric_of(summary), under["methods"] if limited else best_first(summary)
+    given = f"within {budget_text(under['budget'])}" if limited else "given the same clients and rounds"
     reach = "" if target is None else f", and which reaches {human_percent(target)}"
-    asked = (
-        f"Which of {joined(labels)} has the best {metric.name} on {summary['dataset']}, given the same clients and rounds{reach}?"
-    )
-    if not ranks:
+    labels = joined(row["label"] for row in summary["methods"])
+    asked = f"Which of {labels} has the best {metric.name} on {summary['dataset']} {given}{reach}?"
+    ranks = {row["label"]: row["rank"] for row in rows if row["rank"]} if limited else ranks_of(summary)
+    if not any(row["seeds"] for row in rows):
         return Answer(asked, "No run finished.", "Read the reasons below.")
+    if not ranks:
+        needs = "; ".join(f"{row['label']}: {nothing_fits(row)}" for row in rows if row["first"])
+        return Answer(asked, "No method has an evaluated round within the budget.", f"Give a larger budget: {needs}.")
     leaders = [label for label, rank in ranks.items() if rank == 1]
     told = [f"{row['label']} {metric_text(metric, row['accuracy']['mean'])}" for row in rows if row["accuracy"]]
     best = f"Seeds cannot tell {joined(leaders)} apart" if len(leaders) > 1 else f"{leaders[0]} is the best"
-    found = f"{best}: {', '.join(told)}"
-    advice = _advice(summary, rows, leaders, metric)
+    outside = [row["label"] for row in rows if row["seeds"] and not row["accuracy"]]
+    found = [f"{best}: {', '.join(told)}", *([f"the budget is too small for {joined(outside)}"] if outside else [])]
+    advice = f"Take {joined(leaders)}." if limited else _advice(summary, rows, leaders, metric)
     if target is not None:
-        reached = [row["label"] for row in budget["methods"] if row["to_target"] is not None]
-        found += f"; {human_percent(target)} was reached by {joined(reached) if reached else 'none'}"
+        reached = _reached(under)
+        found.append(
+            f"{human_percent(target)} was reached {'within it ' if limited else ''}by {joined(reached) if reached else 'none'}"
+        )
         if not reached:
-            advice = f"Give more --rounds, or a lower --target-accuracy than {human_percent(target)}."
-    return Answer(asked, f"{found}.", advice)
+            more = "a larger budget" if limited and any(row["reached"] for row in rows) else "more --rounds"
+            return Answer(
+                asked, f"{'; '.join(found)}.", f"Give {more}, or a lower --target-accuracy than {human_percent(target)}."
+            )
+    return Answer(asked, f"{'; '.join(found)}.", advice + _unsure(rows, leaders))
+
+
+def _reached(under: Json) -> list[str]:
+    """Return the methods that reached the target accuracy within the budget, and in how many seeds if some did not."""
+    limits, found = RunBudget(**under["budget"]).limits, []
+    for row in under["methods"]:
+        if row["to_target"] is not None:
+            costs = ((row["to_target"][axis], limit) for axis, limit in limits.items())
+            found += [row["label"]] if all(cost is not None and max(cost["values"]) <= limit for cost, limit in costs) else []
+        elif row["reached"] and not limits:
+            found.append(f"{row['label']} in {row['reached']} of {len(row['seeds'])} seeds")
+    return found
+
+
+def _unsure(rows: Sequence[Json], leaders: Sequence[str]) -> str:
+    """Return that seeds do not decide which method is best, or nothing."""
+    done = [row for row in rows if row["accuracy"]]
+    if max(len(row["seeds"]) for row in done) < 2 and len(done) > 1:
+        return " One seed does not decide it: repeat with --seeds 0,1,2."
+    return " More --seeds would tell the best apart." if len(leaders) > 1 else ""
 
 
 def _advice(summary: Json, rows: Sequence[Json], leaders: Sequence[str], metric: Metric) -> str:
     """Return which method to take, and what a cheaper one gives up."""
     done = [row for row in rows if row["accuracy"]]
-    if max(len(row["seeds"]) for row in done) < 2 and len(done) > 1:
-        unsure = " One seed does not decide it: repeat with --seeds 0,1,2."
-    else:
-        unsure = " More --seeds would tell the best apart." if len(leaders) > 1 else ""
     among = [row for row in done if row["label"] in leaders]
     best = min(among, key=lambda row: row["bytes"]["mean"])
     known = known_costs(summary)
@@ -98,9 +125,17 @@ def _advice(summary: Json, rows: Sequence[Json], leaders: Sequence[str], metric:
     ]
     if not cheaper:
         less = "fewer bytes, less time or less energy" if "energy_j" in known else "fewer bytes or less time"
-        return f"Take {best['label']}: no other method takes {less}.{unsure}"
+        return f"Take {best['label']}: no other method takes {less}."
     saved, word, row = max(cheaper, key=lambda found: found[0])
-    gap = abs(best["accuracy"]["mean"] - row["accuracy"]["mean"])
-    loss = points(gap) if metric.share else metric_text(metric, gap)
-    instead = f"{row['label']} to save {word}: it takes {human_percent(saved)} less for {loss} of {metric.name}"
-    return f"Take {best['label']}, or {instead}.{unsure}"
+    return (
+        f"Take {best['label']}, or {row['label']} to save {word}: it takes {human_percent(saved)} less{_gap(best, row, metric)}."
+    )
+
+
+def _gap(best: Json, other: Json, metric: Metric) -> str:
+    """Return what the other method gives up against the best one; among methods that seeds cannot tell apart, its mean may be better."""
+    worse = (best["accuracy"]["mean"] - other["accuracy"]["mean"]) * (1 if metric.better == "higher" else -1)
+    size = points(abs(worse)) if metric.share else metric_text(metric, abs(worse))
+    if worse > 0:
+        return f" for {size} of {metric.name}"
+    return f", and its {metric.name} is {size} better" if worse < 0 else f" at the same {metric.name}"

@@ -63,7 +63,7 @@ def tier_chart(summary: Json) -> Chart:
             "tier": f"tier {label}",
             "series": row["label"],
             "accuracy": of["mean"],
-            "untrained": label in row["untrained_tiers"],
+            "untrained": label in _untrained(row),
             "told": f"{row['label']}, tier {label}: {metric_text(metric, of['mean'])}",
             **({} if of["sd"] is None else {"low": of["mean"] - of["sd"], "high": of["mean"] + of["sd"]}),
         }
@@ -103,15 +103,20 @@ def _cheapest(summary: Json, key: str, human: Callable[[float], str]) -> str:
     return f"{sentence}; {most} takes most: {human(spent[most])}{times}."
 
 
+def _untrained(row: Mapping[str, Any]) -> list[str]:
+    """Return the tiers that no client trained in any run of a method."""
+    return [label for label, seeds in row["untrained_tiers"].items() if len(seeds) == len(row["seeds"])]
+
+
 def _weakest(rows: Sequence[Mapping[str, Any]], metric: Metric) -> str:
     weakest = {
         row["label"]: min(trained, key=lambda pair: pair[0] if metric.better == "higher" else -pair[0])
         for row in rows
-        if (trained := [(of["mean"], tier) for tier, of in row["tier_accuracy"].items() if tier not in row["untrained_tiers"]])
+        if (trained := [(of["mean"], tier) for tier, of in row["tier_accuracy"].items() if tier not in _untrained(row)])
     }
-    hatched = " Hatched: tiers that no client trained." if any(row["untrained_tiers"] for row in rows) else ""
+    hatched = " Hatched: tiers that no client trained." if any(map(_untrained, rows)) else ""
     if not weakest:
-        return f"No tier was trained in every run.{hatched}"
+        return f"No client trained a tier.{hatched}"
     ends = (min, max) if metric.better == "higher" else (max, min)
     worst, best = (end(weakest, key=weakest.__getitem__) for end in ends)
     sentence = f"The weakest is tier {weakest[worst][1]} of {worst}, {metric_text(metric, weakest[worst][0])}"

@@ -46,6 +46,7 @@ def _asked(summary: Json) -> Mapping[str, Any] | None:
         return None
     colours = colours_of(summary)
     return {
+        "limited": any(found["budget"].values()),
         "budget": budget_text(found["budget"]),
         "winner": winner(summary),
         "notes": budget_notes(summary).splitlines(),

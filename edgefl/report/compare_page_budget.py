@@ -7,7 +7,7 @@ from typing import Any
 from edgefl.report.chart import Chart, Json, Spec, clock_unit, layer, layered, lines, number, share
 from edgefl.report.run_budget import AXES
 from edgefl.report.tables import Column, PlainTable, Row
-from edgefl.report.words import joined, names, tier_label
+from edgefl.report.words import joined, tier_label
 from edgefl.util.units import MISSING, human_bytes, human_count, human_joules, human_percent, human_seconds
 
 _WORDS: dict[str, tuple[str, Callable[[float | None], str]]] = {
@@ -64,17 +64,26 @@ def budget_table(summary: Row) -> PlainTable:
 
 
 def class_table(summary: Row) -> PlainTable:
-    """Return per method and device class the tier, its accuracy within the budget, and the share of clients that had trained."""
+    """Return per method and device class its tiers, their accuracy within the budget, and the share of clients that had trained."""
     rows = [{"label": row["label"], **of} for row in summary["under_budget"]["methods"] for of in row["classes"]]
     columns = (
         Column("method", "", lambda row: str(row["label"]), numeric=False),
         Column("device class", "", lambda row: str(row["title"]), numeric=False),
         Column("clients", "", lambda row: human_count(row["clients"])),
-        Column("tier", "", lambda row: MISSING if row["tier"] is None else tier_label(row["tier"])),
+        Column("tier", "", class_tiers),
         Column("accuracy of the tier", "", lambda row: mean_error(row["accuracy"])),
         Column("clients that trained", "", lambda row: mean_error(row["trained_share"])),
     )
     return PlainTable.of(columns, rows)
+
+
+def class_tiers(row: Row) -> str:
+    """Return the tier of a device class, or all of them where it is not the same with every seed's data.
+
+    >>> class_tiers({"tiers": [0.25, 0.5, 0.25]}), class_tiers({"tiers": [1.0, 1.0]}), class_tiers({"tiers": [None]})
+    ('0.25 / 0.5', '1', '–')
+    """
+    return " / ".join(MISSING if tier is None else tier_label(tier) for tier in dict.fromkeys(row["tiers"]))
 
 
 def mean_error(found: Row | None, human: Callable[[float], str] = human_percent) -> str:
@@ -104,7 +113,7 @@ def budget_notes(summary: Row) -> str:
             near = (
                 f"each is within two standard errors of {tied[0]}, by paired differences" if paired else "their accuracy is equal"
             )
-            notes.append(f"a tie: {names(tied)}; {near}")
+            notes.append(f"a tie: {joined(tied)}; {near}")
     if sum(row["rank"] is not None for row in rows) > 1 and max(len(row["seeds"]) for row in rows) < 2:
         notes.append("one seed gives no error, so the order is not decided; give more --seeds")
     for row in rows:
@@ -115,9 +124,7 @@ def budget_notes(summary: Row) -> str:
         elif row["ended_at"] is not None:
             notes.append(f"{row['label']}: ended early, at {human_percent(row['ended_at'])} of the budget")
         if target is not None and row["best"] and row["to_target"] is None:
-            seeds = f" in {row['reached']} of {len(row['seeds'])} seeds" if row["reached"] else ""
-            reached = f"reached{seeds}" if seeds else "not reached"
-            notes.append(f"{row['label']}: {human_percent(target)} {reached}; best {mean_error(row['best'])}")
+            notes.append(f"{row['label']}: {human_percent(target)} {_seldom(row)}; best {mean_error(row['best'])}")
     return "\n".join(notes)
 
 
@@ -131,12 +138,13 @@ def winner(summary: Row) -> str:
     figure = mean_error(best[0]["accuracy"])
     if len(best) == 1:
         return f"{best[0]['label']} is the most accurate {where}: {figure}."
-    return f"{names(row['label'] for row in best)} tie for the best accuracy {where}: {figure} for {best[0]['label']}."
+    return f"{joined(row['label'] for row in best)} tie for the best accuracy {where}: {figure} for {best[0]['label']}."
 
 
 def front_charts(summary: Row, colours: Mapping[str, str]) -> tuple[Chart, ...]:
     """Return accuracy over time, bytes and energy: a line per method, the Pareto front as a step line, and the budget as a rule."""
     found = summary["under_budget"]
+    limited = any(found["budget"].values())
     longest_s = max((point["simulated_s"] for row in found["methods"] for point in row["curve"]), default=0.0)
     limit_s = found["budget"]["s"] or 0.0
     unit, unit_s = clock_unit(max(longest_s, limit_s if limit_s <= _FAR * longest_s else 0.0))
@@ -150,7 +158,9 @@ def front_charts(summary: Row, colours: Mapping[str, str]) -> tuple[Chart, ...]:
         "client_j": ("Accuracy and energy of a client", number("client_j", "joules of a client", "~s", "J"), 1.0),
     }
     return tuple(
-        Chart(f"front-{axis}", title, front_text(found["fronts"][axis], axis), _front_chart(found, axis, colours, x, per))
+        Chart(
+            f"front-{axis}", title, front_text(found["fronts"][axis], axis, limited), _front_chart(found, axis, colours, x, per)
+        )
         for axis, (title, x, per) in xs.items()
         if _known(found, axis)
     )
@@ -161,23 +171,23 @@ def _known(found: Json, axis: str) -> bool:
     return all(point[axis] is not None for row in found["methods"] for point in row["curve"])
 
 
-def front_text(front: Sequence[Json], axis: str) -> str:
-    """Return which method is best up to which cost."""
+def front_text(front: Sequence[Json], axis: str, limited: bool = True) -> str:
+    """Return which method is best up to which cost, within a budget if the comparison is ``limited``."""
     word, human = _WORDS[axis]
     if not front:
         return "No evaluated round is within the budget."
     # Methods that coincide, because every device fits the whole network, share their points.
     same = [list(points) for _, points in itertools.groupby(front, key=lambda point: (point["cost"], point["accuracy"]))]
-    owned = [(names(point["label"] for point in points), points[0]) for points in same]
+    owned = [(joined(point["label"] for point in points), points[0]) for points in same]
     stretches = [next(points) for _, points in itertools.groupby(owned, key=lambda pair: pair[0])]
     best, top = owned[-1]
     one = len(same[-1]) == 1
     have, reached = "has" if one else "have", f"{human_percent(top['accuracy'])}, with {human(top['cost'])}"
-    last = f"{best} {have} the best accuracy within the budget, {reached}."
+    last = f"{best} {have} the best accuracy{' within the budget' if limited else ''}, {reached}."
     if len(stretches) == 1:
         return f"{best} {'is' if one else 'are'} best for every budget of {word}. {last}"
     if len(stretches) > 4:
-        return f"{names(dict.fromkeys(point['label'] for point in front))} are on the front of accuracy against {word}. {last}"
+        return f"{joined(dict.fromkeys(point['label'] for point in front))} are on the front of accuracy against {word}. {last}"
     steps = ", then ".join(f"{owner} from {human(point['cost'])}" for owner, point in stretches)
     return f"Best for a budget of {word}: {steps}. {last}"
 
@@ -213,6 +223,11 @@ def _rank(row: Row, rows: Sequence[Row]) -> str:
     return f"{row['rank']} =" if sum(other["rank"] == row["rank"] for other in rows) > 1 else str(row["rank"])
 
 
+def _seldom(row: Row) -> str:
+    """Return in how many runs a method reached the target accuracy, if not in all."""
+    return f"reached in {row['reached']} of {len(row['seeds'])} seeds" if row["reached"] else "not reached"
+
+
 def _on_front(axis: str) -> Callable[[Row], str]:
     return lambda row: "yes" if axis in row["fronts"] else MISSING
 
@@ -237,7 +252,7 @@ def _until(target: float) -> tuple[Column, ...]:
     def text(key: str) -> Callable[[Row], str]:
         def written(row: Row) -> str:
             if row["to_target"] is None:
-                return "not reached" if row["best"] and key == "simulated_s" else MISSING
+                return _seldom(row) if row["best"] and key == "simulated_s" else MISSING
             return mean_error(row["to_target"][key], human[key])
 
         return written

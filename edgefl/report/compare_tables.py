@@ -124,8 +124,11 @@ def footnote(summary: Row) -> str:
     notes = [mixed_accuracies(summary)]
     for row in summary["methods"]:
         notes += [f"{row['label']}, seed {f['seed']}: failed: {f['reason'].splitlines()[0]}" for f in row["failures"]]
-        if row["untrained_tiers"]:
-            notes.append(f"{row['label']}: no client trained {tiers_text(map(float, row['untrained_tiers']))}")
+        runs = len(row["seeds"])
+        for seeds in sorted({len(seeds) for seeds in row["untrained_tiers"].values()}, reverse=True):
+            which = tiers_text(float(label) for label, idle in row["untrained_tiers"].items() if len(idle) == seeds)
+            often = "" if seeds == runs else f" in {seeds} of {runs} seeds"
+            notes.append(f"{row['label']}: no client trained {which}{often}")
         if row["uncounted_ops"]:
             notes.append(f"{row['label']}: not counted, so no budget can be claimed met: {', '.join(row['uncounted_ops'])}")
     return "\n".join(note for note in notes if note)

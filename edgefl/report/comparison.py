@@ -90,7 +90,8 @@ class MethodResult(Result):
         accuracy_after_training: mean over the last round's clients, each with the model that it has just trained, on its own held-out
             samples; None unless every run evaluated them.
         tier_accuracy: tier → its accuracy after the last round.
-        untrained_tiers: tiers that no client trained in some run. Their accuracy comes only from the updates of other tiers.
+        untrained_tiers: tier → the seeds of the runs in which no client trained it. There its accuracy comes only from the updates of
+            other tiers.
         params: tier → number of parameters.
         curve: one point per evaluated round.
         to_target: what was spent until the curve reached the target accuracy; None if it never did.
@@ -110,7 +111,7 @@ class MethodResult(Result):
     accuracy: Spread | None = None
     accuracy_after_training: Spread | None = None
     tier_accuracy: Mapping[str, Spread] = field(default_factory=dict)
-    untrained_tiers: tuple[str, ...] = ()
+    untrained_tiers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     params: Mapping[str, int] = field(default_factory=dict)
     curve: tuple[CurvePoint, ...] = ()
     to_target: Spent | None = None
@@ -263,7 +264,10 @@ def _result(row: MethodResult, runs: Sequence[Played]) -> MethodResult:
     )
 
 
-def _untrained(runs: Sequence[Played], tiers: Mapping[str, Json]) -> tuple[str, ...]:
-    """Return the tiers that no client trained in some run."""
-    none = {tier_label(row["tier"]) for played in runs for row in played.summary["tiers"] if row.get("updates") == 0}
-    return tuple(label for label in tiers if label in none)
+def _untrained(runs: Sequence[Played], tiers: Mapping[str, Json]) -> dict[str, tuple[int, ...]]:
+    """Return tier → the seeds of the runs in which no client trained it."""
+    idle = {
+        played.seed: {tier_label(row["tier"]) for row in played.summary["tiers"] if row.get("updates") == 0} for played in runs
+    }
+    found = {label: tuple(seed for seed, none in idle.items() if label in none) for label in tiers}
+    return {label: seeds for label, seeds in found.items() if seeds}

@@ -97,15 +97,15 @@ class ClassWithin:
     """One device class at the last evaluated round within the budget.
 
     Attributes:
-        tier: the largest that fits it with the data of the first seed; None if none fits.
-        accuracy: of that tier, with the data of every seed; None if some seed has none.
+        tiers: the largest that fits it with the data of each seed; None if none fits.
+        accuracy: of these tiers; None if some seed has none.
         trained_share: share of its clients that had trained at least once.
     """
 
     device: str
     title: str
     clients: int
-    tier: float | None
+    tiers: tuple[float | None, ...]
     accuracy: Estimate | None
     trained_share: Estimate
 
@@ -271,11 +271,12 @@ def _costs(points: Sequence[Evaluated]) -> dict[str, Estimate | None]:
 def _classes(runs: Sequence[BudgetRun], points: Sequence[Evaluated]) -> tuple[ClassWithin, ...]:
     found = []
     for same in zip(*(run.classes for run in runs), strict=True):
-        device, title, clients, tier = (same[0][key] for key in ("device", "title", "clients", "tier"))
-        able = all(line["tier"] is not None for line in same)
+        device, title, clients = (same[0][key] for key in ("device", "title", "clients"))
+        tiers = tuple(line["tier"] for line in same)
+        able = None not in tiers
         at = [point.accuracy[f"{line['tier']:g}"] for line, point in zip(same, points, strict=True)] if able else []
         shares = [point.trained.get(device, 0) / max(line["clients"], 1) for line, point in zip(same, points, strict=True)]
-        found.append(ClassWithin(device, title, clients, tier, Estimate.of(at) if able else None, Estimate.of(shares)))
+        found.append(ClassWithin(device, title, clients, tiers, Estimate.of(at) if able else None, Estimate.of(shares)))
     return tuple(found)
 
 

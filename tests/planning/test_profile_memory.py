@@ -25,7 +25,9 @@ def real_step(build, inputs, batch_size, micro_batch=None, optimizer="momentum")
     x = torch.from_numpy(rng.standard_normal((batch_size, *spec.shape))).float()
     x, y = x.abs().to(spec.dtype), torch.from_numpy(rng.integers(CLASSES, size=batch_size))
     stepper = optimizer_of(method, network, training)
-    held = train(LocalTraining(network, lambda m, b: method.local_loss(m, b), x, y, torch.ones(CLASSES) > 0, training, rng), stepper)
+    held = train(
+        LocalTraining(network, lambda m, b: method.local_loss(m, b), x, y, torch.ones(CLASSES) > 0, training, rng), stepper
+    )
     return tier_cost(method, architecture, Tier(1.0), training), held
 
 

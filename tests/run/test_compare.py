@@ -101,7 +101,7 @@ def test_unlike_accuracies_and_untrained_tiers_are_said() -> None:
     text = Page(compare_page(summary)).text
     assert "Not one kind of accuracy: of own it is the mean over clients" in text
     assert "of lazy it is the global model's" in text
-    assert summary["methods"][1]["untrained_tiers"] == ["0.5"]
+    assert summary["methods"][1]["untrained_tiers"] == {"0.5": [0]}
     assert "lazy: no client trained tier 0.5" in compact_comparison(summary).to_plain()
     spec = charts_of(compare_page(summary))["compare-tiers"]
     bars, hatched = layers(spec, "bar")
@@ -113,6 +113,17 @@ def test_unlike_accuracies_and_untrained_tiers_are_said() -> None:
     ]
     assert hatched["data"]["values"] == bars["data"]["values"][3:]
     assert hatched["mark"]["fill"] == "url(#untrained)"
+
+
+def test_a_tier_that_is_untrained_in_some_seeds_only_is_drawn_and_counted_as_trained() -> None:
+    lazy, busy = played(0, [0.8]), played(1, [0.6])
+    lazy.summary["tiers"][1]["updates"] = 0  # type: ignore[index]
+    summary = comparison_of([contender("half", lazy, busy)], [0, 1], (1.0, 0.5)).to_dict()
+    assert summary["methods"][0]["untrained_tiers"] == {"0.5": [0]}
+    assert "half: no client trained tier 0.5 in 1 of 2 seeds" in compact_comparison(summary).to_plain()
+    page = compare_page(summary)
+    assert not any(row["untrained"] for bars in layers(charts_of(page)["compare-tiers"], "bar") for row in bars["data"]["values"])
+    assert "The weakest is tier 0.5 of half, 60.0 %" in Page(page).text
 
 
 def test_the_page_draws_a_line_per_method_and_a_band_where_there_are_seeds() -> None:

@@ -162,6 +162,7 @@ def test_seeds_give_means_with_standard_errors_and_a_target_counts_if_all_reach_
     assert rows["a"]["accuracy"] == {"mean": pytest.approx(0.8), "error": pytest.approx(0.1), "values": [0.7, 0.9]}
     assert (rows["a"]["reached"], rows["a"]["to_target"]) == (1, None)
     assert "a: 80.0 % reached in 1 of 2 seeds; best 80.0 ± 10.0 %" in budget_notes(summary)
+    assert "until 80.0 % time reached in 1 of 2 seeds, bytes –" in budget_table(summary).to_plain()
     assert rows["b"]["to_target"]["simulated_s"] == {"mean": 12.5, "error": pytest.approx(7.5), "values": [20, 5]}
     assert rows["b"]["ended_at"] == 0.5  # of the seed that ended earliest within the budget
 
@@ -179,8 +180,8 @@ def test_the_best_is_named_and_ties_and_single_seeds_are_said() -> None:
     assert winner(one) == "b is the most accurate within 10.0 s: 60.0 %."
     assert "one seed gives no error, so the order is not decided; give more --seeds" in budget_notes(one)
     two = summary_of({"a": [even([0.5]), even([0.7], 1)], "b": [even([0.7]), even([0.55], 1)]}, bytes=1e6)
-    assert winner(two).startswith("b, a tie for the best accuracy within 1.00 MB a client: 62.5 ± 7.5 % for b")
-    assert "a tie: b, a; each is within two standard errors of b" in budget_notes(two)
+    assert winner(two).startswith("b and a tie for the best accuracy within 1.00 MB a client: 62.5 ± 7.5 % for b")
+    assert "a tie: b and a; each is within two standard errors of b" in budget_notes(two)
     assert [row[1] for row in budget_table(two).rows] == ["1 =", "1 ="]
 
 
@@ -218,9 +219,18 @@ def test_device_classes_have_their_tiers_accuracy_and_the_share_that_trained() -
     summary = summary_of({"a": [played(rounds)]}, s=20)
     phone, board = summary["under_budget"]["methods"][0]["classes"]
     assert (phone["accuracy"]["mean"], phone["trained_share"]["mean"]) == (0.8, 1)
-    assert (board["tier"], board["accuracy"]["mean"], board["trained_share"]["mean"]) == (0.5, pytest.approx(0.7), 0.5)
+    assert (board["tiers"], board["accuracy"]["mean"], board["trained_share"]["mean"]) == ([0.5], pytest.approx(0.7), 0.5)
     assert class_table(summary).rows[1] == ("a", "Board", "2", "0.5", "70.0 %", "50.0 %")
     assert "device classes least 70.0 %, most 80.0 %, least trained 50.0 %" in budget_table(summary).to_plain()
+
+
+def test_a_class_has_the_tiers_that_fit_it_with_the_data_of_every_seed() -> None:
+    first, second = even([0.6, 0.8], 0), even([0.5, 0.9], 1)
+    second.summary["participation"][1]["tier"] = 1.0  # type: ignore[index]
+    summary = summary_of({"a": [first, second]}, s=20)
+    board = summary["under_budget"]["methods"][0]["classes"][1]
+    assert (board["tiers"], board["accuracy"]["values"]) == ([0.5, 1.0], pytest.approx([0.7, 0.9]))
+    assert class_table(summary).rows[1][3] == "0.5 / 1"
 
 
 def test_fronts_have_the_points_that_no_other_beats_within_the_budget() -> None:
@@ -247,12 +257,15 @@ def test_methods_that_coincide_are_named_together() -> None:
     low, same = even([0.3, 0.4], sent=10), even([0.5, 0.9], sent=100)
     found = summary_of({"low": [low], "a": [same], "b": [same]}, s=45)
     assert front_text(found["under_budget"]["fronts"]["client_bytes"], "client_bytes") == (
-        "Best for a budget of bytes: low from 20 B, then a, b from 200 B. "
-        "a, b have the best accuracy within the budget, 90.0 %, with 400 B."
+        "Best for a budget of bytes: low from 20 B, then a and b from 200 B. "
+        "a and b have the best accuracy within the budget, 90.0 %, with 400 B."
     )
-    assert "a tie: a, b; their accuracy is equal" in budget_notes(found)
+    assert "a tie: a and b; their accuracy is equal" in budget_notes(found)
     front = within({"a": [same], "b": [same]}, s=45)["fronts"]["client_j"]
-    assert front_text(front, "client_j").startswith("a, b are best for every budget of energy. a, b have the best accuracy")
+    assert front_text(front, "client_j").startswith(
+        "a and b are best for every budget of energy. a and b have the best accuracy within"
+    )
+    assert "accuracy, 90.0 %" in front_text(front, "client_j", limited=False)
 
 
 def test_a_round_that_one_run_cannot_afford_is_on_no_front() -> None:

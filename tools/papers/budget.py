@@ -8,10 +8,9 @@ from typing import Any
 
 from counters.markdown import table
 
-from edgefl.report.compare_page_budget import budget_notes, budget_table, front_text, mean_error
+from edgefl.report.compare_page_budget import budget_notes, budget_table, class_tiers, front_text, mean_error
 from edgefl.report.comparison_budget import BudgetRun, Evaluated, budget_summary
 from edgefl.report.run_budget import AXES, RunBudget
-from edgefl.report.words import tier_label
 from papers.captions import protocol
 from papers.paired import capacity
 from papers.runs import FULL, PROFILE, SMALLEST, Entry, Run, Scale, seeded
@@ -142,15 +141,15 @@ def _budget(summary: dict[str, Any]) -> str:
 def _classes(methods: Sequence[dict[str, Any]]) -> str:
     """Return a line per device class, with each method's tier and its accuracy."""
     ranked = [row for row in methods if row["classes"]]
-    tiers = {of["tier"] for row in ranked for of in row["classes"]}
+    tiers = {class_tiers(of) for row in ranked for of in row["classes"]}
     if not ranked:
         return ""
     if len(tiers) == 1:
-        return f"Every device class trains tier {tier_label(tiers.pop())}."
+        return f"Every device class trains tier {tiers.pop()}."
     lines = []
     for number, of in enumerate(ranked[0]["classes"]):
         own = [row["classes"][number] for row in ranked]
-        cells = [NONE if one["tier"] is None else f"{mean_error(one['accuracy'])} ({tier_label(one['tier'])})" for one in own]
+        cells = [f"{mean_error(one['accuracy'])} ({class_tiers(one)})" if one["accuracy"] else NONE for one in own]
         lines.append([of["title"], str(of["clients"]), *cells])
     heads = ["device class", "clients", *(row["label"] for row in ranked)]
     return "The tier of each device class in parentheses, and the accuracy of that tier:\n\n" + table(heads, lines)
