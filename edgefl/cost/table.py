@@ -86,6 +86,20 @@ def cost_of(
     )
 
 
+def with_inference(cost: Cost, subject: Subject) -> Cost:
+    """Return ``cost`` with the inference of the network of ``subject``, which a device runs in place of the one that was counted."""
+    tracer = Tracer(subject)
+    inference = tracer.inference(cost.batch_size)
+    return replace(
+        cost,
+        peak_activation_bytes_inference=inference.peak_bytes,
+        peak_layer_inference=inference.layer,
+        uncounted_ops=tuple(sorted({*cost.uncounted_ops, *inference.uncounted_ops})),
+        deployed=_deployed(tracer, inference.macs, cost.batch_size, cost.macs_forward),
+        inference_work=inference.work,
+    )
+
+
 def traced_step(subject: Subject, batch_size: int, size: int) -> tuple[Tracer, StepTrace]:
     """Return the trace of a step on ``batch_size`` samples, at most ``size`` of them in a pass, and its tracer."""
     tracer = Tracer(subject, accumulates=size < batch_size)

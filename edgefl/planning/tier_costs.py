@@ -1,6 +1,6 @@
 """The costs of a tier under one method: to train, to run and to send."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cached_property, partial
 
@@ -19,9 +19,10 @@ from edgefl.client.recompute.tape import recomputing
 from edgefl.client.training import Training
 from edgefl.config import RunConfig
 from edgefl.cost.memory import Timeline
-from edgefl.cost.table import cost_of, traced_step
+from edgefl.cost.table import cost_of, traced_step, with_inference
 from edgefl.cost.trace import Subject
 from edgefl.errors import ConfigError, EdgeflError
+from edgefl.factor.compose import composed_network
 from edgefl.methods.base import Method
 from edgefl.methods.create import create
 from edgefl.methods.layer_rules import FactorizingConfig, rules_of
@@ -98,6 +99,23 @@ def _read_itself(architecture: Architecture, method: Method, tier: Tier) -> list
             return read_elsewhere(dense, layers, lambda network: network(architecture.samples(2)))
     except Exception:  # noqa: BLE001 - as above; then the input is at fault
         return []
+
+
+def composed_cost(
+    cost: Cost,
+    method: Method,
+    architecture: Architecture,
+    tier: Tier,
+    training: Training,
+    criterion: Criterion,
+    layers: Collection[str],
+) -> Cost:
+    """Return the ``cost`` of a tier whose device runs the products of the factors of ``layers`` instead of the factors."""
+
+    def build() -> nn.Module:
+        return composed_network(method.deployed(architecture, tier), lambda name, layer: name in layers)
+
+    return with_inference(cost, _subject(build, architecture, method, training, PLAIN, criterion))
 
 
 @once_per_network  # the runs of a comparison, and the phases of a run, have the same tiers

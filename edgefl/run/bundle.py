@@ -31,7 +31,7 @@ from edgefl.errors import EdgeflError, MovedError, NoBundleError, StorageError
 from edgefl.onnxgrad.macs import macs_per_sample
 from edgefl.onnxgrad.predict import predict_capped
 from edgefl.onnxgrad.session import OutOfMemoryError
-from edgefl.planning.tier_costs import tier_cost
+from edgefl.planning.tier_costs import composed_cost, tier_cost
 from edgefl.records import Cost, Tier
 from edgefl.report.cost_rows import CostRow
 from edgefl.report.run_rows import TierResult
@@ -222,10 +222,13 @@ def _deploy(run: Run, tier: Tier, chosen: TierNetworks, say: Callable[[str], Non
     files = build_tier(module, run.inputs, tier.label, rng, ready)
     others, other_contents = other_formats(wanted.also, module, tier.label, files.contents[f"{tier.label}/reference.safetensors"])
     cost, device = device_cost(run, tier), run.plan.home_of(tier).device
+    train, train_contents = trainable(run, tier, chosen.network, chosen.control, cost)
+    if shaped.composed_layers:
+        task = run.clients.task
+        cost = composed_cost(cost, run.method, run.architecture, tier, task.training, task.criterion, shaped.composed_layers)
     costs = {
         key: value for key, value in vars(CostRow.of(cost)).items() if isinstance(value, int) and not key.startswith("params")
     }
-    train, train_contents = trainable(run, tier, chosen.network, chosen.control, cost)
     graph = files.contents[f"{tier.label}/forward.onnx"]
     accuracy, inference_bytes = _run_on_device(run, tier, graph, test, say)
     variants = list(_variants(run, tier, graph, test, wanted))

@@ -19,7 +19,7 @@ from edgefl.errors import CheckpointError, ConfigError, WireError, nearest
 from edgefl.records import ACCURACY, Metric, Screened, Submodel, Update
 from edgefl.report.outliers import remarks
 from edgefl.run.bundle import Source, Wanted, build_bundle
-from edgefl.run.folder import CONFIG, MODEL, Notify, RunFolder
+from edgefl.run.folder import CONFIG, FED_ROUND, MODEL, Notify, RunFolder
 from edgefl.run.offered import check_aggregates, offer, run_of
 from edgefl.run.prepare import prepare
 from edgefl.run.privacy import check_simulated
@@ -31,7 +31,7 @@ from edgefl.server.exchange import Exchange
 from edgefl.server.screening import Screen
 from edgefl.server.state import ServerState
 from edgefl.util.compute import one_thread
-from edgefl.util.files import sha256, whole_folder, write_json
+from edgefl.util.files import json_bytes, sha256, whole_folder
 from edgefl.util.keys import Chosen, SigningKey
 from edgefl.wire.device_keys import DeviceKeys
 from edgefl.wire.update_file import DeviceUpdate, Expected, Received, read_update, receive
@@ -103,8 +103,8 @@ def fed_round(
     """
     say = notify or (lambda message: None)
     manifest = read(Path(bundle))
-    folder = run_of(Path(bundle), manifest, run)
     check_aggregates(Path(bundle), manifest)
+    folder = run_of(Path(bundle), manifest, run)
     config = _screened_by(folder.config(), screening or {})
     check_simulated(config, "fed-round")
     number = manifest.round + 1
@@ -269,4 +269,4 @@ def _write(run: RunFolder, trained: Trained, result: FedRound, key: SigningKey |
         rows["updates"] = [dict(row) for row in result.updates]
         senders = {"devices": list(result.devices)} if result.devices else {}
         about = {"format": 1, "round": result.round, **rows, **senders, "refused": list(result.refused)}
-        write_json(temporary / "fed-round.json", about)
+        RunFolder(temporary).write(FED_ROUND, json_bytes(about))

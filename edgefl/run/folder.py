@@ -33,6 +33,7 @@ Notify = Callable[[str], None]
 MODEL = "model.safetensors"
 """The server's state after the last round."""
 CONFIG = "config.toml"
+FED_ROUND = "fed-round.json"
 
 
 @dataclass(frozen=True)

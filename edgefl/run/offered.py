@@ -8,7 +8,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from edgefl.bundle.manifest import Manifest, TierEntry, TrainEntry
+from edgefl.bundle.manifest import MANIFEST, Manifest, TierEntry, TrainEntry
+from edgefl.bundle.signature import check_signature
 from edgefl.client.objective import CONTROL
 from edgefl.client.parts import trained_shapes
 from edgefl.errors import BundleError, InputError
@@ -61,8 +62,10 @@ def offer(run: Run, state: ServerState, bundle: Path, manifest: Manifest) -> tup
         A tier's label → the sub-model of its devices, and what their update files must contain.
 
     Raises:
-        BundleError: its tensors differ from those of the run's model, so an update would have no place in the model.
+        BundleError: the manifest is not what the run wrote, or its tensors differ from those of the run's model, so that an update would
+            have no place in the model.
     """
+    _check_same(run, state, bundle, manifest)
     sent, shapes = {}, {}
     for entry in manifest.tiers:
         assert entry.train is not None  # checked
@@ -75,6 +78,20 @@ def offer(run: Run, state: ServerState, bundle: Path, manifest: Manifest) -> tup
         controls = run.rules.objective.control_shapes(trained_shapes(run.method, run.architecture, tier))
         shapes[entry.label] = {**shapes[entry.label], **controls}
     return sent, Expected(manifest.manifest_sha256, manifest.round, shapes, manifest.classes)
+
+
+def _check_same(run: Run, state: ServerState, bundle: Path, manifest: Manifest) -> None:
+    """Raise :class:`BundleError` if what a manifest says of the run is not so, or its signature is wrong."""
+    check_signature(bundle, (bundle / MANIFEST).read_bytes(), None)
+    names = run.data.class_names
+    facts = {
+        "round": (manifest.round, state.round),
+        "method": (manifest.method, run.config.method),
+        "classes": (manifest.classes, len(names) if names else manifest.classes),
+    }
+    for key, (got, own) in facts.items():
+        if got != own:
+            raise BundleError(f"{bundle / MANIFEST}: {key}: got {got}, the run has {own}; export the bundle again")
 
 
 def _sent(run: Run, state: ServerState, bundle: Path, manifest: Manifest, entry: TierEntry, train: TrainEntry) -> Submodel:

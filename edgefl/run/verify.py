@@ -8,7 +8,7 @@ from pathlib import Path
 from edgefl.bundle.sandbox import Limits
 from edgefl.bundle.verify import VerifyReport, verify
 from edgefl.errors import CheckpointError
-from edgefl.run.folder import MODEL, RunFolder
+from edgefl.run.folder import FED_ROUND, MODEL, RunFolder
 from edgefl.server import checkpoint
 from edgefl.server.client_store import ClientStore
 from edgefl.util.hashes import HASHES, ROUNDS, Hashes
@@ -42,7 +42,7 @@ def verify_run(run: Path | str, key: Path | str | None = None, limits: Limits | 
         raise CheckpointError(f"{folder}: holds no {HASHES}: not a run folder, or one of an earlier version of edgefl")
     names = [*hashes.files, *([ROUNDS] if hashes.rounds else [])]
     summary = of_run.summary()
-    finished = summary is not None
+    finished = summary is not None or FED_ROUND in hashes.files or (folder / FED_ROUND).exists()
     for name in names:
         path = folder / name
         if path.exists() or finished or name == ROUNDS:
@@ -51,5 +51,5 @@ def verify_run(run: Path | str, key: Path | str | None = None, limits: Limits | 
     if newest := [path for path in (folder / MODEL, *checkpoints) if path.exists()]:
         with ClientStore(folder / "clients.sqlite") as store:
             store.go_to(*checkpoint.chain_of(newest[0]))
-    bundle = verify(folder / "bundle", key, limits) if summary is not None and not summary.get("no_bundle") else None
+    bundle = verify(folder / "bundle", key, limits) if finished and not (summary or {}).get("no_bundle") else None
     return RunReport(len(names), len(checkpoints), bundle)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from edgefl.client.criterion import CROSS_ENTROPY
 from edgefl.config import RunConfig
 from edgefl.cost.table import cost_of
 from edgefl.cost.trace import Subject, Tracer
@@ -14,7 +15,7 @@ from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.planning import tier_costs
 from edgefl.planning.profile import profile
-from edgefl.planning.tier_costs import tier_cost, training_of
+from edgefl.planning.tier_costs import composed_cost, tier_cost, training_of
 from edgefl.records import Batch, Deployed, Tier, Timing
 
 ARCHITECTURE = Architecture("cnn-digits", (1, 8, 8), 10)
@@ -100,3 +101,21 @@ def test_a_profile_gives_a_method_its_tiers_and_lists_what_goes_up():
     assert up - down == {"conv3.v"}
     for way, header in (("download_bytes", "header_bytes"), ("upload_bytes", "upload_header_bytes")):
         assert sum(getattr(tensor, way) for tensor in row.tensors) + getattr(row, header) == getattr(row, way)
+
+
+def test_a_network_whose_factors_are_multiplied_out_infers_as_the_dense_one():
+    """FedHM's layers composed are the layers of FedAvg's network; one of two composed is between both."""
+    method, tier, training = create("fedhm"), Tier(0.25), training_of(RunConfig())
+    factored = tier_cost(method, ARCHITECTURE, tier, training)
+    dense = tier_cost(create("fedavg"), ARCHITECTURE, Tier(1.0), training)
+    names = ("params_inference", "macs_inference", "weights_bytes_inference", "inference_memory_bytes", "inference_work")
+
+    def inference(*layers: str) -> list[object]:
+        cost = composed_cost(factored, method, ARCHITECTURE, tier, training, CROSS_ENTROPY, layers)
+        assert cost.training_memory_bytes == factored.training_memory_bytes
+        return [getattr(cost, name) for name in names]
+
+    both, one, none = inference("conv2", "conv3"), inference("conv3"), inference()
+    assert both == [getattr(dense, name) for name in names]
+    assert none == [getattr(factored, name) for name in names]
+    assert all(a < b < c for a, b, c in zip(none[:3], one[:3], both[:3], strict=True))

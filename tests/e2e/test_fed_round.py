@@ -15,6 +15,8 @@ from torch_free import CLIENT, client, torch_free_python
 
 from edgefl import RunConfig, fed_round, simulate, verify
 from edgefl.data.mix import load
+from edgefl.errors import BundleError, CheckpointError, InputError
+from edgefl.run.verify import verify_run
 from edgefl.serve.files import bundle_addresses, page_addresses
 from edgefl.serve.server import Server
 
@@ -104,6 +106,27 @@ def test_two_devices_without_torch_make_the_model_better(run, sent, python, tmp_
     later = fed_round(tmp_path / "next" / "bundle", inbox, tmp_path / "later", skip_bad=True)
     assert (later.round, [row["updates"] for row in later.tiers]) == (3, [0, 1])
     assert "round: got '1', expected '2'" in later.refused[0]
+    checked_like_a_run(tmp_path / "later")
+
+
+def checked_like_a_run(folder) -> None:
+    """The folder of a round passes the check of runs; edited, or without its bundle, it does not."""
+    found = verify_run(folder)
+    assert found.bundle is not None
+    record, graph = folder / "fed-round.json", folder / "bundle" / "1" / "forward.onnx"
+    for path, error in ((record, CheckpointError), (graph, BundleError)):
+        whole = path.read_bytes()
+        path.write_bytes(whole.replace(whole[-9:-8], b"#"))
+        with pytest.raises(error):
+            verify_run(folder)
+        path.write_bytes(whole)
+    record.rename(folder / "moved.json")
+    with pytest.raises(CheckpointError, match=r"fed-round\.json"):
+        verify_run(folder)
+    (folder / "moved.json").rename(record)
+    shutil.rmtree(folder / "bundle")
+    with pytest.raises(InputError, match="bundle"):
+        verify_run(folder)
 
 
 def test_a_browser_takes_part(run, sent, browser, ort_web, tmp_path):

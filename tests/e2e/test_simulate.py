@@ -10,12 +10,14 @@ import sys
 import time
 from pathlib import Path
 
+import onnx
 import pytest
 from command import edgefl, flags_of
 from runs import checkpoint_of, killed, lines_of, model_of, stopped_after
 
 from edgefl import RunConfig, export, simulate, verify
 from edgefl.errors import BudgetError, CheckpointError
+from edgefl.onnxgrad.macs import macs_per_sample
 
 SMALL = {"rounds": 3, "clients": 6, "per_round": 4, "local_epochs": 1, "seed": 3}
 FLAGS = flags_of(SMALL)
@@ -59,6 +61,21 @@ def test_every_tier_is_exported_and_verifies(finished):
     for entry, row in zip(manifest["tiers"], finished.tiers, strict=True):
         assert entry["accuracy_onnx"] == row.accuracy
         assert entry["tier"] == row.tier
+
+
+def test_inference_costs_of_a_manifest_are_those_of_its_file(finished):
+    """Layers whose factors are multiplied out count as what they are in the file."""
+    folder = finished.folder / "bundle"
+    entries = json.loads((folder / "manifest.json").read_text())["tiers"]
+    assert any(entry["composed_layers"] for entry in entries)
+    for entry in entries:
+        graph = onnx.load(folder / entry["forward"])
+        floats = [tensor for tensor in graph.graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT]
+        values = sum(math.prod(tensor.dims) for tensor in floats)
+        # The exporter adds a few constants to group norms.
+        assert entry["costs"]["weights_bytes_inference"] == pytest.approx(4 * values, rel=0.001)
+        assert entry["params"] == pytest.approx(values, rel=0.001)
+        assert entry["costs"]["macs_inference"] == macs_per_sample(graph)
 
 
 def test_measured_costs_are_the_predicted_ones(finished):

@@ -17,6 +17,7 @@ from edgefl.errors import BundleError, CheckpointError, InputError, WireError
 from edgefl.run import device_round as fedround
 from edgefl.run.device_round import fed_round
 from edgefl.util.files import sha256
+from edgefl.util.keys import SigningKey
 
 pytestmark = pytest.mark.usefixtures("bundles_without_graphs")
 
@@ -96,6 +97,25 @@ def test_bundle_and_run_must_belong_together(tmp_path):
         fed_round(tmp_path / "moved", at.inbox, tmp_path / "out", run=at.run)
 
 
+@pytest.mark.parametrize(("key", "value"), [("round", 7), ("method", "heterofl"), ("classes", 9)])
+def test_a_manifest_that_was_edited_is_refused(tmp_path, key, value):
+    at = offered(tmp_path / "run")
+    more = {"class_names": [str(n) for n in range(9)]} if key == "classes" else {}
+    changed(at.bundle, **{key: value}, **more)
+    at.sends_back("a")
+    with pytest.raises(BundleError, match=rf"manifest\.json: {key}: got {value}, the run has .*; export the bundle again"):
+        at.play()
+
+
+def test_a_bundle_whose_signature_is_wrong_is_refused(tmp_path):
+    at = offered(tmp_path / "run")
+    at.sends_back("a")
+    (at.bundle / "manifest.sig").write_bytes(bytes(64))
+    (at.bundle / "manifest.pub").write_bytes(SigningKey.new(tmp_path / "key.pem").public.pem)
+    with pytest.raises(BundleError, match=r"manifest\.sig: not the signature of this manifest\.json"):
+        at.play()
+
+
 def test_a_bundle_whose_weights_are_not_the_models_has_no_places(tmp_path):
     at = offered(tmp_path / "run")
     at.sends_back("a")
@@ -115,6 +135,10 @@ def test_bundles_that_nobody_can_aggregate_are_refused_with_the_reason(tmp_path)
     tier = json.loads((at.bundle / "manifest.json").read_text())["tiers"][0]
     changed(at.bundle, tiers=[{**tier, "train": {**tier["train"], "no_update": "its server must know every client"}}])
     with pytest.raises(BundleError, match=r"updates of fedavg cannot be aggregated .*: its server must know every client"):
+        at.play()
+    # The reason comes before what a bundle of no run lacks too.
+    changed(at.bundle, tiers=[{**tier, "train": {**tier["train"], "no_update": "it is of no run"}}], state_sha256=None)
+    with pytest.raises(BundleError, match="it is of no run"):
         at.play()
     changed(at.bundle, tiers=[{**tier, "train": None}])
     with pytest.raises(BundleError, match="exported for inference only"):
