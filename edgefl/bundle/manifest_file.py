@@ -12,8 +12,8 @@ from pydantic_core import from_json
 
 from edgefl.bundle.manifest import MANIFEST, UNSEALED, Manifest
 from edgefl.errors import BundleError
-from edgefl.util.files import read_at_most, sha256
-from edgefl.util.validation import explain, short
+from edgefl.util.files import no_key_twice, read_at_most, sha256
+from edgefl.util.validation import explain
 
 FORMAT_VERSION = 2
 MAX_MANIFEST_BYTES = 16 << 20
@@ -97,12 +97,13 @@ def parse(path: Path, content: bytes) -> Manifest:
     """Return the manifest in ``content``, which was read from ``path``, with the checks and errors of :func:`read`."""
     try:
         values = from_json(content)  # refuses nesting deeper than 200 levels
+        json.loads(content, object_pairs_hook=no_key_twice)
     except ValueError as error:
         raise BundleError(f"{path}: not valid JSON ({error})") from None
     version = values.get("format_version") if isinstance(values, dict) else None
     if type(version) is not int or version != FORMAT_VERSION:
         raise BundleError(
-            f"{path}: format_version {short(version)}, expected {FORMAT_VERSION}: made by another version of edgefl"
+            f"{path}: format_version {repr(version)[:80]}, expected {FORMAT_VERSION}: made by another version of edgefl"
         )
     try:
         manifest = Manifest.model_validate_json(content, strict=True)
@@ -115,7 +116,16 @@ def parse(path: Path, content: bytes) -> Manifest:
 
 
 def _explain(path: Path, error: ValidationError) -> str:
-    problems = error.errors()
+    found = error.errors()
+    # A list with a wrong entry may also be called too short: that is the same problem.
+    problems = [
+        problem
+        for problem in found
+        if problem["type"] != "too_short"
+        or all(
+            len(other["loc"]) <= len(problem["loc"]) or other["loc"][: len(problem["loc"])] != problem["loc"] for other in found
+        )
+    ]
     lines = [f"{path}: {explain(problem)}" for problem in problems[:_MAX_LINES]]
     if len(problems) > _MAX_LINES:
         lines.append(f"{path}: and {len(problems) - _MAX_LINES} more")

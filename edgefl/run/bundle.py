@@ -231,7 +231,7 @@ def _deploy(run: Run, tier: Tier, chosen: TierNetworks, say: Callable[[str], Non
     }
     graph = files.contents[f"{tier.label}/forward.onnx"]
     accuracy, inference_bytes = _run_on_device(run, tier, graph, test, say)
-    variants = list(_variants(run, tier, graph, test, wanted))
+    variants = list(_variants(run, tier, graph, test, say, wanted))
     entry = TierEntry(
         tier=tier.number,
         label=tier.label,
@@ -274,12 +274,19 @@ def _formed(run: Run, tier: Tier, network: nn.Module, form: Form) -> Formed:
     )
 
 
-def _variants(run: Run, tier: Tier, graph: bytes, test: Split, wanted: Wanted) -> Iterator[tuple[Variant, bytes]]:
+def _variants(
+    run: Run, tier: Tier, graph: bytes, test: Split, say: Callable[[str], None], wanted: Wanted
+) -> Iterator[tuple[Variant, bytes]]:
+    """Yield the variants of a tier's graph that are wanted, and smaller than the graph."""
     kinds: list[Kind] = [int8_kind(graph)] if wanted.int8 else []
     if wanted.fp16:
         kinds.append("fp16")
     for kind in kinds:
-        yield variant(tier.label, graph, kind, run.data.train.taken().x, test.taken().x, test.y, run.criterion)
+        record, content = variant(tier.label, graph, kind, run.data.train.taken().x, test.taken().x, test.y, run.criterion)
+        if len(content) < len(graph):
+            yield record, content
+        else:
+            say(f"tier {tier.label}: {kind} is left out: {len(content):,} bytes, forward.onnx has {len(graph):,}")
 
 
 def _budget(run: Run, tier: Tier) -> Budget:

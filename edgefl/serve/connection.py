@@ -80,6 +80,8 @@ class Connection:
             if not isinstance(event, h11.Request):
                 return None
             self._method = event.method
+            if _head_bytes(event) > self._limits.head_bytes:  # h11 limits only what has not come whole
+                return error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"a head of more than {self._limits.head_bytes:,} bytes")
             if isinstance(self._http.next_event(), h11.EndOfMessage):
                 return event
             return error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "this server reads no bodies")
@@ -112,6 +114,13 @@ class Connection:
         self._writer.write(self._http.send(event) or b"")
         async with asyncio.timeout(self._limits.block_s):
             await self._writer.drain()
+
+
+def _head_bytes(request: h11.Request) -> int:
+    """Return the bytes of a request's first line and headers."""
+    lines = [len(request.method) + len(request.target) + len(" ") + len(" HTTP/1.1")]
+    lines += [len(name) + len(": ") + len(value) for name, value in request.headers]
+    return sum(line + len("\r\n") for line in lines)
 
 
 async def _once(content: bytes) -> AsyncIterator[bytes]:

@@ -150,6 +150,22 @@ def json_bytes(content: Any) -> bytes:
     return (json.dumps(content, indent=2, allow_nan=False) + "\n").encode()
 
 
+def no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a table of JSON, as ``object_pairs_hook``; ValueError if a key comes twice, of which readers may take either value.
+
+    >>> json.loads('{"round": 1, "round": 2}', object_pairs_hook=no_key_twice)
+    Traceback (most recent call last):
+        ...
+    ValueError: the key 'round' comes twice
+    """
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key!r} comes twice")
+        found[key] = value
+    return found
+
+
 def write_json(path: Path, content: Any) -> None:
     """Write ``content`` as indented JSON, atomically; see :func:`json_bytes`."""
     write_bytes(path, json_bytes(content))

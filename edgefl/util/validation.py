@@ -35,6 +35,8 @@ def explain(problem: ErrorDetails, known: Collection[str] = (), otherwise: str =
     'rounds must be at least 1, got 0'
     >>> explain({"type": "extra_forbidden", "loc": ("round",), "msg": "", "input": 3}, known=["rounds"])
     "round: unknown key; did you mean 'rounds'?"
+    >>> explain({"type": "int_type", "loc": ("rounds",), "msg": "", "input": 2.0})
+    'rounds must be a whole number, got 2.0'
     """
     places = [part for part in problem["loc"] if not _form(part)]
     # A key that a file gives may contain line breaks and terminal codes.
@@ -54,7 +56,9 @@ def explain(problem: ErrorDetails, known: Collection[str] = (), otherwise: str =
     expected = _EXPECTED.get(kind, message.removeprefix("Input should be ")).format(**problem.get("ctx", {}))
     if kind not in _EXPECTED and expected == message:
         return f"{key}: {message}, got {short(problem['input'])}"
-    return f"{key or 'the content'} must be {expected}, got {short(problem['input'])}"
+    # A whole number was expected: 2.0 is shown as such.
+    got = repr(problem["input"]) if kind.startswith("int_") and isinstance(problem["input"], float) else short(problem["input"])
+    return f"{key or 'the content'} must be {expected}, got {got}"
 
 
 def explain_all(problems: Iterable[ErrorDetails], known: Collection[str] = (), otherwise: str = "") -> str:

@@ -17,6 +17,7 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 from edgefl.errors import WireError
+from edgefl.util.files import no_key_twice
 from edgefl.util.keys import PublicKey
 from edgefl.util.validation import short
 from edgefl.wire.device_keys import DeviceKeys
@@ -177,19 +178,12 @@ def _header(path: Path, content: bytes) -> dict[str, Any]:
     if len(content) < 8 or length > MAX_HEADER_BYTES:
         raise WireError(f"{path}: a header of {length:,} bytes, expected at most {MAX_HEADER_BYTES:,}: no safetensors file")
     try:
-        header = json.loads(content[8 : 8 + length], object_pairs_hook=_once)
+        header = json.loads(content[8 : 8 + length], object_pairs_hook=no_key_twice)
     except (ValueError, RecursionError) as error:
         raise WireError(f"{path}: its header is not valid JSON ({short(str(error))})") from None
     if not isinstance(header, dict) or not all(isinstance(entry, dict) for entry in header.values()):
         raise WireError(f"{path}: its header is no table of tensors: no safetensors file")
     return header
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key comes twice")
-    return found
 
 
 def _about(path: Path, header: dict[str, Any], expected: Expected) -> dict[str, str]:

@@ -125,11 +125,20 @@ def test_any_cut_of_the_manifest_is_seen(sound, tmp_path_factory, data):
 
 
 @pytest.mark.parametrize(
-    "content", [b"[" * 100_000, b"\xff\xfe", b"[]", b"null", b'{"format_version": true}', b'{"format_version": 1.0}']
+    "content",
+    [
+        b"[" * 100_000,
+        b"\xff\xfe",
+        b"[]",
+        b"null",
+        b'{"format_version": true}',
+        b'{"format_version": 2.0}',
+        b'{"round": 1, "round": 2}',
+    ],
 )
 def test_what_is_no_manifest_is_refused(tmp_path, content):
     (tmp_path / "manifest.json").write_bytes(content)
-    with pytest.raises(BundleError, match=r"manifest\.json: (not valid JSON|format_version (None|True|1), expected 2)"):
+    with pytest.raises(BundleError, match=r"manifest\.json: (not valid JSON|format_version (None|True|2\.0), expected 2)"):
         read(tmp_path)
 
 
@@ -138,6 +147,7 @@ def test_what_is_no_manifest_is_refused(tmp_path, content):
     [
         ("classes", "3", "classes must be a whole number"),
         ("classes", True, "classes must be a whole number"),
+        ("classes", 3.0, r"classes must be a whole number, got 3\.0"),
         ("input_shape", [0], r"input_shape, entry 1, must be at least 1"),
         ("input_shape", [], "input_shape: expected the shape of a sample, or an empty one and inputs"),
         ("tiers", [], "tiers must be a list of at least 1, got"),
@@ -149,6 +159,16 @@ def test_values_of_a_wrong_type_are_not_guessed(sound, tmp_path, key, wrong, mes
     (tmp_path / "manifest.json").write_text(json.dumps({**values, key: wrong}))
     with pytest.raises(BundleError, match=rf"manifest\.json: {message}"):
         read(tmp_path)
+
+
+def test_a_wrong_entry_of_a_list_does_not_make_it_too_short(sound, tmp_path):
+    values = json.loads((sound / "manifest.json").read_text())
+    (only, *_) = values["tiers"]
+    (tmp_path / "manifest.json").write_text(json.dumps({**values, "tiers": [{**only, "opset": -1}]}))
+    with pytest.raises(BundleError, match=r"tiers\.0\.opset must be") as caught:
+        read(tmp_path)
+    assert "too short" not in str(caught.value)
+    assert "a list of at least" not in str(caught.value)
 
 
 def test_a_manifest_contradicts_itself():

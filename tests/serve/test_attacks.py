@@ -271,6 +271,8 @@ def test_nothing_is_answered_after_an_error(server):
         (get("/app.js", *(f"X-{i}: {'a' * 60}" for i in range(1000))), 431),
         (get("/app.js", "X: " + "a" * 100_000), 431),
         (get("/" + "a" * 100_000), 431),
+        (get("/app.js", "Connection: close", "X: " + "a" * (15 << 10)), 200),
+        (get("/app.js", "X: " + "a" * (16 << 10)), 431),  # sent at once, so that it comes whole
     ],
 )
 def test_what_is_malformed_or_unusual(server, request_bytes, expected):

@@ -121,7 +121,7 @@ HUGE = np.array([1e15, -1e15, -3e38], np.float32)
         (b"\xff" * 200, "a header of 18,446,744,073,709,551,615 bytes, expected at most 1,048,576"),
         (raw(b"[" * 100_000), "its header is not valid JSON"),
         (raw(b"{}"[:1]), "its header is not valid JSON"),
-        (raw(b'{"a": 1, "a": 2}'), "its header is not valid JSON ('a key comes twice')"),
+        (raw(b'{"a": 1, "a": 2}'), "its header is not valid JSON (\"the key 'a' comes twice\")"),
         (raw([1]), "its header is no table of tensors"),
         (raw({"__metadata__": ABOUT, **entries(), "fc.bias": 3}, bytes(60)), "its header is no table of tensors"),
         (raw({"__metadata__": {**ABOUT, "samples": 120}, **entries()}, bytes(60)), "samples: got 120, expected a whole number"),
