@@ -1,10 +1,11 @@
 """What a network computes, operation by operation, with the axes of every tensor: found by one forward pass without values."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -50,11 +51,18 @@ class _Tracer(TorchDispatchMode):
         self.calls: list[Call] = []
         self._axes: dict[int, Sequence[Axis]] = {}
         self._alive: list[Tensor] = []
+        self._unread: dict[int, Sequence[Axis]] = {}
         self.tensors: dict[str, Sequence[Axis]] = {
             name: self.of(tensor, False)
             for named in (network.named_parameters, network.named_buffers)
             for name, tensor in named(remove_duplicate=False)  # tied weights have two names
         }
+        self._unread.update(self._axes)
+
+    @property
+    def unread(self) -> list[Axis]:
+        """The axes of parameters and buffers that no operation has read, without those of one entry."""
+        return [axis for axes in self._unread.values() for axis in axes if axis.size > 1]
 
     def of(self, tensor: Tensor, frozen: bool = True) -> Any:
         """Return the axes of a tensor; those of one that comes from outside stay whole."""
@@ -64,6 +72,13 @@ class _Tracer(TorchDispatchMode):
                 explain(axis, "input")
         return self._axes[id(tensor)]
 
+    def _read(self, tensors: Iterable[Tensor]) -> list[Sequence[Axis]]:
+        found = []
+        for tensor in tensors:
+            self._unread.pop(id(tensor), None)
+            found.append(self.of(tensor))
+        return found
+
     def _set(self, tensor: Tensor, axes: Sequence[Axis]) -> None:
         self._axes[id(tensor)] = axes
         self._alive.append(tensor)  # an id is good as long as its tensor lives
@@ -72,7 +87,7 @@ class _Tracer(TorchDispatchMode):
         out = operation(*args, **(kwargs or {}))
         given = list(tensors_in([*args, *(kwargs or {}).values()]))
         made = list(tensors_in(out))
-        inputs = [self.of(tensor) for tensor in given]
+        inputs = self._read(given)
         try:
             axes = axes_after(operation, self.of, args, out)
         except (ValueError, IndexError, TypeError):  # arguments that no rule explains
@@ -104,7 +119,7 @@ class _Tracer(TorchDispatchMode):
         axes = axes_of(name, self.of, args)
         for tensor, one in zip(out, axes, strict=True):
             self._set(tensor, one)
-        inputs = [self.of(tensor) for tensor in tensors_in(args)]
+        inputs = self._read(tensors_in(args))
         for axis in (axis for one in (*inputs, *axes) for axis in one):
             explain(axis, f"{name} in {self.layer() or 'the network'}")
         self.calls.append(Call(name, self.layer(), inputs, axes))
@@ -133,16 +148,26 @@ def _layers(network: nn.Module) -> Iterator[Callable[[], str]]:
 
 
 def traced(network: nn.Module, run: Callable[[nn.Module], Any]) -> tuple[dict[str, Sequence[Axis]], list[Call]]:
-    """Return the axes of every parameter and buffer of ``network``, and the operations of ``run(network)``; its outputs stay whole."""
-    with _layers(network) as layer, _Tracer(network, layer) as tracer, Recurrent(tracer.recurrent):
-        output = run(network)
-    for tensor in tensors_in(list(output.values()) if isinstance(output, Mapping) else output):
-        for axis in tracer.of(tensor):
-            freeze(axis, "output")
+    """Return the axes of every parameter and buffer of ``network``, and the operations of ``run(network)`` in evaluation.
+
+    Its outputs stay whole, and so does what it reads neither in evaluation nor in training, as nothing says how to cut it.
+    """
+    seeds = torch.random.fork_rng(devices=[])  # a network may draw real numbers
+    with seeds, _layers(network) as layer, _Tracer(network, layer) as tracer, Recurrent(tracer.recurrent):
+        outputs, calls = [run(network.eval())], list(tracer.calls)
+        if tracer.unread:
+            with suppress(Exception):  # a user's network may raise anything; its training is checked elsewhere
+                outputs.append(run(network.train()))
+    for axis in tracer.unread:
+        freeze(axis, "unused")
+    for output in outputs:
+        for tensor in tensors_in(list(output.values()) if isinstance(output, Mapping) else output):
+            for axis in tracer.of(tensor):
+                freeze(axis, "output")
     for name, module in network.named_modules():
         if isinstance(module, nn.MultiheadAttention):  # its queries and its output have the channels of all heads
             outputs, heads = tracer.tensors[f"{name}.out_proj.weight".lstrip(".")]
             queries = "q_proj_weight" if module.in_proj_weight is None else "in_proj_weight"
             unify(outputs, heads)
             unify(tracer.tensors[f"{name}.{queries}".lstrip(".")][1], outputs)
-    return tracer.tensors, tracer.calls
+    return tracer.tensors, calls

@@ -24,7 +24,7 @@ class Group:
     Attributes:
         size: how many a network of full width has.
         tensors: name and dimension of the parameters and buffers that have them.
-        whole: why they are whole: "input", "output", "share of a share", or an operation and its layer; "" if they are cut.
+        whole: why they are whole: "input", "output", "unused", "share of a share", or an operation and its layer; "" if they are cut.
     """
 
     size: int
@@ -62,7 +62,7 @@ class Channels:
 
     def __init__(self, build: Callable[[], nn.Module], run: Callable[[nn.Module], Any]) -> None:
         self._build, self._run = build, run
-        self._tensors, self._calls = traced(build().eval(), run)
+        self._tensors, self._calls = traced(build(), run)
         self._attributes: dict[float, Attributes] = {}
         self._conflict = ""
         self._leave_one_factor()
@@ -70,7 +70,7 @@ class Channels:
             self._attributes.clear()
         if not self.free:
             reasons = dict.fromkeys(
-                group.whole for group in self.groups() if group.whole not in ("input", "output", "share of a share")
+                group.whole for group in self.groups() if group.whole not in ("input", "output", "unused", "share of a share")
             )
             raise ConfigError(f"no channel of this network can be cut{': ' * bool(reasons)}{', '.join(list(reasons)[:5])}")
 

@@ -29,6 +29,7 @@ REASONS = {
     "no rule": "this method factorizes no layers of its kind",
     "output": "its outputs are the network's",
     "input": "it reads the network's input",
+    "unused": "nothing reads its weight, so nothing says how to cut it",
     "share of a share": "its channels are shares of channels, such as heads; the larger number is cut, the other one is whole",
 }
 """Why a layer has its form, in a sentence."""

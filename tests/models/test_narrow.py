@@ -266,6 +266,60 @@ def test_sizes_in_lists_heads_as_shares_of_a_shape_and_positions_that_are_channe
     assert torch.allclose(first(narrow, x), first(silenced(wide, source, 0.5), x), atol=1e-5)
 
 
+class Causal(nn.Module):
+    """Attention that reads its mask without gradients alone, and otherwise the argument ``is_causal``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True, norm_first=True)
+        self.embed, self.encoder = nn.Linear(5, 8), nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(7), persistent=False)
+        self.fc = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.encoder(self.embed(x), mask=self.mask, is_causal=True))
+
+
+def test_a_mask_that_the_traced_operations_do_not_read_stays_whole():
+    source = architecture(Causal, TOKENS)
+    with torch_seeded(np.random.default_rng(11)):
+        narrow, x = source.build(0.5).eval(), torch.randn(2, 7, 5)
+    assert (narrow.mask.shape, narrow.embed.out_features) == ((7, 7), 4)
+    assert "unused" in {group.whole for group in source.channels.groups()}
+    assert torch.allclose(first(narrow, x), narrow(x), atol=1e-5)
+
+
+class Noisy(nn.Module):
+    """Experts with noise, and a token in the place of others: both in training alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.gate, self.fc = nn.Linear(5, 16), nn.Linear(16, 4), nn.Linear(16, 3)
+        self.token, self.noise = nn.Parameter(torch.zeros(16)), nn.Parameter(torch.zeros(16, 4))
+        self.experts = nn.ModuleList(nn.Linear(16, 16) for _ in range(4))
+        self.unused = nn.Linear(16, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x)
+        if self.training:
+            x = torch.where(torch.rand(x.shape[:2], device=x.device)[..., None] < 0.2, self.token, x)
+            x = x + torch.randn(x.shape, device=x.device) * torch.empty_like(x).exponential_()
+        x = x.mean(1)
+        gates = self.gate(x)
+        if self.training:
+            gates = gates + torch.randn_like(gates) * F.softplus(x @ self.noise)
+        outputs = torch.stack([expert(x) for expert in self.experts], 1)
+        return self.fc((gates.softmax(1).unsqueeze(2) * outputs).sum(1))
+
+
+def test_what_only_training_reads_is_cut_as_training_needs_it_and_what_nothing_reads_stays_whole():
+    narrow = architecture(Noisy, TOKENS).build(0.5)
+    shapes = {name: tuple(getattr(narrow, name).weight.shape) for name in ("embed", "fc", "unused")}
+    assert shapes == {"embed": (8, 5), "fc": (3, 8), "unused": (6, 16)}
+    assert (narrow.token.shape, narrow.noise.shape) == ((8,), (8, 4))
+    assert narrow.train()(torch.zeros(2, 7, 5)).shape == (2, 3)
+
+
 def test_every_second_channel_is_half_of_the_channels():
     class Paired(nn.Module):
         def __init__(self) -> None:

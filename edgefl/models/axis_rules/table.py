@@ -60,6 +60,7 @@ rule(
     "clone", "detach", "alias", "_to_copy", "contiguous", "lift_fresh", "native_dropout_", "_softmax", "_log_softmax", "copy_",
     "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "_prelu_kernel", "_safe_softmax", "dropout",
     "hardswish", "hardswish_", "mish", "mish_", "relu6", "threshold", "celu", "selu", "rrelu", "bernoulli", "bernoulli_",
+    "normal_", "uniform_", "exponential_",
 )(pointwise)  # fmt: skip
 
 
@@ -70,12 +71,12 @@ def dims(value: Any, rank: int) -> set[int]:
     return {dim % rank for dim in (value if isinstance(value, Sequence) else (value,))}
 
 
-CONSTANTS = ("zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty")
+CONSTANTS = ("zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty", "rand", "randn")
 
 
 @rule(*CONSTANTS)
 def _constant(of: Of, args: tuple[Any, ...], out: Tensor) -> Axes:
-    """All entries are alike, so any share of them will do."""
+    """All entries are alike, or drawn alike, so any share of them will do."""
     return [Axis(size) for size in out.shape]
 
 
