@@ -127,7 +127,7 @@ class _Tracer(TorchDispatchMode):
 
 
 @contextmanager
-def _layers(network: nn.Module) -> Iterator[Callable[[], str]]:
+def layers(network: nn.Module) -> Iterator[Callable[[], str]]:
     """Yield a function that returns the name of the innermost module that runs at the moment."""
     stack, handles = [""], []
     names = {module: name for name, module in network.named_modules()}
@@ -153,7 +153,7 @@ def traced(network: nn.Module, run: Callable[[nn.Module], Any]) -> tuple[dict[st
     Its outputs stay whole, and so does what it reads neither in evaluation nor in training, as nothing says how to cut it.
     """
     seeds = torch.random.fork_rng(devices=[])  # a network may draw real numbers
-    with seeds, _layers(network) as layer, _Tracer(network, layer) as tracer, Recurrent(tracer.recurrent):
+    with seeds, layers(network) as layer, _Tracer(network, layer) as tracer, Recurrent(tracer.recurrent):
         outputs, calls = [run(network.eval())], list(tracer.calls)
         if tracer.unread:
             with suppress(Exception):  # a user's network may raise anything; its training is checked elsewhere

@@ -10,7 +10,7 @@ from edgefl.models.axis_rules import CONSTANTS
 from edgefl.models.channels import Call, seen
 from edgefl.util.tensors import tensors_in
 
-_AHEAD = 16  # how many operations ahead the next one of a name is searched for
+_AHEAD = 16  # how many operations ahead the next one of a layer and name is searched for
 
 
 class LastCall(TorchFunctionMode):
@@ -36,11 +36,11 @@ class DiffersError(Exception):
 
 
 class Comparer(TorchDispatchMode):
-    """Compares a narrow network's operations with the plan."""
+    """Compares a narrow network's operations with the plan, ``calls``; ``layer()`` returns the module that runs at the moment."""
 
-    def __init__(self, calls: Sequence[Call], width: float) -> None:
+    def __init__(self, calls: Sequence[Call], width: float, layer: Callable[[], str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's
-        self.calls, self.width, self.number = calls, width, 0
+        self.calls, self.width, self.layer, self.number = calls, width, layer, 0
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         def run() -> Any:
@@ -50,12 +50,12 @@ class Comparer(TorchDispatchMode):
 
     def checked(self, name: str, args: tuple[Any, ...], run: Callable[[], Any]) -> Any:
         """Return the result of ``run``, the operation ``name``; DiffersError if its sizes are not as planned."""
-        coming = self.calls[self.number : self.number + _AHEAD]
-        if not coming or coming[0].name != name:
-            # The same product may be one operation or two, whatever the strides of its factors.
+        coming, place = self.calls[self.number : self.number + _AHEAD], (self.layer(), name)
+        if not coming or (coming[0].layer, coming[0].name) != place:
+            # The same product may be one operation or two, depending on the strides of its factors; heads of one channel change them.
             out = run()
             shapes = [list(tensor.shape) for tensor in tensors_in(out)]
-            alike = (i for i, call in enumerate(coming, 1) if call.name == name and self._planned(call) == shapes)
+            alike = (i for i, call in enumerate(coming, 1) if (call.layer, call.name) == place and self._planned(call) == shapes)
             self.number += next(alike, 0)
             return out
         number, call = self.number, coming[0]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
 from edgefl.models.axes import Axis, Joined, Nested, freeze, leaves, unify
-from edgefl.models.channels import traced
+from edgefl.models.channels import layers, traced
 from edgefl.models.comparer import Comparer, DiffersError, LastCall
 from edgefl.models.gates import Recurrent
 from edgefl.models.noted import Attributes, note, patched
@@ -161,17 +161,18 @@ class Channels:
 
     def _difference(self, narrow: nn.Module, width: float) -> tuple[int, Sequence[int]] | None:
         """Return the first call that does not go as planned, and the sizes that the network wants there, as far as they are known."""
-        comparer, last = Comparer(self._calls, width), LastCall()
-        try:
-            with comparer, last, Recurrent(comparer.checked):
-                self._run(narrow)
-        except DiffersError as error:
-            return error.number, error.sizes
-        except Exception:  # noqa: BLE001  a user's network may raise anything when its sizes do not fit
-            coming = range(comparer.number, min(comparer.number + 3, len(self._calls)))
-            alike = (n for n in coming if [len(axes) for axes in self._calls[n].outputs] == [len(last.sizes)])
-            return next(alike, min(comparer.number, len(self._calls) - 1)), last.sizes
-        return None
+        with layers(narrow) as layer:
+            comparer, last = Comparer(self._calls, width, layer), LastCall()
+            try:
+                with comparer, last, Recurrent(comparer.checked):
+                    self._run(narrow)
+            except DiffersError as error:
+                return error.number, error.sizes
+            except Exception:  # noqa: BLE001  a user's network may raise anything when its sizes do not fit
+                coming = range(comparer.number, min(comparer.number + 3, len(self._calls)))
+                alike = (n for n in coming if [len(axes) for axes in self._calls[n].outputs] == [len(last.sizes)])
+                return next(alike, min(comparer.number, len(self._calls) - 1)), last.sizes
+            return None
 
     def _unified(self, number: int, width: float, sizes: Sequence[int]) -> bool:
         """Keep an axis of a call's output whole if the network wants that, or unify it with another axis that has the wanted channels.

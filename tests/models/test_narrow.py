@@ -266,6 +266,61 @@ def test_sizes_in_lists_heads_as_shares_of_a_shape_and_positions_that_are_channe
     assert torch.allclose(first(narrow, x), first(silenced(wide, source, 0.5), x), atol=1e-5)
 
 
+class Vision(nn.Module):
+    """A small transformer of images: attention with heads of x.shape[-1] // heads channels, and perceptrons, in two blocks or one."""
+
+    class Attention(nn.Module):
+        def __init__(self, channels: int, heads: int) -> None:
+            super().__init__()
+            self.heads, self.qkv, self.out = heads, nn.Linear(channels, 3 * channels), nn.Linear(channels, channels)
+
+        def forward(self, x: Tensor) -> Tensor:
+            n, length, channels = x.shape
+            q, k, v = self.qkv(x).reshape(n, length, 3, self.heads, channels // self.heads).permute(2, 0, 3, 1, 4)
+            y = F.scaled_dot_product_attention(q, k, v, scale=0.4)
+            return self.out(y.transpose(1, 2).reshape(n, length, channels))
+
+    def __init__(self, channels: int, heads: int, hidden: int, blocks: int) -> None:
+        super().__init__()
+        self.patch, self.fc = nn.Conv2d(3, channels, 4, 4), nn.Linear(channels, 3)
+        self.attention = nn.ModuleList(self.Attention(channels, heads) for _ in range(blocks))
+        self.hidden = nn.ModuleList(
+            nn.Sequential(nn.Linear(channels, hidden), nn.GELU(), nn.Linear(hidden, channels)) for _ in range(blocks)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patch(x).flatten(2).transpose(1, 2)
+        for attention, hidden in zip(self.attention, self.hidden, strict=True):
+            x = x + attention(x)
+            x = x + hidden(x)
+        return self.fc(x.mean(1))
+
+
+@pytest.mark.parametrize("width", [0.125, 0.5])
+@pytest.mark.parametrize(
+    ("channels", "heads", "hidden", "blocks"),
+    [
+        (32, 4, 64, 2),
+        (48, 6, 100, 2),
+        (64, 8, 128, 2),
+        (32, 4, 64, 1),
+        (32, 2, 64, 2),
+        (48, 3, 96, 2),
+        (64, 4, 128, 2),
+        (192, 3, 768, 2),
+        (384, 6, 1536, 2),
+    ],
+)
+def test_transformers_are_cut_though_heads_of_one_channel_change_the_order_of_operations(channels, heads, hidden, blocks, width):
+    source = architecture(lambda: Vision(channels, heads, hidden, blocks))
+    with torch_seeded(np.random.default_rng(10)):
+        wide, x = source.build(), torch.randn(2, 3, 16, 16)
+    narrow, left = source.channels.narrow(copy.deepcopy(wide), width), int(channels * width)
+    shapes = {tuple(layer.weight.shape) for block in narrow.attention for layer in (block.qkv, block.out)}
+    assert (narrow.patch.out_channels, shapes) == (left, {(3 * left, left), (left, left)})
+    assert torch.allclose(first(narrow, x), first(silenced(wide, source, width), x), atol=1e-5)
+
+
 class Causal(nn.Module):
     """Attention that reads its mask without gradients alone, and otherwise the argument ``is_causal``."""
 
