@@ -130,16 +130,19 @@ class Channels:
 
     def _fits(self, width: float) -> bool:
         """Change attributes of modules until the network of ``width`` runs as planned; False if the plan had to be changed instead."""
-        attributes = self._attributes.setdefault(width, {})
+        attributes, changed = self._attributes.setdefault(width, {}), 0
         narrow = self._cut(self._build().eval(), width)
         while (found := self._difference(narrow, width)) is not None:
             number, sizes = found
             call = self._calls[number]
             if patched(narrow, call, width, attributes):
+                changed = number
                 continue
             del self._attributes[width]
             if not self._unified(number, width, sizes):
-                self._keep_whole(number)
+                self._keep_whole(
+                    max(number, changed)
+                )  # an earlier call was as planned before an attribute was changed for a later one
             return False
         return True
 

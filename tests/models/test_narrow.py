@@ -321,6 +321,36 @@ def test_transformers_are_cut_though_heads_of_one_channel_change_the_order_of_op
     assert torch.allclose(first(narrow, x), first(silenced(wide, source, width), x), atol=1e-5)
 
 
+class Rotary(nn.Module):
+    """Queries and keys turned by angles that their number of channels gives; values have as many, by the same attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads, self.size, self.embed, self.fc = 2, 8, nn.Linear(5, 32), nn.Linear(32, 3)
+        self.queries, self.keys, self.values = (nn.Linear(32, 16) for _ in range(3))
+        self.out = nn.Linear(16, 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x)
+        layers = self.queries, self.keys, self.values
+        q, k, v = (layer(x).view(*x.shape[:2], self.heads, self.size).transpose(1, 2) for layer in layers)
+        places, speeds = (torch.arange(0.0, end, step, device=x.device) for end, step in ((x.shape[1], 1), (self.size, 2)))
+        angles = torch.outer(places, 10**-speeds).repeat(1, 2)
+        halves = (y.chunk(2, -1) for y in (q, k))
+        q, k = (y * angles.cos() + torch.cat([-b, a], -1) * angles.sin() for y, (a, b) in zip((q, k), halves, strict=True))
+        y = F.scaled_dot_product_attention(q, k, v)
+        return self.fc((x + self.out(y.transpose(1, 2).reshape(*x.shape[:2], -1))).mean(1))
+
+
+def test_an_attribute_that_whole_channels_need_keeps_others_of_its_size_whole_but_no_more():
+    source = architecture(Rotary, TOKENS)
+    with torch_seeded(np.random.default_rng(12)):
+        wide, x = source.build(), torch.randn(2, 7, 5)
+    narrow = source.channels.narrow(copy.deepcopy(wide), 0.5)
+    assert (narrow.size, narrow.embed.out_features, narrow.values.weight.shape) == (8, 16, (16, 16))
+    assert torch.allclose(first(narrow, x), first(silenced(wide, source, 0.5), x), atol=1e-5)
+
+
 class Causal(nn.Module):
     """Attention that reads its mask without gradients alone, and otherwise the argument ``is_causal``."""
 
