@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 from edgefl.models.axes import Axis, explain, freeze, unify
 from edgefl.models.axis_rules import axes_after, fresh
@@ -22,6 +23,16 @@ def seen(operation: Any) -> str:
     """Return the name of an operation, "" if it is left out: how many copies and what views there are depends on strides."""
     name: str = operation.overloadpacket.__name__
     return "" if name in _LEFT_OUT else "view" if name in _VIEWS else name
+
+
+def packed(operation: Any, args: Any, kwargs: Any) -> Any:
+    """Return the result of an operation. Its new tensors lie row by row, because strides decide which operations follow.
+
+    A narrow network may have other strides: those of heads of one channel. Tensors on the device ``meta`` share no values.
+    """
+    out = operation(*args, **(kwargs or {}))
+    given = {id(tensor) for tensor in tensors_in((args, kwargs))}
+    return tree_map_only(Tensor, lambda one: one.contiguous() if one.is_meta and id(one) not in given else one, out)
 
 
 @dataclass(frozen=True)
@@ -84,7 +95,7 @@ class _Tracer(TorchDispatchMode):
         self._alive.append(tensor)  # an id is good as long as its tensor lives
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = operation(*args, **(kwargs or {}))
+        out = packed(operation, args, kwargs)
         given = list(tensors_in([*args, *(kwargs or {}).values()]))
         made = list(tensors_in(out))
         inputs = self._read(given)

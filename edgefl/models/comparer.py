@@ -7,7 +7,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from edgefl.models.axis_rules import CONSTANTS
-from edgefl.models.channels import Call, seen
+from edgefl.models.channels import Call, packed, seen
 from edgefl.util.tensors import tensors_in
 
 _AHEAD = 16  # how many operations ahead the next one of a layer and name is searched for
@@ -44,7 +44,7 @@ class Comparer(TorchDispatchMode):
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         def run() -> Any:
-            return operation(*args, **(kwargs or {}))
+            return packed(operation, args, kwargs)
 
         return self.checked(name, args, run) if (name := seen(operation)) else run()
 
@@ -52,7 +52,7 @@ class Comparer(TorchDispatchMode):
         """Return the result of ``run``, the operation ``name``; DiffersError if its sizes are not as planned."""
         coming, place = self.calls[self.number : self.number + _AHEAD], (self.layer(), name)
         if not coming or (coming[0].layer, coming[0].name) != place:
-            # The same product may be one operation or two, depending on the strides of its factors; heads of one channel change them.
+            # The same product may be one operation or two, depending on its sizes: einsum multiplies where a sum has one term.
             out = run()
             shapes = [list(tensor.shape) for tensor in tensors_in(out)]
             alike = (i for i, call in enumerate(coming, 1) if (call.layer, call.name) == place and self._planned(call) == shapes)

@@ -140,9 +140,7 @@ class Channels:
                 continue
             del self._attributes[width]
             if not self._unified(number, width, sizes):
-                self._keep_whole(
-                    max(number, changed)
-                )  # an earlier call was as planned before an attribute was changed for a later one
+                self._keep_whole(max(number, changed))  # a call before the changed one was as planned until then
             return False
         return True
 

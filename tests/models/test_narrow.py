@@ -321,6 +321,43 @@ def test_transformers_are_cut_though_heads_of_one_channel_change_the_order_of_op
     assert torch.allclose(first(narrow, x), first(silenced(wide, source, width), x), atol=1e-5)
 
 
+class Functional(nn.Module):
+    """Two blocks of attention and perceptrons in one module, of functions: ``linear``, or ``einsum``."""
+
+    def __init__(self, einsum: bool) -> None:
+        super().__init__()
+        self.einsum, self.heads = einsum, 4
+        self.embed, self.fc = nn.Linear(5, 32), nn.Linear(32, 3)
+        shapes = [(96, 32), (32, 32), (64, 32), (32, 64)] * 2
+        self.weights = nn.ParameterList(nn.init.normal_(torch.empty(shape), 0.0, 0.2) for shape in shapes)
+        self.biases = nn.ParameterList(nn.init.normal_(torch.empty(len(weight))) for weight in self.weights)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, layers = self.embed(x), list(zip(self.weights, self.biases, strict=True))
+        for qkv, out, inner, outer in (layers[:4], layers[4:]):
+            n, length, channels = x.shape
+            shape = n, length, 3, self.heads, channels // self.heads
+            q, k, v = F.linear(x, *qkv).reshape(shape).permute(2, 0, 3, 1, 4)
+            if self.einsum:
+                y = torch.einsum("nhij,nhjd->nihd", torch.einsum("nhid,nhjd->nhij", q, k).softmax(-1), v).flatten(2)
+            else:
+                y = F.scaled_dot_product_attention(q, k, v, scale=1.0).transpose(1, 2).reshape(n, length, channels)
+            x = x + F.linear(y, *out)
+            x = x + F.linear(F.gelu(F.linear(x, *inner)), *outer)
+        return self.fc(x.mean(1))
+
+
+@pytest.mark.parametrize("einsum", [False, True])
+@pytest.mark.parametrize("width", [0.125, 0.5])
+def test_functions_in_one_module_are_cut_like_layers(einsum, width):
+    source = architecture(lambda: Functional(einsum), TOKENS)
+    with torch_seeded(np.random.default_rng(13)):
+        wide, x = source.build(), torch.randn(2, 7, 5)
+    narrow, left = source.channels.narrow(copy.deepcopy(wide), width), int(32 * width)
+    assert narrow.weights[0].shape == narrow.weights[4].shape == (3 * left, left)
+    assert torch.allclose(first(narrow, x), first(silenced(wide, source, width), x), atol=1e-5)
+
+
 class Rotary(nn.Module):
     """Queries and keys turned by angles that their number of channels gives; values have as many, by the same attribute."""
 
