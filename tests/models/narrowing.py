@@ -10,6 +10,7 @@ from edgefl.models.custom import CustomArchitecture
 from edgefl.models.input_spec import InputSpec
 
 IMAGE = {"": InputSpec((3, 16, 16))}
+TOKENS = {"": InputSpec((7, 5))}
 
 
 def architecture(factory: Callable[[], nn.Module], inputs: Mapping[str, InputSpec] = IMAGE) -> CustomArchitecture:
