@@ -63,12 +63,24 @@ def use(cost: Cost, timing: Timing, budget: Budget) -> dict[BudgetName, tuple[fl
     return {name: (need, have) for name, need in needs.items() if (have := getattr(budget, name)) is not None}
 
 
+def margin_of(budget: str, clock_margin: float) -> float:
+    """Return the factor on seconds of training that the need of a budget contains: 1 for needs that do not depend on seconds."""
+    return clock_margin if budget in ("deadline_s", "energy_j") else 1.0
+
+
 def shortfalls(
-    cost: Cost, timing: Timing, budget: Budget, device: str, tier: Tier, micro_batch: int | None = None
+    cost: Cost, timing: Timing, budget: Budget, device: str, tier: Tier, micro_batch: int | None = None, clock_margin: float = 1.0
 ) -> tuple[Shortfall, ...]:
-    """Return the budgets that are not met; a cost with uncounted operations meets none that can be claimed."""
+    """Return the budgets that are not met; a cost with uncounted operations meets none that can be claimed.
+
+    ``clock_margin`` is the factor that the seconds of training in ``timing`` contain.
+    """
     at = device, tier.ratio, micro_batch, bool(cost.recompute)
-    short = [Shortfall(name, need, have, *at) for name, (need, have) in use(cost, timing, budget).items() if need > have]
+    short = [
+        Shortfall(name, need, have, *at, margin_of(name, clock_margin))
+        for name, (need, have) in use(cost, timing, budget).items()
+        if need > have
+    ]
     if cost.uncounted_ops:
         short.append(Shortfall("uncounted_ops", len(cost.uncounted_ops), 0, *at))
     return tuple(short)

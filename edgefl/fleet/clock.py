@@ -58,16 +58,25 @@ def energies(
 
 
 def round_timing(
-    device: DeviceProfile, cost: Cost, samples: int, passes: int, updates: int, evaluated: int = 0, speed: float = 1.0
+    device: DeviceProfile,
+    cost: Cost,
+    samples: int,
+    passes: int,
+    updates: int,
+    evaluated: int = 0,
+    speed: float = 1.0,
+    margin: float = 1.0,
 ) -> Timing:
     """Return the simulated round of one client whose link gives its typical rate.
 
-    ``speed`` is the share of its computing rate that the device has; :func:`edgefl.fleet.time_model.train_s` describes the other arguments.
+    ``speed`` is the share of its computing rate that the device has. ``margin`` is a factor on the seconds of training, which include
+    throttling. :func:`edgefl.fleet.time_model.train_s` describes the other arguments.
     """
     macs = cost.macs_of(samples, passes, evaluated)
     work_s = train_s(device.compute, cost, samples, passes, updates, evaluated) / speed + mask_s(device, cost) / speed
     down_bytes, up_bytes = cost.model_bytes
-    parts = durations(device, down_bytes, work_s, up_bytes)
+    download_s, predicted_s, upload_s = durations(device, down_bytes, work_s, up_bytes)
+    parts = download_s, predicted_s * margin, upload_s
     agree_s, unmask_s = stages_s(device, cost)
     spent = energies(device, macs, cost.download_bytes, cost.upload_bytes, sum(parts) + agree_s + unmask_s)
     return Timing(*parts, *spent, agree_s, unmask_s)

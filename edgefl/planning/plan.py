@@ -200,7 +200,7 @@ def _limits(budget: Budget, device: DeviceProfile | None) -> Budget:
 def _uses(cost: Cost, limits: Budget, work: DeviceRound | None) -> Uses:
     timing = Timing(0.0, 0.0, 0.0, 0.0, 0.0)
     if work is not None:
-        timing = round_timing(work.device, cost, work.samples, work.passes, work.updates, speed=1 / work.margin)
+        timing = round_timing(work.device, cost, work.samples, work.passes, work.updates, margin=work.margin)
     used: dict[BudgetName, tuple[float, float]] = use(cost, timing, limits)
     return used | ({"uncounted_ops": (len(cost.uncounted_ops), 0)} if cost.uncounted_ops else {})
 

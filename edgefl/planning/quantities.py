@@ -80,9 +80,9 @@ def weighting(name: BudgetName, cost: Cost, work: DeviceRound | None) -> np.ndar
         row[_WEIGHTS], row[_HEADER] = _upload_per_weight(cost), 1
     elif work is not None:
         device, link, up = work.device, work.device.link, _upload_per_weight(cost)
-        full_rate_s = work.margin * train_s(device.compute, cost, work.samples, work.passes, work.updates)
+        full_rate_s = train_s(device.compute, cost, work.samples, work.passes, work.updates)
         macs_per_s = cost.macs_of(work.samples, work.passes) / full_rate_s
-        slower = 1.0 if full_rate_s <= device.burst_s else 1 / device.sustained_share
+        slower = work.margin * (1.0 if full_rate_s <= device.burst_s else 1 / device.sustained_share)
         macs = np.zeros(6)
         macs[_SAMPLE], macs[_COMPOSE] = work.samples, work.passes
         row = macs * slower / macs_per_s

@@ -51,7 +51,7 @@ class Shortfall:
     """One budget that a tier of ratio ``tier`` exceeds on a class of devices; ``need`` and ``have`` are in the unit of the budget's name.
 
     ``micro_batch`` is the number of samples per pass; None: as the run is configured. ``recompute``: the backward pass computes activations
-    again.
+    again. ``clock_margin`` is the factor on the predicted seconds of training that ``need`` contains.
     """
 
     budget: BudgetName
@@ -61,11 +61,13 @@ class Shortfall:
     tier: float
     micro_batch: int | None = None
     recompute: bool = False
+    clock_margin: float = 1.0
 
     def __str__(self) -> str:
         at = "" if self.micro_batch is None else f" in micro-batches of {self.micro_batch}"
         at += " with recomputation" if self.recompute else ""
-        return f"{self.device} cannot take tier {self.tier:g}{at}: {BUDGETS[self.budget]} {need_have(self.budget, self.need, self.have)}"
+        short = need_have(self.budget, self.need, self.have, self.clock_margin)
+        return f"{self.device} cannot take tier {self.tier:g}{at}: {BUDGETS[self.budget]} {short}"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from edgefl.report.answer import Answer
 from edgefl.report.chart import WHOLE, Chart, Json, category, clock_unit, layer, layered, number, stacked
 from edgefl.report.fleet_charts import fleet_view, useful_card
 from edgefl.report.page import facts, render_page
-from edgefl.report.run_charts import deadline_fact, tier_colours, trust_facts
+from edgefl.report.run_charts import deadline_facts, tier_colours, trust_facts
 from edgefl.report.run_tables import TIER_COLUMNS, inclusion_columns
 from edgefl.report.secure_sums import secure_table
 from edgefl.report.tables import Column, PlainTable, shaded, text, under
@@ -28,7 +28,7 @@ def render_dry(summary: Json, rounds: Sequence[Json]) -> str:
     known = [column for column in TIER_COLUMNS if column.group != "accuracy" and "measured" not in column.head]
     return render_page(
         "dry.html.j2",
-        about=[*facts(summary, _DRY_ABOUT), deadline_fact(summary), *trust_facts(summary)],
+        about=[*facts(summary, _DRY_ABOUT), *deadline_facts(summary), *trust_facts(summary)],
         answer=answer_of_dry(summary, rounds),
         command="edgefl simulate --dry-run --config dry-run.toml --out again",
         fleet_name=summary["fleet"],

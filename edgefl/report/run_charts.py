@@ -33,9 +33,18 @@ def trust_of_energy(summary: Json) -> tuple[str, str]:
     return "energy", energy_trust(summary["energy_j"])
 
 
-def deadline_fact(summary: Json) -> tuple[str, str]:
-    """Return the deadline of a round, and its name."""
-    return "round deadline", "none" if summary["deadline_s"] is None else human_seconds(summary["deadline_s"])
+def deadline_facts(summary: Json) -> list[tuple[str, str]]:
+    """Return the deadline of a round, and the clock margin if there is one, with their names."""
+    deadline = "none" if summary["deadline_s"] is None else human_seconds(summary["deadline_s"])
+    return [("round deadline", deadline), *margin_facts(summary)]
+
+
+def margin_facts(record: Json) -> list[tuple[str, str]]:
+    """Return the clock margin with which tiers were assigned, and its name; nothing without a margin."""
+    margin = record.get("clock_margin", 1.0)
+    return (
+        [] if margin == 1 else [("clock margin", f"{margin:g}: tiers were assigned as if training took {margin:g} times as long")]
+    )
 
 
 def tier_colours(summary: Json) -> list[str]:

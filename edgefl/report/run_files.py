@@ -68,6 +68,7 @@ class Configured(Result):
     buffer: Whole | None
     enforce: str
     dynamic_devices: bool
+    clock_margin: Number = 1.0
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ class BudgetUse(Result):
 
     Attributes:
         clock_error: the factor by which the seconds of training may be wrong, if that decides whether the budget is met; else None.
+        clock_margin: the factor on the predicted seconds of training that ``need`` contains.
     """
 
     budget: str
@@ -29,6 +30,7 @@ class BudgetUse(Result):
     have: Number
     share: Number
     clock_error: Number | None = None
+    clock_margin: Number = 1.0
 
 
 @dataclass(frozen=True)

@@ -269,6 +269,8 @@ def _reason(refusal: Row) -> str:
 
 def _budget_line(entry: Row) -> str:
     need, have = (human_budget(entry["budget"], entry[key]) for key in ("need", "have"))
-    line = f"{budget_name(entry['budget'])}: {need} of {have} ({human_percent(entry['share'])})"
+    margin = entry.get("clock_margin", 1.0)
+    needed = need if margin == 1 else f"{need} with a clock margin of {margin:g},"
+    line = f"{budget_name(entry['budget'])}: {needed} of {have} ({human_percent(entry['share'])})"
     error = entry.get("clock_error")
     return f"{line}; uncertain: training may take up to {error:.3g} times as long or as short" if error else line

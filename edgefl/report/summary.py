@@ -6,7 +6,7 @@ from operator import eq, ge
 from typing import Any
 
 from edgefl import __version__
-from edgefl.fleet.budget import use
+from edgefl.fleet.budget import margin_of, use
 from edgefl.fleet.clock import within
 from edgefl.records import Cost, Tier
 from edgefl.report.cost_rows import OTHER, macs_of_step
@@ -143,12 +143,12 @@ def totals(rounds: Sequence[Json]) -> RunTotals:
 
 
 def _budgets(plan: Plan, c: ClassPlan, fit: Assignment) -> tuple[BudgetUse, ...]:
-    timing = plan.timing(c.device, fit, plan.workload.largest_shard)
-    used, error = use(plan.cost(fit), timing, c.budget), c.device.clock_error
-    low_s, high_s = within(timing, error)
+    samples, margin, error = plan.workload.largest_shard, plan.workload.clock_margin, c.device.clock_error
+    used = use(plan.cost(fit), plan.timing(c.device, fit, samples, margin), c.budget)
+    low_s, high_s = within(plan.timing(c.device, fit, samples), error)
     decides = c.budget.deadline_s is not None and low_s <= c.budget.deadline_s < high_s
     return tuple(
-        BudgetUse(name, need, have, need / have, error if decides and name == "deadline_s" else None)
+        BudgetUse(name, need, have, need / have, error if decides and name == "deadline_s" else None, margin_of(name, margin))
         for name, (need, have) in used.items()
     )
 

@@ -9,6 +9,7 @@ from edgefl.report.answer import Answer
 from edgefl.report.chart import Chart, Json, Spec, clock_unit, layer, layered, legend, number, share
 from edgefl.report.learned import advice_by_accuracy, assumptions, learned_chart, learned_columns, with_learned
 from edgefl.report.page import facts, render_page
+from edgefl.report.run_charts import margin_facts
 from edgefl.report.run_tables import inclusion_columns
 from edgefl.report.tables import Column, PlainTable, shaded, text, under
 from edgefl.report.words import NOT_VALIDATED, energy_trust, tier_label
@@ -112,7 +113,7 @@ def _weakest(result: Json) -> Callable[[Json], str]:
     return lambda row: MISSING if row["weakest"] is None else titles.get(row["weakest"], str(row["weakest"]))
 
 
-_SHOWN = {"profile", "surrogate", "edgefl_version", "format", "clock_error"}
+_SHOWN = {"profile", "surrogate", "edgefl_version", "format", "clock_error", "clock_margin"}
 _NARROW_PX, _HEIGHT_PX = 230, 360
 """The plot on a phone."""
 
@@ -122,7 +123,10 @@ def render(result: Json) -> str:
     return render_page(
         "whatif.html.j2",
         profile=result["profile"],
-        about=facts(result, [key for key, value in result.items() if key not in _SHOWN and isinstance(value, str | int | float)]),
+        about=[
+            *facts(result, [key for key, value in result.items() if key not in _SHOWN and isinstance(value, str | int | float)]),
+            *margin_facts(result),
+        ],
         answer=answer_of_whatif(result),
         chart=whatif_chart(result),
         learned=learned_chart(result),

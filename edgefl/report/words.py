@@ -75,7 +75,7 @@ def taken_as(item: Json) -> str:
 
 def need_have(entry: Json) -> str:
     """Return what is needed and what there is of one budget: ``needs 2 MB, has 64 kB``."""
-    return units.need_have(entry["budget"], entry["need"], entry["have"])
+    return units.need_have(entry["budget"], entry["need"], entry["have"], entry.get("clock_margin", 1.0))
 
 
 def budget_name(budget: str | None) -> str:

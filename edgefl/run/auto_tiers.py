@@ -56,7 +56,7 @@ def auto_tiers(
 
         def fits(ratio: float, device: DeviceProfile = fleet_class.device, budget: Budget = budget) -> bool:
             cost = trace(ratio)
-            timing = timing_of(device, cost, training, samples, method.evaluated, 1 / clock_margin)
+            timing = timing_of(device, cost, training, samples, method.evaluated, margin=clock_margin)
             return not shortfalls(cost, timing, budget, device.name, Tier(ratio))
 
         if ratio := largest_ratio(fits, partial(parts_of, method, architecture)):

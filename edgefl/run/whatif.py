@@ -42,6 +42,7 @@ class WhatIf(Result):
         titles: device → its name for people.
         rows: one outcome per policy, in the order asked for.
         surrogate: what each policy would learn, by a run that was given; None without one.
+        clock_margin: tiers are assigned as if training took this many times the predicted seconds.
     """
 
     profile: str
@@ -54,6 +55,7 @@ class WhatIf(Result):
     titles: Mapping[str, str]
     rows: Results[PolicyOutcome]
     surrogate: Surrogate | None = None
+    clock_margin: float = 1.0
 
     def to_pandas(self) -> Any:
         """Return the rows as a ``pandas.DataFrame``."""
@@ -126,7 +128,7 @@ def whatif(
             if on_policy is not None:
                 on_policy(label)
             rows.append(outcome_of(label, policy, config.rounds))
-    keys = ("profile", "method", "rounds", "clients", "per_round", "seed")
+    keys = ("profile", "method", "rounds", "clients", "per_round", "seed", "clock_margin")
     titles = {c.device.name: c.device.title for c in run.fleet.classes}
     error = max(c.device.clock_error for c in run.fleet.classes)
     found = WhatIf(**{key: getattr(run.config, key) for key in keys}, clock_error=error, titles=titles, rows=Results(rows))

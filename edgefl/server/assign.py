@@ -73,9 +73,9 @@ def make_plan(
 
         def short(assignment: Assignment) -> tuple[Shortfall, ...]:
             cost, training = cost_of(assignment), split(workload.training, assignment)
-            speed = state.speed_share / workload.clock_margin
-            timing = timing_of(of.device, cost, training, largest_shard, workload.evaluated, speed)
-            return shortfalls(cost, timing, budget, of.device.name, assignment.tier, assignment.micro_batch)
+            margin = workload.clock_margin
+            timing = timing_of(of.device, cost, training, largest_shard, workload.evaluated, state.speed_share, margin)
+            return shortfalls(cost, timing, budget, of.device.name, assignment.tier, assignment.micro_batch, margin)
 
         options, attempts = _options(costs, workload.training, on_shortfall, short)
         return ClassPlan(of.device, of.share, clients, budget, options, attempts, state)

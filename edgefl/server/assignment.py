@@ -202,11 +202,14 @@ class Plan:
         """Return the cost of an assignment."""
         return self.costs[assignment.tier] if assignment == Assignment(assignment.tier) else self.split_costs[assignment]
 
-    def timing(self, device: DeviceProfile, given: Assignment | Tier, samples: int) -> Timing:
-        """Return the simulated seconds and joules of one round on ``device`` with ``samples`` local samples."""
+    def timing(self, device: DeviceProfile, given: Assignment | Tier, samples: int, margin: float = 1.0) -> Timing:
+        """Return the simulated seconds and joules of one round on ``device`` with ``samples`` local samples.
+
+        ``margin`` is a factor on the predicted seconds of training.
+        """
         assignment = Assignment(given) if isinstance(given, Tier) else given
         training = split(self.workload.training, assignment)
-        return timing_of(device, self.cost(assignment), training, samples, self.workload.evaluated)
+        return timing_of(device, self.cost(assignment), training, samples, self.workload.evaluated, margin=margin)
 
     def home_of(self, tier: Tier) -> ClassPlan:
         """Return the class for which tables show a tier.
@@ -236,13 +239,19 @@ def split(training: Training, assignment: Assignment) -> Training:
 
 
 def timing_of(
-    device: DeviceProfile, cost: Cost, training: Training, samples: int, evaluated: Evaluated = no_evaluation, speed: float = 1.0
+    device: DeviceProfile,
+    cost: Cost,
+    training: Training,
+    samples: int,
+    evaluated: Evaluated = no_evaluation,
+    speed: float = 1.0,
+    margin: float = 1.0,
 ) -> Timing:
     """Return the simulated seconds and joules of one client's round with ``samples`` local samples: all epochs, and its evaluation.
 
-    ``speed`` is the share of the device's rate that its state leaves, in (0, 1].
+    ``speed`` is the share of the device's rate that its state leaves, in (0, 1]. ``margin`` is a factor on the seconds of training.
     """
-    return round_timing(device, cost, *training.amounts(samples), evaluated(samples), speed)
+    return round_timing(device, cost, *training.amounts(samples), evaluated(samples), speed, margin)
 
 
 def fastest_round_s(fleet: Fleet, full: Cost, training: Training, samples: int) -> float:

@@ -172,17 +172,22 @@ def human_budget(budget: str, value: float | None) -> str:
     return _BY_SUFFIX.get(budget.rpartition("_")[2], human_count)(value)
 
 
-def need_have(budget: str, need: float, have: float) -> str:
+def need_have(budget: str, need: float, have: float, clock_margin: float = 1.0) -> str:
     """Return what is needed and what there is of a budget; all digits where rounding would hide that one is more.
+
+    ``clock_margin`` is the factor on the seconds of training that the need contains.
 
     >>> need_have("memory_bytes", 155_364_012, 1000), need_have("macs_forward", 1_000_001, 1_000_000)
     ('needs 155 MB, has 1 kB', 'needs 1,000,001, has 1,000,000')
+    >>> need_have("deadline_s", 1.25, 0.9, 1.5)
+    'needs 1.25 s with a clock margin of 1.5, has 900 ms'
     """
     texts = [_ZEROS.sub("", human_budget(budget, value)) for value in (need, have)]
     if need != have and texts[0] == texts[1]:
         unit = {"bytes": " B", "s": " s", "j": " J"}.get(budget.rpartition("_")[2], "")
         texts = [f"{value:,.10g}{unit}" for value in (need, have)]
-    return f"needs {texts[0]}, has {texts[1]}"
+    margin = f" with a clock margin of {clock_margin:g}" if clock_margin != 1 else ""
+    return f"needs {texts[0]}{margin}, has {texts[1]}"
 
 
 _ZEROS = re.compile(r"\.0+(?= |$)|(?<=\.\d)0(?= |$)")

@@ -60,6 +60,31 @@ def test_a_run_assigns_a_smaller_tier_where_the_margin_needs_it_and_its_clock_st
     assert careful.plan.timing(device, Tier(0.5), largest) == half
 
 
+def test_the_margin_is_of_seconds_that_contain_throttling_and_the_summary_says_where_it_is(tmp_path):
+    whole = run(tmp_path, 1e6).plan
+    full_rate_s = whole.timing(whole.classes[0].device, Tier(1.0), whole.workload.largest_shard).train_s
+    write_device(tmp_path, "board", burst_s=0.9 * full_rate_s, sustained_share=0.5)
+    fleet = write_fleet(tmp_path, {"board": 1.0}, behaviour={})
+    keys = {"method": "fedhm", "model": "cnn-digits", "tiers": (1.0, 0.5)}
+    plain = small(fleet, **keys, deadline_s=1e6).plan
+    device, largest = plain.classes[0].device, plain.workload.largest_shard
+    full, half = (plain.timing(device, tier, largest) for tier in (Tier(1.0), Tier(0.5)))
+    limit_s = full.total_s + 0.1 * full.train_s
+    (row,) = class_rows(small(fleet, **keys, deadline_s=limit_s, clock_margin=1.2).plan)
+    (short,) = row.refusals
+    assert (short.tier, short.clock_margin) == (1.0, 1.2)
+    assert short.need == pytest.approx(full.total_s + 0.2 * full.train_s)
+    assert "deadline needs" in str(short)
+    assert " s with a clock margin of 1.2, has " in str(short)
+    uses = {use.budget: use for use in row.budgets}
+    assert {name: use.clock_margin for name, use in uses.items()} == {"memory_bytes": 1.0, "deadline_s": 1.2}
+    assert uses["deadline_s"].need == pytest.approx(half.total_s + 0.2 * half.train_s)
+    assert class_rows(plain)[0].budgets[1].clock_margin == 1.0
+    exact_s = full.total_s + 0.2 * full.train_s + 1e-9
+    assert small(fleet, **keys, deadline_s=exact_s, clock_margin=1.2).plan.classes[0].tier == Tier(1.0)
+    assert small(fleet, **keys | {"tiers": "auto"}, deadline_s=exact_s, clock_margin=1.2).tiers == (Tier(1.0),)
+
+
 def test_a_budget_says_when_the_clock_s_error_decides_whether_it_is_met(tmp_path):
     plain = run(tmp_path, 1e6)
     device, largest = plain.plan.classes[0].device, plain.clients.shards.largest

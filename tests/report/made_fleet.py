@@ -80,9 +80,9 @@ def a_plan() -> Any:
         classes=(fast, slow),
         costs={Tier(1.0): costs[full], Tier(0.5): costs[half]},
         cost=costs.__getitem__,
-        timing=lambda device, fit, samples: Timing(1.0, samples / 10, 1.0, 1.0, 1.0),
+        timing=lambda device, fit, samples, margin=1.0: Timing(1.0, margin * samples / 10, 1.0, 1.0, 1.0),
         home_of=lambda tier: fast if tier == Tier(1.0) else slow,
-        workload=SimpleNamespace(largest_shard=50, mean_shard=20),
+        workload=SimpleNamespace(largest_shard=50, mean_shard=20, clock_margin=1.0),
         policy=TierPolicy(),
     )
 

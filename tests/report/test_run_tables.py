@@ -7,7 +7,7 @@ from made_run import SECTIONS, make_rounds, make_summary
 from pages import Page, printed
 
 from edgefl.report import html
-from edgefl.report.run_tables import compact_tiers, stage_table, tier_table
+from edgefl.report.run_tables import class_table, compact_tiers, stage_table, tier_table
 
 
 def test_the_tier_table_has_a_text_for_every_column_largest_tier_first() -> None:
@@ -67,6 +67,21 @@ def test_a_tier_that_no_class_takes_has_dashes() -> None:
     assert "device –;" in line
     assert "a round time –, energy –; budget used –" in line
     assert html.render(summary, make_rounds())
+
+
+def test_a_clock_margin_is_said_where_a_need_contains_it() -> None:
+    summary = make_summary()
+    assert "clock margin" not in Page(html.render(summary, make_rounds())).text
+    half = next(item for item in summary["classes"] if item["tier"] == 0.5)
+    for entry in (half["budgets"][1], half["refusals"][0]):
+        entry["clock_margin"] = 1.5
+    table = class_table({**summary, "classes": [half]})
+    assert table.rows[0][-2:] == (
+        "memory: 640 kB of 25.6 MB (2.5 %)\ndeadline: 1 min 02 s with a clock margin of 1.5, of 1 min 20 s (77.0 %)",
+        "tier 1: deadline needs 1 min 42 s with a clock margin of 1.5, has 1 min 20 s",
+    )
+    text = Page(html.render({**summary, "clock_margin": 1.5}, make_rounds())).text
+    assert "1.5: tiers were assigned as if training took 1.5 times as long" in text
 
 
 def test_the_page_says_where_this_computer_s_time_went() -> None:
