@@ -127,12 +127,12 @@ class RoundRecord:
 
     Attributes:
         round: the round's number, from 1.
-        round_s, clock_s: duration of the round after the wait, and the simulated clock at its end.
+        round_s, clock_s: duration of the round without ``waited_s``, and the simulated clock at its end.
         accuracy: ``"global"`` and each tier's label → its ``metric``; empty if the round was not evaluated. If clients have models or
             labels of their own, it is the mean over clients, each on its own held-out samples.
         host_s: how long the round took on this computer.
         observed: figures that the method reports of the round.
-        waited_s: how long the server waited for eligible clients.
+        waited_s: how long the server waited for eligible clients, and after a round in which it refused all clients.
         deadline_s: the longest that the round may last; None: no limit.
         metric: what ``accuracy`` has.
         adversaries: the round's clients that attack, in their order; None if the run simulates no attack.

@@ -12,7 +12,7 @@ from edgefl.report.run_charts import deadline_facts, tier_colours, trust_facts
 from edgefl.report.run_tables import TIER_COLUMNS, inclusion_columns
 from edgefl.report.secure_sums import secure_table
 from edgefl.report.tables import Column, PlainTable, shaded, text, under
-from edgefl.report.words import USEFUL, counted, energy_trust, tier_label
+from edgefl.report.words import USEFUL, begun, counted, energy_trust, tier_label
 from edgefl.util.units import human_count, human_joules, human_percent, human_seconds
 
 _DRY_ABOUT = (
@@ -56,7 +56,7 @@ def answer_of_dry(summary: Json, rounds: Sequence[Json]) -> Answer:
     if not counts[USEFUL]:
         return Answer(asked, "No session trained.", "Look at the outcomes of clients: no update would reach the server.")
     found = f"{human_percent(counts[USEFUL] / counts.total())} of {counts.total():,} sessions train"
-    found += f", in a median round of {human_seconds(median(line['round_s'] for line in rounds))}"
+    found += f", in a median round of {human_seconds(median(line['round_s'] for line in begun(rounds)))}"
     titles = {item["device"]: item["title"] for item in summary["classes"]}
     served = [row for row in summary["participation"] if row["sessions"]]
     weakest = min(served, key=lambda row: row["statuses"].get(USEFUL, 0) / row["sessions"])
@@ -66,15 +66,21 @@ def answer_of_dry(summary: Json, rounds: Sequence[Json]) -> Answer:
 
 
 def round_chart(rounds: Sequence[Json]) -> Chart:
-    """Return how long each round lasted, with a word on how long the server waited before."""
+    """Return how long each round lasted in which something was sent to a client, and how long the server waited."""
     key, title = "rounds", "How long rounds last"
     if not rounds:
         return Chart(key, title, "The dry run has no round.", None)
-    lasted = {record["round"]: record["round_s"] for record in rounds}
+    lasted = {record["round"]: record["round_s"] for record in begun(rounds)}
+    if not lasted:
+        return Chart(key, title, "Nothing was sent to any client in any round, so there is no time to draw.", None)
     waited_s = sum(record["waited_s"] for record in rounds)
     typical, longest = median(lasted.values()), max(lasted.values())
     sentence = f"The median round lasts {human_seconds(typical)}, the longest {human_seconds(longest)}"
-    sentence += f"; the server waited {human_seconds(waited_s)} in all for clients to become eligible." if waited_s else "."
+    idle = len(rounds) - len(lasted)
+    awaited = "for clients that may train" if idle else "for clients to become eligible"
+    sentence += f"; the server waited {human_seconds(waited_s)} in all {awaited}." if waited_s else "."
+    if idle:
+        sentence += f" Not drawn: {idle:,} {'round' if idle == 1 else 'rounds'} in which nothing was sent to any client."
     unit, unit_s = clock_unit(longest)
     rows = [{"round": n, "time": s / unit_s, "told": f"{human_seconds(s)} in round {n}"} for n, s in lasted.items()]
     x = number("round", "round", scale={"zero": False}, **WHOLE)

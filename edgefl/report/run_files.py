@@ -23,7 +23,7 @@ class RunTotals(Result):
     """What all rounds together took.
 
     Attributes:
-        waited_s: how long the server waited for clients to become eligible.
+        waited_s: how long the server waited for clients to become eligible, and after rounds in which it refused all clients.
         end_to_end_j: energy of the devices and of the network's path; ``energy_j`` is that of the devices. None: unknown, as a device that
             took part has no figures of energy.
         useful: the sessions whose updates the server used; ``wasted`` are the others, refused ones excluded.

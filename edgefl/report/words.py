@@ -187,6 +187,11 @@ def counted(groups: Iterable[Json]) -> Counter[str]:
     return counts
 
 
+def begun(rounds: Iterable[Json]) -> list[Json]:
+    """Return the rounds in which something was sent to a client. The others have no duration, so a median round leaves them out."""
+    return [line for line in rounds if any(group["status"] != "refused" for group in line["groups"])]
+
+
 def trained_tiers(groups: Iterable[Json]) -> set[float]:
     """Return the tiers whose updates the server used, from the groups, or the clients, of a round or of several."""
     return {group["tier"] for group in groups if group["status"] == USEFUL}

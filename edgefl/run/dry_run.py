@@ -15,6 +15,7 @@ from edgefl.report.run_files import DrySummary
 from edgefl.report.run_rows import PolicyRow
 from edgefl.report.secure_sums import secure_sums
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
+from edgefl.report.words import begun
 from edgefl.run.folder import OnRound, RunFolder
 from edgefl.run.prepare import prepare
 from edgefl.run.result import RunResult
@@ -108,7 +109,7 @@ class PolicyOutcome(Result):
         tiers: ratios, largest first.
         deadline_s: longest round in seconds; None: no limit.
         over_selection: clients selected per update wanted.
-        round_s: seconds of the median round.
+        round_s: seconds of the median round, of those in which something was sent to a client; None if there was none.
         inclusion: share of the sessions that trained, in [0, 1].
         inclusion_by_class: device → the same share, None for a device without a session.
         useful_share: share of the devices' time whose updates the server used; ``wasted_share`` is the rest.
@@ -123,7 +124,7 @@ class PolicyOutcome(Result):
     tiers: tuple[float, ...]
     deadline_s: float | None
     over_selection: float
-    round_s: float
+    round_s: float | None
     inclusion: float
     inclusion_by_class: Mapping[str, float | None]
     useful_share: float
@@ -155,7 +156,7 @@ def outcome_of(label: str, run: Run, rounds: int) -> PolicyOutcome:
         tiers=tuple(tier.number for tier in run.tiers),
         deadline_s=run.plan.deadline_s,
         over_selection=run.conditions.over_selection,
-        round_s=median(record["round_s"] for record in records),
+        round_s=median(lasted) if (lasted := [record["round_s"] for record in begun(records)]) else None,
         inclusion=trained.total() / max(1, selected.total()),
         inclusion_by_class=by_class,
         useful_share=sums.useful.device_s / device_s if device_s else 0.0,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from edgefl.fleet.conditions import WAIT_STEP_S
 from edgefl.records import ClientRecord, Expected
 from edgefl.server.forecast import Asked, Forecast
-from edgefl.server.schedule import Closed, fleet_at, low_battery
+from edgefl.server.schedule import Closed, all_refused, fleet_at, low_battery
 from edgefl.server.state import OpenSession, ServerState
 from edgefl.timing.spans import span
 
@@ -98,9 +98,10 @@ class Buffered:
     def close(self) -> Closed:
         """Return how the step ended. If every client was refused, the server asks again after a while."""
         clients = tuple(self._ended)
-        if clients and not self._fleet.sessions and all(record.expected.timing is None for record in clients):
-            self._clock_s += WAIT_STEP_S
-        round_s = self._clock_s - self._state.clock_s - self._waited_s
+        idle = not self._fleet.sessions and all_refused(clients)
+        if idle:
+            self._wait(self._clock_s + WAIT_STEP_S)
+        round_s = 0.0 if idle else self._clock_s - self._state.clock_s - self._waited_s
         return Closed(clients, round_s, self._waited_s, self._clock_s, self._fleet)
 
     def _wait(self, until_s: float) -> None:

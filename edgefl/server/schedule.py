@@ -20,8 +20,8 @@ class Closed:
 
     Attributes:
         clients: the record of every selected client.
-        round_s: length of the round in simulated seconds, without the wait before it.
-        waited_s: how long the server waited for eligible clients, in simulated seconds.
+        round_s: length of the round in simulated seconds, without ``waited_s``; 0 if nothing was sent to any client.
+        waited_s: how long the server waited in simulated seconds: for eligible clients, and after a round in which it refused all clients.
         clock_s: the simulated clock at the end.
         fleet: what the server remembers of its clients at that time.
         observed: figures of the round, by name, for its record.
@@ -63,6 +63,11 @@ def fleet_at(forecast: Forecast, fleet: FleetMemory, clock_s: float) -> FleetMem
     return fleet.at(clock_s, forecast.conditions.day(clock_s))
 
 
+def all_refused(clients: Sequence[ClientRecord]) -> bool:
+    """Whether a round selected clients and sent nothing to any of them. The server then waits before it selects again."""
+    return bool(clients) and all(record.expected.timing is None for record in clients)
+
+
 def low_battery(expected: Expected) -> bool:
     """Whether a client was refused because of its battery."""
     return any(short.budget == "battery_j" for short in expected.refusal)
@@ -95,13 +100,10 @@ class Round:
         """Return how every session ended, and how long the round lasted, after the sessions ``done``.
 
         The round closes when answer number ``wanted`` arrives. With fewer answers, it lasts until all sessions have ended, or until the
-        deadline. If every client was refused, it lasts as long as the server waits before it selects again. A client that answers after
-        the end is late, and its work is wasted.
+        deadline. A client that answers after the end is late, and its work is wasted.
         """
         ended = {record.client: record for record in done}
         final = tuple(ended.get(e.client) or ClientRecord(e) for e in self.expected)
-        if final and all(record.expected.timing is None for record in final):
-            return final, WAIT_STEP_S
         answered = [record.expected.total_s for record in done if record.status == "trained"]
         if len(answered) >= wanted:
             return final, max(answered, default=0.0)
@@ -177,10 +179,11 @@ class Synchronous:
             plans = {e.client: self._forecast.class_plan_of(e.client, self._round.number) for e in self._round.expected}
             clients, round_s, lines = grouping.unmasked(self._round.number, plans, clients, round_s)
             observed["secure_aggregation"] = lines
-        clock_s = start_s + round_s
+        idle_s = WAIT_STEP_S if all_refused(clients) else 0.0
+        clock_s, waited_s = start_s + round_s + idle_s, start_s - self._state.clock_s + idle_s
         sessions, battery = (record.expected for record in clients), self._forecast.conditions.battery
         fleet = fleet_at(self._forecast, self._state.fleet, start_s).after(sessions, clock_s, battery)
-        return Closed(clients, round_s, start_s - self._state.clock_s, clock_s, fleet, observed)
+        return Closed(clients, round_s, waited_s, clock_s, fleet, observed)
 
 
 def _group_of(session: Expected) -> Key:

@@ -9,7 +9,7 @@ from pages import Page, charts_of, drawn, layers, looks, rows, series
 
 from edgefl.errors import InputError
 from edgefl.report import html
-from edgefl.report.dry_page import hour_chart, policy_sentence, render_dry, round_chart
+from edgefl.report.dry_page import answer_of_dry, hour_chart, policy_sentence, render_dry, round_chart
 
 
 def test_a_dry_run_has_a_page_without_accuracies() -> None:
@@ -50,6 +50,19 @@ def test_rounds_of_a_dry_run_are_drawn_over_the_run_and_over_the_day() -> None:
     assert hour_chart(summary | {"availability": "always"}, rounds) is None
     assert hour_chart(summary, rounds[:1]) is None
     assert round_chart([]).spec is None
+
+
+def test_a_round_in_which_all_clients_are_refused_has_no_duration() -> None:
+    summary, rounds = dry(3)
+    refused = [record(4 + n, outcome(9, "slow", "refused"), round_s=0.0, waited_s=600.0) for n in range(4)]
+    chart = round_chart([*rounds, *refused])
+    assert chart.takeaway == (
+        "The median round lasts 4.00 s, the longest 4.00 s; the server waited 1 h 40 min in all for clients that may train. "
+        "Not drawn: 4 rounds in which nothing was sent to any client."
+    )
+    assert [row["round"] for row in rows(chart.spec, "line")] == [1, 2, 3]
+    assert "in a median round of 4.00 s" in answer_of_dry(summary, [*rounds, *refused]).found
+    assert "Nothing was sent to any client in any round" in round_chart(refused).takeaway
 
 
 def test_the_policies_of_a_dry_run_are_compared_by_their_weakest_class() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import pytest
@@ -94,7 +95,7 @@ def test_with_fewer_than_are_wanted_it_lasts_to_the_last_end_or_the_deadline(dea
 def test_a_round_of_nobody_takes_no_time():
     assert Round(1, 0.0, (), 60.0).closed([], 3) == ((), 0.0)
     refused = replace(session_of(0, 1.0, "refused"), timing=None)
-    assert Round(1, 0.0, (refused,), 60.0).closed([], 1) == ((ClientRecord(refused),), 600.0)  # the server looks again
+    assert Round(1, 0.0, (refused,), 60.0).closed([], 1) == ((ClientRecord(refused),), 0.0)
 
 
 def test_the_first_answers_are_aggregated_and_the_rest_is_late_and_busy(fleet):
@@ -333,6 +334,32 @@ def test_a_policy_s_figures_are_those_worked_out_from_the_records(tmp_path):
     assert 0.02 < row.wasted_share < 0.9
     assert row.energy_j == pytest.approx(sum(o.expected.timing.total_j for o in everyone) / len(used))
     assert row.rounds_per_hour == pytest.approx(3600 * 5 / records[-1].clock_s)
+
+
+def test_a_round_in_which_all_are_refused_is_waiting_and_enters_no_median(tmp_path):
+    write_device(tmp_path, "board")
+    write_device(tmp_path, "tiny", training_bytes=1000)
+    run = small(write_fleet(tmp_path, {"board": 0.5, "tiny": 0.5}, behaviour={}), clients=6, per_round=2, rounds=12)
+    records = list(without_training(run, 12))
+    idle = [record for record in records if by_status(record).keys() == {"refused"}]
+    lasted = [record.round_s for record in records if record not in idle]
+    assert 2 < len(idle) < len(records)
+    assert {(record.round_s, record.waited_s) for record in idle} == {(0.0, 600.0)}
+    assert min(lasted) > 0
+    assert records[-1].clock_s == pytest.approx(sum(lasted) + 600 * len(idle))
+    row = outcome_of("mine", run, 12)
+    assert row.round_s == median(lasted)
+    assert row.rounds_per_hour == pytest.approx(3600 * 12 / records[-1].clock_s)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_server_that_refuses_all_clients_waits_between_rounds(fleet, mode):
+    run = small(fleet, mode=mode)
+    closed = tuple((replace(plan, options=()),) for plan in run.plan.classes)
+    records = list(without_training(replace(run, plan=replace(run.plan, class_plans=closed)), 3))
+    assert [(record.round_s, record.waited_s, record.clock_s) for record in records] == [
+        (0.0, 600.0, 600.0), (0.0, 600.0, 1200.0), (0.0, 600.0, 1800.0)
+    ]  # fmt: skip
 
 
 def test_what_if_tries_every_combination(fleet):

@@ -17,6 +17,7 @@ from edgefl import RunConfig
 from edgefl.engine.contract import open_engine
 from edgefl.errors import BudgetError, CheckpointError, StorageError, WireError
 from edgefl.records import Expected, Shortfall, Tier, Timing
+from edgefl.run.dry_run import outcome_of
 from edgefl.run.folder import RunFolder
 from edgefl.run.prepare import prepare
 from edgefl.server.checkpoint import of_file, restore, save, to_bytes
@@ -57,7 +58,8 @@ def test_a_round_in_which_nobody_may_train_changes_nothing(run):
     after, record = play(shut, state)
     assert after is state
     assert {o.status for o in record.clients} == {"refused"}
-    assert record.round_s == 600.0  # the server looks again
+    assert (record.round_s, record.waited_s, record.clock_s) == (0.0, 600.0, 600.0)  # the server looks again
+    assert outcome_of("closed", shut, 2).round_s is None
     with pytest.raises(BudgetError, match="no device of the fleet fits any tier"):
         shut.plan.require_someone()
 
