@@ -37,7 +37,8 @@ def render_dry(summary: Json, rounds: Sequence[Json]) -> str:
         fleet=fleet_view(summary, rounds),
         secure=secure_table(summary),
         policies=policy_table(policies, titles) if policies else None,
-        policy_sentence=policy_sentence(policies, titles),
+        policy_sentence=policy_sentence(summary),
+        compared_in=_compared_in(summary),
         key_figures=run_tables.key_figures(summary, trained=False),
         table=PlainTable.of(known, run_tables.largest_first(summary)),
         tier_colours=tier_colours(summary),
@@ -57,12 +58,11 @@ def answer_of_dry(summary: Json, rounds: Sequence[Json]) -> Answer:
         return Answer(asked, "No session trained.", "Look at the outcomes of clients: no update would reach the server.")
     found = f"{human_percent(counts[USEFUL] / counts.total())} of {counts.total():,} sessions train"
     found += f", in a median round of {human_seconds(median(line['round_s'] for line in begun(rounds)))}"
-    titles = {item["device"]: item["title"] for item in summary["classes"]}
     served = [row for row in summary["participation"] if row["sessions"]]
     weakest = min(served, key=lambda row: row["statuses"].get(USEFUL, 0) / row["sessions"])
     share = weakest["statuses"].get(USEFUL, 0) / weakest["sessions"]
     found += f"; {weakest['title']} takes part least: {human_percent(share)} of its sessions train."
-    return Answer(asked, found, _advice(summary["policies"], titles))
+    return Answer(asked, found, _advice(summary))
 
 
 def round_chart(rounds: Sequence[Json]) -> Chart:
@@ -129,21 +129,30 @@ def policy_table(policies: Sequence[Json], titles: Mapping[str, str]) -> PlainTa
     return PlainTable.of(columns, policies)
 
 
-def _advice(policies: Sequence[Json], titles: Mapping[str, str]) -> str:
-    """Return the assignment of tiers that serves its weakest class best."""
-    least = _least_served(policies)
-    if not least:
+def _advice(summary: Json) -> str:
+    """Return the assignment of tiers that serves its weakest class best; the first one is the run's own."""
+    least = _least_served(summary["policies"])
+    if len(least) < 2:
         return "Train this setting: there is no other assignment of tiers to compare it with."
     (best, device, share), (worst, _, lost) = (pick(least, key=lambda found: found[2]) for pick in (max, min))
+    within = _compared_in(summary) and f" {_compared_in(summary)}"
     if share == lost:
         return (
-            f"Keep the assignment of tiers: under every other one the class that trains least has {human_percent(share)} as well."
+            f"Keep the assignment of tiers: under every other one the class that trains least has {human_percent(share)} "
+            f"as well{within}."
         )
-    name = titles.get(device, device)
+    name = {item["device"]: item["title"] for item in summary["classes"]}.get(device, device)
+    own = best == summary["policies"][0]["policy"]
     return (
-        f"Assign tiers as in “{best}”: {name}, the class that trains least, then trains in {human_percent(share)} of its sessions; "
-        f"under “{worst}” the least is {human_percent(lost)}."
+        f"{'Keep' if own else 'Assign tiers as in'} “{best}”: {name}, the class that trains least, {'' if own else 'then '}trains in "
+        f"{human_percent(share)} of its sessions{within}; under “{worst}” the least is {human_percent(lost)}."
     )
+
+
+def _compared_in(summary: Json) -> str:
+    """Return in which rounds assignments of tiers were compared; nothing if in all of them."""
+    rounds = next((row["rounds"] for row in summary["policies"] if row.get("rounds") is not None), None)
+    return "" if rounds is None or rounds >= summary["rounds"] else f"in the first {rounds:,} of {summary['rounds']:,} rounds"
 
 
 def _least_served(policies: Sequence[Json]) -> list[tuple[str, str, float]]:
@@ -152,13 +161,15 @@ def _least_served(policies: Sequence[Json]) -> list[tuple[str, str, float]]:
     return [(policy, *min(shares.items(), key=lambda pair: pair[1])) for policy, shares in known.items() if shares]
 
 
-def policy_sentence(policies: Sequence[Json], titles: Mapping[str, str]) -> str:
+def policy_sentence(summary: Json) -> str:
     """Return which assignment serves its weakest class best, and which worst."""
-    found = _least_served(policies)
+    found, titles = _least_served(summary["policies"]), {item["device"]: item["title"] for item in summary["classes"]}
     if not found:
         return "No class had a session under any assignment."
     (best, device, share), (worst, lost, lost_share) = (pick(found, key=lambda row: row[2]) for pick in (max, min))
-    sentence = f"Under “{best}” the class that trains least is {titles.get(device, device)}"
+    within = _compared_in(summary)
+    sentence = f"{within.capitalize()}, under" if within else "Under"
+    sentence += f" “{best}” the class that trains least is {titles.get(device, device)}"
     sentence += f": {human_percent(share)} of its sessions train"
     if share == lost_share:
         return f"{sentence}; no assignment does better, none worse."

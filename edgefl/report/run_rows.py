@@ -151,10 +151,14 @@ class Participation(Result):
 
 @dataclass(frozen=True)
 class PolicyRow(Result):
-    """What an assignment of tiers does to rounds, and to inclusion by device, in a dry run."""
+    """What an assignment of tiers does to rounds, and to inclusion by device, in the first ``rounds`` of a dry run.
+
+    ``rounds`` is None in files of earlier versions.
+    """
 
     policy: str
     tiers: tuple[Number, ...]
     round_s: Number | None
     useful_share: Number | None
     inclusion: Mapping[str, Number | None]
+    rounds: Whole | None = None

@@ -15,7 +15,7 @@ from edgefl.report.run_files import DrySummary
 from edgefl.report.run_rows import PolicyRow
 from edgefl.report.secure_sums import secure_sums
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
-from edgefl.report.words import begun
+from edgefl.report.words import Json, begun
 from edgefl.run.folder import OnRound, RunFolder
 from edgefl.run.prepare import prepare
 from edgefl.run.result import RunResult
@@ -29,7 +29,7 @@ CONFIG = "dry-run.toml"
 LISTED = 3
 """The records of this many first rounds, and of the last round, list every client."""
 POLICY_ROUNDS = 30
-"""Rounds in which the assignments of tiers are compared."""
+"""First rounds in which the assignments of tiers are compared: the same for each, and few, because they are simulated again."""
 
 
 def dry_run(config: RunConfig, out: Path | str | None = None, *, on_round: OnRound | None = None) -> RunResult:
@@ -63,7 +63,9 @@ def dry_run(config: RunConfig, out: Path | str | None = None, *, on_round: OnRou
             if on_round is not None:
                 on_round(record)
         rounds = folder.rounds()
-        policies = [outcome_of(name, varied, min(config.rounds, POLICY_ROUNDS)) for name, varied in _assignments(run)]
+        compared = rounds[:POLICY_ROUNDS]
+        (label, _), *others = _assignments(run)
+        policies = [outcome_in(label, run, compared), *(outcome_of(name, varied, len(compared)) for name, varied in others)]
         summary = DrySummary(
             **about(run),
             **vars(totals(rounds)),
@@ -72,7 +74,9 @@ def dry_run(config: RunConfig, out: Path | str | None = None, *, on_round: OnRou
             classes=tuple(class_rows(run.plan)),
             participation=tuple(participation_rows(run.plan, rounds, _distinct(run, took_part), {})),
             secure_sums=secure_sums(rounds),
-            policies=tuple(PolicyRow(p.label, p.tiers, p.round_s, p.useful_share, p.inclusion_by_class) for p in policies),
+            policies=tuple(
+                PolicyRow(p.label, p.tiers, p.round_s, p.useful_share, p.inclusion_by_class, len(compared)) for p in policies
+            ),
         ).to_dict()
         write_bytes(folder.path / "report.html", render_dry(summary, rounds).encode())
         write_json(folder.path / "summary.json", summary)
@@ -140,7 +144,11 @@ class PolicyOutcome(Result):
 
 def outcome_of(label: str, run: Run, rounds: int) -> PolicyOutcome:
     """Return what a policy makes of the fleet over some rounds: times, and who is included, by device."""
-    records = [record.to_json(clients=False) for record in without_training(run, rounds)]
+    return outcome_in(label, run, [record.to_json(clients=False) for record in without_training(run, rounds)])
+
+
+def outcome_in(label: str, run: Run, records: Sequence[Json]) -> PolicyOutcome:
+    """Return what a policy made of the fleet in its first rounds, from their lines in ``rounds.jsonl``."""
     selected, trained = Counter[str](), Counter[str]()
     for group in (group for record in records for group in record["groups"]):
         selected[group["device"]] += group["clients"]
@@ -165,7 +173,7 @@ def outcome_of(label: str, run: Run, rounds: int) -> PolicyOutcome:
         weakest_inclusion=known.get(weakest) if weakest else None,
         energy_j=sums.energy_j / sums.useful.clients if sums.useful.clients and sums.energy_j is not None else None,
         rounds_per_hour=3600 * len(records) / sums.simulated_s if sums.simulated_s else None,
-        epsilon=None if run.spending is None else run.spending.epsilon(rounds),
+        epsilon=None if run.spending is None else run.spending.epsilon(len(records)),
         noise_multiplier=None if run.spending is None else run.spending.privacy.noise_multiplier,
         updates=sums.useful.clients,
     )

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -27,6 +28,20 @@ DRY = {
     "data_share": 1.0,
     "eval_every": 5,
 }
+
+
+@pytest.mark.parametrize("rounds", [3, 33])
+def test_assignments_of_tiers_are_compared_in_the_same_first_rounds(tmp_path: Path, rounds: int) -> None:
+    keys = {"method": "heterofl", **TIERS, "per_round": 10, "clients": 40, "partition": "index:60", "rounds": rounds}
+    config = RunConfig.of({**SMALL, **keys})
+    own, *others = dry_run(config, tmp_path / "dry").summary["policies"]
+    lines = lines_of(tmp_path / "dry")[:30]
+    assert own["round_s"] == median(line["round_s"] for line in lines)
+    assert [row["rounds"] for row in (own, *others)] == [len(lines)] * 3
+    for device, share in own["inclusion"].items():
+        groups = [group for line in lines for group in line["groups"] if group["device"] == device]
+        trained = sum(group["clients"] for group in groups if group["status"] == "trained")
+        assert share == trained / sum(group["clients"] for group in groups)
 
 
 # What a process waited for says of its children is the peak of the largest: a process in between has only this one.

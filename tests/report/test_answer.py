@@ -240,6 +240,7 @@ def test_a_dry_run_names_the_assignment_that_serves_its_weakest_class() -> None:
         "method": "fedhm",
         "fleet": "phone",
         "policies": policies,
+        "rounds": 40,
         "participation": [taking_part("Slow", 0.5, trained=1, late=1)],
     }
     summary["classes"] = [{"device": "slow", "title": "Slow"}]
@@ -249,9 +250,18 @@ def test_a_dry_run_names_the_assignment_that_serves_its_weakest_class() -> None:
         == "75.0 % of 4 sessions train, in a median round of 2.00 s; Slow takes part least: 50.0 % of its sessions train."
     )
     assert found.advice == (
+        "Keep “auto”: Slow, the class that trains least, trains in 60.0 % of its sessions; under “uniform” the least is 20.0 %."
+    )
+
+    def advice(*rows: dict[str, Any]) -> str:
+        return answer_of_dry({**summary, "policies": rows}, [{"round": 1, "round_s": 2.0, "groups": groups}]).advice
+
+    assert advice(*policies[::-1]) == (
         "Assign tiers as in “auto”: Slow, the class that trains least, then trains in 60.0 % of its sessions; "
         "under “uniform” the least is 20.0 %."
     )
+    assert advice(policies[0]) == "Train this setting: there is no other assignment of tiers to compare it with."
+    assert "in 60.0 % of its sessions in the first 30 of 40 rounds;" in advice(*({**row, "rounds": 30} for row in policies))
 
 
 def test_a_page_of_costs_names_the_layer_to_save_in() -> None:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from made_fleet import TITLES, dry, outcome, record, summary_of
+from made_fleet import dry, outcome, record, summary_of
 from pages import Page, charts_of, drawn, layers, looks, rows, series
 
 from edgefl.errors import InputError
@@ -67,10 +67,17 @@ def test_a_round_in_which_all_clients_are_refused_has_no_duration() -> None:
 
 def test_the_policies_of_a_dry_run_are_compared_by_their_weakest_class() -> None:
     summary, rounds = dry()
-    assert policy_sentence(summary["policies"], TITLES) == (
+    sentence = (
         "Under “auto” the class that trains least is Slow phone: 60.0 % of its sessions train; "
         "under “uniform” it is Slow phone, with 20.0 %."
     )
+    assert policy_sentence(summary) == sentence
+    for row in summary["policies"]:
+        row["rounds"] = 30
+    assert policy_sentence(summary) == sentence
+    longer = {**summary, "rounds": 1000}
+    assert policy_sentence(longer) == sentence.replace("Under", "In the first 30 of 1,000 rounds, under", 1)
+    assert "Per tier assignment, in the first 30 of 1,000 rounds: the tiers in use" in Page(render_dry(longer, rounds)).text
     rendered = render_dry(summary, rounds)
     assert "--share: 0.2" in rendered
     assert "20.0 %" in Page(rendered).text
