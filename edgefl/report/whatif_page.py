@@ -12,7 +12,7 @@ from edgefl.report.page import facts, render_page
 from edgefl.report.run_charts import margin_facts
 from edgefl.report.run_tables import inclusion_columns
 from edgefl.report.tables import Column, PlainTable, shaded, text, under
-from edgefl.report.words import NOT_VALIDATED, energy_trust, tier_label
+from edgefl.report.words import NOT_VALIDATED, energy_trust, joined, tier_label
 from edgefl.util.units import MISSING, human_count, human_percent, human_range, human_seconds
 
 
@@ -85,22 +85,31 @@ def _privacy(result: Json) -> tuple[Column, ...]:
 def front(rows: Sequence[Json]) -> list[int]:
     """Return the numbers of the policies that no other beats in both time and inclusion, from the shortest round on.
 
-    Of policies that are equal in both, the first stands for all. A policy under which no client trains is left out.
+    Policies that are equal in both do not beat each other. A policy under which no client trains is left out.
 
     >>> front([{"round_s": 2.0, "inclusion": 0.9}, {"round_s": 1.0, "inclusion": 0.5}, {"round_s": 3.0, "inclusion": 0.8}])
     [1, 0]
+    >>> front([{"round_s": 2.0, "inclusion": 0.9}, {"round_s": 2.0, "inclusion": 0.9}])
+    [0, 1]
     """
     known = [n for n, row in enumerate(rows) if row["round_s"] is not None and row["inclusion"]]
     found: list[int] = []
     for n in sorted(known, key=lambda n: (rows[n]["round_s"], -rows[n]["inclusion"])):
-        if not found or rows[n]["inclusion"] > rows[found[-1]]["inclusion"]:
+        if not found or rows[n]["inclusion"] > rows[found[-1]]["inclusion"] or _point(rows[n]) == _point(rows[found[-1]]):
             found.append(n)
     return found
 
 
+def _point(row: Json) -> tuple[float, float]:
+    return row["round_s"], row["inclusion"]
+
+
 def footnote(result: Json) -> str:
-    """Return the policies that no other beats."""
-    labels = "; ".join(f"“{result['rows'][number]['label']}”" for number in front(result["rows"]))
+    """Return the policies that no other beats; those that are equal in both time and inclusion are named together."""
+    equal: dict[tuple[float, float], list[str]] = {}
+    for row in (result["rows"][n] for n in front(result["rows"])):
+        equal.setdefault(_point(row), []).append(f"“{row['label']}”")
+    labels = "; ".join(joined(names) + " (equal in both)" * (len(names) > 1) for names in equal.values())
     return f"No other policy is both as fast and as inclusive as {labels}." if labels else "No client trained under any policy."
 
 
@@ -208,7 +217,7 @@ def _within(error: float, row: Json) -> str:
 
 def _sentence(rows: Sequence[Json]) -> str:
     best = [rows[number] for number in front(rows)]
-    fastest, fullest = best[0], best[-1]
+    fastest, fullest = best[0], max(best, key=lambda row: row["inclusion"])  # of equal ones, the first
     first = f"“{fastest['label']}” has the shortest rounds, {human_seconds(fastest['round_s'])}, and {human_percent(fastest['inclusion'])}"
     if fastest is fullest:
         return f"{first} of sessions train: no policy includes more."

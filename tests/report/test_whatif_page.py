@@ -54,6 +54,24 @@ def test_a_what_if_in_which_nobody_trained_has_a_page() -> None:
     assert printed(whatif_page.compact_whatif(result), 80)
 
 
+def test_policies_that_are_equal_are_named_and_marked_together() -> None:
+    result = whatif()
+    result["rows"].append({**result["rows"][1], "label": "same"})
+    note = "No other policy is both as fast and as inclusive as “strict” and “same” (equal in both); “middling”; “patient”."
+    assert whatif_page.footnote(result) == note
+    assert re.search(r"\* +same", printed(whatif_page.compact_whatif(result), 120))
+    rendered = whatif_page.render(result)
+    assert series(rows(charts_of(rendered)["whatif"], "point"), "label")["beaten by none"] == [
+        "patient",
+        "strict",
+        "middling",
+        "same",
+    ]
+    assert note in Page(rendered).text
+    result["rows"] = [result["rows"][1], result["rows"][4]]
+    assert whatif_page.whatif_chart(result).takeaway.endswith("and 50.0 % of sessions train: no policy includes more.")
+
+
 def test_a_policy_under_which_nobody_trains_is_not_the_fastest() -> None:
     result = whatif()
     result["rows"][2] |= {"round_s": 0.0, "inclusion": 0.0}
