@@ -21,6 +21,9 @@ PATIENCE_S = 3600.0
 WAIT_STEP_S = 600.0
 """After so long a server checks again whether a client is eligible."""
 
+LEAST_SHARE = 1e-6
+"""The smallest share of a link's rate, and factor on computing time, that a session draws: the smallest number of six decimals."""
+
 _SELECT_AT_ONCE = 4096
 _LONGEST_WAIT_S = 7 * 24 * 3600.0
 
@@ -74,13 +77,14 @@ class Conditions:
             return np.ones(len(clients))
         spread, session = sigmas
         exponent = spread * normals(seed, clients, "link") + session * normals(seed, clients, round_, "link")
-        return np.round(np.exp(exponent), 6)
+        return np.maximum(np.round(np.exp(exponent), 6), LEAST_SHARE)
 
     def responses(self, seed: int, clients: np.ndarray, round_: int) -> np.ndarray:
         """Return each client's factor on its computing time in a round."""
         if not self.response_sigma:
             return np.ones(len(clients))
-        return np.round(np.exp(self.response_sigma * normals(seed, clients, round_, "response")), 6)
+        factors = np.exp(self.response_sigma * normals(seed, clients, round_, "response"))
+        return np.maximum(np.round(factors, 6), LEAST_SHARE)
 
     def battery_levels(self, seed: int, clients: np.ndarray) -> np.ndarray:
         """Return the share of its battery that each client spends in a day, above the floor; infinite if batteries do not drain."""

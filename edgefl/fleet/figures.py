@@ -3,7 +3,11 @@
 from collections.abc import Callable
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+
+Name = Annotated[str, Field(min_length=1)]
+LEAST, MOST = 1e-9, 1e15
+"""No figure above 0 of a device or a link is outside; beyond, seconds and joules would overflow."""
 
 
 class Record(BaseModel):
@@ -23,20 +27,31 @@ class Sourced(Record):
 class Figure(Sourced):
     """One number in the unit of its key."""
 
-    value: float = Field(ge=0, strict=True)
+    value: float = Field(ge=0, le=MOST, strict=True)
 
 
-def _within(test: Callable[[float], bool], expected: str) -> AfterValidator:
-    def check(figure: Figure) -> Figure:
+def _within(test: Callable[[float], bool], expected: str) -> WrapValidator:
+    """Return the check of a figure's value. It also explains a negative value, which no figure may have, by what is ``expected``."""
+
+    def check(given: object, validated: ValidatorFunctionWrapHandler) -> Figure:
+        try:
+            figure: Figure = validated(given)
+        except ValidationError as error:
+            negative = [problem for problem in error.errors() if problem["type"] == "greater_than_equal"]
+            if len(negative) < error.error_count():
+                raise
+            raise ValueError(f"expected {expected}, got {negative[0]['input']:g}") from None
         if not test(figure.value):
             raise ValueError(f"expected {expected}, got {figure.value:g}")
         return figure
 
-    return AfterValidator(check)
+    return WrapValidator(check)
 
 
-Positive = Annotated[Figure, _within(lambda value: value > 0, "a value above 0")]
-Share = Annotated[Figure, _within(lambda value: 0 < value <= 1, "a share in (0, 1]")]
+_large = _within(lambda value: value >= LEAST, f"a value of at least {LEAST:g}")
+Positive = Annotated[Figure, _within(lambda value: value > 0, "a value above 0"), _large]
+Share = Annotated[Figure, _within(lambda value: 0 < value <= 1, "a share in (0, 1]"), _large]
+Sigma = Annotated[Figure, _within(lambda value: value <= 3, "a sigma of at most 3")]
 LostShare = Annotated[Figure, _within(lambda value: value < 1, "a share in [0, 1)")]
 Ratio = Annotated[Figure, _within(lambda value: value >= 1, "a ratio of at least 1")]
 Hour = Annotated[Figure, _within(lambda value: value < 24, "an hour in [0, 24)")]

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, NamedTuple
 
 from pydantic import Field, model_validator
 
-from edgefl.fleet.figures import Figure, Hour, LostShare, Positive, Ratio, Record, Share, Sourced, figures_of
+from edgefl.fleet.figures import LEAST, Figure, Hour, LostShare, Name, Positive, Ratio, Record, Share, Sigma, Sourced, figures_of
 from edgefl.fleet.time_model import ONE_RATE_ERROR, ForwardCosts, StepCosts
 
 
@@ -19,15 +19,15 @@ class Link(Record):
     radio has no known energy.
     """
 
-    name: str
-    title: str
+    name: Name
+    title: Name
     download_mbps: Positive
     upload_mbps: Positive
     rtt_ms: Figure
-    spread_sigma: Figure
+    spread_sigma: Sigma
     download_nj_per_byte: Figure | None = None
     upload_nj_per_byte: Figure | None = None
-    session_sigma: Figure | None = None
+    session_sigma: Sigma | None = None
     network_nj_per_byte: Figure | None = None
 
     download_bytes_per_s: ClassVar = property(
@@ -113,8 +113,8 @@ class DeviceProfile(Record):
         thermal: None if it does not throttle.
     """
 
-    name: str
-    title: str
+    name: Name
+    title: Name
     reference_hardware: str
     link: Link
     memory: Memory
@@ -193,7 +193,7 @@ class Behaviour(Record):
     peak_hour: Hour
     drop_out: LostShare
     interrupted: LostShare
-    response_sigma: Figure
+    response_sigma: Sigma
     over_selection: Ratio
 
     @model_validator(mode="after")
@@ -216,15 +216,16 @@ class Behaviour(Record):
 
 _Limit = Annotated[float | None, Field(gt=0, strict=True)]
 _Part = Annotated[float, Field(gt=0, le=1, strict=True)]
+_Left = Annotated[float, Field(ge=LEAST, le=1, strict=True)]
 
 
 class State(Sourced):
     """A state that a device is in with ``chance`` when it is asked, and the shares of its memory and speed that are left then."""
 
-    name: str = Field(min_length=1)
+    name: Name
     chance: _Part
-    memory_share: _Part
-    speed_share: _Part
+    memory_share: _Left
+    speed_share: _Left
 
 
 class FleetBudget(Record):
@@ -257,8 +258,8 @@ class FleetClass(Record):
 class Fleet(Record):
     """A mix of device classes, the limits of a round, and how the devices behave: always there and undisturbed where it does not say."""
 
-    name: str
-    title: str
+    name: Name
+    title: Name
     mix: Sourced
     budget: FleetBudget = FleetBudget()
     classes: tuple[FleetClass, ...] = Field(alias="class", min_length=1)

@@ -49,10 +49,19 @@ def test_a_link_may_stand_inside_the_device(folder):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (("value = 0.5, mark", "value = -0.5, mark"), "compute.training_gmacs_per_s: expected a value above 0, got -0.5"),
         (
-            ("value = 0.5, mark", "value = -0.5, mark"),
-            "compute.training_gmacs_per_s.value must be at least 0, got -0.5",
+            ("value = 0.5, mark", "value = 1e-300, mark"),
+            "compute.training_gmacs_per_s: expected a value of at least 1e-09, got 1e-300",
         ),
+        (("value = 0.5, mark", "value = 1e300, mark"), r"compute.training_gmacs_per_s.value must be at most 1e\+15, got 1e\+300"),
+        (('value = 0.5, mark = "measured"', 'value = 1e-9, mark = "guessed"'), "thermal.sustained_share.mark must be 'measured'"),
+        (
+            ('value = 0.5, mark = "measured"', 'value = 1e-300, mark = "measured"'),
+            "thermal.sustained_share: expected a value of at least 1e-09, got 1e-300",
+        ),
+        (('name = "board"', 'name = ""'), "name must be text of 1 or more characters, got ''"),
+        (('title = "A board"', 'title = ""'), "title must be text of 1 or more characters, got ''"),
         (("value = 0.5, mark", "value = 0, mark"), "compute.training_gmacs_per_s: expected a value above 0, got 0"),
         (("value = 0.5, mark", "value = nan, mark"), r"compute.training_gmacs_per_s.value must be .*nan"),
         (("value = 0.5, mark", "value = inf, mark"), "compute.training_gmacs_per_s.value must be a finite number, got inf"),
@@ -118,6 +127,7 @@ def test_all_problems_of_a_file_are_listed(folder):
     [
         (("value = 24_000", "value = -1"), "wire.toml: network_nj_per_byte.value must be at least 0, got -1"),
         (("value = 0.3", 'value = "0.3"'), "wire.toml: session_sigma.value must be a number, got '0.3'"),
+        (("value = 0.3", "value = 55"), "wire.toml: session_sigma: expected a sigma of at most 3, got 55"),
         (("network_nj_per_byte", "network"), "wire.toml: network: unknown key; did you mean 'network_nj_per_byte'"),
         (
             ("download_mbps", "download"),

@@ -64,7 +64,7 @@ def test_a_device_without_a_table_has_one_rate(board):
         (('"raspberry-pi-4"', '"plain.toml"'), "training_step.like: expected a device with a table compute.training_step, got 'plain"),
         (('"raspberry-pi-4"', '"board.toml"'), "board.toml: takes the shape of board.toml, which takes its own"),
         (("speed = { value = 2", "speed = { value = 0"), "training_step.speed: expected a value above 0, got 0"),
-        (("speed = { value = 2", "speed = { value = -2"), "training_step.speed.value must be at least 0, got -2"),
+        (("speed = { value = 2", "speed = { value = -2"), "training_step.speed: expected a value above 0, got -2"),
         (("speed = {", "speeds = {"), "training_step.speed: missing; expected { value = …"),
         (("error = {", "errors = {"), "training_step.error: missing; expected { value = …"),
         (("error = { value = 1.5", "error = { value = 0.5"), "training_step.error: expected a ratio of at least 1, got 0.5"),

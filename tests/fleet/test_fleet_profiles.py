@@ -68,11 +68,15 @@ def test_a_fleet_without_classes_is_told_from_a_device(folder, text, found):
         ),
         (
             ("interrupted = { value = 0", "interrupted = { value = -0.1"),
-            "behaviour.interrupted.value must be at least 0, got -0.1",
+            r"behaviour.interrupted: expected a share in \[0, 1\), got -0.1",
         ),
         (
             ("response_sigma = { value = 0.1", "response_sigma = { value = inf"),
             "behaviour.response_sigma.value must be a finite number, got inf",
+        ),
+        (
+            ("response_sigma = { value = 0.1", "response_sigma = { value = 55"),
+            "behaviour.response_sigma: expected a sigma of at most 3, got 55",
         ),
         (("response_sigma = {", "response = {"), "behaviour.response: unknown key; did you mean 'response_sigma'"),
         (
@@ -82,7 +86,8 @@ def test_a_fleet_without_classes_is_told_from_a_device(folder, text, found):
         (("chance = 0.75", "chance = 0.5"), "state: chances must sum to 1, got 0.75"),
         (("chance = 0.75", 'chance = "0.75"'), "state.0.chance must be a number, got '0.75'"),
         (("chance = 0.75", "chances = 0.75"), "state.0.chances: unknown key; did you mean 'chance'"),
-        (("memory_share = 0.5", "memory_share = 0"), "state.1.memory_share must be above 0, got 0"),
+        (("memory_share = 0.5", "memory_share = 0"), "state.1.memory_share must be at least 1e-09, got 0"),
+        (("speed_share = 0.8", "speed_share = 1e-300"), "state.1.speed_share must be at least 1e-09, got 1e-300"),
         (("speed_share = 0.8", "speed_share = 1.2"), "state.1.speed_share must be at most 1, got 1.2"),
         (("speed_share = 0.8\n", ""), "state.1.speed_share: missing; expected a value"),
         (('name = "busy"', 'name = "free"'), "state: expected names that differ, got 'free' more than once"),

@@ -86,6 +86,9 @@ def test_factors_are_log_normal_with_median_1_and_rounded_to_six_decimals():
         # The median of n draws of a normal law errs by 1.2533 sigma / sqrt(n), their standard deviation by sigma / sqrt(2n): four times.
         assert abs(math.log(np.median(found))) < 4 * 1.2533 * sigma / math.sqrt(len(many))
         assert abs(np.log(found).std() - sigma) < 4 * sigma / math.sqrt(2 * len(many))
+    widest = replace(varied, response_sigma=3.0)
+    assert widest.link_shares(3, many, (np.full(len(many), 3.0), np.full(len(many), 3.0)), 5).min() == 1e-6
+    assert widest.responses(3, np.arange(2_000_000), 5).min() == 1e-6
     assert (Conditions().link_shares(3, many, sigmas, 5) == 1).all()
     assert (Conditions().responses(3, many, 5) == 1).all()
 
