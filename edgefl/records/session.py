@@ -23,8 +23,11 @@ beyond ±10¹⁵ (:mod:`edgefl.wire.values`); ``lost``: its worker could not be 
 Status = Literal[
     "trained", "late", "refused", "dropped", "interrupted", "out_of_memory", "out_of_time", "crashed", "diverged", "masked",
 ]  # fmt: skip
-"""How a session ended: as the server expected, as its job ended, ``late``, after the round had closed, or ``masked``: its update arrived,
-but too few clients of its group were left to unmask the sum."""
+"""How a session ended: as the server expected, as its job ended, or as follows.
+
+``late``: its round, or its group of secure aggregation, had enough updates, or its deadline had passed. ``masked``: its update arrived, but
+too few clients of its group were left to unmask the sum.
+"""
 BudgetName = Literal[
     "memory_bytes", "macs_forward", "macs_train_step", "deadline_s", "download_bytes", "upload_bytes", "energy_j", "battery_j",
     "uncounted_ops", "group_clients",

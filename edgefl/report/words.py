@@ -126,7 +126,7 @@ _STAR = "M0,-1L.22,-.31L.95,-.31L.36,.12L.59,.81L0,.38L-.59,.81L-.36,.12L-.95,-.
 
 STATUSES = {
     "trained": Look("var(--trained)", "", "circle", "the server used its update"),
-    "late": Look("var(--late)", "/", "triangle-right", "ended after the round had closed"),
+    "late": Look("var(--late)", "/", "triangle-right", "the round or its group had enough updates, or its deadline had passed"),
     "refused": Look("var(--refused)", "", "square", "nothing was sent to it"),
     "dropped": Look("var(--dropped)", "\\", _X, "an error, or the network failed"),
     "interrupted": Look(

@@ -15,7 +15,7 @@ from edgefl.report.dry_page import render_dry
 from edgefl.report.run_rows import TierResult
 from edgefl.report.run_tables import compact_tiers, tier_table
 from edgefl.report.summary import tier_rows
-from edgefl.report.words import STATUSES, taken_as
+from edgefl.report.words import STATUSES, status_name, taken_as
 
 
 def test_every_status_has_a_look_of_its_own_that_the_page_has_colours_for() -> None:
@@ -28,6 +28,16 @@ def test_every_status_has_a_look_of_its_own_that_the_page_has_colours_for() -> N
     patterns = [look.pattern for status, look in STATUSES.items() if status not in ("trained", "refused")]
     assert len(set(patterns)) == len(patterns)
     assert "" not in patterns
+
+
+def test_the_pages_name_every_status_of_a_session() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    statuses = {status_name(status) for status in get_args(Status)}
+    glossary, fleet = ((docs / name).read_text(encoding="utf-8").splitlines() for name in ("glossary.md", "fleet.md"))
+    (session,) = (line for line in glossary if line.startswith("| **session**"))
+    assert set(re.findall(r"\*([a-z ]+)\*", session.split("|")[2])) == statuses
+    (recorded,) = (line.split("|")[3] for line in fleet if line.startswith("| `clients[].status`"))
+    assert set(map(status_name, re.findall(r"`(\w+)`", recorded))) == statuses
 
 
 def test_every_pattern_of_a_chart_is_on_the_page() -> None:

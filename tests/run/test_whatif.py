@@ -1,6 +1,9 @@
 """Which runs may judge the policies of a what-if."""
 
+import re
 import shutil
+from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +12,7 @@ from edgefl import RunConfig
 from edgefl.errors import InputError
 from edgefl.run.folder import RunFolder
 from edgefl.run.prepare import prepare
-from edgefl.run.whatif import _check_same
+from edgefl.run.whatif import WhatIf, _check_same
 
 KEYS = {"method": "fedavg", "model": "mlp", "tiers": (1.0,), "clients": 6, "rounds": 2, "local_epochs": 1}
 
@@ -70,3 +73,9 @@ def test_own_data_are_known_by_their_content(tmp_path):
     np.savez(own, x=x + 1, y=np.arange(60) % 2)
     with pytest.raises(InputError, match="run: its data has changed since it trained"):
         _check_same(folder, prepare(RunConfig(**KEYS | {"dataset": str(own)})).config)
+
+
+def test_the_page_of_commands_names_keys_of_the_result():
+    lines = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8").splitlines()
+    (row,) = (line for line in lines if line.startswith("| `whatif`"))
+    assert set(re.findall(r"`(\w+)`", row.split("|")[2])) == {"rows"} <= {field.name for field in fields(WhatIf)}
