@@ -62,7 +62,7 @@ _learned = options_of("Accuracy of the policies, by a real run")
 )
 @plugin_option(TASK, expose=True)
 @config_option
-@option("--out", type=OUT_FILE, metavar="FILE", help="Page to write. [whatif.html]")
+@option("--out", type=OUT_FILE, metavar="FILE", help="Page to write, a file that ends in .html. [whatif.html]")
 @json_option
 def command(
     deadlines: tuple[float, ...] | None,
@@ -92,6 +92,8 @@ def command(
     """
     if target_accuracy is not None and run_folder is None:
         raise click.UsageError("--target-accuracy needs --run, the folder of a finished run whose accuracies are read")
+    if out is not None and out.suffix != ".html":
+        raise click.UsageError(f"--out: expected the name of a file that ends in .html, got {out}")
     asked = given(flags) | ({"target_epsilon": target_epsilons[0]} if target_epsilons else {})
     if len(secure_aggregations) == 1:
         asked["secure_aggregation"], secure_aggregations = secure_aggregations[0], ()

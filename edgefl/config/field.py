@@ -1,9 +1,11 @@
 """What a key of a run's configuration is made of: its type, its bounds, its flag on the command line."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticKnownError
 
 from edgefl.errors import InputError, UnknownNameError
 from edgefl.registry import Registry
@@ -25,9 +27,26 @@ Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
 
 
 class Keys(BaseModel):
-    """Some keys of a run. Unknown keys, empty text, NaN and infinity are errors."""
+    """Some keys of a run. Unknown keys, empty text, NaN, infinity, and true or false for a number are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, str_min_length=1)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_boolean_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        listed = value if isinstance(value, list | tuple) else (value,)
+        if any(isinstance(one, bool) for one in listed):
+            types = _types_in(cls.model_fields[info.field_name or ""].annotation)
+            if bool not in types and types & {int, float}:
+                if listed is value:
+                    raise ValueError(f"expected numbers, got {value!r}")
+                raise PydanticKnownError("float_type" if float in types else "int_type")
+        return value
+
+
+def _types_in(annotation: Any) -> set[Any]:
+    """Return a type and all types that it is made of."""
+    return {annotation}.union(*map(_types_in, get_args(annotation))) if isinstance(annotation, Hashable) else set()
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ _JOULES: _Steps = ((1e-6, "µJ"), (1e-3, "mJ"), (1, "J"), (1e3, "kJ"), (1e6, "MJ
 _PREFIXES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _AMOUNT = re.compile(
     r"^\s*(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*"
-    r"(?P<prefix>[kKMGT]i?)?(?P<unit>B|MACs?|ms|s|J|min|h|d|%)?\s*$"
+    r"(?P<prefix>[kKMGT]i?)?(?P<unit>B|MACs?|[muµμ]?[sJ]|min|h|d|%)?\s*$"
 )
 Unit = Literal["B", "MAC", "s", "J"]
 _EXPECTED = {
@@ -30,27 +30,31 @@ _EXPECTED = {
     "s": "a time above 0, such as 600, 10min or 2h",
     "J": "an energy above 0, such as 30 (joules) or 1kJ",
 }
-_OTHER = {"B": "in bytes", "MAC": "in MACs", "J": "in joules", "%": "a share"}
+_OTHER = {"B": "in bytes", "MAC": "in MACs", "%": "a share", **dict.fromkeys(("µJ", "mJ", "J"), "in joules")}
+_SCALED: dict[str, _Steps] = {"s": _CLOCK, "J": _JOULES[:3]}
+"""Units that are written without a prefix of :data:`_PREFIXES`."""
 
 
 def parse_amount(text: str, unit: Unit) -> float:
     """Return the number above 0 in ``text``, with a decimal or binary prefix (M, Mi), and with ``unit`` or none.
 
-    Seconds may also be written as ``ms``, ``min``, ``h`` or ``d``. Anything else is an InputError, which says so if the unit is another.
+    Seconds may also be written as ``µs``, ``ms``, ``min``, ``h`` or ``d``, joules as ``µJ`` or ``mJ``, and µ as ``u``. Anything else is an
+    InputError, which says so if the unit is another.
 
     >>> parse_amount("64MB", "B"), parse_amount("1.5 Gi", "B"), parse_amount("100M", "MAC"), parse_amount("30", "J")
     (64000000.0, 1610612736.0, 100000000.0, 30.0)
-    >>> parse_amount("10 min", "s"), parse_amount("1 kJ", "J")
-    (600.0, 1000.0)
+    >>> parse_amount("10 min", "s"), parse_amount("1 kJ", "J"), parse_amount("200 mJ", "J")
+    (600.0, 1000.0, 0.2)
     """
-    value, match, found, clock = math.nan, _AMOUNT.match(text), "", dict[str, float]()
+    value, match, found = math.nan, _AMOUNT.match(text), ""
+    scaled = {name: factor for factor, name in _SCALED.get(unit, ())}
     if match:
-        prefix, found = (match["prefix"] or "").replace("k", "K"), (match["unit"] or "").replace("MACs", "MAC")
-        clock = {name: factor for factor, name in _CLOCK[1:]} if unit == "s" and not prefix else {}
-        if found in clock or found in ("", unit):
-            value = float(match["number"]) * _PREFIXES[prefix] * clock.get(found, 1)
+        prefix = (match["prefix"] or "").replace("k", "K")
+        found = re.sub("[uμ]", "µ", match["unit"] or "").replace("MACs", "MAC")
+        if found in ("", unit) or (found in scaled and not prefix):
+            value = float(match["number"]) * _PREFIXES[prefix] * scaled.get(found, 1)
     if not math.isfinite(value) or value <= 0:
-        other = "" if found in ("", unit, *clock) else _OTHER.get(found, "a time")
+        other = "" if found in ("", unit, *scaled) else _OTHER.get(found, "a time")
         raise InputError(f"{text!r} is {f'{other}, expected' if other else 'not'} {_EXPECTED[unit]}")
     return value
 

@@ -151,6 +151,7 @@ WRONG = {
     "--availability=nowhere.csv": "nowhere.csv",
     "--config=nowhere.toml": "nowhere.toml: no such file",
     "--deadline-s=3": "No such option",
+    "--out=runs/wi": "--out: expected the name of a file that ends in .html, got runs/wi",
 }
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from edgefl.errors import InputError
 from edgefl.util.units import (
+    Unit,
     human_budget,
     human_bytes,
     human_count,
@@ -106,6 +107,25 @@ def test_nothing_is_a_dash(human: Callable[[float | None], str]) -> None:
     assert human(None) == "–"
 
 
+@given(st.floats(min_value=1e-8, max_value=1e11))
+def test_an_energy_reads_back_as_it_is_shown(value: float) -> None:
+    assert parse_amount(human_joules(value).replace(",", ""), "J") == pytest.approx(value, rel=6e-3)
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "message"),
+    [
+        ("200mJ", "s", "'200mJ' is in joules, expected a time"),
+        ("5 us", "J", "'5 us' is a time, expected an energy"),
+        ("1kmJ", "J", "'1kmJ' is not an energy above 0"),
+        ("1 kmin", "s", "'1 kmin' is not a time above 0"),
+    ],
+)
+def test_another_unit_is_named(text: str, unit: Unit, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse_amount(text, unit)
+
+
 @given(st.integers(min_value=0, max_value=10**18))
 def test_bytes_read_back_within_half_a_percent(value: int) -> None:
     number, unit = human_bytes(value).replace(",", "").split()
@@ -133,6 +153,12 @@ def test_durations_read_back_within_their_smaller_unit(value: float) -> None:
         ("3 MMACs", "MAC", 3e6),
         ("1.5e3 J", "J", 1500),
         ("250ms", "s", 0.25),
+        ("500 µs", "s", 0.0005),
+        ("500us", "s", 0.0005),
+        ("200mJ", "J", 0.2),
+        ("7 µJ", "J", 7e-6),
+        ("7 μJ", "J", 7e-6),
+        ("2MJ", "J", 2e6),
     ],
 )
 def test_prefixes_are_read_in_either_case_of_k(text: str, unit: str, value: float) -> None:

@@ -63,7 +63,9 @@ def targets(bench: Bench) -> dict[str, Callable[[], Target]]:
             ("fed-round", simulated(bench) / "bundle", "--updates", updates(bench), "--out", "out"), once=True
         ),
         "compare": _compared,
-        "whatif": lambda: Target(("whatif", *SMALL[: SMALL.index("--eval-every")], "--tiers", "1,0.5", "--out", "out")),
+        "whatif": lambda: Target(
+            ("whatif", *SMALL[: SMALL.index("--eval-every")], "--tiers", "1,0.5", "--out", "out/whatif.html")
+        ),
     }
 
 
