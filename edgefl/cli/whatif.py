@@ -10,7 +10,7 @@ from edgefl.cli.console import loading, note, show_result
 from edgefl.cli.flags import given, run_flags
 from edgefl.cli.names import check_run
 from edgefl.cli.options import Command, config_option, json_option, option, options_of, plugin_option
-from edgefl.cli.param_types import OUT_FILE, PATH, Listed, Share, seconds
+from edgefl.cli.param_types import PATH, Listed, Share, seconds
 from edgefl.config import TASK, RunConfig
 from edgefl.util.files import write_bytes
 
@@ -62,7 +62,7 @@ _learned = options_of("Accuracy of the policies, by a real run")
 )
 @plugin_option(TASK, expose=True)
 @config_option
-@option("--out", type=OUT_FILE, metavar="FILE", help="Page to write, a file that ends in .html. [whatif.html]")
+@option("--out", type=PATH, metavar="FILE|FOLDER", help="Page to write, or the folder of a whatif.html. [whatif.html]")
 @json_option
 def command(
     deadlines: tuple[float, ...] | None,
@@ -92,8 +92,6 @@ def command(
     """
     if target_accuracy is not None and run_folder is None:
         raise click.UsageError("--target-accuracy needs --run, the folder of a finished run whose accuracies are read")
-    if out is not None and out.suffix != ".html":
-        raise click.UsageError(f"--out: expected the name of a file that ends in .html, got {out}")
     asked = given(flags) | ({"target_epsilon": target_epsilons[0]} if target_epsilons else {})
     if len(secure_aggregations) == 1:
         asked["secure_aggregation"], secure_aggregations = secure_aggregations[0], ()
@@ -116,7 +114,7 @@ def command(
 
     policies = deadlines or (), tiers, over_selections or (), target_epsilons or (), secure_aggregations
     result = whatif(config, *policies, run_folder=run_folder, target_accuracy=target_accuracy, on_policy=say).to_dict()
-    page = out or Path("whatif.html")
+    page = out if out is not None and out.suffix == ".html" else (out or Path()) / "whatif.html"
     if out is not None or not as_json:
         write_bytes(page, whatif_page.render(result).encode())
     if as_json:

@@ -30,6 +30,13 @@ def test_help_has_examples() -> None:
     assert len(examples("whatif")) == 3
 
 
+@pytest.mark.parametrize(("out", "page"), [("pages", "pages/whatif.html"), ("pages/one.html", "pages/one.html")])
+def test_a_page_has_a_name_or_a_folder(out: str, page: str, called: Any) -> None:
+    code, output, errors = called("whatif", *QUICK, "--rounds=1", f"--out={out}")
+    assert (code, output.rstrip().endswith(f"written: {page}")) == (0, True), errors
+    assert Path(page).is_file()
+
+
 @pytest.mark.parametrize("number", [0, 1])
 def test_the_examples_of_the_help_run(number: int, called: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # They are about data sets that need files: those that come with the package stand in, and a small network.
@@ -151,7 +158,6 @@ WRONG = {
     "--availability=nowhere.csv": "nowhere.csv",
     "--config=nowhere.toml": "nowhere.toml: no such file",
     "--deadline-s=3": "No such option",
-    "--out=runs/wi": "--out: expected the name of a file that ends in .html, got runs/wi",
 }
 
 
