@@ -65,8 +65,8 @@ def _samples(path: Path, name: str, x: np.ndarray, entry: Table) -> np.ndarray:
 def _targets(path: Path, manifest: Mapping[str, Any], y: np.ndarray, count: int) -> np.ndarray:
     """Return labels (count,) int64, or float32 targets (count, …) of a regression; InputError if ``y`` has others."""
     if (target := manifest.get("target_shape")) is not None:
-        if y.shape != (count, *target) or y.dtype.kind != "f" or not np.isfinite(y).all():
-            raise InputError(f"{path}: y: got {y.dtype} of shape {y.shape}, expected finite floats of shape {(count, *target)}")
+        if y.shape != (count, *target) or y.dtype.kind not in "fiub" or not np.isfinite(y).all():
+            raise InputError(f"{path}: y: got {y.dtype} of shape {y.shape}, expected finite numbers of shape {(count, *target)}")
         return y.astype(np.float32)
     classes = manifest["classes"]
     if y.shape != (count,) or y.dtype.kind not in "iu":

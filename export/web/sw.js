@@ -2,7 +2,7 @@
 // tools/page_files.py writes VERSION, FILES and LATER: another file makes another version, which is stored whole or not at all. Files of LATER
 // are stored when they are first asked for.
 
-const VERSION = "9b9bf72f192fb6eb";
+const VERSION = "ecda79c140e45e05";
 const FILES = {
   "./": "sha256-lNWemzhpLNpBW14h3H4m3KwsAVk36QDSaXzi7GBxnbg=",
   "app.js": "sha256-wgKxPsrZ+rVYl9rph4Jk7MNCp9Z3A0QxWWUa8AvcMZQ=",
@@ -10,7 +10,7 @@ const FILES = {
   "chart.js": "sha256-r3h4tE4yXoXAQ5h1CUcRWyZ7kRCIj7pDRCM+XaNK+rA=",
   "core/bundle.js": "sha256-BwNAW5CC2xbPkiI7u1w9Ig2nfygCAWomAWnQuYpYTkw=",
   "core/checks.js": "sha256-9PHMiOtt7WWYH1WnE8hhKM/IhMz7EJrAdVMUmdfmibA=",
-  "core/data.js": "sha256-0t5K2ucFfuU8vNY/UVETbnTN5Z9XAoBfeojF+nsuju8=",
+  "core/data.js": "sha256-2WXi52jYElqldfry7Zfh4OB+w9NO5C37TQ7wPHPd4sE=",
   "core/graph.js": "sha256-O5W9PWOzYwUZBNFRhTNadX2/ny5B5xMoROQiRJojCmU=",
   "core/index.js": "sha256-5Znkri9vuT4tFJHVNYS4xczxNLaGOUSd+CQaB8x3/TM=",
   "core/npz.js": "sha256-7ESeCul3/oMfXqR0P4R9ysPnUNzXxxuz6LfNL05fBjg=",

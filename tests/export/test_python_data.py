@@ -11,7 +11,7 @@ import edgefl_client
 import numpy as np
 import pytest
 from edgefl_client import read_bundle, read_data
-from handmade import PREPROCESSING, Regression, changed
+from handmade import PREPROCESSING, Regression, changed, samples
 from python_client import called
 from spoiled_bundles import WRONG_DATA, bomb
 from torch_free import CLIENT, client
@@ -37,6 +37,20 @@ def test_raw_features_are_prepared_as_the_manifest_says(tmp_path):
     changed(folder, preprocessing={"scale": 1.0, "raw": "float32", "mean": [1, 2], "std": [2, 4]})
     np.savez(tmp_path / "x.npz", x=np.array([[5, 0], [1, 2]], np.float32))
     assert read_data(tmp_path / "x.npz", read_bundle(folder).manifest, labels=False)[0].tolist() == [[2, -0.5], [0, 0]]
+
+
+@pytest.mark.parametrize("kind", ["int64", "uint8", "bool", "float64"])
+def test_targets_of_a_regression_may_be_any_numbers(kind, tmp_path):
+    """As in a run, whose loss gets them as float32: a class for each pixel is an integer."""
+    manifest = read_bundle(Regression().write(tmp_path / "b", target_shape=[2])).manifest
+    x, _ = samples(3)
+    np.savez(tmp_path / "d.npz", x=x, y=np.array([[0, 1], [1, 0], [1, 1]], kind))
+    y = read_data(tmp_path / "d.npz", manifest, labels=True)[1]
+    assert (y.dtype, y.tolist()) == (np.float32, [[0, 1], [1, 0], [1, 1]])
+    for wrong in (np.full((3, 2), np.nan), np.full((3, 2), "a"), np.zeros((3, 1), np.int64)):
+        np.savez(tmp_path / "d.npz", x=x, y=wrong)
+        with pytest.raises(edgefl_client.InputError, match=r"y: got .*, expected finite numbers of shape \(3, 2\)"):
+            read_data(tmp_path / "d.npz", manifest, labels=True)
 
 
 def test_images_in_folders_named_like_classes(bundle, tmp_path, python):

@@ -72,17 +72,20 @@ def test_training_is_that_of_the_python_client(ts, data, tmp_path, capsys):
 def test_a_regression_and_token_ids_are_read_as_in_python(ts, tmp_path, capsys):
     folder = Regression().write(tmp_path / "b", target_shape=[3], class_names=["a", "b", "c"])
     x, _ = samples(3)
-    np.savez_compressed(tmp_path / "raw.npz", x=(x * 3 + 9).astype(np.uint8))
+    np.savez_compressed(tmp_path / "raw.npz", x=(x * 3 + 9).astype(np.uint8), y=np.arange(9).reshape(3, 3))
+    np.savez(tmp_path / "short.npz", x=x, y=np.ones((3, 2), np.int64))
     ids = Regression().write(tmp_path / "ids", input_dtype="int64", input_shape=[4], preprocessing={"alphabet": "abc"})
     np.savez(tmp_path / "ids.npz", x=np.array([[0, 1, 2, 3]], np.uint16))
-    commands = [("infer", folder, "0.5", tmp_path / "raw.npz"), ("infer", ids, "0.5", tmp_path / "ids.npz")]
+    commands = [("infer", folder, "0.5", tmp_path / name) for name in ("raw.npz", "short.npz")]
+    commands.append(("infer", ids, "0.5", tmp_path / "ids.npz"))
     found = batch(ts, [(*command, "--allow-unsigned") for command in commands])
     for (status, out, errors), command in zip(found, commands, strict=True):
         expected = ran(capsys, *command, "--allow-unsigned")
         assert (status, errors) == (expected[0], expected[2])
         rows = [[float(value) for value in line.split("\t")] for line in (*out.splitlines(), *expected[1].splitlines())]
         np.testing.assert_allclose(rows[: len(rows) // 2], rows[len(rows) // 2 :], atol=PARITY)
-    assert "token ids 0 to 3, expected 0 to 2" in found[1][2]
+    assert "expected finite numbers of shape (3, 3)" in found[1][2]
+    assert "token ids 0 to 3, expected 0 to 2" in found[2][2]
 
 
 def test_keys_with_a_default_may_be_missing(ts, data, tmp_path):

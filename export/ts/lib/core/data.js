@@ -99,10 +99,11 @@ function prepared(path, { shape: dims, data }, how) {
 function target(path, manifest, { type, shape, data }, count) {
     const dims = own(manifest, "target_shape");
     if (dims) {
-        const right = String(shape) === String([count, ...dims]) && type.startsWith("float") && data.every(Number.isFinite);
-        if (!right)
-            throw new InputError(`${path}: y: got ${type} of shape ${tuple(shape)}, expected finite floats of shape ${tuple([count, ...dims])}`);
-        return { type: "float32", dims: shape, data: Float32Array.from(data) };
+        const targets = Float32Array.from(data, Number);
+        if (String(shape) !== String([count, ...dims]) || !targets.every(Number.isFinite)) {
+            throw new InputError(`${path}: y: got ${type} of shape ${tuple(shape)}, expected finite numbers of shape ${tuple([count, ...dims])}`);
+        }
+        return { type: "float32", dims: shape, data: targets };
     }
     const classes = Number(manifest.classes);
     if (String(shape) !== String([count]) || !/^u?int/.test(type)) {

@@ -96,9 +96,11 @@ function prepared(path: string, { shape: dims, data }: NpArray, how: Table): Val
 function target(path: string, manifest: Table, { type, shape, data }: NpArray, count: number): Value {
   const dims = own(manifest, "target_shape") as number[] | undefined;
   if (dims) {
-    const right = String(shape) === String([count, ...dims]) && type.startsWith("float") && (data as Float32Array).every(Number.isFinite);
-    if (!right) throw new InputError(`${path}: y: got ${type} of shape ${tuple(shape)}, expected finite floats of shape ${tuple([count, ...dims])}`);
-    return { type: "float32", dims: shape, data: Float32Array.from(data as Iterable<number>) };
+    const targets = Float32Array.from(data as Iterable<number | bigint>, Number);
+    if (String(shape) !== String([count, ...dims]) || !targets.every(Number.isFinite)) {
+      throw new InputError(`${path}: y: got ${type} of shape ${tuple(shape)}, expected finite numbers of shape ${tuple([count, ...dims])}`);
+    }
+    return { type: "float32", dims: shape, data: targets };
   }
   const classes = Number(manifest.classes);
   if (String(shape) !== String([count]) || !/^u?int/.test(type)) {
