@@ -48,6 +48,7 @@ _SEED = 0
 _ALONE = "the network was exported without a run, so no server aggregates its updates"
 
 
+@torch.inference_mode(False)
 def export_network(
     module: nn.Module,
     samples: Fields[Tensor],

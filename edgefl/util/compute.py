@@ -1,4 +1,4 @@
-"""Threads of torch that never change the bits of a result, and a test for finite tensors."""
+"""Threads and modes of torch that never change the bits of a result, and a test for finite tensors."""
 
 import contextlib
 import math
@@ -15,11 +15,19 @@ T = TypeVar("T")
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch compute with one thread in a block, so that sums have the same bits on any number of cores and workers."""
+    """Let torch compute with one thread in a block, so that sums have the same bits on any number of cores and workers.
+
+    Gradients are computed there, also if the caller is inside ``torch.no_grad`` or ``torch.inference_mode``.
+
+    >>> with torch.no_grad(), one_thread():
+    ...     torch.is_grad_enabled()
+    True
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with torch.inference_mode(False):  # ends no_grad too
+            yield
     finally:
         torch.set_num_threads(before)
 

@@ -86,6 +86,13 @@ def test_token_ids_and_no_torch_left_in_another_mode(tmp_path):
     assert all(torch.equal(one, other) for one, other in zip(before, network.parameters(), strict=True))
 
 
+def test_a_network_is_exported_where_no_gradients_are_computed(tmp_path):
+    with torch.inference_mode():
+        network, samples = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), torch.randn(2, 4)
+        edgefl.export_network(network, samples, tmp_path / "bundle", method="heterofl", tiers=(0.5,), sign=False)
+        assert torch.is_inference_mode_enabled()
+
+
 class Masked(nn.Module):
     """Attention over token ids with a mask; its output is a table, as that of transformers."""
 

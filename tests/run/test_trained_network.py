@@ -67,6 +67,16 @@ def test_a_tiers_network_has_the_accuracy_of_its_row(run, held_out):
             assert len(network._forward_hooks) == 1  # and no other
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_caller_that_computes_no_gradients_gets_the_same_network(mode, run):
+    tier = run.tiers[-1].tier
+    with mode():
+        network = edgefl.load_run(run.folder).network(tier)
+    expected = run.network(tier).state_dict()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in network.state_dict().items())
+    assert not any(parameter.is_inference() for parameter in network.parameters())
+
+
 def test_the_largest_tier_is_the_usual_one(run, held_out):
     assert accuracy(run.network(), held_out) == pytest.approx(max(run.tiers, key=lambda row: row.tier).accuracy)
 
