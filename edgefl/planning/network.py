@@ -71,7 +71,7 @@ def _reference(network: str, given: Mapping[str, InputSpec], classes: int | None
 def check_takes(network: Architecture, data: str, classifies: bool = True) -> None:
     """Raise :class:`ConfigError` unless ``network`` takes a batch of its input, in training and in evaluation.
 
-    ``classifies``: and returns logits (batch, classes).
+    ``classifies``: and returns logits (batch, classes). In evaluation it may not return bfloat16.
     """
     with uncompiled(), FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), quiet():
         module, batch = network.build(), network.samples(2)
@@ -99,6 +99,10 @@ def check_takes(network: Architecture, data: str, classifies: bool = True) -> No
                 raise ConfigError(
                     f"model {network.model} returns {got} for two samples {network} of {data} with {network.classes} classes, expected "
                     f"2x{network.classes}; {remedy}"
+                )
+            if not training and isinstance(output, Tensor) and output.dtype is torch.bfloat16:  # NumPy has no such type
+                raise ConfigError(
+                    f"model {network.model} returns bfloat16 in evaluation, expected float32; return logits.float()"
                 )
 
 

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from edgefl import RunConfig
+from edgefl.errors import ConfigError
+from edgefl.run.prepare import prepare
 from tests.runs import lines_of, stopped_after
 
 
@@ -38,6 +40,12 @@ class Only(Plain):
         return {"scores": logits, "name": "digits"}
 
 
+class Cast(Plain):
+    def returned(self, logits: Tensor, hidden: Tensor) -> object:
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.head(hidden)
+
+
 @pytest.mark.parametrize("kind", [Entry, Attribute, Only])
 def test_a_run_trains_and_evaluates_the_logits_alone(kind, tmp_path):
     few = {"rounds": 1, "clients": 2, "local_epochs": 1, "data_share": 0.1, "eval_samples": 40, "conditions": "ideal"}
@@ -47,3 +55,9 @@ def test_a_run_trains_and_evaluates_the_logits_alone(kind, tmp_path):
     ]
     plain, own = (lines_of(folder) for folder in runs)
     assert plain == own
+
+
+@pytest.mark.parametrize("loss", [None, "torch.nn.functional:cross_entropy"])
+def test_outputs_that_numpy_cannot_hold_are_refused_before_the_run(loss):
+    with pytest.raises(ConfigError, match=r"returns bfloat16 in evaluation, expected float32; return logits\.float\(\)$"):
+        prepare(RunConfig(model=Cast, method="fedavg", loss=loss))
