@@ -17,6 +17,8 @@ from edgefl.client.parts import shared_parameters
 from edgefl.errors import EdgeflError, first_line
 from edgefl.methods.base import Method
 from edgefl.models.base import Architecture, Unfilled, named_tensors, once_per_network
+from edgefl.models.custom import CustomArchitecture
+from edgefl.models.input_spec import InputSpec
 from edgefl.onnxgrad.graphs import LIMIT_BYTES, check
 from edgefl.onnxgrad.loss import Loss, LossGraph, loss_graph
 from edgefl.onnxgrad.roles import PREDICTION
@@ -94,19 +96,24 @@ class _Exported:
     def check(self, steps: StepGraphs, architecture: Architecture, criterion: Criterion) -> None:
         """Compare the training graphs with torch on drawn samples; EdgeflError if one differs."""
         random = torch.Generator().manual_seed(0)
-        x = each(partial(_valued, random=random), architecture.samples(4), architecture.below)
+        known = InputSpec(architecture.input_shape, below=architecture.vocabulary)
+        specs = architecture.specs if isinstance(architecture, CustomArchitecture) else known
+        x = each(partial(_valued, random=random), architecture.samples(4), specs)
         y = criterion.drawn(4, architecture.classes, random)
         batch, shared = {"x": x, "y": y}, _shared(architecture, criterion)
         check_step(steps, self.network, self.losses, batch, shared, self.rule, self.graph.constants)
 
 
-def _valued(x: Tensor, below: int, random: torch.Generator) -> Tensor:
-    """Return samples like ``x`` with normal values, or with ids ``below`` a number; of ids 0 and 1, a mask, no sample is empty."""
+def _valued(x: Tensor, spec: InputSpec, random: torch.Generator) -> Tensor:
+    """Return samples like ``x`` with normal values, or with ids of ``spec``; of ids 0 and 1, a mask, no sample is empty."""
     if x.is_floating_point():
         return torch.randn(x.shape, generator=random)
-    if below:
-        x = torch.randint(below, x.shape, generator=random)
-    if below == 2:
+    if spec.span is not None:
+        least, largest = map(torch.as_tensor, spec.span)
+        x = least + torch.randint(1 << 62, x.shape, generator=random) % (largest - least + 1)
+    elif spec.below:
+        x = torch.randint(spec.below, x.shape, generator=random)
+    if spec.below == 2:
         x[..., 0] = 1
     return x
 

@@ -15,8 +15,9 @@ from edgefl.bundle.manifest import CLIENT_FOLDER, MANIFEST, Manifest
 from edgefl.bundle.manifest_file import seal, text_of
 from edgefl.bundle.signature import signature_files
 from edgefl.bundle.tier_check import allowed_error
-from edgefl.errors import BundleError
+from edgefl.errors import BundleError, EdgeflError
 from edgefl.models.input_spec import InputSpec
+from edgefl.models.valueless import reason
 from edgefl.onnxgrad.graphs import OPSET
 from edgefl.onnxgrad.predict import predict
 from edgefl.util.fields import Fields, each, named
@@ -53,8 +54,7 @@ def build_tier(
     path = f"{label}/forward.onnx"
     files = form_files(module, inputs, path) if graph is None else {path: graph}
     x = drawn(rng, REFERENCE_SAMPLES, inputs)
-    with torch.no_grad():
-        logits = module(each(torch.from_numpy, x)).flatten(1).numpy()
+    logits = forward(module, x, label).flatten(1).numpy()
     if not (finite := np.isfinite(logits)).all():
         spoiled = f"the network computes {logits[~finite].flat[0]}, expected finite outputs: its training diverged"
         raise BundleError(f"tier {label}: {spoiled}, and it has no bundle; a lower lr, or clip_norm, may prevent this")
@@ -66,20 +66,39 @@ def build_tier(
 
 
 def drawn(rng: np.random.Generator, samples: int, inputs: Fields[InputSpec]) -> Any:
-    """Return so many random samples of ``inputs``: normal float32, or int64 ids below :attr:`InputSpec.below`.
+    """Return so many random samples of ``inputs``: normal float32, or int64 ids within :attr:`InputSpec.span`, else below ``below``.
 
     An input with ids below 2 among several is a mask, which begins with 1: no sample is empty.
     """
 
     def one(spec: InputSpec) -> np.ndarray:
         shape = (samples, *spec.shape)
-        return rng.standard_normal(shape).astype(np.float32) if not spec.below else rng.integers(spec.below, size=shape)
+        if not spec.below:
+            return rng.standard_normal(shape).astype(np.float32)
+        least, largest = spec.span or (0, spec.below - 1)
+        return rng.integers(least, largest, size=shape, endpoint=True)
 
     x = each(one, inputs)
     for name, spec in inputs.items() if isinstance(inputs, Mapping) else ():
         if spec.below == 2:
             x[name][..., 0] = 1
     return x
+
+
+def forward(module: nn.Module, x: Fields[np.ndarray], label: str) -> Any:
+    """Return what the network of the tier ``label`` computes for samples ``x``, without gradients.
+
+    BundleError: its code raises an error. Such samples are :func:`drawn`, and a network may only take real ones.
+    """
+    try:
+        with torch.no_grad():
+            return module(each(torch.from_numpy, x))
+    except EdgeflError:
+        raise
+    except Exception as error:  # a user's network may raise anything
+        raise BundleError(
+            f"tier {label}: the network does not take random samples in place of real ones: {reason(error)}"
+        ) from error
 
 
 def about_inputs(inputs: Fields[InputSpec], preprocessing: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from edgefl.models.narrow import Channels
 from edgefl.models.outputs import logits_of, read_out, unwrapped
 from edgefl.models.valueless import on_meta, reason
 from edgefl.models.weights import WeightsFile
-from edgefl.util.fields import Fields
+from edgefl.util.fields import Fields, each
 from edgefl.util.modules import said
 from edgefl.util.networks import is_onnx, title_of
 
@@ -130,8 +130,13 @@ class CustomArchitecture(Architecture):
     @property
     def below(self) -> Fields[int]:
         """See :attr:`Architecture.below`."""
-        below = {name: spec.below for name, spec in self.inputs.items()}
-        return below.get("", below)
+        below: Fields[int] = each(lambda spec: spec.below, self.specs)
+        return below
+
+    @property
+    def specs(self) -> Fields[InputSpec]:
+        """What a sample consists of: ``inputs``, or the only one without a name."""
+        return self.inputs.get("", self.inputs)
 
     @property
     def labels(self) -> int:
@@ -190,9 +195,7 @@ class CustomArchitecture(Architecture):
 
     def samples(self, count: int) -> Any:
         """Return a batch of ``count`` samples: a tensor for a single unnamed input, else name → tensor."""
-        if list(self.inputs) == [""]:
-            return self.inputs[""].batch(count)
-        return {name: spec.batch(count) for name, spec in self.inputs.items()}
+        return each(lambda spec: spec.batch(count), self.specs)
 
     def __str__(self) -> str:
         """Return the inputs in the form that :meth:`InputSpec.parse` reads."""

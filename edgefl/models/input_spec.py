@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,7 +18,13 @@ _SPEC = re.compile(r"^(?:(?P<name>[^=:]+)=)?(?:(?P<dtype>\w+):)?(?P<shape>\d+(?:
 
 @dataclass(frozen=True)
 class InputSpec:
-    """One input of a network: the shape of one sample, without the batch, its type, and a number that its ids are below (0: not known).
+    """One input of a network.
+
+    Attributes:
+        shape: of one sample, without the batch.
+        dtype: its type.
+        below: a number that its ids are below; 0: not known.
+        span: the smallest and the largest id at each position of a sample: columns of a table have ids of their own. None: ids are alike.
 
     >>> InputSpec.parse("ids=int64:80")
     ('ids', InputSpec(shape=(80,), dtype=torch.int64))
@@ -26,6 +33,7 @@ class InputSpec:
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.float32
     below: int = field(default=0, compare=False, repr=False)
+    span: tuple[np.ndarray, np.ndarray] | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def parse(cls, text: str) -> tuple[str, Self]:

@@ -77,8 +77,8 @@ def export_network(
     Args:
         module: (samples, …) → logits (samples, classes), also as the entry ``logits`` of a dictionary; its parameters with
             ``requires_grad`` are trained.
-        samples: at least two samples (n, …): float32, or int64 ids. Their largest is taken as the largest id. Several inputs: name of the
-            argument of ``forward`` → such samples.
+        samples: at least two samples (n, …): float32, or int64 ids. Their smallest and largest at each position are taken as those of all
+            samples. Several inputs: name of the argument of ``forward`` → such samples.
         out: must not exist, or be empty.
         method: a method whose server begins with a dense network, such as ``fedhm``, ``heterofl`` or ``depthfl``; None: no method.
         tiers: a ratio in (0, 1] for each tier, largest first; None: the method's own.
@@ -122,7 +122,7 @@ def export_network(
         raise InputError(f"{title}: {empty[0]} has no values, and no place in a bundle; remove it from the network")
     _check_samples(samples)
     check_preparation("", preprocessing or {}, samples)
-    inputs = each(lambda x: InputSpec(tuple(x.shape[1:]), x.dtype, 0 if x.is_floating_point() else int(x.max()) + 1), samples)
+    inputs = each(_spec, samples)
     by_name = {"": inputs} if isinstance(inputs, InputSpec) else inputs
     architecture = _Given(title, factory=copies_of(network), inputs=by_name, logits=True, examples=samples)
     classes = _classes(title, architecture.build(), samples, class_names)
@@ -254,6 +254,13 @@ def _check_settings(**settings: Any) -> None:
         RunConfig(**settings)
     except ConfigError as error:
         raise ConfigError(str(error).replace("local_epochs", "epochs")) from None
+
+
+def _spec(x: Tensor) -> InputSpec:
+    """Return the description of samples ``x``: of ids, with those at each position."""
+    if x.is_floating_point():
+        return InputSpec(tuple(x.shape[1:]), x.dtype)
+    return InputSpec(tuple(x.shape[1:]), x.dtype, int(x.max()) + 1, (x.numpy().min(axis=0), x.numpy().max(axis=0)))
 
 
 def _check_samples(samples: Fields[Tensor]) -> None:

@@ -25,12 +25,17 @@ from edgefl.util.networks import is_onnx, is_own
 
 
 def inputs_of(data: Dataset) -> Fields[InputSpec]:
-    """Return what a sample of ``data`` consists of: real numbers, or ids below the vocabulary."""
+    """Return what a sample of ``data`` consists of: real numbers, or ids below the vocabulary, of a text the same at every position."""
 
-    def spec(shape: tuple[int, ...], vocabulary: int) -> InputSpec:
-        return InputSpec(shape, torch.int64 if vocabulary else torch.float32, vocabulary)
+    def spec(x: Any, vocabulary: int, preparation: Mapping[str, Any]) -> InputSpec:
+        if not vocabulary:
+            return InputSpec(x.shape[1:])
+        alike = not preparation.keys().isdisjoint(("alphabet", "words"))
+        return InputSpec(x.shape[1:], torch.int64, vocabulary, None if alike else (x.min(axis=0), x.max(axis=0)))
 
-    specs: Fields[InputSpec] = each(spec, data.input_shape, data.vocabulary)
+    x = data.train.x
+    preparations = {name: data.preprocessing.get(name, {}) for name in x} if isinstance(x, Mapping) else data.preprocessing
+    specs: Fields[InputSpec] = each(spec, x, data.vocabulary, preparations)
     return specs
 
 

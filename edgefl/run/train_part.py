@@ -16,6 +16,7 @@ from edgefl.bundle.manifest import Objective as ObjectiveEntry
 from edgefl.bundle.manifest import TrainEntry
 from edgefl.bundle.tier_check import STEPS
 from edgefl.bundle.tier_graphs import TierGraphs
+from edgefl.bundle.write import forward
 from edgefl.client.objective import Objective
 from edgefl.client.objectives.none import PLAIN
 from edgefl.client.parts import shared_parameters
@@ -26,7 +27,7 @@ from edgefl.onnxgrad.roles import BETA, LEARNING_RATE
 from edgefl.onnxgrad.stepper import Stepper, peak_bytes
 from edgefl.records import Tier
 from edgefl.rng import generator, torch_seeded
-from edgefl.util.fields import Fields, each, named
+from edgefl.util.fields import Fields, named
 
 REFERENCE_SAMPLES = 8
 REMEMBERED_ON_DEVICES = ("dyn", "scaffold")
@@ -113,7 +114,7 @@ def train_part(trains: Trains, of: Trainee) -> tuple[TrainEntry, dict[str, bytes
     stored |= {name: tensor.numpy() for name, tensor in of.control.items()}
     learned = trained | statistics
     upload = method.upload_shapes(trains.architecture, of.tier)
-    changing = _changing(network, of.samples[0], frozen.keys() & upload.keys())
+    changing = _changing(of, frozen.keys() & upload.keys())
     no_update = trains.no_update(upload, learned | frozen, changing)
     numbers = range(len(graphs.steps.steps)) if len(graphs.steps.steps) > 1 else [""]
     paths = {f"{label}/train{n}.onnx": graph for n, graph in zip(numbers, graphs.steps.steps, strict=True)}
@@ -152,12 +153,12 @@ def train_part(trains: Trains, of: Trainee) -> tuple[TrainEntry, dict[str, bytes
     return entry, contents
 
 
-def _changing(network: nn.Module, x: Fields[np.ndarray[Any, Any]], names: Collection[str]) -> frozenset[str]:
+def _changing(of: Trainee, names: Collection[str]) -> frozenset[str]:
     """Return which of the tensors ``names`` a forward pass in training mode changes, such as a mean of outputs that a network tracks."""
     if not names:
         return frozenset()
-    module, before = copy.deepcopy(network).train(), named_tensors(network)
-    with torch.no_grad(), torch_seeded(generator(0, "changing")):
-        module(each(torch.from_numpy, x))
+    module, before = copy.deepcopy(of.network).train(), named_tensors(of.network)
+    with torch_seeded(generator(0, "changing")):
+        forward(module, of.samples[0], of.tier.label)
     after = named_tensors(module)
     return frozenset(name for name in names if not torch.equal(before[name], after[name]))

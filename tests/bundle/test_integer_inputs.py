@@ -10,7 +10,9 @@ import pytest
 import safetensors.numpy
 import torch
 from exported import forward_graph
+from torch import nn
 
+import edgefl
 from edgefl.bundle.manifest import MANIFEST, Manifest, TierEntry
 from edgefl.bundle.manifest_file import read
 from edgefl.bundle.verify import verify
@@ -157,3 +159,36 @@ def test_a_text_network_is_described_by_its_name_alone():
 def test_inputs_of_another_type_are_refused(model, given, message):
     with pytest.raises(ConfigError, match=message):
         architecture_of(model, given)
+
+
+class Columns(nn.Module):
+    """Reads two columns of a table, each by an embedding of its own; the second one begins at 20."""
+
+    def __init__(self, num_classes: int = 2) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Embedding(5, 4), nn.Embedding(7, 4), nn.Linear(8, num_classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.cat([self.first(x[:, 0]), self.second(x[:, 1] - 20)], 1).relu())
+
+
+def table() -> np.ndarray:
+    rng = np.random.default_rng(0)
+    return np.stack([rng.integers(5, size=80), rng.integers(20, 27, size=80)], 1)
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_columns_of_ids_have_ranges_of_their_own(trained, tmp_path):
+    if trained:
+        data = edgefl.Dataset.from_arrays(table(), np.arange(80) % 2)
+        few = {"rounds": 1, "clients": 2, "partition": "iid", "conditions": "ideal"}
+        config = edgefl.RunConfig(model=Columns, dataset=data, method="heterofl", tiers=(1.0, 0.5), **few)
+        folder = edgefl.simulate(config, tmp_path / "run").folder / "bundle"
+    else:
+        folder = edgefl.export_network(Columns(), torch.from_numpy(table()), tmp_path / "bundle", sign=False)
+    assert verify(folder).max_abs_errors["1"] <= 1e-4
+    for name in ("reference", "train_reference"):
+        x = safetensors.numpy.load((folder / f"1/{name}.safetensors").read_bytes())["x"]
+        assert (x >= [0, 20]).all()
+        assert (x <= [4, 26]).all()
+        assert x[:, 0].max() > 0

@@ -1,7 +1,9 @@
 """A network without training graphs trains; its run says before the first round, and at its end, that it has no bundle and why."""
 
 import pytest
+import torch
 from torch import nn
+from torch._subclasses.fake_tensor import is_fake
 
 from edgefl import RunConfig, export, load_run, simulate
 from edgefl.errors import BundleError
@@ -51,3 +53,26 @@ def test_a_run_whose_network_cannot_be_exported_finishes_and_says_why(tmp_path):
         export(result.folder, tmp_path / "bundle")
     assert refused.value.exit_code == 2
     assert not (tmp_path / "bundle").exists()
+
+
+class Picky(nn.Module):
+    """Knows no digit without a black corner."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x):
+        if not (torch.compiler.is_exporting() or is_fake(x) or self.training) and x[:, 0, 0, 0].unique().numel() > 1:
+            raise KeyError("no such digit")
+        return self.head(x.flatten(1))
+
+
+def test_a_run_whose_network_refuses_random_samples_finishes_and_says_why(tmp_path):
+    few = {"rounds": 1, "clients": 2, "local_epochs": 1, "data_share": 0.1, "engine": "inline"}
+    result = simulate(RunConfig(model=Picky, method="fedavg", **few), tmp_path / "run")
+    told = (
+        "tier 1: the network does not take random samples in place of real ones: KeyError: 'no such digit' (at test_no_bundle.py:"
+    )
+    assert result.summary["no_bundle"].startswith(told)
+    assert told in (result.folder / "report.html").read_text().replace("&#39;", "'")
