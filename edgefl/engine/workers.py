@@ -28,6 +28,7 @@ from edgefl.engine.mailbox import Asked, Frame, WorkerMailbox
 from edgefl.engine.shared_memory import SharedFile, shared
 from edgefl.records import Outcome
 from edgefl.timing.spans import drain
+from edgefl.util.compute import one_thread
 from edgefl.wire.message import read_header, write_header
 
 FRAME = struct.Struct("<4q")
@@ -112,7 +113,7 @@ def work(jobs_fd: int, lifeline_fd: int, arena_fd: int, data_fd: int | None = No
         data_fd: nameless file with the data; None: they are loaded here.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the server's decides
-    with contextlib.suppress(EOFError, OSError), Connection(jobs_fd) as jobs, Connection(lifeline_fd) as lifeline:
+    with contextlib.suppress(EOFError, OSError), Connection(jobs_fd) as jobs, Connection(lifeline_fd) as lifeline, one_thread():
         jobs.send_bytes(write_header("worker", {"pid": os.getpid()}))
         memory = SharedFile(arena_fd)
         start, _, _, length = FRAME.unpack(jobs.recv_bytes())
@@ -161,7 +162,7 @@ def _run(train: Train, task: Task, sums: dict[str, Sums], asked: Asked) -> Seque
 def _runner(assignment: Assignment, jobs: Connection, lifeline: Connection, data_fd: int | None) -> Train:
     """Return how this process runs jobs, after loading the data and, under "hard", measuring the limits."""
     task = assignment.task
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # the main script may have changed it
     pin(assignment.worker, assignment.workers)
     hard = task.enforce == "hard"
     if hard:

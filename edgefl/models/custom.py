@@ -22,6 +22,7 @@ from edgefl.models.narrow import Channels
 from edgefl.models.outputs import logits_of, read_out, unwrapped
 from edgefl.models.valueless import on_meta, reason
 from edgefl.models.weights import WeightsFile
+from edgefl.util.compute import uncompiled_from_here
 from edgefl.util.fields import Fields, each
 from edgefl.util.modules import said
 from edgefl.util.networks import is_onnx, title_of
@@ -157,6 +158,7 @@ class CustomArchitecture(Architecture):
 
     def _whole(self) -> nn.Module:
         network = _called(self.factory, self.model)
+        uncompiled_from_here()
         if not any(parameter.requires_grad for parameter in network.parameters()):
             raise InputError(f"{self.model} has no parameter to train: its network has none, or all are frozen")
         network = opened(network)
@@ -239,6 +241,7 @@ def _called(factory: Callable[[], nn.Module], model: str) -> nn.Module:
         return copies_of(_for_real(factory, model))()
     if not isinstance(network, nn.Module):
         raise InputError(f"{model}: the factory returned {type(network).__name__}, expected a torch.nn.Module")
+    network = getattr(network, "_orig_mod", network)  # of torch.compile(network), which is never compiled here
     check_network(network, model)
     return network
 

@@ -190,7 +190,9 @@ def _traced(module: nn.Module, arguments: tuple[Any, ...], free: Any, strict: bo
     options: dict[str, Any] = {name: True} if name in inspect.signature(torch.export.export).parameters else {}
     # As torch's exporter does: no special case for batches of one sample or none.
     one_rule = torch.fx.experimental._config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]  # made at run time
-    with _Whole(), one_rule, _without_stacks():
+    # In older versions of torch, strict mode is the compiler's.
+    compiler = torch.compiler.set_stance("default") if strict else contextlib.nullcontext()
+    with _Whole(), one_rule, _without_stacks(), compiler:
         return torch.export.export(module, arguments, dynamic_shapes=free, strict=strict, **options)
 
 

@@ -1,8 +1,9 @@
-"""Threads and modes of torch that never change the bits of a result, and a test for finite tensors."""
+"""How torch computes: with threads and modes that never change the bits of a result, without its compiler; and a test for finite tensors."""
 
 import contextlib
 import math
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -13,23 +14,46 @@ from torch import Tensor
 T = TypeVar("T")
 
 
+class _Block(contextlib.ExitStack):
+    """What ends with a block of :func:`one_thread`; ``eager``: the compiler is off until then."""
+
+    eager = False
+
+
+_open: list[_Block] = []
+_COMPILER = "torch._dynamo.eval_frame"
+
+
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
     """Let torch compute with one thread in a block, so that sums have the same bits on any number of cores and workers.
 
-    Gradients are computed there, also if the caller is inside ``torch.no_grad`` or ``torch.inference_mode``.
+    Gradients are computed there, also if the caller is inside ``torch.no_grad`` or ``torch.inference_mode``. Functions of ``torch.compile``
+    are not compiled there, see :func:`uncompiled_from_here`.
 
     >>> with torch.no_grad(), one_thread():
     ...     torch.is_grad_enabled()
     True
     """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.inference_mode(False):  # ends no_grad too
-            yield
-    finally:
-        torch.set_num_threads(before)
+    with _Block() as block:
+        block.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(1)
+        block.enter_context(torch.inference_mode(False))  # ends no_grad too
+        _open.append(block)
+        block.callback(_open.remove, block)
+        uncompiled_from_here()
+        yield
+
+
+def uncompiled_from_here() -> None:
+    """Run functions of ``torch.compile`` as they are written, until the outermost block of :func:`one_thread` ends.
+
+    Compiled code cannot be traced: on tensors without values it crashes the process. As long as torch's compiler is not imported, there
+    is no such function, and importing it takes over a second. So this is called again when a user's code has been imported or has run.
+    """
+    if _open and not _open[0].eager and _COMPILER in sys.modules:
+        _open[0].enter_context(torch.compiler.set_stance("force_eager"))
+        _open[0].eager = True
 
 
 def in_parallel(tasks: Mapping[str, Callable[[], T]]) -> dict[str, T]:

@@ -6,6 +6,11 @@ import subprocess
 import sys
 
 import pytest
+import torch
+
+from edgefl import RunConfig, inspect
+from edgefl.models.factory import factory_of
+from tests.runs import stopped_after
 
 PLAYED = """
 import sys
@@ -84,3 +89,48 @@ except KeyError:
 assert 'torch._dynamo' not in sys.modules and '_dynamo' not in vars(torch)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+COMPILED = """
+import torch
+from torch import nn
+
+def refused(graph, inputs):
+    raise ValueError("is compiled")
+
+@torch.compile(backend=refused)
+def act(x):
+    return x * torch.sigmoid(x)
+
+@torch.compile(backend=refused)
+def loss(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets)
+
+class Net(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 8), nn.Linear(8, num_classes)
+
+    def forward(self, image):
+        return self.last(act(self.first(image.flatten(1))))
+
+def whole(num_classes):
+    return torch.compile(Net(num_classes), backend=refused)
+"""
+
+
+def test_compiled_functions_run_as_they_are_written_until_a_command_ends(tmp_path):
+    (tmp_path / "compiled.py").write_text(COMPILED)
+    spec = f"{tmp_path / 'compiled.py'}:"
+    act = None
+    for name in ("Net", "whole"):
+        found = inspect(f"{spec}{name}", {"image": (1, 8, 8)}, 10, method="heterofl", tiers=(1.0, 0.5))
+        assert [(row.layer, row.tiers[1].channels) for row in found.layers] == [("first", (64, 4)), ("last", (4, 10))]
+        act = factory_of(f"{spec}act")
+        with pytest.raises(Exception, match="is compiled"):
+            act(torch.ones(2))
+    keys = {"model": f"{spec}Net", "loss": f"{spec}loss", "dataset": "digits", "clients": 2, "data_share": 0.2, "rounds": 1}
+    for engine in ("inline", "pool"):
+        stopped_after(RunConfig(**keys, method="heterofl", engine=engine), tmp_path / engine, 1)
+    with pytest.raises(Exception, match="is compiled"):
+        act(torch.ones(2))
