@@ -1,9 +1,10 @@
 """What training minimises and evaluation measures: cross-entropy and accuracy, or the user's own loss with its metric."""
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Self
 
 import numpy as np
@@ -17,6 +18,7 @@ from edgefl.errors import ConfigError, EdgeflError
 from edgefl.models.factory import factory_of, sources_sha256
 from edgefl.models.valueless import reason
 from edgefl.records import Metric
+from edgefl.util.compute import uncompiled_from_here
 from edgefl.util.networks import title_of
 
 Compared = Callable[[Any, Tensor], Tensor]
@@ -33,7 +35,9 @@ class Criterion:
         target: shape of one sample's float32 target; None: it is a label.
         span: the smallest and the largest value of the training targets.
         whole: whether all of them are whole numbers, such as the class of each pixel.
-        output: shape of one sample's output if it has several dimensions, which the graphs of a bundle return as one; else empty.
+        output: shape of one sample's output, unless it has one dimension, as evaluation and the graphs of a bundle return it.
+        reshapes: whether the loss gets targets (batch,) as (batch, 1), or the reverse. Otherwise it would compare each output with the
+            targets of all samples: torch broadcasts the two shapes without an error.
 
     >>> Criterion().metric.name, Criterion.of("torch.nn.functional:l1_loss").metric
     ('accuracy', Metric(name='l1 loss', better='lower', share=False))
@@ -44,7 +48,8 @@ class Criterion:
     target: tuple[int, ...] | None = None
     span: tuple[float, float] = (0.0, 1.0)
     whole: bool = False
-    output: tuple[int, ...] = ()
+    output: tuple[int, ...] | None = None
+    reshapes: bool = False
 
     @classmethod
     def of(cls, spec: str | None, targets: np.ndarray | None = None) -> Self:
@@ -60,7 +65,7 @@ class Criterion:
             about = {"target": targets.shape[1:], "span": span, "whole": whole}
         found = cls(spec, sources_sha256(factory_of(spec, "loss")), **about)
         if found.metric.better not in ("higher", "lower"):
-            name = getattr(found._measure, "__name__", "metric")
+            name = getattr(found._metric, "__name__", "metric")
             raise ConfigError(
                 f"loss: {title_of(spec)} has a metric that does not say which values are better; set {name}.better to 'higher' or 'lower'"
             )
@@ -79,19 +84,32 @@ class Criterion:
     @cached_property
     def loss(self) -> Compared | None:
         """The user's function; None: cross-entropy."""
-        return factory_of(self.spec, "loss") if self.spec else None
+        return self._given(self._function)
+
+    @cached_property
+    def _function(self) -> Compared | None:
+        found = factory_of(self.spec, "loss") if self.spec else None
+        uncompiled_from_here()
+        return found
+
+    @property
+    def _metric(self) -> Compared | None:
+        return getattr(self._function, "metric", self._function)
+
+    def _given(self, function: Compared | None) -> Compared | None:
+        return partial(_reshaped, function) if self.reshapes and function is not None else function
 
     @property
     def metric(self) -> Metric:
         """The metric: ``loss.metric`` with its attribute ``better``, else the loss itself (lower is better)."""
-        if self.loss is None:
+        if (measure := self._metric) is None:
             return Metric()
-        name = getattr(self._measure, "__name__", type(self._measure).__name__).replace("_", " ").strip() or "metric"
-        return Metric(name, "lower" if self._measure is self.loss else getattr(self._measure, "better", None), share=False)  # type: ignore[arg-type]
+        name = getattr(measure, "__name__", type(measure).__name__).replace("_", " ").strip() or "metric"
+        return Metric(name, "lower" if measure is self._function else getattr(measure, "better", None), share=False)  # type: ignore[arg-type]
 
     @property
     def _measure(self) -> Compared | None:
-        return getattr(self.loss, "metric", self.loss)
+        return self._given(self._metric)
 
     def targets(self, samples: int) -> Tensor:
         """Return zeros as the targets of a batch: labels (samples,) int64, or (samples, …) float32."""
@@ -124,7 +142,7 @@ class Criterion:
         if self._measure is None:
             return float((outputs.argmax(1) == targets).mean())
         title = f"loss: metric {self.metric.name}"
-        shaped = torch.from_numpy(outputs.reshape(len(outputs), *self.output) if self.output else outputs)
+        shaped = torch.from_numpy(outputs if self.output is None else outputs.reshape(len(outputs), *self.output))
         value = float(_scalar(title, self._measure, shaped, torch.tensor(targets)))
         if not math.isfinite(value):
             raise EdgeflError(f"{title} is {value} for {len(targets)} held-out samples, expected a finite number")
@@ -136,10 +154,12 @@ class Criterion:
         ConfigError: the loss or the metric is no scalar, the loss cannot be traced or minimised, or the network does not return one tensor
         in evaluation: (batch, ``classes``), or (batch, …) if there are no classes.
         """
+        outputs, title = network.train()(x), f"loss: {title_of(self.spec)}"
+        if not self.reshapes and self._crosses(self._function, outputs):
+            return replace(self, reshapes=True).checked(network, x, y, classes)
         assert self.loss is not None
         assert self._measure is not None
-        outputs, title = network.train()(x), f"loss: {title_of(self.spec)}"
-        value = _scalar(title, self.loss, outputs, y)
+        value, single = _scalar(title, self.loss, outputs, y), isinstance(outputs, Tensor) and outputs.dim() == 1
         if not bool(torch.isfinite(value)):
             given = f"{len(y)} samples and the initial weights"
             raise ConfigError(f"{title} returned {value.item()} for {given}, expected a finite number")
@@ -155,8 +175,36 @@ class Criterion:
             if len(shape) < 2 or shape[0] != len(y) or not outputs.numel() or (classes and shape[1:] != (classes,)):
                 wanted = f"one tensor (batch, {f'{classes} classes' if classes else 'outputs, …'})"
                 raise ConfigError(f"model: in evaluation it returns {_shapes(outputs)} for {len(y)} samples, expected {wanted}")
-            _scalar(f"{title}, metric {self.metric.name},", self._measure, outputs, y)
-        return replace(self, output=tuple(shape[1:]) if len(shape) > 2 else ())
+            outputs, metric = outputs.squeeze(1) if single else outputs, f"{title}, metric {self.metric.name},"
+            _scalar(metric, self._measure, outputs, y)
+            if self._crosses(self._metric, outputs):
+                raise ConfigError(
+                    f"{metric} compares each output with the target of every sample; reshape outputs in it as in the loss"
+                )
+        return replace(self, output=None if outputs.dim() == 2 else tuple(outputs.shape[1:]))
+
+    def _crosses(self, function: Compared | None, outputs: Any) -> bool:
+        """Whether ``function`` compares each of the ``outputs`` with the targets of all samples, if a sample has one number of each.
+
+        It is tried on two outputs between two targets: the differences of the pairs (0, 0) and (1, 1) are not those of all four pairs.
+        """
+        own, given = function, self._given(function)
+        if own is None or given is None or self.target not in ((), (1,)) or not isinstance(outputs, Tensor):
+            return False
+        low, high = self.span
+        made, wanted = (low + (high - low) * torch.tensor(shares) for shares in ((0.25, 0.625), (0.0, 1.0)))
+        try:
+            with warnings.catch_warnings(), torch.no_grad():
+                warnings.filterwarnings("ignore", "Using a target size")  # torch's own losses say so
+                value = given(made.view(2, *outputs.shape[1:]), wanted.view(2, *self.target))
+                paired, crossed = own(made, wanted), own(made.repeat_interleave(2), wanted.repeat(2))
+                return bool(torch.isclose(value, crossed) & ~torch.isclose(value, paired))
+        except Exception:  # noqa: BLE001 - a user's function may raise anything, also for these shapes
+            return False
+
+
+def _reshaped(function: Compared, outputs: Any, targets: Tensor) -> Tensor:
+    return function(outputs, targets.unsqueeze(1) if targets.dim() == 1 else targets.squeeze(1))
 
 
 def _scalar(title: str, function: Compared, outputs: Any, targets: Tensor) -> Tensor:

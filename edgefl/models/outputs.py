@@ -54,5 +54,6 @@ def read_out(module: nn.Module, args: Any, output: Any) -> Any:
 
 
 def unwrapped(module: nn.Module, args: Any, output: Any) -> Any:
-    """Return the output itself, in plain containers; ``args`` are not used."""
-    return plain(output)
+    """Return the output itself, in plain containers; in evaluation one number per sample is (batch, 1). ``args`` are not used."""
+    output = plain(output)
+    return output.unsqueeze(1) if isinstance(output, Tensor) and output.dim() == 1 and not module.training else output

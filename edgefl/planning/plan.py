@@ -239,7 +239,9 @@ def _tracers(
 
 
 def _smallest(model: str, method: str, cost: Cost, uses_of: Callable[[Cost], Uses]) -> str:
-    """Return a message with the smallest sub-model's need of every budget."""
+    """Return a message with the smallest sub-model's need of every budget, or its operations without a known cost."""
+    if cost.not_counted:
+        return f"no size of {model} with {method} fits: {cost.not_counted}"
     lines = [
         f"  {BUDGETS[name]}: {need_have(name, need, have)}" + (" (too little)" if need > have else "")
         for name, (need, have) in uses_of(cost).items()

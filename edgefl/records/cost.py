@@ -121,6 +121,16 @@ class Cost:
     secure: Secure | None = None
 
     @property
+    def not_counted(self) -> str:
+        """What is said if the cost of some operations is not known; "" if all are counted."""
+        if not self.uncounted_ops:
+            return ""
+        names = ", ".join(self.uncounted_ops)
+        return (
+            f"the cost of {names} is not known, so no budget can be claimed met; use other operations in the network and its loss"
+        )
+
+    @property
     def stages(self) -> tuple[Stage, ...]:
         """The stages of secure aggregation, if there are any."""
         return () if self.secure is None else self.secure.stages

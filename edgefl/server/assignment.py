@@ -227,8 +227,10 @@ class Plan:
         return max(able, key=seconds) if able else min(self.classes, key=seconds)
 
     def require_someone(self) -> None:
-        """Raise :class:`BudgetError` if no class fits any tier; its message lists every need."""
+        """Raise :class:`BudgetError` if no class fits any tier; its message lists every need, or the operations without a known cost."""
         if not any(c.fits for c in self.classes):
+            if unknown := self.costs[min(self.costs)].not_counted:
+                raise BudgetError(f"no device of the fleet fits any tier: {unknown}")
             needs = "\n".join(f"  {refusal}" for c in self.classes for refusal in c.refusals)
             raise BudgetError(f"no device of the fleet fits any tier:\n{needs}\ngive smaller tiers, a smaller model or batch")
 

@@ -63,6 +63,30 @@ def inverse(outputs, targets):
 inverse.metric = lambda outputs, targets: 1 / (outputs.sum() * 0)
 inverse.metric.better = "lower"
 value = 3
+
+def square(outputs, targets):
+    return (outputs - targets).square().mean()
+
+def root(outputs, targets):
+    return square(outputs, targets).sqrt()
+
+root.better = "lower"
+
+def both(outputs, targets):
+    return (outputs - targets).abs().mean()
+
+both.metric = root
+
+def squeezed(outputs, targets):
+    return F.l1_loss(outputs.squeeze(-1), targets)
+
+def first(outputs, targets):
+    return F.l1_loss(outputs[:, 0], targets)
+
+def mixed(outputs, targets):
+    return F.l1_loss(outputs.squeeze(-1), targets)
+
+mixed.metric = root
 """
 REFUSED = {
     "vector": r"returned a tensor \(2,\), expected a scalar tensor: the mean over the batch",
@@ -106,6 +130,46 @@ def test_what_is_no_loss_is_refused(own, name):
 def test_outputs_must_fit_the_classes(own):
     with pytest.raises(ConfigError, match=re.escape("it returns (2, 5) for 2 samples, expected one tensor (batch, 4 classes)")):
         check(own("good"), 4)
+
+
+NUMBERS = np.array([1000.0, 5000.0, 2000.0], np.float32)
+
+
+class Column(nn.Module):
+    """One number per sample: (batch, 1), or (batch,) in training and (batch, 1) in evaluation, as a user's own (batch,) is read."""
+
+    def __init__(self, flat):
+        super().__init__()
+        self.last, self.flat = nn.Linear(3, 1), flat
+
+    def forward(self, x):
+        return self.last(x).squeeze(-1) if self.flat and self.training else self.last(x)
+
+
+@pytest.mark.parametrize("target", [(), (1,)])
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("loss", ["square", "both", "squeezed", "torch.nn.functional:mse_loss", "torch.nn.functional:huber_loss"])
+def test_each_output_is_compared_with_its_own_target(own, loss, flat, target, recwarn):
+    y = NUMBERS.reshape(-1, *target)
+    criterion = Criterion.of(loss, y) if ":" in loss else own(loss, y)
+    found = criterion.checked(Column(flat), torch.randn(2, 3), torch.tensor(y[:2]), 0)
+    outputs, targets = torch.tensor(NUMBERS) + torch.tensor([0.5, -0.5, 0.5]), torch.tensor(y)
+    alone = getattr(criterion.loss, "__name__", "")
+    expected = {"square": 0.25, "mse_loss": 0.25, "huber_loss": 0.125}.get(alone, 0.5)
+    assert found.loss(outputs if flat else outputs[:, None], targets).item() == expected
+    assert found.measured(outputs[:, None].numpy(), y) == expected
+    assert Criterion.read(found.fields()) == found
+    assert not recwarn.list
+
+
+def test_a_loss_that_reads_a_column_gets_one(own):
+    found = own("first", NUMBERS).checked(Column(False), torch.randn(2, 3), torch.tensor(NUMBERS[:2]), 0)
+    assert found.loss(torch.tensor(NUMBERS)[:, None], torch.tensor(NUMBERS)).item() == 0
+
+
+def test_a_metric_that_compares_all_pairs_is_refused(own):
+    with pytest.raises(ConfigError, match="mixed, metric root, compares each output with the target of every sample"):
+        own("mixed", NUMBERS).checked(Column(False), torch.randn(2, 3), torch.tensor(NUMBERS[:2]), 0)
 
 
 def test_a_metric_that_is_not_finite_ends_the_run(own):

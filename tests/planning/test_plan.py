@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from planned_networks import (
@@ -131,6 +132,24 @@ def test_the_smallest_plan_is_rank_1_everywhere_and_one_mac_less_fits_nothing():
         plan(network, shape, budget=Budget(macs_forward=smallest - 1), allocate="spectral")
     (uniform, spectral) = plan(network, shape, budget=Budget(macs_forward=smallest), allocate="spectral")
     assert uniform.ranks == spectral.ranks == {"0": 1, "2": 1}
+
+
+class Inverted(nn.Module):
+    """Linear layers behind an operation of unknown cost."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.last(self.first(x @ torch.linalg.inv(torch.eye(4, device=x.device))))
+
+
+def test_an_operation_of_unknown_cost_is_named():
+    with pytest.raises(
+        BudgetError, match=r"no size of Inverted with heterofl fits: the cost of .*aten.linalg_inv_ex is not known"
+    ):
+        plan(Inverted(), (4,), method="heterofl", budget=Budget(macs_forward=1e9))
 
 
 def test_the_same_plan_every_time_and_from_a_factory_as_from_a_module():

@@ -76,6 +76,27 @@ def test_every_engine_trains_a_regression_to_the_same_metric(points, tmp_path):
     assert losses[-1] < losses[0]
 
 
+def test_one_number_per_sample_needs_no_reshaping(points, monkeypatch, tmp_path):
+    """Outputs (batch,) or (batch, 1) and targets (batch,) or (batch, 1) train to the same metric, also in onnxruntime, and on a device."""
+    flat = Dataset("line", "Line", *(Split(part.x, part.y[:, 0]) for part in (points.train, points.test)), (), {}, "mlp")
+    keys = KEYS | {"loss": "torch.nn.functional:mse_loss"}
+    reached = {}
+    for name, data in (("columns", points), ("numbers", flat)):
+        monkeypatch.setattr(preparing, "load", lambda *of, data=data: data)
+        for model in ("tiny", "Flat"):
+            config = RunConfig(**keys | {"model": f"tests.regression:{model}"})
+            folder = simulate(config, tmp_path / f"{name}-{model}").folder
+            reached[name, model] = [line["accuracy"]["global"] for line in lines_of(folder)]
+            manifest = json.loads((folder / "bundle" / "manifest.json").read_text())
+            assert manifest["tiers"][0]["accuracy_onnx"] == pytest.approx(reached[name, model][-1], rel=1e-4)
+            assert max(verify(folder / "bundle").max_loss_errors.values()) < 1e-4
+    one = reached["columns", "tiny"]
+    assert one[1] < one[0]
+    assert all(other == pytest.approx(one, rel=1e-5) for other in reached.values())
+    onnx = stopped_after(config.model_copy(update={"runtime": "onnx"}), tmp_path / "onnx", 2)
+    assert [line["accuracy"]["global"] for line in lines_of(onnx)] == pytest.approx(one, rel=1e-4)
+
+
 def test_a_metric_below_0_is_read_back_compared_and_shown(points, tmp_path):
     config = RunConfig(**KEYS | {"loss": "tests.regression:mean_square", "lr": 1e-5})
     found = compare(("fedavg",), config, tmp_path / "compared")
