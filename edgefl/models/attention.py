@@ -1,6 +1,6 @@
 """Attention of torch with linear layers of its own, which methods factorize, adapt and cut as they do all others."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -10,6 +10,8 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from edgefl.models.weights import PROJECTIONS, tied
 
+_HINTS = {nn.TransformerEncoder: ("is_causal", 3), nn.TransformerDecoder: ("tgt_is_causal", 6)}
+"""Class of torch → the argument of its ``forward`` that says whether the mask is causal, and the argument's position."""
 _NOTED = ("num_heads", "dropout", "batch_first", "add_zero_attn")
 
 
@@ -131,7 +133,7 @@ class OpenAttention(nn.Module):
 def opened(network: nn.Module) -> nn.Module:
     """Return ``network`` with :class:`OpenAttention` in the place of every ``nn.MultiheadAttention`` of torch's own class.
 
-    One with hooks, or with weights that are computed or have a second name, stays.
+    One with hooks, or with weights that are computed or have a second name, stays. Encoders and decoders use a mask as it is given.
     """
     shared = {name for names in tied(network) for name in names}
     names = {module: name for name, module in network.named_modules()}
@@ -142,6 +144,9 @@ def opened(network: nn.Module) -> nn.Module:
     for module in network.modules():
         if isinstance(module, nn.TransformerEncoder) and any(isinstance(part, OpenAttention) for part in module.modules()):
             module.use_nested_tensor = False  # only the fused kernels take such tensors
+        for kind, (hint, position) in _HINTS.items():
+            if type(module) is kind:
+                module.register_forward_pre_hook(_unhinted(hint, position), with_kwargs=True)
     return network
 
 
@@ -157,6 +162,20 @@ def closed(network: nn.Module, own: nn.Module) -> nn.Module:
         if isinstance(module, nn.TransformerEncoder) and not any(isinstance(part, OpenAttention) for part in module.modules()):
             module.use_nested_tensor = getattr(before.get(name), "use_nested_tensor", False)
     return network
+
+
+def _unhinted(hint: str, position: int) -> Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Return a hook that says that a mask is not causal unless a network says that it is.
+
+    Otherwise torch compares its values with those of a causal mask, which cannot be traced. The result is the same.
+    """
+
+    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if len(args) > position:
+            return (*args[:position], bool(args[position]), *args[position + 1 :]), kwargs
+        return args, {**kwargs, hint: bool(kwargs.get(hint))}
+
+    return hook
 
 
 def _is_plain(module: nn.MultiheadAttention, name: str, shared: Collection[str]) -> bool:

@@ -28,8 +28,8 @@ from edgefl.util.modules import said
 from edgefl.util.networks import is_onnx, title_of
 
 Inputs = Mapping[str, InputSpec]
-_OF_HOOKS = (__name__, read_out.__module__)
-"""The modules that define the hooks of :meth:`CustomArchitecture.build`."""
+_OF_HOOKS = (__name__, read_out.__module__, opened.__module__)
+"""The modules that define the hooks of :meth:`CustomArchitecture.build` and of its layers."""
 
 
 def architecture_in(fields: Mapping[str, Any]) -> Architecture:

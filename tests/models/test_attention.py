@@ -8,6 +8,7 @@ import safetensors.torch
 import torch
 from narrowing import architecture
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils.parametrizations import weight_norm
 
 from edgefl.methods.create import create
@@ -131,6 +132,36 @@ def test_a_transformer_computes_the_same_with_and_without_padding():
     back = closed(there, own)
     assert back.encoder.use_nested_tensor == own.encoder.use_nested_tensor
     assert list(back.state_dict()) == list(own.state_dict())
+
+
+class Language(nn.Module):
+    """Torch's encoder and decoder under causal masks, without a word about what the masks are."""
+
+    def __init__(self):
+        super().__init__()
+        options = {"dropout": 0.0, "batch_first": True}
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, **options), 1)
+        self.decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, **options), 1)
+
+    def forward(self, x):
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1], device=x.device)
+        return self.decoder(self.encoder(x, mask, None, None), x, mask)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_mask_is_not_compared_with_a_causal_one(training):
+    with torch_seeded(np.random.default_rng(2)):
+        plain, x = Language().train(training), torch.randn(3, 5, 8)
+    network = opened(copy.deepcopy(plain))
+    torch.testing.assert_close(network(x), plain(x))
+    assert not torch.allclose(network(x)[:, 0], plain.decoder(plain.encoder(x), x)[:, 0])  # without a mask
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        assert network(mode.from_tensor(x)).shape == x.shape
+
+
+def test_the_network_that_is_given_back_finds_causal_masks_as_torch_does():
+    network = architecture(Language, {"": InputSpec((5, 8))})
+    assert not any(module._forward_pre_hooks for module in network.bare(network.build()).modules())
 
 
 class Own(nn.MultiheadAttention):
