@@ -20,7 +20,7 @@ from edgefl.models.base import Architecture, Unfilled, named_tensors, once_per_n
 from edgefl.models.custom import CustomArchitecture
 from edgefl.models.input_spec import InputSpec
 from edgefl.onnxgrad.graphs import LIMIT_BYTES, check
-from edgefl.onnxgrad.loss import Loss, LossGraph, loss_graph
+from edgefl.onnxgrad.loss import Loss, LossGraph, endless, loss_graph
 from edgefl.onnxgrad.roles import PREDICTION
 from edgefl.onnxgrad.step import part_graphs, training_graphs
 from edgefl.onnxgrad.step_check import check_step
@@ -135,7 +135,7 @@ def _exported(
 ) -> _Exported:
     with Unfilled():
         network = method.network(architecture, tier)
-    network = _filled(network)
+    network = _begun(method, architecture, tier) if endless(network) else _filled(network)
     own, names = {name for name, _ in network.named_buffers()}, shared_parameters(method, network)
     objective.attach(network, names, {}, {})
     decayed = set(method.decayed(network))
@@ -149,11 +149,16 @@ def _exported(
     losses = tuple(of_draw(draw) for draw in method.draws(tier))
     graph = loss_graph(network, losses, batch, _shared(architecture, criterion), anchors(names))
     if not own.isdisjoint(graph.constants):  # they may follow from the initial weights, which it was made without
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(0)
-            network = _filled(method.network(architecture, tier))
+        network = _begun(method, architecture, tier)
         objective.attach(network, names, {}, {})
     return _Exported(graph, rule, network, losses)
+
+
+def _begun(method: Method, architecture: Architecture, tier: Tier) -> nn.Module:
+    """Return the network with buffers that follow from initial weights, and then parameters as :func:`_filled` draws them."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        return _filled(method.network(architecture, tier))
 
 
 def _filled(network: nn.Module) -> nn.Module:

@@ -1,7 +1,7 @@
 """Exports a network's loss as an ONNX graph with the weights as inputs: the forward pass of a training graph."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,6 +26,7 @@ from edgefl.onnxgrad.exporter import converted, fixed_reshapes, strip
 from edgefl.onnxgrad.graphs import BATCH
 from edgefl.onnxgrad.padding import UntrainedPadding
 from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, PREDICTION, SEED, SHARE, STEP_COUNT, Roles
+from edgefl.util.compute import is_finite
 from edgefl.util.fields import Fields, each, named
 
 Loss = Callable[..., Tensor]
@@ -34,11 +35,15 @@ Loss = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class LossGraph:
-    """A network's losses and updated statistics (outputs for each kind of step), and its prediction, as one graph."""
+    """A network's losses and updated statistics (outputs for each kind of step), and its prediction, as one graph.
+
+    ``inside`` are the buffers of :func:`endless`: constants of the graph, not inputs.
+    """
 
     model: ir.Model
     losses: tuple[str, ...]
     roles: Roles
+    inside: tuple[str, ...] = ()
 
     def part(self, outputs: Sequence[str], name: str = "step") -> onnx.ModelProto:
         """Return the part of the graph that computes ``outputs``, without unused inputs."""
@@ -58,12 +63,12 @@ class LossGraph:
 
     @cached_property
     def constants(self) -> tuple[str, ...]:
-        """The frozen tensors of the network that a loss or the prediction depends on."""
+        """The frozen tensors of the network that a loss or the prediction depends on, and the constants inside of the graph."""
         if not self.roles.frozen:
-            return ()
+            return self.inside
         graph = ir.convenience.extract(self.model.graph, list(self.model.graph.inputs), [*self.losses, PREDICTION])
         read = {value.name for value in graph.inputs if value.uses()}
-        return tuple(name for name, role in self.roles.frozen.items() if role in read)
+        return (*(name for name, role in self.roles.frozen.items() if role in read), *self.inside)
 
     def shape(self, value: str) -> tuple[int, ...]:
         """Return the sizes of the tensor of the input ``value``."""
@@ -110,7 +115,7 @@ def loss_graph(
         raise EdgeflError(
             f"{failure}: its loss depends on how many samples there are: {fixed}; compute with x.shape[0], not with a number"
         )
-    return LossGraph(fixed_reshapes(model), outputs, roles)
+    return LossGraph(fixed_reshapes(model), outputs, roles, endless(network, names or {}))
 
 
 def flat_names(batch: Mapping[str, Fields[Tensor]]) -> tuple[str, ...]:
@@ -148,6 +153,16 @@ def _leave(model: ir.Model, names: set[str]) -> None:
             value.name = f"{value.name}_"
 
 
+def endless(network: nn.Module, names: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the buffers, except ``names``, that are not sent and hold infinity or NaN, such as a mask: no file of tensors may."""
+    sent = network.state_dict().keys() | names
+    return tuple(
+        name
+        for name, buffer in network.named_buffers()
+        if name not in sent and buffer.is_floating_point() and not is_finite(buffer)
+    )
+
+
 def _roles_of(network: nn.Module, names: Mapping[str, str]) -> Roles:
     """Return the roles of a network's floating-point tensors, and of the counters of batches that statistics are computed with."""
     measured = {
@@ -156,7 +171,12 @@ def _roles_of(network: nn.Module, names: Mapping[str, str]) -> Roles:
         for kind in ("running_mean", "running_var", *["num_batches_tracked"] * (module.momentum is None))
     }
     trains = {name: parameter.requires_grad for name, parameter in network.named_parameters()}
-    buffers = [name for name, buffer in network.named_buffers() if buffer.is_floating_point() or name in measured]
+    inside = endless(network, names)
+    buffers = [
+        name
+        for name, buffer in network.named_buffers()
+        if (buffer.is_floating_point() or name in measured) and name not in inside
+    ]
     frozen = [*(name for name, own in trains.items() if not own), *(name for name in buffers if name not in measured)]
     called = Roles.of((), (), [names.get(name, name) for name in frozen]).frozen.values()
     known = Roles.of([name for name, own in trains.items() if own], [name for name in buffers if name in measured])

@@ -122,7 +122,7 @@ class _Case:
     def stepped(self, loss: Loss, rule: StepRule, kind: torch.dtype) -> Arrays:
         """Return the results of the step as torch computes them with real numbers of type ``kind``: output → value.
 
-        Constant tensors are among them, by their input.
+        Constant tensors are among them, as ``network.NAME``.
         """
         tensors = {n: t.to(kind) if t.is_floating_point() else t.clone() for n, t in self.tensors.items()}
         tensors = {n: t.clone() if t is self.tensors[n] else t for n, t in tensors.items()}
@@ -140,7 +140,7 @@ class _Case:
             value = functional_call(Whole(self.network), given, (differentiated, inputs, torch.tensor(self.seed)))
         _optimizer(trained, rule).step()
         found = {LOSS: value, **{role + OUT: tensors[n] for n, role in {**self.roles.statistics, **self.roles.trained}.items()}}
-        found |= {self.roles.frozen[name]: given[f"network.{name}"] for name in self.constants}
+        found |= {f"network.{name}": given[f"network.{name}"] for name in self.constants}
         return {name: tensor.detach().numpy() for name, tensor in found.items()}
 
 
@@ -177,7 +177,7 @@ def _first_difference(case: _Case, loss: Loss, rule: StepRule, found: Arrays) ->
         single = case.stepped(loss, rule, torch.float32)
     except Exception as error:  # networks raise many types
         raise EdgeflError(f"torch cannot compute a step of {type(case.network).__name__}: {first_line(error)}") from error
-    if changed := [name for name in case.constants if not _same(single[case.roles.frozen[name]], case.tensors[name])]:
+    if changed := [name for name in case.constants if not _same(single[f"network.{name}"], case.tensors[name])]:
         return f"{changed[0]} changes in a step, and a training graph changes no buffers but the statistics of BatchNorm"
     if not (differing := _differing(case, found, single, {}, _QUICK)):
         return None

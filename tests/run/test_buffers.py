@@ -58,9 +58,39 @@ def run_of(network, out, method="fedavg"):
     return simulate(config, out)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "heterofl"])
-def test_a_device_sends_constant_buffers_as_they_are(method, tmp_path):
-    run = run_of(Scaled, tmp_path / "run", method).folder
+class Causal(Scaled):
+    """Attends to earlier rows of a digit, with a mask of minus infinity."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows, self.attended = nn.Linear(8, 8), nn.Linear(64, 64)
+        self.register_buffer("mask", torch.full((8, 8), -torch.inf).triu(1), persistent=False)
+
+    def forward(self, x):
+        y = self.rows(x.flatten(1, 2))
+        y = (y @ y.transpose(1, 2) + self.mask).softmax(-1) @ y
+        return super().forward(x.flatten(1) + self.attended(y.flatten(1)))
+
+
+class Highest(Scaled):
+    """Learns the largest sum of features, from minus infinity."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("highest", torch.tensor(-torch.inf), persistent=False)
+
+    def forward(self, x):
+        if self.training:
+            self.highest = torch.maximum(self.highest, x.detach().sum((1, 2, 3)).max())
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("method", "network"), [("fedavg", Scaled), ("heterofl", Scaled), ("fedavg", Causal), ("heterofl", Causal)]
+)
+def test_a_device_sends_constant_buffers_as_they_are(method, network, tmp_path):
+    """A mask of minus infinity is a constant of the graphs, and no tensor of the bundle."""
+    run = run_of(network, tmp_path / "run", method).folder
     bundle = run / "bundle"
     assert verify(bundle).no_update == ""
     for tier in read(bundle).tiers:
@@ -77,6 +107,7 @@ def test_a_device_sends_constant_buffers_as_they_are(method, tmp_path):
         ):
             subprocess.run([sys.executable, CLIENT, *map(str, order)], check=True, capture_output=True)
     after = fed_round(bundle, tmp_path / "inbox", tmp_path / "next", keep_anyway=True)
+    assert verify(after.folder / "bundle").no_update == ""
     assert [row["updates"] for row in after.tiers] == [1] * len(read(bundle).tiers)
     old, new = (load_file(folder / "model.safetensors") for folder in (run, after.folder))
     name = next(name for name in old if name.endswith("scale"))
@@ -88,6 +119,10 @@ def test_a_buffer_that_only_torch_changes_keeps_devices_from_sending_updates(tmp
     bundle = run_of(Counting, tmp_path / "run").folder / "bundle"
     assert verify(bundle).no_update == "FedAvg sends passes, which the network changes while it trains, and its graphs do not"
     assert all(tier.train.upload == {} for tier in read(bundle).tiers)
+
+
+def test_a_buffer_that_learns_from_infinity_is_the_reason_for_no_bundle(tmp_path):
+    assert "highest changes in a step" in run_of(Highest, tmp_path / "run").summary["no_bundle"]
 
 
 def test_a_buffer_without_elements_is_named(tmp_path):
