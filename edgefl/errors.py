@@ -133,4 +133,6 @@ def _of_path(kind: str, name: str) -> str:
         return f" name the file's function too, such as {name}:make."
     if kind == "model" and ending in (".pt", ".pth", ".ckpt", ".safetensors"):
         return " it looks like a file of weights: give the network, such as net.py:make, and the weights by --weights."
+    if kind == "model" and ending:
+        return f" a file of a network is an .onnx file, or file.py:function; {ending} is neither."
     return " no such file or folder." if "/" in name or ending else ""

@@ -10,7 +10,10 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from edgefl.models.weights import PROJECTIONS, tied
 
-_HINTS = {nn.TransformerEncoder: ("is_causal", 3), nn.TransformerDecoder: ("tgt_is_causal", 6)}
+_HINTS: dict[type[nn.Module], tuple[str, int]] = {
+    nn.TransformerEncoder: ("is_causal", 3),
+    nn.TransformerDecoder: ("tgt_is_causal", 6),
+}
 """Class of torch → the argument of its ``forward`` that says whether the mask is causal, and the argument's position."""
 _NOTED = ("num_heads", "dropout", "batch_first", "add_zero_attn")
 
@@ -144,9 +147,8 @@ def opened(network: nn.Module) -> nn.Module:
     for module in network.modules():
         if isinstance(module, nn.TransformerEncoder) and any(isinstance(part, OpenAttention) for part in module.modules()):
             module.use_nested_tensor = False  # only the fused kernels take such tensors
-        for kind, (hint, position) in _HINTS.items():
-            if type(module) is kind:
-                module.register_forward_pre_hook(_unhinted(hint, position), with_kwargs=True)
+        if (hint := _HINTS.get(type(module))) is not None:
+            module.register_forward_pre_hook(_unhinted(*hint), with_kwargs=True)
     return network
 
 

@@ -79,8 +79,8 @@ class CustomArchitecture(Architecture):
         spec = network if isinstance(network, str) else ""
         found: Any = factory_of(network) if isinstance(network, str) else network
         shape = inputs[""].shape if list(inputs) == [""] else ()
-        factory = copies_of(found) if isinstance(found, nn.Module) else fitted(found, shape, classes or 0)
         name = title_of(spec) if spec else getattr(found, "__name__", type(found).__name__)
+        factory = copies_of(found) if isinstance(found, nn.Module) else fitted(found, shape, classes or 0, name)
         return cls(name, shape, classes or 0, norm, factory=factory, inputs=inputs, spec=spec)
 
     def __post_init__(self) -> None:
@@ -241,9 +241,9 @@ def _called(factory: Callable[[], nn.Module], model: str) -> nn.Module:
         return copies_of(_for_real(factory, model))()
     if not isinstance(network, nn.Module):
         raise InputError(f"{model}: the factory returned {type(network).__name__}, expected a torch.nn.Module")
-    network = getattr(network, "_orig_mod", network)  # of torch.compile(network), which is never compiled here
-    check_network(network, model)
-    return network
+    whole: nn.Module = getattr(network, "_orig_mod", network)  # of torch.compile(network), which is never compiled here
+    check_network(whole, model)
+    return whole
 
 
 @functools.lru_cache(maxsize=1)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from edgefl.errors import InputError, first_line
+from edgefl.errors import ConfigError, InputError, first_line
 from edgefl.util.modules import OBJECT, is_file, object_in
 from edgefl.util.networks import is_onnx, object_of, title_of
 
@@ -73,8 +73,14 @@ def root_of(spec: str) -> str | None:
     return str(Path(file).resolve().parents[module.count(".") + Path(file).name.startswith("__init__.")])
 
 
-def fitted(factory: Factory, shape: tuple[int, ...], classes: int) -> Factory:
+_CLASSES = ("classes", "num_classes", "n_classes")
+_CHANNELS = ("in_chans", "in_channels")
+
+
+def fitted(factory: Factory, shape: tuple[int, ...], classes: int, model: str = "model") -> Factory:
     """Return ``factory`` with the arguments that it has for a sample's shape and the number of classes (0: unknown), by their names.
+
+    ConfigError, which begins with ``model``: it needs one of them, whose value is not known.
 
     >>> fitted(lambda num_classes, width=1: (num_classes, width), (1, 8, 8), 10)()
     (10, 1)
@@ -83,10 +89,13 @@ def fitted(factory: Factory, shape: tuple[int, ...], classes: int) -> Factory:
         names = inspect.signature(factory).parameters
     except (TypeError, ValueError):  # a builtin
         return factory
-    known: dict[str, Any] = {"input_shape": shape, "classes": classes, "num_classes": classes, "n_classes": classes}
-    if len(shape) == 3:
-        known |= dict.fromkeys(("in_chans", "in_channels"), shape[0])
+    known: dict[str, Any] = {"input_shape": shape, **dict.fromkeys(_CLASSES, classes)}
+    known |= dict.fromkeys(_CHANNELS, shape[0] if len(shape) > 1 else 0)
     given = {name: value for name, value in known.items() if name in names and value}
+    for name in known:
+        if name in names and name not in given and names[name].default is inspect.Parameter.empty:
+            remedy = "give the number of classes, such as --classes 10" if name in _CLASSES else f"give {name} a default"
+            raise ConfigError(f"{model}: the factory needs {name}, which is not known; {remedy}")
     return functools.partial(factory, **given) if given else factory
 
 

@@ -93,17 +93,35 @@ def check_takes(network: Architecture, data: str, classifies: bool = True) -> No
                         f"model {network.model}: {of} of {data} have ids up to {below - 1}, and its embedding has {known} rows, for ids up "
                         f"to {known - 1}; give it more rows"
                     )
-            got = "x".join(map(str, output.shape)) if isinstance(output, Tensor) else type(output).__name__
-            if classifies and got != f"2x{network.classes}":
+            expected = (2, network.classes)
+            if classifies and getattr(output, "shape", None) != expected:
+                if training and getattr(bare := module.eval()(batch), "shape", None) != expected:
+                    output = bare  # several outputs are one in training
                 remedy = "return logits (batch, classes); a factory may take num_classes"
+                if not isinstance(output, Tensor):
+                    remedy = "return the logits only, or a dictionary with logits"
                 raise ConfigError(
-                    f"model {network.model} returns {got} for two samples {network} of {data} with {network.classes} classes, expected "
-                    f"2x{network.classes}; {remedy}"
+                    f"model {network.model} returns {_returned(output)} for two samples {network} of {data} with {network.classes} "
+                    f"classes, expected 2x{network.classes}; {remedy}"
                 )
             if not training and isinstance(output, Tensor) and output.dtype is torch.bfloat16:  # NumPy has no such type
                 raise ConfigError(
                     f"model {network.model} returns bfloat16 in evaluation, expected float32; return logits.float()"
                 )
+
+
+def _returned(output: Any) -> str:
+    """Return the shape of an output, or the shapes of what it consists of.
+
+    >>> _returned((torch.ones(2, 10), {"hidden": torch.ones(2, 8)})), _returned(torch.ones(3))
+    ('a tuple of 2x10 and a dict of 2x8', '3')
+    """
+    if isinstance(output, Tensor):
+        return _written(output.shape)
+    if isinstance(output, (tuple, list, Mapping)):
+        parts = output.values() if isinstance(output, Mapping) else output
+        return f"a {type(output).__name__} of {' and '.join(map(_returned, parts)) or 'nothing'}"
+    return type(output).__name__
 
 
 def _odd_input(module: nn.Module, batch: Any) -> str:

@@ -240,6 +240,12 @@ class Depends(nn.Module):
 class Table(Depends):
     def forward(self, x):
         return {"one": self.head(x.flatten(1)), "two": x}
+class Pair(Depends):
+    def forward(self, x):
+        return self.head(x.flatten(1)), x.flatten(1)
+class Mean(Depends):
+    def forward(self, x):
+        return self.head(x.flatten(1)).mean(0)
 def raises():
     raise ValueError("no weights here")
 def colour():
@@ -256,7 +262,10 @@ REFUSED = {
     "bad.py:colour": "does not take samples 1x8x8 of digits: ",
     "bad.py:lazy": "1.weight has no shape yet; give its layer all sizes",
     "bad.py:many": "returns 2x1000 for two samples 1x8x8 of digits with 10 classes, expected 2x10; return logits",
-    "bad.py:Table": "returns 2x74 for two samples 1x8x8 of digits",
+    "bad.py:Table": "returns a dict of 2x10 and 2x1x8x8 for two samples 1x8x8 of digits with 10 classes, expected 2x10; return the logits",
+    "bad.py:Pair": "returns a tuple of 2x10 and 2x64 for two samples 1x8x8 of digits",
+    "bad.py:Mean": "returns 10 for two samples 1x8x8 of digits with 10 classes, expected 2x10; return logits (batch, classes)",
+    "own.npz": "unknown model 'own.npz'; a file of a network is an .onnx file, or file.py:function; .npz is neither",
     "bad.py:nothing": "has no parameter to train",
     "bad.py:Depends": "depends on the values of its input, and costs come from shapes alone; leave it out, or switch off the option "
     "that asks for it (transformers: pad_token_id=None, attn_implementation='eager') (at bad.py:9: if x.sum() > 0:)",

@@ -33,6 +33,9 @@ def rates():
 def wants_a_width(width):
     return Net(width)
 
+def classifier(in_channels, num_classes):
+    return nn.Sequential(nn.Conv1d(in_channels, 4, 3), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(4, num_classes))
+
 def raises():
     raise ValueError("no weights here\\nand a second line")
 

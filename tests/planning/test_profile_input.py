@@ -1,5 +1,7 @@
 """Bad input of ``edgefl profile`` and of the function: one line each, with the remedy."""
 
+import json
+
 import pytest
 import torch
 from command import told
@@ -29,6 +31,11 @@ BAD = [
     ("raises --input 4", "the factory raised ValueError: no weights here"),
     ("no_module --input 4", "the factory returned int, expected a torch.nn.Module"),
     ("wants_a_width --input 4", "the factory raised TypeError: wants_a_width() missing 1 required positional argument: 'width'"),
+    (
+        "classifier --input 3x20",
+        "the factory needs num_classes, which is not known; give the number of classes, such as --classes 10",
+    ),
+    ("classifier --input 20 --classes 3", "the factory needs in_channels, which is not known; give in_channels a default"),
     ("Flow --input 4", "aten._local_scalar_dense.default depends on the values of its input"),
     ("Flow --input 4", f"(at own_networks.py:{FLOWS}: return self.layer(x if x.sum() > 0 else -x))"),
     ("NoParameters --input 4", "NoParameters has no parameter to train"),
@@ -49,6 +56,11 @@ BAD = [
     ("Plain --input 4 --method heterofl", "Plain: no channel of this network can be cut"),
     ("Net --input 4 --method fedhm", "no layer can be factorized"),
 ]
+
+
+def test_a_factory_gets_the_channels_and_classes_that_it_names(here):
+    status, out, _ = told("profile", "own_networks:classifier", "--input", "3x20", "--classes", "7", "--format", "json")
+    assert (status, json.loads(out)["rows"][0]["params"]) == (0, 3 * 4 * 3 + 4 + 4 * 7 + 7)
 
 
 @pytest.mark.parametrize(("arguments", "message"), BAD)
