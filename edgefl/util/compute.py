@@ -1,4 +1,4 @@
-"""How torch computes: with threads and modes that never change the bits of a result, without its compiler; and a test for finite tensors."""
+"""How torch computes: with threads and modes that never change the bits of a result, and without its compiler; finite tensors."""
 
 import contextlib
 import math
