@@ -1,6 +1,6 @@
 """The costs of a tier under one method: to train, to run and to send."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
 
@@ -22,11 +22,11 @@ from edgefl.cost.memory import Timeline
 from edgefl.cost.table import cost_of, traced_step, with_inference
 from edgefl.cost.trace import Subject
 from edgefl.errors import ConfigError, EdgeflError
-from edgefl.factor.compose import composed_network
 from edgefl.methods.base import Method
 from edgefl.methods.create import create
 from edgefl.methods.layer_rules import FactorizingConfig, rules_of
 from edgefl.models.base import Architecture, Unfilled, once_per_network, weighted_layers
+from edgefl.models.copies import copies_of
 from edgefl.models.norm import splits_batches
 from edgefl.models.valueless import on_meta, read_elsewhere, reason
 from edgefl.records import Batch, Cost, Tier
@@ -101,21 +101,18 @@ def _read_itself(architecture: Architecture, method: Method, tier: Tier) -> list
         return []
 
 
-def composed_cost(
+def formed_cost(
     cost: Cost,
+    network: nn.Module,
     method: Method,
     architecture: Architecture,
     tier: Tier,
     training: Training,
     criterion: Criterion,
-    layers: Collection[str],
 ) -> Cost:
-    """Return the ``cost`` of a tier whose device runs the products of the factors of ``layers`` instead of the factors."""
-
-    def build() -> nn.Module:
-        return composed_network(method.deployed(architecture, tier), lambda name, layer: name in layers)
-
-    return with_inference(cost, _subject(build, architecture, method, training, PLAIN, criterion))
+    """Return the ``cost`` of a tier whose device runs ``network``, in which factors are multiplied, instead of the method's own."""
+    build = partial(method.network, architecture, tier)
+    return with_inference(cost, _subject(build, architecture, method, training, PLAIN, criterion, copies_of(network)))
 
 
 @once_per_network  # the runs of a comparison, and the phases of a run, have the same tiers

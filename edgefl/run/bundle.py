@@ -31,7 +31,7 @@ from edgefl.errors import EdgeflError, MovedError, NoBundleError, StorageError
 from edgefl.onnxgrad.macs import macs_per_sample
 from edgefl.onnxgrad.predict import predict_capped
 from edgefl.onnxgrad.session import OutOfMemoryError
-from edgefl.planning.tier_costs import composed_cost, tier_cost
+from edgefl.planning.tier_costs import formed_cost, tier_cost
 from edgefl.records import Cost, Tier
 from edgefl.report.cost_rows import CostRow
 from edgefl.report.run_rows import TierResult
@@ -225,7 +225,7 @@ def _deploy(run: Run, tier: Tier, chosen: TierNetworks, say: Callable[[str], Non
     train, train_contents = trainable(run, tier, chosen.network, chosen.control, cost)
     if shaped.composed_layers:
         task = run.clients.task
-        cost = composed_cost(cost, run.method, run.architecture, tier, task.training, task.criterion, shaped.composed_layers)
+        cost = formed_cost(cost, module, run.method, run.architecture, tier, task.training, task.criterion)
     costs = {
         key: value for key, value in vars(CostRow.of(cost)).items() if isinstance(value, int) and not key.startswith("params")
     }

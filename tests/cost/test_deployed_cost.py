@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from edgefl.bundle.forms import formed
 from edgefl.client.criterion import CROSS_ENTROPY
 from edgefl.config import RunConfig
 from edgefl.cost.table import cost_of
@@ -15,7 +16,7 @@ from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.planning import tier_costs
 from edgefl.planning.profile import profile
-from edgefl.planning.tier_costs import composed_cost, tier_cost, training_of
+from edgefl.planning.tier_costs import formed_cost, tier_cost, training_of
 from edgefl.records import Batch, Deployed, Tier, Timing
 
 ARCHITECTURE = Architecture("cnn-digits", (1, 8, 8), 10)
@@ -111,7 +112,8 @@ def test_a_network_whose_factors_are_multiplied_out_infers_as_the_dense_one():
     names = ("params_inference", "macs_inference", "weights_bytes_inference", "inference_memory_bytes", "inference_work")
 
     def inference(*layers: str) -> list[object]:
-        cost = composed_cost(factored, method, ARCHITECTURE, tier, training, CROSS_ENTROPY, layers)
+        network = formed(method.network(ARCHITECTURE, tier), "auto", layers).module
+        cost = formed_cost(factored, network, method, ARCHITECTURE, tier, training, CROSS_ENTROPY)
         assert cost.training_memory_bytes == factored.training_memory_bytes
         return [getattr(cost, name) for name in names]
 
