@@ -109,7 +109,7 @@ def _valued(x: Tensor, spec: InputSpec, random: torch.Generator) -> Tensor:
     if x.is_floating_point():
         return torch.randn(x.shape, generator=random)
     if spec.span is not None:
-        least, largest = map(torch.as_tensor, spec.span)
+        least, largest = (torch.as_tensor(bound, dtype=torch.int64) for bound in spec.span)  # 0 to 255 has 256 ids
         x = least + torch.randint(1 << 62, x.shape, generator=random) % (largest - least + 1)
     elif spec.below:
         x = torch.randint(spec.below, x.shape, generator=random)

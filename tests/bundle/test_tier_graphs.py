@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from edgefl.bundle.tier_graphs import tier_graphs
+from edgefl.bundle.tier_graphs import _valued, tier_graphs
 from edgefl.client.objectives.none import PLAIN
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture
@@ -56,3 +57,12 @@ def test_a_loss_of_two_halves_of_a_batch_has_graphs_for_every_batch_size() -> No
         create("per-fedavg"), architecture, Tier(1.0), "sgd", 0.0, PLAIN
     )  # compares steps of several sizes with torch
     assert made.steps.steps
+
+
+def test_ids_from_0_to_255_may_be_given_in_bytes():
+    span = np.zeros(2, np.uint8), np.array([255, 3], np.uint8)
+    spec = InputSpec((2,), torch.int64, 256, span)
+    ids = _valued(torch.zeros(50, 2, dtype=torch.int64), spec, torch.Generator().manual_seed(0))
+    assert (ids.min(0).values >= 0).all()
+    assert (ids.max(0).values <= torch.tensor([255, 3])).all()
+    assert ids[:, 0].max() > 127
