@@ -118,14 +118,8 @@ def parse(path: Path, content: bytes) -> Manifest:
 def _explain(path: Path, error: ValidationError) -> str:
     found = error.errors()
     # A list with a wrong entry may also be called too short: that is the same problem.
-    problems = [
-        problem
-        for problem in found
-        if problem["type"] != "too_short"
-        or all(
-            len(other["loc"]) <= len(problem["loc"]) or other["loc"][: len(problem["loc"])] != problem["loc"] for other in found
-        )
-    ]
+    lists = {other["loc"][:depth] for other in found for depth in range(len(other["loc"]))}
+    problems = [problem for problem in found if problem["type"] != "too_short" or problem["loc"] not in lists]
     lines = [f"{path}: {explain(problem)}" for problem in problems[:_MAX_LINES]]
     if len(problems) > _MAX_LINES:
         lines.append(f"{path}: and {len(problems) - _MAX_LINES} more")

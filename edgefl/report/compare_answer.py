@@ -93,12 +93,12 @@ def answer_of_comparison(summary: Json) -> Answer:
 
 def _reached(under: Json) -> list[str]:
     """Return the methods that reached the target accuracy within the budget, and in how many seeds if some did not."""
-    limits, found = RunBudget(**under["budget"]).limits, []
+    budget, found = RunBudget(**under["budget"]), []
     for row in under["methods"]:
         if row["to_target"] is not None:
-            costs = ((row["to_target"][axis], limit) for axis, limit in limits.items())
-            found += [row["label"]] if all(cost is not None and max(cost["values"]) <= limit for cost, limit in costs) else []
-        elif row["reached"] and not limits:
+            most = {key: None if cost is None else max(cost["values"]) for key, cost in row["to_target"].items()}
+            found += [] if budget.exceeded_by(most) else [row["label"]]
+        elif row["reached"] and not budget.limits:
             found.append(f"{row['label']} in {row['reached']} of {len(row['seeds'])} seeds")
     return found
 
