@@ -35,11 +35,17 @@ def check_network(network: nn.Module, model: str) -> None:
             raise InputError(f"{model}: {name} is {kind}, expected float32; call .float() on the network")
 
 
-def copies_of(module: nn.Module) -> Callable[[], nn.Module]:
-    """Return a factory of copies of ``module``; it makes fake or meta tensors if the caller's mode or device does.
+def as_written(network: Any) -> Any:
+    """Return the network that ``torch.compile`` was given, as nothing is compiled here; any other network or factory as it is."""
+    return getattr(network, "_orig_mod", network)
+
+
+def copies_of(network: nn.Module) -> Callable[[], nn.Module]:
+    """Return a factory of copies of ``network``; it makes fake or meta tensors if the caller's mode or device does.
 
     InputError: there are no copies of such a network.
     """
+    module: nn.Module = as_written(network)
     check_network(module, type(module).__name__)
 
     def build() -> nn.Module:

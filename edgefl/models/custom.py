@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from edgefl.errors import ConfigError, InputError, nearest
 from edgefl.models.attention import closed, opened
 from edgefl.models.base import Architecture, Unfilled
-from edgefl.models.copies import check_network, copies_of
+from edgefl.models.copies import as_written, check_network, copies_of
 from edgefl.models.factory import Factory, factory_of, fitted, onnx_sha256, sources_sha256
 from edgefl.models.input_spec import InputSpec
 from edgefl.models.narrow import Channels
@@ -77,7 +77,7 @@ class CustomArchitecture(Architecture):
             ConfigError: ``norm`` is set, or ``inputs`` is empty.
         """
         spec = network if isinstance(network, str) else ""
-        found: Any = factory_of(network) if isinstance(network, str) else network
+        found: Any = as_written(factory_of(network) if isinstance(network, str) else network)
         shape = inputs[""].shape if list(inputs) == [""] else ()
         name = title_of(spec) if spec else getattr(found, "__name__", type(found).__name__)
         factory = copies_of(found) if isinstance(found, nn.Module) else fitted(found, shape, classes or 0, name)
@@ -241,7 +241,7 @@ def _called(factory: Callable[[], nn.Module], model: str) -> nn.Module:
         return copies_of(_for_real(factory, model))()
     if not isinstance(network, nn.Module):
         raise InputError(f"{model}: the factory returned {type(network).__name__}, expected a torch.nn.Module")
-    whole: nn.Module = getattr(network, "_orig_mod", network)  # of torch.compile(network), which is never compiled here
+    whole: nn.Module = as_written(network)
     check_network(whole, model)
     return whole
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from edgefl.client.training import OptimizerName, Training
 from edgefl.cost.memory import Timeline
 from edgefl.errors import BudgetError, ConfigError, UnknownNameError
-from edgefl.fleet.budget import Budget, use
-from edgefl.fleet.clock import round_timing
+from edgefl.fleet.budget import Budget, margin_of, use
+from edgefl.fleet.clock import round_timing, within
 from edgefl.fleet.load import load_device
 from edgefl.fleet.profile import DeviceProfile, unknown_energy
 from edgefl.methods.base import Method
@@ -51,7 +51,8 @@ class Planned(Result):
         ranks: layer → rank of factorized layers; empty for methods without ranks and for the dense network.
         uses: budget → need and have.
         energy_share: share of the factorized layers' energy that the ranks keep; None for methods without ranks.
-        clock_error: the device's seconds of training may be wrong by this factor; None without a device.
+        clock_error, clock_margin, round_seconds_low, round_seconds_high: the device's seconds of training may be wrong by the first
+            factor; the needs are for training that takes the second times as long; a round lasts between the others. None without a device.
         gap: upper bound of what a better plan could add to that share, from costs predicted between traces; None for a uniform plan.
     """
 
@@ -63,12 +64,16 @@ class Planned(Result):
     energy_share: float | None = None
     gap: float | None = None
     clock_error: float | None = None
+    clock_margin: float | None = None
+    round_seconds_low: float | None = None
+    round_seconds_high: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form, with the share of each budget, and the scalars of the cost."""
         budgets = [{"budget": name, "need": need, "have": have, "share": need / have} for name, (need, have) in self.uses.items()]
-        own = {name: getattr(self, name) for name in ("ratio", "ranks", "energy_share", "gap", "clock_error")}
-        return {"allocate": self.kind, **own, "budgets": budgets, **CostRow.of(self.cost).to_dict()}
+        clock = {field.name: getattr(self, field.name) for field in fields(self) if field.name.startswith(("clock_", "round_"))}
+        own = {name: getattr(self, name) for name in ("ratio", "ranks", "energy_share", "gap")}
+        return {"allocate": self.kind, **own, "budgets": budgets, **CostRow.of(self.cost).to_dict(), **clock}
 
 
 @one_thread()
@@ -155,7 +160,6 @@ def plan(
     if not 1 <= clock_margin < math.inf:
         raise ConfigError(f"clock_margin: got {clock_margin:g}, expected a factor of at least 1, such as 1.25")
     work = DeviceRound(profile, *training.amounts(samples), clock_margin) if profile else None
-    error_of_clock = profile.clock_error if profile else None
     uses_of = partial(_uses, limits=limits, work=work)
     cost_at = cost_of(runtime, recompute)
     trace = cache(lambda ratio: cost_at(chosen, architecture, Tier(ratio), training, codec))
@@ -169,16 +173,16 @@ def plan(
     energy = _energy(architecture, chosen, weights, seed, error) if weighed else None
     if ratio:
         share = share_kept(energy, ranks) if energy else None
-        found.append(Planned("uniform", ratio, ranks, trace(ratio), uses_of(trace(ratio)), share, clock_error=error_of_clock))
+        found.append(Planned("uniform", ratio, ranks, trace(ratio), uses_of(trace(ratio)), share, **_clock(trace(ratio), work)))
     if allocate == "spectral" and energy is not None:
         layers = rank_candidates(architecture.skeleton(), rules)
         start = ranks if ratio else dict.fromkeys(layers, 1)
         tracers = _tracers(architecture, chosen, training, codec, recompute)
         better = spectral(layers, energy, start, *tracers, uses_of, work)
         if better is not None:
-            found.append(Planned("spectral", ratio, uses=uses_of(better.cost), clock_error=error_of_clock, **vars(better)))
+            found.append(Planned("spectral", ratio, uses=uses_of(better.cost), **vars(better), **_clock(better.cost, work)))
     if not found:
-        raise BudgetError(_smallest(architecture.model, method, trace(1 / STEPS), uses_of))
+        raise BudgetError(_smallest(architecture.model, method, trace(1 / STEPS), uses_of, clock_margin))
     return Results(found)
 
 
@@ -200,9 +204,22 @@ def _limits(budget: Budget, device: DeviceProfile | None) -> Budget:
 def _uses(cost: Cost, limits: Budget, work: DeviceRound | None) -> Uses:
     timing = Timing(0.0, 0.0, 0.0, 0.0, 0.0)
     if work is not None:
-        timing = round_timing(work.device, cost, work.samples, work.passes, work.updates, margin=work.margin)
+        timing = _timing(cost, work, work.margin)
     used: dict[BudgetName, tuple[float, float]] = use(cost, timing, limits)
     return used | ({"uncounted_ops": (len(cost.uncounted_ops), 0)} if cost.uncounted_ops else {})
+
+
+def _timing(cost: Cost, work: DeviceRound, margin: float = 1.0) -> Timing:
+    return round_timing(work.device, cost, work.samples, work.passes, work.updates, margin=margin)
+
+
+def _clock(cost: Cost, work: DeviceRound | None) -> dict[str, Any]:
+    """Return what a plan says of the device's clock, by field; nothing without a device."""
+    if work is None:
+        return {}
+    error = work.device.clock_error
+    low_s, high_s = within(_timing(cost, work), error)
+    return {"clock_error": error, "clock_margin": work.margin, "round_seconds_low": low_s, "round_seconds_high": high_s}
 
 
 def _energy(architecture: Architecture, method: Method, weights: Any, seed: int, error: Truncation) -> dict[str, Any]:
@@ -238,12 +255,13 @@ def _tracers(
     return lambda at: cost(*sorted(at.items())), lambda at: timeline(*sorted(at.items()))
 
 
-def _smallest(model: str, method: str, cost: Cost, uses_of: Callable[[Cost], Uses]) -> str:
+def _smallest(model: str, method: str, cost: Cost, uses_of: Callable[[Cost], Uses], clock_margin: float) -> str:
     """Return a message with the smallest sub-model's need of every budget, or its operations without a known cost."""
     if cost.not_counted:
         return f"no size of {model} with {method} fits: {cost.not_counted}"
     lines = [
-        f"  {BUDGETS[name]}: {need_have(name, need, have)}" + (" (too little)" if need > have else "")
+        f"  {BUDGETS[name]}: {need_have(name, need, have, margin_of(name, clock_margin))}"
+        + (" (too little)" if need > have else "")
         for name, (need, have) in uses_of(cost).items()
     ]
     smallest = f"no size of {model} with {method} fits; the smallest, ratio {1 / STEPS:g}, needs"

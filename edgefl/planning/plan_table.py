@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from edgefl.fleet.budget import margin_of
 from edgefl.planning.plan import Planned
 from edgefl.report.tables import Column, PlainTable, Row, text, under
 from edgefl.report.words import BUDGETS
@@ -11,6 +12,11 @@ from edgefl.util.units import human_budget, human_percent, human_range
 
 def plan_tables(plans: Sequence[Planned]) -> Iterator[Any]:
     """Yield a table of the plans with their budgets, a sentence that compares them, and the ranks by layer."""
+
+    def margin(budget: str) -> str:
+        factor = margin_of(budget, plans[0].clock_margin or 1.0)
+        return "" if factor == 1 else f", clock margin {factor:g}"
+
     columns = (
         text("plan", "", "allocate"),
         Column("ratio", "", lambda row: f"{row['ratio']:g}" if row["allocate"] == "uniform" else "per layer"),
@@ -19,7 +25,7 @@ def plan_tables(plans: Sequence[Planned]) -> Iterator[Any]:
         *under("train memory", training_memory_bytes=""),
         *under("bytes up", upload_bytes=""),
         *under("energy kept", energy_share=""),
-        *(Column(f"{BUDGETS.get(name, name)} used", "", _used(at)) for at, name in enumerate(plans[0].uses)),
+        *(Column(f"{BUDGETS.get(name, name)} used{margin(name)}", "", _used(at)) for at, name in enumerate(plans[0].uses)),
     )
     yield PlainTable.of(columns, (planned.to_dict() for planned in plans))
     for planned in plans:
@@ -36,8 +42,7 @@ def _used(at: int) -> Callable[[Row], str]:
     def cell(row: Row) -> str:
         use = row["budgets"][at]
         used = f"{human_percent(use['share'])} of {human_budget(use['budget'], use['have'])}"
-        error = row["clock_error"] if use["budget"] == "deadline_s" else None
-        within = human_range(use["need"] / error, use["need"] * error) if error else ""
+        within = human_range(row["round_seconds_low"], row["round_seconds_high"]) if use["budget"] == "deadline_s" else ""
         return f"{used} (within {within})" if within else used
 
     return cell

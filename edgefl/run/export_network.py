@@ -40,6 +40,7 @@ from edgefl.run.network import check_finite
 from edgefl.run.prepare import begun
 from edgefl.run.train_part import Trainee, Trains, train_part
 from edgefl.timing.spans import span
+from edgefl.util.compute import one_thread
 from edgefl.util.fields import Fields, each, first, named
 from edgefl.util.files import check_free
 from edgefl.util.keys import Chosen, SigningKey
@@ -48,7 +49,7 @@ _SEED = 0
 _ALONE = "the network was exported without a run, so no server aggregates its updates"
 
 
-@torch.inference_mode(False)
+@one_thread()
 def export_network(
     module: nn.Module,
     samples: Fields[Tensor],
@@ -117,7 +118,8 @@ def export_network(
     _check_settings(optimizer=optimizer, lr=lr, momentum=momentum, batch_size=batch_size, local_epochs=epochs)
     check_formats(also)
     key = SigningKey.chosen(sign)
-    title, network = type(module).__name__, copies_of(module)()
+    network = copies_of(module)()
+    title = type(network).__name__
     if empty := [name for name, tensor in named_tensors(network).items() if not tensor.numel()]:
         raise InputError(f"{title}: {empty[0]} has no values, and no place in a bundle; remove it from the network")
     _check_samples(samples)

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from edgefl import RunConfig, inspect
+from edgefl import RunConfig, export_network, inspect
 from edgefl.models.factory import factory_of
 from tests.runs import stopped_after
 
@@ -130,6 +130,7 @@ def test_compiled_functions_run_as_they_are_written_until_a_command_ends(tmp_pat
     keys = {"model": f"{spec}Net", "loss": f"{spec}loss", "dataset": "digits", "clients": 2, "data_share": 0.2, "rounds": 1}
     for engine in ("inline", "pool"):
         stopped_after(RunConfig(**keys, method="heterofl", engine=engine), tmp_path / engine, 1)
+    export_network(factory_of(f"{spec}whole")(10), torch.rand(2, 1, 8, 8), tmp_path / "exported")
     assert not done.exists()
     factory_of(f"{spec}act")(torch.ones(2))
     assert done.exists()

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from edgefl import export_network, profile
+from edgefl.bundle.manifest_file import read
 from edgefl.errors import InputError
 from edgefl.methods.create import create
 from edgefl.planning.network import architecture_of
@@ -58,6 +59,15 @@ def test_a_network_of_which_there_are_no_copies_is_refused_with_the_remedy(name,
 def test_a_scripted_layer_of_a_module_is_named():
     with pytest.raises(InputError, match=r"Sequential: 1 is a TorchScript module, which is not traced; give the module before"):
         profile(of(torch.jit.script(nn.Linear(6, 6))), (2, 3))
+
+
+def test_a_compiled_module_is_taken_as_it_is_written(tmp_path):
+    network = torch.compile(of(), backend="eager")
+    (row,) = profile(network, (2, 3))
+    assert (row.model, row.layers[-3].layer) == ("Sequential", "1")
+    folder = export_network(network, torch.randn(2, 2, 3), tmp_path / "bundle", method="heterofl", tiers=(1.0,))
+    assert read(folder).model == "Sequential"
+    assert read(folder).tiers[0].train.trained == {"1.weight": (3, 6), "1.bias": (3,)}
 
 
 def test_statistics_over_all_batches_cost_the_same_from_a_module_and_a_factory():

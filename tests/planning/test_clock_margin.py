@@ -32,6 +32,24 @@ def test_a_plan_with_a_margin_still_fits_where_training_takes_that_much_longer()
     assert row.round_seconds < whole.round_seconds
     assert careful.uses["deadline_s"][0] <= whole.round_seconds
     assert careful.uses["deadline_s"][0] > 1.4 * (row.round_seconds - sent_s)
+    # What a round may last is what it is for every other command: the margin is a choice, no error of the clock.
+    said = careful.to_dict()
+    expected = {name: getattr(row, name) for name in ("clock_error", "round_seconds_low", "round_seconds_high")}
+    assert {name: said[name] for name in expected} == expected
+    assert (said["clock_margin"], plain.clock_margin) == (1.5, 1.0)
+
+
+def test_the_table_of_a_plan_and_its_refusal_say_the_margin(called):
+    """Also where energy is a budget, which the margin makes larger, and not where memory is."""
+    words = ("plan", "cnn-digits", "--device", BOARD, "--joules", "100")
+    status, text, _ = called(*words, "--seconds", "60", "--clock-margin", "1.5")
+    assert status == 0
+    said = " ".join(text.split())
+    assert "memory used deadline used, clock margin 1.5 energy used, clock margin 1.5" in said
+    assert "margin" not in called(*words, "--seconds", "60")[1]
+    status, _, error = called(*words, "--seconds", "1ms", "--clock-margin", "1.5")
+    assert status == 3
+    assert [line.count("with a clock margin of 1.5") for line in error.splitlines()[1:4]] == [0, 1, 1]
 
 
 @pytest.mark.parametrize("margin", [0.5, float("nan"), float("inf")])
