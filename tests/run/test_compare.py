@@ -256,6 +256,13 @@ def test_nobody_fits_anything_is_status_3_and_nothing_is_written(tmp_path: Path)
     assert not (tmp_path / "c").exists()
 
 
+def test_a_folder_of_something_else_is_not_resumed(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("# of a run\n")
+    with pytest.raises(CheckpointError, match=r"exists and is not an empty folder; give another --out$"):
+        compare(["fedhm"], SMALL, tmp_path, resume=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]
+
+
 def test_the_label_of_an_entry_is_its_shortest_form() -> None:
     assert [Entry.of(text).label for text in ("fedhm", " fedavg@.25", "fedavg@1.0")] == ["fedhm", "fedavg@0.25", "fedavg@1"]
 
