@@ -50,10 +50,10 @@ def read_rows(path: Path) -> list[Row]:
         InputError: the file cannot be read, a column is missing, a value is wrong, or rows contradict each other.
     """
     try:
-        lines = csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines())
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as text: {error}") from error
-    columns = lines.fieldnames or []
+        table = csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines())
+        columns, lines = table.fieldnames or [], list(table)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: cannot be read as a table: {error}") from error
     missing = [column for column in _NEEDED if column not in columns]
     if not ({"network", *KINDS} & set(columns)):
         missing.insert(0, "network")

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     "per tier, for torch.",
 )
 @json_option
-@option("--with-client", is_flag=True, help="Also write the Python and browser clients.")
+@option("--with-client", is_flag=True, help="Also write the Python, TypeScript and browser clients.")
 def command(
     run: Path | None,
     out: Path,

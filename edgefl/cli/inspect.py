@@ -58,7 +58,9 @@ def command(as_json: bool, **flags: Any) -> None:
 
 def _show_data(keys: dict[str, Any], others: dict[str, Any], as_json: bool) -> None:
     if odd := [key for key, value in others.items() if value]:
-        raise click.UsageError(f"--{odd[0].replace('_', '-')}: is about a network; give a network or a data set, not both")
+        named = {parameter.name: parameter for parameter in click.get_current_context().command.params}
+        flag = named[odd[0]].opts[0] if isinstance(named[odd[0]], click.Option) else odd[0].upper()
+        raise click.UsageError(f"{flag}: is about a network; give a network or a data set, not both")
     config = RunConfig.of(keys)
     check_run(config)
     with loading():

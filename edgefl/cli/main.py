@@ -118,9 +118,9 @@ def main() -> None:
             _fail(f"{where}: {type(error).__name__}: {first_line(error)}", EdgeflError.exit_code)
         if not isinstance(error, OSError):
             raise
-        # An error outside the run folder, such as a full /tmp, or of a path that no file can have.
+        # An error outside the run folder, such as of a full /tmp or a full disk of the output, or of a path that no file can have.
         users = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG, errno.ELOOP)
-        text = f"{error.filename or 'a temporary file'}: {error.strerror or error}"
+        text = f"{error.filename or 'standard output, or a temporary file'}: {error.strerror or error}"
         _fail(text, InputError.exit_code if users else EdgeflError.exit_code)
 
 

@@ -158,27 +158,26 @@ def larger_tier(summary: Json) -> str:
     if not metric_of(summary).share:
         return ""
     found = [
-        (gain, item, tier, need_s)
+        (gain, item, tier, deadline)
         for item in summary["classes"]
-        for tier, need_s in _deadlines(item).items()
+        for tier, deadline in _deadlines(item).items()
         if {tier, item["tier"]} <= accuracy.keys() and (gain := accuracy[tier] - accuracy[item["tier"]]) >= _WORTH
     ]
     if not found:
         return ""
-    gain, item, tier, need_s = max(found, key=lambda row: row[0])
-    has = (
-        f"{item['title']} can train tier {tier_label(item['tier'])} within the deadline of {human_seconds(summary['deadline_s'])}"
-    )
-    return f"{has}; a deadline of {human_seconds(need_s)} would let it train tier {tier_label(tier)} for {points(gain)} more."
+    gain, item, tier, deadline = max(found, key=lambda row: row[0])
+    # The class may have a deadline of its own.
+    has = f"{item['title']} can train tier {tier_label(item['tier'])} within the deadline of {human_seconds(deadline['have'])}"
+    return f"{has}; a deadline of {human_seconds(deadline['need'])} would let it train tier {tier_label(tier)} for {points(gain)} more."
 
 
-def _deadlines(item: Json) -> dict[float, float]:
-    """Return larger tiers that only the deadline refuses a class, with the seconds that they need."""
-    found: dict[float, float] = {}
+def _deadlines(item: Json) -> dict[float, Json]:
+    """Return larger tiers that only the deadline refuses a class, each with the refusal that needs the fewest seconds."""
+    found: dict[float, Json] = {}
     for refusal in item["refusals"] if item["tier"] is not None else ():
         others = {other["budget"] for other in item["refusals"] if other["tier"] == refusal["tier"]}
         if refusal["tier"] > item["tier"] and others == {"deadline_s"}:
-            found[refusal["tier"]] = min(refusal["need"], found.get(refusal["tier"], float("inf")))
+            found[refusal["tier"]] = min(refusal, found.get(refusal["tier"], refusal), key=lambda known: known["need"])
     return found
 
 

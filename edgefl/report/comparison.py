@@ -89,7 +89,7 @@ class MethodResult(Result):
         accuracy: accuracy after the last round, in [0, 1].
         accuracy_after_training: mean over the last round's clients, each with the model that it has just trained, on its own held-out
             samples; None unless every run evaluated them.
-        tier_accuracy: tier → its accuracy after the last round.
+        tier_accuracy: tier → its accuracy after the last round, in the runs that have it.
         untrained_tiers: tier → the seeds of the runs in which no client trained it. There its accuracy comes only from the updates of
             other tiers.
         params: tier → number of parameters.
@@ -241,7 +241,7 @@ def _result(row: MethodResult, runs: Sequence[Played]) -> MethodResult:
     if not runs:
         return row
     last = [played.rounds[-1]["accuracy"] for played in runs]
-    tiers = {f"{row['tier']:g}": row for row in runs[0].summary["tiers"]}
+    tiers = _tiers(runs)
     after = [found for played in runs if (found := played.summary.get("accuracy_after_training")) is not None]
     totals = [{**played.summary, **_spent(played.rounds)[-1]} for played in runs]
     summed = (*_SPENT, "download_bytes", "upload_bytes", "host_s")
@@ -254,7 +254,7 @@ def _result(row: MethodResult, runs: Sequence[Played]) -> MethodResult:
         accuracy_of=runs[0].summary["accuracy_of"],
         accuracy=Spread.of([float(accuracy["global"]) for accuracy in last]),
         accuracy_after_training=Spread.of(after) if len(after) == len(runs) else None,
-        tier_accuracy={label: Spread.of([float(accuracy[label]) for accuracy in last]) for label in tiers},
+        tier_accuracy={label: Spread.of([float(found[label]) for found in last if label in found]) for label in tiers},
         untrained_tiers=_untrained(runs, tiers),
         params={label: row["params"] for label, row in tiers.items()},
         curve=curve_of(runs),
@@ -262,6 +262,12 @@ def _result(row: MethodResult, runs: Sequence[Played]) -> MethodResult:
         uncounted_ops=tuple(sorted({name for row in tiers.values() for name in row["uncounted_ops"]})),
         epsilon=max((spent["epsilon"] for played in runs if (spent := played.summary.get("privacy"))), default=None),
     )
+
+
+def _tiers(runs: Sequence[Played]) -> dict[str, Json]:
+    """Return label → the first row of each tier, largest first. With tiers "auto" the runs may differ: shards depend on the seed."""
+    rows = sorted((row for played in reversed(runs) for row in played.summary["tiers"]), key=lambda row: -float(row["tier"]))
+    return {tier_label(row["tier"]): row for row in rows}
 
 
 def _untrained(runs: Sequence[Played], tiers: Mapping[str, Json]) -> dict[str, tuple[int, ...]]:

@@ -20,7 +20,7 @@ def learned_columns(result: Json) -> tuple[Column, ...]:
     """Return the columns of accuracies and of what the target takes; nothing without a run."""
     if (found := result.get("surrogate")) is None:
         return ()
-    gain = 100 * (found["target"] - found["start"])
+    gain = 100 * max(0.0, found["target"] - found["start"])  # a target below the run's first accuracy
     until = f"until {human_percent(found['target'])}"
 
     def per(key: str, unit: float) -> Any:

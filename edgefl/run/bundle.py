@@ -123,7 +123,7 @@ class Wanted:
         form: form of factorized layers.
         int8: whether 8-bit variants are added.
         fp16: whether 16-bit variants are added.
-        clients: whether the Python and browser clients are added.
+        clients: whether the Python, TypeScript and browser clients are added.
         also: export formats that are added.
         operators: whether a list of the operators that the graphs need is added.
         key: signs the bundle; None: it is not signed.

@@ -140,8 +140,9 @@ def _check_energy(asked: Asked) -> None:
 
 def _check_folder(folder: Path, parts: Sequence[Part], resume: bool) -> None:
     """Raise if the folder holds something else, or runs that differ from those asked for."""
-    if not resume and not RunFolder(folder).is_new():
-        remedy = "give another --out, or --resume to continue a comparison"
+    begun = (folder / "comparison.toml").exists()
+    if not (resume and begun) and not RunFolder(folder).is_new():
+        remedy = "give another --out" + ", or --resume to continue a comparison" * begun
         raise CheckpointError(f"{folder}: exists and is not an empty folder; {remedy}")
     for part in parts:
         if not part.failure:

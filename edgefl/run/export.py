@@ -42,7 +42,7 @@ def export(
         fp16: whether 16-bit variants are written too.
         sign: PEM file of an Ed25519 private key to sign the bundle with; None: the user's own key, which is made at its first use; False:
             the bundle is not signed, and devices refuse it unless told otherwise.
-        client: whether the Python and browser clients are put beside the graphs.
+        client: whether the Python, TypeScript and browser clients are put beside the graphs.
         also: export formats for other runtimes, ``executorch`` and ``litert``, for inference of one sample.
         operators: whether ``required_operators.config`` is written too, for a reduced build of onnxruntime.
         notify: called with a line about each tier that does not run on its device.

@@ -92,7 +92,7 @@ def export_network(
         class_names: a name for each class; none: the numbers.
         preprocessing: how devices prepare samples, as ``export/README.md`` specifies, of several inputs by name; None: they are used as
             they are.
-        client: whether the Python and browser clients are put beside the graphs.
+        client: whether the Python, TypeScript and browser clients are put beside the graphs.
         also: export formats for other runtimes, ``executorch`` and ``litert``, for inference of one sample.
         operators: whether ``required_operators.config`` is written too, for a reduced build of onnxruntime.
         sign: PEM file of an Ed25519 private key to sign the bundle with; None: the user's own key, which is made at its first use; False:

@@ -137,7 +137,7 @@ class Steps(private val bundle: Bundle, label: String, present: ByteArray) : Aut
         return now.getValue("loss").floats()[0].also { check(it.isFinite()) { "training diverged; a smaller lr may help" } }
     }
 
-    /** The content of an unsigned update; `client` is a random name, the same in every round. */
+    /** The content of an unsigned update; `client` is a random name, another one for each bundle. */
     fun update(tier: String, labels: LongArray, steps: Int, client: String): ByteArray {
         check(table.optString("no_update").isEmpty()) { table.getString("no_update") }
         val objective = table.optJSONObject("objective")?.optString("name", "none") ?: "none"

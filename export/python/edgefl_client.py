@@ -212,6 +212,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     try:
         given.run(given)
+        sys.stdout.flush()
         return 0
     except ClientError as error:
         sys.stderr.write(f"Error: {printable(str(error))}\n")
@@ -219,9 +220,13 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted: nothing was written.\n")
         return 130
-    except BrokenPipeError:  # the reader of the output has closed it, which is no error
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 0
+    except OSError as error:
+        if error.filename is None:  # what is left of the output would fail again at the end of the process
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if isinstance(error, BrokenPipeError):  # the reader of the output has closed it, which is no error
+            return 0
+        sys.stderr.write(f"Error: {printable(str(error.filename or 'standard output'))}: {error.strerror}\n")
+        return InputError.exit_code
 
 
 if __name__ == "__main__":

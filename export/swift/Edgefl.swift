@@ -135,7 +135,7 @@ final class Steps {
         return loss
     }
 
-    /// The content of an unsigned update; `client` is a random name, the same in every round.
+    /// The content of an unsigned update; `client` is a random name, another one for each bundle.
     func update(labels: [Int64], steps: Int, client: String) throws -> Data {
         let objective = (table["objective"] as? Table)?["name"] as? String ?? "none", refused = table["no_update"] as? String ?? ""
         guard refused.isEmpty, ["none", "prox"].contains(objective), (table["personal"] as? [String] ?? []).isEmpty

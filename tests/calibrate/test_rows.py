@@ -83,6 +83,7 @@ FAULTS = {
     f"{HEADER}\nmlp,8,nan": "line 2: seconds: expected a number above 0, got 'nan'",
     f"{HEADER}\nmlp,2.5,1": "line 2: batch: expected a whole number, got '2.5'",
     f"{HEADER}\nmlp,8": "line 2: seconds: expected a number above 0, got ''",
+    f"{HEADER}\n{'m' * 200_000},8,1": "steps.csv: cannot be read as a table: field larger than field limit",
     f"{HEADER},tier\nmlp,8,1,0": "line 2: a tier lies in (0, 1], got 0",
     f"{HEADER},tier\nmlp,8,1,2": "line 2: a tier lies in (0, 1], got 2",
     f"{HEADER},phase\nmlp,8,1,backward": "line 2: phase: expected step or forward, got 'backward'",

@@ -28,7 +28,7 @@ from edgefl.registry import methods
         (click.UsageError("wrong flag"), 2, "Error: wrong flag"),
         (OSError(errno.ENOSPC, "No space left on device", "/tmp/x"), 2, "Error: /tmp/x: No space left on device"),
         (OSError(errno.ENAMETOOLONG, "File name too long", "aaa"), 2, "Error: aaa: File name too long"),
-        (OSError(errno.EIO, "Input/output error"), 1, "Error: a temporary file: Input/output error"),
+        (OSError(errno.EIO, "Input/output error"), 1, "Error: standard output, or a temporary file: Input/output error"),
         (KeyboardInterrupt(), 130, "Interrupted."),
         (Interrupted("edgefl simulate --out x --resume"), 130, "Continue with: edgefl simulate --out x --resume"),
     ],

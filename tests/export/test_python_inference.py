@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import IO
 
 import edgefl_bundle
 import numpy as np
@@ -68,9 +71,25 @@ def test_weights_beside_a_graph_are_read(bundle, data, capsys):
     assert called(capsys, "infer", bundle, "0.5", data) != inside
 
 
-def alone(*arguments: object) -> subprocess.CompletedProcess[str]:
+def alone(*arguments: object, out: int | IO[str] = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(CLIENT), *map(str, arguments), *unsigned(arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    plain = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, check=False, timeout=120, env=plain)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the device /dev/full is of Linux")
+def test_an_output_that_cannot_be_written_is_an_error_in_a_line(bundle, data):
+    with Path("/dev/full").open("w") as full:
+        done = alone("infer", bundle, "0.5", data, out=full)
+    assert (done.returncode, done.stderr) == (2, "Error: standard output: No space left on device\n")
+
+
+def test_a_reader_that_has_gone_is_no_error(bundle, data):
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = alone("infer", bundle, "0.5", data, out=writer)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_graph_that_never_ends_is_stopped(bundle, data, tmp_path):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
 from handmade import Regression
 from ts_client import SOURCE, node
 from users_home import left_in_home
@@ -40,6 +42,19 @@ def test_the_compiled_files_are_those_of_the_source(ts, tmp_path):
     made |= {path.relative_to(tmp_path): path.read_text() for path in (tmp_path / "lib").rglob("*.js")}
     kept = {path.relative_to(SOURCE): path.read_text() for path in (SOURCE / "lib").rglob("*.?s")}
     assert made == kept, "run tools/compile_client.py"
+
+
+@pytest.mark.skipif(not (shutil.which("node") and Path("/dev/full").exists()), reason="needs Node, and Linux's device /dev/full")
+def test_an_output_that_cannot_be_written_is_an_error_in_a_line_and_a_reader_that_has_gone_is_none():
+    command = ["node", SOURCE / "lib" / "cli.js", "--help"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "Error: standard output: ENOSPC: no space left on device, write\n")
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_one_version_of_onnxruntime_and_a_lock_without_addresses():

@@ -174,6 +174,21 @@ def test_what_a_byte_costs_from_the_device_to_the_data_centre_is_what_fedpara_sa
         assert 0.3582 <= link.session_spread <= 0.3853
 
 
+@pytest.mark.parametrize(
+    ("name", "key", "ma", "volts", "bits_per_s"),
+    [
+        ("ble", "download_nj_per_byte", 6.26, 3.0, 0.7e6),
+        ("ble", "upload_nj_per_byte", 6.40, 3.0, 0.7e6),
+        ("lorawan", "download_nj_per_byte", 12.7, 3.3, 5470),
+        ("lorawan", "upload_nj_per_byte", (25.7 + 41.5) / 2, 3.3, 5470),
+    ],
+)
+def test_radio_energy_that_is_derived_follows_from_the_currents_of_its_source(name, key, ma, volts, bits_per_s):
+    """Nordic nRF52840 and Microchip SAM R34: milliamperes times volts are milliwatts, over bytes per second."""
+    nj = ma * volts / (bits_per_s / 8) * 1e6
+    assert getattr(load_link(name), key).value == pytest.approx(nj, rel=3e-3)
+
+
 def test_shipped_profiles_are_found_beside_the_package():
     from edgefl.util.files import shared
 

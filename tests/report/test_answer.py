@@ -78,6 +78,11 @@ def test_a_run_says_what_was_asked_what_came_out_and_what_to_do() -> None:
     )
 
 
+def test_the_deadline_that_a_larger_tier_needs_is_beside_that_of_the_class() -> None:
+    found = answer_of_run(run(deadline_s=None), FLAT)
+    assert found.advice.startswith("Low-end phone can train tier 0.25 within the deadline of 600 ms; a deadline of 800 ms")
+
+
 @pytest.mark.parametrize(
     ("changed", "lines", "advice"),
     [

@@ -71,6 +71,15 @@ def test_the_page_says_what_is_assumed_and_which_policy_to_take() -> None:
     assert learned_chart({"rows": []}) is None
 
 
+def test_a_target_below_the_first_accuracy_of_the_run_gains_no_points() -> None:
+    result = judged_whatif()
+    low = result | {"surrogate": result["surrogate"] | {"target": 0.1}}
+    table = whatif_page.whatif_table(low)
+    places = [at for at, column in enumerate(table.columns) if column.group == "points"]
+    assert [table.rows[0][at] for at in places] == ["0", "0"]
+    assert "until 10.0 %" in Page(whatif_page.render(low)).text
+
+
 def test_the_stated_range_holds_nine_of_ten_evaluations_of_runs_that_were_held_out() -> None:
     found = json.loads(VALIDATED.read_text(encoding="utf-8"))
     assert (found["exponent"], found["factor"]) == (EXPONENT, FACTOR)

@@ -126,6 +126,18 @@ def test_a_tier_that_is_untrained_in_some_seeds_only_is_drawn_and_counted_as_tra
     assert "The weakest is tier 0.5 of half, 60.0 %" in Page(page).text
 
 
+def test_runs_of_a_method_may_have_tiers_of_their_own() -> None:
+    found = contender("own", played(0, [0.9], tiers=(0.5,)), played(1, [0.8], tiers=(0.7, 0.5)))
+    summary = comparison_of([found], [0, 1], "auto").to_dict()
+    assert summary["methods"][0]["tiers"] == [0.7, 0.5]
+    assert {label: of["values"] for label, of in summary["methods"][0]["tier_accuracy"].items()} == {
+        "0.7": [0.8],
+        "0.5": pytest.approx([0.9, 0.7]),
+    }
+    assert "tiers 0.7, 0.5" in compact_comparison(summary).to_plain()
+    assert "tier 0.7 of own" in Page(compare_page(summary)).text
+
+
 def test_the_page_draws_a_line_per_method_and_a_band_where_there_are_seeds() -> None:
     page = compare_page(two())
     charts = charts_of(page)
@@ -242,6 +254,13 @@ def test_nobody_fits_anything_is_status_3_and_nothing_is_written(tmp_path: Path)
     with pytest.raises(BudgetError, match=r"no run of the comparison can start:\nfedhm, seed 0: no device of the fleet fits"):
         compare(["fedhm", "heterofl@1"], config, tmp_path / "c")
     assert not (tmp_path / "c").exists()
+
+
+def test_a_folder_of_something_else_is_not_resumed(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("# of a run\n")
+    with pytest.raises(CheckpointError, match=r"exists and is not an empty folder; give another --out$"):
+        compare(["fedhm"], SMALL, tmp_path, resume=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]
 
 
 def test_the_label_of_an_entry_is_its_shortest_form() -> None:

@@ -72,6 +72,12 @@ function limited(given, command) {
     const kilobytes = Math.floor((LEAST_BYTES + PER_BYTE * (Number.isSafeInteger(bytes) && bytes > 0 ? bytes : 0)) / 1024);
     return ["/bin/sh", "-c", 'ulimit -d "$0" 2>/dev/null; exec "$@"', String(kilobytes), ...command];
 }
+/** End this process when its output cannot be written: without a word if the reader of a pipe has gone, which is no error. */
+function unwritten(error) {
+    if (error.code !== "EPIPE")
+        process.stderr.write(`Error: standard output: ${error.message}\n`);
+    process.exit(error.code === "EPIPE" ? 0 : 2);
+}
 async function main(args) {
     if (args.length === 0 || args.includes("--help") || args.includes("-h")) {
         (args.length ? process.stdout : process.stderr).write(USAGE);
@@ -88,4 +94,5 @@ async function main(args) {
     }
     return process.env[WORKING] ? work(given) : watched(given, args);
 }
+process.stdout.on("error", unwritten);
 process.exitCode = await main(process.argv.slice(2));
