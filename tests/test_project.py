@@ -100,7 +100,7 @@ def test_a_page_names_every_model_and_data_set():
     ("values", "message"),
     [
         ({"rounds": 0}, "rounds must be at least 1, got 0"),
-        ({"tiers": (0.5, 1.0)}, "tiers: tiers are listed once each, largest first: 1,0.5"),
+        ({"tiers": (0.5, 1.0)}, "tiers: expected each tier once, largest first: 1,0.5"),
         (
             {"tiers": (1.0, 0.99999999, 0.5)},
             "tiers: 1.0 and 0.99999999 have one name, 1; give ratios that differ within six digits",

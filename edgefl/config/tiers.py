@@ -20,7 +20,7 @@ def check_ratios(ratios: tuple[float, ...]) -> None:
             raise ValueError(f"a tier lies in (0, 1], got {ratio:g}")
     ordered = tuple(sorted(set(ratios), reverse=True))
     if ordered != tuple(ratios):
-        raise ValueError(f"tiers are listed once each, largest first: {','.join(f'{r:g}' for r in ordered)}")
+        raise ValueError(f"expected each tier once, largest first: {','.join(f'{r:g}' for r in ordered)}")
     for larger, smaller in pairwise(ordered):
         if (label := f"{larger:g}") == f"{smaller:g}":  # files and tables name a tier by six digits
             raise ValueError(f"{larger!r} and {smaller!r} have one name, {label}; give ratios that differ within six digits")

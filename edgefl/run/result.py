@@ -34,7 +34,12 @@ class RunResult:
 
     @property
     def global_accuracy(self) -> float:
-        """Share of held-out samples that the global model classifies correctly."""
+        """Share of held-out samples that the global model classifies correctly, or the value of the run's own metric.
+
+        InputError: it was a dry run, which trains nothing.
+        """
+        if self.summary.get("dry_run"):
+            raise InputError(f"{self.folder}: a dry run trains nothing, and has no accuracy")
         return float(self.summary["global_accuracy"])
 
     @property

@@ -15,8 +15,8 @@ from fleet_runs import ASYNC, SMALL, STOPPED, TIERS, battery_fleet, config_of
 from pages import Page
 from runs import lines_of, stopped_after
 
-from edgefl import RunConfig, export
-from edgefl.errors import CheckpointError
+from edgefl import RunConfig, export, load_run
+from edgefl.errors import CheckpointError, InputError
 from edgefl.run.dry_run import dry_run
 
 DRY = {
@@ -111,6 +111,8 @@ def test_a_dry_run_is_complete_and_nothing_else(tmp_path: Path) -> None:
     assert "holds no config.toml: not a run folder" in again.stderr
     with pytest.raises(CheckpointError, match="holds no config.toml"):
         export(out, tmp_path / "bundle")
+    with pytest.raises(InputError, match="dry: a dry run trains nothing, and has no accuracy"):
+        load_run(out).global_accuracy  # noqa: B018 - the error is what is asked for
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 

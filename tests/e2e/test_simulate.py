@@ -297,7 +297,7 @@ BAD_INPUT = [
     (["--lr", "nan"], "lr must be "),
     (["--tiers", "1,1.5"], "tiers: a tier lies in (0, 1], got 1.5"),
     (["--tiers", "1,0"], "tiers: a tier lies in (0, 1], got 0"),
-    (["--tiers", "0.5,1"], "tiers: tiers are listed once each, largest first: 1,0.5"),
+    (["--tiers", "0.5,1"], "tiers: expected each tier once, largest first: 1,0.5"),
     (["--tiers", "a"], "is not a list of numbers"),
     (["--per-round", "21"], "per_round: got 21, expected at most the 20 clients"),
     (["--partition", "dirichlet:0"], "partition: got 'dirichlet:0'"),
