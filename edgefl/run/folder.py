@@ -69,6 +69,9 @@ class RunFolder:
                 raise CheckpointError(f"{self.path}: exists and is not an empty folder; give another --out")
             return
         before = self.config()
+        if (self.path / FED_ROUND).exists():
+            why = "the result of fed-round, which has no simulated rounds to continue"
+            raise CheckpointError(f"{self.path}: {why}; start a new run, which can begin with --weights {MODEL} of this one")
         if Hashes.of(self.path) is None:
             why = "which shows that its files are of one run"
             raise CheckpointError(f"{self.path}: holds no {HASHES}, {why}; restore it, or start a new run")
