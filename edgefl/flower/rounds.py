@@ -199,8 +199,7 @@ def _updates(
         answer = answers.get(client)
         if answer is not None and answer.outcome.status == "trained":
             try:
-                update = exchange.receive(answer.outcome, expected.samples, sending.submodel, server.store)
-                check_values(update.tensors, f"client {client}")
+                update = exchange.receive(answer.outcome, expected.samples, sending.submodel, server.store, check_values)
             except WireError as error:
                 answer = replace(answer, outcome=Outcome(client, "crashed"), problem=str(error))
                 ended[client] = _ended(

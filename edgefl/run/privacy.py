@@ -148,7 +148,7 @@ def check_simulated(config: RunConfig, what: str) -> None:
 
 
 def no_updates(config: RunConfig) -> str:
-    """Return why devices of a run send no updates: their files have neither the noise nor the masks of its clients. Empty if they send some."""
+    """Return why devices of a run send no updates: what they send has neither noise nor masks. Empty if they send some."""
     if config.privacy != "none":
         return f"the run has privacy {config.privacy}, and devices train without its clipping and noise"
     if config.secure is not None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from rehearsal import federation, joined, played
-from safetensors.numpy import load_file
+from safetensors.numpy import load, load_file, save
 from small_fleet import small, write_device, write_fleet
 from texts import write_texts
 
@@ -215,6 +215,25 @@ def test_a_device_without_samples_does_not_take_part(run, tmp_path):
     _, (record,) = played(of, joined(of, tmp_path / "real", link, said, join_s=20.0), 1, tmp_path)
     assert statuses(record) == {1: "trained", 2: "trained"}
     assert any("does not take part: device" in line and "no samples" in line for line in said)
+
+
+@pytest.mark.parametrize("objective", ["dyn", "scaffold"])
+def test_an_update_that_is_refused_leaves_nothing_in_the_servers_memory(run, objective, tmp_path):
+    of, said = run(**FEDAVG, objective=objective, optimizer="sgd", weight_decay=0.0, momentum=0.0), []
+    link = federation(of, tmp_path / "data")
+
+    def huge(asked, reply):
+        if "round" not in asked:
+            return reply
+        tensors = load(reply.blobs["payload"])
+        name = next(name for name in tensors if objective == "dyn" or name.startswith("control:"))
+        return replace(reply, blobs={"payload": save({**tensors, name: tensors[name] + np.float32(1e20)})})
+
+    link.devices[100].changed = huge
+    state, (record,) = played(of, joined(of, tmp_path / "real", link, said), 1, tmp_path)
+    assert statuses(record) == {0: "crashed", 1: "trained", 2: "trained"}
+    assert any("holds 1e+20, expected finite values" in line for line in said)
+    assert max(float(tensor.abs().max()) for tensor in state.memory.values()) < 1e6
 
 
 def test_what_is_over_the_limit_of_a_devices_owner_is_refused_and_not_sent(run, tmp_path):

@@ -153,7 +153,9 @@ def test_bundles_that_nobody_can_aggregate_are_refused_with_the_reason(tmp_path)
 def test_a_run_with_secure_sums_is_refused_as_update_files_have_no_masks(tmp_path):
     at = offered(tmp_path / "run", secure_aggregation="secagg:least=2")
     at.sends_back("a", 0.1)
-    with pytest.raises(ConfigError, match=r"secure_aggregation: secagg:least=2 is simulated only: .*; start a new run without it"):
+    with pytest.raises(
+        ConfigError, match=r"secure_aggregation: secagg:least=2 is simulated only: .*; start a new run without it"
+    ):
         at.play()
     assert no_updates(RunFolder(at.run).config()) == (
         "the run has secure_aggregation secagg:least=2, and update files have no masks"
@@ -164,7 +166,9 @@ def test_what_a_round_wrote_is_not_resumed_as_a_simulation(tmp_path):
     at = offered(tmp_path / "run")
     at.sends_back("a", 0.1)
     after = at.play().folder
-    with pytest.raises(CheckpointError, match="the result of fed-round, which has no simulated rounds to continue; start a new run"):
+    with pytest.raises(
+        CheckpointError, match="the result of fed-round, which has no simulated rounds to continue; start a new run"
+    ):
         RunFolder(after).check(resumed_config(after, {}), resume=True)
 
 
