@@ -75,6 +75,8 @@ class RunFolder:
         if Hashes.of(self.path) is None:
             why = "which shows that its files are of one run"
             raise CheckpointError(f"{self.path}: holds no {HASHES}, {why}; restore it, or start a new run")
+        if config.engine == "auto":  # the run keeps the engine that it began with
+            config = config.model_copy(update={"engine": before.engine})
         for key, why in _fixed(before, config):
             values = f"{getattr(before, key)!r}, now {getattr(config, key)!r}{why}"
             raise CheckpointError(f"{self.path}: cannot resume with another configuration: {key} was {values}")
