@@ -12,6 +12,8 @@ from edgefl.errors import CheckpointError, ConfigError, WireError
 from edgefl.util.files import write_json
 from edgefl.util.validation import explain
 
+MOST = 10**9
+"""Largest count that a device may state, as in update files."""
 _Text = Annotated[str, Field(max_length=200)]
 _Key = Annotated[str, Field(pattern=r"^[0-9a-f]{8,64}$")]
 
@@ -34,7 +36,7 @@ class Device:
 
     key: _Key
     device: _Text
-    samples: Annotated[int, Field(ge=0)]
+    samples: Annotated[int, Field(ge=0, le=MOST)]
     trainer: Literal["onnx", "torch"]
     client: int | None = None
     memory_bytes: int | None = None
@@ -76,8 +78,8 @@ class Roster:
 
     def admit(self, device: Device) -> int:
         """Return the client that ``device`` is; raise :class:`ConfigError` if the run has no place for it."""
-        if device.problem:
-            raise ConfigError(f"device {device.key[:8]}: {device.problem}")
+        if problem := device.problem or ("" if device.samples else "it has no samples"):
+            raise ConfigError(f"device {device.key[:8]}: {problem}")
         found = next((client for client, known in self.devices.items() if known.key == device.key), None)
         if found is not None and device.client in (None, found) and self._classes[found] == device.device:
             client = found

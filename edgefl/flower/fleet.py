@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
 from edgefl.errors import ConfigError, EdgeflError, WireError, printable
-from edgefl.flower.devices import Device, Roster
+from edgefl.flower.devices import MOST, Device, Roster
 from edgefl.flower.rounds import Answer, Sending
 from edgefl.flower.setups import Setup, graphs_for, task_for
 from edgefl.flower.wire import Link, Reply
@@ -49,7 +49,7 @@ class _Said:
     status: Literal["trained", "out_of_memory", "diverged", "crashed", "no_setup"]
     ready_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     train_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    steps: Annotated[int, Field(ge=0)] = 0
+    steps: Annotated[int, Field(ge=0, le=MOST)] = 0
     train_loss: Annotated[float, Field(allow_inf_nan=False)] | None = None
     measured_peak_activation_bytes: int | None = None
     measured_training_memory_bytes: int | None = None
@@ -239,6 +239,7 @@ class FlowerFleet:
             if reply.error:
                 raise WireError(reply.error)
             said = _SAID.validate_python(reply.fields)
+            _check_labels(said.labels, self._run.architecture.classes)
         except (WireError, ValidationError) as error:
             problem = str(error) if isinstance(error, WireError) else "; ".join(explain(wrong) for wrong in error.errors())
             return Answer(sent.round, Outcome(sent.client, "crashed"), total_s, problem=problem, gone=reply.gone)
@@ -259,3 +260,11 @@ class FlowerFleet:
         """Return which of ``clients`` are connected."""
         nodes = self._link.nodes()
         return {client for client in clients if self._nodes.get(client) in nodes}
+
+
+def _check_labels(labels: tuple[int, ...] | None, classes: int) -> None:
+    """Raise :class:`WireError` unless ``labels`` are some of so many classes, ascending, or a device has said none."""
+    if labels is None or (labels and labels[-1] < classes and labels == tuple(sorted({*labels}))):
+        return
+    got = ", ".join(map(str, labels[:20])) or "none"
+    raise WireError(f"labels: got {got}; expected labels from 0 to {classes - 1}, each once, ascending")

@@ -16,7 +16,7 @@ from edgefl.flower.devices import Device
 from edgefl.records import ClientRecord, Expected, Outcome, RoundRecord, Shortfall, Submodel, Timing, Update
 from edgefl.server.exchange import Exchange
 from edgefl.server.forecast import Asked
-from edgefl.server.rounds import Server
+from edgefl.server.rounds import Server, observed_by
 from edgefl.server.state import OpenSession, ServerState
 from edgefl.timing.spans import span
 from edgefl.wire.values import check_values
@@ -98,7 +98,7 @@ def fleet_round(fleet: Fleet, server: Server, state: ServerState) -> tuple[Serve
     answers, late, stale = _collected(fleet, server, number, [sending.session.client for sending in sendings], start_s)
     round_s = fleet.clock_s() - start_s
     with span("observe"):
-        observed = server.method.observe(state.model, exchange.sent)
+        observed = observed_by(server.method, state, exchange.sent)
     for sending in sendings:
         session = replace(sending.session, expected=replace(sending.session.expected, start_s=state.clock_s + start_s - began_s))
         ended[session.client] = _ended(server, session, answers.get(session.client), round_s, session.client in late)
@@ -199,8 +199,7 @@ def _updates(
         answer = answers.get(client)
         if answer is not None and answer.outcome.status == "trained":
             try:
-                update = exchange.receive(answer.outcome, expected.samples, sending.submodel, server.store)
-                check_values(update.tensors, f"client {client}")
+                update = exchange.receive(answer.outcome, expected.samples, sending.submodel, server.store, check_values)
             except WireError as error:
                 answer = replace(answer, outcome=Outcome(client, "crashed"), problem=str(error))
                 ended[client] = _ended(

@@ -96,6 +96,6 @@ class _LoggerThread:
             with loggers.load(self._name)(self._run) as logger:
                 while (call := self.calls.get()) is not None:
                     call(logger)
-        except Exception as error:  # noqa: BLE001 - whatever a logger raises, the run continues
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a logger raises, the run continues
             told = str(error).strip().partition("\n")[0][:300]
             self._tell(f"--log {self._name} failed, and the run continues without it: {type(error).__name__}: {told}")

@@ -36,7 +36,7 @@ from edgefl.records import Cost, Tier
 from edgefl.report.cost_rows import CostRow
 from edgefl.report.run_rows import TierResult
 from edgefl.rng import generator
-from edgefl.run.privacy import no_noise
+from edgefl.run.privacy import no_updates
 from edgefl.run.train_part import Trainee, Trains, train_part
 from edgefl.run.trained import TierNetworks
 from edgefl.timing.spans import span
@@ -60,7 +60,7 @@ def trainable(
     training, objective = run.clients.task.training, run.clients.task.objective
     samples, memory_bytes = _samples(run, tier, training.batch_size), cost.training_memory_bytes
     return train_part(
-        Trains(run.method, run.architecture, training, beta_of(training), objective, no_noise(run.config)),
+        Trains(run.method, run.architecture, training, beta_of(training), objective, no_updates(run.config)),
         Trainee(tier, network, run.graphs_of(run.method, tier), samples, control, memory_bytes),
     )
 

@@ -107,6 +107,11 @@ def fed_round(
     folder = run_of(Path(bundle), manifest, run)
     config = _screened_by(folder.config(), screening or {})
     check_simulated(config, "fed-round")
+    if config.secure is not None:
+        raise ConfigError(
+            f"secure_aggregation: {config.secure_aggregation} is simulated only: update files have no masks; start a new run without it, "
+            f"which can begin with --weights {MODEL} of this one"
+        )
     number = manifest.round + 1
     target = Path(out) if out is not None else RunFolder.next_free(f"{config.method}-round-{number}")
     if not RunFolder(target).is_new():

@@ -69,9 +69,14 @@ class RunFolder:
                 raise CheckpointError(f"{self.path}: exists and is not an empty folder; give another --out")
             return
         before = self.config()
+        if (self.path / FED_ROUND).exists():
+            why = "the result of fed-round, which has no simulated rounds to continue"
+            raise CheckpointError(f"{self.path}: {why}; start a new run, which can begin with --weights {MODEL} of this one")
         if Hashes.of(self.path) is None:
             why = "which shows that its files are of one run"
             raise CheckpointError(f"{self.path}: holds no {HASHES}, {why}; restore it, or start a new run")
+        if config.engine == "auto":  # the run keeps the engine that it began with
+            config = config.model_copy(update={"engine": before.engine})
         for key, why in _fixed(before, config):
             values = f"{getattr(before, key)!r}, now {getattr(config, key)!r}{why}"
             raise CheckpointError(f"{self.path}: cannot resume with another configuration: {key} was {values}")
@@ -118,18 +123,25 @@ class RunFolder:
         """Whether the folder holds a run of fewer rounds than ``config``."""
         return not self.is_new() and self.config().rounds < config.rounds
 
-    def reopen(self) -> None:
+    def reopen(self, own: Architecture, check: Callable[[ServerState], object]) -> None:
         """Make the run an unfinished one, which ends before its last round, as that round alone was evaluated on all held-out samples.
 
-        Its model, bundle and report stay until those of the longer run replace them.
+        Its model, bundle and report stay until those of the longer run replace them. ``check`` raises an error if the run, of the network
+        ``own``, cannot continue from a state.
 
         Raises:
-            CheckpointError: the run has no checkpoint from which it can continue; nothing was changed.
+            CheckpointError: the run has no checkpoint from which it can continue, or a file that it needs is damaged; nothing was changed.
         """
         last, checkpoints, hashes = self.config().rounds, self.path / "checkpoints", Hashes.of(self.path) or Hashes()
-        if hashes.rounds and last > 1 and not checkpoint.has_before(checkpoints, last, hashes.checkpoints):
-            why = f"holds no whole checkpoint before round {last}, from which it could continue"
-            raise CheckpointError(f"{self.path}: {why}; start a new run, which can begin with --weights {MODEL} of this one")
+        if hashes.rounds and last > 1:
+            if (before := checkpoint.newest_before(checkpoints, last, hashes.checkpoints)) is None:
+                why = f"holds no whole checkpoint before round {last}, from which it could continue"
+                raise CheckpointError(f"{self.path}: {why}; start a new run, which can begin with --weights {MODEL} of this one")
+            check(state := checkpoint.of_file(before, own))
+            lines = self.require(ROUNDS)
+            hashes.between(0, state.round).check(lines, lines.read_bytes())
+            with self.client_store(state):  # it verifies the file
+                pass
         with storage_errors(self.path):
             (self.path / "summary.json").unlink(missing_ok=True)
             checkpoint.forget(checkpoints, last)

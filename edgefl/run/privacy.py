@@ -147,8 +147,10 @@ def check_simulated(config: RunConfig, what: str) -> None:
         )
 
 
-def no_noise(config: RunConfig) -> str:
-    """Return why devices of a run with privacy send no updates: the graphs of a bundle train without its noise. Empty without privacy."""
-    if config.privacy == "none":
-        return ""
-    return f"the run has privacy {config.privacy}, and devices train without its clipping and noise"
+def no_updates(config: RunConfig) -> str:
+    """Return why devices of a run send no updates: what they send has neither noise nor masks. Empty if they send some."""
+    if config.privacy != "none":
+        return f"the run has privacy {config.privacy}, and devices train without its clipping and noise"
+    if config.secure is not None:
+        return f"the run has secure_aggregation {config.secure_aggregation}, and update files have no masks"
+    return ""

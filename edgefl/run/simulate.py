@@ -113,7 +113,7 @@ def simulate(
             if not folder.is_new() and (warning := folder.note_on_source(config)):
                 say(warning)
             if folder.grows(config):
-                folder.reopen()
+                folder.reopen(run.architecture, lambda state: run.resumed(state, str(folder.path / "checkpoints")))
             folder.start(config)
             opened.enter_context(_continued(folder.path))
             store = opened.enter_context(folder.client_store())

@@ -100,9 +100,9 @@ def save(folder: Path, state: ServerState, announce: Callable[[str], None] = lam
     return path
 
 
-def has_before(folder: Path, round_: int, known: Mapping[int, str]) -> bool:
-    """Whether ``folder`` has a whole checkpoint of a round before ``round_``; for ``known`` see :func:`restore`."""
-    return any(not _damage(path, known) for path in _newest_first(folder) if _round_of(path) < round_)
+def newest_before(folder: Path, round_: int, known: Mapping[int, str]) -> Path | None:
+    """Return the newest whole checkpoint of a round before ``round_``; None: there is none. For ``known`` see :func:`restore`."""
+    return next((path for path in _newest_first(folder) if _round_of(path) < round_ and not _damage(path, known)), None)
 
 
 def forget(folder: Path, first: int) -> None:

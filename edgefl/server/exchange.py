@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from edgefl.onnxgrad.stepper import StepGraphs
 
 Shapes = Mapping[str, tuple[int, ...]]
+Check = Callable[[Mapping[str, Tensor], str], None]
+"""Refuses tensors of the client that the text names."""
 
 
 @dataclass(frozen=True)
@@ -160,8 +162,12 @@ class Exchange:
             self._claims += map(self.samples_of, sessions)
             self.screen.cap = self.rules.screening.cap(self._claims)
 
-    def receive(self, outcome: Outcome, samples: int, submodel: Submodel, store: ClientStore) -> Update:
+    def receive(
+        self, outcome: Outcome, samples: int, submodel: Submodel, store: ClientStore, check: Check = lambda tensors, who: None
+    ) -> Update:
         """Return the verified update of a client, without its control variates; write what the client stores to ``store``.
+
+        ``check`` refuses tensors with a WireError, before the server remembers anything of them.
 
         Raises:
             WireError: the payload is damaged, or has other tensors than expected; names the client.
@@ -174,6 +180,7 @@ class Exchange:
         expected = {**self._answers[submodel.tier], **extra}
         with span("decode", client=outcome.client):
             tensors = decode(outcome.payload, expected, f"client {outcome.client}", self.rules.codec, copy=False)
+        check(tensors, f"client {outcome.client}")
         self.control.add(submodel, names, tensors, self.state.model)
         tensors = {name: tensor for name, tensor in tensors.items() if name not in extra}
         return Update(outcome.client, submodel.tier, tensors, submodel.places, self._counted(samples), outcome.labels)

@@ -1,12 +1,14 @@
 """One round of training: select, send, train, receive, aggregate. Synchronous rounds and buffered steps differ only in their schedule."""
 
+import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from edgefl.client.job import Job
 from edgefl.engine.contract import Engine, in_order
+from edgefl.errors import AggregationError
 from edgefl.methods.base import Method
 from edgefl.records import ClientRecord, Expected, Outcome, RoundRecord, Submodel, Update
 from edgefl.server.client_store import ClientStore
@@ -76,7 +78,7 @@ def run_round(server: Server, state: ServerState) -> tuple[ServerState, RoundRec
         exchange = Exchange(server.method, state, server.rules, clients, server.buffer is None, schedule.asked)
         after = exchange.aggregated(_updates(server, server.engine, schedule, exchange))
         with span("observe"):
-            observed = {**server.method.observe(state.model, exchange.sent), **exchange.screen.observed(), **exchange.observed}
+            observed = {**observed_by(server.method, state, exchange.sent), **exchange.screen.observed(), **exchange.observed}
     end = schedule.close()
     if server.engine is not None and server.buffer is not None:
         with span("keep"):
@@ -87,6 +89,19 @@ def run_round(server: Server, state: ServerState) -> tuple[ServerState, RoundRec
     observed = {**observed, **end.observed}
     record = RoundRecord(state.round + 1, records, end.round_s, end.clock_s, {}, host_s, observed, end.waited_s, deadline_s)
     return replace(after, round=record.round, clock_s=end.clock_s, fleet=end.fleet), record
+
+
+def observed_by(method: Method, state: ServerState, sent: Sequence[Submodel]) -> Mapping[str, Any]:
+    """Return the figures that ``method`` reports of a round, see :meth:`Method.observe`; AggregationError if they have no JSON form."""
+    title, found = f"method {type(method).title}: observe returned", method.observe(state.model, sent)
+    if not isinstance(found, Mapping):
+        raise AggregationError(f"{title} {type(found).__name__}, expected a dictionary of JSON values")
+    for name, value in found.items():
+        try:
+            json.dumps({name: value}, allow_nan=False)
+        except (TypeError, ValueError):
+            raise AggregationError(f"{title} {name} = {value!r:.100}, expected a JSON value, such as a finite float") from None
+    return found
 
 
 def _simulate(schedule: Schedule) -> None:

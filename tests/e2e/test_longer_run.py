@@ -29,6 +29,13 @@ RUNS = {
     "noise": {"method": "fedavg", "tiers": (1.0,), "privacy": "central", "noise_multiplier": 0.5, "clip_norm": 1.0},
 }
 
+NETWORK = """
+from torch import nn
+
+def make():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, {width}), nn.ReLU(), nn.Linear({width}, 10))
+"""
+
 
 def config(**more: Any) -> RunConfig:
     return RunConfig.of({**SMALL, **more})
@@ -110,6 +117,28 @@ def test_a_run_without_earlier_checkpoints_is_refused_and_left_alone(tmp_path: P
     before = content(folder)
     with pytest.raises(CheckpointError, match="holds no whole checkpoint before round 3, from which it could continue"):
         simulate(config(rounds=6), folder, resume=True)
+    assert content(folder) == before
+
+
+def test_a_run_whose_clients_lost_what_they_stored_is_refused_and_left_alone(tmp_path: Path) -> None:
+    own = {"method": "fedper", "tiers": (1.0,), "rounds": 2}
+    folder = simulate(config(**own), tmp_path / "run").folder
+    (folder / "clients.sqlite").unlink()
+    before = content(folder)
+    with pytest.raises(CheckpointError, match="clients.sqlite: the store of clients' tensors up to round 1 is missing"):
+        simulate(config(**own | {"rounds": 6}), folder, resume=True)
+    assert content(folder) == before
+
+
+def test_a_run_whose_network_has_other_shapes_now_is_refused_and_left_alone(tmp_path: Path) -> None:
+    source = tmp_path / "net.py"
+    source.write_text(NETWORK.format(width=8))
+    own = {"model": f"{source}:make", "method": "fedavg", "tiers": (1.0,), "rounds": 2}
+    folder = simulate(config(**own), tmp_path / "run").folder
+    source.write_text(NETWORK.format(width=16))
+    before = content(folder)
+    with pytest.raises(CheckpointError, match="checkpoints: .*; restore the source that the run began with"):
+        simulate(config(**own | {"rounds": 6}), folder, resume=True)
     assert content(folder) == before
 
 

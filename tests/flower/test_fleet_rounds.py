@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from rehearsal import federation, joined, played
-from safetensors.numpy import load_file
+from safetensors.numpy import load, load_file, save
 from small_fleet import small, write_device, write_fleet
 from texts import write_texts
 
@@ -168,6 +168,7 @@ def test_a_round_closes_when_enough_have_answered(run, tmp_path):
         (Reply(error="Flower's error 8"), "Flower's error 8"),
         (Reply({"status": "trained"}), "ready_s: missing"),
         (Reply({"status": "trained", "ready_s": 0.1, "train_s": float("nan")}), "train_s"),
+        (Reply({"status": "crashed", "ready_s": 0.1, "train_s": 0.1, "steps": 10**400}), "steps must be at most"),
         (Reply({"status": "trained", "ready_s": 0.1, "train_s": 0.1}, {"payload": b"zero"}), "not a valid safetensors file"),
         (Reply({"status": "diverged", "ready_s": 0.1, "train_s": 0.1, "steps": 4, "problem": "NaN"}), "diverged: NaN"),
     ],
@@ -184,6 +185,55 @@ def test_an_answer_that_is_wrong_ends_its_session_only(run, changed, told, tmp_p
     }
     assert any(line.startswith("round 1, client 0: ") and told in line for line in said)
     assert record.clients[0].expected.upload_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"labels": [0, 99]}, r"labels: got 0, 99; expected labels from 0 to 9"),
+        ({"labels": [2, 1]}, r"labels: got 2, 1"),
+        ({"labels": []}, r"labels: got none"),
+    ],
+)
+def test_labels_that_there_are_not_end_the_session_of_their_device_only(run, fields, told, tmp_path):
+    of, said = run(method="heterofl"), []
+    link = federation(of, tmp_path / "data")
+    link.devices[100].changed = lambda asked, reply: (
+        replace(reply, fields={**reply.fields, **fields}) if "round" in asked else reply
+    )
+    _, (record,) = played(of, joined(of, tmp_path / "real", link, said), 1, tmp_path)
+    assert statuses(record) == {0: "crashed", 1: "trained", 2: "trained"}
+    assert any(line.startswith("round 1, client 0: ") and told in line for line in said)
+
+
+def test_a_device_without_samples_does_not_take_part(run, tmp_path):
+    of, said = run(), []
+    link = federation(of, tmp_path / "data")
+    link.devices[100].changed = lambda asked, reply: (
+        replace(reply, fields={**reply.fields, "samples": 0}) if asked.get("ask") == "hello" else reply
+    )
+    _, (record,) = played(of, joined(of, tmp_path / "real", link, said, join_s=20.0), 1, tmp_path)
+    assert statuses(record) == {1: "trained", 2: "trained"}
+    assert any("does not take part: device" in line and "no samples" in line for line in said)
+
+
+@pytest.mark.parametrize("objective", ["dyn", "scaffold"])
+def test_an_update_that_is_refused_leaves_nothing_in_the_servers_memory(run, objective, tmp_path):
+    of, said = run(**FEDAVG, objective=objective, optimizer="sgd", weight_decay=0.0, momentum=0.0), []
+    link = federation(of, tmp_path / "data")
+
+    def huge(asked, reply):
+        if "round" not in asked:
+            return reply
+        tensors = load(reply.blobs["payload"])
+        name = next(name for name in tensors if objective == "dyn" or name.startswith("control:"))
+        return replace(reply, blobs={"payload": save({**tensors, name: tensors[name] + np.float32(1e20)})})
+
+    link.devices[100].changed = huge
+    state, (record,) = played(of, joined(of, tmp_path / "real", link, said), 1, tmp_path)
+    assert statuses(record) == {0: "crashed", 1: "trained", 2: "trained"}
+    assert any("holds 1e+20, expected finite values" in line for line in said)
+    assert max(float(tensor.abs().max()) for tensor in state.memory.values()) < 1e6
 
 
 def test_what_is_over_the_limit_of_a_devices_owner_is_refused_and_not_sent(run, tmp_path):

@@ -153,6 +153,19 @@ def test_a_logger_that_fails_is_said_once_and_the_run_is_the_same(tmp_path, monk
     assert result.summary["rounds"] == ROUNDS
 
 
+def test_a_logger_that_ends_its_thread_is_said_too(monkeypatch):
+    @contextlib.contextmanager
+    def leaves(run):
+        raise SystemExit("no account")
+        yield
+
+    monkeypatch.setattr(loggers, "load", lambda name: leaves)
+    said = []
+    with background.logs(("wandb",), None, said.append):
+        pass
+    assert said == ["--log wandb failed, and the run continues without it: SystemExit: no account"]
+
+
 def test_a_logger_that_hangs_does_not_keep_the_run_and_is_said_once(tmp_path, monkeypatch):
     release = threading.Event()
 

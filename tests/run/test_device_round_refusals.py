@@ -13,9 +13,11 @@ import safetensors.torch
 from device_rounds import Offered, near, offered
 from handmade import changed
 
-from edgefl.errors import BundleError, CheckpointError, InputError, WireError
+from edgefl.errors import BundleError, CheckpointError, ConfigError, InputError, WireError
 from edgefl.run import device_round as fedround
 from edgefl.run.device_round import fed_round
+from edgefl.run.folder import RunFolder, resumed_config
+from edgefl.run.privacy import no_updates
 from edgefl.util.files import sha256
 from edgefl.util.keys import SigningKey
 
@@ -146,6 +148,28 @@ def test_bundles_that_nobody_can_aggregate_are_refused_with_the_reason(tmp_path)
     changed(at.bundle, tiers=[tier], state_sha256=None)
     with pytest.raises(BundleError, match="does not say which model it was made from"):
         at.play()
+
+
+def test_a_run_with_secure_sums_is_refused_as_update_files_have_no_masks(tmp_path):
+    at = offered(tmp_path / "run", secure_aggregation="secagg:least=2")
+    at.sends_back("a", 0.1)
+    with pytest.raises(
+        ConfigError, match=r"secure_aggregation: secagg:least=2 is simulated only: .*; start a new run without it"
+    ):
+        at.play()
+    assert no_updates(RunFolder(at.run).config()) == (
+        "the run has secure_aggregation secagg:least=2, and update files have no masks"
+    )
+
+
+def test_what_a_round_wrote_is_not_resumed_as_a_simulation(tmp_path):
+    at = offered(tmp_path / "run")
+    at.sends_back("a", 0.1)
+    after = at.play().folder
+    with pytest.raises(
+        CheckpointError, match="the result of fed-round, which has no simulated rounds to continue; start a new run"
+    ):
+        RunFolder(after).check(resumed_config(after, {}), resume=True)
 
 
 def test_a_failure_while_writing_leaves_nothing(tmp_path, monkeypatch):

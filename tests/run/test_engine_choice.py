@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from edgefl import RunConfig, simulate
+from edgefl import RunConfig, compare, simulate
 from edgefl.config import changed
 from edgefl.errors import CheckpointError, ConfigError
 from edgefl.run import engine_choice as choosing
 from edgefl.run.engine_choice import Trial, choose
-from edgefl.run.folder import resumed_config
+from edgefl.run.folder import RunFolder, resumed_config
 from edgefl.run.prepare import prepare
 
 SHORT = {
@@ -86,6 +86,15 @@ def test_a_run_says_what_it_took_and_goes_on_with_it(tmp_path, monkeypatch):
     simulate(config, tmp_path / "run", resume=True)
     with pytest.raises(CheckpointError, match="engine was 'group', now 'inline'"):
         simulate(RunConfig.of({**SHORT, "engine": "inline"}), tmp_path / "run", resume=True)
+
+
+def test_a_comparison_goes_on_with_what_its_runs_took(tmp_path, monkeypatch):
+    monkeypatch.setattr(choosing, "choose", lambda run: choosing.Choice("group", 1, "it is fastest"))
+    config = RunConfig.of({**SHORT, "rounds": 1, "data_share": 0.1, "engine": "auto"})
+    compare(["fedavg"], config, tmp_path / "both")
+    (again,) = compare(["fedavg"], config, tmp_path / "both", resume=True).methods
+    assert again.failures == ()
+    assert RunFolder(tmp_path / "both" / "fedavg" / "seed-3").config().engine == "group"
 
 
 def test_alone_and_together_differ_by_rounding_only(tmp_path):
