@@ -219,8 +219,6 @@ def network_and_samples(
     InputError or WireError if there is no such network, or the weights do not fit it; the first five tensors that differ are named.
     """
     architecture = architecture_of(network, inputs, classes)
-    if isinstance(architecture, CustomArchitecture):
-        architecture = replace(architecture, logits=True)
     module = architecture.build()
     if weights is not None:
         own = _floats(module)
