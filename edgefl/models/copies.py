@@ -1,7 +1,7 @@
 """Copies of a user's network, also without values, and which networks there are none of."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
 from edgefl.errors import InputError
 
@@ -60,7 +61,7 @@ def copies_of(network: nn.Module) -> Callable[[], nn.Module]:
         # deepcopy does not copy the tensors in its memo, so a fake network allocates no second set of weights.
         memo: dict[int, Any] = {}
         other: Tensor
-        for tensor in (*module.parameters(), *module.buffers()):
+        for tensor in (*module.parameters(), *module.buffers(), *_noted(module)):
             if fake is not None:
                 other = _fake(tensor, fake)
             else:
@@ -69,6 +70,12 @@ def copies_of(network: nn.Module) -> Callable[[], nn.Module]:
         return copy.deepcopy(module, memo)
 
     return build
+
+
+def _noted(network: nn.Module) -> Iterator[Tensor]:
+    """Yield the tensors that modules have as plain attributes, such as a weight that a hook computes, or the last output."""
+    for part in network.modules():
+        yield from (value for value in tree_leaves(vars(part)) if type(value) is Tensor)
 
 
 def _fake(tensor: Tensor, fake: FakeTensorMode) -> Tensor:

@@ -12,9 +12,11 @@ Attributes = dict[str, dict[str, Any]]
 _NOTED: dict[type[nn.Module], dict[str, tuple[str, int]]] = {
     nn.Linear: {"in_features": ("weight", 1), "out_features": ("weight", 0)},
     nn.modules.batchnorm._BatchNorm: {"num_features": ("weight", 0)},
+    **{kind: {"num_features": ("weight", 0)} for kind in (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)},
     nn.GroupNorm: {"num_channels": ("weight", 0)},
     nn.Embedding: {"embedding_dim": ("weight", 1)},
     nn.RNNBase: {"input_size": ("weight_ih_l0", 1), "hidden_size": ("weight_hh_l0", 1)},
+    nn.RNNCellBase: {"input_size": ("weight_ih", 1), "hidden_size": ("weight_hh", 1)},
     nn.PReLU: {"num_parameters": ("weight", 0)},
     nn.MultiheadAttention: {"embed_dim": ("out_proj.weight", 0), "kdim": ("out_proj.weight", 0), "vdim": ("out_proj.weight", 0)},
 }
@@ -28,7 +30,7 @@ def note(module: nn.Module) -> None:
             module.groups = whole if module.transposed else whole // (module.out_channels // module.groups)
         sides = whole, share * module.groups
         module.in_channels, module.out_channels = sides if module.transposed else sides[::-1]
-    if isinstance(module, nn.LayerNorm) and module.weight is not None:
+    if isinstance(module, (nn.LayerNorm, nn.RMSNorm)) and module.weight is not None:
         module.normalized_shape = tuple(module.weight.shape)
     for kind, attributes in _NOTED.items():
         if isinstance(module, kind):
@@ -58,17 +60,32 @@ def patched(narrow: nn.Module, call: Call, width: float, attributes: Attributes)
 def _patched_like(narrow: nn.Module, layer: str, sizes: Mapping[int, int], attributes: Attributes) -> bool:
     """Change attributes of ``layer``, and of modules of its class with the same value, by ``sizes``: size → size in the narrow network."""
     module = narrow.get_submodule(layer)
-    if type(module).__module__.startswith("torch.nn.") and not isinstance(module, nn.Transformer):
+    if _follows_tensors(module):
         return False  # :func:`note` knows what they note
     names = {name: value for name, value in vars(module).items() if _resized(value, sizes) != value}
     new = {name: value for name, value in names.items() if name not in attributes.get(layer, {})}
     alike = [(path, other) for path, other in narrow.named_modules() if type(other) is type(module)]
+    if _is_torchs(module) and not isinstance(module, nn.Transformer):
+        alike = [(layer, module)]  # others of its kind may work with other channels
     for name, value in new.items():
         for path, other in alike:
             if getattr(other, name, None) == value and name not in attributes.get(path, {}):
                 setattr(other, name, _resized(value, sizes))
                 attributes.setdefault(path, {})[name] = _resized(value, sizes)
     return bool(new)
+
+
+def _is_torchs(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("torch.nn.")
+
+
+def _follows_tensors(module: nn.Module) -> bool:
+    """Whether a layer of torch notes sizes of its own tensors only; a normalization without weights notes those of its input."""
+    return (
+        _is_torchs(module)
+        and not isinstance(module, (nn.Transformer, nn.Unflatten))
+        and getattr(module, "weight", module) is not None
+    )
 
 
 def _resized(value: Any, sizes: Mapping[int, int]) -> Any:

@@ -1,5 +1,6 @@
 """What a network returns: in plain containers, and the logits in it."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,8 @@ def plain(output: Any) -> Any:
         return {key: plain(value) for key, value in output.items()}
     if type(output) in (tuple, list):
         return type(output)(map(plain, output))
+    if dataclasses.is_dataclass(output):  # one with slots has no ``vars``
+        return {field.name: plain(getattr(output, field.name)) for field in dataclasses.fields(output)}
     return plain(vars(output)) if hasattr(output, "__dict__") and not isinstance(output, tuple) else output
 
 
@@ -28,9 +31,8 @@ def logits_of(output: Any) -> Any:
     >>> logits_of({"logits": torch.zeros(2, 3), "hidden": torch.zeros(2, 9)}).shape, logits_of([torch.zeros(2), 7]).shape
     (torch.Size([2, 3]), torch.Size([2]))
     """
-    output = plain(output)
-    if isinstance(output, dict):
-        output = output.get("logits", output)
+    named = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    output = plain(output if named is None else named)
     found = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
     return found[0] if len(found) == 1 else output
 

@@ -4,6 +4,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,8 @@ def architecture_of(
     if isinstance(network, str) and not is_own(network):
         return _reference(network, _specs(inputs, None), classes, norm)
     specs = _specs(inputs, network if isinstance(network, nn.Module) else None)
-    return CustomArchitecture.of(network, specs, classes, norm)
+    # A run trains the logits of an output that names them; costs are those of a run.
+    return replace(CustomArchitecture.of(network, specs, classes, norm), logits=True)
 
 
 def _reference(network: str, given: Mapping[str, InputSpec], classes: int | None, norm: str | None) -> Architecture:
@@ -238,7 +240,7 @@ def _from_file(path: Path, inputs: GivenInputs, classes: int | None, norm: str |
             raise ConfigError(f"{path}: input {name} is {_written(dims[1:])} a sample, got {spec}")
         specs[name] = InputSpec(spec.shape, dtype)
     network = CustomArchitecture(
-        model=path.name, classes=classes or 0, norm=norm, factory=copies_of(module), inputs=specs, spec=str(path)
+        model=path.name, classes=classes or 0, norm=norm, factory=copies_of(module), inputs=specs, spec=str(path), logits=True
     )
     batches = {dims[0] for dims, _ in signature.values()}
     if len(batches) == 1 and isinstance(batch := batches.pop(), int) and _runs(network, batch) and not _runs(network, batch + 1):

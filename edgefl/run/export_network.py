@@ -127,12 +127,13 @@ def export_network(
     inputs = each(_spec, samples)
     by_name = {"": inputs} if isinstance(inputs, InputSpec) else inputs
     architecture = _Given(title, factory=copies_of(network), inputs=by_name, logits=True, examples=samples)
-    classes = _classes(title, architecture.build(), samples, class_names)
+    whole = architecture.build()
+    classes = _classes(title, whole, samples, class_names)
     architecture = replace(architecture, classes=classes)
     sizes = tuple(map(Tier, ratios))
     chosen.check(architecture, sizes, 2)
     check_finite(network, title)
-    state = begun(chosen, architecture, sizes, _floats(network), _SEED)
+    state = begun(chosen, architecture, sizes, _floats(whole), _SEED)
     # The network is trained: warm-ups are over, and ranks may follow its spectra.
     chosen, state = chosen.advance(state, 2 + getattr(chosen.config, "warmup_rounds", 0))
     training = Training(epochs, batch_size, lr, momentum, 0.0, optimizer)
@@ -218,8 +219,6 @@ def network_and_samples(
     InputError or WireError if there is no such network, or the weights do not fit it; the first five tensors that differ are named.
     """
     architecture = architecture_of(network, inputs, classes)
-    if isinstance(architecture, CustomArchitecture):
-        architecture = replace(architecture, logits=True)
     module = architecture.build()
     if weights is not None:
         own = _floats(module)

@@ -6,6 +6,7 @@ import threading
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 from edgefl import export_network, profile
 from edgefl.bundle.manifest_file import read
@@ -82,3 +83,21 @@ def test_a_copy_of_a_network_that_knows_its_architecture_copies_no_graphs():
     vars(architecture)["_computed"] = {"graphs": threading.Lock()}  # of which there are no copies
     network = create("fjord").network(architecture, Tier(1.0))
     assert copy.deepcopy(network).nested.architecture is architecture
+
+
+class Noting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.order, self.layer = torch.tensor([2, 0, 1]), nn.Linear(6, 3)
+
+    def forward(self, x):
+        self.last = self.layer(x.flatten(1))[:, self.order]
+        return self.last
+
+
+@pytest.mark.parametrize("kind", ["pruned", "noting"])
+def test_a_module_with_tensors_of_its_own_besides_parameters_is_copied(kind, tmp_path):
+    network = Noting() if kind == "noting" else nn.Sequential(nn.Flatten(), prune.l1_unstructured(nn.Linear(6, 3), "weight", 0.3))
+    network(torch.ones(2, 2, 3))
+    assert profile(network, (2, 3))[0].macs_forward == 18
+    export_network(network, torch.randn(2, 2, 3), tmp_path / "bundle", sign=False)

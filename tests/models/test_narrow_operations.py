@@ -166,3 +166,54 @@ def test_sizes_of_a_split_are_changed_where_the_module_notes_them() -> None:
     narrow = source.channels.narrow(copy.deepcopy(wide), 0.5)
     assert (narrow.states, narrow.inside.out_features, tuple(narrow.decay.shape)) == (2, 8, (8, 2))
     assert torch.allclose(first(narrow, x), first(silenced(wide, source, 0.5), x), atol=1e-5)
+
+
+class Stepped(nn.Module):
+    """A recurrent cell that begins with its own zeros."""
+
+    def __init__(self, cell: nn.Module) -> None:
+        super().__init__()
+        self.cell = cell
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = self.cell(x[:, 0])
+        return self.cell(x[:, 1], state)
+
+
+NOTING = {
+    "RMSNorm": lambda: nn.RMSNorm(16),
+    "RMSNorm without weights": lambda: nn.RMSNorm(16, elementwise_affine=False),
+    "LayerNorm without weights": lambda: nn.LayerNorm(16, elementwise_affine=False),
+    "InstanceNorm": lambda: Turned(nn.InstanceNorm1d(16, affine=True)),
+    "GRUCell": lambda: Stepped(nn.GRUCell(16, 16)),
+    "Unflatten": lambda: nn.Sequential(nn.Unflatten(2, (16, 1)), nn.Flatten(2)),
+}
+
+
+class Turned(nn.Module):
+    """A layer whose channels come before the steps."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.transpose(1, 2)).transpose(1, 2)
+
+
+@pytest.mark.parametrize("case", NOTING)
+def test_layers_of_torch_that_note_sizes_are_cut_with_their_input(case: str) -> None:
+    def network() -> nn.Module:
+        return nn.Sequential(nn.Linear(5, 16), NOTING[case](), nn.Linear(16, 3))
+
+    narrow = architecture(network, {"": STEPS}).build(0.5)
+    assert (narrow[0].out_features, narrow[2].in_features) == (8, 8)
+    assert torch.isfinite(narrow(torch.ones(2, 7, 5))).all()
+
+
+def test_norms_without_weights_may_work_with_different_channels() -> None:
+    def norm() -> nn.Module:
+        return nn.LayerNorm(8, elementwise_affine=False)
+
+    narrow = architecture(lambda: nn.Sequential(nn.Linear(5, 8), norm(), nn.Linear(8, 8), norm()), {"": STEPS}).build(0.5)
+    assert [tuple(layer.normalized_shape) for layer in narrow if isinstance(layer, nn.LayerNorm)] == [(4,), (8,)]

@@ -29,8 +29,8 @@ def test_several_inputs_are_shapes_texts_or_examples():
 
 
 @dataclasses.dataclass
-class Output:
-    logits: torch.Tensor
+class Scores:
+    scores: torch.Tensor
     others: object
 
 
@@ -38,8 +38,8 @@ OUTPUTS = {
     "tuple": lambda a, b: (a, b),
     "dict": lambda a, b: {"a": a, "b": b},
     "nested": lambda a, b: [a, {"more": (b, None, 3)}],
-    "dataclass": Output,
-    "dataclass within": lambda a, b: Output(a, [Output(b, None)]),
+    "dataclass": Scores,
+    "dataclass within": lambda a, b: Scores(a, [Scores(b, None)]),
 }
 
 
@@ -58,6 +58,11 @@ def test_outputs_of_any_form_are_trained_and_held(form):
     assert row.macs_forward == row.macs_backward_weight == 4 * 5 + 4 * 6
     # Nothing of an inference goes before its end: the sample, and both outputs in onnxruntime's blocks of 256 bytes.
     assert row.peak_activation_bytes_inference == 8 * 4 * 4 + 2 * 256
+
+
+def test_of_an_output_that_names_them_the_logits_are_trained_as_in_a_run():
+    (row,) = profile(Outputs(lambda a, b: {"b": b, "logits": a}), (4,), batch_size=8)
+    assert (row.macs_forward, row.macs_backward_weight) == (4 * 5 + 4 * 6, 4 * 5)
 
 
 @pytest.mark.parametrize("shape", [(4, 5), (4, 5, 2, 3)])

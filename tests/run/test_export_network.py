@@ -123,6 +123,14 @@ def test_ids_and_a_mask_are_two_inputs_that_the_client_trains_with(tmp_path, mon
     assert load((tmp_path / "state").read_bytes())
 
 
+def test_a_module_with_attention_of_torch_is_exported_with_its_weights(tmp_path):
+    network, samples = Masked(), {"input_ids": torch.arange(10).reshape(2, 5) % 9, "attention_mask": torch.ones(2, 5).long()}
+    edgefl.export_network(network, samples, tmp_path / "bundle", sign=False)
+    stored = load((tmp_path / "bundle/1/parameters.safetensors").read_bytes())
+    packed = np.concatenate([stored[f"attention.{part}_proj.weight"] for part in "qkv"])
+    np.testing.assert_array_equal(packed, network.attention.in_proj_weight.detach().numpy())
+
+
 @pytest.mark.parametrize(
     ("inputs", "code", "message"),
     [

@@ -1,6 +1,8 @@
 """Networks whose logits are an entry or an attribute of what they return."""
 
+from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -35,6 +37,27 @@ class Attribute(Plain):
         return SimpleNamespace(loss=None, logits=logits, hidden=(hidden, hidden))
 
 
+class Pair(NamedTuple):
+    logits: Tensor
+    auxiliary: Tensor
+
+
+class Named(Plain):
+    def returned(self, logits: Tensor, hidden: Tensor) -> object:
+        return Pair(logits, hidden) if self.training else logits
+
+
+@dataclass(slots=True)
+class Slots:
+    hidden: Tensor
+    logits: Tensor
+
+
+class Slotted(Plain):
+    def returned(self, logits: Tensor, hidden: Tensor) -> object:
+        return Slots(hidden, logits)
+
+
 class Only(Plain):
     def returned(self, logits: Tensor, hidden: Tensor) -> object:
         return {"scores": logits, "name": "digits"}
@@ -46,7 +69,7 @@ class Cast(Plain):
             return self.head(hidden)
 
 
-@pytest.mark.parametrize("kind", [Entry, Attribute, Only])
+@pytest.mark.parametrize("kind", [Entry, Attribute, Named, Slotted, Only])
 def test_a_run_trains_and_evaluates_the_logits_alone(kind, tmp_path):
     few = {"rounds": 1, "clients": 2, "local_epochs": 1, "data_share": 0.1, "eval_samples": 40, "conditions": "ideal"}
     runs = [
