@@ -11,9 +11,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 from edgefl.errors import CheckpointError, ConfigError, WireError
 from edgefl.util.files import write_json
 from edgefl.util.validation import explain
+from edgefl.wire.update_file import MAX_COUNT
 
-MOST = 10**9
-"""Largest count that a device may state, as in update files."""
 _Text = Annotated[str, Field(max_length=200)]
 _Key = Annotated[str, Field(pattern=r"^[0-9a-f]{8,64}$")]
 
@@ -36,7 +35,7 @@ class Device:
 
     key: _Key
     device: _Text
-    samples: Annotated[int, Field(ge=0, le=MOST)]
+    samples: Annotated[int, Field(ge=0, le=MAX_COUNT)]
     trainer: Literal["onnx", "torch"]
     client: int | None = None
     memory_bytes: int | None = None

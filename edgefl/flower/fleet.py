@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
 from edgefl.errors import ConfigError, EdgeflError, WireError, printable
-from edgefl.flower.devices import MOST, Device, Roster
+from edgefl.flower.devices import Device, Roster
 from edgefl.flower.rounds import Answer, Sending
 from edgefl.flower.setups import Setup, graphs_for, task_for
 from edgefl.flower.wire import Link, Reply
@@ -21,6 +21,7 @@ from edgefl.run.run import Run
 from edgefl.server.exchange import Exchange
 from edgefl.server.rounds import Server
 from edgefl.util.validation import explain
+from edgefl.wire.update_file import MAX_COUNT, are_labels
 
 PAYLOAD = "payload"
 _NO_DEADLINE_S = 12 * 3600.0
@@ -49,7 +50,7 @@ class _Said:
     status: Literal["trained", "out_of_memory", "diverged", "crashed", "no_setup"]
     ready_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     train_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    steps: Annotated[int, Field(ge=0, le=MOST)] = 0
+    steps: Annotated[int, Field(ge=0, le=MAX_COUNT)] = 0
     train_loss: Annotated[float, Field(allow_inf_nan=False)] | None = None
     measured_peak_activation_bytes: int | None = None
     measured_training_memory_bytes: int | None = None
@@ -264,7 +265,7 @@ class FlowerFleet:
 
 def _check_labels(labels: tuple[int, ...] | None, classes: int) -> None:
     """Raise :class:`WireError` unless ``labels`` are some of so many classes, ascending, or a device has said none."""
-    if labels is None or (labels and labels[-1] < classes and labels == tuple(sorted({*labels}))):
+    if labels is None or are_labels(labels, classes):
         return
     got = ", ".join(map(str, labels[:20])) or "none"
     raise WireError(f"labels: got {got}; expected labels from 0 to {classes - 1}, each once, ascending")

@@ -64,9 +64,10 @@ def _patched_like(narrow: nn.Module, layer: str, sizes: Mapping[int, int], attri
         return False  # :func:`note` knows what they note
     names = {name: value for name, value in vars(module).items() if _resized(value, sizes) != value}
     new = {name: value for name, value in names.items() if name not in attributes.get(layer, {})}
-    alike = [(path, other) for path, other in narrow.named_modules() if type(other) is type(module)]
     if _is_torchs(module) and not isinstance(module, nn.Transformer):
         alike = [(layer, module)]  # others of its kind may work with other channels
+    else:
+        alike = [(path, other) for path, other in narrow.named_modules() if type(other) is type(module)]
     for name, value in new.items():
         for path, other in alike:
             if getattr(other, name, None) == value and name not in attributes.get(path, {}):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -13,7 +13,7 @@ from edgefl.client.training import OptimizerName, Training
 from edgefl.cost.memory import Timeline
 from edgefl.errors import BudgetError, ConfigError, UnknownNameError
 from edgefl.fleet.budget import Budget, margin_of, use
-from edgefl.fleet.clock import round_timing, within
+from edgefl.fleet.clock import round_timing
 from edgefl.fleet.load import load_device
 from edgefl.fleet.profile import DeviceProfile, unknown_energy
 from edgefl.methods.base import Method
@@ -25,7 +25,7 @@ from edgefl.models.base import Architecture
 from edgefl.models.weights import checked_weights, tied
 from edgefl.planning.largest_ratio import STEPS, largest_ratio, parts_of
 from edgefl.planning.network import GivenInputs, Network, architecture_of
-from edgefl.planning.profile import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLES, cost_of, training_for
+from edgefl.planning.profile import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLES, clock_columns, cost_of, training_for
 from edgefl.planning.quantities import DeviceRound
 from edgefl.planning.spectral import Uses, energies, share_kept, spectral
 from edgefl.planning.tier_costs import network_cost, recomputed, step_timeline
@@ -71,9 +71,9 @@ class Planned(Result):
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form, with the share of each budget, and the scalars of the cost."""
         budgets = [{"budget": name, "need": need, "have": have, "share": need / have} for name, (need, have) in self.uses.items()]
-        clock = {field.name: getattr(self, field.name) for field in fields(self) if field.name.startswith(("clock_", "round_"))}
-        own = {name: getattr(self, name) for name in ("ratio", "ranks", "energy_share", "gap")}
-        return {"allocate": self.kind, **own, "budgets": budgets, **CostRow.of(self.cost).to_dict(), **clock}
+        clock = "clock_error", "clock_margin", "round_seconds_low", "round_seconds_high"
+        own = {name: getattr(self, name) for name in ("ratio", "ranks", "energy_share", "gap", *clock)}
+        return {"allocate": self.kind, **own, "budgets": budgets, **CostRow.of(self.cost).to_dict()}
 
 
 @one_thread()
@@ -217,9 +217,7 @@ def _clock(cost: Cost, work: DeviceRound | None) -> dict[str, Any]:
     """Return what a plan says of the device's clock, by field; nothing without a device."""
     if work is None:
         return {}
-    error = work.device.clock_error
-    low_s, high_s = within(_timing(cost, work), error)
-    return {"clock_error": error, "clock_margin": work.margin, "round_seconds_low": low_s, "round_seconds_high": high_s}
+    return {"clock_margin": work.margin, **clock_columns(_timing(cost, work), work.device.clock_error)}
 
 
 def _energy(architecture: Architecture, method: Method, weights: Any, seed: int, error: Truncation) -> dict[str, Any]:

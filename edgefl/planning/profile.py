@@ -22,7 +22,7 @@ from edgefl.methods.create import check_tiers, create
 from edgefl.models.base import Architecture, Unfilled
 from edgefl.planning.network import GivenInputs, Network, architecture_of, batch_in
 from edgefl.planning.tier_costs import recomputed_cost, tier_cost, training_of
-from edgefl.records import Cost, Tier
+from edgefl.records import Cost, Tier, Timing
 from edgefl.registry import codecs, methods
 from edgefl.report.cost_rows import ProfileRow, TensorBytes
 from edgefl.report.results import Results
@@ -224,6 +224,12 @@ def _device_rows(
     return found
 
 
+def clock_columns(timing: Timing, error: float) -> dict[str, float]:
+    """Return the error of a device's clock, and the least and the most seconds of a round with it, by column."""
+    low_s, high_s = within(timing, error)
+    return {"round_seconds_low": low_s, "round_seconds_high": high_s, "clock_error": error}
+
+
 def _on_device(device: DeviceProfile, cost: Cost, budget: Budget, training: Training, samples: int) -> dict[str, Any]:
     timing = round_timing(device, cost, *training.amounts(samples))
     once = replace(training, epochs=1)
@@ -246,8 +252,7 @@ def _on_device(device: DeviceProfile, cost: Cost, budget: Budget, training: Trai
     return columns | {
         "round_seconds": timing.total_s,
         "round_joules": timing.total_j,
-        **dict(zip(("round_seconds_low", "round_seconds_high"), within(timing, device.clock_error), strict=True)),
-        "clock_error": device.clock_error,
+        **clock_columns(timing, device.clock_error),
         "layer_seconds": _layer_seconds(device, cost, training),
         "fits": not cost.uncounted_ops and all(share <= 1 for share in shares.values()),
         "limiting_budget": limiting,

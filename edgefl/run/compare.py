@@ -27,6 +27,7 @@ from edgefl.util.compute import one_thread
 from edgefl.util.files import write_bytes, write_json
 
 OnRound = Callable[[Part, RoundRecord], None]
+_ASKED = "comparison.toml"
 
 
 @dataclass(frozen=True, repr=False)
@@ -118,7 +119,7 @@ def compare(
         parts, asked = parts_of(asked)
         _check_folder(folder, parts, resume)
     _check_any(parts, "can start")
-    write_bytes(folder / "comparison.toml", asked.to_toml().encode())
+    write_bytes(folder / _ASKED, asked.to_toml().encode())
     done = [_play(folder, part, resume, on_round, say) for part in parts]
     _check_any(done, "finished")
     contenders = _contenders(folder, done, asked)
@@ -140,9 +141,9 @@ def _check_energy(asked: Asked) -> None:
 
 def _check_folder(folder: Path, parts: Sequence[Part], resume: bool) -> None:
     """Raise if the folder holds something else, or runs that differ from those asked for."""
-    begun = (folder / "comparison.toml").exists()
+    begun = (folder / _ASKED).exists()
     if not (resume and begun) and not RunFolder(folder).is_new():
-        remedy = "give another --out" + ", or --resume to continue a comparison" * begun
+        remedy = "give another --out, or --resume to continue a comparison" if begun else "give another --out"
         raise CheckpointError(f"{folder}: exists and is not an empty folder; {remedy}")
     for part in parts:
         if not part.failure:

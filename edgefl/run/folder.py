@@ -75,9 +75,7 @@ class RunFolder:
         if Hashes.of(self.path) is None:
             why = "which shows that its files are of one run"
             raise CheckpointError(f"{self.path}: holds no {HASHES}, {why}; restore it, or start a new run")
-        if config.engine == "auto":  # the run keeps the engine that it began with
-            config = config.model_copy(update={"engine": before.engine})
-        for key, why in _fixed(before, config):
+        for key, why in _fixed(before, with_engine_of(before, config)):
             values = f"{getattr(before, key)!r}, now {getattr(config, key)!r}{why}"
             raise CheckpointError(f"{self.path}: cannot resume with another configuration: {key} was {values}")
         then, now = (dict[Any, str](of.sources or {}) for of in (before, config))
@@ -279,9 +277,7 @@ def resumed_config(run: Path, given: Mapping[str, Any]) -> RunConfig:
     stored, before = RunFolder(run).config(), read_toml(run / CONFIG, ConfigError)
     if "workers" not in given and is_remote(given.get("engine")) != is_remote(stored.engine):
         before.pop("workers", None)  # slots of a cluster are not processes of this computer
-    asked = RunConfig.of({**before, **given})
-    if asked.engine == "auto":
-        asked = asked.model_copy(update={"engine": stored.engine, "workers": stored.workers})
+    asked = with_engine_of(stored, RunConfig.of({**before, **given}))
     for key, why in _fixed(stored, asked):
         if key in given:
             raise CheckpointError(
@@ -291,6 +287,11 @@ def resumed_config(run: Path, given: Mapping[str, Any]) -> RunConfig:
     if "workers" in given and "engine" not in given and stored.engine in ("inline", "pool"):
         asked = asked.model_copy(update={"engine": "pool" if asked.workers != 1 else "inline"})
     return asked
+
+
+def with_engine_of(stored: RunConfig, asked: RunConfig) -> RunConfig:
+    """Return what was ``asked`` of a run that began as ``stored``, which keeps its engine and workers if the engine is ``auto`` now."""
+    return asked if asked.engine != "auto" else asked.model_copy(update={"engine": stored.engine, "workers": stored.workers})
 
 
 def _fixed(before: RunConfig, after: RunConfig) -> Iterator[tuple[str, str]]:

@@ -23,7 +23,7 @@ from edgefl.report.summary import class_rows, participation_rows, tier_rows, tot
 from edgefl.run.checkpoint_writer import CheckpointWriter
 from edgefl.run.checks import no_graphs
 from edgefl.run.final_scores import final_scores
-from edgefl.run.folder import MODEL, Notify, OnRound, RunFolder
+from edgefl.run.folder import MODEL, Notify, OnRound, RunFolder, with_engine_of
 from edgefl.run.prepare import prepare
 from edgefl.run.privacy import check_simulated
 from edgefl.run.result import RunResult
@@ -151,8 +151,7 @@ def _continued(folder: Path) -> Iterator[None]:
 def _with_engine(run: Run, begun: RunFolder | None, say: Notify) -> Run:
     """Return the run with an engine instead of ``auto``: the one that it has ``begun`` with, or the fastest."""
     if begun is not None and not begun.is_new():
-        stored = begun.config()
-        return replace(run, config=run.config.model_copy(update={"engine": stored.engine, "workers": stored.workers}))
+        return replace(run, config=with_engine_of(begun.config(), run.config))
     from edgefl.run.engine_choice import choose
 
     with span("trial"):

@@ -27,6 +27,8 @@ from edgefl.wire.values import holds, too_large
 FORMAT, VERSION = "edgefl-update", "1"
 MAX_HEADER_BYTES = 1 << 20
 KEYS = ("format", "version", "bundle", "round", "tier", "samples", "steps", "client")
+MAX_COUNT = 10**9
+"""Most samples or steps that a device may state."""
 _COUNT = re.compile(r"[1-9][0-9]{0,8}|10{9}")
 _LABELS = re.compile(r"(0|[1-9][0-9]{0,8})(,[1-9][0-9]{0,8})*")
 _MAX_SIGNATURE = 100
@@ -190,7 +192,7 @@ def _about(path: Path, header: dict[str, Any], expected: Expected) -> dict[str, 
     """Return the file's metadata, every key checked."""
     about = header.pop("__metadata__", {})
     _check_names(path, about, (*KEYS, *({"labels", KEY, SIGNATURE} & about.keys())), f"an update says {', '.join(KEYS)}")
-    count = "a whole number from 1 to 1,000,000,000"
+    count = f"a whole number from 1 to {MAX_COUNT:,}"
     rules: dict[str, tuple[Callable[[str], object], str]] = {
         "format": (FORMAT.__eq__, repr(FORMAT)),
         "version": (VERSION.__eq__, f"{VERSION!r}: made by another version of edgefl"),
@@ -216,7 +218,16 @@ def _about(path: Path, header: dict[str, Any], expected: Expected) -> dict[str, 
 def _labels(text: str, classes: int) -> tuple[int, ...] | None:
     """Return the labels in ``text``, such as 0,3,7; None unless they are labels of ``classes`` classes, each once and ascending."""
     labels = tuple(map(int, text.split(","))) if _LABELS.fullmatch(text) else ()
-    return labels if labels and labels[-1] < classes and labels == tuple(sorted({*labels})) else None
+    return labels if are_labels(labels, classes) else None
+
+
+def are_labels(labels: tuple[int, ...], classes: int) -> bool:
+    """Whether ``labels``, none of them negative, are one or more of so many classes, each once and ascending.
+
+    >>> are_labels((0, 3), 4), are_labels((3, 0), 4), are_labels((4,), 4), are_labels((), 4)
+    (True, False, False, False)
+    """
+    return bool(labels) and labels[-1] < classes and labels == tuple(sorted({*labels}))
 
 
 def _check_names(path: Path, got: Mapping[str, Any], expected: Collection[str], rule: str) -> None:

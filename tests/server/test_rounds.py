@@ -13,7 +13,6 @@ import torch
 from small_fleet import play, small, write_device, write_fleet
 
 from edgefl import RunConfig
-from edgefl.errors import AggregationError
 from edgefl.methods.create import create
 from edgefl.records import ClientRecord, Expected, Outcome, RoundRecord, Tier, Timing, Totals
 from edgefl.run.dry_run import outcome_of
@@ -21,7 +20,6 @@ from edgefl.run.prepare import prepare
 from edgefl.run.trained import without_training
 from edgefl.run.whatif import whatif
 from edgefl.server.client_store import ClientStore
-from edgefl.server.rounds import observed_by
 from edgefl.server.schedule import Round, ask
 from edgefl.server.state import FleetMemory, ServerState
 
@@ -280,21 +278,6 @@ def test_every_phase_of_a_method_can_be_simulated(method):
 
 
 # Records and what is read from them --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("found", "told"),
-    [
-        (None, "observe returned NoneType, expected a dictionary of JSON values"),
-        ({"norm": torch.tensor(1.0)}, r"observe returned norm = tensor\(1.\), expected a JSON value"),
-        ({"fine": 1.0, "mean": float("nan")}, "observe returned mean = nan, expected a JSON value, such as a finite float"),
-    ],
-)
-def test_what_a_method_observes_has_a_json_form(found, told, monkeypatch):
-    method = create("fedavg", {})
-    monkeypatch.setattr(type(method), "observe", lambda self, state, sent: found)
-    with pytest.raises(AggregationError, match=f"^method FedAvg: {told}"):
-        observed_by(method, ServerState(None), ())
 
 
 def test_sums_of_a_record_are_those_of_its_clients_told_apart_by_use():
