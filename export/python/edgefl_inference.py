@@ -6,7 +6,7 @@ import numpy as np
 from edgefl_bundle import Bundle, ClientError, InputError, State, Tensors, by_input
 from edgefl_data import Samples
 from edgefl_limits import watched
-from edgefl_steps import dtypes, options, run
+from edgefl_steps import fitting, options, run
 from edgefl_training import by_role, current_tensors
 
 
@@ -25,14 +25,13 @@ def infer(bundle: Bundle, label: str, x: Samples, state: State | None = None, va
         path = bundle.training(label)["predict"]
         weights = by_role(bundle.training(label), current_tensors(bundle, label, bundle.parameters(label), state))
     session = bundle.session(path, options(threads))
-    kinds, batch = dtypes(session), entry["batch_size"]
-    weights = {name: value for name, value in weights.items() if name in kinds}
-    given = {name: value for name, value in by_input(bundle.manifest, x).items() if name in kinds}
+    batch, weights = entry["batch_size"], fitting(session, weights)
+    given = fitting(session, by_input(bundle.manifest, x))
     if not given:
         raise InputError(f"{path}: the graph reads none of {', '.join(by_input(bundle.manifest, x))}")
     found = []
     for start in range(0, max(map(len, given.values())), batch):
-        part = {name: value[start : start + batch].astype(kinds[name]) for name, value in given.items()}
+        part = {name: value[start : start + batch] for name, value in given.items()}
         with watched(bundle.timeout_s, "a batch"):
             found.append(run(session, {**weights, **part})[0])
     logits = np.concatenate(found)

@@ -37,8 +37,17 @@ def run(session: ort.InferenceSession, feeds: Mapping[str, np.ndarray]) -> list[
         raise ClientError(f"onnxruntime {ort.__version__} cannot run the graph: {first_line(error)}") from error
 
 
-def dtypes(session: ort.InferenceSession) -> dict[str, type]:
-    """Return input → NumPy type, of a graph."""
+def fitting(session: ort.InferenceSession, values: Mapping[str, np.ndarray]) -> Tensors:
+    """Return those of ``values`` that a graph takes, input → value; InputError if it takes another type."""
+    kinds = _dtypes(session)
+    found = {name: value for name, value in values.items() if name in kinds}
+    for name, value in found.items():
+        if value.dtype != kinds[name]:
+            raise InputError(f"input {name}: got {value.dtype}, expected {np.dtype(kinds[name])}, as the graph takes it")
+    return found
+
+
+def _dtypes(session: ort.InferenceSession) -> dict[str, type]:
     return {one.name: _TYPES.get(one.type, np.float32) for one in session.get_inputs()}
 
 
@@ -62,6 +71,7 @@ class Steps:
         arrays: Tensors = {}
         for session in sessions:
             arrays |= _complete(session, feeds)
+            fitting(session, batch)
         changed = {one.name.removesuffix(".out") for s in sessions for one in s.get_outputs() if one.name.endswith(".out")}
         self._now = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
         self._next = {name: ort.OrtValue.ortvalue_from_numpy(np.zeros_like(arrays[name])) for name in arrays if name in changed}
@@ -72,7 +82,7 @@ class Steps:
             one = {name: part[:1] for name, part in batch.items()}
             self._limit(sum(held), [_reserved(bundle, path, {**arrays, **one}) for path in graphs])
             sessions = [bundle.session(path, _in_arena(threads)) for path in graphs]
-        self._bound = [(session, session.io_binding(), dtypes(session)) for session in sessions]
+        self._bound = [(session, session.io_binding(), list(_dtypes(session))) for session in sessions]
         self._outputs = [{one.name for one in session.get_outputs()} for session in sessions]
 
     def _limit(self, outside_bytes: int, reserved_bytes: list[int]) -> None:
@@ -92,10 +102,10 @@ class Steps:
 
     def step(self, batch: Tensors, number: int) -> float:
         """Run one step of graph ``number`` on a batch, and return its loss; BudgetError if the step needs more memory than allowed."""
-        session, binding, kinds = self._bound[number]
-        for name, kind in kinds.items():
+        session, binding, inputs = self._bound[number]
+        for name in inputs:
             given = batch.get(name)
-            value = self._now[name] if given is None else ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(given, kind))
+            value = self._now[name] if given is None else ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(given))
             binding.bind_ortvalue_input(name, value)
         written = [name for name in self._next if f"{name}.out" in self._outputs[number]]
         for name in written:
@@ -125,7 +135,8 @@ class Steps:
 def _complete(session: ort.InferenceSession, feeds: Mapping[str, Any]) -> Tensors:
     """Return input → value of a graph, except samples and labels; the optimizer's state begins with zeros."""
     found: Tensors = {}
-    for name, kind in dtypes(session).items():
+    fitting(session, {name: value for name, value in feeds.items() if isinstance(value, np.ndarray)})
+    for name, kind in _dtypes(session).items():
         if name in ("x", "y") or name.startswith("x."):
             continue
         value = feeds.get(name)
@@ -145,9 +156,8 @@ def _reserved(bundle: Bundle, path: str, arrays: Tensors) -> int:
         profiled = options(1)
         profiled.enable_profiling, profiled.profile_file_prefix = True, str(Path(folder) / "step")
         session = bundle.session(path, profiled)
-        kinds = dtypes(session)
         with watched(bundle.timeout_s, "a step"):
-            run(session, {name: array.astype(kinds[name]) for name, array in arrays.items() if name in kinds})
+            run(session, fitting(session, arrays))
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
     kernels = [event["args"] for event in events if "mem_in_use_delta" in event.get("args", {})]
     if not kernels:

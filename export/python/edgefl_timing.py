@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from edgefl_bundle import Bundle, ClientError, InputError, Table, Tensors, check_keys, inputs_of
-from edgefl_steps import Objective, Steps, dtypes, options, run
+from edgefl_steps import Objective, Steps, fitting, options, run
 from edgefl_training import first_inputs
 
 Clock = Callable[[], float]
@@ -164,9 +164,7 @@ def _cases(bundle: Bundle, label: str, threads: int, say: Say) -> Iterator[Case]
         yield from _training(bundle, label, threads, say)
     size = int((entry.get("train") or entry)["batch_size"])
     session = bundle.session(entry["forward"], options(threads))
-    kinds = dtypes(session)
-    samples = _repeated(bundle, entry["reference"], size, "logits")
-    batch: Tensors = {name: value.astype(kinds[name]) for name, value in samples.items() if name in kinds}
+    batch = fitting(session, _repeated(bundle, entry["reference"], size, "logits"))
     macs = entry.get("costs", {}).get("macs_inference", entry.get("costs", {}).get("macs_forward"))
     for count in dict.fromkeys((size, 1)):
         feeds = {name: value[:count] for name, value in batch.items()}

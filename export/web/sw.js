@@ -2,7 +2,7 @@
 // tools/page_files.py writes VERSION, FILES and LATER: another file makes another version, which is stored whole or not at all. Files of LATER
 // are stored when they are first asked for.
 
-const VERSION = "ecda79c140e45e05";
+const VERSION = "6d636f24077faee4";
 const FILES = {
   "./": "sha256-lNWemzhpLNpBW14h3H4m3KwsAVk36QDSaXzi7GBxnbg=",
   "app.js": "sha256-wgKxPsrZ+rVYl9rph4Jk7MNCp9Z3A0QxWWUa8AvcMZQ=",
@@ -17,7 +17,7 @@ const FILES = {
   "core/objective.js": "sha256-MTmRvjRYywLeYYC7WKi3OdiFTaBy49jeS8Ai0P4ilS0=",
   "core/problems.js": "sha256-02f7uLa55DxdO+qacjeKn7gf3ghs2rrYzqdSjucsDo8=",
   "core/random.js": "sha256-XYiFrnLRXRIZxvzReK9Iku4/MrNJSJxgM9XsNhOypPs=",
-  "core/run.js": "sha256-chHDTLJK/YLMKdhGw62scnaldD5OM6D0AGXdIs6a698=",
+  "core/run.js": "sha256-Y8I5xb8XEyzo0Kw4NgEGZ9ZsVuR9KRnUG639gpV+pNE=",
   "core/safetensors.js": "sha256-1v9K7keQKHwkzkZ5n4akI4Yem9PHH/xTjs2VcudQroQ=",
   "core/state.js": "sha256-2dCGo/ocwOW19E36R15JbNJUKFyJ8r02DrXTqnldQJ0=",
   "core/text.js": "sha256-EyTCD5mkgmYszy+6aSEgLhTTA/2WWyk+sKaX3Xl4kzc=",

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx.parser
+import safetensors.numpy
 from handmade import changed, samples
 
 
@@ -70,6 +71,21 @@ def link(folder: Path) -> None:
     (folder / "0.5" / "train.onnx").symlink_to(real)
 
 
+def doubled(folder: Path) -> None:
+    """Store one of the tier's parameters as float64."""
+    tensors = safetensors.numpy.load_file(folder / "0.5" / "parameters.safetensors")
+    tensors["fc.weight"] = tensors["fc.weight"].astype(np.float64)
+    put(folder, "parameters.safetensors", safetensors.numpy.save(tensors))
+
+
+def put(bundle: Path, name: str, content: bytes) -> None:
+    """Put a file into a bundle, whose manifest then agrees with it."""
+    (bundle / "0.5" / name).write_bytes(content)
+    files = json.loads((bundle / "manifest.json").read_text())["files"]
+    files[f"0.5/{name}"] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+    changed(bundle, files=files)
+
+
 SPOILED: list[tuple[Callable[[Path], object], str]] = [
     (lambda f: changed(f, format_version=1), "format_version: got 1, expected 2"),
     (lambda f: changed(f, format_version=True), "format_version: got True, expected 2"),
@@ -90,6 +106,7 @@ SPOILED: list[tuple[Callable[[Path], object], str]] = [
     (lambda f: edit_train(f, graphs=["/etc/passwd"]), "'/etc/passwd' is no file of the bundle"),
     (lambda f: edit_train(f, trained={"fc.weight": [6, 3], "fc.bias": [3]}), "fc.weight: got [3, 6], expected shape [6, 3]"),
     (lambda f: edit_train(f, frozen={"other": [1]}), "other: got nothing, expected shape [1]"),
+    (doubled, "input p.fc.weight: got float64, expected float32, as the graph takes it"),
     (lambda f: edit_train(f, frozen={}), "has an input 'f.scale', for which the bundle has no value"),
     (lambda f: edit_train(f, lr="fast"), "tier 0.5: train: lr: got 'fast', expected a value of type number"),
     (lambda f: edit_train(f, graphs=["0.5/parameters.safetensors"]), "parameters.safetensors: not an ONNX model"),
@@ -119,14 +136,6 @@ SPOILED: list[tuple[Callable[[Path], object], str]] = [
         "preprocessing: std: got [0], expected numbers, and none of",
     ),
 ]
-
-
-def put(bundle: Path, name: str, content: bytes) -> None:
-    """Put a graph into a bundle, whose manifest then agrees with it."""
-    (bundle / "0.5" / name).write_bytes(content)
-    files = json.loads((bundle / "manifest.json").read_text())["files"]
-    files[f"0.5/{name}"] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
-    changed(bundle, files=files)
 
 
 def hostile(body: str, shape: str) -> bytes:

@@ -7,7 +7,7 @@ import { type Value, type Values } from "./values.js";
 export declare function byRole(table: Training, tensors: Values): Values;
 /** Return a tier's tensors: those of `state` if it is of this bundle, else the bundle's with personal ones of `state`. */
 export declare function current(bundle: Bundle, label: string, given: Values, state: State | null): Values;
-/** Run a graph on those of the values that it takes; ClientError if onnxruntime fails. */
+/** Run a graph on those of the values that it takes; InputError if it takes another type, ClientError if onnxruntime fails. */
 export declare function run(bundle: Bundle, session: InferenceSession, values: Values): Promise<Values>;
 /** Throw an InputError unless `data` has exactly the inputs of the graphs. */
 export declare function checkInputs(manifest: Table, data: Values): void;

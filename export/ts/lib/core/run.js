@@ -38,7 +38,7 @@ export function current(bundle, label, given, state) {
     }
     return found;
 }
-/** Run a graph on those of the values that it takes; ClientError if onnxruntime fails. */
+/** Run a graph on those of the values that it takes; InputError if it takes another type, ClientError if onnxruntime fails. */
 export async function run(bundle, session, values) {
     const { ort, runtime } = bundle.host;
     const feeds = {};
@@ -49,7 +49,7 @@ export async function run(bundle, session, values) {
             return;
         const type = metadata?.isTensor ? metadata.type : value.type;
         if (type !== value.type)
-            throw new ClientError(`${runtime} cannot run the graph: its input ${name} is ${type}, expected ${value.type}`);
+            throw new InputError(`input ${name}: got ${value.type}, expected ${type}, as the graph takes it`);
         feeds[name] = new ort.Tensor(value.type, value.data, value.dims);
     });
     try {

@@ -39,7 +39,7 @@ export function current(bundle: Bundle, label: string, given: Values, state: Sta
   return found;
 }
 
-/** Run a graph on those of the values that it takes; ClientError if onnxruntime fails. */
+/** Run a graph on those of the values that it takes; InputError if it takes another type, ClientError if onnxruntime fails. */
 export async function run(bundle: Bundle, session: InferenceSession, values: Values): Promise<Values> {
   const { ort, runtime } = bundle.host;
   const feeds: Record<string, Tensor> = {};
@@ -48,7 +48,7 @@ export async function run(bundle: Bundle, session: InferenceSession, values: Val
     const value = values.get(name);
     if (!value) return;
     const type = metadata?.isTensor ? metadata.type : value.type;
-    if (type !== value.type) throw new ClientError(`${runtime} cannot run the graph: its input ${name} is ${type}, expected ${value.type}`);
+    if (type !== value.type) throw new InputError(`input ${name}: got ${value.type}, expected ${type}, as the graph takes it`);
     feeds[name] = new ort.Tensor(value.type as "float32", value.data as Float32Array, value.dims);
   });
   try {
