@@ -10,11 +10,13 @@ as two. A complex convolution counts three times a real one, because torch compu
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from edgefl.cost.bilinear import product_macs
 
 aten = torch.ops.aten
 
@@ -87,6 +89,17 @@ def _rnn_layer_backward(args: Arguments, out: Any) -> OpWork:
     return _both(through_time + to_input, positions * sum(weight.numel() for weight in weights if weight.requires_grad))
 
 
+def _distances(pairs: Tensor, rows: Tensor) -> OpWork:
+    """Count distances, one for each value of ``pairs``, of rows like those of ``rows``: element-wise work on each of their values."""
+    return OpWork(elementwise=pairs.numel() * int(rows.shape[-1]))
+
+
+def _fourier(args: Arguments, out: Tensor) -> OpWork:
+    """Count log₂ n passes through all values for a fast Fourier transform of n values: element-wise work, no product of matrices."""
+    length = max(math.prod(int(of.shape[place]) for place in args[1]) for of in (args[0], out))
+    return OpWork(elementwise=max(_values(args), _values(out)) * max(1, (length - 1).bit_length()))
+
+
 COUNTED: dict[Any, Count] = {
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
@@ -99,7 +112,18 @@ COUNTED: dict[Any, Count] = {
     aten.addmv.default: _product(1),
     aten.baddbmm.default: _product(1),
     aten.addbmm.default: lambda args, out: OpWork(args[1].numel() * int(args[2].shape[-1])),
+    aten.addmm_.default: _product(1),
     aten.addr.default: lambda args, out: OpWork(out.numel()),
+    aten._trilinear.default: lambda args, out: OpWork(product_macs(args)),
+    # Of many rows: a product with two columns more, for the squares of both.
+    aten._euclidean_dist.default: lambda args, out: OpWork(out.numel() * (int(args[0].shape[-1]) + 2)),
+    aten._cdist_forward.default: lambda args, out: _distances(out, args[0]),
+    aten._cdist_backward.default: lambda args, out: _distances(args[4], args[1]),
+    aten._pdist_forward.default: lambda args, out: _distances(out, args[0]),
+    aten._pdist_backward.default: lambda args, out: _distances(args[3], args[1]),
+    aten._fft_r2c.default: _fourier,
+    aten._fft_c2r.default: _fourier,
+    aten._fft_c2c.default: _fourier,
     aten.mkldnn_rnn_layer.default: _rnn_layer,
     aten.mkldnn_rnn_layer_backward.default: _rnn_layer_backward,
     **{
@@ -128,7 +152,10 @@ IGNORED: dict[Any, str] = {
         replication_pad2d replication_pad2d_backward replication_pad3d replication_pad3d_backward _reshape_copy
         _reshape_alias im2col col2im unfold_backward diag_embed logspace exponential_ as_strided_ detach_ t_ transpose_
         squeeze_ unsqueeze_ split_with_sizes_copy unbind_copy bernoulli bernoulli_ rand rand_like randn randn_like randint
-        randperm normal_ uniform_ tril_indices triu_indices
+        randint_like randperm normal normal_ uniform_ cauchy_ geometric_ log_normal_ tril_indices triu_indices alias_copy
+        as_strided_copy diagonal_copy expand_copy narrow_copy permute_copy squeeze_copy t_copy transpose_copy unfold_copy
+        unsqueeze_copy view_copy as_strided_scatter diagonal_scatter select_scatter slice_scatter block_diag complex
+        empty_permuted resize_as_ _chunk_cat _efficientzerotensor
         """,
     ),
     **_for(
@@ -137,7 +164,9 @@ IGNORED: dict[Any, str] = {
         index index_put index_put_ _index_put_impl_ _unsafe_index _unsafe_index_put index_select index_add index_add_ gather
         scatter scatter_ scatter_add scatter_add_ scatter_reduce index_fill index_copy embedding embedding_dense_backward
         _embedding_bag _embedding_bag_forward_only _embedding_bag_backward _embedding_bag_dense_backward sort topk argsort
-        masked_select nonzero searchsorted bucketize one_hot multinomial
+        masked_select nonzero searchsorted bucketize one_hot multinomial masked_scatter masked_scatter_backward put take
+        index_reduce max_unpool2d max_unpool3d kthvalue mode nanmedian unique_consecutive _unique _unique2 isin nonzero_static
+        histc _unsafe_masked_index _unsafe_masked_index_put_accumulate
         """,
     ),
     **_for(
@@ -164,7 +193,9 @@ ELEMENTWISE: dict[Any, str] = {
         upsample_bilinear2d upsample_bilinear2d_backward upsample_trilinear3d upsample_trilinear3d_backward
         _upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward upsample_bicubic2d upsample_bicubic2d_backward
         _upsample_bicubic2d_aa _upsample_bicubic2d_aa_backward grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d
-        grid_sampler_3d_backward nansum median cummax cummin renorm
+        grid_sampler_3d_backward nansum median cummax cummin renorm fractional_max_pool3d fractional_max_pool3d_backward
+        count_nonzero logcumsumexp trace dist linalg_cross segment_reduce _segment_reduce_backward
+        _embedding_bag_per_sample_weights_backward
         """,
     ),
     **_for(
@@ -178,7 +209,7 @@ ELEMENTWISE: dict[Any, str] = {
         mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward soft_margin_loss
         soft_margin_loss_backward multi_margin_loss multi_margin_loss_backward multilabel_margin_loss_forward
         multilabel_margin_loss_backward binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits
-        _weight_norm_interface _weight_norm_interface_backward
+        _weight_norm_interface _weight_norm_interface_backward _ctc_loss _ctc_loss_backward
         """,
     ),
     # Pointwise by nature; older releases of torch do not tag all of them.
@@ -188,7 +219,7 @@ ELEMENTWISE: dict[Any, str] = {
         hardswish gelu_backward silu_backward hardswish_backward hardsigmoid_backward hardtanh_backward elu_backward leaky_relu_backward
         softplus_backward threshold_backward tanh_backward sigmoid_backward mish_backward glu glu_backward _prelu_kernel
         _prelu_kernel_backward hardswish_ hardsigmoid_ hardtanh_ silu_ leaky_relu_ elu_ gelu_ mish_ masked_fill masked_fill_
-        where lerp_ addcmul_ addcdiv_ _foreach_add_ _foreach_mul_ relu6 rrelu_with_noise
+        where rsub floor_divide lerp_ addcmul_ addcdiv_ _foreach_add_ _foreach_mul_ relu6 rrelu_with_noise
         rrelu_with_noise_backward log_sigmoid_forward log_sigmoid_backward softshrink_backward hardshrink_backward polar
         """,
     ),
@@ -199,7 +230,7 @@ def work_of(operation: Any, args: Arguments, out: Any) -> OpWork | None:
     """Return the work of one dispatched operation; None when it is in no table."""
     if operation in COUNTED:
         work = COUNTED[operation](args, out)
-        return OpWork(4 * work.macs) if isinstance(out, Tensor) and out.is_complex() else work
+        return replace(work, macs=4 * work.macs) if isinstance(out, Tensor) and out.is_complex() else work
     packet = operation.overloadpacket
     if operation.is_view or packet in IGNORED:
         return _NOTHING

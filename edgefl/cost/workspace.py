@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from edgefl.cost.bilinear import buffer_bytes
 from edgefl.cost.conv_workspace import backward_bytes, bytes_of_one, forward_bytes
 
 aten = torch.ops.aten
@@ -172,6 +173,7 @@ _RULES: dict[Any, Callable[[Sequence[Any], Any], int]] = {
     aten.im2col.default: lambda args, out: bytes_of_one(args[0]),
     aten.logsumexp.default: lambda args, out: bytes_of_one(args[0]),
     aten.cumsum.default: lambda args, out: bytes_of_one(out) if out.dtype != args[0].dtype else 0,
+    aten._trilinear.default: buffer_bytes,
     aten._euclidean_dist.default: lambda args, out: 2 * (bytes_of_one(args[0]) + bytes_of_one(args[1])),
     aten.mkldnn_rnn_layer.default: _lstm,
     aten.mkldnn_rnn_layer_backward.default: _lstm_backward,

@@ -105,6 +105,56 @@ def test_work_on_weights_counts_once_per_step():
     assert row.macs_compose == 3 * 10 * 3 * 20
 
 
+class Bilinear(nn.Module):
+    """y_k = Σ x_i a_kij z_j with x and z of 6 and 5 values that two layers make of 3."""
+
+    def __init__(self):
+        super().__init__()
+        self.x, self.z, self.layer = nn.Linear(3, 6, bias=False), nn.Linear(3, 5, bias=False), nn.Bilinear(6, 5, 4)
+
+    def forward(self, x):
+        return self.layer(self.x(x), self.z(x))
+
+
+def test_a_bilinear_layer_counts_its_two_products_and_those_of_its_gradients():
+    row = cost(Bilinear, (3,))
+    inputs, whole = 3 * 6 + 3 * 5, 4 * 6 * 5
+    assert row.macs_forward == inputs + whole + 4 * 5  # x into a, then z
+    to_x, to_z, to_weight = whole + 6 * 5, whole + 4 * 5, 4 * 6 + whole
+    assert row.macs_backward == inputs + to_x + to_z + to_weight
+    assert row.uncounted_ops == ()
+
+
+@pytest.mark.parametrize(("centres", "macs", "values"), [(30, 30 * (8 + 2), 0), (20, 0, 20 * 8)])
+def test_distances_are_a_product_for_many_rows_and_element_wise_work_for_few(centres, macs, values):
+    class Distances(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.centres = nn.Parameter(torch.zeros(centres, 8))
+
+        def forward(self, x):
+            return torch.cdist(x, self.centres)
+
+    row = cost(Distances, (8,), batch_size=4)
+    assert (row.macs_forward, row.uncounted_ops) == (macs, ())
+    assert sum(layer.elementwise_ops for layer in row.layers if layer.kind == "Distances") == values
+
+
+def test_a_fourier_transform_goes_through_all_values_once_for_each_doubling_of_its_length():
+    class Fourier(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(16))
+
+        def forward(self, x):
+            return torch.view_as_real(torch.fft.fft(x * self.scale)).flatten(1)
+
+    row = cost(Fourier, (16,))
+    assert (row.macs_forward, row.uncounted_ops) == (0, ())
+    (layer,) = (layer for layer in row.layers if layer.kind == "Fourier")
+    assert layer.elementwise_ops == 16 + 4 * 2 * 16  # 16 products; 4 passes through 16 complex values
+
+
 class ComplexNetwork(nn.Module):
     """A complex convolution of 2×5×5 to 3×3×3 values, then a complex product of 9 values each with 9 × 4."""
 

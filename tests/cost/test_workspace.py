@@ -22,6 +22,17 @@ class First(nn.Module):
         return self.layer(x)[0]
 
 
+class Pairs(nn.Module):
+    """A bilinear layer of two layers' outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.x, self.z, self.layer = nn.Linear(40, 24), nn.Linear(40, 20), nn.Bilinear(24, 20, 8)
+
+    def forward(self, x):
+        return self.layer(self.x(x), self.z(x))
+
+
 def images(*shape, order=torch.contiguous_format):
     return torch.randn(shape).to(memory_format=order)
 
@@ -31,6 +42,7 @@ ON_ANY = {
     "batch norm, channels last": (nn.BatchNorm2d(16), images(4, 16, 8, 8, order=LAST)),
     "layer norm of a transposed value": (nn.LayerNorm(64), torch.randn(8, 64, 50).transpose(1, 2)),
     "group norm": (nn.GroupNorm(4, 16), images(8, 16, 8, 8)),
+    "bilinear": (Pairs(), torch.randn(64, 40)),
     "one small sample": (nn.Conv2d(32, 32, 3, padding=1), images(1, 32, 16, 16)),
     "few 1x1": (nn.Conv2d(24, 40, 1), images(4, 24, 16, 16)),
 }
