@@ -175,9 +175,14 @@ COUNTED: dict[str, Callable[[_Reader], int]] = {
     # An output value sums over kernel and input channels of its group; a transposed convolution spreads each input value likewise.
     "Conv": lambda node: math.prod(node.output()) * math.prod(node.input(1)[1:]),
     "ConvTranspose": lambda node: math.prod(node.input(0)) * math.prod(node.input(1)[1:]),
+    "DeformConv": lambda node: math.prod(node.output()) * math.prod(node.input(1)[1:]),
+    "ConvInteger": lambda node: math.prod(node.output()) * math.prod(node.input(1)[1:]),
+    "QLinearConv": lambda node: math.prod(node.output()) * math.prod(node.input(3)[1:]),
     # The number of values of A, transposed or not, times the columns of the result.
     "Gemm": lambda node: math.prod(node.input(0)) * node.output()[1],
     "MatMul": lambda node: math.prod(node.output()) * node.input(0)[-1],
+    "MatMulInteger": lambda node: math.prod(node.output()) * node.input(0)[-1],
+    "QLinearMatMul": lambda node: math.prod(node.output()) * node.input(0)[-1],
     "Einsum": _einsum,
     "LSTM": _recurrent(4),
     "GRU": _recurrent(3),
@@ -186,36 +191,56 @@ COUNTED: dict[str, Callable[[_Reader], int]] = {
 }
 
 
+def _for(reason: str, names: str) -> dict[str, str]:
+    return dict.fromkeys(names.split(), reason)
+
+
 IGNORED: dict[str, str] = {
-    **dict.fromkeys(
-        ["Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "Ceil", "Celu", "Clip", "Cos", "Cosh",
-         "Div", "Dropout", "Elu", "Equal", "Erf", "Exp", "Floor", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish",
-         "IsInf", "IsNaN", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or",
-         "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign",
-         "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Where", "Xor", "QuantizeLinear", "DequantizeLinear",
-         "DynamicQuantizeLinear", "RotaryEmbedding"],
+    **_for(
         "one value at a time, no sum of products",
+        """
+        Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceil Celu Clip Cos Cosh
+        DequantizeLinear Div Dropout DynamicQuantizeLinear Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish
+        IsInf IsNaN LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow QuantizeLinear Reciprocal Relu
+        RotaryEmbedding Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Where
+        Xor
+        """,
     ),
-    **dict.fromkeys(
-        ["ArgMax", "ArgMin", "AveragePool", "CumSum", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LpPool", "MaxPool",
-         "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
-         "ReduceSumSquare", "TopK"],
+    **_for(
         "sums or compares values, no product of two tensors",
+        """
+        ArgMax ArgMin AveragePool CumProd CumSum GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool ReduceL1 ReduceL2
+        ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare TopK
+        """,
     ),
-    **dict.fromkeys(
-        ["BatchNormalization", "GroupNormalization", "InstanceNormalization", "LayerNormalization", "LpNormalization", "LRN",
-         "LogSoftmax", "MeanVarianceNormalization", "RMSNormalization", "Softmax"],
+    **_for(
         "element-wise and reductions: a few operations a value, counted apart from MACs",
+        """
+        BatchNormalization GroupNormalization Hardmax InstanceNormalization LRN LayerNormalization LogSoftmax LpNormalization
+        MeanVarianceNormalization NegativeLogLikelihoodLoss RMSNormalization Softmax SoftmaxCrossEntropyLoss
+        """,
     ),
-    **dict.fromkeys(
-        ["Cast", "CastLike", "Col2Im", "Concat", "Constant", "ConstantOfShape", "DepthToSpace", "Expand", "EyeLike", "Flatten",
-         "Identity", "Pad", "Range", "Reshape", "Shape", "Size", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose",
-         "Trilu", "Unsqueeze"],
+    **_for(
         "moves, creates or reinterprets values",
+        """
+        AffineGrid Bernoulli BitCast BlackmanWindow Cast CastLike CenterCropPad Col2Im Concat Constant ConstantOfShape DepthToSpace
+        Expand EyeLike Flatten HammingWindow HannWindow Identity Multinomial Pad RandomNormal RandomNormalLike RandomUniform
+        RandomUniformLike Range Reshape Shape Size Slice SpaceToDepth Split Squeeze Tile Transpose Trilu Unsqueeze
+        """,
     ),
-    **dict.fromkeys(
-        ["Compress", "Gather", "GatherElements", "GatherND", "NonZero", "OneHot", "ReverseSequence", "ScatterElements", "ScatterND"],
+    **_for(
         "reads or writes rows or positions",
+        """
+        Compress Gather GatherElements GatherND MaxUnpool NonZero OneHot ReverseSequence Scatter ScatterElements ScatterND
+        TensorScatter Unique
+        """,
     ),
-    **dict.fromkeys(["GridSample", "Resize", "Upsample"], "a few neighbours for each value, with weights that depend on positions only"),
-}  # fmt: skip
+    **_for(
+        "a fast transform goes through its values a few times, and multiplies no matrices",
+        "DFT",
+    ),
+    **_for(
+        "a few neighbours for each value, with weights that depend on positions only",
+        "GridSample MaxRoiPool Resize RoiAlign Upsample",
+    ),
+}

@@ -92,6 +92,29 @@ def test_a_matrix_product(op, inputs, weights, attributes, expected):
     assert macs(op, inputs, weights, **attributes) == expected
 
 
+SCALE, ZERO = np.array(0.5, np.float32), np.array(0, np.int8)
+
+
+@pytest.mark.parametrize(
+    ("op", "weights", "expected"),
+    [
+        ("ConvInteger", {"w": np.zeros((6, 4, 3, 3), np.int8)}, 2 * 36 * 6 * 9 * 4),
+        ("MatMulInteger", {"w": np.zeros((8, 5), np.int8)}, 2 * 4 * 8 * 8 * 5),
+        ("QLinearConv", {"a": SCALE, "b": ZERO, "w": np.zeros((6, 4, 3, 3), np.int8), "c": SCALE, "d": ZERO, "e": SCALE, "f": ZERO},
+         2 * 36 * 6 * 9 * 4),
+        ("QLinearMatMul", {"a": SCALE, "b": ZERO, "w": np.zeros((8, 5), np.int8), "c": SCALE, "d": ZERO, "e": SCALE, "f": ZERO},
+         2 * 4 * 8 * 8 * 5),
+    ],
+)  # fmt: skip
+def test_integer_products_count_as_those_of_floats(op, weights, expected):
+    node = helper.make_node(op, ["x", *weights], ["y"])
+    model = model_of([node], SMALL, weights)
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.INT8
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT8 if op.startswith("QL") else TensorProto.INT32
+    counted = count_macs(model, 2)
+    assert (counted.total, counted.uncounted_ops) == (expected, ())
+
+
 @pytest.mark.parametrize(
     ("equation", "shapes", "expected"),
     [
