@@ -243,6 +243,7 @@ def _on_device(device: DeviceProfile, cost: Cost, budget: Budget, training: Trai
         "samples": samples,
         "inference_seconds": sample_s,
         "inference_joules": energy_j(device, cost.macs_inference, sample_s),
+        "inference_by_macs": device.compute.inference_step is None,
     }
     for name, seen in (("train_step", training.batch_size), ("epoch", samples)):
         of_samples, passes, updates = once.amounts(seen)

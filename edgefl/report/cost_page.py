@@ -191,6 +191,7 @@ def cost_page(rows: Sequence[Row]) -> str:
         taken=PlainTable.of(cost_tables.ON_PAGE, [row for row in on_device if row.get("takes")]),
         devices=PlainTable.of(cost_tables.ON_PAGE, on_device, takes) if on_device else None,
         energy=cost_tables.energy_of(on_device),
+        inference_note=cost_tables.inference_note(on_device),
         verdict=_verdict(on_device),
         uncounted=[(tier_label(row["tier"]), list(row["uncounted_ops"])) for row in tiers if row["uncounted_ops"]],
         edgefl_version=__version__,

@@ -87,6 +87,7 @@ class ProfileRow(CostRow, Setting):
             operator is not counted.
         device: None, as are all fields below, in a row without a device.
         inference_seconds: one sample through the deployed network; an epoch is one pass over a client's ``samples``.
+        inference_by_macs: whether these seconds are MACs at the profile's one rate, without a time per operation, hence the least.
         round_seconds_low: the round if training takes 1 / ``clock_error`` times what is predicted; ``round_seconds_high`` is the other end.
         clock_error: the factor by which seconds of training on the device may be wrong, in nine cases of ten.
         budget_share: share used of the ``limiting_budget``; None if some operation is not counted.
@@ -104,6 +105,7 @@ class ProfileRow(CostRow, Setting):
     device_title: str | None = None
     inference_seconds: float | None = None
     inference_joules: float | None = None
+    inference_by_macs: bool | None = None
     train_step_seconds: float | None = None
     train_step_joules: float | None = None
     epoch_seconds: float | None = None

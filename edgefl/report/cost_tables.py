@@ -203,7 +203,7 @@ def _for_people(rows: Sequence[Row]) -> Group:
     tiers, on_device = per_tier(rows), per_device(rows)
     compute = "Compute: multiply-accumulates (MACs) and element-wise operations"
     memory = "Memory: what is alive at the peak of a training step, and of inference"
-    tables = [
+    tables: list[PlainTable | Text] = [
         PlainTable.of(SUMMARY, tiers, title="What a tier costs"),
         PlainTable.of((TIER, *compute_columns(tiers)), tiers, title=compute),
         PlainTable.of((TIER, *MEMORY), tiers, title=memory),
@@ -212,7 +212,17 @@ def _for_people(rows: Sequence[Row]) -> Group:
         takes = [bool(row.get("takes")) for row in on_device]
         title = f"On devices, in simulated time and energy (energy: {energy_of(on_device)})"
         tables.append(PlainTable.of(ON_DEVICE, on_device, takes, title, stacked=True))
+        if note := inference_note(on_device):
+            tables.append(Text(note))
     return Group(Text(" · ".join(f"{name} {value}" for name, value in about(rows))), *tables, *_warning(tiers))
+
+
+def inference_note(on_device: Sequence[Row]) -> str:
+    """Return what the seconds of an inference leave out; empty if each device's were measured by kind of work."""
+    if not any(row.get("inference_by_macs") for row in on_device):
+        return ""
+    least = "Inference time is the least: MACs at one rate, no time per operation."
+    return f"{least} A small network takes longer; 'edgefl calibrate' measures it."
 
 
 def energy_of(on_device: Sequence[Row]) -> str:

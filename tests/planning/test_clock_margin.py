@@ -122,3 +122,17 @@ def test_the_seconds_of_layers_add_up_to_the_step_without_reading_the_samples():
     assert sum(row.layer_seconds) + reading_s == pytest.approx(row.train_step_seconds, rel=1e-6)
     assert row.clock_error == costs.error.value
     assert row.round_seconds_low < row.round_seconds < row.round_seconds_high
+
+
+def test_an_inference_at_one_rate_of_macs_is_said_to_be_the_least(called, tmp_path):
+    said = "Inference time is the least: MACs at one rate, no time per operation."
+    assert said in " ".join(called("profile", "mlp", "--device", BOARD)[1].split())
+    assert said in called("profile", "mlp", "--device", BOARD, "--format", "html")[1]
+    kinds = ("convolution", "pointwise", "grouped", "product", "recurrent")
+    keys = [f"{kind}_ps_per_mac" for kind in kinds] + ["kernel_ns", "operation_us"]
+    keys += [f"{kind}_ps_per_byte" for kind in ("grouped", "product", "normalization", "elementwise", "input")]
+    costs = "".join(f'{key} = {{ value = 1, mark = "assumed", source = "made for a test" }}\n' for key in (*keys, "error"))
+    path = write_device(tmp_path, "measured")
+    path.write_text(path.read_text().replace("[power]", f"[compute.inference_step]\n{costs}[power]"))
+    status, table, _ = called("profile", "mlp", "--device", str(path))
+    assert (status, "Inference time" in table) == (0, False)
