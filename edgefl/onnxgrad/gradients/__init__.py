@@ -7,6 +7,7 @@ from edgefl.onnxgrad.gradients import (  # noqa: F401  each enters its rules int
     convolution,
     cross_entropy,
     elementwise,
+    fourier,
     group_normalization,
     indexing,
     linear_maps,

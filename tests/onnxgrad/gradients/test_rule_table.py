@@ -7,6 +7,7 @@ import onnx
 import pytest
 import test_convolution_gradients
 import test_elementwise_gradients
+import test_fourier_gradients
 import test_indexing_gradients
 import test_map_gradients
 import test_normalization_gradients
@@ -23,6 +24,7 @@ from edgefl.onnxgrad.gradients import PREPARED, RULES
 FILES = (
     test_convolution_gradients,
     test_elementwise_gradients,
+    test_fourier_gradients,
     test_indexing_gradients,
     test_map_gradients,
     test_normalization_gradients,
