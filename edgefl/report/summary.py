@@ -28,12 +28,14 @@ def tier_rows(plan: Plan, results: Mapping[Tier, TierResult], rounds: Sequence[J
     measured bytes of training are the largest among the clients that trained the tier with the same assignment.
     """
     trains = ge if trains_smaller else eq
+    # A class that fits no tier has groups without one.
+    groups = [group for line in rounds for group in line["groups"] if group["tier"] is not None]
     rows = []
     for tier in plan.costs:
         home = plan.home_of(tier)
         fit = next((fit for fit in home.options if fit is not None and fit.tier == tier), Assignment(tier))
         cost, timing = plan.cost(fit), plan.timing(home.device, fit, plan.workload.mean_shard)
-        training = (group for line in rounds for group in line["groups"] if trains(group["tier"], tier.number))
+        training = (group for group in groups if trains(group["tier"], tier.number))
         limiting = max(_budgets(plan, home, fit), key=lambda use: use.share, default=None)
         rows.append(
             TierRow.of(

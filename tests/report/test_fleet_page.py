@@ -70,7 +70,7 @@ def test_tiers_are_shown_as_they_are_taken() -> None:
 def test_updates_of_a_tier_count_for_the_smaller_tiers_that_its_clients_train_too(
     trains_smaller: bool, updates: list[int]
 ) -> None:
-    line = record(1, outcome(0, "fast", "trained"), outcome(1, "slow", "late"))
+    line = record(1, outcome(0, "fast", "trained"), outcome(1, "slow", "late"), outcome(2, "slow", "refused"))
     rows = tier_rows(a_plan(), {}, [line], trains_smaller)
     assert [row.updates for row in rows] == updates
 
