@@ -19,7 +19,12 @@ _BUSY = 0.1
 @option("--out", type=OUT_FILE, default="my-device.toml", metavar="FILE", help="Profile to write.")
 @option("--name", metavar="NAME", help="Name of the profile. [name of the file]")
 @option("--link", metavar="NAME|FILE", help="Profile of its network connection. [that of --like]")
-@option("--like", default="laptop", metavar="NAME|FILE", help="Profile whose power and throttling are assumed, and with --from its memory.")
+@option(
+    "--like",
+    default="laptop",
+    metavar="NAME|FILE",
+    help="Profile whose power and throttling are assumed, and with --from its memory.",
+)
 @option(
     "--from",
     "rows",
