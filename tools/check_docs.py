@@ -8,8 +8,8 @@ Usage:
     python tools/check_docs.py --text     run nothing; write changed text of the tutorials into their notebooks
 
 Of a ``console`` block, the lines after ``$`` are commands. A ``python`` block is run. A block that begins with a comment of a file's name,
-such as ``# net.py``, becomes this file. Blocks of other kinds (``sh``, ``py``, ``text``) are for the reader. Every page has a folder of
-its own. A command that two pages show runs once.
+such as ``# net.py``, becomes this file, and so does a block ``csv trace.csv``. Blocks of other kinds (``sh``, ``py``, ``text``) are for the
+reader. Every page has a folder of its own. A command that two pages show runs once.
 """
 
 from __future__ import annotations

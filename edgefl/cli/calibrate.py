@@ -19,7 +19,12 @@ _BUSY = 0.1
 @option("--out", type=OUT_FILE, default="my-device.toml", metavar="FILE", help="Profile to write.")
 @option("--name", metavar="NAME", help="Name of the profile. [name of the file]")
 @option("--link", metavar="NAME|FILE", help="Profile of its network connection. [that of --like]")
-@option("--like", default="laptop", metavar="NAME|FILE", help="Profile whose power and throttling are assumed.")
+@option(
+    "--like",
+    default="laptop",
+    metavar="NAME|FILE",
+    help="Profile whose power and throttling are assumed, and with --from its memory.",
+)
 @option(
     "--from",
     "rows",
@@ -47,10 +52,11 @@ def command(
     \b
     edgefl calibrate --out my-device.toml
     edgefl simulate --profile my-device.toml
-    edgefl calibrate --from steps.csv --like raspberry-pi-5 --out my-phone.toml
+    edgefl calibrate --from steps.csv --like mid-range-phone --out my-phone.toml
 
     It measures training steps in torch, of three networks and of small ones, and their inference in onnxruntime. It also measures matrix
-    products, the memory bandwidth of one core, and memory. Power and energy are those of --like, marked as assumed.
+    products, the memory bandwidth of one core, and memory. Power and energy are those of --like, marked as assumed. With --from, so is
+    memory, and the error of seconds is at least that of --like.
 
     Each figure is the fast quartile of its repeats; its note gives their median and range. Run it on an idle machine. --threads 1 uses
     processor time, which other programs disturb less.

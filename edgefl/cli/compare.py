@@ -63,7 +63,7 @@ def command(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Run several methods on identical clients, draws and tiers, and write one report that compares them.
+    """Run several methods on the same clients, random draws and tiers, and write one report that compares them.
 
     \b
     edgefl compare --methods fedhm,heterofl,fedavg --out runs/three

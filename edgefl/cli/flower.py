@@ -18,7 +18,7 @@ def command() -> None:
     """Train with real devices over Flower: write the app that 'flwr run' starts.
 
     \b
-    edgefl flower new app --profile lab.toml --clients 3 --deadline-s 120
+    edgefl flower new app --profile desk.toml --clients 3 --deadline-s 120
     flwr run app my-superlink --stream
     edgefl compare app-run simulated
 
@@ -39,7 +39,7 @@ def new(folder: Path, config_file: Path | None, out: Path | None, shards: Path |
     """Write a Flower app to DIR. Its devices train the run that the flags configure.
 
     \b
-    edgefl flower new app --clients 3 --profile lab.toml --deadline-s 120
+    edgefl flower new app --clients 3 --profile desk.toml --deadline-s 120
     edgefl flower new app --config run.toml --shards rehearsal
 
     --clients is the number of devices. The fleet of --profile says which devices they are.

@@ -33,7 +33,9 @@ def command() -> None:
 @option("--out", type=OUT_FILE, metavar="FILE", help="Write the public key to FILE, a PEM file for --key.")
 @json_option
 def show(key: Path | None, out: Path | None, as_json: bool) -> None:
-    """Show the public key of KEY: a private or public key (PEM), or the signer of a bundle. Without KEY, your own.
+    """Show a public key.
+
+    KEY is a file with a private or public key (PEM), or a bundle, whose signer's key is shown. Without KEY, it is your own.
 
     \b
     edgefl keys show --out my.pub
@@ -57,7 +59,9 @@ def show(key: Path | None, out: Path | None, as_json: bool) -> None:
 @click.argument("key", type=OUT_FILE)
 @json_option
 def new(key: Path, as_json: bool) -> None:
-    """Make a key: KEY, the private one, for --sign, and beside it KEY with the ending .pub, the public one, for --key.
+    """Make a pair of keys.
+
+    KEY is the private one, for --sign. The public one, for --key, is written beside it and ends in .pub.
 
     \b
     edgefl keys new team.pem

@@ -37,7 +37,7 @@ _learned = options_of("Accuracy of the policies, by a real run")
     help="How sums of updates are hidden: off, secagg or secagg+, with parameters; repeat it for each. [off]",
 )
 @_learned(
-    "--run", "run_folder", type=PATH, metavar="RUN", help="Finished run of the same setting, to read accuracies off. [none]"
+    "--run", "run_folder", type=PATH, metavar="RUN", help="Finished run of the same setting, which predicts accuracies. [none]"
 )
 @_learned(
     "--target-accuracy",
@@ -87,11 +87,11 @@ def command(
     edgefl whatif --profile mixed --model resnet9 --over-selections 1,1.3,1.5
     edgefl whatif --config runs/one/config.toml --run runs/one --deadlines 0.6,1,2
 
-    With --run, the accuracy of each policy is read off the curve of that run at the same number of useful updates, with a range, and so are
-    the time and the energy until --target-accuracy. Without it there are no accuracies.
+    With --run, the curve of a finished run predicts the accuracy of each policy, with a range: that of the run after as many useful
+    updates. It also predicts time and energy until --target-accuracy.
     """
     if target_accuracy is not None and run_folder is None:
-        raise click.UsageError("--target-accuracy needs --run, the folder of a finished run whose accuracies are read")
+        raise click.UsageError("--target-accuracy needs --run, the folder of a finished run that predicts accuracies")
     asked = given(flags) | ({"target_epsilon": target_epsilons[0]} if target_epsilons else {})
     if len(secure_aggregations) == 1:
         asked["secure_aggregation"], secure_aggregations = secure_aggregations[0], ()

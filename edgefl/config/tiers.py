@@ -44,7 +44,7 @@ class TiersKeys(Keys):
     tier_assignment: Literal["auto", "uniform", "dynamic"] = key(
         "auto",
         TIERS,
-        "auto: the largest tier that fits the class; uniform: a random fitting tier per client; dynamic: per round.",
+        "auto: the largest tier that fits the class; uniform: a random fitting tier per client; dynamic: drawn anew every round.",
     )
     tier_shares: tuple[float, ...] | None = key(
         None, TIERS, "Shares of clients at each tier, unless assigned by auto. [equal]", "0.5,0.3,0.2"

@@ -262,7 +262,7 @@ def _smallest(model: str, method: str, cost: Cost, uses_of: Callable[[Cost], Use
         + (" (too little)" if need > have else "")
         for name, (need, have) in uses_of(cost).items()
     ]
-    smallest = f"no size of {model} with {method} fits; the smallest, ratio {1 / STEPS:g}, needs"
+    smallest = f"no size of {model} with {method} fits; the smallest has the ratio {1 / STEPS:g}:"
     return "\n".join(
         [smallest, *lines, "give larger budgets, a smaller batch or micro-batch, recomputation, or a smaller network"]
     )

@@ -48,7 +48,7 @@ def answer_of_run(summary: Json, rounds: Sequence[Json]) -> Answer:
 
 def _asked(summary: Json) -> str:
     task = f"{summary['method']} train {summary['model']} on {summary['dataset']}"
-    return f"How well does {task} in {_rounds(summary['rounds'])}, if every device class of {summary['fleet']} keeps within its budgets?"
+    return f"How well does {task} in {_rounds(summary['rounds'])}, if every device class of {summary['fleet']} stays within its budgets?"
 
 
 def _found(summary: Json, rounds: Sequence[Json]) -> str:

@@ -9,7 +9,7 @@ from edgefl.util.units import human_bytes, human_count, human_percent
 
 _KINDS: tuple[tuple[str, str, str, Callable[[float], str]], ...] = (
     ("macs_train_step", "MACs of a training step, by layer and tier", "MACs of a step", human_count),
-    ("parameter_bytes", "Bytes of weights, by layer and tier", "bytes of weights", human_bytes),
+    ("parameter_bytes", "Bytes of weights, by layer and tier", "of weights", human_bytes),
 )
 _LONGEST_NAME = 18
 

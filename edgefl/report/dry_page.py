@@ -138,8 +138,8 @@ def _advice(summary: Json) -> str:
     within = _compared_in(summary) and f" {_compared_in(summary)}"
     if share == lost:
         return (
-            f"Keep the assignment of tiers: under every other one the class that trains least has {human_percent(share)} "
-            f"as well{within}."
+            "Keep the assignment of tiers: under every other one, too, the class that trains least trains in "
+            f"{human_percent(share)} of its sessions{within}."
         )
     name = {item["device"]: item["title"] for item in summary["classes"]}.get(device, device)
     own = best == summary["policies"][0]["policy"]
@@ -172,7 +172,7 @@ def policy_sentence(summary: Json) -> str:
     sentence += f" “{best}” the class that trains least is {titles.get(device, device)}"
     sentence += f": {human_percent(share)} of its sessions train"
     if share == lost_share:
-        return f"{sentence}; no assignment does better, none worse."
+        return f"{sentence}; no assignment does better or worse."
     return f"{sentence}; under “{worst}” it is {titles.get(lost, lost)}, with {human_percent(lost_share)}."
 
 

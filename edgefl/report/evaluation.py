@@ -59,7 +59,7 @@ def evaluation_charts(summary: Json) -> tuple[Chart, ...]:
 
 
 def _by_class(found: Json) -> Chart | None:
-    """Return the accuracy of every class, or of the weakest if there are many."""
+    """Return the accuracy of every label, or of the weakest if there are many."""
     rows = [
         {"label": label, "value": right / samples, "told": f"{label}: {human_percent(right / samples)} of {samples:,}"}
         for label, samples, right in zip(found["labels"], found["samples"], found["right"], strict=True)
@@ -69,15 +69,15 @@ def _by_class(found: Json) -> Chart | None:
         return None
     rows.sort(key=lambda row: row["value"])
     weakest, best = rows[0], rows[-1]
-    sentence = f"The weakest class is {weakest['label']}, {human_percent(weakest['value'])}; the best is {best['label']}"
+    sentence = f"The weakest label is {weakest['label']}, {human_percent(weakest['value'])}; the best is {best['label']}"
     sentence += f", {human_percent(best['value'])}."
     if len(rows) > _MOST_BARS:
-        sentence += f" Drawn are the {_MOST_BARS} weakest of {len(rows)} classes."
+        sentence += f" Drawn are the {_MOST_BARS} weakest of {len(rows)} labels."
     shown = rows[:_MOST_BARS]
     (places,) = (rungs := slots([(None, [_short(row["label"]) for row in shown])])).of
     bars = [{**row, "slot": slot} for row, slot in zip(shown, places, strict=True)]
     x = share("value", "accuracy", domain=[0, 1])
-    return Chart("class-accuracy", "Accuracy per class", sentence, layered({"step": 20}, _bar(bars, x, rungs.y)))
+    return Chart("class-accuracy", "Accuracy per label", sentence, layered({"step": 20}, _bar(bars, x, rungs.y)))
 
 
 def _bar(rows: Sequence[Json], x: Spec, y: Spec) -> Spec:
@@ -85,7 +85,7 @@ def _bar(rows: Sequence[Json], x: Spec, y: Spec) -> Spec:
 
 
 def _confusion(found: Json) -> Chart | None:
-    """Return which class is taken for which: shades are shares of a class's samples."""
+    """Return which label is taken for which: shades are shares of a label's samples."""
     labels, counts = found["labels"], found["confusion"]
     if not counts or len(labels) < 2:
         return None
@@ -102,12 +102,12 @@ def _confusion(found: Json) -> Chart | None:
             if row != column:
                 wrong.append((part, told))
     sentence = f"Most often confused: {max(wrong)[1]}." if wrong else "No held-out sample was classified wrongly."
-    x = category("predicted", "predicted class", labels)
+    x = category("predicted", "predicted label", labels)
     if max(map(len, labels)) > 2:
         x["axis"] = {"grid": False, "labelAngle": -90, "labelLimit": 100}
     shade = {"field": "share", "type": "quantitative", "legend": None, "scale": {"domain": [0, 1], "range": [0.08, 1]}}
     rect = layer({"type": "rect", "color": colour(0)}, cells, x=x, y=rungs.y, opacity=shade, tooltip="told")
-    return Chart("confusion", "Which class is taken for which", f"A row per true class. {sentence}", layered({"step": 22}, rect))
+    return Chart("confusion", "Which label is taken for which", f"A row per true label. {sentence}", layered({"step": 22}, rect))
 
 
 def client_chart(clients: Sequence[Json], titles: Mapping[str, str]) -> Chart | None:

@@ -54,7 +54,7 @@ def compact_whatif(result: Json) -> PlainTable:
         *under("wasted", wasted_share=""),
         *under("per update", energy_j=""),
         *under("an hour", _tenths, rounds_per_hour=""),
-        Column("which is", "", _weakest(result), numeric=False),
+        Column("weakest is", "", _weakest(result), numeric=False),
         *_privacy(result),
         *learned_columns(result)[:1],
     )
@@ -110,7 +110,11 @@ def footnote(result: Json) -> str:
     for row in (result["rows"][n] for n in front(result["rows"])):
         equal.setdefault(_point(row), []).append(f"“{row['label']}”")
     labels = "; ".join(joined(names) + " (equal in both)" * (len(names) > 1) for names in equal.values())
-    return f"No other policy is both as fast and as inclusive as {labels}." if labels else "No client trained under any policy."
+    return (
+        f"The best compromises between short rounds and many trained sessions: {labels}."
+        if labels
+        else "No client trained under any policy."
+    )
 
 
 def _tenths(value: float | None) -> str:
@@ -150,7 +154,7 @@ def render(result: Json) -> str:
 def answer_of_whatif(result: Json) -> Answer:
     """Return the answer of a what-if: the fastest and the most inclusive policy, and the one with most updates in an hour."""
     rows = result["rows"]
-    count = f"which of {len(rows)} policies" if len(rows) > 1 else "this policy"
+    count = f"each of {len(rows)} policies" if len(rows) > 1 else "this policy"
     asked = f"How fast are rounds of {result['method']} on {result['profile']}, and who takes part, under {count}?"
     known = [row for row in rows if row["round_s"] is not None and row["inclusion"]]
     if not known:

@@ -163,7 +163,7 @@ def _warn_of_senders(received: Received, keys: DeviceKeys | None, say: Notify) -
     """Say what was not checked about who sent the updates."""
     if keys is not None or len(received.updates) < 2:
         return
-    say("without --keys every file counts: nothing shows that two clients are not one sender under two names")
+    say("without --keys every file counts, even if one sender wrote several under different names")
     same = Counter(update.content for update in received.updates)
     content, count = same.most_common(1)[0]
     if count > 1:

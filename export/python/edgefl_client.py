@@ -93,8 +93,12 @@ def _train(given: argparse.Namespace) -> None:
     write(given.out, after.to_bytes())
     steps, part = len(after.losses), max(1, len(after.losses) // 4)
     first, last = (sum(some) / len(some) for some in (after.losses[:part], after.losses[-part:]))
+    how = how.of(bundle.tier(given.tier))
+    planned, early = how.steps(len(y)), ""
+    if steps < planned:
+        early = f"stopped after {steps} of {planned} steps: the limit is {how.max_seconds:.3g} s (--max-seconds)\n"
     sys.stdout.write(
-        f"{steps} steps in {after.seconds:.2f} s; loss {first:.4f} at first, {last:.4f} at the end\n{given.out}: written\n"
+        f"{steps} steps in {after.seconds:.2f} s; loss {first:.4f} at first, {last:.4f} at the end\n{early}{given.out}: written\n"
     )
 
 

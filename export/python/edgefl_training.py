@@ -55,6 +55,11 @@ class Training:
             order = shuffle.permutation(samples)
             yield from (order[start : start + size] for start in range(0, samples, size))
 
+    def steps(self, samples: int) -> int:
+        """Return the number of steps if no limit of time ends training."""
+        whole = int(self.epochs or 1) * math.ceil(samples / int(self.batch_size or samples))
+        return whole if self.max_steps is None else min(whole, self.max_steps)
+
     def generator(self, purpose: str) -> np.random.Generator:
         """Return the generator of a purpose: "train", "draw" or "flip"."""
         if not self.states:

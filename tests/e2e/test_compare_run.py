@@ -129,7 +129,7 @@ def test_another_budget_only_shows_finished_runs_anew(finished, tmp_path):
     assert found["under_budget"]["budget"] == {"s": 2 * first_s, "bytes": None, "j": 1000}
     assert found["under_budget"]["target_accuracy"] == 0.99
     assert {r["label"] for r in found["under_budget"]["methods"]} == set(METHODS)
-    assert "Who wins under the budget" in (tmp_path / "c" / "compare.html").read_text()
+    assert "Which method wins under the budget" in (tmp_path / "c" / "compare.html").read_text()
 
     # What was asked last is asked again, and a budget replaces it as a whole.
     assert json.loads(run("--out", str(tmp_path / "c"), "--resume", "--json").stdout) == found

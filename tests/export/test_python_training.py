@@ -134,7 +134,7 @@ def test_divergence_is_an_error_and_nothing_is_written(bundle, data, tmp_path, c
     assert not (tmp_path / "state").exists()
 
 
-def test_time_ends_training_early_and_what_was_done_counts(tmp_path, monkeypatch):
+def test_time_ends_training_early_and_what_was_done_counts(data, tmp_path, capsys, monkeypatch):
     clock = iter(np.arange(100) * 1.0)  # read once before, and once after each step: a step takes one second
     monkeypatch.setattr(edgefl_training.time, "perf_counter", lambda: next(clock))
     keys = {"budget": {"memory_bytes": None, "round_s": 3.5, "energy_j": None}}
@@ -145,6 +145,8 @@ def test_time_ends_training_early_and_what_was_done_counts(tmp_path, monkeypatch
     assert train(read_bundle(folder), "0.5", x, y).about["steps"] == "3"
     assert train(read_bundle(folder), "0.5", x, y, Training(max_seconds=2.0)).about["steps"] == "2"
     assert train(read_bundle(folder), "0.5", x, y, Training(max_seconds=0)).about["steps"] == "6"
+    status, shown, _ = called(capsys, "train", folder, "0.5", data, "--out", tmp_path / "state")
+    assert (status, "\nstopped after 3 of 6 steps: the limit is 3.5 s (--max-seconds)\n" in shown) == (0, True)
     with pytest.raises(edgefl_client.BudgetError, match=r"the first step took 1 s, 0.5 s are allowed") as caught:
         train(read_bundle(folder), "0.5", x, y, Training(max_seconds=0.5))
     assert (caught.value.exit_code, caught.value.need, caught.value.have) == (3, 1.0, 0.5)

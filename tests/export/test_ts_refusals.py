@@ -120,6 +120,7 @@ def test_states_and_limits_are_refused(ts, data, tmp_path):
         (("train", bundle, *run, out, "--lr", "1e38"), 1, "training diverged; a smaller --lr may help"),
         (("train", bundle, *run, out, "--memory-bytes", "300"), 3, "are allowed"),
         (("train", bundle, *run, out, "--max-seconds", "1e-9"), 3, "the first step took"),
+        (("train", bundle, *run, state, "--epochs", "1000000", "--max-seconds", "2"), 0, "steps: the limit is 2 s (--max-seconds)"),
         (("train", bundle, *run, tmp_path), 2, "expected the name of a file"),
         (("train", only, *run, out), 2, "exported for inference only"),
         (("train", unsent, *run, tmp_path / "kept"), 0, "written"),

@@ -66,7 +66,7 @@ def test_a_run_says_what_was_asked_what_came_out_and_what_to_do() -> None:
     found = answer_of_run(run(), FLAT)
     assert (
         found.asked
-        == "How well does fedhm train cnn on digits in 10 rounds, if every device class of phone keeps within its budgets?"
+        == "How well does fedhm train cnn on digits in 10 rounds, if every device class of phone stays within its budgets?"
     )
     assert found.found == (
         "The global model reached 90.0 % accuracy after 6.50 s of simulated time and 2.00 MB sent; "

@@ -14,8 +14,8 @@ from edgefl.run.simulate import simulate
 
 def test_classes_clients_and_confusions_are_drawn_and_named() -> None:
     by_class, confusion, by_client = evaluation_charts(evaluated_summary())
-    assert by_class.takeaway == "The weakest class is T-shirt/top, 75.0 %; the best is trouser, 100 %."
-    assert confusion.takeaway == "A row per true class. Most often confused: T-shirt/top taken for trouser: 10 of 40, 25.0 %."
+    assert by_class.takeaway == "The weakest label is T-shirt/top, 75.0 %; the best is trouser, 100 %."
+    assert confusion.takeaway == "A row per true label. Most often confused: T-shirt/top taken for trouser: 10 of 40, 25.0 %."
     assert [row["share"] for row in rows(confusion.spec, "rect")] == [0.75, 0.25, 1.0]
     assert by_client.takeaway == (
         "The median of 11 clients has 90.0 %, the worst tenth 50.0 % on average, and the worst client (0, Low-end phone) 50.0 %."

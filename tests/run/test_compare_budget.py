@@ -307,7 +307,7 @@ def test_the_page_ranks_draws_the_fronts_and_stays_as_it_was_without_a_budget() 
     text = " ".join(Page(page).text.split())
     assert "fedhm is the most accurate within 20.0 s, 1.00 kB a client and 1.00 kJ a client: 75.0 ± 5.0 %." in text
     assert "heterofl: 72.0 % reached in 1 of 2 seeds" in text
-    assert (2, "Who wins under the budget") in Page(page).headings
+    assert (2, "Which method wins under the budget") in Page(page).headings
     charts = charts_of(page)
     assert all(drawn(charts[f"front-{axis}"]) for axis in ("simulated_s", "client_bytes", "client_j"))
     chart = charts["front-simulated_s"]

@@ -62,7 +62,7 @@ def test_without_keys_copies_count_and_are_remarked(tmp_path):
     said = []
     at.play(notify=said.append)
     assert said == [
-        "without --keys every file counts: nothing shows that two clients are not one sender under two names",
+        "without --keys every file counts, even if one sender wrote several under different names",
         "50 of 51 updates have the same tensors, those of sybil-0.safetensors: one sender under several names?",
     ]
 

@@ -41,7 +41,7 @@ def notebook():
 
 
 def test_the_examples_of_the_tool():
-    assert doctest.testmod(tool_of("manual.blocks")) == (0, 1)
+    assert doctest.testmod(tool_of("manual.blocks")) == (0, 2)
 
 
 @pytest.mark.parametrize("name", TUTORIALS)

@@ -27,11 +27,12 @@ def blocks(page: str) -> Iterator[Block]:
 
     >>> [tuple(block) for block in blocks("```python\n# net.py\nx = 1\n```\n")]
     [('python', '# net.py\nx = 1\n', 'net.py')]
+    >>> [tuple(block) for block in blocks("```csv trace.csv\nclient,from\n```\n")]
+    [('csv', 'client,from\n', 'trace.csv')]
     """
-    for kind, text in re.findall(r"^```(\w+)\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
-        first, _, rest = text.partition("\n")
-        named = re.fullmatch(r"# ([\w-]+\.(?:py|toml|csv))", first)
-        yield Block(kind, rest if named and kind == "csv" else text, named[1] if named else "")
+    for kind, file, text in re.findall(r"^```(\w+)(?: ([\w-]+\.csv))?\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
+        named = re.match(r"# ([\w-]+\.(?:py|toml))\n", text)
+        yield Block(kind, text, named[1] if named else file)
 
 
 def commands(block: Block) -> list[str]:

@@ -8,6 +8,7 @@ import { InputError, printable } from "../core/problems.js";
 import { infer } from "../core/run.js";
 import { type DeviceKey, type State, enrolment, readState, stateBytes, update } from "../core/state.js";
 import { train } from "../core/train.js";
+import { settled } from "../core/trainer.js";
 import { checkOwner, checkPinned, claimed, pin, publicKey } from "../core/trust.js";
 import type { Value } from "../core/values.js";
 import { type Given } from "./arguments.js";
@@ -52,7 +53,11 @@ const COMMANDS: Record<Given["command"], (given: Given, say: Output) => Promise<
     const { losses, seconds } = after;
     const part = Math.max(1, Math.floor(losses.length / 4));
     const [first, last] = [losses.slice(0, part), losses.slice(-part)].map((some) => (some.reduce((sum, loss) => sum + loss, 0) / some.length).toFixed(4));
-    say.out(`${losses.length} steps in ${seconds.toFixed(2)} s; loss ${first} at first, ${last} at the end\n${given.out}: written\n`);
+    const how = settled(given.settings, bundle.tier(given.tier), bundle.training(given.tier));
+    const planned = Math.min(how.epochs * Math.ceil((data.get("y")?.dims[0] ?? 0) / how.batchSize), how.maxSteps);
+    const limit = Number(how.maxSeconds.toPrecision(3));
+    const early = losses.length < planned ? `stopped after ${losses.length} of ${planned} steps: the limit is ${limit} s (--max-seconds)\n` : "";
+    say.out(`${losses.length} steps in ${seconds.toFixed(2)} s; loss ${first} at first, ${last} at the end\n${early}${given.out}: written\n`);
   },
 
   async update(given, say) {
