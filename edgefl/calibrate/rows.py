@@ -134,7 +134,9 @@ def costs_of(rows: Sequence[Row], like: DeviceProfile, path: Path) -> tuple[tupl
     kinds = sum(any(getattr(step.work, kind) for step in measured) for kind in KINDS)
     table = like.compute.training_step
     if table is not None and (free := [row.line for row in rows if not row.measured.work.seconds(table.seconds)]):
-        raise InputError(f"{path}: line {free[0]}: {like.name} spends no time on such work; give another --like, or remove the line")
+        raise InputError(
+            f"{path}: line {free[0]}: {like.name} spends no time on such work; give another --like, or remove the line"
+        )
     if len(measured) >= kinds:
         costs = fit(measured, _NO_LIMITS, None if table is None else table.seconds)
         return costs, "measured", f"{len(measured)} rows, a cost for each kind"
