@@ -115,7 +115,8 @@ def _lines(child: subprocess.Popen[str], file_s: float, memory_bytes: int) -> It
         lines.put("")
 
     threading.Thread(target=read, args=(child.stdout,), daemon=True).start()
-    deadline = time.monotonic() + max(file_s, _START_S)
+    allowed_s = max(file_s, _START_S)
+    deadline = time.monotonic() + allowed_s
     while True:
         try:
             text = lines.get(timeout=POLL_S)
@@ -125,12 +126,13 @@ def _lines(child: subprocess.Popen[str], file_s: float, memory_bytes: int) -> It
                 yield json.dumps({"killed": f"needs more than {memory_bytes:,} bytes of memory; --memory allows more"})
                 return
             if time.monotonic() > deadline:
-                yield json.dumps({"killed": f"did not end in {file_s:g} s; --timeout allows more"})
+                yield json.dumps({"killed": f"did not end in {allowed_s:g} s; --timeout allows more"})
                 return
             continue
         if not text:
             return
-        deadline = time.monotonic() + file_s
+        allowed_s = file_s
+        deadline = time.monotonic() + allowed_s
         yield text
 
 

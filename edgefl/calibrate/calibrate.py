@@ -11,20 +11,22 @@ from typing import Any, cast
 import numpy as np
 import onnxruntime
 import torch
+from pydantic import ValidationError
 
 from edgefl.calibrate import bench as timing
 from edgefl.calibrate.device import Inference, Measured, Spread, Step, counted, device_values
 from edgefl.calibrate.probes import Probe, probes
 from edgefl.calibrate.profile_file import to_toml
 from edgefl.calibrate.rows import values_from
-from edgefl.errors import ConfigError, StorageError
-from edgefl.fleet.load import load_device, load_link
+from edgefl.errors import ConfigError, ProfileError, StorageError
+from edgefl.fleet.load import load_device, load_link, names
 from edgefl.fleet.profile import DeviceProfile
 from edgefl.models.base import Architecture
 from edgefl.planning.network import architecture_of
 from edgefl.rng import generator, torch_seeded
 from edgefl.util.files import write_bytes
 from edgefl.util.machine import Machine, Others, this_machine
+from edgefl.util.validation import explain_all
 
 NETWORKS = ("cnn-digits", "vgg11", "lstm-shakespeare")
 """A small network, one with large convolutions, and a recurrent one."""
@@ -100,28 +102,37 @@ def calibrate(
 
     ``rows`` is a CSV file of steps that were measured elsewhere: the profile is fitted to them, and nothing is measured.
 
-    The profile has the ``name`` of the file by default, its ``link`` (a name or file; a link from a file is written into the profile) is
-    that of ``like``, and the power and throttling of ``like`` are assumed. The other arguments are those of :func:`measure`.
+    The profile has the ``name`` of the file by default, its ``link`` (a name or file) is that of ``like``, and the power and
+    throttling of ``like`` are assumed. A link that does not ship with edgefl is written into the profile. The other arguments are those of
+    :func:`measure`.
 
     Returns:
         The content of the file, and all measurements; None with ``rows``.
 
     Raises:
-        InputError: a link, profile or name is wrong, or ``out`` cannot be written; raised before anything is measured.
+        InputError: a link, profile or name is wrong, or ``out`` cannot be written; raised before anything is measured. Or ``rows`` give
+            figures that no device has.
     """
     stand_in = load_device(like)
-    chosen = load_link(link or stand_in.link.name)
+    chosen = load_link(link) if link else stand_in.link
     named = name or out.stem
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", named):
         raise ConfigError(f"name: got {named!r}, expected letters, digits, dots, dashes and underscores, such as my-device")
     _check_writable(out)
-    shipped = chosen.name if chosen.name == (link or stand_in.link.name) else chosen.model_dump(exclude_none=True)
+    shipped = chosen.name in names("links") and load_link(chosen.name) == chosen
+    of_link = chosen.name if shipped else chosen.model_dump(exclude_none=True)
     measured = None if rows is not None else measure(seconds, threads, notify)
     if measured is None:
-        values = values_from(cast(Path, rows), named, shipped, stand_in, notify)
+        values = values_from(cast(Path, rows), named, of_link, stand_in, notify)
     else:
-        values = device_values(measured, named, shipped, stand_in)
-    DeviceProfile.model_validate({**values, "link": chosen})
+        values = device_values(measured, named, of_link, stand_in)
+    try:
+        DeviceProfile.model_validate({**values, "link": chosen})
+    except ValidationError as error:
+        lines = explain_all(error.errors()).splitlines()
+        where = f"{rows or out}: the figures are those of no device"
+        told = "; are seconds in seconds, and counts those of one step?" if rows else ""
+        raise ProfileError("\n".join([f"{where}{told}", *(f"  {line}" for line in lines)])) from None
     write_bytes(out, to_toml(values).encode())
     return values, measured
 

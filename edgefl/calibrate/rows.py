@@ -51,7 +51,7 @@ def read_rows(path: Path) -> list[Row]:
     """
     try:
         table = csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines())
-        columns, lines = table.fieldnames or [], list(table)
+        columns, lines = table.fieldnames or [], [(table.line_num, line) for line in table]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}: cannot be read as a table: {error}") from error
     missing = [column for column in _NEEDED if column not in columns]
@@ -59,7 +59,7 @@ def read_rows(path: Path) -> list[Row]:
         missing.insert(0, "network")
     if missing:
         raise InputError(f"{path}: no column {' and no column '.join(missing)}; got {', '.join(columns) or 'an empty file'}")
-    rows = [_row(path, number, {key: value or "" for key, value in line.items() if key}) for number, line in enumerate(lines, 2)]
+    rows = [_row(path, number, {key: value or "" for key, value in line.items() if key}) for number, line in lines]
     if not rows:
         raise InputError(f"{path}: no rows below the header")
     for a, b in combinations(rows, 2):
@@ -76,14 +76,12 @@ def _row(path: Path, line: int, values: Mapping[str, str]) -> Row:
     where = f"{path}: line {line}"
     seconds = _number(where, "seconds", values["seconds"])
     sustained = values.get("sustained_seconds", "")
-    batch = _number(where, "batch", values["batch"])
-    if batch != int(batch):
-        raise InputError(f"{where}: batch: expected a whole number, got {values['batch']!r}")
+    batch = _whole(where, "batch", values["batch"])
     phase = values.get("phase") or "step"
     if phase not in ("step", "forward"):
         raise InputError(f"{where}: phase: expected step or forward, got {phase!r}")
     if name := values.get("network", ""):
-        work = _traced(where, name, int(batch), phase, values)
+        work = _traced(where, name, batch, phase, values)
     else:
         work = Work(**{kind: int(_number(where, kind, values[kind], least=0)) for kind in KINDS if values.get(kind)})
         name = "the work of this line"
@@ -104,12 +102,19 @@ def _number(where: str, key: str, text: str, least: float | None = None) -> floa
     return value
 
 
+def _whole(where: str, key: str, text: str) -> int:
+    value = _number(where, key, text)
+    if value != int(value):
+        raise InputError(f"{where}: {key}: expected a whole number, got {text!r}")
+    return int(value)
+
+
 def _traced(where: str, name: str, batch: int, phase: str, values: Mapping[str, str]) -> Work:
+    classes = _whole(where, "classes", values["classes"]) if values.get("classes") else None
+    tier = Tier(_number(where, "tier", values.get("tier") or "1", least=0))
     try:
-        classes = int(values["classes"]) if values.get("classes") else None
         network = architecture_of(name, values["input"].split(",") if values.get("input") else None, classes)
         training = training_for(batch, None, values.get("optimizer") or "momentum")  # type: ignore[arg-type]  # it checks the name
-        tier = Tier(float(values.get("tier") or 1.0))
         check_ratios((tier.ratio,))
         cost = tier_cost(create(values.get("method") or "fedavg"), network, tier, training)
     except (EdgeflError, ValueError) as error:
@@ -123,11 +128,15 @@ def costs_of(rows: Sequence[Row], like: DeviceProfile, path: Path) -> tuple[tupl
     With fewer rows than costs, the costs of ``like`` are scaled by one speed: they are derived, not measured.
 
     Raises:
-        InputError: there are fewer rows than costs, and ``like`` has no costs.
+        InputError: there are fewer rows than costs, and ``like`` has no costs; or those of ``like`` make the work of a row free.
     """
     measured = [row.measured for row in rows]
     kinds = sum(any(getattr(step.work, kind) for step in measured) for kind in KINDS)
     table = like.compute.training_step
+    if table is not None and (free := [row.line for row in rows if not row.measured.work.seconds(table.seconds)]):
+        raise InputError(
+            f"{path}: line {free[0]}: {like.name} spends no time on such work; give another --like, or remove the line"
+        )
     if len(measured) >= kinds:
         costs = fit(measured, _NO_LIMITS, None if table is None else table.seconds)
         return costs, "measured", f"{len(measured)} rows, a cost for each kind"
@@ -154,6 +163,9 @@ def values_from(
     if not steps:
         raise InputError(f"{path}: no row has the phase step: training cannot be fitted to inferences")
     costs, mark, how = costs_of(steps, like, path)
+    rates = [row.measured.work.macs / row.measured.seconds for row in steps if row.measured.work.macs]
+    if not rates:
+        raise InputError(f"{path}: no step has MACs, which give training_gmacs_per_s; add one of a network, such as mlp")
     source = f"edgefl calibrate --from {path.name}"
     notify(f"fitted to {how}")
     fitted = table_of(StepCosts, costs, factor_of((row.measured, costs) for row in steps), source, f"fitted to {how}")
@@ -161,9 +173,8 @@ def values_from(
         # Rows that were fitted say too little about others: the error of the family holds at least.
         fitted["error"]["value"] = max(fitted["error"]["value"], like.compute.training_step.error.value)
     fitted = {key: entry | {"mark": mark} for key, entry in fitted.items()}
-    rate = median(row.measured.work.macs / row.measured.seconds for row in steps) / 1e9
     compute = assumed(like.compute, like) | {
-        "training_gmacs_per_s": figure(rate, source, f"median of {len(steps)} steps"),
+        "training_gmacs_per_s": figure(median(rates) / 1e9, source, f"median of {len(rates)} steps"),
         "training_step": fitted,
     }
     values = {

@@ -109,7 +109,9 @@ def _row(device: DeviceProfile) -> dict[str, Any]:
 
 
 def _fleet_row(fleet: Fleet) -> dict[str, Any]:
-    classes = [{"device": c.device.name, "share": c.share} for c in fleet.classes]
+    classes = [
+        {"device": c.device.name, "share": c.share, "budget": c.budget.model_dump(exclude_none=True)} for c in fleet.classes
+    ]
     shown = fleet.model_dump(include={"name", "title", "mix", "behaviour", "states"})
     return shown | {"budget": fleet.budget.model_dump(exclude_none=True), "classes": classes}
 
@@ -142,8 +144,9 @@ def _print_fleet(fleet: Fleet) -> None:
     show(f"{fleet.name}: {fleet.title}\nmix {fleet.mix.mark}: {fleet.mix.source}. {fleet.mix.note}\n")
     classes = ((c.device.name, f"{100 * c.share:g} %", c.device.title) for c in fleet.classes)
     show(PlainTable.of_texts(("device", "share", "what"), classes))
-    for key, value in fleet.budget.model_dump(exclude_none=True).items():
-        show(f"{key} = {value:g}")
+    for of, budget in [("", fleet.budget), *((f"{c.device.name}: ", c.budget) for c in fleet.classes)]:
+        for key, value in budget.model_dump(exclude_none=True).items():
+            show(f"{of}{key} = {value:g}")
     if fleet.behaviour is not None:
         show("\nhow its devices behave")
         _print_figures(figures_of(fleet.behaviour, ""))

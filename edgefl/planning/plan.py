@@ -107,7 +107,8 @@ def plan(
         network: a name, file, module or factory, as :func:`edgefl.profile` takes it.
         inputs: a sample's shape, name → shape, or example tensors.
         classes: number of labels, for reference networks; None: the usual one.
-        method: makes the sub-models. Ranks per layer need a method that factorizes by ranks: fedhm.
+        method: makes the sub-models, in a run with this one tier: of some methods, other tiers would change it. Ranks per layer need a
+            method that factorizes by ranks: fedhm.
         method_options: the method's own options.
         device: its memory is a budget, and its figures turn work and bytes into seconds and joules.
         budget: further limits.
@@ -150,7 +151,8 @@ def plan(
     limits = _limits(budget or Budget(), profile)
     architecture = architecture_of(network, inputs, classes, norm)
     methods.check(method)
-    chosen = create(method, method_options)
+    sized = cache(lambda ratio: create(method, method_options, tiers=(ratio,)))
+    chosen = sized(1.0)
     if allocate == "spectral" and runtime == "onnx":
         raise ConfigError("allocate: spectral predicts the memory of torch; give runtime torch, or allocate uniform")
     if allocate == "spectral" and not chosen.truncates:
@@ -162,9 +164,10 @@ def plan(
     work = DeviceRound(profile, *training.amounts(samples), clock_margin) if profile else None
     uses_of = partial(_uses, limits=limits, work=work)
     cost_at = cost_of(runtime, recompute)
-    trace = cache(lambda ratio: cost_at(chosen, architecture, Tier(ratio), training, codec))
+    trace = cache(lambda ratio: cost_at(sized(ratio), architecture, Tier(ratio), training, codec))
     ratio = largest_ratio(
-        lambda ratio: all(need <= have for need, have in uses_of(trace(ratio)).values()), partial(parts_of, chosen, architecture)
+        lambda ratio: all(need <= have for need, have in uses_of(trace(ratio)).values()),
+        lambda ratio: parts_of(sized(ratio), architecture, ratio),
     )
     found: list[Planned] = []
     rules = rules_of(chosen.config)

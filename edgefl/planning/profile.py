@@ -103,9 +103,9 @@ def profile(
     architecture = architecture_of(network, inputs, classes, norm)
     chosen, ratios = method_and_tiers(method, method_options, tiers)
     cost_at = partial(count, chosen, architecture, training=training, codec=codec)
-    costs, whole = {tier: cost_at(tier) for tier in map(Tier, ratios)}, Tier(1.0)
-    # A deadline may be a multiple of what the fastest class needs for the whole model, even if that is not among the tiers.
-    full = costs.get(whole) or (cost_at(whole) if chosen_fleet else None)
+    costs = {tier: cost_at(tier) for tier in map(Tier, ratios)}
+    # A deadline may be a multiple of what the fastest class needs for the dense network, as in a run of any method.
+    full = tier_cost(create("fedavg"), architecture, Tier(1.0), training, codec) if chosen_fleet else None
     on_devices = _device_rows(costs, full, devices, chosen_fleet, training, samples)
     rows = []
     for tier, cost in costs.items():

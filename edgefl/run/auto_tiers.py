@@ -1,7 +1,7 @@
 """The tiers of "auto": the largest that fit each class of a fleet."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 from edgefl.client.client import Clients
 from edgefl.client.training import Training
@@ -21,17 +21,25 @@ from edgefl.server.assignment import fastest_round_s, timing_of
 
 def chosen_tiers(config: RunConfig, fleet: Fleet, clients: Clients) -> tuple[float, ...]:
     """Return the tiers of "auto": the largest that fit each class of the fleet."""
-    method, training = create(config.method, config.method_options), clients.task.training
-    costs = Costs(method, config, clients.task.architecture, training, clients.task.criterion)
+    task = clients.task
+    architecture, training = task.architecture, task.training
+
+    def sized(ratio: float) -> Method:
+        """Return the method of a run with this tier alone: the others are not known yet."""
+        return create(config.method, config.method_options, tiers=(ratio,))
+
+    def costs(ratio: float) -> Costs:
+        return Costs(sized(ratio), config, architecture, training, task.criterion)
 
     asked = conditions_of(config, fleet).asked(config.per_round or 1, config.clients)
 
+    @cache
     def trace(ratio: float) -> Cost:
         tier = Tier(ratio)
-        return secured(costs.of(tier), method, clients.task.architecture, tier, config.secure, asked)
+        return secured(costs(ratio).of(tier), sized(ratio), architecture, tier, config.secure, asked)
 
     samples = clients.shards.largest
-    return auto_tiers(method, clients.task.architecture, fleet, trace, training, samples, costs.full, config.clock_margin)
+    return auto_tiers(sized(1.0), architecture, fleet, trace, training, samples, costs(1.0).full, config.clock_margin)
 
 
 def auto_tiers(

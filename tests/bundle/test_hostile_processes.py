@@ -50,6 +50,13 @@ def test_every_line_gives_the_next_file_its_time():
         assert list(_lines(child, 5, GIB)) == [f"{i}\n" for i in range(4)]
 
 
+def test_a_process_that_never_answers_is_said_to_have_had_the_time_to_start(monkeypatch):
+    monkeypatch.setattr("edgefl.bundle.sandbox._START_S", 0.3)
+    with _child("import time; time.sleep(60)") as child:
+        assert list(_lines(child, 0.1, GIB)) == [json.dumps({"killed": "did not end in 0.3 s; --timeout allows more"})]
+        child.kill()
+
+
 def test_a_process_that_dies_is_said_to_have_died(tmp_path, monkeypatch):
     started = "import sys, json, os, signal; print(json.dumps({'at': '1/forward.onnx'}), flush=True); os.kill(os.getpid(), signal.SIGSEGV)"
     popen = subprocess.Popen

@@ -32,6 +32,17 @@ def test_a_link_of_ones_own_is_written_into_the_profile(quick, tmp_path):
     assert load_device(str(tmp_path / "o" / "x.toml")).link.name == "my-wire"
 
 
+@pytest.mark.parametrize("named", ["my-wire", "wifi-pi5"])
+def test_the_link_of_like_may_be_a_table_of_its_file(named, tmp_path):
+    device, link = ((shared("profiles") / kind).read_text("utf-8") for kind in ("devices/raspberry-pi-5.toml", "links/3g.toml"))
+    table = "[link]\n" + link.replace('name = "3g"', f'name = "{named}"')
+    (tmp_path / "like.toml").write_text(device.replace('link = "wifi-pi5"\n', "") + "\n" + table, "utf-8")
+    (tmp_path / "steps.csv").write_text("network,batch,seconds\nmlp,8,0.01\n")
+    given = "--from", str(tmp_path / "steps.csv"), "--like", str(tmp_path / "like.toml"), "--out", str(tmp_path / "x.toml")
+    assert edgefl("calibrate", *given).returncode == 0
+    assert load_device(str(tmp_path / "x.toml")).link == load_device(str(tmp_path / "like.toml")).link
+
+
 @pytest.mark.parametrize("seconds", ["-1", "0", "nan", "inf", "x"])
 def test_seconds_are_above_0(seconds, tmp_path):
     done = edgefl("calibrate", "--out", str(tmp_path / "x.toml"), "--seconds", seconds)

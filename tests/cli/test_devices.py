@@ -95,3 +95,15 @@ def test_all_errors_of_a_fleet_are_said_at_once(tmp_path: Path) -> None:
         "class.0.share",
     ):
         assert said in text
+
+
+def test_a_fleet_is_shown_with_the_limits_of_its_classes(tmp_path: Path, called: Any) -> None:
+    path = tmp_path / "boards.toml"
+    head = 'name = "boards"\ntitle = "Boards"\n[mix]\nmark = "assumed"\nsource = "x"\n[budget]\nround_deadline_s = 20.0\n'
+    classes = (
+        '[[class]]\ndevice = "laptop"\nshare = 0.5\n[[class]]\ndevice = "watch"\nshare = 0.5\nbudget = { upload_bytes = 1e5 }\n'
+    )
+    path.write_text(head + classes)
+    assert "\nround_deadline_s = 20\nwatch: upload_bytes = 100000\n" in called("devices", str(path))[1]
+    shown = json.loads(called("devices", str(path), "--json")[1])
+    assert [c["budget"] for c in shown["classes"]] == [{}, {"upload_bytes": 1e5}]

@@ -17,6 +17,7 @@ from edgefl.planning.profile import training_for
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Tier
 from edgefl.run.auto_tiers import auto_tiers
+from edgefl.run.prepare import prepare
 from edgefl.server.assign import PlanCosts, make_plan
 from edgefl.server.assignment import Workload
 
@@ -62,3 +63,12 @@ def test_a_run_records_the_tiers_that_it_chose_and_resumes(tmp_path):
 def test_a_method_of_one_size_takes_the_largest_that_every_class_can(tmp_path):
     config = RunConfig.of({**SMALL, "method": "fedavg", "profile": "mixed"})
     assert [row.tier for row in simulate(config, tmp_path / "run").tiers] == [1]
+
+
+def test_a_chosen_tier_fits_the_run_that_has_it(tmp_path):
+    """What Splitmix trains depends on the tiers of the run."""
+    limits = 'name = "f"\ntitle = "F"\n[mix]\nmark = "assumed"\nsource = "x"\n[budget]\nupload_bytes = 6e4\n'
+    (tmp_path / "f.toml").write_text(limits + '[[class]]\ndevice = "raspberry-pi-4"\nshare = 1.0\n')
+    found = prepare(RunConfig.of({**SMALL, "method": "splitmix", "profile": str(tmp_path / "f.toml")}))
+    (only,) = found.plan.classes
+    assert only.tier == found.tiers[0]

@@ -173,6 +173,17 @@ def test_heterofl_is_planned_by_its_widths():
         plan("cnn-digits", (1, 8, 8), budget=Budget(upload_bytes=100_000), method="heterofl", allocate="spectral")
 
 
+@pytest.mark.parametrize("method", ["splitmix", "fjord"])
+def test_a_plan_costs_what_a_run_with_its_tier_costs(method):
+    (found,) = plan("cnn-digits", (1, 8, 8), budget=Budget(upload_bytes=60_000), method=method)
+    assert found.cost == tier_cost(
+        create(method, tiers=(found.ratio,)),
+        Architecture("cnn-digits", (1, 8, 8), 10),
+        Tier(found.ratio),
+        training_for(32, None, "momentum"),
+    )
+
+
 def test_relative_errors_spare_layers_with_small_weights():
     """Two equal layers, one with weights a hundred times smaller: absolutely its error is nothing, relatively as much as the other's."""
 

@@ -58,3 +58,11 @@ def test_out_writes_the_file(format_, start, here):
     text = (here / "costs").read_text()
     assert text.lower().startswith(start)
     assert "own_networks:Net" in text
+
+
+def test_a_deadline_of_a_fleet_is_the_same_for_every_method_as_in_runs(here):
+    """The fastest class needs the same for the dense network, whatever the largest tier of a method is."""
+    deadlines = {
+        row.round_seconds / row.budget_share for of in ("fedavg", "fedpara") for row in profile("mlp", method=of, fleet="mixed")
+    }
+    assert len({round(seconds, 9) for seconds in deadlines}) == 1
