@@ -5,6 +5,7 @@ import re
 import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from edgefl.errors import ConfigError
@@ -23,7 +24,7 @@ from edgefl.registry import (
 )
 from edgefl.util import spec
 from edgefl.util.datasets import is_own
-from edgefl.util.modules import BY_PATH, OBJECT, imported, is_file, loaded, source_of, source_sha256
+from edgefl.util.modules import BY_PATH, OBJECT, imported, is_file, loaded, source_of, source_of_module, source_sha256
 
 Sources = Mapping[str, str]
 """Path of a file, or name of a module → SHA-256 of its content."""
@@ -77,7 +78,10 @@ def resolved(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def blamed(error: BaseException) -> str:
-    """Return file, line and function of a plug-in in which an error was raised; "" if it was raised elsewhere."""
+    """Return file, line and function of a plug-in in which an error was raised; "" if it was raised elsewhere.
+
+    Where a function of edgefl failed by what a plug-in returned, it has an object of the plug-in as ``self``: this names the class.
+    """
     definitions = [definition for registry in ALL for definition, _ in registry.plugins().values()]
     modules = {definition.__module__ for definition in definitions}
     frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__) if frame.f_globals.get("__name__") in modules)
@@ -89,7 +93,9 @@ def blamed(error: BaseException) -> str:
     for definition in definitions if called else ():
         if called and (definition.__qualname__, True) == (called[1], hasattr(definition, called[2])):
             return f"{inspect.getsourcefile(definition) or definition.__module__}, in {called[2]}"
-    return ""
+    objects = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    kinds = [type(one) for one in objects if type(one) in definitions]
+    return f"{inspect.getsourcefile(kinds[-1]) or kinds[-1].__module__}, in {kinds[-1].__qualname__}" if kinds else ""
 
 
 def only_here(sources: Sources | None) -> list[str]:
@@ -103,6 +109,8 @@ def _is_own(registry: Registry, name: str) -> bool:
 
 
 def _source(given: Any) -> str:
+    if isinstance(given, ModuleType):
+        return source_of_module(given)
     if isinstance(given, (str, Path)):
         return str(Path(given).resolve()) if str(given).endswith(".py") or isinstance(given, Path) else given
     if all(registry.name_of(given) is None for registry in ALL):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,8 +11,11 @@ from typing import Any
 
 import pytest
 
+from edgefl.client.messages import error_fields
 from edgefl.config import RunConfig, changed
 from edgefl.errors import ConfigError, InputError
+from edgefl.methods.create import create
+from edgefl.plugins import load
 from edgefl.registry import ALL, codecs, methods
 from edgefl.run.simulate import simulate
 
@@ -80,6 +84,14 @@ BAD = {
         "from edgefl.extend import engine\n@engine('mine', group=True)\ndef mine(clients, workers): ...\n",
         "engine 'mine', in .*: its decorator has no keyword 'group'; known: keeps_state, shares_memory, groups_clients, remote",
     ),
+    "attribute of another type": (
+        METHOD.format(name="mine") + "    default_tiers = 1.0\n",
+        r"method 'mine', in .*: default_tiers is 1\.0, expected tuple\[float, \.\.\.\]",
+    ),
+    "tiers that no run may have": (
+        METHOD.format(name="mine") + "    default_tiers = 0.5, 1.0\n",
+        "method mine: default_tiers: expected each tier once, largest first: 1,0.5",
+    ),
     "strange name": (METHOD.format(name="a+b"), r"method 'a\+b', in .*: expected a name of letters, digits"),
     "name of the package": (
         METHOD.format(name="fedavg"),
@@ -109,6 +121,7 @@ def test_a_bad_plugin_is_one_message_and_nothing_is_written(case: str, called: A
         (["--plugin=none.py"], "{here}/none.py: cannot be read (No such file or directory)"),
         (["--plugin=no_package.module"], "no module named 'no_package.module' here or among the installed packages"),
         (["--method=one.py:Nothing"], "method one.py:Nothing: one.py has no 'Nothing'; give a method"),
+        (["--method=one.py:Mine.title.x"], "method one.py:Mine.title.x: one.py has no 'Mine.title.x'; give a method"),
         (
             ["--codec=sparse:0.1"],
             "codec 'sparse:0.1': sparse takes nothing after a colon; give sparse, or your own as file.py:Class",
@@ -230,6 +243,7 @@ RETURNED = {
     "state.replace({})": "aggregation returned a state with tensors missing or not expected: ",
     "state.replace({name: tensor[:1] for name, tensor in state.tensors.items()})": " as (1, ",
     "state.replace({name: tensor.double() for name, tensor in state.tensors.items()})": " torch.float64, expected (",
+    "state.replace({name: tensor / 0 for name, tensor in state.tensors.items()})": " with NaN or infinity, expected finite values",
     "state.replace({name: tensor.tolist() for name, tensor in state.tensors.items()})": " as list, expected (",
 }
 
@@ -252,6 +266,53 @@ def test_a_function_of_a_plugin_that_cannot_take_its_arguments_is_named(called: 
     assert (status, errors.splitlines()[-1]) == (1, told)
 
 
+OPTIMIZER = """
+from edgefl.extend import ServerOptimizer, server_optimizer
+
+@server_optimizer("mine", needs=("server_step",))
+class Mine(ServerOptimizer):
+    def change(self, delta, *slots):
+        return {returned}
+"""
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ("None", "plug-in {here}/mine.py, in Mine: TypeError: cannot unpack non-iterable NoneType object"),
+        ("(delta / 0,)", "server optimizer Mine: its step returned hidden.weight with NaN or infinity, expected finite values"),
+        (
+            "(delta.double(),)",
+            "server optimizer Mine: its step returned hidden.weight as (256, 64) torch.float64, expected (256, 64)",
+        ),
+    ],
+)
+def test_what_a_server_optimizer_of_a_plugin_returns_is_checked(returned: str, message: str, called: Any) -> None:
+    Path("mine.py").write_text(OPTIMIZER.format(returned=returned), encoding="utf-8")
+    status, _, errors = called(
+        "simulate", "--plugin=mine.py", "--server-optimizer=mine", "--method=fedavg", "--model=mlp", *SMALL, "--out=run"
+    )
+    assert status == 1
+    assert errors.splitlines()[-1].startswith("Error: " + message.format(here=Path.cwd()))
+
+
+def test_a_loss_of_a_plugin_that_fails_is_no_fault_of_the_network(called: Any) -> None:
+    written(Path("mine.py"), content=METHOD + "    def penalties(self, module):\n        raise RuntimeError('no penalty')\n")
+    status, _, errors = called("simulate", "--plugin=mine.py", "--method=mine", *SMALL, "--out=run")
+    assert (status, Path("run").exists()) == (2, False)
+    assert "model cnn-digits cannot be trained with Mine: no penalty (at mine.py:8: raise RuntimeError('no penalty'))" in errors
+
+
+def test_an_error_of_a_plugin_in_a_worker_names_its_line_and_function(tmp_path: Path) -> None:
+    file = written(
+        tmp_path / "mine.py", content=METHOD + "    def aggregate(self, state, updates):\n        raise KeyError('lost')\n"
+    )
+    load([file])
+    with pytest.raises(KeyError) as raised:
+        create("mine").aggregate(None, ())  # type: ignore[arg-type]
+    assert error_fields(raised.value)["text"] == f"plug-in {file.resolve()}, line 8, in aggregate: KeyError: 'lost'"
+
+
 def test_a_file_that_a_plugin_does_not_find_is_no_temporary_file(called: Any) -> None:
     content = "from edgefl.extend import dataset\n@dataset('mine')\ndef mine(data_dir=None):\n    raise OSError('no photos')\n"
     written(Path("mine.py"), content=content)
@@ -265,6 +326,16 @@ def test_a_method_whose_option_has_no_default_is_named(called: Any) -> None:
     status, output, errors = called("methods", "--plugin=mine.py")
     assert (status, output) == (2, "")
     assert errors == "Error: method mine: method_options.k: missing; give every option a default\n"
+
+
+def test_an_option_may_be_infinite_in_every_file_of_runs(called: Any) -> None:
+    content = METHOD.replace("FedAvg, method", "FedAvg, MethodConfig, method") + "    config: Options\n"
+    written(Path("mine.py"), content=content.replace("@method", "class Options(MethodConfig):\n    k: float = 1.0\n\n@method"))
+    arguments = ("--plugin=mine.py", "--method-option=mine.k=inf", "--model=mlp", *SMALL)
+    status, _, errors = called("compare", "--methods=mine", *arguments, "--out=both")
+    assert status == 0, errors
+    assert json.loads(Path("both/compare.json").read_text(encoding="utf-8"))["methods"][0]["options"] == {"k": "Infinity"}
+    assert RunConfig.load(Path("both/mine/seed-0/config.toml"), {}).method_options == {"k": float("inf")}
 
 
 def test_a_definition_that_is_not_registered_is_no_plugin() -> None:
@@ -284,4 +355,5 @@ def test_a_part_of_an_imported_module_is_known_without_a_flag(tmp_path: Path, mo
     assert list(RunConfig(method="ours").plugins or ()) == ["lab_of_ours.ours"]
     assert RunConfig(method="lab_of_ours.ours:Mine").method == "ours"
     assert RunConfig(plugins=["lab_of_ours.ours"]) == RunConfig(plugins=[lab_of_ours.ours.Mine])
+    assert RunConfig(plugins=[lab_of_ours.ours]).plugins == RunConfig(plugins=["lab_of_ours.ours"]).plugins
     assert "ours" not in codecs.names()

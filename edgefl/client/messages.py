@@ -246,7 +246,8 @@ def error_fields(error: BaseException) -> dict[str, str]:
     """
     where = "\n".join(getattr(error, "__notes__", ())) or "".join(traceback.format_exception(error))
     kind = next((c.__name__ for c in type(error).__mro__ if getattr(errors, c.__name__, None) is c), "")
-    text = str(error) if kind else f"{type(error).__name__}: {error}"
+    at = "" if kind else plugins.blamed(error)
+    text = str(error) if kind else f"{at and f'plug-in {at}: '}{type(error).__name__}: {error}"
     return {"error": kind or EdgeflError.__name__, "text": text, "where": where}
 
 

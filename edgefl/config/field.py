@@ -29,7 +29,8 @@ Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
 class Keys(BaseModel):
     """Some keys of a run. Unknown keys, empty text, NaN, infinity, and true or false for a number are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, str_min_length=1)
+    # Options of a method may be infinite, which TOML has and JSON has not.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, str_min_length=1, ser_json_inf_nan="constants")
 
     @field_validator("*", mode="before")
     @classmethod

@@ -1,10 +1,12 @@
 """Keys of the fleet, its conditions, and what a client that lacks memory does."""
 
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from edgefl.config.field import Count, Keys, Seconds, key
+from edgefl.util.datasets import data_spec
 
 FLEET = "Fleet and conditions"
 """Heading of these keys in the command line's help."""
@@ -14,6 +16,10 @@ def _once(words: tuple[str, ...]) -> tuple[str, ...]:
     if not words or len(set(words)) != len(words):
         raise ValueError(f"expected some of idle, charging, unmetered, each once, got {', '.join(words) or 'none'}")
     return words
+
+
+def _trace(given: Any) -> Any:
+    return data_spec(given, ["always", "daily"]) if isinstance(given, (str, Path)) else given
 
 
 Remedy = Literal["micro-batch", "recompute", "tier", "refuse", "send"]
@@ -47,7 +53,7 @@ class FleetKeys(Keys):
         ge=1,
         le=100,
     )
-    availability: str = key(
+    availability: Annotated[str, BeforeValidator(_trace)] = key(
         "always",
         FLEET,
         "When clients are eligible: always, by the hour of the day, or by a trace (CSV, Parquet: client, from, to, state).",

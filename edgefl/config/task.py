@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from edgefl.config.field import Keys, key
 from edgefl.registry import datasets, methods, models
@@ -40,6 +41,30 @@ def _file(path: Any) -> Any:
     return str(Path(path).resolve()) if isinstance(path, (str, Path)) and str(path) else path
 
 
+def _profile(given: Any) -> Any:
+    is_file = isinstance(given, Path) or (isinstance(given, str) and (given.endswith(".toml") or "/" in given))
+    return _file(given) if is_file else given
+
+
+def _options(given: dict[str, Any]) -> dict[str, Any]:
+    for name, value in given.items():
+        try:
+            stored = _has_values(to_jsonable_python(value, inf_nan_mode="constants"))
+        except PydanticSerializationError:
+            stored = False
+        if not stored:
+            form = "a number, text, true, false, or a list or table of them"
+            raise ValueError(f"{name}: expected {form}, got {value!r}; leave it out for its default")
+    return given
+
+
+def _has_values(plain: Any) -> bool:
+    """Return whether no part of a value in the form of JSON is None, which TOML does not have."""
+    if isinstance(plain, (list, dict)):
+        return all(map(_has_values, plain.values() if isinstance(plain, dict) else plain))
+    return plain is not None
+
+
 class TaskKeys(Keys):
     """Keys of what is trained: method, network and data set."""
 
@@ -48,9 +73,13 @@ class TaskKeys(Keys):
         "",
         "Files and modules of plug-ins, each with its SHA-256; a list of files, modules and decorated classes is possible.",
     )
-    profile: str = key("phone", TASK, "Fleet or device to simulate; 'edgefl devices' lists them.", "NAME|FILE")
+    profile: Annotated[str, BeforeValidator(_profile)] = key(
+        "phone", TASK, "Fleet or device to simulate; 'edgefl devices' lists them.", "NAME|FILE"
+    )
     method: str = key("fedhm", TASK, "Federated learning method; 'edgefl methods' describes each.", names=methods)
-    method_options: dict[str, Any] = key({}, "", "Options of the method; 'edgefl methods NAME' lists them.")
+    method_options: Annotated[dict[str, Any], AfterValidator(_options)] = key(
+        {}, "", "Options of the method; 'edgefl methods NAME' lists them."
+    )
     model: Annotated[str | None, BeforeValidator(_network)] = key(
         None,
         TASK,
@@ -91,4 +120,6 @@ class TaskKeys(Keys):
     held_out: Annotated[str | None, BeforeValidator(_held_out)] = key(
         None, TASK, "Share of your data that is held out for evaluation, or a file of such samples. [its own, or 0.2]", "X|PATH"
     )
-    data_dir: str | None = key(None, TASK, "Folder with the data set's files. [where its package puts them]", "DIR")
+    data_dir: Annotated[str | None, BeforeValidator(_file)] = key(
+        None, TASK, "Folder with the data set's files. [where its package puts them]", "DIR"
+    )

@@ -60,7 +60,7 @@ def tier_cost(
     Inference runs the network of :meth:`edgefl.methods.base.Method.deployed`.
 
     Raises:
-        ConfigError: the network refuses this input, or its operations depend on values.
+        ConfigError: the network refuses this input, its operations depend on values, or its loss cannot be computed.
     """
     try:
         return _traced(architecture, method, tier, training, codec, objective, criterion)
@@ -79,6 +79,11 @@ def tier_cost(
                 f"{dense}choose a method that cuts width, such as heterofl"
             ) from error
         told = f"model {architecture.model} does not take input {architecture}: {reason(error)}"
+        if _runs(architecture):
+            terms = "" if objective.name == PLAIN.name else f" and objective {objective.name}"
+            raise ConfigError(
+                f"model {architecture.model} cannot be trained with {method.title}{terms}: {reason(error)}"
+            ) from error
         raise ConfigError(told + _ids_hint(architecture, error)) from error
 
 
@@ -88,6 +93,16 @@ def _ids_hint(architecture: Architecture, error: Exception) -> str:
         return ""
     shape = str(architecture)
     return f"; give token ids as --input {'NAME=int64:SHAPE' if '=' in shape else f'int64:{shape}'}"
+
+
+def _runs(architecture: Architecture) -> bool:
+    """Return whether the dense network takes its input."""
+    try:
+        with on_meta():
+            architecture.skeleton()(architecture.samples(2))
+    except Exception:  # noqa: BLE001 - as above
+        return False
+    return True
 
 
 def _read_itself(architecture: Architecture, method: Method, tier: Tier) -> list[str]:

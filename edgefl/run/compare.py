@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import from_json, to_json
+
 from edgefl.config import RunConfig
 from edgefl.errors import AggregationError, BudgetError, CheckpointError, ConfigError
 from edgefl.fleet.load import load_fleet
@@ -180,7 +182,7 @@ def _contenders(folder: Path, parts: Sequence[Part], asked: Asked) -> list[tuple
             label=label,
             method=method,
             title=known_methods.load(method).title,
-            options=asked.options.get(method, {}),
+            options=from_json(to_json(asked.options.get(method, {}), inf_nan_mode="strings")),  # JSON has no infinity
             tiers_why=own[0].tiers_why,
             failures=tuple(Failure(part.seed, part.failure) for part in own if part.failure),
         )

@@ -10,7 +10,7 @@ from edgefl.client.client import Clients
 from edgefl.client.criterion import Criterion
 from edgefl.client.isolation.isolate import check_limit
 from edgefl.client.job import Task
-from edgefl.config import RunConfig
+from edgefl.config import RunConfig, check_ratios
 from edgefl.data.given import Reading
 from edgefl.data.mix import load
 from edgefl.data.sources import Dataset
@@ -160,11 +160,21 @@ def begun(
     return state
 
 
+def _usual_tiers(method: str) -> tuple[float, ...]:
+    """Return the tiers of a run that names none; ConfigError if the method, of a plug-in, has others than a run may have."""
+    tiers: tuple[float, ...] = methods.load(method).default_tiers
+    try:
+        check_ratios(tiers)
+    except ValueError as error:
+        raise ConfigError(f"method {method}: default_tiers: {error}") from None
+    return tiers
+
+
 def resolve(config: RunConfig, data: Dataset) -> RunConfig:
     """Fill in the defaults that depend on other keys: the result is what ``config.toml`` records."""
-    tiers = config.tiers or methods.load(config.method).default_tiers
+    tiers = config.tiers or _usual_tiers(config.method)
     if tiers != "auto":
-        check_tiers(config.method, tuple(tiers))
+        check_tiers(config.method, tiers)
     model = config.model or data.default_model
     if not model:
         raise ConfigError(

@@ -16,7 +16,7 @@ from edgefl.config import RunConfig
 from edgefl.data.scaled import Scaled
 from edgefl.data.sources import Dataset, Split
 from edgefl.engine.contract import Engine
-from edgefl.errors import CheckpointError
+from edgefl.errors import AggregationError, CheckpointError
 from edgefl.fleet.conditions import Conditions
 from edgefl.fleet.profile import Fleet
 from edgefl.fleet.resolve import conditions_of, with_deadline
@@ -158,7 +158,13 @@ class Run:
 
     def advanced(self, state: ServerState) -> tuple[Run, ServerState]:
         """Return the run and the state for the next round; they change if a new phase of the method begins with it."""
-        method, model = self.method.advance(state.model, state.round + 1)
+        advanced: Any = self.method.advance(state.model, state.round + 1)
+        match advanced:
+            case (Method() as method, GlobalState() as model):
+                pass
+            case _:
+                title, got = type(self.method).title, type(advanced).__name__
+                raise AggregationError(f"method {title}: advance returned {got}, expected a method and a GlobalState")
         run = self if method == self.method else self.at(method)
         return run, replace(state, model=model, options=run.options)
 

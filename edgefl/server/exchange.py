@@ -214,11 +214,20 @@ class Exchange:
                 )
             else:
                 return state
-            check_aggregated(state.model, after, f"method {type(self.method).title}")
+            check_aggregated(state.model, after, f"method {type(self.method).title}: aggregation")
             after, kept = self.control.finish(state.model, after)
-            tensors, slots = self.rules.optimizer.step(state.model.tensors, after.tensors, state.memory)
+            after, slots = self._stepped(after)
             bounds = self.screen.bounds_after() if central is None else self._noised_bounds(central)
-            return replace(state, model=after.replace(tensors), memory={**kept, **slots, **bounds})
+            return replace(state, model=after, memory={**kept, **slots, **bounds})
+
+    def _stepped(self, after: GlobalState) -> tuple[GlobalState, dict[str, Tensor]]:
+        """Return the model after the server optimizer's step towards the aggregate ``after``, and the optimizer's slots."""
+        kind = type(self.rules.optimizer)
+        tensors, slots = self.rules.optimizer.step(self.state.model.tensors, after.tensors, self.state.memory)
+        stepped = after.replace(tensors)
+        if kind is not type(AVERAGE):  # the average is the aggregate, which was checked
+            check_aggregated(after, stepped, f"server optimizer {kind.__name__}: its step")
+        return stepped, slots
 
     def _noised(self, central: Central, updates: Iterator[Update]) -> GlobalState:
         """Return the model after ``updates`` and those in :attr:`sums`, whose sums get noise; tiers without clients get it too."""

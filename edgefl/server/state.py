@@ -11,6 +11,7 @@ from torch import Tensor
 from edgefl.errors import AggregationError
 from edgefl.methods.state import GlobalState
 from edgefl.records import Expected, Tier
+from edgefl.util.compute import is_finite
 
 
 @dataclass(frozen=True)
@@ -103,18 +104,16 @@ class ServerState:
     clients: str = ""
 
 
-def check_aggregated(before: GlobalState, after: object, method: str) -> None:
-    """Raise :class:`AggregationError`, which names ``method``, unless ``after`` is a state with the tensors of ``before``."""
+def check_aggregated(before: GlobalState, after: object, what: str) -> None:
+    """Raise :class:`AggregationError` unless ``what`` returned a state ``after`` with the tensors of ``before``, all finite."""
     if not isinstance(after, GlobalState):
-        raise AggregationError(
-            f"{method}: aggregation returned {type(after).__name__}, expected a GlobalState, such as state.replace(tensors)"
-        )
+        raise AggregationError(f"{what} returned {type(after).__name__}, expected a GlobalState, such as state.replace(tensors)")
     if different := sorted(before.tensors.keys() ^ after.tensors.keys()):
-        raise AggregationError(
-            f"{method}: aggregation returned a state with tensors missing or not expected: {', '.join(different[:5])}"
-        )
+        raise AggregationError(f"{what} returned a state with tensors missing or not expected: {', '.join(different[:5])}")
     for name, tensor in before.tensors.items():
         found: object = after.tensors[name]
         got = f"{tuple(found.shape)} {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
         if got != (expected := f"{tuple(tensor.shape)} {tensor.dtype}"):
-            raise AggregationError(f"{method}: aggregation returned {name} as {got}, expected {expected}")
+            raise AggregationError(f"{what} returned {name} as {got}, expected {expected}")
+        if not is_finite(after.tensors[name]):
+            raise AggregationError(f"{what} returned {name} with NaN or infinity, expected finite values")

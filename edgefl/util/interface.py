@@ -4,7 +4,7 @@ import importlib
 import inspect
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,9 @@ class Interface:
         # What a class needs may depend on what it says of itself.
         needed = getattr(definition, "needed", tuple)
         lacks += [key for key in needed() if getattr(definition, key) is getattr(base, key)]
-        return f"lacks {', '.join(lacks)}, which every {name} defines" if lacks else _uncallable(definition, base)
+        if lacks:
+            return f"lacks {', '.join(lacks)}, which every {name} defines"
+        return _of_another_type(definition, base) or _uncallable(definition, base)
 
     def _of_function(self, definition: Any) -> str:
         if not callable(definition):
@@ -64,6 +66,30 @@ class Interface:
         except (TypeError, ValueError) as error:
             return f"cannot be called with ({', '.join((*self.arguments, *(f'{key}=…' for key in self.keywords)))}): {error}"
         return ""
+
+
+def _of_another_type(definition: type, base: type) -> str:
+    """Return which attribute of ``definition`` has not the type that ``base`` declares by a ClassVar; "" if all have.
+
+    >>> class Base:
+    ...     sizes: ClassVar[tuple[float, ...]] = (1.0,)
+    >>> class Mine(Base):
+    ...     sizes = 1.0
+    >>> _of_another_type(Mine, Base)
+    'sizes is 1.0, expected tuple[float, ...]'
+    """
+    from pydantic import TypeAdapter, ValidationError  # lists of names need none
+
+    for key, hint in get_type_hints(base).items():
+        # A property decides when it is read.
+        if get_origin(hint) is not ClassVar or hasattr(own := inspect.getattr_static(definition, key), "__get__"):
+            continue
+        (kind,) = get_args(hint)
+        try:
+            TypeAdapter(kind).validate_python(own, strict=True)
+        except ValidationError:
+            return f"{key} is {own!r}, expected {getattr(kind, '__name__', kind) if isinstance(kind, type) else kind}"
+    return ""
 
 
 def _uncallable(definition: type, base: type) -> str:

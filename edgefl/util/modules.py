@@ -33,7 +33,8 @@ def object_in(spec: str, title: str, what: str) -> Any:
     found: Any = loaded(Path(where), title) if is_file(spec) else imported(where, title)
     for part in attribute.split("."):
         if not hasattr(found, part):
-            names = [name for name in vars(found) if not name.startswith("_") and callable(getattr(found, name))]
+            known = getattr(found, "__dict__", {})  # a number or a text has none
+            names = [name for name in known if not name.startswith("_") and callable(getattr(found, name))]
             raise InputError(f"{title}: {Path(where).name} has no {attribute!r};{nearest(attribute, names)} give {what}")
         found = getattr(found, part)
     return found
@@ -101,12 +102,21 @@ def source_of(definition: Any) -> str:
     ('edgefl.util.modules', 'object:int')
     """
     module = sys.modules.get(str(getattr(definition, "__module__", "")))
-    file = None if module is None else _file_of(module)
-    if module is None or file is None:
+    if module is None or _file_of(module) is None:
         return f"{OBJECT}{getattr(definition, '__qualname__', type(definition).__name__)}"
+    return source_of_module(module)
+
+
+def source_of_module(module: ModuleType) -> str:
+    """Return where other processes find a module: its name if it is in a package, else the path of its file.
+
+    >>> import edgefl.util.modules, textwrap
+    >>> source_of_module(edgefl.util.modules), Path(source_of_module(textwrap)).name
+    ('edgefl.util.modules', 'textwrap.py')
+    """
     if module.__package__:
         return module.__spec__.name if module.__spec__ else module.__name__  # of a package's main module: not __main__
-    return str(file)
+    return str(_file_of(module) or module.__name__)
 
 
 def source_named(name: str) -> str:

@@ -10,12 +10,13 @@ import json
 import math
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from edgefl.errors import ConfigError
 from edgefl.registry import codecs
 
 Shape = tuple[int, ...]
@@ -128,9 +129,22 @@ class Codec(abc.ABC):
 
 @cache
 def codec_named(name: str) -> Codec:
-    """Return the codec ``name``; raise :class:`UnknownNameError` if there is none.
+    """Return the codec ``name``.
+
+    Raises:
+        UnknownNameError: there is none.
+        ConfigError: it declares no parts of a tensor.
 
     >>> codec_named("int8").bytes((8, 3)), codec_named("fp32").bytes((8, 3))
     (56, 96)
     """
-    return codecs.load(name)()
+    found: Codec = codecs.load(name)()
+    parts: Any = found.parts("w", (2, 3))
+    names = ["w", "w" + found.suffix] if found.suffix else ["w"]
+    right = isinstance(parts, (tuple, list)) and all(isinstance(part, Part) and part.dtype in TYPES for part in parts)
+    if not right or not parts or [part.name for part in parts] != names[: len(parts)]:
+        form = f'Part("w", dtype, shape){f" and perhaps Part({names[1]!r}, …)" if found.suffix else ""}'
+        raise ConfigError(
+            f'codec {name}: parts("w", (2, 3)) returned {parts!r}, expected a tuple of {form}, with a dtype of {", ".join(TYPES)}'
+        )
+    return found

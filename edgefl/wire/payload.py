@@ -60,7 +60,7 @@ def encode(tensors: Mapping[str, Tensor], codec: str = "fp32", rng: np.random.Ge
                 raise WireError(f"{name} is {w.dtype}, expected torch.float32: {codec} encodes nothing else")
             if not is_finite(w):
                 raise WireError(f"{name} holds NaN or infinity, which {codec} does not carry; send finite tensors")
-            packed |= _packed(of, name, w, rng, dense_bytes)
+            packed |= _packed(of, codec, name, w, rng, dense_bytes)
     elif any(tensor.dtype not in NAMES for tensor in tensors.values()):
         return safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()})
     parts = tuple(_part(name, tensor) for name, tensor in packed.items())
@@ -128,7 +128,7 @@ def decode(payload: Payload, expected: Shapes, sender: str, codec: str = "fp32",
     for name, parts in layout.items():
         values = [found[part.name] for part in parts]
         try:
-            dense = len(parts) == 1 and parts[0].dtype == "F32"
+            dense = (of.raw or of.chooses) and len(parts) == 1 and parts[0].dtype == "F32"
             tensors[name] = values[0].to(torch.float32, copy=copy) if dense else _unpacked(of, codec, values, expected[name])
         except ValueError as error:
             raise WireError(f"{sender}: {parts[-1].name} {error}") from None
@@ -152,16 +152,30 @@ def stored_tensors(payload: bytes, sender: str) -> dict[str, Tensor]:
     return decode(payload, shapes, sender)
 
 
-def _packed(codec: Codec, name: str, w: Tensor, rng: np.random.Generator | None, dense_bytes: int) -> dict[str, Tensor]:
-    """Return the parts of one tensor, or the tensor itself if the codec chooses and the parts would take no less."""
-    packed = dict(zip((name, name + codec.suffix), codec.pack(w, rng), strict=False))
-    if codec.chooses:
+def _packed(of: Codec, codec: str, name: str, w: Tensor, rng: np.random.Generator | None, dense_bytes: int) -> dict[str, Tensor]:
+    """Return the parts of one tensor, or the tensor itself if the codec chooses and the parts would take no less.
+
+    WireError if the codec does not pack the tensor to parts, as a plug-in may.
+    """
+    made: Any = of.pack(w, rng)
+    names = (name, name + of.suffix) if of.suffix else (name,)
+    if not isinstance(made, (tuple, list)) or not 1 <= len(made) <= len(names) or any(_dtype(one) not in NAMES for one in made):
+        got = f"({', '.join(str(_dtype(one)) for one in made)})" if isinstance(made, (tuple, list)) else type(made).__name__
+        count = "one tensor" if len(names) == 1 else "one tensor or two"
+        raise WireError(f"{name} was packed by codec {codec} to {got}, expected a tuple of {count} of type {', '.join(TYPES)}")
+    packed = dict(zip(names, made, strict=False))
+    if of.chooses:
         parts = [_part(part, tensor) for part, tensor in packed.items()]
         # Entries are counted at the most they can take, with offsets as long as the dense payload's: no payload is longer than that.
         entries = sum(padded(len(("," + entry_of(part, dense_bytes, dense_bytes)).encode())) for part in parts[1:])
         if entries + sum(part.data_bytes for part in parts) >= 4 * w.numel():
             return {name: w}
     return packed
+
+
+def _dtype(value: Any) -> Any:
+    """Return the type of the entries of a tensor; of anything else, the name of its own type."""
+    return value.dtype if isinstance(value, Tensor) else type(value).__name__
 
 
 def _part(name: str, tensor: Tensor) -> Part:

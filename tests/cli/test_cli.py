@@ -200,9 +200,9 @@ def test_every_key_of_a_run_has_a_flag_that_sets_it(asked: list[RunConfig]) -> N
     flags = [f"--{key.replace('_', '-')}" + (f"={text}" if text else "") for key, (text, _) in given.items()]
     invoked("simulate", *flags, "--method-option", "a=1")
     (config,) = asked
-    weights = str(Path("x").resolve())  # the same file from any folder
+    files = dict.fromkeys(("weights", "data_dir"), str(Path("x").resolve()))  # the same files from any folder
     assert config.model_dump() == {
-        **{key: value for key, (_, value) in given.items()}, "weights": weights, "method_options": {"a": 1}, "sources": None,
+        **{key: value for key, (_, value) in given.items()}, **files, "method_options": {"a": 1}, "sources": None,
         "plugins": None, **{key: RunConfig.model_fields[key].default for key in PRIVACY},
     }  # fmt: skip
 
@@ -338,3 +338,21 @@ def test_the_table_of_methods_fits_the_terminal(columns: int, monkeypatch: pytes
     assert max(map(len, text.splitlines())) <= columns
     assert "…" not in text
     assert ("Yao et al." in text) == (columns == 140)
+
+
+@pytest.mark.parametrize("value", [None, object(), [1.0, None], {"a": None}])
+def test_an_option_of_a_method_is_a_value_that_a_file_can_have(value: object) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^method_options: k: expected a number, text, .*, got .*; leave it out for its default$"
+    ):
+        RunConfig(method_options={"k": value})
+    assert "k = inf" in RunConfig(method_options={"k": float("inf")}).to_toml()
+
+
+def test_files_of_a_configuration_are_the_same_in_every_folder() -> None:
+    config = RunConfig(profile="my/fleet.toml", availability="trace.csv", data_dir="images")
+    assert (config.profile, config.availability, config.data_dir) == tuple(
+        str(Path.cwd() / name) for name in ("my/fleet.toml", "trace.csv", "images")
+    )
+    assert RunConfig(profile=Path("phone.toml")).profile == str(Path.cwd() / "phone.toml")
+    assert (RunConfig(availability="daily").availability, RunConfig(profile="phone").profile) == ("daily", "phone")

@@ -8,9 +8,10 @@ import safetensors.torch
 import torch
 from payload_files import file, returned
 
-from edgefl.errors import UnknownNameError, WireError
+from edgefl.errors import ConfigError, UnknownNameError, WireError
+from edgefl.registry import codecs
 from edgefl.testing.rules_of_codecs import rng, shapes_of
-from edgefl.wire.codec import Codec, Part
+from edgefl.wire.codec import Codec, Part, codec_named
 from edgefl.wire.payload import decode, encode, header_bytes, payload_bytes, tensor_bytes
 
 
@@ -200,3 +201,46 @@ def test_what_a_codec_unpacks_is_checked(unpack, message, monkeypatch):
     monkeypatch.setattr("edgefl.wire.payload.codec_named", lambda name: Halves())
     with pytest.raises(WireError, match=f"^client 7: w was unpacked by codec halves {message}$"):
         returned({"w": torch.ones(4)}, "halves")
+
+
+@pytest.mark.parametrize(
+    ("packed", "got"),
+    [
+        (lambda w: None, "NoneType"),
+        (lambda w: w.half(), "Tensor"),
+        (lambda w: (w.bfloat16(),), r"\(torch.bfloat16\)"),
+        (lambda w: (w.half(), w), r"\(torch.float16, torch.float32\)"),
+        (lambda w: (w.numpy(),), r"\(ndarray\)"),
+    ],
+)
+def test_what_a_codec_packs_is_checked(packed, got, monkeypatch):
+    monkeypatch.setattr(Halves, "pack", lambda self, w, rng: packed(w))
+    monkeypatch.setattr("edgefl.wire.payload.codec_named", lambda name: Halves())
+    with pytest.raises(WireError, match=f"^w was packed by codec halves to {got}, expected a tuple of one tensor of type I64"):
+        returned({"w": torch.ones(4)}, "halves")
+
+
+@pytest.mark.parametrize("parts", [None, (), (("w", "F32", (2, 3)),), (Part("w", "BF16", (2, 3)),), (Part("v", "F32", (2, 3)),)])
+def test_a_codec_declares_parts_with_the_name_of_the_tensor(parts, monkeypatch):
+    monkeypatch.setattr(Halves, "parts", lambda self, name, shape, count=None: parts)
+    monkeypatch.setattr(codecs, "load", lambda name: Halves)
+    with pytest.raises(ConfigError, match=r'^codec bad-parts: parts\("w", \(2, 3\)\) returned .*, expected a tuple of Part'):
+        codec_named.__wrapped__("bad-parts")
+
+
+class Negated(Codec):
+    """The same bytes as float32, of the opposite sign."""
+
+    def parts(self, name, shape, count=None):
+        return (Part(name, "F32", shape),)
+
+    def pack(self, w, rng):
+        return (-w,)
+
+    def unpack(self, values, shape):
+        return -values[0]
+
+
+def test_a_codec_unpacks_what_it_has_packed_to_float32(monkeypatch):
+    monkeypatch.setattr("edgefl.wire.payload.codec_named", lambda name: Negated())
+    assert returned({"w": torch.arange(4.0)}, "negated")["w"].tolist() == [0, 1, 2, 3]
