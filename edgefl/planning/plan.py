@@ -159,8 +159,7 @@ def plan(
         raise ConfigError(f"allocate: spectral gives every layer a rank, which {method} does not have; use fedhm")
     if weights is not None and not chosen.truncates:
         raise ConfigError(f"weights: {method} has no ranks to truncate them to; leave them out, or use fedhm")
-    if not 1 <= clock_margin < math.inf:
-        raise ConfigError(f"clock_margin: got {clock_margin:g}, expected a factor of at least 1, such as 1.25")
+    _check_margin(clock_margin, device)
     work = DeviceRound(profile, *training.amounts(samples), clock_margin) if profile else None
     uses_of = partial(_uses, limits=limits, work=work)
     cost_at = cost_of(runtime, recompute)
@@ -254,6 +253,13 @@ def _tracers(
         return step_timeline(build, architecture, method, steps)
 
     return lambda at: cost(*sorted(at.items())), lambda at: timeline(*sorted(at.items()))
+
+
+def _check_margin(clock_margin: float, device: object) -> None:
+    if not 1 <= clock_margin < math.inf:
+        raise ConfigError(f"clock_margin: got {clock_margin:g}, expected a factor of at least 1, such as 1.25")
+    if clock_margin != 1 and device is None:
+        raise ConfigError("clock_margin: no device is given, whose clock could be wrong; give device, or leave clock_margin out")
 
 
 def _smallest(model: str, method: str, cost: Cost, uses_of: Callable[[Cost], Uses], clock_margin: float) -> str:

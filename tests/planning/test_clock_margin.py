@@ -124,6 +124,14 @@ def test_the_seconds_of_layers_add_up_to_the_step_without_reading_the_samples():
     assert row.round_seconds_low < row.round_seconds < row.round_seconds_high
 
 
+def test_a_margin_without_a_device_is_refused(called):
+    status, _, error = called("plan", "mlp", "--memory", "1MB", "--clock-margin", "3")
+    assert (status, error) == (
+        2,
+        "Error: clock_margin: no device is given, whose clock could be wrong; give device, or leave clock_margin out\n",
+    )
+
+
 def test_an_inference_at_one_rate_of_macs_is_said_to_be_the_least(called, tmp_path):
     said = "Inference time is the least: MACs at one rate, no time per operation."
     assert said in " ".join(called("profile", "mlp", "--device", BOARD)[1].split())
