@@ -100,10 +100,15 @@ def _profiled(folder: str) -> ort.SessionOptions:
     return options
 
 
-def _run(session: ort.InferenceSession, x: Fields[np.ndarray]) -> np.ndarray:
+def feed_of(session: ort.InferenceSession, x: Fields[np.ndarray]) -> dict[str, np.ndarray]:
+    """Return input → samples, as a session takes them; one array is its only input, whatever its name."""
     known, inputs = named(x, "x"), session.get_inputs()
     feed = {inputs[0].name: x} if isinstance(x, np.ndarray) else {entry.name: known[entry.name] for entry in inputs}
-    (output, *_) = computed(session, {name: np.ascontiguousarray(array) for name, array in feed.items()}).values()
+    return {name: np.ascontiguousarray(array) for name, array in feed.items()}
+
+
+def _run(session: ort.InferenceSession, x: Fields[np.ndarray]) -> np.ndarray:
+    (output, *_) = computed(session, feed_of(session, x)).values()
     return output.copy()  # a copy: the original is in the arena, which would grow with the number of batches
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from edgefl import __version__
 from edgefl.bundle.form_choice import choice_for
 from edgefl.bundle.forms import Form, Formed, formed
+from edgefl.bundle.half_range import beyond_half
 from edgefl.bundle.manifest import Budget, Manifest, TierEntry, TrainEntry, Variant
 from edgefl.bundle.manifest_records import OtherFormat
 from edgefl.bundle.operators import operator_file
@@ -281,12 +282,15 @@ def _variants(
     kinds: list[Kind] = [int8_kind(graph)] if wanted.int8 else []
     if wanted.fp16:
         kinds.append("fp16")
+    x = test.taken().x
     for kind in kinds:
-        record, content = variant(tier.label, graph, kind, run.data.train.taken().x, test.taken().x, test.y, run.criterion)
-        if len(content) < len(graph):
-            yield record, content
-        else:
+        record, content = variant(tier.label, graph, kind, run.data.train.taken().x, x, test.y, run.criterion)
+        if len(content) >= len(graph):
             say(f"tier {tier.label}: {kind} is left out: {len(content):,} bytes, forward.onnx has {len(graph):,}")
+        elif kind == "fp16" and (name := beyond_half(graph, content, x)):
+            say(f"tier {tier.label}: fp16 is left out: {name} has values above 65,504, the largest of 16 bits")
+        else:
+            yield record, content
 
 
 def _budget(run: Run, tier: Tier) -> Budget:

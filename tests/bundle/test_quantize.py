@@ -12,6 +12,7 @@ import torch
 from exported import forward_graph
 from torch import nn
 
+from edgefl.bundle.half_range import beyond_half
 from edgefl.bundle.quantize import KINDS, int8_kind, quantized, variant
 from edgefl.data.sources import Split
 from edgefl.errors import ConfigError, EdgeflError
@@ -106,6 +107,30 @@ def test_variants_keep_ends_and_operator_set_and_are_of_ai_onnx_alone(kind, make
     assert (after.producer_name, len(after.metadata_props)) == (before.producer_name, 0)
     for count in (1, 5):
         assert np.abs(predict(made, x[:count], batch_size=count) - predict(graph, x[:count], batch_size=count)).max() < 2.0
+
+
+class Scaled(nn.Module):
+    """Hidden values of up to ``scale`` times the input, masked with −∞, and small outputs."""
+
+    def __init__(self, scale):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 32, bias=False), nn.Linear(32, 10)
+        self.scale = scale
+
+    def forward(self, x):
+        hidden = self.first(x.flatten(1)) * self.scale
+        masked = torch.where(hidden > 0, hidden, float("-inf"))
+        return self.last(torch.relu(masked) / self.scale)
+
+
+def test_values_beyond_16_bits_are_found_also_where_this_processor_computes_in_32():
+    x = digits()[0].x[:40]
+    for scale, beyond in ((1.0, False), (1e7, True)):
+        graph = forward_graph(Scaled(scale).eval(), (1, 8, 8))
+        half = quantized(graph, "fp16")
+        assert np.isfinite(predict(half, x, batch_size=40)).all()
+        assert bool(beyond_half(graph, half, x)) == beyond
+    assert beyond_half(recurrent(), quantized(recurrent(), "fp16"), np.random.default_rng(1).integers(80, size=(9, 6))) == ""
 
 
 def test_static_8_bit_weights_and_activations_feed_every_convolution_and_the_classifier():
