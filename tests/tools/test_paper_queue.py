@@ -198,7 +198,10 @@ def test_settings_with_which_a_whole_run_diverges_give_way_to_the_next_best(tmp_
     jobs, table = tool_of("papers.jobs"), table_at("pfedpara", "full")
     first = table.runs[0]
 
-    def diverges(*_):
+    begun = []
+
+    def diverges(job):
+        begun.append(job.run.seed)
         raise tool_of("papers.training").DivergedError("round 2, client 3: diverged")
 
     monkeypatch.setattr(jobs, "_probed", diverges)
@@ -214,10 +217,11 @@ def test_settings_with_which_a_whole_run_diverges_give_way_to_the_next_best(tmp_
     assert chosen().settings["lr"] == 0.1
     for rate in (0.03, 0.01):
         run = chosen()
-        for seed in (0, 1):  # with the second, the score is gone already
+        for seed in (0, 1):  # the second is not begun
             ended = jobs.finish(job_of(tmp_path, run.at_seed(seed), scale="full", table="pfedpara"))
             assert (ended.status, ended.job.folder.exists()) == ("diverged", False)
         assert chosen().settings["lr"] == rate
+    assert begun == [0, 0]
     assert chosen().chosen["validation"][2] == {"lr": 0.1, "accuracy": None}
     assert jobs.finish(job_of(tmp_path, first, scale="full", table="pfedpara")).status == "failed", "its settings were not chosen"
 

@@ -25,7 +25,7 @@ from papers.inputs import inputs
 from papers.probe import probe
 from papers.runs import Run
 from papers.training import DivergedError, NotTrainedError, OutOfTimeError, cpu_s, figures
-from papers.tuning import excluded, score
+from papers.tuning import chose, excluded, score
 
 NICE = 10
 
@@ -83,6 +83,9 @@ def finish(job: Job) -> Ended:
         if not ours:
             return Ended(job, "elsewhere", "another process trains it")
         folder = job.folder / "run"
+        if _is_excluded(job):
+            shutil.rmtree(job.folder, ignore_errors=True)
+            return Ended(job, "diverged", "another run with its settings has diverged; the next best are due")
         try:
             probed = _probed(job)
             found = _found(job, folder)
@@ -103,6 +106,12 @@ def finish(job: Job) -> Ended:
             return Ended(job, "failed", f"{type(error).__name__}: {error}")
         shutil.rmtree(job.folder, ignore_errors=True)
         return Ended(job, "stored", _said(found), took_s, entry)
+
+
+def _is_excluded(job: Job) -> bool:
+    """Return whether a run with the settings of this one has diverged since they were chosen."""
+    stored = store.load(job.results / f"{job.table}.jsonl").get(job.scale, [])
+    return any(chose(job.run, line) and line["figures"]["score"] is None for line in stored)
 
 
 def _exclude(job: Job, why: str) -> None:

@@ -104,13 +104,18 @@ def _key(entry: Entry) -> tuple[Any, ...]:
 
 def excluded(run: Run, line: Entry, why: str) -> dict[str, Any]:
     """Return a stored ``line``; the trial that chose the settings of ``run`` loses its score, because the whole run has diverged."""
-    if run.chosen is None or kind_of(line) != "trial" or line["figures"]["score"] is None:
-        return dict(line)
-    tuned = replace(run, column=run.chosen.get("column", run.column))
-    if _key(line) != _key(tuned.stored({}, "")):
+    if not chose(run, line) or line["figures"]["score"] is None:
         return dict(line)
     lost = {"score": None, "score_before": line["figures"]["score"], "diverged": f"the whole run with seed {run.seed}: {why}"}
     return {**line, "figures": {**line["figures"], **lost}}
+
+
+def chose(run: Run, line: Entry) -> bool:
+    """Return whether a stored ``line`` is the trial that chose the settings of ``run``."""
+    if run.chosen is None or kind_of(line) != "trial":
+        return False
+    tuned = replace(run, column=run.chosen.get("column", run.column))
+    return _key(line) == _key(tuned.stored({}, ""))
 
 
 def current(run: Run, entry: Entry) -> Entry | None:
