@@ -9,6 +9,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from edgefl.config.field import Keys, key
 from edgefl.registry import datasets, methods, models
 from edgefl.util.datasets import data_spec, share_in
+from edgefl.util.files import is_profile_path
 from edgefl.util.networks import canonical, spec_of
 
 TASK = "Method, model and data set"
@@ -42,8 +43,7 @@ def _file(path: Any) -> Any:
 
 
 def _profile(given: Any) -> Any:
-    is_file = isinstance(given, Path) or (isinstance(given, str) and (given.endswith(".toml") or "/" in given))
-    return _file(given) if is_file else given
+    return _file(given) if isinstance(given, Path) or (isinstance(given, str) and is_profile_path(given)) else given
 
 
 def _options(given: dict[str, Any]) -> dict[str, Any]:

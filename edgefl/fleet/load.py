@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 from edgefl.errors import ProfileError, UnknownNameError
 from edgefl.fleet.figures import Figure, Positive, Ratio, Record, Sourced
 from edgefl.fleet.profile import DeviceProfile, Fleet, FleetClass, Link
-from edgefl.util.files import read_toml, shared
+from edgefl.util.files import is_profile_path, read_toml, shared
 from edgefl.util.validation import explain
 
 _FLEETS_OWN = frozenset(field.alias or name for name, field in Fleet.model_fields.items()) - set(DeviceProfile.model_fields)
@@ -92,7 +92,7 @@ def load_fleet(name: str) -> Fleet:
     >>> [(c.device.name, c.share) for c in load_fleet("phone").classes]
     [('flagship-phone', 0.15), ('mid-range-phone', 0.5), ('low-end-phone', 0.35)]
     """
-    if _is_path(name) or name in names("fleets"):
+    if is_profile_path(name) or name in names("fleets"):
         path = _find("fleets", name)
         values = read_toml(path, ProfileError)
         return _fleet(values, path) if _FLEETS_OWN & set(values) else _alone(_device(values, path))
@@ -204,7 +204,7 @@ def _referenced(load: Callable[[str, Path], Record], name: object, path: Path, k
     expected = f"expected the name or the path of {what}"
     if not isinstance(name, str):
         raise ProfileError(f"{path}: {key}: " + (f"missing; {expected}" if name is None else f"{expected}, got {name!r}"))
-    if _is_path(name) and not (path.parent / name).is_file():
+    if is_profile_path(name) and not (path.parent / name).is_file():
         raise ProfileError(f"{path}: {key}: {expected}, got {name!r}: {path.parent / name}: no such file")
     try:
         return load(name, path.parent)
@@ -212,12 +212,8 @@ def _referenced(load: Callable[[str, Path], Record], name: object, path: Path, k
         raise ProfileError(f"{path}: {key}: {error}") from None
 
 
-def _is_path(name: str) -> bool:
-    return name.endswith(".toml") or "/" in name
-
-
 def _find(kind: Kind, name: str, beside: Path | None = None) -> Path:
-    if _is_path(name):
+    if is_profile_path(name):
         return (beside or Path()) / name
     if name not in (known := _files(kind)):
         raise UnknownNameError(kind.removesuffix("s"), name, known)

@@ -171,18 +171,23 @@ def _sizes(node: _Reader, term: str, shape: Shape) -> dict[str, int]:
     return dict(zip([*before, *(f"...{free - i}" for i in range(free)), *after], shape, strict=True))
 
 
+def _convolution(weight: int) -> Callable[[_Reader], int]:
+    """Count a convolution whose kernels are input ``weight``: an output value sums over kernel and input channels of its group."""
+    return lambda node: math.prod(node.output()) * math.prod(node.input(weight)[1:])
+
+
+def _product(node: _Reader) -> int:
+    return math.prod(node.output()) * node.input(0)[-1]
+
+
 COUNTED: dict[str, Callable[[_Reader], int]] = {
-    # An output value sums over kernel and input channels of its group; a transposed convolution spreads each input value likewise.
-    "Conv": lambda node: math.prod(node.output()) * math.prod(node.input(1)[1:]),
+    **dict.fromkeys(("Conv", "ConvInteger", "DeformConv"), _convolution(1)),
+    "QLinearConv": _convolution(3),
+    # Each input value is spread over kernel and output channels of its group.
     "ConvTranspose": lambda node: math.prod(node.input(0)) * math.prod(node.input(1)[1:]),
-    "DeformConv": lambda node: math.prod(node.output()) * math.prod(node.input(1)[1:]),
-    "ConvInteger": lambda node: math.prod(node.output()) * math.prod(node.input(1)[1:]),
-    "QLinearConv": lambda node: math.prod(node.output()) * math.prod(node.input(3)[1:]),
     # The number of values of A, transposed or not, times the columns of the result.
     "Gemm": lambda node: math.prod(node.input(0)) * node.output()[1],
-    "MatMul": lambda node: math.prod(node.output()) * node.input(0)[-1],
-    "MatMulInteger": lambda node: math.prod(node.output()) * node.input(0)[-1],
-    "QLinearMatMul": lambda node: math.prod(node.output()) * node.input(0)[-1],
+    **dict.fromkeys(("MatMul", "MatMulInteger", "QLinearMatMul"), _product),
     "Einsum": _einsum,
     "LSTM": _recurrent(4),
     "GRU": _recurrent(3),

@@ -193,6 +193,15 @@ def read_at_most(path: Path, limit_bytes: int, error_class: type[InputError]) ->
     return content
 
 
+def is_profile_path(name: str) -> bool:
+    """Whether the profile of a fleet, device or link is given by the path of its file, not by its name.
+
+    >>> is_profile_path("my.toml"), is_profile_path("lab/my"), is_profile_path("phone")
+    (True, True, False)
+    """
+    return name.endswith(".toml") or "/" in name
+
+
 def read_toml(path: Path, error_class: type[InputError]) -> dict[str, Any]:
     """Return the content of a TOML file; raise ``error_class``, with file and line, if it is missing, unreadable or malformed."""
     try:
