@@ -128,11 +128,11 @@ def test_a_mixed_fleet_knows_the_energy_of_its_parts_and_not_of_the_whole(home: 
         (("plan", *NETWORK, "--device=silent.toml", "--joules=5"), "budget energy_j: silent.toml: the energy of device silent"),
         (
             ("compare", "--methods=fedavg@1", "--profile=fleet.toml", *SMALL, "--out=no", "--budget-j=1kJ"),
-            "budget j: fleet.toml: the energy of device silent",
+            "budget j: {home}/fleet.toml: the energy of device silent",
         ),
         (
             ("simulate", "--profile=limited.toml", *SMALL, "--out=no"),
-            "limited.toml: budget.energy_j: the energy of device silent",
+            "{home}/limited.toml: budget.energy_j: the energy of device silent",
         ),
     ],
 )
@@ -141,7 +141,7 @@ def test_a_limit_of_energy_is_refused(home: Path, arguments: tuple[str, ...], me
     (home / "limited.toml").write_text(limited)
     found = edgefl(*arguments, cwd=home)
     assert found.returncode == 2
-    assert f"{message} is unknown; add power to its file, or leave the energy limit out" in " ".join(found.stderr.split())
+    assert f"{message.format(home=home)} is unknown; add power to its file, or leave the energy limit out" in " ".join(found.stderr.split())
     assert not (home / "no").exists()
 
 
