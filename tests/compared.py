@@ -19,7 +19,8 @@ def played(
     rows = [{"tier": tier, "params": int(1000 * tier), "uncounted_ops": []} for tier in tiers]
     about = {"model": "mlp", "dataset": "digits", "fleet": "phone", "rounds": len(rounds), "accuracy_of": "global"}
     totals = {"download_bytes": sent * len(rounds), "upload_bytes": sent * len(rounds), "host_s": 1.0}
-    classes = [{"device": "phone", "title": "Phone", "clients": len(tiers), "tier": tiers[-1]}]
+    sessions = {"trained": len(tiers) * len(rounds)}
+    classes = [{"device": "phone", "title": "Phone", "clients": len(tiers), "tier": tiers[-1], "statuses": sessions}]
     return Played(seed, {**about, **totals, "tiers": rows, "participation": classes}, rounds)
 
 

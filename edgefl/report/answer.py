@@ -1,6 +1,5 @@
 """The three sentences that open every page: the question, the result and the advice. Each is computed from the page's records."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from edgefl.report.words import (
     need_have,
     of_devices,
     status_name,
+    statuses_of,
     tier_label,
     tiers_text,
     trained_tiers,
@@ -25,8 +25,9 @@ from edgefl.util.units import human_bytes, human_percent, human_seconds
 
 Json = Mapping[str, Any]
 
-_RISING = 0.01
+RISING = 0.01
 """An accuracy that rose by more than this in the last quarter of the evaluated rounds is still rising."""
+LOWER_RATE = "Lower the learning rate (--lr), or limit changes with --clip-norm"
 _MUCH_WASTE = 0.2
 _WORTH = 0.005
 """A larger tier is worth a longer deadline if it gains this much."""
@@ -94,11 +95,22 @@ def _advice(summary: Json, rounds: Sequence[Json]) -> Iterable[str]:
 
 def diverged(summary: Json) -> str:
     """Return what to do about clients whose training diverged; nothing if few did."""
-    counts = sum((Counter(row["statuses"]) for row in summary["participation"]), Counter())
-    if counts["diverged"] < _MUCH_WASTE * counts.total():
-        return ""
-    lost = f"{counts['diverged']:,} of {counts.total():,} sessions diverged: their weights became NaN or huge"
-    return f"Lower the learning rate (--lr), or limit changes with --clip-norm: {lost}."
+    counts = statuses_of(summary)
+    return f"{LOWER_RATE}: {diverged_text(counts)}." if many_diverged(counts) else ""
+
+
+def many_diverged(counts: Mapping[str, int]) -> bool:
+    """Whether training diverged in so many sessions that the result says little of the method; ``counts`` are by status."""
+    return counts.get("diverged", 0) >= _MUCH_WASTE * sum(counts.values()) > 0
+
+
+def diverged_text(counts: Mapping[str, int]) -> str:
+    """Return how many sessions diverged, and what that means.
+
+    >>> diverged_text({"trained": 6, "diverged": 2})
+    '2 of 8 sessions diverged: their weights became NaN or huge'
+    """
+    return f"{counts['diverged']:,} of {sum(counts.values()):,} sessions diverged: their weights became NaN or huge"
 
 
 def _attacked(summary: Json, rounds: Sequence[Json]) -> str:
@@ -145,11 +157,18 @@ def _longer(summary: Json, rounds: Sequence[Json]) -> str:
         return "Train for more rounds: one round does not show what the setting can reach."
     if not metric.share or len(reached) < 2:
         return ""
+    gain, when = late_gain(reached)
+    return f"Train longer: accuracy still rose by {points(gain)} in the last {when}." if gain > RISING else ""
+
+
+def late_gain(reached: Sequence[float]) -> tuple[float, str]:
+    """Return by how much an accuracy rose at the end of its evaluated rounds, two at least, and in which last part of them.
+
+    >>> late_gain([0.25, 0.5])
+    (0.25, 'round')
+    """
     last = max(1, len(reached) // 4)
-    if (gain := reached[-1] - reached[-1 - last]) <= _RISING:
-        return ""
-    when = "quarter of the rounds" if len(reached) >= 4 else "round"
-    return f"Train longer: accuracy still rose by {points(gain)} in the last {when}."
+    return reached[-1] - reached[-1 - last], "quarter of the rounds" if len(reached) >= 4 else "round"
 
 
 def larger_tier(summary: Json) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgefl.records import Metric
-from edgefl.report.answer import Answer, points
+from edgefl.report.answer import LOWER_RATE, RISING, Answer, diverged_text, late_gain, many_diverged, points
 from edgefl.report.compare_page_budget import budget_text, nothing_fits
 from edgefl.report.comparison_budget import ranked
 from edgefl.report.metric import metric_of, metric_text
@@ -78,6 +78,9 @@ def answer_of_comparison(summary: Json) -> Answer:
     outside = [row["label"] for row in rows if row["seeds"] and not row["accuracy"]]
     found = [f"{best}: {', '.join(told)}", *([f"the budget is too small for {joined(outside)}"] if outside else [])]
     advice = f"Take {joined(leaders)}." if limited else _advice(summary, rows, leaders, metric)
+    if unstable := [row for row in summary["methods"] if many_diverged(row["statuses"])]:
+        lost = "; ".join(f"{row['label']}: {diverged_text(row['statuses'])}" for row in unstable)
+        return Answer(asked, f"{'; '.join(found)}.", f"{LOWER_RATE}, and compare again. {lost}.")
     if target is not None:
         reached = _reached(under)
         found.append(
@@ -88,7 +91,8 @@ def answer_of_comparison(summary: Json) -> Answer:
             return Answer(
                 asked, f"{'; '.join(found)}.", f"Give {more}, or a lower --target-accuracy than {human_percent(target)}."
             )
-    return Answer(asked, f"{'; '.join(found)}.", advice + _unsure(rows, leaders))
+    rising = "" if limited else _rising(rows, metric)
+    return Answer(asked, f"{'; '.join(found)}.", advice + _unsure(rows, leaders) + rising)
 
 
 def _reached(under: Json) -> list[str]:
@@ -109,6 +113,15 @@ def _unsure(rows: Sequence[Json], leaders: Sequence[str]) -> str:
     if max(len(row["seeds"]) for row in done) < 2 and len(done) > 1:
         return " One seed does not decide it: repeat with --seeds 0,1,2."
     return " More --seeds would tell the best apart." if len(leaders) > 1 else ""
+
+
+def _rising(rows: Sequence[Json], metric: Metric) -> str:
+    """Return the method whose accuracy still rises most at the end, as the order of the methods may change; nothing if none does."""
+    curves = {row["label"]: [point["accuracy"] for point in row["curve"]] for row in rows if len(row["curve"]) > 1}
+    if not metric.share or not curves:
+        return ""
+    (gain, when), label = max((late_gain(reached), label) for label, reached in curves.items())
+    return f" Train longer before you choose: {label} still rose by {points(gain)} in the last {when}." if gain > RISING else ""
 
 
 def _advice(summary: Json, rows: Sequence[Json], leaders: Sequence[str], metric: Metric) -> str:

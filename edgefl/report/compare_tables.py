@@ -1,16 +1,19 @@
 """The tables of a comparison: every figure of every method, the few that a terminal shows, and the settings."""
 
 from collections import Counter
+from collections.abc import Mapping
 from functools import partial
 
 from edgefl.records import ACCURACY, Metric
+from edgefl.report.answer import diverged_text, many_diverged
 from edgefl.report.compare_answer import COSTS, best_first, fronts_of, known_costs, ranks_of
 from edgefl.report.metric import metric_of, metric_text
 from edgefl.report.tables import Column, PlainTable, Row, human_of, text, under
-from edgefl.report.words import names, tier_label, tiers_text
+from edgefl.report.words import USEFUL, counts_text, names, tier_label, tiers_text
 from edgefl.util.units import MISSING, human_count, human_percent
 
 _METHOD = text("method", "", "label")
+_USED = Column("sessions", "used", lambda row: _used(row["statuses"]))
 
 
 def compare_table(summary: Row) -> PlainTable:
@@ -24,6 +27,8 @@ def compare_table(summary: Row) -> PlainTable:
         *under(f"{metric.name} per tier", partial(mean_sd, metric=metric), "tier_accuracy", **tiers),
         *_means("bytes in all", download_bytes="down", upload_bytes="up"),
         *_means("spent in all", macs="MACs", simulated_s="simulated time", energy_j="energy"),
+        _USED,
+        Column("sessions", "not used", lambda row: _not_used(row["statuses"]), numeric=False, wraps=True),
         *under("parameters per tier", human_count, "params", **tiers),
         *_on_fronts(summary),
         Column("runs", "seeds", _seeds),
@@ -40,6 +45,7 @@ def key_table(summary: Row) -> PlainTable:
         Column("tiers", "", _tiers, numeric=False),
         *_result(summary),
         *_means("in all", bytes="bytes", macs="MACs", simulated_s="time", energy_j="energy"),
+        _USED,
         Column("on the Pareto front", "", lambda row: names(COSTS[key][0] for key in fronts_of(summary).get(row["label"], ()))),
     )
     return PlainTable.of(columns, best_first(summary))
@@ -100,6 +106,15 @@ def mean_sd(found: Row | None, metric: Metric = ACCURACY) -> str:
     return human_percent(found["mean"]) if found["sd"] is None else f"{100 * found['mean']:.1f} ± {100 * found['sd']:.1f} %"
 
 
+def _used(statuses: Mapping[str, int]) -> str:
+    """Return the share of sessions whose update the server used."""
+    return human_percent(statuses.get(USEFUL, 0) / sum(statuses.values())) if any(statuses.values()) else MISSING
+
+
+def _not_used(statuses: Mapping[str, int]) -> str:
+    return counts_text({status: n for status, n in statuses.items() if status != USEFUL}) or MISSING
+
+
 def _tiers(row: Row) -> str:
     """Return a method's tiers as a list for people."""
     return ", ".join(map(tier_label, row["tiers"])) or MISSING
@@ -120,10 +135,11 @@ def mixed_accuracies(summary: Row) -> str:
 
 
 def footnote(summary: Row) -> str:
-    """Return the warnings that belong below the table: unlike accuracies, failures, untrained tiers, uncounted operations."""
+    """Return the warnings that belong below the table: unlike accuracies, failures, diverged sessions, untrained tiers and the like."""
     notes = [mixed_accuracies(summary)]
     for row in summary["methods"]:
         notes += [f"{row['label']}, seed {f['seed']}: failed: {f['reason'].splitlines()[0]}" for f in row["failures"]]
+        notes += [f"{row['label']}: {diverged_text(row['statuses'])}"] if many_diverged(row["statuses"]) else []
         runs = len(row["seeds"])
         for seeds in sorted({len(seeds) for seeds in row["untrained_tiers"].values()}, reverse=True):
             which = tiers_text(float(label) for label, idle in row["untrained_tiers"].items() if len(idle) == seeds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -13,7 +14,7 @@ from edgefl.report.comparison_budget import BudgetRun, BudgetSummary, budget_sum
 from edgefl.report.metric import metric_of, reaches, worst_of
 from edgefl.report.results import Result
 from edgefl.report.run_budget import RunBudget
-from edgefl.report.words import tier_label
+from edgefl.report.words import statuses_of, tier_label
 from edgefl.util.unknown import known_mean, known_sum
 
 Json = Mapping[str, Any]
@@ -90,6 +91,7 @@ class MethodResult(Result):
         accuracy_after_training: mean over the last round's clients, each with the model that it has just trained, on its own held-out
             samples; None unless every run evaluated them.
         tier_accuracy: tier → its accuracy after the last round, in the runs that have it.
+        statuses: status → how many sessions ended in it, in all runs.
         untrained_tiers: tier → the seeds of the runs in which no client trained it. There its accuracy comes only from the updates of
             other tiers.
         params: tier → number of parameters.
@@ -111,6 +113,7 @@ class MethodResult(Result):
     accuracy: Spread | None = None
     accuracy_after_training: Spread | None = None
     tier_accuracy: Mapping[str, Spread] = field(default_factory=dict)
+    statuses: Mapping[str, int] = field(default_factory=dict)
     untrained_tiers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     params: Mapping[str, int] = field(default_factory=dict)
     curve: tuple[CurvePoint, ...] = ()
@@ -255,6 +258,7 @@ def _result(row: MethodResult, runs: Sequence[Played]) -> MethodResult:
         accuracy=Spread.of([float(accuracy["global"]) for accuracy in last]),
         accuracy_after_training=Spread.of(after) if len(after) == len(runs) else None,
         tier_accuracy={label: Spread.of([float(found[label]) for found in last if label in found]) for label in tiers},
+        statuses=sum((statuses_of(played.summary) for played in runs), Counter()),
         untrained_tiers=_untrained(runs, tiers),
         params={label: row["params"] for label, row in tiers.items()},
         curve=curve_of(runs),

@@ -187,6 +187,11 @@ def counted(groups: Iterable[Json]) -> Counter[str]:
     return counts
 
 
+def statuses_of(summary: Json) -> Counter[str]:
+    """Return status → how many sessions of a run ended in it, over all device classes."""
+    return sum((Counter(row["statuses"]) for row in summary["participation"]), Counter())
+
+
 def begun(rounds: Iterable[Json]) -> list[Json]:
     """Return the rounds in which something was sent to a client. The others have no duration, so a median round leaves them out."""
     return [line for line in rounds if any(group["status"] != "refused" for group in line["groups"])]

@@ -141,7 +141,9 @@ def test_a_limit_of_energy_is_refused(home: Path, arguments: tuple[str, ...], me
     (home / "limited.toml").write_text(limited)
     found = edgefl(*arguments, cwd=home)
     assert found.returncode == 2
-    assert f"{message.format(home=home)} is unknown; add power to its file, or leave the energy limit out" in " ".join(found.stderr.split())
+    assert f"{message.format(home=home)} is unknown; add power to its file, or leave the energy limit out" in " ".join(
+        found.stderr.split()
+    )
     assert not (home / "no").exists()
 
 

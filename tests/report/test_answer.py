@@ -7,6 +7,7 @@ from compared import contender, played, two
 
 from edgefl.report.answer import answer_of_run
 from edgefl.report.compare_answer import answer_of_comparison, best_first, fronts_of, ranks_of
+from edgefl.report.compare_tables import compact_comparison, compare_table
 from edgefl.report.comparison import comparison_of
 from edgefl.report.cost_page import answer_of_costs
 from edgefl.report.dry_page import answer_of_dry
@@ -152,7 +153,34 @@ def test_methods_are_ranked_and_the_best_is_named_with_its_cheaper_rival() -> No
     assert fronts_of(summary) == {"quick": ("bytes", "simulated_s", "energy_j"), "cheap": ("bytes",)}
     found = answer_of_comparison(summary)
     assert found.found == "quick is the best: quick 85.0 %, cheap 60.0 %."
-    assert found.advice == "Take quick, or cheap to save bytes: it takes 90.0 % less for 25.0 points of accuracy."
+    assert found.advice == (
+        "Take quick, or cheap to save bytes: it takes 90.0 % less for 25.0 points of accuracy. "
+        "Train longer before you choose: cheap still rose by 20.0 points in the last round."
+    )
+
+
+def test_methods_whose_accuracy_no_longer_rises_may_be_chosen() -> None:
+    rows = [contender(label, *(played(seed, [0.5, last]) for seed in (0, 1))) for label, last in (("a", 0.505), ("b", 0.4))]
+    found = answer_of_comparison(comparison_of(rows, [0, 1], (1.0,)).to_dict())
+    assert found.advice == "Take a: no other method takes fewer bytes, less time or less energy."
+
+
+def test_diverged_sessions_come_before_the_choice() -> None:
+    wild, calm = played(0, [0.1]), played(0, [0.6])
+    wild.summary["participation"][0]["statuses"] = {"trained": 3, "diverged": 1, "late": 1}  # type: ignore[index]
+    summary = comparison_of([contender("wild", wild, wild), contender("calm", calm)], [0], (1.0,)).to_dict()
+    assert summary["methods"][0]["statuses"] == {"trained": 6, "diverged": 2, "late": 2}
+    lost = "wild: 2 of 10 sessions diverged: their weights became NaN or huge"
+    assert answer_of_comparison(summary).advice == (
+        f"Lower the learning rate (--lr), or limit changes with --clip-norm, and compare again. {lost}."
+    )
+    assert lost in compact_comparison(summary).to_plain()
+    table = compare_table(summary)
+    figures = [dict(zip([column.title for column in table.columns], row, strict=True)) for row in table.rows]
+    assert [(row["method"], row["sessions used"], row["sessions not used"]) for row in figures] == [
+        ("calm", "100 %", "–"),
+        ("wild", "60.0 %", "2 late, 2 diverged"),
+    ]
 
 
 def test_a_target_that_no_method_reaches_is_said_and_asks_for_more_rounds() -> None:
@@ -208,7 +236,8 @@ def test_one_seed_decides_nothing() -> None:
     found = answer_of_comparison(comparison_of(rows, [0], (1.0,)).to_dict())
     assert (
         found.advice
-        == "Take a: no other method takes fewer bytes, less time or less energy. One seed does not decide it: repeat with --seeds 0,1,2."
+        == "Take a: no other method takes fewer bytes, less time or less energy. One seed does not decide it: repeat with --seeds 0,1,2. "
+        "Train longer before you choose: a still rose by 40.0 points in the last round."
     )
 
 

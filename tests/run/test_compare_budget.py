@@ -59,7 +59,7 @@ def played(rounds: list[dict[str, Any]], seed: int = 0) -> Played:
     """A finished run of four clients: two phones with tier 1, two boards with tier .5."""
     tiers = [{"tier": tier, "params": 10, "uncounted_ops": []} for tier in (1.0, 0.5)]
     classes = [
-        {"device": device, "title": device.title(), "clients": 2, "tier": tier}
+        {"device": device, "title": device.title(), "clients": 2, "tier": tier, "statuses": {}}
         for device, tier in (("phone", 1.0), ("board", 0.5))
     ]
     about = {"accuracy_of": "global", "model": "mlp", "dataset": "digits", "download_bytes": 1, "upload_bytes": 1, "host_s": 1.0}
