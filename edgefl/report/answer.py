@@ -110,7 +110,12 @@ def diverged_text(counts: Mapping[str, int]) -> str:
     >>> diverged_text({"trained": 6, "diverged": 2})
     '2 of 8 sessions diverged: their weights became NaN or huge'
     """
-    return f"{counts['diverged']:,} of {sum(counts.values()):,} sessions diverged: their weights became NaN or huge"
+    return f"{diverged_share(counts)} sessions diverged: their weights became NaN or huge"
+
+
+def diverged_share(counts: Mapping[str, int]) -> str:
+    """Return how many sessions diverged, of how many."""
+    return f"{counts['diverged']:,} of {sum(counts.values()):,}"
 
 
 def _attacked(summary: Json, rounds: Sequence[Json]) -> str:

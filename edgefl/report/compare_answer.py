@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgefl.records import Metric
-from edgefl.report.answer import LOWER_RATE, RISING, Answer, diverged_text, late_gain, many_diverged, points
+from edgefl.report.answer import LOWER_RATE, RISING, Answer, diverged_share, late_gain, many_diverged, points
 from edgefl.report.compare_page_budget import budget_text, nothing_fits
 from edgefl.report.comparison_budget import ranked
 from edgefl.report.metric import metric_of, metric_text
@@ -78,9 +78,11 @@ def answer_of_comparison(summary: Json) -> Answer:
     outside = [row["label"] for row in rows if row["seeds"] and not row["accuracy"]]
     found = [f"{best}: {', '.join(told)}", *([f"the budget is too small for {joined(outside)}"] if outside else [])]
     advice = f"Take {joined(leaders)}." if limited else _advice(summary, rows, leaders, metric)
-    if unstable := [row for row in summary["methods"] if many_diverged(row["statuses"])]:
-        lost = "; ".join(f"{row['label']}: {diverged_text(row['statuses'])}" for row in unstable)
-        return Answer(asked, f"{'; '.join(found)}.", f"{LOWER_RATE}, and compare again. {lost}.")
+    if lost := [
+        f"{diverged_share(row['statuses'])} of {row['label']}" for row in summary["methods"] if many_diverged(row["statuses"])
+    ]:
+        what = f"of sessions, {joined(lost)} diverged: their weights became NaN or huge"
+        return Answer(asked, f"{'; '.join(found)}.", f"{LOWER_RATE}, and compare again: {what}.")
     if target is not None:
         reached = _reached(under)
         found.append(
