@@ -241,6 +241,7 @@ def _on_device(device: DeviceProfile, cost: Cost, budget: Budget, training: Trai
         "device": device.name,
         "device_title": device.title,
         "samples": samples,
+        "local_epochs": training.epochs,
         "inference_seconds": sample_s,
         "inference_joules": energy_j(device, cost.macs_inference, sample_s),
         "inference_by_macs": device.compute.inference_step is None,

@@ -86,7 +86,8 @@ class ProfileRow(CostRow, Setting):
         macs_forward_onnx: MACs of one sample's forward pass, counted over the tier's ONNX graph; None if that was not asked for, or some
             operator is not counted.
         device: None, as are all fields below, in a row without a device.
-        inference_seconds: one sample through the deployed network; an epoch is one pass over a client's ``samples``.
+        inference_seconds: one sample through the deployed network; an epoch is one pass over a client's ``samples``, and a round
+            has ``local_epochs`` of them.
         inference_by_macs: whether these seconds are MACs at the profile's one rate, without a time per operation, hence the least.
         round_seconds_low: the round if training takes 1 / ``clock_error`` times what is predicted; ``round_seconds_high`` is the other end.
         clock_error: the factor by which seconds of training on the device may be wrong, in nine cases of ten.
@@ -116,6 +117,7 @@ class ProfileRow(CostRow, Setting):
     round_seconds_high: float | None = None
     clock_error: float | None = None
     samples: int | None = None
+    local_epochs: int | None = None
     fits: bool | None = None
     limiting_budget: str | None = None
     budget_share: float | None = None

@@ -185,11 +185,13 @@ def per_device(rows: Sequence[Row]) -> list[Row]:
 def about(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """Return what the costs are of, as pairs of a name and its value; a key that no row has is left out.
 
+    >>> about([{"method": None, "batch_size": 32, "samples": 500, "local_epochs": 1}])[2:]
+    [('samples per client', '500'), ('local epochs per round', '1')]
     >>> about([{"method": None, "batch_size": 32}])
     [('method', 'none, the network as it is'), ('batch size', '32')]
     """
     names = {"method": "method", "model": "model", "batch_size": "batch size", "micro_batch": "micro-batch"}
-    names |= {"optimizer": "optimizer", "codec": "codec", "samples": "samples per client"}
+    names |= {"optimizer": "optimizer", "codec": "codec", "samples": "samples per client", "local_epochs": "local epochs per round"}
     found = {name: list(dict.fromkeys(row[key] for row in rows if key in row)) for key, name in names.items()}
     if again := [f"tier {tier_label(row['tier'])} in {len(row['recompute'])} segments" for row in rows if row.get("recompute")]:
         found["computed again in the backward pass"] = list(dict.fromkeys(again))

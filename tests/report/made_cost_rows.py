@@ -96,6 +96,6 @@ def on_devices() -> list[dict[str, Any]]:
         for row in make_rows():
             fits = device == "pi-4" and row["tier"] < 1
             budget = {"limiting_budget": "deadline_s" if device == "pi-4" else "memory_bytes", "budget_share": 1.2 * row["tier"]}
-            found = {"samples": 250, "fits": fits, **budget, "takes": fits and row["tier"] == 0.5}
+            found = {"samples": 250, "local_epochs": 2, "fits": fits, **budget, "takes": fits and row["tier"] == 0.5}
             rows.append({**row, "device": device, "device_title": title, **figures, **found})
     return rows
