@@ -26,7 +26,15 @@ from edgefl.extend import FedAvg, method
 class Mine(FedAvg):
     title, paper = "Mine", "none"
 """
-SMALL = ("--rounds=1", "--clients=2", "--per-round=2", "--local-epochs=1", "--data-share=0.2", "--conditions=ideal")
+SMALL = (
+    "--rounds=1",
+    "--clients=2",
+    "--per-round=2",
+    "--local-epochs=1",
+    "--data-share=0.2",
+    "--conditions=ideal",
+    "--no-bundle",
+)
 
 
 @pytest.fixture(autouse=True)

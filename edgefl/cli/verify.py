@@ -55,7 +55,8 @@ def command(folder: Path, key: Path | None, memory: float | None, timeout: float
         return
     if report.bundle is not None:
         _print(folder / "bundle", report.bundle, key)
-    click.echo(f"{folder}: {report.files} files and {report.checkpoints} checkpoints are what the run wrote")
+    checkpoints = "1 checkpoint" if report.checkpoints == 1 else f"{report.checkpoints} checkpoints"
+    click.echo(f"{folder}: {report.files} files and {checkpoints} are what the run wrote")
 
 
 def _print(bundle: Path, report: VerifyReport, key: Path | None) -> None:

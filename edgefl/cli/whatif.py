@@ -54,6 +54,7 @@ _learned = options_of("Accuracy of the policies, by a real run")
         "target_epsilon",
         "engine",
         "workers",
+        "bundle",
         "eval_every",
         "eval_samples",
         "eval_after_training",

@@ -62,6 +62,12 @@ class HostKeys(Keys):
         "tensorboard,mlflow",
         loggers,
     )
+    bundle: bool = key(
+        True,
+        HOST,
+        "Write the bundle of the finished run: the graphs of every tier, for devices. Each takes seconds; 'edgefl export' can write it "
+        "later. [yes]",
+    )
     device: Annotated[Literal["cpu", "cuda"], BeforeValidator(_hardware)] = key(
         "cpu", HOST, "This computer's hardware that trains clients; simulated devices are --profile.", "cpu|cuda"
     )

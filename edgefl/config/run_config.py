@@ -26,7 +26,7 @@ from edgefl.plugins import resolved
 from edgefl.util.files import read_toml
 from edgefl.util.validation import explain_all
 
-HOST_KEYS = frozenset({"engine", "workers", "data_dir", "sources", "log", "ray_address", "ray_auth", "mixed_nodes"})
+HOST_KEYS = frozenset({"engine", "workers", "data_dir", "sources", "log", "bundle", "ray_address", "ray_auth", "mixed_nodes"})
 """Keys that describe this computer and its files. A resumed run may change them; :func:`changed` has the one exception."""
 
 

@@ -191,7 +191,12 @@ def about(rows: Sequence[Row]) -> list[tuple[str, str]]:
     [('method', 'none, the network as it is'), ('batch size', '32')]
     """
     names = {"method": "method", "model": "model", "batch_size": "batch size", "micro_batch": "micro-batch"}
-    names |= {"optimizer": "optimizer", "codec": "codec", "samples": "samples per client", "local_epochs": "local epochs per round"}
+    names |= {
+        "optimizer": "optimizer",
+        "codec": "codec",
+        "samples": "samples per client",
+        "local_epochs": "local epochs per round",
+    }
     found = {name: list(dict.fromkeys(row[key] for row in rows if key in row)) for key, name in names.items()}
     if again := [f"tier {tier_label(row['tier'])} in {len(row['recompute'])} segments" for row in rows if row.get("recompute")]:
         found["computed again in the backward pass"] = list(dict.fromkeys(again))

@@ -145,7 +145,8 @@ class RunSummary(Summary):
         privacy: what was spent of differential privacy; None: there was no noise.
         mixed_nodes: whether nodes that compute other bits than the server were allowed: the run may not be repeatable to the bit.
         evaluation: what the final models predict by class and by client; None without classes or held-out samples.
-        no_bundle: why the run has no bundle: a network or loss of the user's own cannot be written as graphs. Empty if it has one.
+        no_bundle: why the run has no bundle: none was wanted, or a network or loss of the user's own cannot be written as graphs. Empty if
+            it has one.
         nodes: with mixed nodes, those of the cluster that took part since the run was started or resumed last.
     """
 

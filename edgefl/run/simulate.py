@@ -1,12 +1,14 @@
 """A whole run: train a fleet and write its run folder."""
 
+from __future__ import annotations
+
 import contextlib
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgefl.config import RunConfig
 from edgefl.engine.contract import Engine, prepare_workers
@@ -39,6 +41,10 @@ from edgefl.util.garbage import uncollected
 from edgefl.util.keys import SigningKey
 from edgefl.util.scratch import sweep
 
+if TYPE_CHECKING:
+    from edgefl.run.bundle import Source
+
+_NOT_WANTED = "none was wanted; 'edgefl export RUN --out DIR' writes it"
 Connect = Callable[[Run, Path], RunOne]
 """Returns what runs the rounds of a prepared run with real devices; the path is the run's folder."""
 
@@ -104,7 +110,7 @@ def simulate(
             say(f"{folder.path}: the run is complete; nothing left to do")
             return RunResult(folder.path, summary)
         with span("prepare"):
-            if reason := no_graphs(run):
+            if config.bundle and (reason := no_graphs(run)):
                 say(f"the run will have no bundle: {reason}")
         with contextlib.nullcontext() if devices else engine_of(run) as engine:
             if trace is not None:
@@ -206,7 +212,7 @@ def _finish(trained: Trained, output: Output, nodes: tuple[NodeRecord, ...] = ()
     folder, watch = output.folder, output.watch
     with span("start"), uncollected():
         from edgefl.report import html
-        from edgefl.run.bundle import Source, Wanted, build_bundle, in_torch
+        from edgefl.run.bundle import Source
     run, config = trained.run, trained.run.config
     rounds = folder.rounds()
     with span("checkpoint"):
@@ -214,12 +220,7 @@ def _finish(trained: Trained, output: Output, nodes: tuple[NodeRecord, ...] = ()
         folder.write(MODEL, content)
     with span("bundle"):
         source = Source(config.rounds, sha256(content))
-        wanted, networks, no_bundle = Wanted(key=_own_key(output.say)), tier_networks(trained), ""
-        try:
-            deployed = build_bundle(run, networks, source, folder.fresh_bundle(), output.say, wanted)
-            results = {tier: of.result for tier, of in deployed.items()}
-        except NoBundleError as error:
-            results, no_bundle = in_torch(run, networks), str(error)
+        results, no_bundle = _results(trained, source, folder.fresh_bundle(), output.say)
     with span("evaluate"):
         evaluation = final_scores(trained, simulated)
     with span("report"):
@@ -250,6 +251,20 @@ def _finish(trained: Trained, output: Output, nodes: tuple[NodeRecord, ...] = ()
     summary = RunSummary(**values | {"host_stages": stages}).to_dict()
     folder.write("summary.json", json_bytes(summary))
     return RunResult(folder.path, summary)
+
+
+def _results(trained: Trained, source: Source, bundle: Path, say: Notify) -> tuple[dict[Tier, TierResult], str]:
+    """Write the ``bundle`` of a run, and return the results of its tiers and why it has no bundle, "" if it has one."""
+    from edgefl.run.bundle import Wanted, build_bundle, in_torch
+
+    networks, reason = tier_networks(trained), "" if trained.run.config.bundle else _NOT_WANTED
+    if not reason:
+        try:
+            deployed = build_bundle(trained.run, networks, source, bundle, say, Wanted(key=_own_key(say)))
+            return {tier: of.result for tier, of in deployed.items()}, ""
+        except NoBundleError as error:
+            reason = str(error)
+    return in_torch(trained.run, networks), reason
 
 
 def _with_energy(trained: Trained, results: Mapping[Tier, TierResult]) -> dict[Tier, TierResult]:

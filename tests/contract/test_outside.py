@@ -90,7 +90,15 @@ def test_the_method_and_the_data_set_of_the_page_are_short() -> None:
 
 
 def test_parts_are_known_to_help_and_to_every_command_and_run_together(outside: Outside) -> None:
-    small = ["--rounds=1", "--clients=2", "--per-round=2", "--local-epochs=1", "--conditions=ideal", "--dataset=bars"]
+    small = [
+        "--rounds=1",
+        "--clients=2",
+        "--per-round=2",
+        "--local-epochs=1",
+        "--conditions=ideal",
+        "--dataset=bars",
+        "--no-bundle",
+    ]
     own = [
         "--codec=bf16",
         "--objective=l1",

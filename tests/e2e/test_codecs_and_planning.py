@@ -27,6 +27,7 @@ BASE = {
     "partition": "iid",
     "profile": "lab",
     "tier_assignment": "uniform",
+    "bundle": False,
 }
 
 

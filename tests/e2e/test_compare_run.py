@@ -13,7 +13,7 @@ from runs import StopError, lines_of
 from edgefl import RunConfig, compare
 from edgefl.errors import CheckpointError
 
-SMALL = RunConfig(rounds=2, clients=4, per_round=3, local_epochs=1, model="mlp", data_share=0.3, tiers=(1.0, 0.5))
+SMALL = RunConfig(rounds=2, clients=4, per_round=3, local_epochs=1, model="mlp", data_share=0.3, tiers=(1.0, 0.5), bundle=False)
 METHODS = ("heterofl@1", "fedavg@0.5")
 SEEDS = (0, 1)
 

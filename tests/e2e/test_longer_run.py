@@ -13,7 +13,16 @@ from edgefl.errors import CheckpointError
 from edgefl.run.folder import RunFolder, resumed_config
 from edgefl.run.simulate import simulate
 
-SMALL = {"clients": 6, "per_round": 3, "local_epochs": 1, "tiers": (1.0, 0.5), "profile": "phone", "model": "mlp", "rounds": 3}
+SMALL = {
+    "clients": 6,
+    "per_round": 3,
+    "local_epochs": 1,
+    "tiers": (1.0, 0.5),
+    "profile": "phone",
+    "model": "mlp",
+    "rounds": 3,
+    "bundle": False,
+}
 RUNS = {
     "last round evaluated": {"eval_every": 2, "eval_samples": 50},
     "networks of clients": {"method": "fedper", "tiers": (1.0,)},

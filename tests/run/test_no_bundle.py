@@ -55,6 +55,28 @@ def test_a_run_whose_network_cannot_be_exported_finishes_and_says_why(tmp_path):
     assert not (tmp_path / "bundle").exists()
 
 
+def test_a_run_that_wants_no_bundle_has_its_results_from_torch_and_can_be_exported(tmp_path):
+    said, few = (
+        [],
+        {"method": "heterofl", "tiers": (1.0, 0.5), "clients": 2, "local_epochs": 1, "data_share": 0.1, "model": "mlp"},
+    )
+    run = tmp_path / "run"
+    first = simulate(RunConfig(**few, rounds=1), run)
+    assert (run / "bundle").is_dir()
+    without = simulate(RunConfig(**few, rounds=2, bundle=False), run, resume=True, notify=said.append)
+    assert not (run / "bundle").exists(), "a bundle of the shorter run would be of other weights"
+    assert not any("bundle" in line for line in said)
+    assert without.summary["no_bundle"] == "none was wanted; 'edgefl export RUN --out DIR' writes it"
+    assert all(row.accuracy == row.torch_accuracy for row in without.tiers)
+    straight = simulate(RunConfig(**few, rounds=2), tmp_path / "straight")
+    assert straight.global_accuracy == without.global_accuracy
+    export(run, tmp_path / "bundle")
+    for file in ("manifest.json", "0.5/forward.onnx", "0.5/train.onnx"):
+        assert (tmp_path / "bundle" / file).read_bytes() == (tmp_path / "straight" / "bundle" / file).read_bytes()
+    assert verify_run(run).bundle is None
+    assert first.summary["rounds"] == 1
+
+
 class Picky(nn.Module):
     """Knows no digit without a black corner."""
 
