@@ -161,6 +161,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "dynamic_devices": ("", True),
     "new_classifier": ("", True),
     "ray_auth": ("", True),
+    "bundle": ("", True),
     "mixed_nodes": ("", True),
     "mode": ("async", "async"),
     "over_selection": ("1", 1.0),  # async has no other
@@ -229,6 +230,7 @@ def test_help_shows_the_default_of_every_key(key: str) -> None:
             "new_classifier": "no",
             "dynamic_devices": "static",
             "ray_auth": "yes",
+            "bundle": "yes",
             "mixed_nodes": "no",
             "outliers": "no",
             "workers": "1; engine ray: 0",
