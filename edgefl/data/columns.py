@@ -15,6 +15,7 @@ from edgefl.data.roles import Roles, arrow, is_image, is_number, is_text, kind_o
 from edgefl.errors import DataError, first_line
 from edgefl.util.fields import Fields, each
 from edgefl.util.fields import first as first_of
+from edgefl.util.files import ending_of
 
 ENDINGS = (".parquet", ".arrow", ".feather", ".csv")
 _LEFT_OUT = ("unsupervised", "cache", "extra")
@@ -42,7 +43,7 @@ def read(path: Path, reading: Reading) -> Given:
     arrow(str(path))
     if not path.is_dir():
         return given_of(_table([path], str(path), reading), None, reading)
-    train, test = parts_of({str(file.relative_to(path)): file for file in sorted(path.rglob("*")) if file.suffix in ENDINGS})
+    train, test = parts_of({str(file.relative_to(path)): file for file in sorted(path.rglob("*")) if ending_of(file) in ENDINGS})
     if not train:
         raise DataError(f"{path}: no training rows in {', '.join(ENDINGS)} files")
     table = _table(train, str(path), reading)
@@ -207,10 +208,10 @@ def _opened(path: Path, types: dict[str, Any] | None = None) -> tuple[Any, Itera
 def _content(pa: Any, path: Path, types: dict[str, Any]) -> tuple[Any, Iterable[Any]]:
     from pyarrow import csv, ipc, parquet
 
-    if path.suffix == ".csv":
+    if (ending := ending_of(path)) == ".csv":
         reader = csv.open_csv(path, convert_options=csv.ConvertOptions(column_types=types, strings_can_be_null=True))
         return reader.schema, reader
-    if path.suffix == ".parquet":
+    if ending == ".parquet":
         file = parquet.ParquetFile(path)
         return file.schema_arrow, file.iter_batches(batch_size=1024)
     try:

@@ -1,6 +1,7 @@
 """Samples and labels as files and users have them, and the data set that they become."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -101,10 +102,12 @@ def dataset_of(given: Given, name: str, share: float = HELD_OUT_SHARE, usual: Us
                 of = "" if title == "input" else f" of {title.replace('.', ' ', 1)}"
                 count = len(x) if x.ndim else 0
                 raise DataError(f"{part.where}: {count} samples{of} and labels of shape {part.y.shape}, expected one label each")
-        if part.owner is not None and part.owner.shape != part.y.shape[:1]:
-            raise DataError(
-                f"{part.where}: {len(part.y)} samples and owners of shape {part.owner.shape}, expected one owner each"
-            )
+        if part.owner is not None:
+            if part.owner.shape != part.y.shape[:1]:
+                raise DataError(
+                    f"{part.where}: {len(part.y)} samples and owners of shape {part.owner.shape}, expected one owner each"
+                )
+            _check_none_missing(part.owner, "owners", part.where)
     if regression:
         y, names = [part.y.astype(np.float32) for part in both], tuple[str, ...]()
     else:
@@ -147,16 +150,12 @@ def labelled(parts: list[np.ndarray], where: str, names: tuple[str, ...] = ()) -
     Raises:
         DataError: a label is missing, is no integer, or lies outside ``names``.
     """
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise DataError(f"{where}: {names.count(twice[0])} classes are called {twice[0]!r}, expected different names")
     y = np.concatenate(parts)
-    if y.dtype.kind in "OUS":
-        y = np.array([None if label is None or label != label or label in ("", b"") else label for label in y.tolist()], object)
-        missing = np.array([label is None for label in y])
-    else:
-        missing = np.isnan(y) if y.dtype.kind == "f" else np.zeros(len(y), bool)
-    if missing.any():
-        raise DataError(
-            f"{where}: {missing.sum()} of {len(y)} labels are missing, the first that of sample {np.flatnonzero(missing)[0]}"
-        )
+    if y.dtype.kind in "US":
+        y = y.astype(object)
+    _check_none_missing(y, "labels", where)
     if y.dtype.kind == "O" and all(isinstance(label, (int, float)) for label in y.tolist()):
         y = np.array(y.tolist())
     if y.dtype.kind == "O":
@@ -169,15 +168,26 @@ def labelled(parts: list[np.ndarray], where: str, names: tuple[str, ...] = ()) -
     elif len(odd := y[y % 1 != 0]) if y.dtype.kind == "f" else y.dtype.kind not in "iub":
         found = f"label {odd[0]:g}" if y.dtype.kind == "f" else f"labels of type {y.dtype}"
         raise DataError(f"{where}: {found}, expected integers from 0, or texts")
-    y = y.astype(np.int64)
-    most = len(names) or int(y.max(initial=-1)) + 1
-    if len(y) and (y.min() < 0 or y.max() >= most):
-        raise DataError(
-            f"{where}: labels {y.min()} to {y.max()}, expected integers from 0" + (f" to {most - 1}" if names else "")
-        )
+    low, high = (int(y.min()), int(y.max())) if len(y) else (0, -1)
+    most = len(names) or high + 1
+    if low < 0 or high >= most:
+        raise DataError(f"{where}: labels {low} to {high}, expected integers from 0" + (f" to {most - 1}" if names else ""))
     if most > len(y):
         raise DataError(f"{where}: {len(y)} samples have labels up to {most - 1}: is this column the label?")
-    return np.split(y, np.cumsum([len(part) for part in parts])[:-1]), names or tuple(map(str, range(most)))
+    split = np.split(y.astype(np.int64), np.cumsum([len(part) for part in parts])[:-1])
+    return split, names or tuple(map(str, range(most)))
+
+
+def _check_none_missing(values: np.ndarray, what: str, where: str) -> None:
+    """Raise :class:`DataError` if one of the ``values``, a label or an owner of each sample, is NaN, None or an empty text."""
+    if values.dtype.kind in "OUS":
+        missing = np.array([value is None or value != value or value in ("", b"") for value in values.tolist()], bool)
+    else:
+        missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
+    if missing.any():
+        first = np.flatnonzero(missing)[0]
+        count = f"{missing.sum()} of {len(values)} {what} are missing, the first that of sample {first}"
+        raise DataError(f"{where}: {count}; fill them in, or leave these samples out")
 
 
 def _has_targets(part: Given) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 
 from edgefl.data.given import Given, Reading
 from edgefl.errors import DataError, first_line
+from edgefl.util.files import ending_of
 
 MAPPED_BYTES = 2**29
 """Arrays of files beyond this size are not read but mapped: a page of the file is in memory while it is used."""
@@ -23,7 +24,7 @@ def read(path: Path, reading: Reading) -> Given:
 
     Files may have held-out samples, ``x_test`` and ``y_test``, and ``class_names``. Nothing is unpickled. DataError names what is wrong.
     """
-    arrays = _of_npz(path) if path.suffix == ".npz" else _of_folder(path if path.is_dir() else path.parent)
+    arrays = _of_npz(path) if ending_of(path) == ".npz" else _of_folder(path if path.is_dir() else path.parent)
     y, owner = reading.label or "y", reading.owner or "owner"
     for needed in (y, *([owner] if reading.owner else [])):
         if needed not in arrays:
@@ -57,6 +58,11 @@ def _samples(arrays: Mapping[str, Any], inputs: list[str], suffix: str = "") -> 
     return arrays[f"x{suffix}"] if inputs == ["x"] else {name: arrays[f"{name}{suffix}"] for name in inputs}
 
 
+def arrays_in(folder: Path) -> list[Path]:
+    """Return the ``.npy`` files of a folder."""
+    return [path for path in folder.iterdir() if ending_of(path) == ".npy"]
+
+
 def array_in(path: Path, member: str = "") -> np.ndarray:
     """Return the array of a .npy file, or of the ``member`` of an .npz file, mapped if it is large; DataError if it cannot be read."""
     try:
@@ -88,7 +94,7 @@ def _of_npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def _of_folder(folder: Path) -> dict[str, np.ndarray]:
-    return _Arrays({path.stem: (path, "") for path in folder.glob("*.npy")})
+    return _Arrays({path.stem: (path, "") for path in arrays_in(folder)})
 
 
 class _Arrays(dict[str, Any]):

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from edgefl.data.given import HELD_OUT_SHARE, Given, dataset_of
 from edgefl.data.sources import Dataset
-from edgefl.errors import DataError
+from edgefl.errors import DataError, first_line
 from edgefl.util.fields import each
 
 
@@ -56,8 +57,23 @@ def _given(x: Any, y: Any, owner: Any = None, class_names: tuple[str, ...] = ())
     x = x if isinstance(x, tuple) and len(x) == len(y) else _by_name(x)
     if isinstance(x, Mapping) and not x:
         raise DataError("from_arrays: got an empty dictionary as x, expected name → array of samples")
-    owner = None if owner is None else np.asarray(owner)
-    return Given(each(np.asanyarray, x), np.asarray(y), "from_arrays", owner, class_names)
+    owner = None if owner is None else _array(owner, "owner")
+    return Given(each(partial(_array, what="x"), x), _array(y, "y"), "from_arrays", owner, class_names)
+
+
+def _array(values: Any, what: str) -> np.ndarray:
+    """Return ``values`` as an array, a memory map as it is; DataError if rows differ in size, or values are masked."""
+    if hasattr(values, "detach"):  # a tensor of torch; numpy has no 16-bit floats with an exponent of 8 bits
+        values = values.detach().cpu()
+        values = values.float() if str(values.dtype) == "torch.bfloat16" else values
+    if np.ma.is_masked(values):
+        raise DataError(
+            f"from_arrays: {what} has {np.ma.count_masked(values)} masked values; fill them, or leave their samples out"
+        )
+    try:
+        return np.asanyarray(np.ma.getdata(values) if np.ma.isMaskedArray(values) else values)
+    except ValueError as error:
+        raise DataError(f"from_arrays: {what} is no array ({first_line(error)}); bring all samples to one size") from None
 
 
 def _stacked(samples: list[Any], where: str) -> Any:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.data.given import HELD_OUT_SHARE, Given, Reading, dataset_of
+from edgefl.data.npz import arrays_in
 from edgefl.data.objects import from_samples
 from edgefl.data.sources import Dataset
 from edgefl.errors import ConfigError, DataError
 from edgefl.util.datasets import HUB, data_title, share_in
-from edgefl.util.files import exists
+from edgefl.util.files import ending_of, exists
 from edgefl.util.modules import OBJECT
 from edgefl.util.networks import object_of
 
@@ -60,12 +61,9 @@ def given_in(path: Path, reading: Reading) -> Given:
             f"{path}: no such file or folder; a data set of the Hugging Face hub is {HUB}ID, such as {HUB}uoft-cs/cifar10"
         )
     if path.is_dir():
-        endings = {file.suffix.lower() for file in path.rglob("*") if file.is_file()}
-        if "tables" in (kinds := {_KINDS[ending] for ending in endings if ending in _KINDS}):
-            kind = "columns"
-        else:
-            kind = "npz" if "arrays" in kinds else "images"
-    elif (ending := path.suffix.lower()) not in READERS:
+        kinds = {READERS.get(ending_of(file)) for file in path.rglob("*") if file.is_file() and ending_of(file) != ".npz"}
+        kind = next((kind for kind in ("columns", "npz") if kind in kinds), "images")
+    elif (ending := ending_of(path)) not in READERS:
         raise DataError(
             f"{path}: unknown ending, expected {', '.join(READERS)}, or a folder with a subfolder of images per class"
         )
@@ -77,9 +75,8 @@ def given_in(path: Path, reading: Reading) -> Given:
 
 def files_in(path: Path) -> list[Path]:
     """Return the files of a data set, sorted: ``path`` itself, or all files in the folder."""
-    if path.suffix == ".npy":
-        path = path.parent
-        return sorted(path.glob("*.npy"))
+    if ending_of(path) == ".npy":
+        return sorted(arrays_in(path.parent))
     return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
 
 
@@ -102,6 +99,3 @@ def _read(spec: str, reading: Reading) -> tuple[Given, list[Path]]:
         return read(spec.removeprefix(HUB), reading)
     path = Path(spec)
     return given_in(path, reading), files_in(path)
-
-
-_KINDS = {".parquet": "tables", ".arrow": "tables", ".csv": "tables", ".npy": "arrays"}

@@ -193,6 +193,15 @@ def read_at_most(path: Path, limit_bytes: int, error_class: type[InputError]) ->
     return content
 
 
+def ending_of(path: Path) -> str:
+    """Return how the name of a file ends, in small letters.
+
+    >>> ending_of(Path("OWN.NPZ"))
+    '.npz'
+    """
+    return path.suffix.lower()
+
+
 def is_profile_path(name: str) -> bool:
     """Whether the profile of a fleet, device or link is given by the path of its file, not by its name.
 

@@ -12,7 +12,7 @@ import pytest
 import regression
 import torch
 from command import edgefl
-from pyarrow import csv, parquet
+from pyarrow import csv, feather, parquet
 
 from edgefl import Dataset, RunConfig, inspect_data
 from edgefl.data.given import Reading
@@ -229,9 +229,50 @@ def test_wrong_labels_and_samples_are_refused():
     pixels = own_files.images()[0]
     _refused("training samples are uint8, held-out ones float32; give both the same type", test=(pixels / np.float32(1), y))
     _refused("an owner has a single sample", owner=np.arange(60))
+    _refused("30 of 60 owners are missing, the first that of sample 1; fill them in", owner=np.array(["a", None] * 30, object))
+    _refused("2 classes are called 'ant', expected different names", class_names=("ant", "bee", "ant"))
+    _refused(
+        "labels 0 to 18446744073709551615, expected integers from 0 to 1", y=np.uint64([2**64 - 1, *y[1:] % 2]), class_names="ab"
+    )
+    _refused("x is no array .*; bring all samples to one size", x=[[1.0], [1.0, 2.0]] * 30)
+    _refused("y has 1 masked values; fill them", y=np.ma.masked_equal(np.arange(60), 7))
+    _refused("x has 60 masked values", x=np.ma.masked_less(np.ones((60, 2)), [0, 2]))
     _refused("got 1, expected a share", held_out=1)
     with pytest.raises(DataError, match="pairs"):
         Dataset.from_samples([1, 2])
+
+
+def test_tensors_with_gradients_and_of_sixteen_bits_and_arrays_with_an_empty_mask_are_samples():
+    x, y = np.arange(120, dtype=np.float32).reshape(60, 2) / 128, np.arange(60) % 2
+    expected = Dataset.from_arrays(x, y).train
+    tensor = torch.tensor(x)
+    for samples in (tensor.requires_grad_(), tensor.detach().bfloat16(), np.ma.array(x, mask=False)):
+        found = Dataset.from_arrays(samples, torch.tensor(y)).train
+        assert np.allclose(found.taken().x, expected.taken().x, atol=0.02)
+        assert np.array_equal(found.y, expected.y)
+
+
+def test_endings_in_capitals_are_those_in_small_letters(tmp_path):
+    (tmp_path / "small").mkdir()
+    (tmp_path / "large").mkdir()
+    x, y = np.arange(120, dtype=np.float32).reshape(60, 2), np.arange(60) % 2
+    np.savez(tmp_path / "own.npz", x=x, y=y)
+    for name, array in (("x", x), ("y", y)):
+        np.save(tmp_path / "small" / f"{name}.npy", array)
+    pa_table = pa.table({"a": x[:, 0], "label": y})
+    csv.write_csv(pa_table, tmp_path / "own.csv")
+    parquet.write_table(pa_table, tmp_path / "own.parquet")
+    feather.write_feather(pa_table, tmp_path / "own.feather")
+    for name in ("own.npz", "own.csv", "own.parquet", "own.feather"):
+        shutil.copy(tmp_path / name, tmp_path / name.upper())
+        assert np.array_equal(*(load(str(tmp_path / of)).train.taken().x for of in (name, name.upper())))
+    for name in ("x", "y"):
+        shutil.copy(tmp_path / "small" / f"{name}.npy", tmp_path / "large" / f"{name}.NPY")
+    folders = [load(str(tmp_path / name)) for name in ("small", "large", "small/x.npy", "large/x.NPY")]
+    assert all(np.array_equal(folders[0].train.taken().x, of.train.taken().x) for of in folders[1:])
+    (tmp_path / "tables").mkdir()
+    shutil.copy(tmp_path / "own.feather", tmp_path / "tables" / "TRAIN.FEATHER")
+    assert load(str(tmp_path / "tables")).class_names == ("0", "1")
 
 
 def test_wrong_files_are_refused(tmp_path):
