@@ -23,6 +23,7 @@ from edgefl.methods.base import Method
 from edgefl.methods.state import Tensors
 from edgefl.registry import adversaries
 from edgefl.rng import generator, shuffled
+from edgefl.util.fields import each
 from edgefl.util.spec import Spec, shared
 from edgefl.util.validation import explain
 
@@ -94,9 +95,16 @@ class Adversary:
     def upload(self, start: Tensors, trained: Tensors, rng: np.random.Generator) -> dict[str, Tensor]:
         """Return what it sends instead of ``trained``, by name; control variates, which ``start`` lacks, begin with zeros."""
         return {
-            name: self.sent(start.get(name, torch.zeros_like(tensor)), tensor, rng) if tensor.is_floating_point() else tensor
+            name: self._sent(name, start.get(name), tensor, rng) if tensor.is_floating_point() else tensor
             for name, tensor in trained.items()
         }
+
+    def _sent(self, name: str, start: Tensor | None, trained: Tensor, rng: np.random.Generator) -> Tensor:
+        found: object = self.sent(torch.zeros_like(trained) if start is None else start, trained, rng)
+        if not isinstance(found, Tensor) or found.shape != trained.shape:
+            got = f"a tensor {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+            raise ConfigError(f"adversary {self.name}: sent returned {got} for {name}, expected a tensor {tuple(trained.shape)}")
+        return found
 
 
 @dataclass(frozen=True)
@@ -157,11 +165,19 @@ class Adversaries:
 
     def claimed(self, client: int, samples: int) -> int:
         """Return how many samples ``client``, which has ``samples``, says it has."""
-        return self.kind.claimed(samples) if self.includes(client) else samples
+        found: object = self.kind.claimed(samples) if self.includes(client) else samples
+        if not isinstance(found, int | np.integer) or found < 1:
+            raise ConfigError(f"adversary {self.kind.name}: claimed returned {found!r} for {samples}, expected an integer from 1")
+        return int(found)
 
     def poisoned(self, client: int, own: Split, classes: int) -> Split:
         """Return the samples that the adversary ``client`` trains on."""
-        return self.kind.poisoned(own, classes, generator(self.seed, client, "poisoned samples"))
+        expected = _shapes(own)
+        found: object = self.kind.poisoned(own, classes, generator(self.seed, client, "poisoned samples"))
+        got = _shapes(found) if isinstance(found, Split) else type(found).__name__
+        if not isinstance(found, Split) or got != expected:
+            raise ConfigError(f"adversary {self.kind.name}: poisoned returned {got}, expected {expected}")
+        return found
 
     def upload(self, round_: int, client: int, start: Tensors, trained: Tensors) -> dict[str, Tensor]:
         """Return what the adversary ``client`` sends."""
@@ -170,6 +186,10 @@ class Adversaries:
 
     def _places(self, clients: list[int]) -> np.ndarray:
         return shuffled(self.seed, self.clients, np.array(clients, np.int64), "adversaries")
+
+
+def _shapes(split: Split) -> str:
+    return f"a Split of {each(np.shape, split.x)} and {split.y.shape}"
 
 
 def started(method: Method, module: nn.Module) -> dict[str, Tensor]:

@@ -68,7 +68,7 @@ def _array(values: Any, what: str) -> np.ndarray:
         values = values.float() if str(values.dtype) == "torch.bfloat16" else values
     if np.ma.is_masked(values):
         raise DataError(
-            f"from_arrays: {what} has {np.ma.count_masked(values)} masked values; fill them, or leave their samples out"
+            f"from_arrays: {what} has {np.ma.getmaskarray(values).sum()} masked values; fill them, or leave their samples out"
         )
     try:
         return np.asanyarray(np.ma.getdata(values) if np.ma.isMaskedArray(values) else values)

@@ -9,13 +9,13 @@ To add one, write a file in ``edgefl/server/defences/`` with a class decorated `
 """
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
-from edgefl.errors import ConfigError
+from edgefl.errors import AggregationError, ConfigError
 from edgefl.records import Update
 from edgefl.registry import defences
 from edgefl.server.coordinates import Changes, Gaps
@@ -38,6 +38,11 @@ class Defence(abc.ABC):
     most: ClassVar[float | None] = None
     passes: ClassVar[bool] = False
 
+    @property
+    def name(self) -> str:
+        """Its name in the registry."""
+        return defences.name_of(type(self)) or type(self).__name__
+
     @abc.abstractmethod
     def defended(self, changes: Changes) -> list[Update]:
         """Return the updates to aggregate, from those of a round: changed, dropped, or as they are."""
@@ -52,7 +57,15 @@ class Centre(Defence):
 
     def defended(self, changes: Changes) -> list[Update]:
         """Return every update with the centre as its change, at all coordinates that its client holds."""
-        return changes.replaced(self.centre)
+
+        def centre(values: Tensor) -> Tensor:
+            found: object = self.centre(values)
+            if not isinstance(found, Tensor) or found.shape != values.shape[1:]:
+                got = f"a tensor {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+                raise AggregationError(f"defence {self.name}: centre returned {got}, expected a tensor {tuple(values.shape[1:])}")
+            return found
+
+        return changes.replaced(centre)
 
 
 class Filter(Defence):
@@ -64,7 +77,12 @@ class Filter(Defence):
 
     def defended(self, changes: Changes) -> list[Update]:
         """Return the updates that are kept, as they are."""
-        return [changes.updates[position] for position in sorted(self.kept(changes.gaps()))]
+        known, found = range(len(changes.updates)), self.kept(changes.gaps())
+        if not isinstance(found, Sequence | Set) or not found or not set(found) <= set(known):
+            raise AggregationError(
+                f"defence {self.name}: kept returned {found!r}, expected positions from 0 to {known[-1]}, one at least"
+            )
+        return [changes.updates[position] for position in sorted(found)]
 
 
 def defence_named(name: str, strength: float | None = None) -> Defence:

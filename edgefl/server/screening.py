@@ -3,7 +3,7 @@
 The order is: cap on samples, clipping of the change, robust defence. Differential privacy builds on clipped updates and comes after them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median, median_low
 from typing import Literal
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from edgefl.client.clipping import adapted, change_of, clipped, norm_of
+from edgefl.errors import AggregationError
 from edgefl.methods.base import Method
 from edgefl.methods.state import GlobalState
 from edgefl.records import Outcome, Screened, Tier, Update
@@ -169,7 +170,10 @@ class Screen:
             state.tensors,
             method.label_rows(state.architecture),
         )
-        left = self.rules.defence.defended(changes)
+        left: object = self.rules.defence.defended(changes)
+        if not isinstance(left, Sequence) or not left or not all(isinstance(update, Update) for update in left):
+            got = "no updates" if isinstance(left, Sequence) and not left else type(left).__name__
+            raise AggregationError(f"defence {self.rules.defence.name}: defended returned {got}, expected a list of updates")
         clients = {update.client for update in left}
         for client in sent.keys() - clients:
             self.found[client] = replace(self.found[client], dropped=True)

@@ -36,6 +36,7 @@ from edgefl.server.client_store import ClientStore
 from edgefl.testing.cases import ARCHITECTURES, Case, images
 from edgefl.testing.rules_of_engines import TASK, jobs_of
 from edgefl.util.compute import one_thread
+from edgefl.util.spec import shared
 from edgefl.wire.payload import decode, encode, stored_tensors
 
 # By hand. The change is [[0.5, -1], [-1, 0.25]], whose root mean square is √(2.3125 / 4).
@@ -58,6 +59,35 @@ def attacker(name: str, **options: Any) -> Adversary:
 def test_what_is_sent_by_hand(name: str) -> None:
     options, expected = SENT[name]
     assert attacker(name, **options).sent(START, TRAINED, generator(0, "draw")).tolist() == expected
+
+
+class _Odd(Adversary):
+    def poisoned(self, own: Split, classes: int, rng: np.random.Generator) -> Any:
+        return own.at(np.arange(1)) if classes else None
+
+    def sent(self, start: Tensor, trained: Tensor, rng: np.random.Generator) -> Any:
+        return trained[0] if start.any() else None
+
+    def claimed(self, samples: int) -> Any:
+        return None if samples else 0
+
+
+def test_what_an_adversary_of_ones_own_returns_is_checked() -> None:
+    odd, own = Adversaries(_Odd(), shared("odd:0.5"), 2, 0), Split(np.ones((3, 2), np.float32), np.zeros(3, np.int64))
+    (client,) = odd.listed
+    for samples, found in ((5, "None"), (0, "0")):
+        with pytest.raises(
+            ConfigError, match=f"adversary _Odd: claimed returned {found} for {samples}, expected an integer from 1"
+        ):
+            odd.claimed(client, samples)
+    with pytest.raises(ConfigError, match=r"adversary _Odd: poisoned returned NoneType, expected a Split of \(3, 2\) and \(3,\)"):
+        odd.poisoned(client, own, 0)
+    with pytest.raises(ConfigError, match=r"poisoned returned a Split of \(1, 2\) and \(1,\), expected a Split of \(3, 2\)"):
+        odd.poisoned(client, own, 2)
+    with pytest.raises(ConfigError, match=r"adversary _Odd: sent returned a tensor \(2,\) for w, expected a tensor \(2, 2\)"):
+        odd.upload(0, client, {"w": START}, {"w": TRAINED})
+    with pytest.raises(ConfigError, match="sent returned NoneType for w"):
+        odd.upload(0, client, {}, {"w": TRAINED})
 
 
 @pytest.mark.parametrize(

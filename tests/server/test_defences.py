@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.errors import ConfigError, UnknownNameError
-from edgefl.records import Tier
-from edgefl.server.coordinates import Gaps
-from edgefl.server.defence import defence_named
+from edgefl.errors import AggregationError, ConfigError, UnknownNameError
+from edgefl.records import Place, Tier, Update
+from edgefl.server.coordinates import Changes, Gaps
+from edgefl.server.defence import Centre, Filter, defence_named
 from edgefl.server.defences.krum import expected_hostile, nearest_updates, scores_of
 
 nan = math.nan
@@ -129,6 +129,39 @@ def test_the_norm_filter_leaves_at_least_one_update(rms):
         Gaps((Tier(1.0),) * len(rms), torch.tensor(rms, dtype=torch.float64), DISTANCES)
     )
     assert found
+
+
+class _Odd(Centre):
+    def centre(self, values):
+        return {0.0: None, 1.0: values.sum()}[self.strength]
+
+
+class _Keeps(Filter):
+    def kept(self, gaps):
+        return {0.0: None, 1.0: [], 2.0: [0, 3], 3.0: {1}}[self.strength]
+
+
+def changes_of_two() -> Changes:
+    tensors = {"w": torch.ones(4)}
+    places, sent = {"w": Place("w", (slice(None),))}, {"w": torch.zeros(4)}
+    two = tuple(Update(client, Tier(1.0), tensors, places, 5, sent=sent) for client in range(2))
+    return Changes(two, {"w": torch.zeros(4)})
+
+
+@pytest.mark.parametrize(
+    ("defence", "message"),
+    [
+        (_Odd(0.0), r"defence _Odd: centre returned NoneType, expected a tensor \(4,\)"),
+        (_Odd(1.0), r"defence _Odd: centre returned a tensor \(\), expected a tensor \(4,\)"),
+        (_Keeps(0.0), "defence _Keeps: kept returned None, expected positions from 0 to 1, one at least"),
+        (_Keeps(1.0), r"kept returned \[\], expected"),
+        (_Keeps(2.0), r"kept returned \[0, 3\], expected"),
+    ],
+)
+def test_what_a_defence_of_ones_own_returns_is_checked(defence, message):
+    with pytest.raises(AggregationError, match=message):
+        defence.defended(changes_of_two())
+    assert [update.client for update in _Keeps(3.0).defended(changes_of_two())] == [1]
 
 
 def test_a_share_of_one_half_is_refused_and_a_wrong_name_explained():
