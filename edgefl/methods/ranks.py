@@ -25,6 +25,7 @@ Ranks = dict[str, int]
 BY_DESIGN = "by design"
 """Why a layer is not factorized: the network's ``hybrid_dense`` lists it."""
 Layer = nn.Conv2d | nn.Linear
+_FORMLESS = (nn.Conv1d, nn.Conv3d, nn.RNNBase, nn.MultiheadAttention)
 NEW_FACTORS: dict[Need, str] = {
     "stale_updates": "every step decomposes the weights again, so an update of older factors does not match",
     "fixed_coordinates": "a client's factors are a fresh decomposition every round: remembered gradients and control variates would belong "
@@ -65,7 +66,10 @@ def rank_candidates(network: nn.Module, rules: str = "", adapted: bool = False) 
     reasons = dense_reasons(network, rules, adapted)
     candidates = {name: layer for name, layer in weighted_layers(network) if not reasons[name]}
     if not candidates:
-        counts = ", ".join(f"{number} {reason}" for reason, number in Counter(reasons.values()).items())
+        formless = Counter(
+            f"{kind_of(layer)} without a low-rank form" for layer in network.modules() if isinstance(layer, _FORMLESS)
+        )
+        counts = ", ".join(f"{number} {reason}" for reason, number in (Counter(reasons.values()) + formless).items())
         never = never_factorized(network, adapted)
         named = next((name for name in reasons if name not in never), "")
         remedy = f"name layers, such as --method-option factorize={named}, or " if named else ""
