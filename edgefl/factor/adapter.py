@@ -6,13 +6,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from edgefl.factor.layers import LowRank, composed_weight, low_rank
+from edgefl.factor.layers import Convolution, LowRank, composed_weight, low_rank
 
 PART = "adapter"
 """Name of the pair in its layer: the weights are ``LAYER.adapter.u.weight`` (A) and ``LAYER.adapter.v.weight`` (B)."""
 
 
-def attach(layer: nn.Conv2d | nn.Linear, rank: int, scale: float) -> None:
+def attach(layer: Convolution | nn.Linear, rank: int, scale: float) -> None:
     """Attach a pair of ``rank`` to ``layer``, which then returns W·x + ``scale``·B·A·x (LoRA, section 4.1).
 
     A has torch's initial values, and B is zero. The pair of a convolution is FedHM's: k×1 to ``rank`` channels, then 1×k. The layer has

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
 from edgefl.factor.basis import Composed
-from edgefl.factor.hadamard_layers import ComposedConv2d, ComposedLinear, ComposedRecurrent
-from edgefl.factor.kernels import KernelConv2d, KernelLinear
-from edgefl.factor.layers import LowRankConv2d, LowRankLinear, composed_weight
-from edgefl.factor.rank1 import RankOneConv2d, RankOneLinear
-from edgefl.factor.tucker import TuckerConv2d
+from edgefl.factor.hadamard_layers import ComposedConv, ComposedLinear, ComposedRecurrent
+from edgefl.factor.kernels import KernelConv, KernelLinear
+from edgefl.factor.layers import Convolution, LowRankConv, LowRankLinear, composed_weight
+from edgefl.factor.rank1 import RankOneConv, RankOneLinear
+from edgefl.factor.tucker import TuckerConv
 from edgefl.factor.tucker import composed_weight as tucker_weight
 
 L = TypeVar("L", bound=nn.Module)
@@ -75,11 +75,12 @@ def composed_network(network: nn.Module, which: Which | None = None) -> nn.Modul
     return copy.deepcopy(network, {id(layer): plain_layer(layer) for layer in chosen.values()})
 
 
-def convolution(weight: Tensor, bias: Tensor | None, like: Any) -> nn.Conv2d:
-    """Return a convolution with ``weight`` (n, m/g, k₁, k₂) and the stride, padding, dilation and groups of ``like``."""
+def convolution(weight: Tensor, bias: Tensor | None, like: Any) -> nn.Module:
+    """Return a convolution with ``weight`` (n, m/g, k₁, …) and the stride, padding, dilation and groups of ``like``."""
     groups = int(getattr(like, "groups", 1))
-    plain = nn.Conv2d(
-        weight.shape[1] * groups, weight.shape[0], (weight.shape[2], weight.shape[3]), like.stride, like.padding, like.dilation,
+    kind: Any = nn.Conv1d if weight.dim() == 3 else nn.Conv2d
+    plain: nn.Module = kind(
+        weight.shape[1] * groups, weight.shape[0], tuple(weight.shape[2:]), like.stride, like.padding, like.dilation,
         groups, bias is not None, getattr(like, "padding_mode", "zeros"), device="meta",
     )  # fmt: skip
     return _filled(plain, {"weight": weight, "bias": bias})
@@ -106,22 +107,22 @@ def _filled(plain: L, values: dict[str, Any]) -> L:
     return plain
 
 
-@composes(LowRankConv2d)
-def _low_rank_convolution(layer: LowRankConv2d) -> nn.Module:
+@composes(LowRankConv)
+def _low_rank_convolution(layer: LowRankConv) -> nn.Module:
     u, v = layer.u, layer.v
     # u moves along rows, v along columns.
-    place = {key: (getattr(u, key)[0], getattr(v, key)[1]) for key in ("stride", "padding", "dilation")}
+    place = {key: getattr(u, key)[:1] + getattr(v, key)[1:] for key in ("stride", "padding", "dilation")}
     return convolution(composed_weight(u.weight, v.weight), v.bias, SimpleNamespace(**place))
 
 
-@composes(KernelConv2d)
-def _kernel_convolution(layer: KernelConv2d) -> nn.Module:
+@composes(KernelConv)
+def _kernel_convolution(layer: KernelConv) -> nn.Module:
     u, v = layer.factors()
     return convolution((u @ v).view(len(u), *layer.v.weight.shape[1:]), layer.u.bias, layer.v)
 
 
-@composes(TuckerConv2d)
-def _tucker(layer: TuckerConv2d) -> nn.Module:
+@composes(TuckerConv)
+def _tucker(layer: TuckerConv) -> nn.Module:
     weight = tucker_weight(layer.reduce.weight, layer.core.weight, layer.expand.weight)
     return convolution(weight, layer.expand.bias, layer.core)
 
@@ -138,7 +139,7 @@ def _of_a_basis(layer: Composed) -> nn.Module:
     skeleton = layer.skeleton[0]
     if isinstance(skeleton, nn.RNNBase):
         return recurrent(skeleton, weights)
-    if isinstance(skeleton, nn.Conv2d):
+    if isinstance(skeleton, Convolution):
         return convolution(weights["weight"], weights.get("bias"), skeleton)
     return linear(weights["weight"], weights.get("bias"))
 
@@ -146,6 +147,6 @@ def _of_a_basis(layer: Composed) -> nn.Module:
 _TABLE |= {
     LowRankLinear: lambda layer: linear(composed_weight(layer.u.weight, layer.v.weight), layer.v.bias),
     KernelLinear: lambda layer: linear(layer.u.weight @ layer.v.weight, layer.u.bias),
-    **dict.fromkeys((ComposedConv2d, RankOneConv2d), lambda layer: convolution(layer.weight(), layer.bias, layer)),
+    **dict.fromkeys((ComposedConv, RankOneConv), lambda layer: convolution(layer.weight(), layer.bias, layer)),
     **dict.fromkeys((ComposedLinear, RankOneLinear), lambda layer: linear(layer.weight(), layer.bias)),
 }

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from edgefl.errors import ConfigError
 from edgefl.factor import hadamard
 from edgefl.factor.hadamard import Shape
+from edgefl.factor.layers import Convolution, convolved
 
 RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
 
@@ -79,10 +80,10 @@ class ProductWeight(nn.Module):
         return hadamard.inner_weight(self.x, self.y)
 
 
-class ComposedConv2d(nn.Module):
+class ComposedConv(nn.Module):
     """A convolution whose weight the module ``weight`` composes in every pass; ConfigError if it pads with other values than zeros."""
 
-    def __init__(self, dense: nn.Conv2d, weight: nn.Module) -> None:
+    def __init__(self, dense: Convolution, weight: nn.Module) -> None:
         super().__init__()
         if dense.padding_mode != "zeros":
             raise ConfigError(f"only convolutions that pad with zeros can be composed, got {dense}")
@@ -91,8 +92,8 @@ class ComposedConv2d(nn.Module):
         self.stride, self.padding, self.dilation, self.groups = dense.stride, dense.padding, dense.dilation, dense.groups
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, m, h, w) to (batch, n, h', w')."""
-        return F.conv2d(x, self.weight(), self.bias, self.stride, self.padding, self.dilation, self.groups)
+        """Map (batch, m, …) to (batch, n, …), like the dense layer."""
+        return convolved(self, x)
 
 
 class ComposedLinear(nn.Module):
@@ -144,8 +145,8 @@ class ComposedRecurrent(nn.Module):
 
 def composed(dense: nn.Module, weights: Mapping[str, nn.Module]) -> nn.Module:
     """Return the layer that replaces ``dense``; ``weights``: name → module that composes it. ConfigError for another kind of layer."""
-    if isinstance(dense, nn.Conv2d):
-        return ComposedConv2d(dense, weights["weight"])
+    if isinstance(dense, Convolution):
+        return ComposedConv(dense, weights["weight"])
     if isinstance(dense, nn.Linear):
         return ComposedLinear(dense, weights["weight"])
     if isinstance(dense, RECURRENT):

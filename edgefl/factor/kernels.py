@@ -7,7 +7,7 @@ A weight with n outputs and m inputs is unrolled to W̄ (n × m·k₁k₂) = Σ 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
 from edgefl.factor.hadamard_layers import composed
-from edgefl.factor.layers import LowRank
+from edgefl.factor.layers import Convolution, LowRank
 from edgefl.factor.svd import Factors, factorize
 
 Sampling = Literal["power", "uniform", "softmax"]
@@ -169,20 +169,21 @@ class Kernels(LowRank):
         return self.u.weight.flatten(1), self.v.weight.flatten(1)
 
 
-class KernelConv2d(Kernels):
+class KernelConv(Kernels):
     """Conv_V, k₁×k₂ from m to r channels, then Conv_U, 1×1 from r to n with the bias (section 3.2.1); ConfigError for groups.
 
     With ``outputs``, Conv_U computes that many of the n outputs, and has no bias.
     """
 
-    def __init__(self, dense: nn.Conv2d, count: int, outputs: int | None = None) -> None:
+    def __init__(self, dense: Convolution, count: int, outputs: int | None = None) -> None:
         super().__init__()
         if dense.groups != 1:
             raise ConfigError(f"only plain convolutions have principal kernels, got {dense}")
         device, bias = dense.weight.device, dense.bias is not None and outputs is None
         place = {"stride": dense.stride, "padding": dense.padding, "dilation": dense.dilation, "padding_mode": dense.padding_mode}
-        self.v = nn.Conv2d(dense.in_channels, count, dense.kernel_size, bias=False, device=device, **place)  # type: ignore[arg-type]
-        self.u = nn.Conv2d(count, outputs or dense.out_channels, 1, bias=bias, device=device)
+        kind: Any = nn.Conv1d if isinstance(dense, nn.Conv1d) else nn.Conv2d
+        self.v = kind(dense.in_channels, count, dense.kernel_size, bias=False, device=device, **place)
+        self.u = kind(count, outputs or dense.out_channels, 1, bias=bias, device=device)
 
 
 class FirstOutputs(nn.Module):
@@ -191,16 +192,17 @@ class FirstOutputs(nn.Module):
     Weights and products are those of the first outputs. The map has all n channels, because the next layers read all of them.
     """
 
-    def __init__(self, dense: nn.Conv2d, count: int, outputs: int) -> None:
+    def __init__(self, dense: Convolution, count: int, outputs: int) -> None:
         super().__init__()
         self.others = dense.out_channels - outputs
-        self.first = KernelConv2d(dense, count, outputs)
+        self.first = KernelConv(dense, count, outputs)
         self.bias = None if dense.bias is None else nn.Parameter(torch.zeros_like(dense.bias))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, m, h, w) to (batch, n, h', w')."""
-        x = F.pad(self.first(x), (0, 0, 0, 0, 0, self.others))
-        return x if self.bias is None else x + self.bias[:, None, None]
+        """Map (batch, m, …) to (batch, n, …), like the dense layer."""
+        axes = x.dim() - 2
+        x = F.pad(self.first(x), (0, 0) * axes + (0, self.others))
+        return x if self.bias is None else x + self.bias[(slice(None), *(None,) * axes)]
 
 
 class KernelLinear(Kernels):
@@ -245,9 +247,9 @@ def kernel_layer(dense: nn.Module, counts: Mapping[str, tuple[int, ...]], share:
 
     ``share``: the share of its outputs that a convolution computes (:func:`kept_outputs`).
     """
-    if isinstance(dense, nn.Conv2d):
+    if isinstance(dense, Convolution):
         outputs, count = kept_outputs(tuple(dense.weight.shape), share), counts["weight"][0]
-        return KernelConv2d(dense, count) if outputs == dense.out_channels else FirstOutputs(dense, count, outputs)
+        return KernelConv(dense, count) if outputs == dense.out_channels else FirstOutputs(dense, count, outputs)
     if isinstance(dense, nn.Linear):
         return KernelLinear(dense, counts["weight"][0])
     weights = dict(dense.named_parameters())

@@ -1,13 +1,18 @@
 """Layers of rank r: two small layers in place of a convolution or linear layer, with the same input and output shapes."""
 
+import math
 from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
 from edgefl.factor.svd import roll
+
+Convolution = nn.Conv1d | nn.Conv2d
+"""The convolutions that have factors: over signals and over images."""
 
 
 class LowRank(nn.Module):
@@ -27,29 +32,33 @@ class LowRank(nn.Module):
         return unrolled_factors(self.u.weight, self.v.weight)
 
 
-class LowRankConv2d(LowRank):
-    """A convolution k₁×1 from m to r channels, then 1×k₂ from r to n with the bias (FedHM, section 2.2).
+class LowRankConv(LowRank):
+    """A convolution k₁×1 from m to r channels, then 1×k₂ from r to n with the bias (FedHM, section 2.2). Over signals k₂ is 1.
 
     Raises:
         ConfigError: ``dense`` has groups, pads by a word such as "same", or pads with other values than zeros.
     """
 
-    def __init__(self, dense: nn.Conv2d, rank: int) -> None:
+    def __init__(self, dense: Convolution, rank: int) -> None:
         super().__init__()
         if dense.groups != 1 or isinstance(dense.padding, str) or dense.padding_mode != "zeros":
             raise ConfigError(f"only plain convolutions can be factorized, got {dense}")
+        device, bias = dense.weight.device, dense.bias is not None
+        if isinstance(dense, nn.Conv1d):
+            place = {"stride": dense.stride, "padding": dense.padding, "dilation": dense.dilation}
+            self.u: Any = nn.Conv1d(dense.in_channels, rank, dense.kernel_size, bias=False, device=device, **place)  # type: ignore[arg-type]
+            self.v: Any = nn.Conv1d(rank, dense.out_channels, 1, bias=bias, device=device)
+            return
         (k1, k2), (s1, s2), (p1, p2), (d1, d2) = dense.kernel_size, dense.stride, dense.padding, dense.dilation
         # A second kernel of 1×1 skips nothing: the whole stride goes to the first, which has fewer positions then.
         first, second = ((s1, s2), 1) if strides_first(dense) else ((s1, 1), (1, s2))
-        device = dense.weight.device
         self.u = nn.Conv2d(dense.in_channels, rank, (k1, 1), first, (p1, 0), (d1, 1), bias=False, device=device)
-        bias = dense.bias is not None
         self.v = nn.Conv2d(rank, dense.out_channels, (1, k2), second, (0, p2), (1, d2), bias=bias, device=device)
 
 
-def strides_first(dense: nn.Conv2d) -> bool:
+def strides_first(dense: Convolution) -> bool:
     """Return whether the first factor of ``dense`` computes only positions of the output: if the kernel is one column wide, such as 1×1."""
-    return dense.kernel_size[1] == 1 and dense.padding[1] == 0
+    return isinstance(dense, nn.Conv1d) or (dense.kernel_size[1] == 1 and dense.padding[1] == 0)
 
 
 class LowRankLinear(LowRank):
@@ -62,20 +71,20 @@ class LowRankLinear(LowRank):
         self.v = nn.Linear(rank, dense.out_features, bias=dense.bias is not None, device=device)
 
 
-def low_rank(dense: nn.Conv2d | nn.Linear, rank: int) -> LowRankConv2d | LowRankLinear:
+def low_rank(dense: Convolution | nn.Linear, rank: int) -> LowRankConv | LowRankLinear:
     """Return the layer of ``rank`` that replaces ``dense``, with arbitrary factors.
 
     Raises:
-        ConfigError: as :class:`LowRankConv2d`.
+        ConfigError: as :class:`LowRankConv`.
 
     >>> layer = low_rank(nn.Conv2d(4, 8, 3, padding=1), 2)
     >>> tuple(layer.u.weight.shape), tuple(layer.v.weight.shape), tuple(layer(torch.zeros(1, 4, 5, 5)).shape)
     ((2, 4, 3, 1), (8, 2, 1, 3), (1, 8, 5, 5))
     """
-    return LowRankConv2d(dense, rank) if isinstance(dense, nn.Conv2d) else LowRankLinear(dense, rank)
+    return LowRankLinear(dense, rank) if isinstance(dense, nn.Linear) else LowRankConv(dense, rank)
 
 
-def parameters_of_rank(dense: nn.Conv2d | nn.Linear, rank: int) -> int:
+def parameters_of_rank(dense: Convolution | nn.Linear, rank: int) -> int:
     """Return the number of weights, without biases, in the factors of ``dense`` at ``rank``: r(m·k₁ + n·k₂).
 
     >>> parameters_of_rank(nn.Conv2d(4, 8, 3), 2), parameters_of_rank(nn.Linear(4, 8), 2)
@@ -83,8 +92,15 @@ def parameters_of_rank(dense: nn.Conv2d | nn.Linear, rank: int) -> int:
     """
     if isinstance(dense, nn.Linear):
         return rank * (dense.in_features + dense.out_features)
-    k1, k2 = dense.kernel_size
-    return rank * (dense.in_channels * k1 + dense.out_channels * k2)
+    k1, *k2 = dense.kernel_size
+    return rank * (dense.in_channels * k1 + dense.out_channels * math.prod(k2))
+
+
+def convolved(layer: Any, x: Tensor) -> Tensor:
+    """Return the convolution of ``x`` with the weight that ``layer.weight()`` composes, at the bias, stride and so on of ``layer``."""
+    weight = layer.weight()
+    convolve = F.conv1d if weight.dim() == 3 else F.conv2d
+    return convolve(x, weight, layer.bias, layer.stride, layer.padding, layer.dilation, layer.groups)
 
 
 def factor_weights(left: Tensor, right: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -97,9 +113,9 @@ def factor_weights(left: Tensor, right: Tensor, shape: tuple[int, ...]) -> tuple
     own = partial(torch.clone, memory_format=torch.contiguous_format)  # not a view of factors of a larger rank
     if len(shape) == 2:
         return own(left.T), own(right.T)
-    n, m, k1, k2 = shape
+    n, m, k1, *k2 = shape
     rank = left.shape[1]
-    return own(left.T.reshape(rank, m, k1, 1)), own(right.reshape(rank, n, 1, k2).transpose(0, 1))
+    return own(left.T.reshape(rank, m, k1, *(1 for _ in k2))), own(right.reshape(rank, n, 1, *k2).transpose(0, 1))
 
 
 def unrolled_factors(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -108,13 +124,13 @@ def unrolled_factors(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def composed_weight(u: Tensor, v: Tensor) -> Tensor:
-    """Return the dense weight (n, m, k₁, k₂) or (n, m) from the two small layers' weights (FedHM, Eq. 1).
+    """Return the dense weight (n, m, k₁, k₂), (n, m, k₁) or (n, m) from the two small layers' weights (FedHM, Eq. 1).
 
     >>> composed_weight(torch.ones(2, 3, 3, 1), torch.ones(5, 2, 1, 3)).shape
     torch.Size([5, 3, 3, 3])
     """
     left, right = unrolled_factors(u, v)
-    shape = (v.shape[0], u.shape[1]) if u.dim() == 2 else (v.shape[0], u.shape[1], u.shape[2], v.shape[3])
+    shape = (v.shape[0], *u.shape[1:3], *v.shape[3:])
     return roll(left @ right, shape)
 
 

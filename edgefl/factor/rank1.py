@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError, EdgeflError
+from edgefl.factor.layers import Convolution, convolved
 from edgefl.factor.svd import factorize
 
 Init = Literal["xavier", "dense"]
@@ -138,7 +139,7 @@ class RankOne(nn.Module):
         flat: whether π takes the values of u vᵀ row after row. It is False if a kernel has one value.
     """
 
-    def __init__(self, dense: nn.Conv2d | nn.Linear, flat: bool = False) -> None:
+    def __init__(self, dense: Convolution | nn.Linear, flat: bool = False) -> None:
         super().__init__()
         self.flat = flat and dense.weight[0, 0].numel() > 1
         shape = tuple(dense.weight.shape)
@@ -151,18 +152,18 @@ class RankOne(nn.Module):
         return compose(self.u, self.v, self.mu, self.flat)
 
 
-class RankOneConv2d(RankOne):
+class RankOneConv(RankOne):
     """A convolution like the dense one; ConfigError if it pads with other values than zeros."""
 
-    def __init__(self, dense: nn.Conv2d, flat: bool = False) -> None:
+    def __init__(self, dense: Convolution, flat: bool = False) -> None:
         super().__init__(dense, flat)
         if dense.padding_mode != "zeros":
             raise ConfigError(f"only convolutions that pad with zeros can have rank-1 weights, got {dense}")
         self.stride, self.padding, self.dilation, self.groups = dense.stride, dense.padding, dense.dilation, dense.groups
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, m, h, w) to (batch, n, h', w')."""
-        return F.conv2d(x, self.weight(), self.bias, self.stride, self.padding, self.dilation, self.groups)
+        """Map (batch, m, …) to (batch, n, …), like the dense layer."""
+        return convolved(self, x)
 
 
 class RankOneLinear(RankOne):
@@ -173,13 +174,13 @@ class RankOneLinear(RankOne):
         return F.linear(x, self.weight(), self.bias)
 
 
-def rank_one(dense: nn.Conv2d | nn.Linear, flat: bool = False) -> RankOne:
+def rank_one(dense: Convolution | nn.Linear, flat: bool = False) -> RankOne:
     """Return the layer that replaces ``dense``, with factors of zero; :func:`fill` sets them.
 
     >>> sum(p.numel() for p in rank_one(nn.Conv2d(32, 64, 3, bias=False)).parameters()) - 9 * 32 * 64
     2057
     """
-    return RankOneConv2d(dense, flat) if isinstance(dense, nn.Conv2d) else RankOneLinear(dense)
+    return RankOneLinear(dense) if isinstance(dense, nn.Linear) else RankOneConv(dense, flat)
 
 
 @torch.no_grad()

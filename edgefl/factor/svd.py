@@ -5,6 +5,7 @@ for small layers, and if the leading vectors are not shown to be good enough. It
 a ≤ b, WWᵀ = QΛQᵀ gives Q and σ = √Λ. Then σᵢvᵢᵀ = qᵢᵀW is exact for any computed Q: squaring small singular values costs no accuracy.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -139,18 +140,20 @@ def _signs(vectors: Tensor) -> Tensor:
 def unroll(weight: Tensor) -> Tensor:
     """Return the matrix of FedHM, section 2.2: (m·k₁) × (n·k₂) for a weight (n, m, k₁, k₂), m × n for a linear weight (n, m).
 
-    >>> unroll(torch.zeros(8, 4, 3, 3)).shape, unroll(torch.zeros(8, 4)).shape
-    (torch.Size([12, 24]), torch.Size([4, 8]))
+    The weight (n, m, k₁) of a convolution over signals has k₂ = 1.
+
+    >>> unroll(torch.zeros(8, 4, 3, 3)).shape, unroll(torch.zeros(8, 4, 3)).shape, unroll(torch.zeros(8, 4)).shape
+    (torch.Size([12, 24]), torch.Size([12, 8]), torch.Size([4, 8]))
     """
     if weight.dim() == 2:
         return weight.T
-    n, m, k1, k2 = weight.shape
-    return weight.permute(1, 2, 0, 3).reshape(m * k1, n * k2)
+    n, m, k1, *k2 = weight.shape
+    return weight.permute(1, 2, 0, *range(3, weight.dim())).reshape(m * k1, n * math.prod(k2))
 
 
 def roll(matrix: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Undo :func:`unroll` for a weight of ``shape``."""
     if len(shape) == 2:
         return matrix.T
-    n, m, k1, k2 = shape
-    return matrix.reshape(m, k1, n, k2).permute(2, 0, 1, 3)
+    n, m, k1, *k2 = shape
+    return matrix.reshape(m, k1, n, *k2).permute(2, 0, 1, *range(3, len(shape)))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
 from edgefl.factor.hadamard import Shape, draw, factor_stds, he_variance, positions
-from edgefl.factor.layers import low_rank
+from edgefl.factor.layers import Convolution, low_rank
 
 
 def ranks(shape: Shape, rank: int) -> tuple[int, int]:
@@ -50,31 +50,31 @@ def rank_within(shape: Shape, budget: int) -> int:
 
 def composed_weight(reduce: Tensor, core: Tensor, expand: Tensor) -> Tensor:
     """Return the dense weight (n, m, k₁, k₂) of ``reduce`` (R₂, m, 1, 1), ``core`` (R₁, R₂, k₁, k₂) and ``expand`` (n, R₁, 1, 1)."""
-    return torch.einsum("na,abkl,bm->nmkl", expand.flatten(1), core, reduce.flatten(1))
+    return torch.einsum("na,ab...,bm->nm...", expand.flatten(1), core, reduce.flatten(1))
 
 
-class TuckerConv2d(nn.Module):
+class TuckerConv(nn.Module):
     """Convolutions 1×1 from m to R₂ channels, k₁×k₂ to R₁, 1×1 to n with the bias; ConfigError for groups or non-zero padding."""
 
-    def __init__(self, dense: nn.Conv2d, rank: int) -> None:
+    def __init__(self, dense: Convolution, rank: int) -> None:
         super().__init__()
         if dense.groups != 1 or dense.padding_mode != "zeros":
             raise ConfigError(f"only convolutions of one group that pad with zeros have Tucker factors, got {dense}")
         first, second = ranks(tuple(dense.weight.shape), rank)
         device = dense.weight.device
-        self.reduce = nn.Conv2d(dense.in_channels, second, 1, bias=False, device=device)
-        (k1, k2), (s1, s2), (d1, d2) = dense.kernel_size, dense.stride, dense.dilation
-        # torch also allows words for padding, so its type is too wide for the argument below.
-        padding: Any = dense.padding
-        self.core = nn.Conv2d(second, first, (k1, k2), (s1, s2), padding, (d1, d2), bias=False, device=device)
-        self.expand = nn.Conv2d(first, dense.out_channels, 1, bias=dense.bias is not None, device=device)
+        # torch types the sizes of each kind of convolution, and its padding may be a word.
+        kind: Any = nn.Conv1d if isinstance(dense, nn.Conv1d) else nn.Conv2d
+        self.reduce = kind(dense.in_channels, second, 1, bias=False, device=device)
+        place = dense.kernel_size, dense.stride, dense.padding, dense.dilation
+        self.core = kind(second, first, *place, bias=False, device=device)
+        self.expand = kind(first, dense.out_channels, 1, bias=dense.bias is not None, device=device)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, m, h, w) to (batch, n, h', w')."""
+        """Map (batch, m, …) to (batch, n, …), like the dense layer."""
         return self.expand(self.core(self.reduce(x)))
 
 
-def small_layers(dense: nn.Conv2d | nn.Linear, rank: int) -> nn.Module:
+def small_layers(dense: Convolution | nn.Linear, rank: int) -> nn.Module:
     """Return small layers of ``rank`` that replace ``dense``: three for a kernel above 1×1, else two. Their product has He's variance.
 
     >>> [tuple(weight.shape) for weight in small_layers(nn.Conv2d(8, 16, 3, bias=False), 4).parameters()]
@@ -82,9 +82,9 @@ def small_layers(dense: nn.Conv2d | nn.Linear, rank: int) -> nn.Module:
     """
     shape = tuple(dense.weight.shape)
     stds = factor_stds(shape, ranks(shape, rank), he_variance(shape))
-    layers = TuckerConv2d(dense, rank) if isinstance(dense, nn.Conv2d) and positions(shape) > 1 else low_rank(dense, rank)
-    first, last = (layers.reduce, layers.expand) if isinstance(layers, TuckerConv2d) else (layers.u, layers.v)
-    core = [(layers.core, "t")] if isinstance(layers, TuckerConv2d) else []
+    layers = TuckerConv(dense, rank) if not isinstance(dense, nn.Linear) and positions(shape) > 1 else low_rank(dense, rank)
+    first, last = (layers.reduce, layers.expand) if isinstance(layers, TuckerConv) else (layers.u, layers.v)
+    core = [(layers.core, "t")] if isinstance(layers, TuckerConv) else []
     for layer, factor in ((first, "y"), (last, "x"), *core):
         layer.weight = nn.Parameter(draw(tuple(layer.weight.shape), stds[factor]))
     last.bias = dense.bias

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -10,6 +10,7 @@ from torch import nn
 from edgefl.errors import ConfigError
 from edgefl.factor.hadamard import Shape, rank_of, rank_range
 from edgefl.factor.hadamard_layers import RECURRENT, HadamardWeight, composed, composed_weights
+from edgefl.factor.layers import Convolution
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.layer_rules import kept_layers, kind_of, why_dense
 from edgefl.models.base import Architecture, loaded, replace_layer, stem_and_classifier, weighted_layers
@@ -75,20 +76,20 @@ def dense_reasons(network: nn.Module, linear: bool | None, classifier: bool = Fa
     kept = kept_layers(network)
     never = {name: reason for name, layer in layers.items() if (reason := kept.get(name) or _formless(layer))}
     spared = {} if classifier else {stem_and_classifier(network)[1]: "classifier"}
-    sizes = dict.fromkeys((nn.Conv2d, nn.Linear, nn.RNNBase), 0)
+    sizes: dict[Any, int] = dict.fromkeys((Convolution, nn.Linear, nn.RNNBase), 0)
     for name, layer in layers.items():
         if name not in never and name not in spared:
             kind = next(kind for kind in sizes if isinstance(layer, kind))
             sizes[kind] += sum(value.numel() for key, value in layer.named_parameters() if key.startswith("weight"))
     usual = {kind_of(layer) for layer in layers.values()}
-    if not linear and (linear is not None or 2 * sizes[nn.Conv2d] >= sum(sizes.values())):
+    if not linear and (linear is not None or 2 * sizes[Convolution] >= sum(sizes.values())):
         usual.discard("linear")
     return why_dense(layers, rules, usual, spared, never)
 
 
 def _formless(layer: nn.Module) -> str:
     """Return why layers of its kind cannot compose their weights, "" if they can."""
-    if isinstance(layer, nn.Conv2d) and layer.padding_mode != "zeros":
+    if isinstance(layer, Convolution) and layer.padding_mode != "zeros":
         return "padding"
     return "projection" if isinstance(layer, nn.RNNBase) and layer.proj_size else ""
 

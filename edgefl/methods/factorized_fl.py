@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
 from edgefl.factor.compose import composed_network
-from edgefl.factor.rank1 import Init, RankOne, RankOneConv2d, RankOneLinear, cosines, fill, matching_weights, prune, rank_one
+from edgefl.factor.rank1 import Init, RankOne, RankOneConv, RankOneLinear, cosines, fill, matching_weights, prune, rank_one
 from edgefl.factor.width import cut
 from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
@@ -162,7 +162,7 @@ class FactorizedFL(FedAvg):
         """Replace every layer of ``network`` that can be factorized; ``init`` chooses the first u and v, and None leaves zeros."""
         kept = kept_layers(network)
         for name, dense in list(weighted_layers(network)):
-            if name in kept or (isinstance(dense, nn.Conv2d) and dense.padding_mode != "zeros"):
+            if name in kept or (not isinstance(dense, nn.Linear) and dense.padding_mode != "zeros"):
                 continue
             layer = rank_one(dense, self.config.reshape == "flat")
             if init is not None:
@@ -267,7 +267,7 @@ class FactorizedFLBeta(FactorizedFL):
 
 def rank_one_layers(network: nn.Module) -> dict[str, RankOne]:
     """Return the rank-1 layers by name, in the order of definition."""
-    return {name: layer for name, layer in network.named_modules() if isinstance(layer, (RankOneConv2d, RankOneLinear))}
+    return {name: layer for name, layer in network.named_modules() if isinstance(layer, (RankOneConv, RankOneLinear))}
 
 
 def _classifier(network: nn.Module) -> str:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from edgefl.factor.gradient import gradients
 from edgefl.factor.hadamard import Shape, jacobian_gap
 from edgefl.factor.hadamard_layers import HadamardWeight, composed_weights
+from edgefl.factor.layers import Convolution
 from edgefl.methods.factored_weights import Factored, candidates, dense_reasons, factorized_ranks
 from edgefl.methods.layer_rules import FactorizingConfig
 from edgefl.methods.losses import cross_entropy
@@ -131,7 +132,7 @@ class PFedPara(Factored):
     def _classifier(self, network: nn.Module) -> bool:
         if self.config.classifier is not None:
             return self.config.classifier
-        return not any(isinstance(layer, nn.Conv2d) for _, layer in weighted_layers(network))
+        return not any(isinstance(layer, Convolution) for _, layer in weighted_layers(network))
 
     def dense_reasons(self, network: nn.Module) -> Mapping[str, str]:
         return dense_reasons(network, True, self._classifier(network), self.config.factorize)

@@ -83,7 +83,8 @@ class FLoRA(Adapted):
         weights = named_tensors(architecture.skeleton()) if self.config.stacked else {}
         for layer, rank in self.config.stacked.items():
             n, m, *sides = weight = tuple(weights[f"{layer}.weight"].shape)
-            shapes = ((rank, m, sides[0], 1), (n, rank, 1, sides[1])) if sides else ((rank, m), (n, rank))
+            first, others = sides[:1], sides[1:]
+            shapes = (rank, m, *first, *(1 for _ in others)), (n, rank, *(1 for _ in first), *others)
             found |= {f"{layer}.weight": weight} if _is_dense(weight, shapes) else dict(zip(_stack(layer), shapes, strict=True))
         return found
 

@@ -1,5 +1,6 @@
 """Which layers of a network have principal kernels, how many kernels a tier has of each, and their places in the global state."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
@@ -24,7 +25,7 @@ def gates_of(network: nn.Module) -> Gates:
     keep, stacks = {*stem_and_classifier(network), *kept_layers(network)}, stacked_in(network)
     found: Gates = {}
     for name, layer in weighted_layers(network):
-        if name not in keep and (isinstance(layer, nn.Linear) or (layer.groups == 1 and layer.kernel_size != (1, 1))):
+        if name not in keep and (isinstance(layer, nn.Linear) or (layer.groups == 1 and math.prod(layer.kernel_size) > 1)):
             found[name] = {"weight": 1}
     for name, module in network.named_modules():
         if isinstance(module, nn.RNNBase) and name not in keep:

@@ -1,5 +1,6 @@
 """Which layers a method factorizes: by kind and by patterns of names, as the option ``factorize`` has them."""
 
+import math
 from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
@@ -10,17 +11,20 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from edgefl.errors import ConfigError, nearest
 from edgefl.factor.hadamard_layers import RECURRENT
+from edgefl.factor.layers import Convolution
 from edgefl.methods.options import MethodConfig
 from edgefl.models.base import named_tensors
 from edgefl.models.weights import tied
 
 KINDS = ("conv", "1x1", "linear", "recurrent")
-"""Kinds of layers that methods factorize: convolutions of larger kernels, those of 1×1, linear and recurrent layers."""
+"""Kinds of layers that methods factorize: convolutions of larger kernels, those of 1×1, linear and recurrent layers.
+
+Convolutions are over images or signals."""
 OUTSIDE = "not chosen"
 """The reason of layers that stay dense because the option ``factorize`` does not choose them."""
 FROZEN = "frozen"
 """The reason of layers with a weight or bias that is not trained. Adapters are for such layers."""
-_PLAIN = (nn.Conv2d, nn.Linear, *RECURRENT)
+_PLAIN = (nn.Conv1d, nn.Conv2d, nn.Linear, *RECURRENT)
 _COMPUTING = ("__call__", "forward", "_conv_forward")
 
 
@@ -59,10 +63,10 @@ def kind_of(layer: nn.Module) -> str:
     >>> kind_of(nn.Conv2d(4, 8, 1)), kind_of(nn.Conv2d(8, 8, 3, groups=8)), kind_of(nn.LSTM(2, 3)), kind_of(nn.BatchNorm2d(8))
     ('1x1', 'depthwise', 'recurrent', 'BatchNorm2d')
     """
-    if isinstance(layer, nn.Conv2d):
+    if isinstance(layer, Convolution):
         if layer.groups > 1:
             return "depthwise" if layer.groups == layer.in_channels else "grouped"
-        return "1x1" if layer.kernel_size == (1, 1) else "conv"
+        return "1x1" if math.prod(layer.kernel_size) == 1 else "conv"
     return "linear" if isinstance(layer, nn.Linear) else "recurrent" if type(layer) in RECURRENT else type(layer).__name__
 
 

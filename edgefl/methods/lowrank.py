@@ -9,6 +9,7 @@ from torch import nn
 from edgefl.errors import ConfigError
 from edgefl.factor import hadamard, tucker
 from edgefl.factor.hadamard_layers import RECURRENT, ProductWeight
+from edgefl.factor.layers import Convolution
 from edgefl.factor.tucker import small_layers
 from edgefl.methods.factored_weights import Factored, candidates, dense_reasons, with_weights
 from edgefl.methods.layer_rules import FactorizingConfig, kind_of
@@ -63,7 +64,7 @@ class LowRankTraining(Factored):
     def _small(self, network: nn.Module, ranks: Mapping[str, int]) -> nn.Module:
         """Replace the convolutions and linear layers that ``ranks`` names by small layers; recurrent layers stay."""
         for name, rank in ranks.items():
-            if isinstance(layer := _layer(network, name), (nn.Conv2d, nn.Linear)):
+            if isinstance(layer := _layer(network, name), Convolution | nn.Linear):
                 replace_layer(network, name.rpartition(".")[0], small_layers(layer, rank))
         return network
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
-from edgefl.factor.layers import factor_weights, low_rank, parameters_of_rank, strides_first
+from edgefl.factor.layers import Convolution, factor_weights, low_rank, parameters_of_rank, strides_first
 from edgefl.factor.plan import LayerChoices, allocate
 from edgefl.factor.svd import Factors
 from edgefl.methods.axes import Need
@@ -24,8 +24,8 @@ from edgefl.records import Place, Tier
 Ranks = dict[str, int]
 BY_DESIGN = "by design"
 """Why a layer is not factorized: the network's ``hybrid_dense`` lists it."""
-Layer = nn.Conv2d | nn.Linear
-_FORMLESS = (nn.Conv1d, nn.Conv3d, nn.RNNBase, nn.MultiheadAttention)
+Layer = Convolution | nn.Linear
+_FORMLESS = (nn.Conv3d, nn.RNNBase, nn.MultiheadAttention)
 NEW_FACTORS: dict[Need, str] = {
     "stale_updates": "every step decomposes the weights again, so an update of older factors does not match",
     "fixed_coordinates": "a client's factors are a fresh decomposition every round: remembered gradients and control variates would belong "
@@ -146,9 +146,9 @@ def energy_figures(tiers: Iterable[Tier], bands: Mapping[str, Sequence[float]]) 
     return {"energy": named(of_all), "energy_by_layer": by_layer}
 
 
-def _rank(layer: nn.Conv2d | nn.Linear, ratio: float) -> int:
+def _rank(layer: Layer, ratio: float) -> int:
     """Return ⌊γ·n⌋, at least 1, with n output channels or the unrolled weight's number of rows, if that is smaller."""
-    rows = layer.in_channels * layer.kernel_size[0] if isinstance(layer, nn.Conv2d) else layer.in_features
+    rows = layer.in_features if isinstance(layer, nn.Linear) else layer.in_channels * layer.kernel_size[0]
     return max(1, math.floor(ratio * min(layer.weight.shape[0], rows) + 1e-9))
 
 
@@ -195,9 +195,10 @@ def _costs(layer: Layer, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> t
     if isinstance(layer, nn.Linear):
         positions = math.prod(inputs[:-1])
         return np.array([positions * unit, unit, positions]), np.array([positions * numel, numel, 0])
-    between, after = outputs[1] * (outputs[2] if strides_first(layer) else inputs[2]), outputs[1] * outputs[2]
-    k1, k2 = layer.kernel_size
-    macs = between * layer.in_channels * k1 + after * layer.out_channels * k2
+    after = math.prod(outputs[1:])
+    between = after if strides_first(layer) else outputs[1] * inputs[2]
+    k1, *k2 = layer.kernel_size
+    macs = between * layer.in_channels * k1 + after * layer.out_channels * math.prod(k2)
     return np.array([macs, unit, between]), np.array([after * numel, numel, 0])
 
 

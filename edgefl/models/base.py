@@ -194,11 +194,14 @@ def window(model: str, input_shape: tuple[int, ...], norm: str) -> None:
         raise ConfigError(f"norm: model {model} has no feature maps to normalise, expected 'none', got {norm!r}")
 
 
-def weighted_layers(network: nn.Module) -> Iterator[tuple[str, nn.Conv2d | nn.Linear]]:
-    """Yield name and layer of convolutions and linear layers, in the order of definition, but none inside ``nn.MultiheadAttention``."""
+def weighted_layers(network: nn.Module) -> Iterator[tuple[str, nn.Conv1d | nn.Conv2d | nn.Linear]]:
+    """Yield name and layer of convolutions and linear layers, in the order of definition, but none inside ``nn.MultiheadAttention``.
+
+    Convolutions are over images or signals.
+    """
     attention = tuple(f"{name}." for name, layer in network.named_modules() if isinstance(layer, nn.MultiheadAttention))
     for name, layer in network.named_modules():
-        if isinstance(layer, (nn.Conv2d, nn.Linear)) and not name.startswith(attention):
+        if isinstance(layer, (nn.Conv1d, nn.Conv2d, nn.Linear)) and not name.startswith(attention):
             yield name, layer
 
 
@@ -208,7 +211,7 @@ def stem_and_classifier(network: nn.Module) -> tuple[str | None, str]:
     if not layers:
         raise ConfigError("the network has no convolution and no linear layer: there is nothing to factorize or scale")
     first, last = layers[0], layers[-1]
-    return (first[0] if isinstance(first[1], nn.Conv2d) else None), last[0]
+    return (None if isinstance(first[1], nn.Linear) else first[0]), last[0]
 
 
 @once_per_network

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -25,7 +26,7 @@ def network_in(path: Path) -> tuple[nn.Module, Signature]:
 
 
 def with_torch_layers(graph: nn.Module) -> nn.Module:
-    """Replace, in place, every node that computes the same as an ``nn.Conv2d`` or ``nn.Linear``, unless its weights are shared."""
+    """Replace, in place, every node that computes the same as a convolution or ``nn.Linear`` of torch, unless its weights are shared."""
     readers = Counter(parameter for node in graph.children() for parameter in node.parameters())
     for name, node in list(graph.named_children()):
         alone = all(readers[parameter] == 1 for parameter in node.parameters())
@@ -39,7 +40,7 @@ def _layer(node: Node) -> nn.Module | None:
     if node.given != (0,) or 1 not in stored or len(stored) != len(node.stored):
         return None
     weight, bias = stored[1], stored.get(2)
-    if node.op == "Conv" and weight.dim() == 4:
+    if node.op == "Conv" and weight.dim() in (3, 4):
         return _convolution(node, weight, bias)
     if node.op == "Gemm" and weight.dim() == 2:
         plain = node.get("alpha", 1.0) == node.get("beta", 1.0) == 1.0 and not node.get("transA", 0)
@@ -51,17 +52,19 @@ def _layer(node: Node) -> nn.Module | None:
 
 
 def _convolution(node: Node, weight: Tensor, bias: Tensor | None) -> nn.Module | None:
-    pads = list(node.get("pads", [0, 0, 0, 0]))
-    if node.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID") or pads[:2] != pads[2:] or min(pads) < 0:
+    axes = weight.dim() - 2
+    pads = list(node.get("pads", [0, 0] * axes))
+    if node.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID") or pads[:axes] != pads[axes:] or min(pads) < 0:
         return None
     groups = node.get("group", 1)
-    layer = nn.Conv2d(
+    kind: Any = (nn.Conv1d, nn.Conv2d)[axes - 1]
+    layer = kind(
         weight.shape[1] * groups,
         weight.shape[0],
-        tuple(weight.shape[2:]),  # type: ignore[arg-type]  # two sizes: the weight has four dimensions
-        tuple(node.get("strides", [1, 1])),
-        tuple(pads[:2]),
-        tuple(node.get("dilations", [1, 1])),
+        tuple(weight.shape[2:]),
+        tuple(node.get("strides", [1] * axes)),
+        tuple(pads[:axes]),
+        tuple(node.get("dilations", [1] * axes)),
         groups,
         bias is not None,
         device="meta",
@@ -73,7 +76,7 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Module:
     return _filled(nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta"), weight, bias)
 
 
-def _filled(layer: nn.Conv2d | nn.Linear, weight: Tensor, bias: Tensor | None) -> nn.Module:
+def _filled(layer: nn.Conv1d | nn.Conv2d | nn.Linear, weight: Tensor, bias: Tensor | None) -> nn.Module:
     layer.weight = nn.Parameter(weight.detach().contiguous())
     if bias is not None:
         layer.bias = nn.Parameter(bias.detach())

@@ -220,7 +220,7 @@ class _Inspected:
     def _reason(self, name: str, why: str) -> str:
         tied, whole = self.channels
         layer = self.layers[name]
-        if why == NO_GAIN and isinstance(layer, (nn.Conv2d, nn.Linear)) and not isinstance(self.method, Factored):
+        if why == NO_GAIN and isinstance(layer, (nn.Conv1d, nn.Conv2d, nn.Linear)) and not isinstance(self.method, Factored):
             m, n = unroll(layer.weight).shape
             return (
                 f"{REASONS[why]}, which takes a rank below m·n/(m + n): {m * n / (m + n):.4g} for a weight unrolled to {m} × {n}"

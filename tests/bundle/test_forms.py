@@ -15,10 +15,10 @@ from edgefl.bundle.forms import form_files, formed
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.factor.compose import composed_network, composes, factorized_layers, plain_layer
 from edgefl.factor.hadamard_layers import ComposedLinear, HadamardWeight, ProductWeight, composed
-from edgefl.factor.kernels import KernelConv2d, kernel_layer
-from edgefl.factor.layers import LowRankConv2d, LowRankLinear
-from edgefl.factor.rank1 import RankOneConv2d
-from edgefl.factor.tucker import TuckerConv2d
+from edgefl.factor.kernels import KernelConv, kernel_layer
+from edgefl.factor.layers import LowRankConv, LowRankLinear
+from edgefl.factor.rank1 import RankOneConv
+from edgefl.factor.tucker import TuckerConv
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.models.input_spec import InputSpec
@@ -91,10 +91,15 @@ def test_a_composed_network_is_plain_and_computes_the_same(method, architecture)
 
 
 LAYERS = {
-    "low rank, stride, dilation": (lambda: LowRankConv2d(nn.Conv2d(4, 6, (3, 5), (2, 1), (1, 4), (1, 2)), 3), (4, 9, 9)),
-    "kernels, reflected": (lambda: KernelConv2d(nn.Conv2d(4, 6, 3, 2, 1, padding_mode="reflect"), 3), (4, 9, 9)),
-    "tucker, stride": (lambda: TuckerConv2d(nn.Conv2d(4, 6, 3, 2, 1, bias=False), 3), (4, 9, 9)),
-    "rank one, groups": (lambda: RankOneConv2d(nn.Conv2d(4, 6, 3, groups=2)), (4, 9, 9)),
+    "low rank, stride, dilation": (lambda: LowRankConv(nn.Conv2d(4, 6, (3, 5), (2, 1), (1, 4), (1, 2)), 3), (4, 9, 9)),
+    "kernels, reflected": (lambda: KernelConv(nn.Conv2d(4, 6, 3, 2, 1, padding_mode="reflect"), 3), (4, 9, 9)),
+    "tucker, stride": (lambda: TuckerConv(nn.Conv2d(4, 6, 3, 2, 1, bias=False), 3), (4, 9, 9)),
+    "rank one, groups": (lambda: RankOneConv(nn.Conv2d(4, 6, 3, groups=2)), (4, 9, 9)),
+    "low rank over signals": (lambda: LowRankConv(nn.Conv1d(4, 6, 5, 2, 4, 2), 3), (4, 19)),
+    "kernels over signals, reflected": (lambda: KernelConv(nn.Conv1d(4, 6, 3, 2, 1, padding_mode="reflect"), 3), (4, 9)),
+    "tucker over signals": (lambda: TuckerConv(nn.Conv1d(4, 6, 3, 2, 1, 2, bias=False), 3), (4, 9)),
+    "rank one over signals": (lambda: RankOneConv(nn.Conv1d(4, 6, 3, groups=2)), (4, 9)),
+    "a product over signals": (lambda: composed(nn.Conv1d(4, 6, 3, 2, 1), {"weight": HadamardWeight((6, 4, 3), 2)}), (4, 9)),
     "gru, two ways": (
         lambda: composed(nn.GRU(4, 3, bidirectional=True, batch_first=True), {"weight_hh_l0_reverse": ProductWeight((9, 3), 2)}),
         (5, 4),
@@ -129,9 +134,7 @@ def test_only_the_chosen_layers_are_multiplied_out_and_hooks_stay():
 def test_a_kind_is_registered_once_and_an_unknown_one_is_refused():
     with pytest.raises(ConfigError, match="LowRankLinear: a function that composes it is registered already"):
         composes(LowRankLinear)(lambda layer: nn.Identity())
-    with pytest.raises(
-        ConfigError, match="Linear is not a factorized layer that can be composed; known: Composed, ComposedConv2d"
-    ):
+    with pytest.raises(ConfigError, match="Linear is not a factorized layer that can be composed; known: Composed, ComposedConv"):
         plain_layer(nn.Linear(2, 2))
 
 
@@ -210,7 +213,7 @@ def test_a_form_has_a_name_and_says_which_layers_it_multiplies_out():
     assert formed(network, "composed").composed_layers == ("conv2", "conv3")
     auto = formed(network, "auto", {"conv3"})
     assert auto.composed_layers == ("conv3",)
-    assert (type(auto.module.conv2), type(auto.module.conv3)) == (LowRankConv2d, nn.Conv2d)
+    assert (type(auto.module.conv2), type(auto.module.conv3)) == (LowRankConv, nn.Conv2d)
     with pytest.raises(ConfigError, match=r"form: got 'dense', expected one of factored, composed, auto"):
         formed(network, "dense")
     with pytest.raises(ConfigError, match="'fc' is no factorized layer of this network; it has conv2, conv3"):
@@ -244,7 +247,7 @@ def test_costs_of_a_layer_in_both_forms_by_hand():
 @pytest.mark.parametrize(("rank", "factored", "which"), [(2, 1536, frozenset()), (7, 5376, {"0"})])
 def test_a_convolution_with_a_stride_is_composed_from_the_rank_on_at_which_its_factors_cost_more(rank, factored, which):
     # k×1 from 4 to r channels halves the rows of 8 × 8 only: 32 positions of 4·3·r; 1×k to 8 channels: 16 of 3·r·8. Dense: 16 of 36·8.
-    network = nn.Sequential(LowRankConv2d(nn.Conv2d(4, 8, 3, 2, 1, bias=False), rank)).eval()
+    network = nn.Sequential(LowRankConv(nn.Conv2d(4, 8, 3, 2, 1, bias=False), rank)).eval()
     (layer,) = layer_forms(network, torch.zeros(1, 4, 8, 8))
     assert (layer.factored.work.macs, layer.composed.work.macs) == (factored, 4608)
     assert choice_for(network, torch.zeros(1, 4, 8, 8)).composed == which

@@ -2,6 +2,7 @@
 
 import pytest
 from mobile import Mobile
+from signals import Signals
 
 from edgefl.methods.create import create
 from edgefl.registry import methods
@@ -24,7 +25,23 @@ AGGREGATIONS = {
 # A network of 1×1 convolutions, which are factorized only if they are named.
 ONLY = ("fedhm 1x1", create("fedhm", {"factorize": "conv,linear,1x1"}), "mobile", Mobile())
 
+# Every kind of factor of convolutions over signals.
+OVER_SIGNALS = [
+    (name, METHODS[name], "signals", Signals())
+    for name in (
+        "fedhm",
+        "fedpara",
+        "lowrank",
+        "prism",
+        "prism outputs",
+        "flanc",
+        "factorized-fl",
+        "factorized-fl-beta flat",
+        "flora",
+    )
+]
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Instead of for ``--method``."""
-    parametrize(metafunc, METHODS, AGGREGATIONS, [ONLY])
+    parametrize(metafunc, METHODS, AGGREGATIONS, [ONLY, *OVER_SIGNALS])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.errors import EdgeflError
-from edgefl.factor.layers import LowRankConv2d, composed_weight, factor_weights, frobenius_sq, low_rank
+from edgefl.factor.layers import LowRankConv, composed_weight, factor_weights, frobenius_sq, low_rank, parameters_of_rank
 from edgefl.factor.svd import factorize, roll, unroll
 
 
@@ -70,6 +70,29 @@ def test_roll_undoes_unroll(n, m, k1, k2):
     assert torch.equal(roll(unroll(weight), (n, m, k1, k2)), weight)
 
 
+@given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 4))
+def test_roll_undoes_unroll_of_kernels_over_signals(n, m, k):
+    weight = torch.arange(float(n * m * k)).reshape(n, m, k)
+    assert unroll(weight).shape == (m * k, n)
+    assert torch.equal(unroll(weight), unroll(weight[..., None])), "a signal is an image of one column"
+    assert torch.equal(roll(unroll(weight), (n, m, k)), weight)
+
+
+@pytest.mark.parametrize(("stride", "padding", "dilation"), [(1, 1, 1), (2, 1, 1), (1, 0, 2), (3, 4, 2)])
+def test_two_small_convolutions_over_signals_equal_the_dense_one_of_the_product(stride, padding, dilation):
+    dense = torch.nn.Conv1d(3, 5, 3, stride, padding, dilation)
+    layer = low_rank(dense, 2)
+    assert sum(factor.weight.numel() for factor in (layer.u, layer.v)) == parameters_of_rank(dense, 2) == 2 * (3 * 3 + 5)
+    with torch.no_grad():
+        dense.weight.copy_(composed_weight(layer.u.weight, layer.v.weight))
+        dense.bias.copy_(layer.v.bias)
+    x = torch.from_numpy(np.random.default_rng(0).standard_normal((2, 3, 11))).float()
+    assert torch.allclose(layer(x), dense(x), atol=1e-5)
+    u, v = factor_weights(*factorize(unroll(dense.weight), 5).leading(5), (5, 3, 3))
+    assert (u.shape, v.shape) == ((5, 3, 3), (5, 5, 1))
+    assert torch.allclose(composed_weight(u, v), dense.weight, atol=1e-5)
+
+
 @pytest.mark.parametrize(("stride", "padding", "dilation"), [(1, 1, 1), (2, 1, 1), (1, 0, 2), ((2, 1), (1, 0), (1, 2))])
 def test_two_small_convolutions_equal_the_dense_one_of_the_product(stride, padding, dilation):
     dense = torch.nn.Conv2d(3, 5, 3, stride, padding, dilation)
@@ -89,7 +112,7 @@ def test_factors_become_the_layers_weights():
 
 
 def test_frobenius_norm_is_that_of_the_product_with_its_gradient():
-    layer = LowRankConv2d(torch.nn.Conv2d(3, 4, 3), 2).double()
+    layer = LowRankConv(torch.nn.Conv2d(3, 4, 3), 2).double()
     value = frobenius_sq(layer)
     product = composed_weight(layer.u.weight, layer.v.weight).square().sum()
     assert torch.allclose(value, product)

@@ -12,7 +12,7 @@ from torch import nn
 from edgefl.client.training import Training
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.factor.rank1 import (
-    RankOneConv2d,
+    RankOneConv,
     RankOneLinear,
     compose,
     cosines,
@@ -352,7 +352,7 @@ def test_a_deployed_client_has_its_own_tensors_and_mu_without_small_entries():
     assert torch.equal(network.conv2.weight, expected)
     assert torch.equal(network.fc.bias, personal["fc.bias"])
     assert not network.training
-    assert not any(isinstance(layer, (RankOneConv2d, RankOneLinear)) for layer in network.modules())
+    assert not any(isinstance(layer, (RankOneConv, RankOneLinear)) for layer in network.modules())
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,7 +8,7 @@ from prism_networks import CNN, first_state, loaded, weights
 from torch import nn
 
 from edgefl.errors import ConfigError
-from edgefl.factor.kernels import KernelConv2d, KernelLinear, kernel_layer
+from edgefl.factor.kernels import KernelConv, KernelLinear, kernel_layer
 from edgefl.factor.layers import LowRank, frobenius_sq, low_rank_layers
 from edgefl.factor.svd import factorize
 from edgefl.methods.create import create
@@ -21,7 +21,7 @@ from edgefl.rng import generator
 @pytest.mark.parametrize("bias", [True, False])
 def test_two_small_convolutions_compute_the_sum_of_their_kernels(stride, bias):
     dense = nn.Conv2d(3, 5, 3, stride, 1, bias=bias)
-    small = KernelConv2d(dense, 4)
+    small = KernelConv(dense, 4)
     u, v = small.factors()
     assert isinstance(small, LowRank)
     assert sum(p.numel() for p in small.parameters()) == 4 * (27 + 5) + (5 if bias else 0)
