@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch.nn.functional as F
+from of_images import OfImages
 from torch import Tensor, nn
 
-from edgefl.models.base import Architecture
 from edgefl.models.custom import CustomArchitecture
 from edgefl.models.input_spec import InputSpec
 
@@ -46,17 +46,10 @@ class MobileNet(nn.Module):
 
 
 @dataclass(frozen=True)
-class Mobile(Architecture):
+class Mobile(OfImages):
     """The network with normalisation that has no running statistics, as if it were one of the package."""
 
     model: str = "mobile"
-    input_shape: tuple[int, ...] = (1, 8, 8)
-    classes: int = 4
-    vocabulary = 0
-    labels = 1
-
-    def __post_init__(self) -> None:
-        pass
 
     def build(self, width: float = 1.0) -> nn.Module:
         assert width == 1.0

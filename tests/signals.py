@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 import torch.nn.functional as F
+from of_images import OfImages
 from torch import Tensor, nn
 
-from edgefl.models.base import Architecture, scaled
+from edgefl.models.base import scaled
 
 
 class SignalNet(nn.Module):
@@ -26,17 +27,10 @@ class SignalNet(nn.Module):
 
 
 @dataclass(frozen=True)
-class Signals(Architecture):
+class Signals(OfImages):
     """The network as if it were one of the package."""
 
     model: str = "signals"
-    input_shape: tuple[int, ...] = (1, 8, 8)
-    classes: int = 4
-    vocabulary = 0
-    labels = 1
-
-    def __post_init__(self) -> None:
-        pass
 
     def build(self, width: float = 1.0) -> nn.Module:
         return SignalNet(self.classes, width)

@@ -11,7 +11,7 @@ from torch.nn.utils.parametrize import type_before_parametrizations
 
 from edgefl.client.training import OptimizerName
 from edgefl.factor.adapter import PART
-from edgefl.factor.layers import LowRank
+from edgefl.factor.layers import Convolution, LowRank
 from edgefl.factor.svd import unroll
 from edgefl.methods.adapters import Adapted
 from edgefl.methods.base import Method
@@ -220,7 +220,7 @@ class _Inspected:
     def _reason(self, name: str, why: str) -> str:
         tied, whole = self.channels
         layer = self.layers[name]
-        if why == NO_GAIN and isinstance(layer, (nn.Conv1d, nn.Conv2d, nn.Linear)) and not isinstance(self.method, Factored):
+        if why == NO_GAIN and isinstance(layer, Convolution | nn.Linear) and not isinstance(self.method, Factored):
             m, n = unroll(layer.weight).shape
             return (
                 f"{REASONS[why]}, which takes a rank below m·n/(m + n): {m * n / (m + n):.4g} for a weight unrolled to {m} × {n}"

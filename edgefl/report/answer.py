@@ -27,6 +27,7 @@ Json = Mapping[str, Any]
 
 RISING = 0.01
 """An accuracy that rose by more than this in the last quarter of the evaluated rounds is still rising."""
+DIVERGED = "diverged: their weights became NaN or huge"
 LOWER_RATE = "Lower the learning rate (--lr), or limit changes with --clip-norm"
 _MUCH_WASTE = 0.2
 _WORTH = 0.005
@@ -110,7 +111,7 @@ def diverged_text(counts: Mapping[str, int]) -> str:
     >>> diverged_text({"trained": 6, "diverged": 2})
     '2 of 8 sessions diverged: their weights became NaN or huge'
     """
-    return f"{diverged_share(counts)} sessions diverged: their weights became NaN or huge"
+    return f"{diverged_share(counts)} sessions {DIVERGED}"
 
 
 def diverged_share(counts: Mapping[str, int]) -> str:

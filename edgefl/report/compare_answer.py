@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgefl.records import Metric
-from edgefl.report.answer import LOWER_RATE, RISING, Answer, diverged_share, late_gain, many_diverged, points
+from edgefl.report.answer import DIVERGED, LOWER_RATE, RISING, Answer, diverged_share, late_gain, many_diverged, points
 from edgefl.report.compare_page_budget import budget_text, nothing_fits
 from edgefl.report.comparison_budget import ranked
 from edgefl.report.metric import metric_of, metric_text
@@ -77,11 +77,10 @@ def answer_of_comparison(summary: Json) -> Answer:
     best = f"Seeds cannot tell {joined(leaders)} apart" if len(leaders) > 1 else f"{leaders[0]} is the best"
     outside = [row["label"] for row in rows if row["seeds"] and not row["accuracy"]]
     found = [f"{best}: {', '.join(told)}", *([f"the budget is too small for {joined(outside)}"] if outside else [])]
-    advice = f"Take {joined(leaders)}." if limited else _advice(summary, rows, leaders, metric)
     if lost := [
         f"{diverged_share(row['statuses'])} of {row['label']}" for row in summary["methods"] if many_diverged(row["statuses"])
     ]:
-        what = f"of sessions, {joined(lost)} diverged: their weights became NaN or huge"
+        what = f"of sessions, {joined(lost)} {DIVERGED}"
         return Answer(asked, f"{'; '.join(found)}.", f"{LOWER_RATE}, and compare again: {what}.")
     if target is not None:
         reached = _reached(under)
@@ -93,6 +92,7 @@ def answer_of_comparison(summary: Json) -> Answer:
             return Answer(
                 asked, f"{'; '.join(found)}.", f"Give {more}, or a lower --target-accuracy than {human_percent(target)}."
             )
+    advice = f"Take {joined(leaders)}." if limited else _advice(summary, rows, leaders, metric)
     rising = "" if limited else _rising(rows, metric)
     return Answer(asked, f"{'; '.join(found)}.", advice + _unsure(rows, leaders) + rising)
 
