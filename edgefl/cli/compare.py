@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from edgefl.cli.console import loading, note, show_result
+from edgefl.cli.console import loading, note_new, show_result
 from edgefl.cli.flags import given, run_flags
 from edgefl.cli.names import check_names, check_run
 from edgefl.cli.options import Command, config_option, json_option, method_option, option, options_of, plugin_option
@@ -17,6 +17,7 @@ from edgefl.cli.param_types import PATH, Amount, Listed, Share
 from edgefl.config import TASK, RunConfig, keys_of
 from edgefl.errors import Interrupted
 from edgefl.registry import methods as known_methods
+from edgefl.util.spec import at_ratio
 
 _FILE = "comparison.toml"
 _budget = options_of("Budget of a run: which method is the most accurate within it")
@@ -93,11 +94,11 @@ def command(
     if not continued and methods is None:
         raise click.UsageError("give --methods, such as --methods fedhm,heterofl,fedavg")
     names = tuple(methods.split(",")) if methods is not None else ()
-    check_names(method=(name.partition("@")[0] for name in names))
+    check_names(method=(at_ratio(name)[0] for name in names))
     if not continued:
         check_run(config, method=False)
     if resume and not continued:
-        note(f"{out}: has no comparison to continue; a new one begins")
+        note_new(out, "comparison")
     # Torch takes seconds to import: what can be refused without it has been by now.
     with loading():
         from edgefl.report.compare_page_budget import budget_table
@@ -172,7 +173,7 @@ def _by_method(given: tuple[tuple[str, Any], ...]) -> dict[str, dict[str, Any]]:
     """Return method → options, from ``NAME.KEY`` and value."""
     options: dict[str, dict[str, Any]] = {}
     for key, value in given:
-        method, dot, name = key.partition(".")
+        method, dot, name = key.rpartition(".")
         if not dot:
             raise click.UsageError(f"--method-option: {key!r} names no method; several are compared: give NAME.{key}=VALUE")
         options.setdefault(method, {})[name] = value

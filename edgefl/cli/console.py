@@ -9,11 +9,13 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from edgefl.errors import printable
+from edgefl.util.files import exists
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,6 +26,12 @@ if TYPE_CHECKING:
 def note(message: str) -> None:
     """Print a message on standard error, which leaves standard output to results."""
     click.echo(printable(message), err=True)
+
+
+def note_new(out: Path, what: str) -> None:
+    """Say that ``--resume`` finds no ``what`` to continue; of a path that holds something else, the command says so itself."""
+    if not exists(out) or (out.is_dir() and not any(out.iterdir())):
+        note(f"{out}: has no {what} to continue; a new one begins")
 
 
 @contextmanager

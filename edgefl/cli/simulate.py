@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from edgefl.cli.console import loading, note, show, show_result, show_text
+from edgefl.cli.console import loading, note_new, show, show_result, show_text
 from edgefl.cli.flags import given, run_flags
 from edgefl.cli.names import check_run
 from edgefl.cli.options import METHOD_OPTION, Command, config_option, json_option, method_option, option, plugin_option
@@ -58,8 +58,8 @@ def command(
     if not started:
         config = RunConfig.load(config_file, keys)
         check_run(config)
-        if resume:
-            note(f"{out}: has no run to continue; a new one begins")
+        if resume and out is not None:
+            note_new(out, "run")
     if trace is not None:
         from edgefl.timing.stages import check_trace
 

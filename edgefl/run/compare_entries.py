@@ -17,6 +17,7 @@ from edgefl.registry import methods as known_methods
 from edgefl.report.run_budget import RunBudget, check_target
 from edgefl.run.prepare import prepare
 from edgefl.util.files import read_toml
+from edgefl.util.spec import at_ratio
 
 Options = Mapping[str, Any]
 
@@ -38,10 +39,10 @@ class Entry:
         >>> Entry.of("fedavg@0.50").label
         'fedavg@0.5'
         """
-        name, at, ratio = text.strip().partition("@")
+        name, ratio = at_ratio(text)
         known_methods.check(name)
         name = known_methods.resolve(name)
-        if not at:
+        if ratio is None:
             return cls(name)
         with suppress(ValueError):
             if 0 < float(ratio) <= 1:
@@ -131,6 +132,7 @@ def asked_of(methods: Sequence[str], config: RunConfig, seeds: Sequence[int] | N
     if not chosen or len(set(chosen)) < len(chosen) or min(chosen) < 0:
         raise ConfigError(f"seeds: expected different whole numbers from 0, got {', '.join(map(str, chosen)) or 'none'}")
     named = {entry.method for entry in entries}
+    options = {known_methods.resolve(method): own for method, own in options.items()}
     if config.method_options:
         options = {**options, config.method: {**config.method_options, **options.get(config.method, {})}}
     if strange := sorted(set(options) - named):

@@ -54,6 +54,16 @@ def named(spec: str) -> tuple[str, str]:
     return (name, f"{colon}{share}{bracket}{options}") if colon else (head, f"{bracket}{options}")
 
 
+def at_ratio(spec: str) -> tuple[str, str | None]:
+    """Return the name and the ratio in ``name@ratio``; None without one. A name such as ``me@home/mine.py:Mine`` may hold an @ itself.
+
+    >>> at_ratio("fedavg@0.5"), at_ratio("me@home/mine.py:Mine")
+    (('fedavg', '0.5'), ('me@home/mine.py:Mine', None))
+    """
+    name, at, ratio = spec.strip().rpartition("@")
+    return (name, ratio) if at and ":" not in ratio else (spec.strip(), None)
+
+
 def shared(spec: str) -> Spec:
     """Return the parts of ``name:share`` or ``name:share(keyword=value, …)``.
 

@@ -209,6 +209,13 @@ def test_resume_without_a_run_says_that_a_new_one_begins(called: Any, monkeypatc
     assert code == 130
 
 
+def test_resume_in_a_folder_of_something_else_is_one_message(called: Any, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    code, _, errors = called("simulate", "--resume", "--out", str(tmp_path))
+    assert code == 2
+    assert errors == f"Error: {tmp_path}: holds no config.toml: not a run folder, or a run that is not complete\n"
+
+
 def test_help_says_what_json_is() -> None:
     text = CliRunner().invoke(group, ["verify", "--help"]).output
     assert "--json" in text

@@ -267,6 +267,12 @@ def test_the_label_of_an_entry_is_its_shortest_form() -> None:
     assert [Entry.of(text).label for text in ("fedhm", " fedavg@.25", "fedavg@1.0")] == ["fedhm", "fedavg@0.25", "fedavg@1"]
 
 
+def test_options_may_name_a_method_by_its_class() -> None:
+    by_class = "edgefl.methods.fedhm:FedHM"
+    asked = asked_of([f"{by_class}@0.5", "heterofl"], SMALL, None, {by_class: {"temperature": 2.0}})
+    assert (asked.methods, asked.options) == (("fedhm@0.5", "heterofl"), {"fedhm": {"temperature": 2.0}})
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
