@@ -92,6 +92,10 @@ class AggregationError(EdgeflError):
     """Updates cannot be aggregated: none arrived, a weight is zero, or a value is not finite."""
 
 
+class MetricError(EdgeflError):
+    """The metric of a run's own loss is not finite for a model."""
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of the message of another library's error, at most 300 characters, or its type if there is no message.
 

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map, tree_map_only
 
 from edgefl.cost.trace import quiet
-from edgefl.errors import ConfigError, EdgeflError
+from edgefl.errors import ConfigError, MetricError
 from edgefl.models.factory import factory_of, sources_sha256
 from edgefl.models.valueless import reason
 from edgefl.records import Metric
@@ -134,7 +134,7 @@ class Criterion:
         return torch.ones(classes, dtype=torch.bool) if classes and self.target is None else None
 
     def measured(self, outputs: np.ndarray, targets: np.ndarray) -> float:
-        """Return the metric of outputs (n, …), or (n, outputs) of a graph, for targets (n, …); EdgeflError if it is no finite number.
+        """Return the metric of outputs (n, …), or (n, outputs) of a graph, for targets (n, …); MetricError if it is no finite number.
 
         >>> Criterion().measured(np.array([[0.1, 0.9], [0.8, 0.2]]), np.array([1, 1]))
         0.5
@@ -145,7 +145,7 @@ class Criterion:
         shaped = torch.from_numpy(outputs if self.output is None else outputs.reshape(len(outputs), *self.output))
         value = float(_scalar(title, self._measure, shaped, torch.tensor(targets)))
         if not math.isfinite(value):
-            raise EdgeflError(f"{title} is {value} for {len(targets)} held-out samples, expected a finite number")
+            raise MetricError(f"{title} is {value} for {len(targets)} held-out samples, expected a finite number")
         return value
 
     def checked(self, network: nn.Module, x: Any, y: Tensor, classes: int) -> Self:

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from edgefl.config import RunConfig
-from edgefl.errors import AggregationError, BudgetError, CheckpointError, ConfigError
+from edgefl.errors import AggregationError, BudgetError, CheckpointError, ConfigError, MetricError
 from edgefl.fleet.load import load_fleet
 from edgefl.fleet.profile import unknown_energy
 from edgefl.records import RoundRecord
@@ -82,7 +82,8 @@ def compare(
 
     Every configuration is checked before the first run starts. A method with a single size may train any ratio of the comparison's tiers,
     or its own default. It trains the largest that fits every class of the fleet. A class that none of them fits does not count here.
-    ``METHOD@R`` sets the single ratio R. If a run fits no device, or its updates cannot be aggregated, its row has the reason.
+    ``METHOD@R`` sets the single ratio R. If a run fits no device, its updates cannot be aggregated, or the metric of its own loss is not
+    finite, its row has the reason.
 
     Args:
         methods: names, or ``METHOD@R``.
@@ -165,7 +166,7 @@ def _play(folder: Path, part: Part, resume: bool, on_round: OnRound | None, say:
     told = partial(on_round, part) if on_round is not None else None
     try:
         simulate(part.config, _home(folder, part), resume=resume, on_round=told, notify=lambda text: say(f"{part.name}: {text}"))
-    except (BudgetError, AggregationError) as error:
+    except (BudgetError, AggregationError, MetricError) as error:
         say(f"{part.name}: failed: {error}")
         return replace(part, failure=str(error))
     return part

@@ -10,7 +10,7 @@ from torch import nn
 from edgefl.client.criterion import Criterion
 from edgefl.client.loss import loss_of
 from edgefl.client.objectives.none import PLAIN
-from edgefl.errors import ConfigError, EdgeflError, InputError
+from edgefl.errors import ConfigError, InputError, MetricError
 from edgefl.methods.create import create
 from edgefl.records import Batch, Metric
 
@@ -173,7 +173,7 @@ def test_a_metric_that_compares_all_pairs_is_refused(own):
 
 
 def test_a_metric_that_is_not_finite_ends_the_run(own):
-    with pytest.raises(EdgeflError, match="metric <lambda> is inf for 2 held-out samples, expected a finite number"):
+    with pytest.raises(MetricError, match="metric <lambda> is inf for 2 held-out samples, expected a finite number"):
         own("inverse").measured(np.zeros((2, 5), np.float32), np.zeros(2, np.int64))
 
 

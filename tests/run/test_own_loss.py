@@ -97,6 +97,23 @@ def test_one_number_per_sample_needs_no_reshaping(points, monkeypatch, tmp_path)
     assert [line["accuracy"]["global"] for line in lines_of(onnx)] == pytest.approx(one, rel=1e-4)
 
 
+def test_a_run_whose_metric_is_not_finite_does_not_end_a_comparison(points, monkeypatch, tmp_path):
+    measured = Criterion.measured
+    seen = []
+
+    def first_infinite(self, outputs, targets):
+        seen.append(len(targets))
+        return measured(self, outputs if len(seen) > 1 else np.full_like(outputs, np.inf), targets)
+
+    monkeypatch.setattr(Criterion, "measured", first_infinite)
+    found = compare(("fedavg",), RunConfig(**KEYS | {"bundle": False}), tmp_path / "compared", seeds=(0, 1))
+    (row,) = found.methods
+    assert row.seeds == (1,)
+    assert [(of.seed, of.reason) for of in row.failures] == [
+        (0, f"loss: metric root mean square is inf for {seen[0]} held-out samples, expected a finite number")
+    ]
+
+
 def test_a_metric_below_0_is_read_back_compared_and_shown(points, tmp_path):
     config = RunConfig(**KEYS | {"loss": "tests.regression:mean_square", "lr": 1e-5})
     found = compare(("fedavg",), config, tmp_path / "compared")
