@@ -23,7 +23,7 @@ ROOMS: dict[str, set[str]] = {
     "config": {"errors", "registry", "plugins", "util", "secagg"},
     "timing": {"errors", "util"},
     "wire": {"errors", "registry", "util"},
-    "factor": {"errors", "records", "timing"},
+    "factor": {"errors", "records", "timing", "util"},
     "privacy": {"errors"},
     "onnxgrad": {"errors", "util"},
     "models": {"errors", "registry", "util", "onnxgrad"},

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from edgefl.factor.layers import Convolution, LowRank, composed_weight, low_rank
+from edgefl.factor.layers import LowRank, composed_weight, low_rank
+from edgefl.util.convolutions import Convolution
 
 PART = "adapter"
 """Name of the pair in its layer: the weights are ``LAYER.adapter.u.weight`` (A) and ``LAYER.adapter.v.weight`` (B)."""

@@ -12,10 +12,11 @@ from edgefl.errors import ConfigError
 from edgefl.factor.basis import Composed
 from edgefl.factor.hadamard_layers import ComposedConv, ComposedLinear, ComposedRecurrent
 from edgefl.factor.kernels import KernelConv, KernelLinear
-from edgefl.factor.layers import Convolution, LowRankConv, LowRankLinear, composed_weight
+from edgefl.factor.layers import LowRankConv, LowRankLinear, composed_weight
 from edgefl.factor.rank1 import RankOneConv, RankOneLinear
 from edgefl.factor.tucker import TuckerConv
 from edgefl.factor.tucker import composed_weight as tucker_weight
+from edgefl.util.convolutions import Convolution, convolution_for
 
 L = TypeVar("L", bound=nn.Module)
 Which = Callable[[str, nn.Module], bool]
@@ -78,8 +79,7 @@ def composed_network(network: nn.Module, which: Which | None = None) -> nn.Modul
 def convolution(weight: Tensor, bias: Tensor | None, like: Any) -> nn.Module:
     """Return a convolution with ``weight`` (n, m/g, k₁, …) and the stride, padding, dilation and groups of ``like``."""
     groups = int(getattr(like, "groups", 1))
-    kind: Any = nn.Conv1d if weight.dim() == 3 else nn.Conv2d
-    plain: nn.Module = kind(
+    plain: nn.Module = convolution_for(weight)(
         weight.shape[1] * groups, weight.shape[0], tuple(weight.shape[2:]), like.stride, like.padding, like.dilation,
         groups, bias is not None, getattr(like, "padding_mode", "zeros"), device="meta",
     )  # fmt: skip

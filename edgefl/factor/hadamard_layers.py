@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from edgefl.errors import ConfigError
 from edgefl.factor import hadamard
 from edgefl.factor.hadamard import Shape
-from edgefl.factor.layers import Convolution, convolved
+from edgefl.util.convolutions import Convolution, convolved
 
 RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
 

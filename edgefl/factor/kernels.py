@@ -7,7 +7,7 @@ A weight with n outputs and m inputs is unrolled to W̄ (n × m·k₁k₂) = Σ 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
 from edgefl.factor.hadamard_layers import composed
-from edgefl.factor.layers import Convolution, LowRank
+from edgefl.factor.layers import LowRank
 from edgefl.factor.svd import Factors, factorize
+from edgefl.util.convolutions import Convolution, convolution_for
 
 Sampling = Literal["power", "uniform", "softmax"]
 
@@ -181,7 +182,7 @@ class KernelConv(Kernels):
             raise ConfigError(f"only plain convolutions have principal kernels, got {dense}")
         device, bias = dense.weight.device, dense.bias is not None and outputs is None
         place = {"stride": dense.stride, "padding": dense.padding, "dilation": dense.dilation, "padding_mode": dense.padding_mode}
-        kind: Any = nn.Conv1d if isinstance(dense, nn.Conv1d) else nn.Conv2d
+        kind = convolution_for(dense.weight)
         self.v = kind(dense.in_channels, count, dense.kernel_size, bias=False, device=device, **place)
         self.u = kind(count, outputs or dense.out_channels, 1, bias=bias, device=device)
 

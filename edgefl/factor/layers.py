@@ -5,14 +5,11 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
 from edgefl.factor.svd import roll
-
-Convolution = nn.Conv1d | nn.Conv2d
-"""The convolutions that have factors: over signals and over images."""
+from edgefl.util.convolutions import Convolution, convolution_for
 
 
 class LowRank(nn.Module):
@@ -33,7 +30,9 @@ class LowRank(nn.Module):
 
 
 class LowRankConv(LowRank):
-    """A convolution k₁×1 from m to r channels, then 1×k₂ from r to n with the bias (FedHM, section 2.2). Over signals k₂ is 1.
+    """A convolution k₁×1 from m to r channels, then 1×k₂ from r to n with the bias (FedHM, section 2.2).
+
+    Over signals k₂ is 1; over volumes it is k₂×k₃.
 
     Raises:
         ConfigError: ``dense`` has groups, pads by a word such as "same", or pads with other values than zeros.
@@ -44,21 +43,24 @@ class LowRankConv(LowRank):
         if dense.groups != 1 or isinstance(dense.padding, str) or dense.padding_mode != "zeros":
             raise ConfigError(f"only plain convolutions can be factorized, got {dense}")
         device, bias = dense.weight.device, dense.bias is not None
-        if isinstance(dense, nn.Conv1d):
-            place = {"stride": dense.stride, "padding": dense.padding, "dilation": dense.dilation}
-            self.u: Any = nn.Conv1d(dense.in_channels, rank, dense.kernel_size, bias=False, device=device, **place)  # type: ignore[arg-type]
-            self.v: Any = nn.Conv1d(rank, dense.out_channels, 1, bias=bias, device=device)
-            return
-        (k1, k2), (s1, s2), (p1, p2), (d1, d2) = dense.kernel_size, dense.stride, dense.padding, dense.dilation
-        # A second kernel of 1×1 skips nothing: the whole stride goes to the first, which has fewer positions then.
-        first, second = ((s1, s2), 1) if strides_first(dense) else ((s1, 1), (1, s2))
-        self.u = nn.Conv2d(dense.in_channels, rank, (k1, 1), first, (p1, 0), (d1, 1), bias=False, device=device)
-        self.v = nn.Conv2d(rank, dense.out_channels, (1, k2), second, (0, p2), (1, d2), bias=bias, device=device)
+        kind, place = convolution_for(dense.weight), (dense.kernel_size, dense.stride, dense.padding, dense.dilation)
+        # One size per axis: the first axis is of the first kernel, the others are of the second.
+        kernel, stride, padding, dilation = ((own[:1], own[1:]) for own in place)
+        rest = (1,) * len(kernel[1])
+        # A second kernel of one position skips nothing: the whole stride goes to the first, which has fewer positions then.
+        strides = (dense.stride, 1) if strides_first(dense) else (stride[0] + rest, (1, *stride[1]))
+        self.u = kind(
+            dense.in_channels, rank, kernel[0] + rest, strides[0], (*padding[0], *(0 for _ in rest)), dilation[0] + rest,
+            bias=False, device=device,
+        )  # fmt: skip
+        self.v = kind(
+            rank, dense.out_channels, (1, *kernel[1]), strides[1], (0, *padding[1]), (1, *dilation[1]), bias=bias, device=device
+        )
 
 
 def strides_first(dense: Convolution) -> bool:
-    """Return whether the first factor of ``dense`` computes only positions of the output: if the kernel is one column wide, such as 1×1."""
-    return isinstance(dense, nn.Conv1d) or (dense.kernel_size[1] == 1 and dense.padding[1] == 0)
+    """Return whether the first factor of ``dense`` computes only positions of the output: if the second kernel has one position."""
+    return math.prod(dense.kernel_size[1:]) == 1 and not any(dense.padding[1:])
 
 
 class LowRankLinear(LowRank):
@@ -96,13 +98,6 @@ def parameters_of_rank(dense: Convolution | nn.Linear, rank: int) -> int:
     return rank * (dense.in_channels * k1 + dense.out_channels * math.prod(k2))
 
 
-def convolved(layer: Any, x: Tensor) -> Tensor:
-    """Return the convolution of ``x`` with the weight that ``layer.weight()`` composes, at the bias, stride and so on of ``layer``."""
-    weight = layer.weight()
-    convolve = F.conv1d if weight.dim() == 3 else F.conv2d
-    return convolve(x, weight, layer.bias, layer.stride, layer.padding, layer.dilation, layer.groups)
-
-
 def factor_weights(left: Tensor, right: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Return the weights of the two small layers, for factors ``left`` (a × r) and ``right`` (r × b) of an unrolled weight of ``shape``.
 
@@ -124,7 +119,7 @@ def unrolled_factors(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def composed_weight(u: Tensor, v: Tensor) -> Tensor:
-    """Return the dense weight (n, m, k₁, k₂), (n, m, k₁) or (n, m) from the two small layers' weights (FedHM, Eq. 1).
+    """Return the dense weight (n, m, k₁, …) or (n, m) from the two small layers' weights (FedHM, Eq. 1).
 
     >>> composed_weight(torch.ones(2, 3, 3, 1), torch.ones(5, 2, 1, 3)).shape
     torch.Size([5, 3, 3, 3])

@@ -25,8 +25,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError, EdgeflError
-from edgefl.factor.layers import Convolution, convolved
 from edgefl.factor.svd import factorize
+from edgefl.util.convolutions import Convolution, convolved
 
 Init = Literal["xavier", "dense"]
 """How the first u and v are chosen: see :func:`first_factors`."""

@@ -7,14 +7,14 @@ FedPara compares itself with this factorization.
 
 from bisect import bisect_right
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
 from edgefl.factor.hadamard import Shape, draw, factor_stds, he_variance, positions
-from edgefl.factor.layers import Convolution, low_rank
+from edgefl.factor.layers import low_rank
+from edgefl.util.convolutions import Convolution, convolution_for
 
 
 def ranks(shape: Shape, rank: int) -> tuple[int, int]:
@@ -62,8 +62,7 @@ class TuckerConv(nn.Module):
             raise ConfigError(f"only convolutions of one group that pad with zeros have Tucker factors, got {dense}")
         first, second = ranks(tuple(dense.weight.shape), rank)
         device = dense.weight.device
-        # torch types the sizes of each kind of convolution, and its padding may be a word.
-        kind: Any = nn.Conv1d if isinstance(dense, nn.Conv1d) else nn.Conv2d
+        kind = convolution_for(dense.weight)
         self.reduce = kind(dense.in_channels, second, 1, bias=False, device=device)
         place = dense.kernel_size, dense.stride, dense.padding, dense.dilation
         self.core = kind(second, first, *place, bias=False, device=device)

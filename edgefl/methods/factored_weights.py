@@ -10,11 +10,11 @@ from torch import nn
 from edgefl.errors import ConfigError
 from edgefl.factor.hadamard import Shape, rank_of, rank_range
 from edgefl.factor.hadamard_layers import RECURRENT, HadamardWeight, composed, composed_weights
-from edgefl.factor.layers import Convolution
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.layer_rules import kept_layers, kind_of, why_dense
 from edgefl.models.base import Architecture, loaded, replace_layer, stem_and_classifier, weighted_layers
 from edgefl.records import Tier
+from edgefl.util.convolutions import Convolution
 
 Weights = dict[str, Shape]
 

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from edgefl.factor.gradient import gradients
 from edgefl.factor.hadamard import Shape, jacobian_gap
 from edgefl.factor.hadamard_layers import HadamardWeight, composed_weights
-from edgefl.factor.layers import Convolution
 from edgefl.methods.factored_weights import Factored, candidates, dense_reasons, factorized_ranks
 from edgefl.methods.layer_rules import FactorizingConfig
 from edgefl.methods.losses import cross_entropy
@@ -17,6 +16,7 @@ from edgefl.methods.options import PersonalClassifierConfig
 from edgefl.models.base import weighted_layers
 from edgefl.records import Batch, Tier
 from edgefl.registry import method
+from edgefl.util.convolutions import Convolution
 
 
 class FedParaConfig(FactorizingConfig):

@@ -11,20 +11,18 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from edgefl.errors import ConfigError, nearest
 from edgefl.factor.hadamard_layers import RECURRENT
-from edgefl.factor.layers import Convolution
 from edgefl.methods.options import MethodConfig
 from edgefl.models.base import named_tensors
 from edgefl.models.weights import tied
+from edgefl.util.convolutions import Convolution
 
 KINDS = ("conv", "1x1", "linear", "recurrent")
-"""Kinds of layers that methods factorize: convolutions of larger kernels, those of 1×1, linear and recurrent layers.
-
-Convolutions are over images or signals."""
+"""Kinds of layers that methods factorize: convolutions of larger kernels, those of 1×1, linear and recurrent layers."""
 OUTSIDE = "not chosen"
 """The reason of layers that stay dense because the option ``factorize`` does not choose them."""
 FROZEN = "frozen"
 """The reason of layers with a weight or bias that is not trained. Adapters are for such layers."""
-_PLAIN = (nn.Conv1d, nn.Conv2d, nn.Linear, *RECURRENT)
+_PLAIN = (*Convolution.__args__, nn.Linear, *RECURRENT)
 _COMPUTING = ("__call__", "forward", "_conv_forward")
 
 

@@ -9,13 +9,13 @@ from torch import nn
 from edgefl.errors import ConfigError
 from edgefl.factor import hadamard, tucker
 from edgefl.factor.hadamard_layers import RECURRENT, ProductWeight
-from edgefl.factor.layers import Convolution
 from edgefl.factor.tucker import small_layers
 from edgefl.methods.factored_weights import Factored, candidates, dense_reasons, with_weights
 from edgefl.methods.layer_rules import FactorizingConfig, kind_of
 from edgefl.models.base import Architecture, replace_layer
 from edgefl.records import Tier
 from edgefl.registry import method
+from edgefl.util.convolutions import Convolution
 
 
 class LowRankConfig(FactorizingConfig):

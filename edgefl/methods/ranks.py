@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
-from edgefl.factor.layers import Convolution, factor_weights, low_rank, parameters_of_rank, strides_first
+from edgefl.factor.layers import factor_weights, low_rank, parameters_of_rank, strides_first
 from edgefl.factor.plan import LayerChoices, allocate
 from edgefl.factor.svd import Factors
 from edgefl.methods.axes import Need
@@ -20,6 +20,7 @@ from edgefl.methods.state import Tensors
 from edgefl.models.base import Architecture, replace_layer, stem_and_classifier, weighted_layers
 from edgefl.models.valueless import on_meta
 from edgefl.records import Place, Tier
+from edgefl.util.convolutions import Convolution
 
 Ranks = dict[str, int]
 BY_DESIGN = "by design"

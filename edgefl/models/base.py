@@ -18,6 +18,7 @@ from edgefl.models.norm import POLICIES
 from edgefl.models.valueless import on_meta
 from edgefl.models.weights import WeightsFile, opened_tensors
 from edgefl.registry import models
+from edgefl.util.convolutions import Convolution
 from edgefl.util.fields import Fields
 
 C = TypeVar("C", bound=Callable[..., Any])
@@ -194,14 +195,11 @@ def window(model: str, input_shape: tuple[int, ...], norm: str) -> None:
         raise ConfigError(f"norm: model {model} has no feature maps to normalise, expected 'none', got {norm!r}")
 
 
-def weighted_layers(network: nn.Module) -> Iterator[tuple[str, nn.Conv1d | nn.Conv2d | nn.Linear]]:
-    """Yield name and layer of convolutions and linear layers, in the order of definition, but none inside ``nn.MultiheadAttention``.
-
-    Convolutions are over images or signals.
-    """
+def weighted_layers(network: nn.Module) -> Iterator[tuple[str, Convolution | nn.Linear]]:
+    """Yield name and layer of convolutions and linear layers, in the order of definition, but none inside ``nn.MultiheadAttention``."""
     attention = tuple(f"{name}." for name, layer in network.named_modules() if isinstance(layer, nn.MultiheadAttention))
     for name, layer in network.named_modules():
-        if isinstance(layer, (nn.Conv1d, nn.Conv2d, nn.Linear)) and not name.startswith(attention):
+        if isinstance(layer, Convolution | nn.Linear) and not name.startswith(attention):
             yield name, layer
 
 

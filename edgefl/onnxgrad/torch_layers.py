@@ -2,7 +2,6 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -10,6 +9,7 @@ from edgefl.errors import InputError
 from edgefl.onnxgrad.graphs import free_batch
 from edgefl.onnxgrad.rules import Signature, inputs_of
 from edgefl.onnxgrad.to_torch import Node, load_onnx, module_of
+from edgefl.util.convolutions import Convolution, convolution_for
 
 
 def network_in(path: Path) -> tuple[nn.Module, Signature]:
@@ -40,7 +40,7 @@ def _layer(node: Node) -> nn.Module | None:
     if node.given != (0,) or 1 not in stored or len(stored) != len(node.stored):
         return None
     weight, bias = stored[1], stored.get(2)
-    if node.op == "Conv" and weight.dim() in (3, 4):
+    if node.op == "Conv" and weight.dim() in (3, 4, 5):
         return _convolution(node, weight, bias)
     if node.op == "Gemm" and weight.dim() == 2:
         plain = node.get("alpha", 1.0) == node.get("beta", 1.0) == 1.0 and not node.get("transA", 0)
@@ -57,8 +57,7 @@ def _convolution(node: Node, weight: Tensor, bias: Tensor | None) -> nn.Module |
     if node.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID") or pads[:axes] != pads[axes:] or min(pads) < 0:
         return None
     groups = node.get("group", 1)
-    kind: Any = (nn.Conv1d, nn.Conv2d)[axes - 1]
-    layer = kind(
+    layer = convolution_for(weight)(
         weight.shape[1] * groups,
         weight.shape[0],
         tuple(weight.shape[2:]),
@@ -76,7 +75,7 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Module:
     return _filled(nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta"), weight, bias)
 
 
-def _filled(layer: nn.Conv1d | nn.Conv2d | nn.Linear, weight: Tensor, bias: Tensor | None) -> nn.Module:
+def _filled(layer: Convolution | nn.Linear, weight: Tensor, bias: Tensor | None) -> nn.Module:
     layer.weight = nn.Parameter(weight.detach().contiguous())
     if bias is not None:
         layer.bias = nn.Parameter(bias.detach())

@@ -11,7 +11,7 @@ from torch.nn.utils.parametrize import type_before_parametrizations
 
 from edgefl.client.training import OptimizerName
 from edgefl.factor.adapter import PART
-from edgefl.factor.layers import Convolution, LowRank
+from edgefl.factor.layers import LowRank
 from edgefl.factor.svd import unroll
 from edgefl.methods.adapters import Adapted
 from edgefl.methods.base import Method
@@ -28,6 +28,7 @@ from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Cost, Tier
 from edgefl.report.inspected import Form, InspectedLayer, Inspection, LayerAtTier, TierTotal
 from edgefl.util.compute import one_thread
+from edgefl.util.convolutions import Convolution
 
 
 @one_thread()

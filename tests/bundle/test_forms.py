@@ -99,6 +99,10 @@ LAYERS = {
     "kernels over signals, reflected": (lambda: KernelConv(nn.Conv1d(4, 6, 3, 2, 1, padding_mode="reflect"), 3), (4, 9)),
     "tucker over signals": (lambda: TuckerConv(nn.Conv1d(4, 6, 3, 2, 1, 2, bias=False), 3), (4, 9)),
     "rank one over signals": (lambda: RankOneConv(nn.Conv1d(4, 6, 3, groups=2)), (4, 9)),
+    "low rank over volumes": (lambda: LowRankConv(nn.Conv3d(4, 6, (3, 1, 2), (2, 1, 2), (1, 0, 1)), 3), (4, 5, 2, 5)),
+    "kernels over volumes": (lambda: KernelConv(nn.Conv3d(4, 6, (3, 1, 2), (2, 1, 2), (1, 0, 1)), 3), (4, 5, 2, 5)),
+    "tucker over volumes": (lambda: TuckerConv(nn.Conv3d(4, 6, 2, 1, 1, bias=False), 3), (4, 3, 2, 3)),
+    "rank one over volumes": (lambda: RankOneConv(nn.Conv3d(4, 6, 2, groups=2)), (4, 3, 2, 3)),
     "a product over signals": (lambda: composed(nn.Conv1d(4, 6, 3, 2, 1), {"weight": HadamardWeight((6, 4, 3), 2)}), (4, 9)),
     "gru, two ways": (
         lambda: composed(nn.GRU(4, 3, bidirectional=True, batch_first=True), {"weight_hh_l0_reverse": ProductWeight((9, 3), 2)}),

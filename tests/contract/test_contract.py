@@ -2,7 +2,7 @@
 
 import pytest
 from mobile import Mobile
-from signals import Signals
+from other_axes import OtherAxes
 
 from edgefl.methods.create import create
 from edgefl.registry import methods
@@ -25,9 +25,9 @@ AGGREGATIONS = {
 # A network of 1×1 convolutions, which are factorized only if they are named.
 ONLY = ("fedhm 1x1", create("fedhm", {"factorize": "conv,linear,1x1"}), "mobile", Mobile())
 
-# Every kind of factor of convolutions over signals.
-OVER_SIGNALS = [
-    (name, METHODS[name], "signals", Signals())
+# Every kind of factor of convolutions over signals and volumes.
+OVER_OTHER_AXES = [
+    (name, METHODS[name], "other axes", OtherAxes())
     for name in (
         "fedhm",
         "fedpara",
@@ -44,4 +44,4 @@ OVER_SIGNALS = [
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Instead of for ``--method``."""
-    parametrize(metafunc, METHODS, AGGREGATIONS, [ONLY, *OVER_SIGNALS])
+    parametrize(metafunc, METHODS, AGGREGATIONS, [ONLY, *OVER_OTHER_AXES])

@@ -81,16 +81,36 @@ def test_roll_undoes_unroll_of_kernels_over_signals(n, m, k):
 @pytest.mark.parametrize(("stride", "padding", "dilation"), [(1, 1, 1), (2, 1, 1), (1, 0, 2), (3, 4, 2)])
 def test_two_small_convolutions_over_signals_equal_the_dense_one_of_the_product(stride, padding, dilation):
     dense = torch.nn.Conv1d(3, 5, 3, stride, padding, dilation)
-    layer = low_rank(dense, 2)
-    assert sum(factor.weight.numel() for factor in (layer.u, layer.v)) == parameters_of_rank(dense, 2) == 2 * (3 * 3 + 5)
-    with torch.no_grad():
-        dense.weight.copy_(composed_weight(layer.u.weight, layer.v.weight))
-        dense.bias.copy_(layer.v.bias)
-    x = torch.from_numpy(np.random.default_rng(0).standard_normal((2, 3, 11))).float()
-    assert torch.allclose(layer(x), dense(x), atol=1e-5)
+    check_low_rank(dense, (2, 3, 11), 2 * (3 * 3 + 5))
     u, v = factor_weights(*factorize(unroll(dense.weight), 5).leading(5), (5, 3, 3))
     assert (u.shape, v.shape) == ((5, 3, 3), (5, 5, 1))
     assert torch.allclose(composed_weight(u, v), dense.weight, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "dilation"),
+    [
+        (3, 1, 1, 1),
+        ((3, 1, 2), (2, 1, 3), (1, 0, 1), 1),
+        ((2, 1, 1), (1, 2, 2), (1, 0, 0), (2, 1, 1)),
+        ((1, 3, 2), 1, 0, (1, 2, 1)),
+    ],
+)
+def test_two_small_convolutions_over_volumes_equal_the_dense_one_of_the_product(kernel, stride, padding, dilation):
+    dense = torch.nn.Conv3d(3, 5, kernel, stride, padding, dilation)
+    first, *rest = dense.kernel_size
+    check_low_rank(dense, (2, 3, 6, 5, 7), 2 * (3 * first + 5 * rest[0] * rest[1]))
+
+
+def check_low_rank(dense, shape, parameters):
+    """Check a layer of rank 2 in place of ``dense``, for samples of ``shape``."""
+    layer = low_rank(dense, 2)
+    assert sum(factor.weight.numel() for factor in (layer.u, layer.v)) == parameters_of_rank(dense, 2) == parameters
+    with torch.no_grad():
+        dense.weight.copy_(composed_weight(layer.u.weight, layer.v.weight))
+        dense.bias.copy_(layer.v.bias)
+    x = torch.from_numpy(np.random.default_rng(0).standard_normal(shape)).float()
+    assert torch.allclose(layer(x), dense(x), atol=1e-5)
 
 
 @pytest.mark.parametrize(("stride", "padding", "dilation"), [(1, 1, 1), (2, 1, 1), (1, 0, 2), ((2, 1), (1, 0), (1, 2))])
