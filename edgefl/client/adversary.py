@@ -23,6 +23,7 @@ from edgefl.methods.base import Method
 from edgefl.methods.state import Tensors
 from edgefl.registry import adversaries
 from edgefl.rng import generator, shuffled
+from edgefl.util.compute import described
 from edgefl.util.fields import each
 from edgefl.util.spec import Spec, shared
 from edgefl.util.validation import explain
@@ -102,8 +103,8 @@ class Adversary:
     def _sent(self, name: str, start: Tensor | None, trained: Tensor, rng: np.random.Generator) -> Tensor:
         found: object = self.sent(torch.zeros_like(trained) if start is None else start, trained, rng)
         if not isinstance(found, Tensor) or found.shape != trained.shape:
-            got = f"a tensor {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-            raise ConfigError(f"adversary {self.name}: sent returned {got} for {name}, expected a tensor {tuple(trained.shape)}")
+            got, expected = described(found), described(trained)
+            raise ConfigError(f"adversary {self.name}: sent returned {got} for {name}, expected {expected}")
         return found
 
 

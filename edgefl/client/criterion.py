@@ -18,7 +18,7 @@ from edgefl.errors import ConfigError, MetricError
 from edgefl.models.factory import factory_of, sources_sha256
 from edgefl.models.valueless import reason
 from edgefl.records import Metric
-from edgefl.util.compute import uncompiled_from_here
+from edgefl.util.compute import described, uncompiled_from_here
 from edgefl.util.networks import title_of
 
 Compared = Callable[[Any, Tensor], Tensor]
@@ -216,8 +216,9 @@ def _scalar(title: str, function: Compared, outputs: Any, targets: Tensor) -> Te
             f"{title} raised an error for outputs {_shapes(outputs)} and targets {_shapes(targets)}: {reason(error)}"
         ) from error
     if not isinstance(value, Tensor) or value.dim():
-        got = f"a tensor {_shapes(value)}" if isinstance(value, Tensor) else type(value).__name__
-        raise ConfigError(f"{title} returned {got}, expected a scalar tensor: the mean over the batch, such as value.mean()")
+        raise ConfigError(
+            f"{title} returned {described(value)}, expected a scalar tensor: the mean over the batch, such as value.mean()"
+        )
     return value
 
 

@@ -19,6 +19,7 @@ from edgefl.errors import AggregationError, ConfigError
 from edgefl.records import Update
 from edgefl.registry import defences
 from edgefl.server.coordinates import Changes, Gaps
+from edgefl.util.compute import described
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,8 @@ class Centre(Defence):
         def centre(values: Tensor) -> Tensor:
             found: object = self.centre(values)
             if not isinstance(found, Tensor) or found.shape != values.shape[1:]:
-                got = f"a tensor {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-                raise AggregationError(f"defence {self.name}: centre returned {got}, expected a tensor {tuple(values.shape[1:])}")
+                got, expected = described(found), described(values[0])
+                raise AggregationError(f"defence {self.name}: centre returned {got}, expected {expected}")
             return found
 
         return changes.replaced(centre)

@@ -1,4 +1,4 @@
-"""How torch computes: with threads and modes that never change the bits of a result, and without its compiler; finite tensors."""
+"""How torch computes: with threads and modes that never change the bits of a result, and without its compiler; what a tensor holds."""
 
 import contextlib
 import math
@@ -72,6 +72,15 @@ def in_parallel(tasks: Mapping[str, Callable[[], T]]) -> dict[str, T]:
             return {name: future.result() for name, future in running.items()}
     finally:
         torch.set_num_threads(before)
+
+
+def described(value: object) -> str:
+    """Return what a message says of a value where a tensor was expected.
+
+    >>> described(torch.zeros(2, 3)), described(0.5)
+    ('a tensor (2, 3)', 'float')
+    """
+    return f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
 def is_finite(tensor: Tensor) -> bool:
