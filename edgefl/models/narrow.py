@@ -11,7 +11,7 @@ from edgefl.models.axes import Axis, Joined, Nested, freeze, leaves, unify
 from edgefl.models.channels import layers, traced
 from edgefl.models.comparer import Comparer, DiffersError, LastCall
 from edgefl.models.gates import Recurrent
-from edgefl.models.noted import Attributes, note, patched
+from edgefl.models.noted import Attributes, note, note_input, patched
 
 PROBED = (0.75, 0.5, 0.3, 0.125)
 """Widths at which a plan is tried before it is used at any width."""
@@ -114,6 +114,7 @@ class Channels:
                 setattr(module, name, made[id(tensor)])
         for module in network.modules():  # when the tensors of its inner modules are cut too
             note(module)
+        note_input(network, self._calls, width)
         for layer, attributes in self._attributes.get(width, {}).items():
             for name, value in attributes.items():
                 setattr(network.get_submodule(layer), name, value)

@@ -185,6 +185,9 @@ NOTING = {
     "RMSNorm without weights": lambda: nn.RMSNorm(16, elementwise_affine=False),
     "LayerNorm without weights": lambda: nn.LayerNorm(16, elementwise_affine=False),
     "InstanceNorm": lambda: Turned(nn.InstanceNorm1d(16, affine=True)),
+    "InstanceNorm without weights": lambda: Turned(nn.InstanceNorm1d(16)),
+    "InstanceNorm with statistics only": lambda: Turned(nn.InstanceNorm1d(16, track_running_stats=True)),
+    "InstanceNorm of images": lambda: nn.Sequential(nn.Unflatten(2, (16, 1)), Turned(nn.InstanceNorm2d(16)), nn.Flatten(2)),
     "GRUCell": lambda: Stepped(nn.GRUCell(16, 16)),
     "Unflatten": lambda: nn.Sequential(nn.Unflatten(2, (16, 1)), nn.Flatten(2)),
 }
@@ -202,6 +205,7 @@ class Turned(nn.Module):
 
 
 @pytest.mark.parametrize("case", NOTING)
+@pytest.mark.filterwarnings("error")
 def test_layers_of_torch_that_note_sizes_are_cut_with_their_input(case: str) -> None:
     def network() -> nn.Module:
         return nn.Sequential(nn.Linear(5, 16), NOTING[case](), nn.Linear(16, 3))
