@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import BeforeValidator
 from torch import nn
@@ -22,7 +22,7 @@ OUTSIDE = "not chosen"
 """The reason of layers that stay dense because the option ``factorize`` does not choose them."""
 FROZEN = "frozen"
 """The reason of layers with a weight or bias that is not trained. Adapters are for such layers."""
-_PLAIN = (*Convolution.__args__, nn.Linear, *RECURRENT)
+_PLAIN = (*get_args(Convolution), nn.Linear, *RECURRENT)
 _COMPUTING = ("__call__", "forward", "_conv_forward")
 
 

@@ -26,7 +26,7 @@ Ranks = dict[str, int]
 BY_DESIGN = "by design"
 """Why a layer is not factorized: the network's ``hybrid_dense`` lists it."""
 Layer = Convolution | nn.Linear
-_FORMLESS = (nn.Conv3d, nn.RNNBase, nn.MultiheadAttention)
+_FORMLESS = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.RNNBase, nn.MultiheadAttention)
 NEW_FACTORS: dict[Need, str] = {
     "stale_updates": "every step decomposes the weights again, so an update of older factors does not match",
     "fixed_coordinates": "a client's factors are a fresh decomposition every round: remembered gradients and control variates would belong "

@@ -6,6 +6,7 @@ from torch import nn
 
 from edgefl.methods.layer_rules import FROZEN, OUTSIDE, kind_of
 from edgefl.records import Cost
+from edgefl.util.convolutions import Convolution
 
 NO_GAIN = "no gain"
 ENDS = {"stem": "the first convolution", "classifier": "the last layer"}
@@ -33,7 +34,6 @@ REASONS = {
     "share of a share": "its channels are shares of channels, such as heads; the larger number is cut, the other one is whole",
 }
 """Why a layer has its form, in a sentence."""
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
@@ -68,7 +68,7 @@ def channels_of(layer: nn.Module) -> tuple[int, int] | None:
     >>> channels_of(nn.Conv2d(3, 8, 1)), channels_of(nn.BatchNorm2d(8))
     ((3, 8), None)
     """
-    if isinstance(layer, (*_CONVOLUTIONS, *_TRANSPOSED)):
+    if isinstance(layer, (Convolution, *_TRANSPOSED)):
         return layer.in_channels, layer.out_channels
     if isinstance(layer, nn.Linear):
         return layer.in_features, layer.out_features

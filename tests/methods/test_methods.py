@@ -239,10 +239,12 @@ def test_wrong_options_are_named(name, options, error, message):
 def test_a_network_without_a_layer_to_factorize_is_refused():
     with pytest.raises(ConfigError, match="no layer can be factorized"):
         hybrid_ranks(torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.Flatten(), torch.nn.Linear(4, 2)), 0.5)
-    of_videos = torch.nn.Sequential(*(torch.nn.Conv3d(4, 4, 3) for _ in range(2)), torch.nn.GRU(4, 4), torch.nn.Linear(4, 2))
-    counts = "1 classifier, 2 Conv3d without a low-rank form, 1 recurrent without a low-rank form"
+    decoder = torch.nn.Sequential(
+        *(torch.nn.ConvTranspose2d(4, 4, 3) for _ in range(2)), torch.nn.GRU(4, 4), torch.nn.Linear(4, 2)
+    )
+    counts = "1 classifier, 2 ConvTranspose2d without a low-rank form, 1 recurrent without a low-rank form"
     with pytest.raises(ConfigError, match=rf"no layer can be factorized \({counts}\)"):
-        hybrid_ranks(of_videos, 0.5)
+        hybrid_ranks(decoder, 0.5)
 
 
 @pytest.mark.parametrize("name", ["heterofl", "fedhm"])
