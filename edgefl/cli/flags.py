@@ -17,7 +17,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 NETWORK = "Network"
 _TRAINING = ("batch_size", "micro_batch", "optimizer", "codec")
 _CHECKED = (*_TRAINING, "runtime")
-_DATA = ("dataset", "data_dir", "label", "owner", "features", "held_out")
+DATA = ("dataset", "data_dir", "label", "owner", "features", "held_out")
+"""Keys of a run that say which data set, and what its samples are."""
 
 
 def run_flags(
@@ -57,7 +58,7 @@ def network_options(command: F) -> F:
 
 def data_options(command: F) -> F:
     """Add the flags of a data set whose samples and classes take the place of ``--input`` and ``--classes``."""
-    return run_flags(*_DATA, section="Data set, instead of --input and --classes", defaults={"dataset": "none"})(command)
+    return run_flags(*DATA, section="Data set, instead of --input and --classes", defaults={"dataset": "none"})(command)
 
 
 def network_and_options(flags: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -68,7 +69,7 @@ def network_and_options(flags: dict[str, Any]) -> tuple[tuple[Any, ...], dict[st
         InputError: a flag of training has a wrong value, or the data set cannot be read.
     """
     network, model, inputs, classes = (flags.pop(key) for key in ("network", "model", "inputs", "classes"))
-    data = given({key: flags.pop(key, None) for key in _DATA})
+    data = given({key: flags.pop(key, None) for key in DATA})
     if (network is None) == (model is None) and not (data and network is None):
         raise click.UsageError("give one network, such as resnet18 or net.py:make, or --model NAME")
     if data:

@@ -1,4 +1,4 @@
-"""The command ``inspect``: Show what a method does with each layer of a network, and why; or a data set and its division."""
+"""The command ``inspect``: Show what a method does with each layer of a network, and why; or a data set and its clients."""
 
 import json
 import shutil
@@ -7,27 +7,28 @@ from typing import Any
 import click
 
 from edgefl.cli.console import busy, loading
-from edgefl.cli.flags import given, network_and_options, network_options, run_flags
+from edgefl.cli.flags import DATA, given, network_and_options, network_options, run_flags
 from edgefl.cli.names import check_run
 from edgefl.cli.options import Command, json_option, sub_model_options
 from edgefl.config import RunConfig
 from edgefl.util.garbage import uncollected
 
-_DATA = (
-    "dataset", "data_dir", "label", "owner", "features", "held_out", "clients", "partition", "data_share", "validation_share", "seed",
-)  # fmt: skip
+_CLIENTS = ("clients", "partition", "data_share", "validation_share", "seed")
 
 
 @click.command(cls=Command)
 @network_options
 @sub_model_options("Method and tiers")
 @run_flags("batch_size", "optimizer", section="Training on a client")
-@run_flags(*_DATA, section="Data set, instead of a network")
+@run_flags(
+    *DATA, section="Data set, alone or instead of --input and --classes", defaults={"dataset": "none; digits without NETWORK"}
+)
+@run_flags(*_CLIENTS, section="Clients of a data set that is shown alone")
 @json_option
 def command(as_json: bool, **flags: Any) -> None:
     """Show what a method does with each layer of a network, and why. Each layer has its kind, shape, MACs and bytes.
 
-    With --data, show a data set instead: its classes and their sizes, and the samples of each client.
+    With --data and no NETWORK, show a data set instead: its classes and their sizes, and the samples of each client.
 
     NETWORK is what 'edgefl profile' accepts. A tier's column shows the rank of a factorized layer, the channels of a cut one, or "dense".
 
@@ -36,12 +37,18 @@ def command(as_json: bool, **flags: Any) -> None:
     edgefl inspect net.py:Net --input 3x224x224 --method heterofl --tiers 1,0.5
     edgefl inspect net.py:Net --input 3x224x224 --method fedhm \\
       --method-option factorize=conv,1x1,!head
+    edgefl inspect net.py:Net --data own.npz --method fedhm
     edgefl inspect --data own.npz --clients 10 --partition dirichlet:0.1
     """
-    keys = given({key: flags.pop(key) for key in _DATA})
-    if keys:
-        _show_data(keys, flags, as_json)
+    clients = given({key: flags.pop(key) for key in _CLIENTS})
+    if flags["network"] is flags["model"] is None and (clients or given({key: flags[key] for key in DATA})):
+        _show_data(clients | given({key: flags.pop(key) for key in DATA}), flags, as_json)
         return
+    if clients:
+        flag = f"--{next(iter(clients)).replace('_', '-')}"
+        raise click.UsageError(
+            f"{flag}: is about the clients of a data set, which is shown alone; leave {flag} or the network out"
+        )
     network, options = network_and_options(flags)
     with uncollected():
         with loading():
@@ -59,8 +66,8 @@ def command(as_json: bool, **flags: Any) -> None:
 def _show_data(keys: dict[str, Any], others: dict[str, Any], as_json: bool) -> None:
     if odd := [key for key, value in others.items() if value]:
         named = {parameter.name: parameter for parameter in click.get_current_context().command.params}
-        flag = named[odd[0]].opts[0] if isinstance(named[odd[0]], click.Option) else odd[0].upper()
-        raise click.UsageError(f"{flag}: is about a network; give a network or a data set, not both")
+        flag = named[odd[0]].opts[0]
+        raise click.UsageError(f"{flag}: is about a network, and there is none; give NETWORK too, or leave {flag} out")
     config = RunConfig.of(keys)
     check_run(config)
     with loading():

@@ -72,8 +72,12 @@ def test_the_division_is_shown_before_anything_runs(tmp_path):
     counts = [line.split()[1:3] for line in lines if line.startswith(own_files.CLASSES)]
     assert [sum(map(int, part)) for part in zip(*counts, strict=True)] == [50, 10]
     assert sorted(line.partition("|")[2] for line in lines[-3:]) == ["  █|", " █ |", "█  |"]
-    wrong = edgefl("inspect", "mlp", "--data", str(path))
-    assert (wrong.returncode, "a network or a data set, not both" in wrong.stderr) == (2, True)
+    for arguments, message in (
+        (("mlp", "--data", str(path), "--clients", "3"), "--clients: is about the clients of a data set, which is shown alone"),
+        (("--data", str(path), "--method", "fedhm"), "--method: is about a network, and there is none"),
+    ):
+        wrong = edgefl("inspect", *arguments)
+        assert (wrong.returncode, message in wrong.stderr) == (2, True)
 
 
 def test_the_division_of_a_regression_has_no_classes():

@@ -95,7 +95,9 @@ def test_inspect_profile_and_plan_count_the_network_at_the_shape_of_the_data(lab
     given = ("net.py:mobile", "--input", "1x8x8", "--classes", "10")
     assert "heterofl" in run("profile", "--model", *given, "--method", "heterofl", "--tiers", "1,0.5", "--format", "csv")
     assert run("plan", *given, "--method", "heterofl", "--macs", "10k")
-    assert "blocks.0.body.2" in run("inspect", *given, "--method", "fedhm")
+    by_data = run("inspect", "net.py:mobile", "--data", "digits", "--method", "fedhm")
+    assert "blocks.0.body.2" in by_data
+    assert by_data == run("inspect", *given, "--method", "fedhm")
 
 
 @pytest.fixture(scope="module")
