@@ -14,7 +14,7 @@ from typing import Any
 
 from papers.confirm import confirm
 from papers.jobs import Ended, Job, train_all
-from papers.runs import Run, Scale
+from papers.runs import Run, Scale, expected_s
 from papers.states import Table
 from papers.store import load
 
@@ -55,7 +55,11 @@ class Queue:
 
     def entries(self, name: str) -> list[dict[str, Any]]:
         """Return what is stored of a table."""
-        return load(self.results / f"{name}.jsonl").get(self.scale, [])
+        return load(self.path(name)).get(self.scale, [])
+
+    def path(self, name: str) -> Path:
+        """Return the file with the finished runs of a table."""
+        return self.results / f"{name}.jsonl"
 
     def selected(self, name: str, run: Run) -> bool:
         """Whether ``only`` names a run."""
@@ -74,9 +78,12 @@ class Queue:
         return self.jobs(name, [run for run in left if self.selected(name, run)])
 
     def plan(self, name: str) -> str:
-        """Return what is left of a table, with a rough estimate of its time."""
+        """Return what is left of a table, with an estimate of its time."""
         table, entries = self.table(name), self.entries(name)
-        hours = [sum(run.work for run in runs) / 3600 for runs in (table.trials(entries), table.missing(entries))]
+        finished = [entry for scale in load(self.path(name)).values() for entry in scale]
+        hours = [
+            sum(expected_s(run, finished) for run in runs) / 3600 for runs in (table.trials(entries), table.missing(entries))
+        ]
         counts = len(table.trials(entries)), len(table.missing(entries))
         of = f"{counts[0]} trials ({hours[0]:.1f} h) and {counts[1]} of {len(table.runs)} runs ({hours[1]:.1f} h)"
         return f"{name}: {of} are left, about {sum(hours):.1f} processor hours"
@@ -94,7 +101,7 @@ def train(queue: Queue, names: Sequence[str]) -> bool:
     """Train table by table, trials before runs; return whether all went well. Every run is stored as soon as it is finished."""
     good, before = True, {name: queue.entries(name) for name in names}
     for name in names:
-        confirm(queue.results / f"{name}.jsonl", functools.partial(print, flush=True), queue.scale)
+        confirm(queue.path(name), functools.partial(print, flush=True), queue.scale)
         stages = [queue.trials, queue.runs]
         for due in stages:
             jobs, late, diverged = due(name), 0, 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -63,7 +64,7 @@ class Run:
 
     @property
     def work(self) -> float:
-        """Processor seconds that it takes, within a factor of two: samples trained, times what one costs on one core of 2026."""
+        """Processor seconds that it takes, roughly: samples trained, times what one costs on one core of 2026. See :func:`expected_s`."""
         s = self.settings
         samples = SAMPLES[s["dataset"]] / s["clients"] * s.get("data_share", 1.0)
         tiers = s.get("tiers") or (1.0,)
@@ -99,6 +100,21 @@ class Run:
     def is_stored_as(self, entry: Entry) -> bool:
         """Whether ``entry`` is this very run: same place, same settings."""
         return same_place(self.stored({}, ""), entry) and entry["settings"] == plain(self.settings)
+
+
+def expected_s(run: Run, finished: Iterable[Entry]) -> float:
+    """Return the processor seconds that a run takes: its work, times what ``finished`` runs of its row took for theirs, or of its table.
+
+    >>> settings = {"method": "flanc", "model": "mlp", "dataset": "digits", "clients": 9, "rounds": 5, "per_round": 3, "local_epochs": 1}
+    >>> one, other = Run("FLANC", "IID", {**settings, "seed": 0}), Run("FLANC", "IID", {**settings, "rounds": 10, "seed": 1})
+    >>> expected_s(other, [one.stored({}, "", cpu_s=3.0)])
+    6.0
+    """
+    took = [
+        (entry["row"], entry["cpu_s"] / Run(entry["row"], "", entry["settings"]).work) for entry in finished if "cpu_s" in entry
+    ]
+    own = [slower for row, slower in took if row == run.row] or [slower for _, slower in took] or [1.0]
+    return run.work * statistics.median(own)
 
 
 def same_place(one: Entry, other: Entry) -> bool:
