@@ -7,7 +7,7 @@ from typing import Any
 from edgefl.cost.layers import INPUT, LOSS, OPTIMIZER
 from edgefl.cost.memory import bytes_of
 from edgefl.cost.step_memory import MemorySplit
-from edgefl.cost.trace import RECOMPUTE, Layer, Operation, StepTrace, Subject, Tracer
+from edgefl.cost.trace import RECOMPUTE, InferenceTrace, Layer, Operation, StepTrace, Subject, Tracer
 from edgefl.errors import ConfigError
 from edgefl.records import Cost, Deployed, LayerCost
 from edgefl.records.work import NO_STEP_WORK, NO_WORK, PARTS, StepWork, Work
@@ -63,7 +63,6 @@ def cost_of(
         micro_batch=size,
         params=sum(layer.params for layer in step.layers),
         **total,
-        peak_activation_bytes_inference=inference.peak_bytes,
         peak_activation_bytes_training=step.memory.peak_activation_bytes,
         parameter_bytes=split.parameters - step.buffer_bytes,
         buffer_bytes=step.buffer_bytes,
@@ -79,10 +78,8 @@ def cost_of(
         peak_saved_bytes=split.saved,
         peak_temporary_bytes=split.temporaries,
         peak_layer_training=split.layer,
-        peak_layer_inference=inference.layer,
-        deployed=_deployed(tracer, inference.macs, batch_size, total["macs_forward"]),
         work=sum(works.values(), StepWork(sample=reading, forward=reading)),
-        inference_work=inference.work,
+        **_of_inference(tracer, inference, batch_size, total["macs_forward"]),
     )
 
 
@@ -92,12 +89,19 @@ def with_inference(cost: Cost, subject: Subject) -> Cost:
     inference = tracer.inference(cost.batch_size)
     return replace(
         cost,
-        peak_activation_bytes_inference=inference.peak_bytes,
-        peak_layer_inference=inference.layer,
         uncounted_ops=tuple(sorted({*cost.uncounted_ops, *inference.uncounted_ops})),
-        deployed=_deployed(tracer, inference.macs, cost.batch_size, cost.macs_forward),
-        inference_work=inference.work,
+        **_of_inference(tracer, inference, cost.batch_size, cost.macs_forward),
     )
+
+
+def _of_inference(tracer: Tracer, inference: InferenceTrace, batch_size: int, macs_forward: int) -> dict[str, Any]:
+    """Return the fields of :class:`Cost` about an inference of ``batch_size`` samples."""
+    return {
+        "peak_activation_bytes_inference": inference.peak_bytes,
+        "peak_layer_inference": inference.layer,
+        "deployed": _deployed(tracer, inference.macs, batch_size, macs_forward),
+        "inference_work": inference.work,
+    }
 
 
 def traced_step(subject: Subject, batch_size: int, size: int) -> tuple[Tracer, StepTrace]:
