@@ -66,7 +66,7 @@ WRONG = {
     "profile": "give one network",
     "profile resnet18 --format json --layers --codec zip": "unknown codec 'zip'",
     "inspect": "give one network",
-    "inspect mlp --data digits": "NETWORK: is about a network",
+    "inspect mlp --data digits --clients 3": "--clients: is about the clients of a data set, which is shown alone",
     "inspect --data digits --input 1x8x8": "--input: is about a network",
     "inspect --data digits --method-option rank=2": "--method-option: is about a network",
     "plan": "give one network",
