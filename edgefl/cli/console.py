@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from edgefl.errors import printable
-from edgefl.util.files import exists
+from edgefl.util.files import storage_errors
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,7 +30,11 @@ def note(message: str) -> None:
 
 def note_new(out: Path, what: str) -> None:
     """Say that ``--resume`` finds no ``what`` to continue; of a path that holds something else, the command says so itself."""
-    if not exists(out) or (out.is_dir() and not any(out.iterdir())):
+    from edgefl.util.hashes import is_new  # which imports pydantic
+
+    with storage_errors(out):
+        new = is_new(out)
+    if new:
         note(f"{out}: has no {what} to continue; a new one begins")
 
 

@@ -39,6 +39,15 @@ def given(flags: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in flags.items() if value is not None}
 
 
+def flag_of(key: str) -> str:
+    """Return the flag of a key of a run.
+
+    >>> flag_of("data_dir")
+    '--data-dir'
+    """
+    return f"--{key.replace('_', '-')}"
+
+
 def network_options(command: F) -> F:
     """Add NETWORK and its description: ``network``, ``model``, ``inputs``, ``classes``, ``norm``; see :func:`network_and_options`."""
     own, described = "[a reference network's own]", options_of(NETWORK)
@@ -78,7 +87,7 @@ def network_and_options(flags: dict[str, Any]) -> tuple[tuple[Any, ...], dict[st
                 "--data gives the shape of a sample and the number of classes: leave --input and --classes out"
             )
         if "dataset" not in data:
-            raise click.UsageError(f"--{next(iter(data)).replace('_', '-')} is about a data set: give --data too")
+            raise click.UsageError(f"{flag_of(next(iter(data)))} is about a data set: give --data too")
         config = RunConfig.of(data)
         check_run(config)
         _check(network or model, flags)
@@ -125,7 +134,7 @@ def _stack(command: F, decorators: Sequence[Callable[[F], F]]) -> F:
 
 
 def _flag(key: str, section: str, absent: str | None) -> Callable[[F], F]:
-    flag, field, name = FLAGS[key], RunConfig.model_fields[key], f"--{key.replace('_', '-')}"
+    flag, field, name = FLAGS[key], RunConfig.model_fields[key], flag_of(key)
     settings: dict[str, Any] = {"section": section or flag.section, "default": None}
     text, bracket, default = flag.text.partition(" [")
     if bool in (field.annotation, *get_args(field.annotation)):

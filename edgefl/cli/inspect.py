@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from edgefl.cli.console import busy, loading
-from edgefl.cli.flags import DATA, given, network_and_options, network_options, run_flags
+from edgefl.cli.flags import DATA, flag_of, given, network_and_options, network_options, run_flags
 from edgefl.cli.names import check_run
 from edgefl.cli.options import Command, json_option, sub_model_options
 from edgefl.config import RunConfig
@@ -41,11 +41,12 @@ def command(as_json: bool, **flags: Any) -> None:
     edgefl inspect --data own.npz --clients 10 --partition dirichlet:0.1
     """
     clients = given({key: flags.pop(key) for key in _CLIENTS})
-    if flags["network"] is flags["model"] is None and (clients or given({key: flags[key] for key in DATA})):
-        _show_data(clients | given({key: flags.pop(key) for key in DATA}), flags, as_json)
+    shown = clients | given({key: flags[key] for key in DATA})
+    if shown and flags["network"] is flags["model"] is None:
+        _show_data(shown, flags, as_json)
         return
     if clients:
-        flag = f"--{next(iter(clients)).replace('_', '-')}"
+        flag = flag_of(next(iter(clients)))
         raise click.UsageError(
             f"{flag}: is about the clients of a data set, which is shown alone; leave {flag} or the network out"
         )
@@ -64,7 +65,7 @@ def command(as_json: bool, **flags: Any) -> None:
 
 
 def _show_data(keys: dict[str, Any], others: dict[str, Any], as_json: bool) -> None:
-    if odd := [key for key, value in others.items() if value]:
+    if odd := [key for key, value in others.items() if value and key not in keys]:
         named = {parameter.name: parameter for parameter in click.get_current_context().command.params}
         flag = named[odd[0]].opts[0]
         raise click.UsageError(f"{flag}: is about a network, and there is none; give NETWORK too, or leave {flag} out")

@@ -11,7 +11,7 @@ from edgefl.models.axes import Axis, Joined, Nested, freeze, leaves, unify
 from edgefl.models.channels import layers, traced
 from edgefl.models.comparer import Comparer, DiffersError, LastCall
 from edgefl.models.gates import Recurrent
-from edgefl.models.noted import Attributes, note, note_input, patched
+from edgefl.models.noted import Attributes, note, of_inputs, patched
 
 PROBED = (0.75, 0.5, 0.3, 0.125)
 """Widths at which a plan is tried before it is used at any width."""
@@ -114,7 +114,6 @@ class Channels:
                 setattr(module, name, made[id(tensor)])
         for module in network.modules():  # when the tensors of its inner modules are cut too
             note(module)
-        note_input(network, self._calls, width)
         for layer, attributes in self._attributes.get(width, {}).items():
             for name, value in attributes.items():
                 setattr(network.get_submodule(layer), name, value)
@@ -131,8 +130,9 @@ class Channels:
 
     def _fits(self, width: float) -> bool:
         """Change attributes of modules until the network of ``width`` runs as planned; False if the plan had to be changed instead."""
-        attributes, changed = self._attributes.setdefault(width, {}), 0
-        narrow = self._cut(self._build().eval(), width)
+        whole, changed = self._build().eval(), 0
+        attributes = self._attributes.setdefault(width, of_inputs(whole, self._calls, width))
+        narrow = self._cut(whole, width)
         while (found := self._difference(narrow, width)) is not None:
             number, sizes = found
             call = self._calls[number]

@@ -20,7 +20,6 @@ _NOTED: dict[type[nn.Module], dict[str, tuple[str, int]]] = {
     nn.PReLU: {"num_parameters": ("weight", 0)},
     nn.MultiheadAttention: {"embed_dim": ("out_proj.weight", 0), "kdim": ("out_proj.weight", 0), "vdim": ("out_proj.weight", 0)},
 }
-
 _INSTANCE_NORMS: dict[type[nn.Module], int] = {nn.InstanceNorm1d: -2, nn.InstanceNorm2d: -3, nn.InstanceNorm3d: -4}
 """The normalizations that count the channels of a sample, and in which dimension; without weights they have no tensor of that size."""
 
@@ -48,16 +47,18 @@ def note(module: nn.Module) -> None:
         module.head_dim = module.embed_dim // module.num_heads
 
 
-def note_input(network: nn.Module, calls: Iterable[Call], width: float) -> None:
-    """Let layers without weights note the channels of their input in the network of ``width``: torch warns in every pass of another number.
+def of_inputs(network: nn.Module, calls: Iterable[Call], width: float) -> Attributes:
+    """Return what layers of ``network`` without weights note of their inputs at ``width``: torch warns in every pass of another number.
 
     ``calls`` are those of the whole network. The last call in a layer returns what the layer returns, of the same shape as its input.
     """
+    found: Attributes = {}
     for call in calls:
         layer = network.get_submodule(call.layer)
         dim = _INSTANCE_NORMS.get(type(layer))
         if dim is not None and layer.weight is None and call.outputs and len(call.outputs[0]) >= -dim:
-            layer.num_features = call.outputs[0][dim].count(width)
+            found[call.layer] = {"num_features": call.outputs[0][dim].count(width)}
+    return found
 
 
 def patched(narrow: nn.Module, call: Call, width: float, attributes: Attributes) -> bool:

@@ -22,7 +22,7 @@ from edgefl.server.state import ServerState
 from edgefl.timing.spans import span
 from edgefl.util.claims import check_claims
 from edgefl.util.files import read_toml, storage_errors, write_bytes
-from edgefl.util.hashes import HASHES, ROUNDS, Hashes, checked
+from edgefl.util.hashes import HASHES, ROUNDS, Hashes, checked, is_new
 from edgefl.util.lock import LOCK, only_writer
 from edgefl.util.networks import title_of
 
@@ -146,9 +146,7 @@ class RunFolder:
 
     def is_new(self) -> bool:
         """Whether the folder is empty, except for what a start that was interrupted left."""
-        if not self.path.exists():
-            return True
-        return self.path.is_dir() and all(path.name.startswith(".") or path.name == HASHES for path in self.path.iterdir())
+        return is_new(self.path)
 
     def start(self, config: RunConfig, name: str = CONFIG) -> None:
         """Write the complete configuration and delete temporary files of interrupted writes."""

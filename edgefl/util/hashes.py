@@ -17,6 +17,17 @@ from edgefl.util.files import sha256, write_json
 HASHES, ROUNDS = "hashes.json", "rounds.jsonl"
 
 
+def is_new(folder: Path) -> bool:
+    """Whether a run may begin in ``folder``: it is missing or empty, except for what a start that was interrupted left.
+
+    >>> is_new(Path("nowhere")), is_new(Path(__file__))
+    (True, False)
+    """
+    if not folder.exists():
+        return True
+    return folder.is_dir() and all(path.name.startswith(".") or path.name == HASHES for path in folder.iterdir())
+
+
 @dataclass(frozen=True)
 class Hashes:
     """What ``hashes.json`` holds.

@@ -14,7 +14,7 @@ from typing import Any
 
 from papers.confirm import confirm
 from papers.jobs import Ended, Job, train_all
-from papers.runs import Run, Scale, expected_s
+from papers.runs import Run, Scale, hours_of
 from papers.states import Table
 from papers.store import load
 
@@ -79,13 +79,11 @@ class Queue:
 
     def plan(self, name: str) -> str:
         """Return what is left of a table, with an estimate of its time."""
-        table, entries = self.table(name), self.entries(name)
-        finished = [entry for scale in load(self.path(name)).values() for entry in scale]
-        hours = [
-            sum(expected_s(run, finished) for run in runs) / 3600 for runs in (table.trials(entries), table.missing(entries))
-        ]
-        counts = len(table.trials(entries)), len(table.missing(entries))
-        of = f"{counts[0]} trials ({hours[0]:.1f} h) and {counts[1]} of {len(table.runs)} runs ({hours[1]:.1f} h)"
+        table, stored = self.table(name), load(self.path(name))
+        entries, finished = stored.get(self.scale, []), [entry for of_scale in stored.values() for entry in of_scale]
+        trials, runs = table.trials(entries), table.missing(entries)
+        hours = [hours_of(left, finished) for left in (trials, runs)]
+        of = f"{len(trials)} trials ({hours[0]:.1f} h) and {len(runs)} of {len(table.runs)} runs ({hours[1]:.1f} h)"
         return f"{name}: {of} are left, about {sum(hours):.1f} processor hours"
 
     def _without_runs(self, name: str) -> list[dict[str, Any]]:

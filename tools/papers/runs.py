@@ -64,7 +64,7 @@ class Run:
 
     @property
     def work(self) -> float:
-        """Processor seconds that it takes, roughly: samples trained, times what one costs on one core of 2026. See :func:`expected_s`."""
+        """Processor seconds that it takes, roughly: samples trained, times what one costs on one core of 2026. See :func:`hours_of`."""
         s = self.settings
         samples = SAMPLES[s["dataset"]] / s["clients"] * s.get("data_share", 1.0)
         tiers = s.get("tiers") or (1.0,)
@@ -102,19 +102,21 @@ class Run:
         return same_place(self.stored({}, ""), entry) and entry["settings"] == plain(self.settings)
 
 
-def expected_s(run: Run, finished: Iterable[Entry]) -> float:
-    """Return the processor seconds that a run takes: its work, times what ``finished`` runs of its row took for theirs, or of its table.
+def hours_of(runs: Iterable[Run], finished: Iterable[Entry]) -> float:
+    """Return the processor hours of ``runs``: their work, times what ``finished`` runs of their row took for theirs, or of their table.
 
     >>> settings = {"method": "flanc", "model": "mlp", "dataset": "digits", "clients": 9, "rounds": 5, "per_round": 3, "local_epochs": 1}
     >>> one, other = Run("FLANC", "IID", {**settings, "seed": 0}), Run("FLANC", "IID", {**settings, "rounds": 10, "seed": 1})
-    >>> expected_s(other, [one.stored({}, "", cpu_s=3.0)])
-    6.0
+    >>> round(hours_of([other], [one.stored({}, "", cpu_s=3600.0)]), 9)
+    2.0
     """
-    took = [
-        (entry["row"], entry["cpu_s"] / Run(entry["row"], "", entry["settings"]).work) for entry in finished if "cpu_s" in entry
-    ]
-    own = [slower for row, slower in took if row == run.row] or [slower for _, slower in took] or [1.0]
-    return run.work * statistics.median(own)
+    took: dict[str, list[float]] = {}
+    for entry in finished:
+        if "cpu_s" in entry:
+            took.setdefault(entry["row"], []).append(entry["cpu_s"] / Run(entry["row"], "", entry["settings"]).work)
+    of_row = {row: statistics.median(slower) for row, slower in took.items()}
+    of_table = statistics.median([one for slower in took.values() for one in slower] or [1.0])
+    return sum(run.work * of_row.get(run.row, of_table) for run in runs) / 3600
 
 
 def same_place(one: Entry, other: Entry) -> bool:
