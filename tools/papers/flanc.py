@@ -34,6 +34,7 @@ METHODS: dict[str, dict[str, Any]] = {
 its label."""
 UNMASKED = {"HeteroFL, unmasked loss": "HeteroFL", "FedHM, unmasked loss": "FedHM"}
 """Rows that are others on IID clients at full scale: each of those has all labels among its 600 samples, and a masked loss omits none."""
+PAPERS = "*Paper*: Table 1 of FLANC, on its own network."
 SHARED = "*Unmasked loss*: on IID clients, which all have every label, the runs of both losses are the same and were made once."
 ALONE = {FULL: {"method": "fedavg", "tiers": (1.0,)}, SMALLEST: {"method": "origdrop", "tiers": (0.25,)}}
 ORDERINGS = (
@@ -103,13 +104,13 @@ def _same(scale: Scale, rows: Sequence[str]) -> dict[str, str]:
     return {row: UNMASKED[row] for row in rows if scale == "full" and row in UNMASKED}
 
 
-def render(entries: Sequence[Entry], scale: Scale, rows: Sequence[str] = tuple(METHODS), notes: Sequence[str] = ()) -> str:
+def render(entries: Sequence[Entry], scale: Scale, rows: Sequence[str] = tuple(METHODS), notes: Sequence[str] = (PAPERS,)) -> str:
     """Return the accuracies per partition beside the paper's, the orderings, and the costs of one client's round."""
     same = _same(scale, rows)
     shared = [{**e, "row": row} for row, of in same.items() for e in entries if (e["row"], e["column"]) == (of, "IID")]
     found = Figures([*entries, *shared])
     drawn = "*Tiers* are drawn anew every round, with equal chances."
-    parts = [protocol(entries, scale, drawn, *(notes or _notes(scale)), *([SHARED] if same else []))]
+    parts = [protocol(entries, scale, drawn, *notes, *_tiers(scale), *([SHARED] if same else []))]
     for column in PARTITIONS:
         titles = [f"{column}: width"]
         for row in rows:
@@ -126,7 +127,7 @@ def render(entries: Sequence[Entry], scale: Scale, rows: Sequence[str] = tuple(M
     return "\n\n".join(parts)
 
 
-def _notes(scale: Scale) -> list[str]:
+def _tiers(scale: Scale) -> list[str]:
     shown = ", ".join(f"{ratio:g}" for ratio in ratios("FedHM", scale))
     fedhm = f"*FedHM*: the tiers are the rank ratios {shown}."
     if scale == "quick":
@@ -134,7 +135,7 @@ def _notes(scale: Scale) -> list[str]:
             " Ratio 0.42 has as many parameters as width 0.75. Ratios 0.28 and 0.03 have the forward MACs of widths 0.5 and 0.25. Equal "
             "parameters are impossible there: the dense stem and classifier alone have 138 K."
         )
-    return ["*Paper*: Table 1 of FLANC, on its own network.", fedhm, "*PriSM*: the keep ratio is the width."]
+    return [fedhm, "*PriSM*: the keep ratio is the width."]
 
 
 def _cells(found: Figures, column: str, number: int, scale: Scale, rows: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ from papers.runs import Entry, Run, Scale
 from papers.tuning import Tuning
 
 TITLE = "Widths that share a basis, on the authors' network (FLANC, Table 1)"
-ROWS = ("HeteroFL", "HeteroFL, unmasked loss", "FjORD", "FLANC")
+ROWS = ("HeteroFL", "HeteroFL, unmasked loss", "FjORD", "FLANC", "PriSM", "FedHM")
 ORDERINGS = tuple(pair for pair in flanc.ORDERINGS if set(pair) <= set(ROWS))
 ROUNDS: dict[Scale, int] = {"full": 60, "quick": 10, "smoke": 1}
 TUNING: dict[Scale, Tuning | None] = {
