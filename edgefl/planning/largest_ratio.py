@@ -9,16 +9,17 @@ from edgefl.models.base import Architecture
 from edgefl.records import Tier
 
 STEPS = 1000
-"""Ratios are multiples of 1/1000."""
+"""Ratios are multiples of 1/1000, unless a method needs coarser ones."""
 
 
-def largest_ratio(fits: Callable[[float], bool], parts: Callable[[float], Collection[str]]) -> float | None:
-    """Return the largest multiple of 0.001 in (0, 1] that fits, or None if none does.
+def largest_ratio(fits: Callable[[float], bool], parts: Callable[[float], Collection[str]], steps: int = STEPS) -> float | None:
+    """Return the largest multiple of 1/``steps`` in (0, 1] that fits, or None if none does.
 
     Args:
         fits: whether a ratio fits. While a network only gains ``parts``, its needs grow with the ratio.
         parts: the names of the parameters at a ratio. Factors that give way to a dense layer are parts lost, and needs may fall: a layer
             with a stride, for one, can take fewer MACs dense. Each range of ratios without such a loss is searched by bisection.
+        steps: how fine the ratios are.
 
     >>> largest_ratio(lambda ratio: ratio <= 0.4375, lambda ratio: ["weight"])
     0.437
@@ -27,7 +28,7 @@ def largest_ratio(fits: Callable[[float], bool], parts: Callable[[float], Collec
     """
     if fits(1.0):
         return 1.0
-    names = cache(lambda step: frozenset(parts(step / STEPS)))
+    names = cache(lambda step: frozenset(parts(step / steps)))
 
     def losses(low: int, high: int) -> list[int]:
         if names(low) <= names(high):
@@ -35,13 +36,13 @@ def largest_ratio(fits: Callable[[float], bool], parts: Callable[[float], Collec
         middle = (low + high) // 2
         return [high] if high - low == 1 else losses(low, middle) + losses(middle, high)
 
-    starts = [1, *losses(1, STEPS - 1)]
-    for low, high in reversed([*pairwise([*starts, STEPS])]):
-        if fits(low / STEPS):
+    starts = [1, *losses(1, steps - 1)]
+    for low, high in reversed([*pairwise([*starts, steps])]):
+        if fits(low / steps):
             while high - low > 1:
                 middle = (low + high) // 2
-                low, high = (middle, high) if fits(middle / STEPS) else (low, middle)
-            return low / STEPS
+                low, high = (middle, high) if fits(middle / steps) else (low, middle)
+            return low / steps
     return None
 
 

@@ -1,74 +1,111 @@
 """The tiers of "auto": the largest that fit each class of a fleet."""
 
-from collections.abc import Callable
-from functools import cache, partial
+from collections.abc import Collection
+from functools import cache
 
 from edgefl.client.client import Clients
-from edgefl.client.training import Training
 from edgefl.config import RunConfig
-from edgefl.fleet.budget import Budget, budget_of, shortfalls
-from edgefl.fleet.profile import DeviceProfile, Fleet
+from edgefl.errors import ConfigError
+from edgefl.fleet.budget import budget_of, shortfalls
+from edgefl.fleet.profile import Fleet
 from edgefl.fleet.resolve import conditions_of
 from edgefl.methods.base import Method
-from edgefl.methods.create import create
-from edgefl.models.base import Architecture
 from edgefl.planning.largest_ratio import STEPS, largest_ratio, parts_of
 from edgefl.planning.secure_costs import secured
 from edgefl.planning.tier_costs import Costs
 from edgefl.records import Cost, Tier
+from edgefl.run.resolved import method_of
 from edgefl.server.assignment import fastest_round_s, timing_of
 
+Ratios = tuple[float, ...]
+Chosen = dict[int, float]
+"""Number of a class → its ratio."""
 
-def chosen_tiers(config: RunConfig, fleet: Fleet, clients: Clients) -> tuple[float, ...]:
-    """Return the tiers of "auto": the largest that fit each class of the fleet."""
-    task = clients.task
-    architecture, training = task.architecture, task.training
-
-    def sized(ratio: float) -> Method:
-        """Return the method of a run with this tier alone: the others are not known yet."""
-        return create(config.method, config.method_options, tiers=(ratio,))
-
-    def costs(ratio: float) -> Costs:
-        return Costs(sized(ratio), config, architecture, training, task.criterion)
-
-    asked = conditions_of(config, fleet).asked(config.per_round or 1, config.clients)
-
-    @cache
-    def trace(ratio: float) -> Cost:
-        tier = Tier(ratio)
-        return secured(costs(ratio).of(tier), sized(ratio), architecture, tier, config.secure, asked)
-
-    samples = clients.shards.largest
-    return auto_tiers(sized(1.0), architecture, fleet, trace, training, samples, costs(1.0).full, config.clock_margin)
+_STEPS = STEPS, 8, 4
+"""Ratios are multiples of 1/1000, or of 1/8 or 1/4 if the method refuses those: FLANC's widths need a common divisor of channels."""
+_PASSES = 4
 
 
-def auto_tiers(
-    method: Method,
-    architecture: Architecture,
-    fleet: Fleet,
-    trace: Callable[[float], Cost],
-    training: Training,
-    samples: int,
-    full: Cost | None = None,
-    clock_margin: float = 1.0,
-) -> tuple[float, ...]:
-    """Return the largest ratio that fits each class of the fleet with ``samples`` local samples, each once, largest first.
+def chosen_tiers(config: RunConfig, fleet: Fleet, clients: Clients) -> Ratios:
+    """Return the largest ratio that fits each class of the fleet, each once, largest first.
 
-    A method that trains one size only gets the largest that fits every class that can take part at all. ``full`` is the cost of the full
-    model, which deadlines may be multiples of; None takes that of ratio 1.
+    What a tier costs may depend on the run's other tiers: FjORD and DepthFL also train the smaller ones, and SplitMix trains copies of the
+    smallest. So the classes choose again, the one with the smallest ratio first, until the choice of each fits those of the others. A
+    method that trains one size only gets the largest that fits every class that can take part at all.
     """
-    fastest_s = fastest_round_s(fleet, full or trace(1.0), training, samples)
-    ratios = set()
-    for fleet_class in fleet.classes:
-        budget = budget_of(fleet_class, fleet.budget, fastest_s)
+    search = _Search(config, fleet, clients)
+    for steps in _STEPS:
+        alone = search.alone(steps)
+        if not alone:
+            return (1 / STEPS,)  # the plan refuses it, with every need
+        if search.allowed(_distinct(alone)):
+            return _distinct(search.together(alone, steps))
+    return _distinct(alone)  # the method refuses it, with the reason
 
-        def fits(ratio: float, device: DeviceProfile = fleet_class.device, budget: Budget = budget) -> bool:
-            cost = trace(ratio)
-            timing = timing_of(device, cost, training, samples, method.evaluated, margin=clock_margin)
-            return not shortfalls(cost, timing, budget, device.name, Tier(ratio))
 
-        if ratio := largest_ratio(fits, partial(parts_of, method, architecture)):
-            ratios.add(ratio)
-    if not ratios:
-        return (1 / STEPS,)  # the plan refuses it, with every need
-    return (min(ratios),) if len(method.default_tiers) == 1 else tuple(sorted(ratios, reverse=True))
+class _Search:
+    """Lets each class of a fleet choose the largest ratio that fits, with the ratios of the others given."""
+
+    def __init__(self, config: RunConfig, fleet: Fleet, clients: Clients) -> None:
+        self._config, self._fleet, self._task, self._samples = config, fleet, clients.task, clients.shards.largest
+        self._asked = conditions_of(config, fleet).asked(config.per_round or 1, config.clients)
+        # By options, which differ between ratios only if the method's costs depend on the other tiers.
+        self._costs = cache(
+            lambda method: Costs(method, config, self._task.architecture, self._task.training, self._task.criterion)
+        )
+        self._cost = cache(self._secured)
+        self._method = cache(lambda ratios: method_of(config.model_copy(update={"tiers": ratios})))
+        full = self._costs(self._method((1.0,))).full
+        fastest_s = fastest_round_s(fleet, full, self._task.training, self._samples)
+        self._budgets = [budget_of(fleet_class, fleet.budget, fastest_s) for fleet_class in fleet.classes]
+
+    def alone(self, steps: int) -> Chosen:
+        """Return the choices in runs of a single tier, as multiples of 1/``steps``; without the classes that cannot take part."""
+        found = {number: self._largest(number, (), steps) for number in range(len(self._budgets))}
+        ratios = {number: ratio for number, ratio in found.items() if ratio}
+        one_size = len(self._method((1.0,)).default_tiers) == 1
+        return dict.fromkeys(ratios, min(ratios.values())) if ratios and one_size else ratios
+
+    def together(self, ratios: Chosen, steps: int) -> Chosen:
+        """Return the choices in one run, from those that classes would make alone."""
+        for _ in range(_PASSES if len({*ratios.values()}) > 1 else 0):
+            before = ratios
+            for number in sorted(before, key=before.__getitem__):
+                others = {ratio for other, ratio in ratios.items() if other != number}
+                ratios = {**ratios, number: self._largest(number, others, steps) or ratios[number]}
+            if ratios == before:
+                break
+        return ratios
+
+    def allowed(self, ratios: Ratios) -> bool:
+        """Whether the method takes these tiers together."""
+        try:
+            self._method(ratios).check(self._task.architecture, tuple(map(Tier, ratios)), self._config.clients)
+        except ConfigError:
+            return False
+        return True
+
+    def _largest(self, number: int, others: Collection[float], steps: int) -> float | None:
+        """Return the largest ratio that fits a class of the fleet in a run that has the tiers ``others`` too; None if none does."""
+
+        def among(ratio: float) -> Ratios:
+            return tuple(sorted({ratio, *others}, reverse=True))
+
+        def fits(ratio: float) -> bool:
+            return (not others or self.allowed(among(ratio))) and self._fits(number, Tier(ratio), self._method(among(ratio)))
+
+        return largest_ratio(fits, lambda ratio: parts_of(self._method(among(ratio)), self._task.architecture, ratio), steps)
+
+    def _fits(self, number: int, tier: Tier, method: Method) -> bool:
+        device, cost = self._fleet.classes[number].device, self._cost(method, tier)
+        margin = self._config.clock_margin
+        timing = timing_of(device, cost, self._task.training, self._samples, method.evaluated, margin=margin)
+        return not shortfalls(cost, timing, self._budgets[number], device.name, tier)
+
+    def _secured(self, method: Method, tier: Tier) -> Cost:
+        cost = self._costs(method).of(tier)
+        return secured(cost, method, self._task.architecture, tier, self._config.secure, self._asked)
+
+
+def _distinct(chosen: Chosen) -> Ratios:
+    return tuple(sorted(set(chosen.values()), reverse=True))

@@ -1,6 +1,6 @@
 """Tiers that the planner chooses for a fleet in place of a run's own."""
 
-from functools import cache
+import math
 
 import pytest
 import tomlkit
@@ -8,41 +8,66 @@ import tomlkit
 from edgefl import RunConfig, simulate
 from edgefl.fleet.budget import shortfalls
 from edgefl.fleet.clock import round_timing
-from edgefl.fleet.load import load_fleet
-from edgefl.fleet.population import Population
 from edgefl.methods.create import create
-from edgefl.models.base import Architecture
 from edgefl.planning.largest_ratio import STEPS
-from edgefl.planning.profile import training_for
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Tier
-from edgefl.run.auto_tiers import auto_tiers
 from edgefl.run.prepare import prepare
-from edgefl.server.assign import PlanCosts, make_plan
-from edgefl.server.assignment import Workload
 
 SMALL = {"rounds": 1, "clients": 5, "per_round": 3, "local_epochs": 1, "seed": 2, "tiers": "auto"}
+TIGHT = """
+name = "tight"
+title = "Tight"
+[mix]
+mark = "assumed"
+source = "x"
+[budget]
+upload_bytes = 120000
+round_deadline_ratio = 1.6
+"""
+DEVICES = {"raspberry-pi-4": 0.4, "raspberry-pi-3b-plus": 0.3, "jetson-nano": 0.3}
+CLASS = '[[class]]\ndevice = "{}"\nshare = {}\n'
 
 
-@pytest.mark.parametrize("method", ["fedhm", "heterofl"])
-def test_every_class_of_a_fleet_gets_its_largest_ratio(method):
-    fleet = load_fleet("mixed")
-    chosen, training = create(method), training_for(32, None, "momentum")
-    architecture = Architecture("cnn-digits", (1, 8, 8), 10)
-    trace = cache(lambda ratio: tier_cost(chosen, architecture, Tier(ratio), training))
-    tight = fleet.budget.model_copy(update={"round_deadline_ratio": 1.5, "upload_bytes": 150_000.0})
-    fleet = fleet.model_copy(update={"budget": tight})
-    ratios = auto_tiers(chosen, architecture, fleet, trace, training, 100)
+@pytest.fixture
+def tight(tmp_path):
+    """Return the file of a fleet in which each device is short of something."""
+    (tmp_path / "tight.toml").write_text(TIGHT + "".join(CLASS.format(*of) for of in DEVICES.items()))
+    return str(tmp_path / "tight.toml")
+
+
+@pytest.mark.parametrize("method", ["fedhm", "heterofl", "fjord"])
+def test_every_class_of_a_fleet_gets_its_largest_ratio(method, tight):
+    """FjORD's step draws a width among the run's, so its cost depends on all tiers."""
+    found = prepare(RunConfig.of({**SMALL, "method": method, "profile": tight}))
+    ratios = found.config.tiers
+    assert {device.tier.ratio for device in found.plan.classes if device.tier} == set(ratios)
     assert 1.0 not in ratios
-    costs = {Tier(ratio): trace(ratio) for ratio in ratios}
-    plan_of_run = make_plan(Population(fleet, 10, 0), PlanCosts(costs, trace(1.0)), Workload(training, 100, 100))
-    taken = {device.tier.ratio for device in plan_of_run.classes if device.tier}
-    assert taken == set(ratios)
-    for device in plan_of_run.classes:
-        above = (device.tier.ratio if device.tier else 0) + 1 / STEPS
-        cost = trace(round(above, 3))
-        timing = round_timing(device.device, cost, *training.amounts(100))
-        assert shortfalls(cost, timing, device.budget, device.device.name, Tier(above))
+    task = found.clients.task
+    for device in found.plan.classes:
+        own = device.tier.ratio if device.tier else 0.0
+        larger = Tier(round(own + 1 / STEPS, 3))
+        kept = {each.tier.ratio for each in found.plan.classes if each.tier and each.tier.ratio != own}
+        tiers = tuple(sorted({*kept, larger.ratio}, reverse=True))
+        cost = tier_cost(create(method, tiers=tiers), task.architecture, larger, task.training)
+        timing = round_timing(device.device, cost, *task.training.amounts(found.clients.shards.largest))
+        assert shortfalls(cost, timing, device.budget, device.device.name, larger)
+
+
+def test_flanc_chooses_widths_whose_channels_have_a_common_divisor(tight):
+    """Alone, the three devices would take widths of 32, 19 and 9 channels."""
+    found = prepare(RunConfig.of({**SMALL, "method": "flanc", "profile": tight}))
+    channels = [found.architecture.build(ratio).get_submodule("conv2").in_channels for ratio in found.config.tiers]
+    assert len(channels) == len(DEVICES)
+    assert math.gcd(*channels) > 1
+
+
+def test_splitmix_gives_larger_devices_several_copies_of_the_smallest_tier(tight):
+    """Alone, the largest ratio of the Jetson would be one network of width .625."""
+    found = prepare(RunConfig.of({**SMALL, "method": "splitmix", "profile": tight}))
+    largest = next(of for of in found.plan.classes if of.device.name == "jetson-nano")
+    assert largest.tier == Tier(1.0)
+    assert len([*found.method.skeleton(found.architecture, largest.tier).children()]) == 3
 
 
 def test_a_run_records_the_tiers_that_it_chose_and_resumes(tmp_path):
