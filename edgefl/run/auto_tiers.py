@@ -34,13 +34,13 @@ def chosen_tiers(config: RunConfig, fleet: Fleet, clients: Clients) -> Ratios:
     method that trains one size only gets the largest that fits every class that can take part at all.
     """
     search = _Search(config, fleet, clients)
+    refused = []
     for steps in _STEPS:
         alone = search.alone(steps)
-        if not alone:
-            return (1 / STEPS,)  # the plan refuses it, with every need
-        if search.allowed(_distinct(alone)):
+        if alone and search.allowed(_distinct(alone)):
             return _distinct(search.together(alone, steps))
-    return _distinct(alone)  # the method refuses it, with the reason
+        refused.append(_distinct(alone))
+    return refused[0] or (1 / STEPS,)  # the method refuses it, with the reason, or the plan, with every need
 
 
 class _Search:
