@@ -103,9 +103,8 @@ class RoundRow(RoundFigures):
     @classmethod
     def of(cls, line: Mapping[str, Any]) -> Self:
         """Return the row of a line of ``rounds.jsonl``."""
-        kind: Any = cls
-        found: Self = adapter(kind).validate_python({key.name: line.get(key.name) for key in fields(cls)})
-        return found
+        row: Self = _row(cls, line)
+        return row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +143,9 @@ class SessionRow(Result):
     @classmethod
     def of(cls, line: Mapping[str, Any]) -> list[Self]:
         """Return the rows of a line of ``rounds.jsonl``; none where it has no clients, as in most rounds of a dry run."""
-        kind: Any = cls
-        named = [{"round": line["round"], **client} for client in line.get("clients", ())]
-        rows = ({key.name: client.get(key.name) for key in fields(cls)} for client in named)
-        return [adapter(kind).validate_python(row) for row in rows]
+        return [_row(cls, {"round": line["round"], **client}) for client in line.get("clients", ())]
+
+
+def _row(kind: Any, values: Mapping[str, Any]) -> Any:
+    """Return the values of the fields of ``kind``, checked; None where there is none."""
+    return adapter(kind).validate_python({key.name: values.get(key.name) for key in fields(kind)})
