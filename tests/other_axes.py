@@ -1,4 +1,4 @@
-"""A small network of convolutions over signals and volumes, with strides and dilation."""
+"""A small network of convolutions over signals and volumes, with strides, dilation and several kinds of padding."""
 
 from dataclasses import dataclass
 
@@ -15,8 +15,8 @@ class OtherAxesNet(nn.Module):
     def __init__(self, labels: int = 4, width: float = 1.0) -> None:
         super().__init__()
         few, many = scaled(16, width), scaled(32, width)
-        self.stem, self.norm1 = nn.Conv1d(8, few, 3, padding=1), nn.GroupNorm(1, few)
-        self.strided, self.norm2 = nn.Conv1d(few, many, 3, 2, 1, bias=False), nn.GroupNorm(1, many)
+        self.stem, self.norm1 = nn.Conv1d(8, few, 3, padding="same"), nn.GroupNorm(1, few)
+        self.strided, self.norm2 = nn.Conv1d(few, many, 3, 2, 1, bias=False, padding_mode="circular"), nn.GroupNorm(1, many)
         self.dilated, self.norm3 = nn.Conv3d(many, many, (2, 1, 2), (1, 1, 2), (1, 0, 1), (2, 1, 1)), nn.GroupNorm(1, many)
         self.mix, self.fc = nn.Conv1d(many, many, 1), nn.Linear(4 * many, labels)
 

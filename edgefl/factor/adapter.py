@@ -20,7 +20,7 @@ def attach(layer: Convolution | nn.Linear, rank: int, scale: float) -> None:
     the same class as before, and its tensors have the same names.
 
     Raises:
-        ConfigError: a convolution has groups, pads by a word such as "same", or pads with other values than zeros.
+        ConfigError: a convolution has groups.
 
     >>> layer = nn.Linear(3, 2)
     >>> attach(layer, 1, 2.0)

@@ -111,8 +111,9 @@ def _filled(plain: L, values: dict[str, Any]) -> L:
 def _low_rank_convolution(layer: LowRankConv) -> nn.Module:
     u, v = layer.u, layer.v
     # u moves along rows, v along columns.
-    place = {key: getattr(u, key)[:1] + getattr(v, key)[1:] for key in ("stride", "padding", "dilation")}
-    return convolution(composed_weight(u.weight, v.weight), v.bias, SimpleNamespace(**place))
+    place = {key: getattr(u, key)[:1] + getattr(v, key)[1:] for key in ("stride", "dilation")}
+    place["padding"] = u.padding if isinstance(u.padding, str) else u.padding[:1] + v.padding[1:]
+    return convolution(composed_weight(u.weight, v.weight), v.bias, SimpleNamespace(**place, padding_mode=u.padding_mode))
 
 
 @composes(KernelConv)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from edgefl.errors import ConfigError
 from edgefl.factor import hadamard
 from edgefl.factor.hadamard import Shape
-from edgefl.util.convolutions import Convolution, convolved
+from edgefl.util.convolutions import Convolution, convolved, take_place
 
 RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
 
@@ -81,15 +81,12 @@ class ProductWeight(nn.Module):
 
 
 class ComposedConv(nn.Module):
-    """A convolution whose weight the module ``weight`` composes in every pass; ConfigError if it pads with other values than zeros."""
+    """A convolution whose weight the module ``weight`` composes in every pass."""
 
     def __init__(self, dense: Convolution, weight: nn.Module) -> None:
         super().__init__()
-        if dense.padding_mode != "zeros":
-            raise ConfigError(f"only convolutions that pad with zeros can be composed, got {dense}")
         self.weight = weight
-        self.bias = dense.bias
-        self.stride, self.padding, self.dilation, self.groups = dense.stride, dense.padding, dense.dilation, dense.groups
+        take_place(self, dense)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (batch, m, …) to (batch, n, …), like the dense layer."""

@@ -32,35 +32,35 @@ class LowRank(nn.Module):
 class LowRankConv(LowRank):
     """A convolution k₁×1 from m to r channels, then 1×k₂ from r to n with the bias (FedHM, section 2.2).
 
-    Over signals k₂ is 1; over volumes it is k₂×k₃.
+    Over signals k₂ is 1; over volumes it is k₂×k₃. Each pads along its own axes.
 
     Raises:
-        ConfigError: ``dense`` has groups, pads by a word such as "same", or pads with other values than zeros.
+        ConfigError: ``dense`` has groups.
     """
 
     def __init__(self, dense: Convolution, rank: int) -> None:
         super().__init__()
-        if dense.groups != 1 or isinstance(dense.padding, str) or dense.padding_mode != "zeros":
-            raise ConfigError(f"only plain convolutions can be factorized, got {dense}")
-        device, bias = dense.weight.device, dense.bias is not None
-        kind, place = convolution_for(dense.weight), (dense.kernel_size, dense.stride, dense.padding, dense.dilation)
+        if dense.groups != 1:
+            raise ConfigError(f"only convolutions of one group have low-rank factors, got {dense}")
+        of_both = {"padding_mode": dense.padding_mode, "device": dense.weight.device}
+        kind, place = convolution_for(dense.weight), (dense.kernel_size, dense.stride, dense.dilation)
         # One size per axis: the first axis is of the first kernel, the others are of the second.
-        kernel, stride, padding, dilation = ((own[:1], own[1:]) for own in place)
+        kernel, stride, dilation = ((own[:1], own[1:]) for own in place)
         rest = (1,) * len(kernel[1])
+        paddings: Any = dense.padding, dense.padding  # a word, such as "same", says the same of both
+        if not isinstance(dense.padding, str):
+            paddings = (*dense.padding[:1], *(0 for _ in rest)), (0, *dense.padding[1:])
         # A second kernel of one position skips nothing: the whole stride goes to the first, which has fewer positions then.
         strides = (dense.stride, 1) if strides_first(dense) else (stride[0] + rest, (1, *stride[1]))
-        self.u = kind(
-            dense.in_channels, rank, kernel[0] + rest, strides[0], (*padding[0], *(0 for _ in rest)), dilation[0] + rest,
-            bias=False, device=device,
-        )  # fmt: skip
-        self.v = kind(
-            rank, dense.out_channels, (1, *kernel[1]), strides[1], (0, *padding[1]), (1, *dilation[1]), bias=bias, device=device
-        )
+        first = kernel[0] + rest, strides[0], paddings[0], dilation[0] + rest
+        second = (1, *kernel[1]), strides[1], paddings[1], (1, *dilation[1])
+        self.u = kind(dense.in_channels, rank, *first, bias=False, **of_both)
+        self.v = kind(rank, dense.out_channels, *second, bias=dense.bias is not None, **of_both)
 
 
 def strides_first(dense: Convolution) -> bool:
     """Return whether the first factor of ``dense`` computes only positions of the output: if the second kernel has one position."""
-    return math.prod(dense.kernel_size[1:]) == 1 and not any(dense.padding[1:])
+    return math.prod(dense.kernel_size[1:]) == 1 and (isinstance(dense.padding, str) or not any(dense.padding[1:]))
 
 
 class LowRankLinear(LowRank):

@@ -24,9 +24,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from edgefl.errors import ConfigError, EdgeflError
+from edgefl.errors import EdgeflError
 from edgefl.factor.svd import factorize
-from edgefl.util.convolutions import Convolution, convolved
+from edgefl.util.convolutions import Convolution, convolved, take_place
 
 Init = Literal["xavier", "dense"]
 """How the first u and v are chosen: see :func:`first_factors`."""
@@ -153,13 +153,11 @@ class RankOne(nn.Module):
 
 
 class RankOneConv(RankOne):
-    """A convolution like the dense one; ConfigError if it pads with other values than zeros."""
+    """A convolution like the dense one."""
 
     def __init__(self, dense: Convolution, flat: bool = False) -> None:
         super().__init__(dense, flat)
-        if dense.padding_mode != "zeros":
-            raise ConfigError(f"only convolutions that pad with zeros can have rank-1 weights, got {dense}")
-        self.stride, self.padding, self.dilation, self.groups = dense.stride, dense.padding, dense.dilation, dense.groups
+        take_place(self, dense)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (batch, m, …) to (batch, n, …), like the dense layer."""

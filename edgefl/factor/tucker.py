@@ -54,18 +54,18 @@ def composed_weight(reduce: Tensor, core: Tensor, expand: Tensor) -> Tensor:
 
 
 class TuckerConv(nn.Module):
-    """Convolutions 1×1 from m to R₂ channels, k₁×k₂ to R₁, 1×1 to n with the bias; ConfigError for groups or non-zero padding."""
+    """Convolutions 1×1 from m to R₂ channels, k₁×k₂ to R₁, 1×1 to n with the bias; ConfigError for groups."""
 
     def __init__(self, dense: Convolution, rank: int) -> None:
         super().__init__()
-        if dense.groups != 1 or dense.padding_mode != "zeros":
-            raise ConfigError(f"only convolutions of one group that pad with zeros have Tucker factors, got {dense}")
+        if dense.groups != 1:
+            raise ConfigError(f"only convolutions of one group have Tucker factors, got {dense}")
         first, second = ranks(tuple(dense.weight.shape), rank)
         device = dense.weight.device
         kind = convolution_for(dense.weight)
         self.reduce = kind(dense.in_channels, second, 1, bias=False, device=device)
         place = dense.kernel_size, dense.stride, dense.padding, dense.dilation
-        self.core = kind(second, first, *place, bias=False, device=device)
+        self.core = kind(second, first, *place, bias=False, padding_mode=dense.padding_mode, device=device)
         self.expand = kind(first, dense.out_channels, 1, bias=dense.bias is not None, device=device)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -89,8 +89,6 @@ def dense_reasons(network: nn.Module, linear: bool | None, classifier: bool = Fa
 
 def _formless(layer: nn.Module) -> str:
     """Return why layers of its kind cannot compose their weights, "" if they can."""
-    if isinstance(layer, Convolution) and layer.padding_mode != "zeros":
-        return "padding"
     return "projection" if isinstance(layer, nn.RNNBase) and layer.proj_size else ""
 
 

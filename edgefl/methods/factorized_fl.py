@@ -162,7 +162,7 @@ class FactorizedFL(FedAvg):
         """Replace every layer of ``network`` that can be factorized; ``init`` chooses the first u and v, and None leaves zeros."""
         kept = kept_layers(network)
         for name, dense in list(weighted_layers(network)):
-            if name in kept or (not isinstance(dense, nn.Linear) and dense.padding_mode != "zeros"):
+            if name in kept:
                 continue
             layer = rank_one(dense, self.config.reshape == "flat")
             if init is not None:

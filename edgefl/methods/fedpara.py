@@ -43,8 +43,7 @@ class FedPara(Factored):
 
     :mod:`edgefl.factor.hadamard` explains the symbols. Every layer has R = round((1 − γ)·r_min + γ·r_max) (section 3.1). These are
     factorized: convolutions, recurrent weights (all gates as one matrix) and, with the option ``linear``, linear layers, but never the
-    classifier. A layer stays dense if its factors would be larger even at r_min, or if its convolution pads with other values than zeros.
-    Devices run the plain dense network, composed once.
+    classifier. A layer stays dense if its factors would be larger even at r_min. Devices run the plain dense network, composed once.
 
     The default γ is 0.4, the smallest at which the paper's VGG16 is at least as accurate as the dense network: Table 9 has 84.05 against
     83.68 % after 200 rounds. VGG16 then has 29 % of the dense network's parameters.

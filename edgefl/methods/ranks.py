@@ -155,11 +155,7 @@ def _rank(layer: Layer, ratio: float) -> int:
 
 def _formless(layer: Layer) -> str:
     """Return why layers of its kind have no low-rank form, "" if they have one."""
-    if isinstance(layer, nn.Linear):
-        return ""
-    if layer.groups > 1:
-        return kind_of(layer)
-    return "" if layer.padding_mode == "zeros" and not isinstance(layer.padding, str) else "padding"
+    return kind_of(layer) if not isinstance(layer, nn.Linear) and layer.groups > 1 else ""
 
 
 def spectral_ranks(architecture: Architecture, ratio: float, values: Tensors, relative: bool = True, rules: str = "") -> Ranks:
@@ -197,7 +193,7 @@ def _costs(layer: Layer, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> t
         positions = math.prod(inputs[:-1])
         return np.array([positions * unit, unit, positions]), np.array([positions * numel, numel, 0])
     after = math.prod(outputs[1:])
-    between = after if strides_first(layer) else outputs[1] * inputs[2]
+    between = after if strides_first(layer) else outputs[1] * math.prod(inputs[2:])
     k1, *k2 = layer.kernel_size
     macs = between * layer.in_channels * k1 + after * layer.out_channels * math.prod(k2)
     return np.array([macs, unit, between]), np.array([after * numel, numel, 0])

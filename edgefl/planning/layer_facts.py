@@ -15,7 +15,6 @@ REASONS = {
     "by design": "the network lists it among the layers that its paper leaves dense; its name in factorize overrules that",
     "depthwise": "every channel has a filter of its own: there is no matrix to factorize",
     "grouped": "a grouped convolution has no low-rank form here",
-    "padding": "it pads with other values than zeros, which its factors cannot",
     "projection": "a recurrent layer with a projection has no low-rank form here",
     FROZEN: "its weight or bias is not trained",
     "shared": "another name in the network has the same weight or bias",

@@ -20,8 +20,24 @@ def convolution_for(weight: Tensor) -> Any:
     return _OF_AXES[weight.dim() - 2][0]
 
 
+def take_place(layer: Any, dense: Convolution) -> None:
+    """Give ``layer`` the bias, stride, padding, dilation and groups of ``dense``, for :func:`convolved`."""
+    for name in ("bias", "stride", "padding", "padding_mode", "dilation", "groups"):
+        setattr(layer, name, getattr(dense, name))
+
+
 def convolved(layer: Any, x: Tensor) -> Any:
-    """Return the convolution of ``x`` with the weight that ``layer.weight()`` composes, at the bias, stride and so on of ``layer``."""
-    weight = layer.weight()
+    """Return the convolution of ``x`` with the weight that ``layer.weight()`` composes, in the place that the layer has taken."""
+    weight, padding = layer.weight(), layer.padding
     convolve = _OF_AXES[weight.dim() - 2][1]
-    return convolve(x, weight, layer.bias, layer.stride, layer.padding, layer.dilation, layer.groups)
+    if layer.padding_mode != "zeros":
+        x, padding = F.pad(x, _around(layer, weight), mode=layer.padding_mode), 0
+    return convolve(x, weight, layer.bias, layer.stride, padding, layer.dilation, layer.groups)
+
+
+def _around(layer: Any, weight: Tensor) -> list[int]:
+    """Return how many positions the padding adds before and after each axis, the last axis first."""
+    spans = [step * (size - 1) for size, step in zip(weight.shape[2:], layer.dilation, strict=True)]
+    words = {"valid": [(0, 0) for _ in spans], "same": [(span // 2, span - span // 2) for span in spans]}
+    axes = words[layer.padding] if isinstance(layer.padding, str) else [(own, own) for own in layer.padding]
+    return [count for axis in reversed(axes) for count in axis]

@@ -92,6 +92,10 @@ def test_a_composed_network_is_plain_and_computes_the_same(method, architecture)
 
 LAYERS = {
     "low rank, stride, dilation": (lambda: LowRankConv(nn.Conv2d(4, 6, (3, 5), (2, 1), (1, 4), (1, 2)), 3), (4, 9, 9)),
+    "low rank, same": (lambda: LowRankConv(nn.Conv2d(4, 6, (3, 4), padding="same", dilation=2), 3), (4, 9, 9)),
+    "low rank, circular": (lambda: LowRankConv(nn.Conv2d(4, 6, 3, 2, (2, 1), padding_mode="circular"), 3), (4, 9, 9)),
+    "tucker, circular": (lambda: TuckerConv(nn.Conv2d(4, 6, 3, padding=1, padding_mode="circular"), 3), (4, 9, 9)),
+    "rank one, reflected": (lambda: RankOneConv(nn.Conv2d(4, 6, 3, 2, 1, padding_mode="reflect")), (4, 9, 9)),
     "kernels, reflected": (lambda: KernelConv(nn.Conv2d(4, 6, 3, 2, 1, padding_mode="reflect"), 3), (4, 9, 9)),
     "tucker, stride": (lambda: TuckerConv(nn.Conv2d(4, 6, 3, 2, 1, bias=False), 3), (4, 9, 9)),
     "rank one, groups": (lambda: RankOneConv(nn.Conv2d(4, 6, 3, groups=2)), (4, 9, 9)),

@@ -119,6 +119,23 @@ def test_two_small_convolutions_equal_the_dense_one_of_the_product(stride, paddi
     check_low_rank(dense, (2, 3, 9, 8), 2 * (3 * 3 + 5 * 3))
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"padding": "same", "dilation": (2, 1)},
+        {"padding": "valid", "stride": (2, 1)},
+        {"padding": (2, 1), "padding_mode": "reflect", "stride": (1, 2)},
+        {"padding": (1, 3), "padding_mode": "circular"},
+        {"padding": "same", "padding_mode": "replicate"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kernel", [(3, 4), (4, 1)])
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
+def test_each_of_two_small_convolutions_pads_along_its_own_axes(kernel, options):
+    check_low_rank(torch.nn.Conv2d(3, 5, kernel, **options), (2, 3, 9, 8), 2 * (3 * kernel[0] + 5 * kernel[1]))
+
+
 def test_factors_become_the_layers_weights():
     weight = torch.from_numpy(np.random.default_rng(0).standard_normal((6, 4, 3, 3))).float()
     u, v = factor_weights(*factorize(unroll(weight), 12).leading(12), (6, 4, 3, 3))
@@ -137,5 +154,5 @@ def test_frobenius_norm_is_that_of_the_product_with_its_gradient():
 
 
 def test_grouped_convolutions_cannot_be_factorized():
-    with pytest.raises(EdgeflError, match="only plain convolutions"):
+    with pytest.raises(EdgeflError, match="only convolutions of one group"):
         low_rank(torch.nn.Conv2d(4, 4, 3, groups=2), 1)

@@ -13,7 +13,7 @@ from edgefl.factor.layers import composed_weight, factor_weights, low_rank
 from edgefl.factor.svd import truncated, unroll
 from edgefl.fleet.budget import Budget
 from edgefl.methods.create import create
-from edgefl.methods.ranks import dense_reasons, hybrid_ranks, rank_candidates, spectral_ranks
+from edgefl.methods.ranks import _costs, dense_reasons, hybrid_ranks, rank_candidates, spectral_ranks
 from edgefl.models.base import Architecture, weighted_layers
 from edgefl.planning.plan import plan
 from edgefl.planning.tier_costs import tier_cost, training_of
@@ -160,6 +160,27 @@ def test_a_strided_1x1_convolution_computes_only_positions_of_its_output():
     )
     cost = tier_cost(create("fedhm"), architecture, Tier(0.25), training_of(RunConfig()))
     assert {row.layer: row.macs_forward for row in cost.layers if row.layer.startswith("1.")} == {"1.u": 9 * 16, "1.v": 9 * 16}
+
+
+@pytest.mark.parametrize(
+    "dense",
+    [
+        nn.Conv1d(4, 6, 3, 2),
+        nn.Conv2d(4, 6, (3, 2), (1, 2), (2, 0), (1, 2)),
+        nn.Conv2d(4, 6, 1, 2),
+        nn.Conv2d(4, 6, (3, 1), (2, 1), "valid"),
+        nn.Conv3d(4, 6, (2, 3, 2), 2),
+    ],
+    ids=str,
+)
+def test_what_a_rank_costs_is_what_its_small_layers_compute(dense):
+    layer, x = low_rank(dense, 1), torch.zeros(1, 4, *(9, 8, 7)[: dense.weight.dim() - 2])
+    inner = layer.u(x)
+    outer = layer.v(inner)
+    macs = inner.numel() * layer.u.weight.numel() + outer[0, 0].numel() * layer.v.weight.numel()
+    of_rank, of_dense = _costs(dense, tuple(x.shape[1:]), tuple(outer.shape[1:]))
+    assert of_rank.tolist() == [macs, layer.u.weight.numel() + layer.v.weight.numel(), inner.numel()]
+    assert of_dense.tolist() == [outer[0, 0].numel() * dense.weight.numel(), dense.weight.numel(), 0]
 
 
 def test_spectral_ranks_of_1x1_layers_cost_no_more_than_uniform_ones():

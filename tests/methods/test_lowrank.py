@@ -51,6 +51,7 @@ def test_the_rank_within_a_budget_is_the_last_that_fits(shape, budget):
         nn.Conv2d(6, 10, 3, padding=1),
         nn.Conv2d(6, 10, (3, 5), stride=(2, 1), padding=(1, 2), bias=False),
         nn.Conv2d(6, 10, 3, dilation=2, padding="same"),
+        nn.Conv2d(6, 10, 3, padding=(2, 1), padding_mode="circular"),
         nn.Conv2d(2, 10, 3),
         nn.Conv2d(6, 10, 1, stride=2),
         nn.Linear(6, 10),
