@@ -116,6 +116,7 @@ def train_part(trains: Trains, of: Trainee) -> tuple[TrainEntry, dict[str, bytes
     upload = method.upload_shapes(trains.architecture, of.tier)
     changing = _changing(of, frozen.keys() & upload.keys())
     no_update = trains.no_update(upload, learned | frozen, changing)
+    by_label = np.issubdtype(y.dtype, np.integer) and bool(method.label_rows(trains.architecture))  # a regression has no labels
     numbers = range(len(graphs.steps.steps)) if len(graphs.steps.steps) > 1 else [""]
     paths = {f"{label}/train{n}.onnx": graph for n, graph in zip(numbers, graphs.steps.steps, strict=True)}
     names = "predict.onnx", "parameters.safetensors", "train_reference.safetensors"
@@ -144,7 +145,7 @@ def train_part(trains: Trains, of: Trainee) -> tuple[TrainEntry, dict[str, bytes
         objective=ObjectiveEntry(name=objective.name, strength=objective.strength if objective.adds else 0.0),
         present=any("present" in names for names in stepper.inputs),
         augment=training.augment,
-        labels=not no_update and bool(method.label_rows(trains.architecture)),
+        labels=not no_update and by_label,
         no_update=no_update,
         predicted_memory_bytes=of.memory_bytes,
         onnx_peak_bytes=peak_bytes(graphs.steps.steps[-1], {**feed, **scalars, **x, "y": y})

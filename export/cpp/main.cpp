@@ -3,16 +3,58 @@
 
 #include <iomanip>
 #include <iostream>
+#include <sstream>
+#include <type_traits>
 
 using namespace edgefl;
 
 static const char* const kUsage =
     "edgefl-client check BUNDLE                    compares every tier with its reference\n"
-    "edgefl-client infer BUNDLE TIER DATA          prints the class and the logits of each sample\n"
+    "edgefl-client infer BUNDLE TIER DATA          prints the class and the logits of each sample, or a regression's outputs\n"
     "edgefl-client train BUNDLE TIER DATA --out UPDATE [--state FILE] [--client NAME] [--device-key FILE]\n"
     "                    [--epochs N] [--batch-size N] [--lr RATE] [--seed N]\n"
     "Every command needs --key FILE, the publisher's public key, or --allow-unsigned. --threads N: of onnxruntime [1].\n"
-    "DATA is a safetensors file: x, prepared as the manifest says, or x.NAME for each of several inputs; y, int64, for training.\n";
+    "DATA is a safetensors file: x, prepared as the manifest says, or x.NAME for each of several inputs; for training also y,\n"
+    "labels int64, or targets float32 of a regression.\n";
+
+using Flags = std::map<std::string, std::string>;
+
+static const Strings kOfAll = {"--key", "--allow-unsigned", "--threads"};
+static const Strings kOfTraining = {"--out", "--state", "--client", "--device-key", "--epochs", "--batch-size", "--lr", "--seed"};
+
+static bool holds(const Strings& names, const std::string& name) { return std::count(names.begin(), names.end(), name) != 0; }
+
+// Splits a command line into words and options; Error if an option is not one of the command's, or has no value.
+static void parse(const Strings& given, Strings& words, Flags& flags) {
+  for (size_t i = 0; i < given.size(); ++i) {
+    const std::string& name = given[i];
+    if (name.rfind("--", 0) != 0) {
+      words.push_back(name);
+      continue;
+    }
+    if (!holds(kOfAll, name) && !(words.at(0) == "train" && holds(kOfTraining, name))) throw Error(name + ": " + words[0] + " has no such option");
+    if (name == "--allow-unsigned") flags[name];
+    else if (++i < given.size()) flags[name] = given[i];
+    else throw Error(name + ": a value is missing");
+  }
+}
+
+// The number of an option, of the type of `usual`, which stands for an option that is not given: positive, or with `zero` not negative.
+template <class Number>
+static Number number(const Flags& flags, const std::string& name, Number usual, bool zero = false) {
+  const auto given = flags.find(name);
+  if (given == flags.end()) return usual;
+  std::istringstream text(given->second);
+  Number found{};
+  if (given->second[0] == '-' || !(text >> found) || !text.eof() || !(found > 0 || zero))
+    throw Error(name + ": got " + given->second + ", expected a " + (std::is_integral_v<Number> ? "whole " : "") + "number " + (zero ? "from 0 on" : "above 0"));
+  return found;
+}
+
+static void print(const float* values, size_t count) {
+  for (size_t i = 0; i < count; ++i) std::cout << (i ? "\t" : "") << values[i];
+  std::cout << "\n";
+}
 
 static void write(const Path& path, const std::string& content) {
   const Path temporary = path.string() + ".part";
@@ -54,9 +96,9 @@ static bool check(const Bundle& bundle, const Json& tier) {
   return right;
 }
 
-static int run(const Strings& words, std::map<std::string, std::string> flags) {
+static int run(const Strings& words, Flags flags) {
   if (!flags.count("--key") && !flags.count("--allow-unsigned")) throw Error("a bundle is code: give --key FILE, or --allow-unsigned");
-  const Bundle bundle(words.at(1), flags["--key"], flags.count("--threads") ? std::stoi(flags["--threads"]) : 1);
+  const Bundle bundle(words.at(1), flags["--key"], number(flags, "--threads", 1));
   if (words[0] == "check") {
     bool right = true;
     for (const Json& tier : bundle.manifest.at("tiers")) right = check(bundle, tier) && right;
@@ -66,21 +108,17 @@ static int run(const Strings& words, std::map<std::string, std::string> flags) {
   for (const char* other : {"losses", "logits"}) data.erase(other);  // the bundle's references are data, too
   if (words[0] == "infer") {
     const Tensor logits = infer(bundle, words[2], data);
-    const size_t classes = size_t(logits.shape.at(1));
+    const size_t width = count_of(logits.shape) / size_t(std::max<int64_t>(1, logits.shape.at(0)));
+    const bool regression = !bundle.manifest.value("target_shape", Json()).is_null();
     std::cout << std::setprecision(9);
-    for (const float* row = logits.data<float>(); row != logits.data<float>() + count_of(logits.shape); row += classes) {
-      std::cout << bundle.manifest.at("class_names").at(size_t(std::max_element(row, row + classes) - row)).get<std::string>();
-      for (size_t i = 0; i < classes; ++i) std::cout << "\t" << row[i];
-      std::cout << "\n";
+    for (const float* row = logits.data<float>(); row != logits.data<float>() + count_of(logits.shape); row += width) {
+      if (!regression) std::cout << bundle.manifest.at("class_names").at(size_t(std::max_element(row, row + width) - row)).get<std::string>() << "\t";
+      print(row, width);
     }
     return 0;
   }
   const Path state = flags["--state"];
-  Settings how;
-  if (flags.count("--epochs")) how.epochs = unsigned(std::stoul(flags["--epochs"]));
-  if (flags.count("--batch-size")) how.batch_size = unsigned(std::stoul(flags["--batch-size"]));
-  if (flags.count("--seed")) how.seed = unsigned(std::stoul(flags["--seed"]));
-  if (flags.count("--lr")) how.lr = std::stof(flags["--lr"]);
+  const Settings how = {number(flags, "--epochs", 0u), number(flags, "--batch-size", 0u), number(flags, "--lr", 0.0f), number(flags, "--seed", 0u, true)};
   const bool resumed = !state.empty() && std::filesystem::exists(state);
   const Trained trained = train(bundle, words[2], data, how, resumed ? safetensors(content_of(state), state.string()) : Tensors{});
   std::random_device random;
@@ -93,18 +131,13 @@ static int run(const Strings& words, std::map<std::string, std::string> flags) {
 }
 
 int main(int count, char** arguments) {
+  const Strings given(arguments + 1, arguments + count);
   Strings words;
-  std::map<std::string, std::string> flags;
-  for (int i = 1; i < count; ++i) {
-    const std::string word = arguments[i];
-    if (word.rfind("--", 0) != 0) words.push_back(word);
-    else if (word == "--allow-unsigned") flags[word];
-    else if (++i < count) flags[word] = arguments[i];
-  }
-  const bool known = !words.empty() && (words[0] == "check" ? words.size() == 2 : words[0] == "infer" ? words.size() == 4 :
-                                        words[0] == "train" && words.size() == 4 && flags.count("--out"));
-  if (!known) return std::cerr << kUsage, 2;
+  Flags flags;
+  if (given.empty() || !holds({"check", "infer", "train"}, given[0])) return std::cerr << kUsage, 2;
   try {
+    parse(given, words, flags);
+    if (words.size() != (words[0] == "check" ? 2 : 4) || (words[0] == "train" && !flags.count("--out"))) return std::cerr << kUsage, 2;
     return run(words, flags);
   } catch (const Diverged& error) {
     return std::cerr << "Error: " << error.what() << "\n", 1;

@@ -131,14 +131,19 @@ class Steps {
 
 // Trains a tier on `data`: samples under the graphs' names of inputs (x, or x.NAME of several), and labels y.
 inline Trained train(const Bundle& bundle, const std::string& label, const Tensors& data, const Settings& how, const Tensors& kept = {}) {
+  if (!data.count("y")) throw Error("y: the data has no labels to train with");
   const Tensor& labels = data.at("y");
   const size_t samples = labels.shape.empty() ? 0 : size_t(labels.shape[0]);
   for (const auto& [name, tensor] : data)
     if (!samples || tensor.shape.empty() || size_t(tensor.shape[0]) != samples)
       throw Error(name + ": expected as many samples as labels, at least one");
-  Tensor present = zeros({bundle.manifest.at("classes")}, ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL);
-  if (labels.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64)
-    for (size_t i = 0; i < samples; ++i) present.bytes.at(size_t(labels.data<int64_t>()[i])) = 1;
+  const int64_t classes = bundle.manifest.at("classes");
+  Tensor present = zeros({classes}, ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL);
+  for (size_t i = 0; i < samples && labels.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64; ++i) {
+    const int64_t one = labels.data<int64_t>()[i];
+    if (one < 0 || one >= classes) throw Error("y: label " + std::to_string(one) + ", expected 0 to " + std::to_string(classes - 1));
+    present.bytes[size_t(one)] = 1;
+  }
   Steps steps(bundle, label, how.lr, how.seed, present, kept);
   const Json& table = steps.table;
   const std::string objective = table.at("objective").at("name");

@@ -66,7 +66,7 @@ inline std::string update(const Bundle& bundle, const std::string& label, const 
   Metadata about = {{"format", "edgefl-update"}, {"version", "1"}, {"bundle", bundle.manifest.at("manifest_sha256")},
                     {"round", bundle.manifest.at("round").dump()}, {"tier", label}, {"samples", std::to_string(labels.shape.at(0))},
                     {"steps", std::to_string(trained.losses.size())}, {"client", client}};
-  if (table.value("labels", false)) {
+  if (table.value("labels", false) && labels.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64) {
     std::string& text = about["labels"];
     for (const int64_t seen : std::set<int64_t>(labels.data<int64_t>(), labels.data<int64_t>() + labels.shape[0]))
       text += (text.empty() ? "" : ",") + std::to_string(seen);

@@ -5,6 +5,7 @@ It compiles once, 10 s of processor time; it skips where the compiler or the hea
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -145,6 +146,17 @@ def test_a_network_infers_and_trains_as_in_the_python_client(program, tmp_path, 
         np.testing.assert_allclose(found[name], tensor, rtol=0, atol=WITHIN, err_msg=name)
 
 
+def test_a_regression_prints_its_outputs_alone(program, tmp_path, network):
+    data = stored(tmp_path, np.ones((3, 1, 6, 6), np.float32), np.zeros(3, np.int64))
+    classes = called(program, "infer", network, "1", data).stdout.splitlines()
+    bundle = Path(shutil.copytree(network, tmp_path / "bundle"))
+    changed(bundle, target_shape=[5], class_names=[])
+    ran = called(program, "infer", bundle, "1", data)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == [line.partition("\t")[2] for line in classes]
+    assert len(ran.stdout.split()) == 3 * 5
+
+
 def test_keys_with_a_default_may_be_missing(program, tmp_path):
     path, sent = stored(tmp_path, *samples(10)), []
     for name in ("whole", "brief"):
@@ -193,6 +205,13 @@ def test_what_it_refuses(program, tmp_path):
     stored(tmp_path, *samples(8))
     fails(1, "training diverged", *ways, "--lr", 3e38, "--epochs", 9)
     fails(2, "train BUNDLE TIER DATA", "train", bundle)
+    fails(2, "--epoch: train has no such option", *ways, "--epoch", 3)
+    fails(2, "--epochs: infer has no such option", "infer", bundle, "0.5", path, "--epochs", 3)
+    fails(2, "--epochs: got -1, expected a whole number above 0", *ways, "--epochs", -1)
+    fails(2, "--lr: got 0.1x, expected a number above 0", *ways, "--lr", "0.1x")
+    fails(2, "--seed: got 4294967296, expected a whole number from 0 on", *ways, "--seed", 1 << 32)
+    fails(2, "y: label 7, expected 0 to", *ways[:3], stored(tmp_path, samples(8)[0], np.full(8, 7)), "--out", out)
+    stored(tmp_path, *samples(8))
     assert called(program, *ways, key=tmp_path / "owner.pub").returncode == 0
     out.unlink()
     graph = bundle / "0.5" / "train.onnx"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from edgefl import RunConfig, compare, load_run, simulate
+from edgefl import RunConfig, compare, fed_round, load_run, simulate
 from edgefl.bundle.verify import verify
 from edgefl.client.criterion import Criterion
 from edgefl.data.shards import Shards
@@ -74,6 +74,22 @@ def test_every_engine_trains_a_regression_to_the_same_metric(points, tmp_path):
     assert np.sqrt(np.square(outputs - y).mean()) == pytest.approx(first[-1], rel=1e-5)
     losses = edgefl_client.train(bundle, "1", *given, edgefl_client.Training(epochs=5)).losses
     assert losses[-1] < losses[0]
+
+
+def test_devices_state_no_labels_of_a_regression(points, tmp_path):
+    """HeteroFL averages a row of the classifier over the clients with its label; a regression has none, and every row counts."""
+    run = simulate(RunConfig(**KEYS | {"method": "heterofl", "rounds": 1}), tmp_path / "run")
+    sys.path.insert(0, str(shared("export") / "python"))
+    import edgefl_client
+
+    bundle = edgefl_client.read_bundle(run.folder / "bundle")
+    assert bundle.training("1")["labels"] is False
+    state = edgefl_client.train(bundle, "1", points.train.x, points.train.y, edgefl_client.Training(epochs=3))
+    (tmp_path / "updates").mkdir()
+    (tmp_path / "updates" / "one.safetensors").write_bytes(edgefl_client.update(state))
+    found = fed_round(run.folder / "bundle", tmp_path / "updates", tmp_path / "next")
+    assert found.tiers[0]["updates"] == 1
+    assert found.accuracy[1] < found.accuracy[0]
 
 
 def test_one_number_per_sample_needs_no_reshaping(points, monkeypatch, tmp_path):
