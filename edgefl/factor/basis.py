@@ -88,8 +88,8 @@ def check_divisor(name: str, shapes: Sequence[tuple[int, ...]]) -> None:
     inputs = _channels(shapes)[0]
     if math.gcd(*inputs) == 1 < min(inputs):
         raise ConfigError(
-            f"layer {name}: its {_listed(inputs)} input channels at the run's widths have no common divisor for R1;"
-            " choose widths whose channels have one, such as 1, 0.5 and 0.25"
+            f"layer {name}: its {_listed(inputs)} input channels at the run's widths have no common divisor for R1; choose widths whose"
+            f' channels have one, such as 1, 0.5 and 0.25, or accept R1 = 1: method_options.basis_channels = {{"{name}" = 1}}'
         )
 
 
