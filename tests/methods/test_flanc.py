@@ -210,6 +210,13 @@ def test_costs_are_those_of_the_plain_width_and_composition_beside_them():
         assert cost.macs_compose == products + grams
 
 
+def test_a_layer_whose_channels_have_no_common_divisor_may_have_bases_of_one_channel():
+    tiers, arguments = (Tier(1.0), Tier(0.08)), {"tiers": (1.0, 0.08)}
+    with pytest.raises(ConfigError, match=r'or accept R1 = 1: method_options\.basis_channels = \{"conv2" = 1\}'):
+        create("flanc", **arguments).check(DIGITS, tiers, 3)
+    create("flanc", {"basis_channels": {"conv2": 1, "conv3": 1}}, **arguments).check(DIGITS, tiers, 3)
+
+
 @pytest.mark.parametrize(
     ("options", "tiers", "message"),
     [
