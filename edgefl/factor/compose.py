@@ -1,6 +1,7 @@
 """Factorized layers → the plain layers of torch that compute the same. Each kind has one function, registered with :func:`composes`."""
 
 import copy
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -110,9 +111,11 @@ def _filled(plain: L, values: dict[str, Any]) -> L:
 @composes(LowRankConv)
 def _low_rank_convolution(layer: LowRankConv) -> nn.Module:
     u, v = layer.u, layer.v
-    # u moves along rows, v along columns.
-    place = {key: getattr(u, key)[:1] + getattr(v, key)[1:] for key in ("stride", "dilation")}
-    place["padding"] = u.padding if isinstance(u.padding, str) else u.padding[:1] + v.padding[1:]
+    # Along each axis, one of the two does nothing: its stride and dilation are 1, and its padding is 0.
+    place: dict[str, Any] = {
+        key: tuple(map(math.prod, zip(getattr(u, key), getattr(v, key), strict=True))) for key in ("stride", "dilation")
+    }
+    place["padding"] = u.padding if isinstance(u.padding, str) else tuple(map(sum, zip(u.padding, v.padding, strict=True)))
     return convolution(composed_weight(u.weight, v.weight), v.bias, SimpleNamespace(**place, padding_mode=u.padding_mode))
 
 

@@ -92,6 +92,9 @@ def test_a_composed_network_is_plain_and_computes_the_same(method, architecture)
 
 LAYERS = {
     "low rank, stride, dilation": (lambda: LowRankConv(nn.Conv2d(4, 6, (3, 5), (2, 1), (1, 4), (1, 2)), 3), (4, 9, 9)),
+    "low rank, 1x1, stride": (lambda: LowRankConv(nn.Conv2d(4, 6, 1, 2), 3), (4, 9, 8)),
+    "low rank, one column, stride": (lambda: LowRankConv(nn.Conv2d(4, 6, (3, 1), 2, (1, 0)), 3), (4, 9, 8)),
+    "low rank, volumes, 1x1x1, stride": (lambda: LowRankConv(nn.Conv3d(4, 6, 1, 2), 3), (4, 5, 4, 3)),
     "low rank, same": (lambda: LowRankConv(nn.Conv2d(4, 6, (3, 4), padding="same", dilation=2), 3), (4, 9, 9)),
     "low rank, circular": (lambda: LowRankConv(nn.Conv2d(4, 6, 3, 2, (2, 1), padding_mode="circular"), 3), (4, 9, 9)),
     "tucker, circular": (lambda: TuckerConv(nn.Conv2d(4, 6, 3, padding=1, padding_mode="circular"), 3), (4, 9, 9)),
