@@ -140,7 +140,7 @@ RUN: dict[str, set[str]] = {
     "checkpoint_writer": {"folder"},
     "enroll": set(),
     "verify": {"folder"},
-    "auto_tiers": {"run", "resolved"},
+    "auto_tiers": {"resolved"},
     "prepare": {"run", "resolved", "checks", "auto_tiers", "loss", "network", "privacy"},
     "trained": {"run"},
     "final_scores": {"trained"},

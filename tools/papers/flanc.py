@@ -34,7 +34,7 @@ METHODS: dict[str, dict[str, Any]] = {
 its label."""
 UNMASKED = {"HeteroFL, unmasked loss": "HeteroFL", "FedHM, unmasked loss": "FedHM"}
 """Rows that are others on IID clients at full scale: each of those has all labels among its 600 samples, and a masked loss omits none."""
-PAPERS = "*Paper*: Table 1 of FLANC, on its own network."
+NOTES = ("*Paper*: Table 1 of FLANC, on its own network.",)
 SHARED = "*Unmasked loss*: on IID clients, which all have every label, the runs of both losses are the same and were made once."
 ALONE = {FULL: {"method": "fedavg", "tiers": (1.0,)}, SMALLEST: {"method": "origdrop", "tiers": (0.25,)}}
 ORDERINGS = (
@@ -104,7 +104,7 @@ def _same(scale: Scale, rows: Sequence[str]) -> dict[str, str]:
     return {row: UNMASKED[row] for row in rows if scale == "full" and row in UNMASKED}
 
 
-def render(entries: Sequence[Entry], scale: Scale, rows: Sequence[str] = tuple(METHODS), notes: Sequence[str] = (PAPERS,)) -> str:
+def render(entries: Sequence[Entry], scale: Scale, rows: Sequence[str] = tuple(METHODS), notes: Sequence[str] = NOTES) -> str:
     """Return the accuracies per partition beside the paper's, the orderings, and the costs of one client's round."""
     same = _same(scale, rows)
     shared = [{**e, "row": row} for row, of in same.items() for e in entries if (e["row"], e["column"]) == (of, "IID")]
