@@ -23,7 +23,7 @@ from edgefl.models.base import Architecture, stem_and_classifier
 from edgefl.models.custom import CustomArchitecture
 from edgefl.planning.layer_facts import ENDS, NO_GAIN, REASONS, channels_of, costs_of, kind_of_layer, output_of, shape_of
 from edgefl.planning.network import GivenInputs, Network, architecture_of
-from edgefl.planning.profile import batch_size_of, method_and_tiers, training_for
+from edgefl.planning.profile import batch_size_of, check_together, method_and_tiers, training_for
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Cost, Tier
 from edgefl.report.inspected import Form, InspectedLayer, Inspection, LayerAtTier, TierTotal
@@ -47,7 +47,8 @@ def inspect(
     """Return what ``method`` does with every layer of ``network`` in every tier, and why; arguments are those of :func:`edgefl.profile`.
 
     Raises:
-        InputError: a name is unknown, a tier is outside (0, 1], the network refuses the input, or the method cannot train it.
+        InputError: a name is unknown, a tier is outside (0, 1], the network refuses the input, or the method
+            cannot train it with these tiers together.
 
     Example:
         >>> found = inspect("cnn-digits", (1, 8, 8), method="fedhm", tiers=(1, 0.25))
@@ -61,6 +62,7 @@ def inspect(
     if isinstance(chosen, Pufferfish):
         chosen = chosen.after_warmup()
     costs = {tier: tier_cost(chosen, architecture, tier, training) for tier in map(Tier, ratios)}
+    check_together(chosen, architecture, costs)
     found = _Inspected(chosen, architecture, costs)
     rows = found.rows(found.whole or tier_cost(create("fedavg"), architecture, Tier(1.0), training))
     totals = []

@@ -1,6 +1,6 @@
 """The costs of a network before anything is trained: a row per tier and device."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, get_args
@@ -86,7 +86,8 @@ def profile(
 
     Raises:
         EdgeflError: with ``check_macs`` or ``runtime="onnx"``, an operation of the network has no ONNX form.
-        InputError: a name is unknown, a tier is outside (0, 1], the network refuses the input, or it cannot be traced.
+        InputError: a name is unknown, a tier is outside (0, 1], the network refuses the input or cannot be traced, or the method
+            cannot train it with these tiers together.
 
     Example:
         >>> profile("cnn-digits", (1, 8, 8), 10)[0].macs_forward
@@ -104,6 +105,7 @@ def profile(
     chosen, ratios = method_and_tiers(method, method_options, tiers)
     cost_at = partial(count, chosen, architecture, training=training, codec=codec)
     costs = {tier: cost_at(tier) for tier in map(Tier, ratios)}
+    check_together(chosen, architecture, costs)
     # A deadline may be a multiple of what the fastest class needs for the dense network, as in a run of any method.
     full = tier_cost(create("fedavg"), architecture, Tier(1.0), training, codec) if chosen_fleet else None
     on_devices = _device_rows(costs, full, devices, chosen_fleet, training, samples)
@@ -179,6 +181,11 @@ def method_and_tiers(
     ratios = tuple(tiers or methods.load(method).default_tiers)
     check_tiers(method, ratios)
     return create(method, method_options, tiers=ratios), ratios
+
+
+def check_together(method: Method, architecture: Architecture, tiers: Iterable[Tier]) -> None:
+    """Raise :class:`ConfigError` if a run of two clients or more could not have these tiers together."""
+    method.check(architecture, tuple(tiers), 2)
 
 
 def _cost_in_onnx(method: Method, architecture: Architecture, tier: Tier, training: Training, codec: str) -> Cost:

@@ -32,7 +32,7 @@ from edgefl.models.valueless import reason
 from edgefl.models.weights import checked_weights, tied
 from edgefl.onnxgrad.macs import count_macs
 from edgefl.planning.network import architecture_of, embeddings
-from edgefl.planning.profile import method_and_tiers
+from edgefl.planning.profile import check_together, method_and_tiers
 from edgefl.records import Tier
 from edgefl.rng import generator, torch_seeded
 from edgefl.run.checks import check_preparation
@@ -131,7 +131,7 @@ def export_network(
     classes = _classes(title, whole, samples, class_names)
     architecture = replace(architecture, classes=classes)
     sizes = tuple(map(Tier, ratios))
-    chosen.check(architecture, sizes, 2)
+    check_together(chosen, architecture, sizes)
     check_finite(network, title)
     state = begun(chosen, architecture, sizes, _floats(whole), _SEED)
     # The network is trained: warm-ups are over, and ranks may follow its spectra.

@@ -12,6 +12,7 @@ from mobile import MobileNet
 from torch import nn
 
 import edgefl
+from edgefl.errors import ConfigError
 from edgefl.models.custom import CustomArchitecture
 from edgefl.models.input_spec import InputSpec
 from edgefl.planning.inspect import inspect
@@ -205,3 +206,12 @@ def test_methods_without_the_option_factorize_say_what_they_leave_out(method):
     kinds = {row.layer: row.kind for row in found.layers}
     others = {kinds[layer]: row.why for layer, row in at_half.items() if row.form == "cut" and row not in (first, last)}
     assert others == ({"1x1": "no rule"} if method == "prism" else {})
+
+
+@pytest.mark.parametrize("show", [edgefl.inspect, edgefl.profile])
+def test_tiers_that_a_run_could_not_have_together_are_refused(show):
+    widths = (1, 0.53)
+    for width in widths:
+        show("cnn-digits", INPUT, method="flanc", tiers=(width,))
+    with pytest.raises(ConfigError, match="layer conv2: its 32, 17 input channels .* no common divisor"):
+        show("cnn-digits", INPUT, method="flanc", tiers=widths)
