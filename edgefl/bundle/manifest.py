@@ -20,6 +20,7 @@ from edgefl.bundle.manifest_records import (
 )
 from edgefl.onnxgrad.roles import Roles
 from edgefl.util.fields import named
+from edgefl.util.ratios import check_ratios
 
 MANIFEST = "manifest.json"
 SIGNATURE = "manifest.sig"
@@ -247,10 +248,8 @@ class Manifest(Record):
             raise ValueError("tiers: expected every accuracy from 0 to 1")
         if len(self.class_names) != self.classes:
             raise ValueError(f"class_names: {len(self.class_names)} names, expected one per class: {self.classes}")
-        labels = [tier.label for tier in self.tiers]
-        if _repeated(labels):
-            raise ValueError(f"tiers: {', '.join(labels)}, expected each once")
-        others = self._others(labels)
+        check_ratios(tuple(tier.tier for tier in self.tiers))
+        others = self._others([tier.label for tier in self.tiers])
         if path := _repeated([*(path for tier in self.tiers for path in tier.paths), *others]):
             raise ValueError(f"tiers: {path} is named twice, expected a file of its own in each place")
         if len(self.input_shape) != 3 and any(tier.train and tier.train.augment == "flip" for tier in self.tiers):

@@ -11,7 +11,6 @@ from typing import Any
 
 from edgefl.calibrate.device import factor_of, table_of
 from edgefl.calibrate.profile_file import assumed, figure
-from edgefl.config import check_ratios
 from edgefl.errors import EdgeflError, InputError
 from edgefl.fleet.profile import DeviceProfile
 from edgefl.fleet.time_model import Limits, Measurement, StepCosts, fit
@@ -21,6 +20,7 @@ from edgefl.planning.profile import training_for
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Tier
 from edgefl.records.work import KINDS, NO_WORK, Work
+from edgefl.util.ratios import check_ratios
 
 _NEEDED = ("batch", "seconds")
 _APART = 3

@@ -9,6 +9,5 @@ from edgefl.config.run_config import changed as changed
 from edgefl.config.run_config import keys_of as keys_of
 from edgefl.config.run_config import lengthened as lengthened
 from edgefl.config.task import TASK as TASK
-from edgefl.config.tiers import check_ratios as check_ratios
 from edgefl.config.trust import SCREENING as SCREENING
 from edgefl.config.trust import TRUST as TRUST

@@ -10,7 +10,7 @@ import torch
 from edgefl.client.criterion import CROSS_ENTROPY
 from edgefl.client.objectives.none import PLAIN
 from edgefl.client.training import OptimizerName, Training
-from edgefl.config import RunConfig, check_ratios
+from edgefl.config import RunConfig
 from edgefl.errors import ConfigError, UnknownNameError
 from edgefl.fleet.budget import Budget, budget_of, use
 from edgefl.fleet.clock import energy_j, inference_s, round_timing, throttled_s, within
@@ -29,6 +29,7 @@ from edgefl.report.results import Results
 from edgefl.server.assignment import fastest_round_s
 from edgefl.util.compute import one_thread
 from edgefl.util.fields import each
+from edgefl.util.ratios import check_ratios
 from edgefl.wire.payload import header_bytes, tensor_bytes
 
 DEFAULT_BATCH_SIZE = 32

@@ -10,7 +10,7 @@ from edgefl.client.client import Clients
 from edgefl.client.criterion import Criterion
 from edgefl.client.isolation.isolate import check_limit
 from edgefl.client.job import Task
-from edgefl.config import RunConfig, check_ratios
+from edgefl.config import RunConfig
 from edgefl.data.given import Reading
 from edgefl.data.mix import load
 from edgefl.data.sources import Dataset
@@ -38,6 +38,7 @@ from edgefl.run.resolved import method_of, plan_of, tiers_of
 from edgefl.run.run import Run
 from edgefl.util.files import sha256
 from edgefl.util.networks import is_own
+from edgefl.util.ratios import check_ratios
 
 _OF_TASK = (
     "seed", "dataset", "data_dir", "partition", "clients", "codec", "permute_labels", "data_share", "validation_share", "enforce",

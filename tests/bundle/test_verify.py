@@ -174,8 +174,10 @@ def test_a_wrong_entry_of_a_list_does_not_make_it_too_short(sound, tmp_path):
 def test_a_manifest_contradicts_itself():
     with pytest.raises(ValidationError, match=r"label 'half', expected '0\.5'"):
         tier(0.5, label="half")
-    with pytest.raises(ValidationError, match="tiers: 1, 1, expected each once"):
+    with pytest.raises(ValidationError, match="expected each tier once, largest first: 1 "):
         manifest(tier(1), tier(1.0))
+    with pytest.raises(ValidationError, match=r"expected each tier once, largest first: 1,0\.5"):
+        manifest(tier(0.5), tier(1))
     with pytest.raises(ValidationError, match="class_names: 1 names, expected one per class: 3"):
         manifest(class_names=("a",))
 
