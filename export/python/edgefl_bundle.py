@@ -12,7 +12,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -235,16 +235,6 @@ def inputs_of(manifest: Table) -> dict[str, Table]:
         return {f"x.{name}": entry for name, entry in several.items()}
     dtype = manifest.get("input_dtype", "float32")
     return {"x": {"shape": manifest["input_shape"], "dtype": dtype, "preprocessing": manifest["preprocessing"]}}
-
-
-def by_input(manifest: Table, x: np.ndarray | Mapping[str, np.ndarray]) -> Tensors:
-    """Return samples ``x`` (n, …), or name → samples of each of several inputs, by the inputs of the graphs; InputError for other names."""
-    known = inputs_of(manifest)
-    found = {f"x.{name}": value for name, value in x.items()} if isinstance(x, Mapping) else {"x": x}
-    if found.keys() != known.keys():
-        given, expected = (", ".join(name.removeprefix("x.") for name in names) for names in (found, known))
-        raise InputError(f"x: got {given}, expected {expected}")
-    return found
 
 
 @contextlib.contextmanager

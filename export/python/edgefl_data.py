@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from edgefl_bundle import InputError, Table, first_line, inputs_of
+from edgefl_bundle import InputError, Table, Tensors, first_line, inputs_of
 
 Samples = np.ndarray | dict[str, np.ndarray]
 """Samples (n, …), or name → samples of each of several inputs."""
@@ -22,57 +22,83 @@ def read_data(path: Path, manifest: Table, labels: bool) -> tuple[Samples, np.nd
 
     The arrays of an .npz file are called x and y, or of several inputs as these and y.
     """
-    inputs = {name.removeprefix("x."): entry for name, entry in inputs_of(manifest).items()}
-    given, y = _read_npz(path, list(inputs)) if path.suffix == ".npz" else _read_images(path, manifest)
-    found = {name: _samples(path, name, given[name], entry) for name, entry in inputs.items()}
-    (first, x), *others = found.items()
-    for name, other in others:
-        if len(other) != len(x):
-            raise InputError(f"{path}: {name}: {len(other)} samples, expected {len(x)}, as many as of {first}")
-    samples: Samples = found if manifest.get("inputs") else x
+    names = [name.removeprefix("x.") for name in inputs_of(manifest)]
+    several = bool(manifest.get("inputs"))
+    given, y = _read_npz(path, names) if path.suffix == ".npz" else _read_images(path, manifest)
+    found = by_input(manifest, given if several else given["x"], f"{path}: ", raw=True)
+    x = dict(zip(names, found.values(), strict=True)) if several else found["x"]
     if y is None:
         if labels:
             raise InputError(f"{path}: y: no labels, expected one per sample: training needs them")
-        return samples, None
-    return samples, _targets(path, manifest, y, len(x))
+        return x, None
+    return x, targets(manifest, y, count_of(found), f"{path}: ")
 
 
-def _samples(path: Path, name: str, x: np.ndarray, entry: Table) -> np.ndarray:
-    """Return the samples of one input, prepared; InputError if they are wrong."""
+def by_input(manifest: Table, x: Samples, where: str = "", raw: bool = False) -> Tensors:
+    """Return samples (n, …), or name → samples of each of several inputs, by the inputs of the graphs.
+
+    Whole numbers of any type may stand for token ids. ``raw`` values, such as pixels, are prepared as the manifest says.
+
+    Raises:
+        InputError: a name, shape, type or value is wrong, or one input has other samples than another; it begins with ``where``.
+    """
+    inputs = inputs_of(manifest)
+    given = {f"x.{name}": value for name, value in x.items()} if isinstance(x, Mapping) else {"x": x}
+    if given.keys() != inputs.keys():
+        got, expected = (", ".join(name.removeprefix("x.") for name in names) for names in (given, inputs))
+        raise InputError(f"{where}x: got {got}, expected {expected}")
+    found = {name: _samples(f"{where}{name.removeprefix('x.')}", given[name], entry, raw) for name, entry in inputs.items()}
+    count = count_of(found)
+    for name, other in found.items():
+        if len(other) != count:
+            first = next(iter(found)).removeprefix("x.")
+            raise InputError(f"{where}{name.removeprefix('x.')}: {len(other)} samples, expected {count}, as many as of {first}")
+    return found
+
+
+def count_of(samples: Tensors) -> int:
+    """Return the number of samples."""
+    return len(next(iter(samples.values())))
+
+
+def _samples(where: str, x: np.ndarray, entry: Table, raw: bool) -> np.ndarray:
+    """Return the samples of one input as the graphs read them; InputError if they are wrong."""
     shape, dtype, how = tuple(entry["shape"]), entry["dtype"], entry["preprocessing"]
     if x.shape[1:] != shape or not x.ndim:
-        raise InputError(f"{path}: {name}: got shape {x.shape}, expected (samples, {', '.join(map(str, shape))})")
+        raise InputError(f"{where}: got shape {x.shape}, expected (samples, {', '.join(map(str, shape))})")
     if not len(x):
-        raise InputError(f"{path}: {name}: no sample, expected at least one")
-    if dtype == "float32" and x.dtype in (np.uint8, how.get("raw", np.uint8)):
-        x = _prepared(path, x, how)
+        raise InputError(f"{where}: no sample, expected at least one")
+    if raw and dtype == "float32" and x.dtype in (np.uint8, how.get("raw", np.uint8)):
+        x = _prepared(where, x, how)
     elif dtype == "int64" and x.dtype.kind in "iub":
         words = how.get("words")
         ids = len(how.get("alphabet", "")) or (len(words) + 1 if words else None)
         if x.min() < 0 or (ids is not None and x.max() >= ids):
-            raise InputError(
-                f"{path}: {name}: token ids {x.min()} to {x.max()}, expected 0 to {'any' if ids is None else ids - 1}"
-            )
+            raise InputError(f"{where}: token ids {x.min()} to {x.max()}, expected 0 to {'any' if ids is None else ids - 1}")
         x = x.astype(np.int64)
     if x.dtype != dtype:
-        raw = "" if dtype == "int64" else ", or uint8 where they are raw pixels"
-        raise InputError(f"{path}: {name}: got {x.dtype}, expected {dtype}, what the network takes{raw}")
+        pixels = ", or uint8 where they are raw pixels" if raw and dtype != "int64" else ""
+        raise InputError(f"{where}: got {x.dtype}, expected {dtype}, what the network takes{pixels}")
     if x.dtype == np.float32 and not np.isfinite(x).all():
-        raise InputError(f"{path}: {name} holds NaN or infinity, expected finite values")
+        raise InputError(f"{where} holds NaN or infinity, expected finite values")
     return x
 
 
-def _targets(path: Path, manifest: Mapping[str, Any], y: np.ndarray, count: int) -> np.ndarray:
-    """Return labels (count,) int64, or float32 targets (count, …) of a regression; InputError if ``y`` has others."""
+def targets(manifest: Table, y: np.ndarray, count: int, where: str = "") -> np.ndarray:
+    """Return labels (count,) int64, or float32 targets (count, …) of a regression.
+
+    Raises:
+        InputError: ``y`` has another shape, type or range; it begins with ``where``.
+    """
     if (target := manifest.get("target_shape")) is not None:
         if y.shape != (count, *target) or y.dtype.kind not in "fiub" or not np.isfinite(y).all():
-            raise InputError(f"{path}: y: got {y.dtype} of shape {y.shape}, expected finite numbers of shape {(count, *target)}")
+            raise InputError(f"{where}y: got {y.dtype} of shape {y.shape}, expected finite numbers of shape {(count, *target)}")
         return y.astype(np.float32)
     classes = manifest["classes"]
     if y.shape != (count,) or y.dtype.kind not in "iu":
-        raise InputError(f"{path}: y: got {y.dtype} of shape {y.shape}, expected integers of shape ({count},)")
+        raise InputError(f"{where}y: got {y.dtype} of shape {y.shape}, expected integers of shape ({count},)")
     if y.min() < 0 or y.max() >= classes:
-        raise InputError(f"{path}: y: labels {y.min()} to {y.max()}, expected 0 to {classes - 1}")
+        raise InputError(f"{where}y: labels {y.min()} to {y.max()}, expected 0 to {classes - 1}")
     return y.astype(np.int64)
 
 
@@ -96,14 +122,14 @@ def _read_npz(path: Path, names: list[str]) -> tuple[dict[str, np.ndarray], np.n
         raise InputError(f"{path}: not an .npz file of plain arrays ({first_line(error)})") from None
 
 
-def _prepared(path: Path, pixels: np.ndarray, how: Mapping[str, Any]) -> np.ndarray:
+def _prepared(where: str, pixels: np.ndarray, how: Mapping[str, Any]) -> np.ndarray:
     """Return (pixel · scale − mean) / std as float32; mean and std are one for all channels or one for each."""
     if not {"scale", "mean", "std"} <= how.keys():
-        raise InputError(f"{path}: x: raw pixels (uint8), but the manifest has no scale, mean and std: expected prepared float32")
+        raise InputError(f"{where}: raw pixels (uint8), but the manifest has no scale, mean and std: expected prepared float32")
     mean, std = (np.asarray(how[key], np.float64).reshape(-1, *[1] * (pixels.ndim - 2)) for key in ("mean", "std"))
     for key, values in (("mean", mean), ("std", std)):
         if len(values) not in (1, *pixels.shape[1:2]):
-            raise InputError(f"{path}: x: {len(values)} values of {key} in the manifest, expected one, or one for each channel")
+            raise InputError(f"{where}: {len(values)} values of {key} in the manifest, expected one, or one for each channel")
     return ((pixels * np.float64(how["scale"]) - mean) / std).astype(np.float32)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from edgefl_bundle import Bundle, ClientError, InputError, State, Tensors, by_input
-from edgefl_data import Samples
+from edgefl_bundle import Bundle, ClientError, InputError, State, Tensors
+from edgefl_data import Samples, by_input
 from edgefl_limits import watched
 from edgefl_steps import fitting, options, run
 from edgefl_training import by_role, current_tensors
@@ -13,7 +13,7 @@ from edgefl_training import by_role, current_tensors
 def infer(bundle: Bundle, label: str, x: Samples, state: State | None = None, variant: str = "", threads: int = 1) -> np.ndarray:
     """Return probabilities (n, classes) float32 for samples ``x`` (n, …), by the tier's graph, a variant, or the weights of ``state``.
 
-    Of a regression they are its outputs. Samples of several inputs are name → (n, …).
+    Of a regression they are its outputs. Samples of several inputs are name → (n, …). InputError: samples are wrong.
     """
     entry = bundle.tier(label)
     path, weights, variants = entry["forward"], Tensors(), {one["kind"]: one["graph"] for one in entry.get("variants", ())}
@@ -26,9 +26,9 @@ def infer(bundle: Bundle, label: str, x: Samples, state: State | None = None, va
         weights = by_role(bundle.training(label), current_tensors(bundle, label, bundle.parameters(label), state))
     session = bundle.session(path, options(threads))
     batch, weights = entry["batch_size"], fitting(session, weights)
-    given = fitting(session, by_input(bundle.manifest, x))
-    if not given:
-        raise InputError(f"{path}: the graph reads none of {', '.join(by_input(bundle.manifest, x))}")
+    samples = by_input(bundle.manifest, x)
+    if not (given := fitting(session, samples)):
+        raise InputError(f"{path}: the graph reads none of {', '.join(samples)}")
     found = []
     for start in range(0, max(map(len, given.values())), batch):
         part = {name: value[start : start + batch] for name, value in given.items()}

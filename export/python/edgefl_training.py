@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import safetensors.numpy
-from edgefl_bundle import BudgetError, Bundle, ClientError, InputError, State, Table, Tensors, by_input
-from edgefl_data import Samples
+from edgefl_bundle import BudgetError, Bundle, ClientError, InputError, State, Table, Tensors
+from edgefl_data import Samples, by_input, count_of, targets
 from edgefl_keys import DeviceKey, signed
 from edgefl_steps import Objective, Steps
 
@@ -81,7 +81,9 @@ def train(
     state: State | None = None,
     client: str = "",
 ) -> State:
-    """Train a tier on samples ``x`` (n, …), or name → samples of several inputs, and labels ``y`` (n,) int64, and return the new state.
+    """Train a tier on prepared samples ``x`` (n, …), or name → samples of several inputs, and return the new state.
+
+    ``y`` holds labels (n,), whole numbers, or the targets (n, …) of a regression.
 
     A ``state`` of an earlier round has the personal tensors; a state of the same bundle is trained further. Training stops before a step
     that would exceed the time limit; the finished steps count.
@@ -89,8 +91,10 @@ def train(
     Raises:
         BudgetError: a step needs more memory than allowed, or the first step more time than all steps may take.
         ClientError: training diverged (NaN or infinity).
-        InputError: the state does not fit the tier, or a file is wrong.
+        InputError: samples, labels or a file are wrong, or the state does not fit the tier.
     """
+    samples = by_input(bundle.manifest, x)
+    y = targets(bundle.manifest, y, count_of(samples))
     table = bundle.training(label)
     how = how.of(bundle.tier(label))
     given = bundle.parameters(label)
@@ -101,7 +105,7 @@ def train(
     feeds = first_inputs(table, held, objective, float(how.lr or 0), np.isin(np.arange(bundle.manifest["classes"]), y))
     # Of dropout, if the tier has it.
     feeds["seed"] = how.seed if how.states else (how.seed * 40_503 + int(said.get("steps", 0))) % 2**23
-    data = {**by_input(bundle.manifest, x), "y": y}
+    data = {**samples, "y": y}
     first = {name: value[: how.batch_size] for name, value in data.items()}
     steps = Steps(bundle, table["graphs"], feeds, first, how.threads, how.memory_bytes)
     losses, seconds = _loop(steps, how, data, len(table["graphs"]), table.get("augment") == "flip")

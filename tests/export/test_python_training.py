@@ -188,3 +188,29 @@ def test_what_an_objective_remembers_of_another_model_is_refused(objective, tmp_
     later = replace(model, shape=(1, 2, 3))
     with pytest.raises(edgefl_bundle.InputError, match=r"memory:fc.weight: .* expected \(3, 6\): it is of another model"):
         played(later, later.write(tmp_path / "large", round_=4), state)
+
+
+@pytest.mark.parametrize("type_", [np.int32, np.uint8])
+def test_labels_may_be_whole_numbers_of_any_type(type_, tmp_path):
+    loaded = read_bundle(Regression().write(tmp_path / "b"))
+    x, y = samples(10)
+    same(train(loaded, "0.5", x, y.astype(type_)).tensors, train(loaded, "0.5", x, y).tensors)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda x, y: (x.astype(float), y), "x: got float64, expected float32"),
+        (lambda x, y: (x[:, :-1], y), r"x: got shape \(10, "),
+        (lambda x, y: (np.full_like(x, np.nan), y), "x holds NaN or infinity"),
+        (lambda x, y: (x[:0], y[:0]), "x: no sample"),
+        (lambda x, y: ({"image": x}, y), "x: got image, expected x"),
+        (lambda x, y: (x, y[:-1]), r"y: got int64 of shape \(9,\), expected integers of shape \(10,\)"),
+        (lambda x, y: (x, y.astype(float)), "y: got float64"),
+        (lambda x, y: (x, y + 5), "y: labels 5 to"),
+    ],
+)
+def test_samples_that_do_not_fit_the_bundle_are_refused(spoil, message, tmp_path):
+    loaded = read_bundle(Regression().write(tmp_path / "b"))
+    with pytest.raises(edgefl_client.InputError, match=f"^{message}"):
+        train(loaded, "0.5", *spoil(*samples(10)))
