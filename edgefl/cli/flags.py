@@ -120,8 +120,8 @@ def training_options(command: F) -> F:
     flags = (
         run_flags(*_TRAINING, section=section),
         options_of(section)("--recompute", is_flag=True, help="Compute activations again in the backward pass, to save memory."),
-        count("--samples", default=500, help="Training samples of a client."),
-        count("--local-epochs", default=1, help="Epochs that a client trains each round."),
+        count("--samples", default=500, help="Training samples of a client, for seconds and joules on a device."),
+        count("--local-epochs", default=1, help="Epochs that a client trains each round, for seconds and joules."),
     )
     return _stack(command, flags)
 
