@@ -18,6 +18,7 @@ from edgefl.methods.create import create
 from edgefl.plugins import load
 from edgefl.registry import ALL, codecs, methods
 from edgefl.run.simulate import simulate
+from edgefl.util.modules import loaded
 
 METHOD = """
 from edgefl.extend import FedAvg, method
@@ -365,3 +366,20 @@ def test_a_part_of_an_imported_module_is_known_without_a_flag(tmp_path: Path, mo
     assert RunConfig(plugins=["lab_of_ours.ours"]) == RunConfig(plugins=[lab_of_ours.ours.Mine])
     assert RunConfig(plugins=[lab_of_ours.ours]).plugins == RunConfig(plugins=["lab_of_ours.ours"]).plugins
     assert "ours" not in codecs.names()
+
+
+def test_a_file_never_gets_a_module_of_the_name_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setitem(sys.modules, "beside", sys)  # so that what the test imports goes afterwards
+    del sys.modules["beside"]
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "beside.py").write_text(f"NAME = {folder!r}\n")
+        (tmp_path / folder / "part.py").write_text("def name():\n    import beside\n    return beside.NAME\n")
+    assert loaded(tmp_path / "a" / "part.py", "plugins").name() == "a"
+    with pytest.raises(
+        InputError, match=r"^plugins: .*b/part\.py imports beside, and Python has another one, .*a/beside\.py; rename"
+    ):
+        loaded(tmp_path / "b" / "part.py", "plugins")
+    monkeypatch.chdir(tmp_path / "a")  # where its modules go first
+    assert loaded(tmp_path / "b" / "part.py", "plugins").name() == "a"

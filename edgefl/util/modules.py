@@ -1,5 +1,6 @@
 """A user's Python code: modules from files and import paths, where a definition comes from, and a hash of its source."""
 
+import ast
 import importlib
 import importlib.util
 import inspect
@@ -56,7 +57,8 @@ def imported(name: str, title: str) -> ModuleType:
 def loaded(path: Path, title: str) -> ModuleType:
     """Return the module in the file at ``path``, under a name that is the same in all processes as long as the file does not change.
 
-    The file of the main script is not run again. InputError, which begins with ``title``, if the file cannot be read or raises an error.
+    The file of the main script is not run again. InputError, which begins with ``title``, if the file cannot be read, raises an error, or
+    would get another module than the one beside it.
     """
     path = path.resolve()
     try:
@@ -73,6 +75,7 @@ def loaded(path: Path, title: str) -> ModuleType:
         del sys.modules[other]  # a version of the file that may come back, and is run again then
     if (folder := str(path.parent)) not in sys.path:
         sys.path.append(folder)  # for modules beside the file
+    _check_beside(path, content, title)
     found = importlib.util.spec_from_file_location(name, path)
     if found is None or found.loader is None:
         raise InputError(f"{title}: {path} is no Python file, whose name ends in .py")
@@ -88,6 +91,26 @@ def loaded(path: Path, title: str) -> ModuleType:
         where = f" (line {lines[-1]})" if lines else ""  # a syntax error's message has the line
         raise InputError(f"{title}: importing {path} raised {said(error)}{where}") from error
     return module
+
+
+def _check_beside(path: Path, content: bytes, title: str) -> None:
+    """Raise InputError if a module that the file at ``path`` imports lies beside it, and Python has one of another place by that name.
+
+    One in the working directory goes first, as everywhere.
+    """
+    try:
+        tree = ast.walk(ast.parse(content))
+    except (SyntaxError, ValueError):  # importing the file says so
+        return
+    named = [node for node in tree if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and not node.level)]
+    modules = {n.module or "" for n in named if isinstance(n, ast.ImportFrom)}
+    modules |= {alias.name for n in named if isinstance(n, ast.Import) for alias in n.names}
+    for name in sorted({module.partition(".")[0] for module in modules} - sys.stdlib_module_names):
+        beside = [own for own in (path.parent / name / "__init__.py", path.parent / f"{name}.py") if own.is_file()]
+        if beside and (other := Path(_origin(name)).resolve()) != beside[0] and Path.cwd() not in other.parents:
+            raise InputError(
+                f"{title}: {path} imports {name}, and Python has another one, {other}; rename the one beside the file"
+            )
 
 
 def said(error: BaseException) -> str:
