@@ -378,7 +378,8 @@ def test_a_file_never_gets_a_module_of_the_name_from_elsewhere(tmp_path: Path, m
         (tmp_path / folder / "part.py").write_text("def name():\n    import beside\n    return beside.NAME\n")
     assert loaded(tmp_path / "a" / "part.py", "plugins").name() == "a"
     with pytest.raises(
-        InputError, match=r"^plugins: .*b/part\.py imports beside, and Python has another one, .*a/beside\.py; rename"
+        InputError,
+        match=r"^plugins: .*b/part\.py imports beside, and Python has another one first, .*a/beside\.py; rename beside\.py$",
     ):
         loaded(tmp_path / "b" / "part.py", "plugins")
     monkeypatch.chdir(tmp_path / "a")  # where its modules go first

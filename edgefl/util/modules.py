@@ -107,9 +107,12 @@ def _check_beside(path: Path, content: bytes, title: str) -> None:
     modules |= {alias.name for n in named if isinstance(n, ast.Import) for alias in n.names}
     for name in sorted({module.partition(".")[0] for module in modules} - sys.stdlib_module_names):
         beside = [own for own in (path.parent / name / "__init__.py", path.parent / f"{name}.py") if own.is_file()]
-        if beside and (other := Path(_origin(name)).resolve()) != beside[0] and Path.cwd() not in other.parents:
+        if not beside:
+            continue
+        other = _file_of(sys.modules[name]) if name in sys.modules else Path(_origin(name)).resolve()
+        if other is not None and other != beside[0] and Path.cwd() not in other.parents:
             raise InputError(
-                f"{title}: {path} imports {name}, and Python has another one, {other}; rename the one beside the file"
+                f"{title}: {path} imports {name}, and Python has another one first, {other}; rename {beside[0].name}"
             )
 
 
