@@ -379,7 +379,7 @@ def test_a_file_never_gets_a_module_of_the_name_from_elsewhere(tmp_path: Path, m
     assert loaded(tmp_path / "a" / "part.py", "plugins").name() == "a"
     with pytest.raises(
         InputError,
-        match=r"^plugins: .*b/part\.py imports beside, and Python has another one first, .*a/beside\.py; rename beside\.py$",
+        match=r"^plugins: .*b/part\.py imports beside, and Python has another one first, .*a/beside\.py; rename the one in .*b$",
     ):
         loaded(tmp_path / "b" / "part.py", "plugins")
     monkeypatch.chdir(tmp_path / "a")  # where its modules go first

@@ -112,7 +112,7 @@ def _check_beside(path: Path, content: bytes, title: str) -> None:
         other = _file_of(sys.modules[name]) if name in sys.modules else Path(_origin(name)).resolve()
         if other is not None and other != beside[0] and Path.cwd() not in other.parents:
             raise InputError(
-                f"{title}: {path} imports {name}, and Python has another one first, {other}; rename {beside[0].name}"
+                f"{title}: {path} imports {name}, and Python has another one first, {other}; rename the one in {path.parent}"
             )
 
 
