@@ -75,7 +75,7 @@ def _samples(where: str, x: np.ndarray, entry: Table, raw: bool) -> np.ndarray:
         ids = len(how.get("alphabet", "")) or (len(words) + 1 if words else None)
         if x.min() < 0 or (ids is not None and x.max() >= ids):
             raise InputError(f"{where}: token ids {x.min()} to {x.max()}, expected 0 to {'any' if ids is None else ids - 1}")
-        x = x.astype(np.int64)
+        x = x.astype(np.int64, copy=False)
     if x.dtype != dtype:
         pixels = ", or uint8 where they are raw pixels" if raw and dtype != "int64" else ""
         raise InputError(f"{where}: got {x.dtype}, expected {dtype}, what the network takes{pixels}")
@@ -93,13 +93,13 @@ def targets(manifest: Table, y: np.ndarray, count: int, where: str = "") -> np.n
     if (target := manifest.get("target_shape")) is not None:
         if y.shape != (count, *target) or y.dtype.kind not in "fiub" or not np.isfinite(y).all():
             raise InputError(f"{where}y: got {y.dtype} of shape {y.shape}, expected finite numbers of shape {(count, *target)}")
-        return y.astype(np.float32)
+        return y.astype(np.float32, copy=False)
     classes = manifest["classes"]
     if y.shape != (count,) or y.dtype.kind not in "iu":
         raise InputError(f"{where}y: got {y.dtype} of shape {y.shape}, expected integers of shape ({count},)")
     if y.min() < 0 or y.max() >= classes:
         raise InputError(f"{where}y: labels {y.min()} to {y.max()}, expected 0 to {classes - 1}")
-    return y.astype(np.int64)
+    return y.astype(np.int64, copy=False)
 
 
 def _read_npz(path: Path, names: list[str]) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
