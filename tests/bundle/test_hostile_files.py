@@ -152,7 +152,7 @@ def test_no_damage_with_a_right_hash_ends_in_anything_but_a_message(tmp_path_fac
         name = sorted(here)[which]
         files |= {**here, name: mutated(here[name], kind, place, with_byte)}
     folder = tmp_path_factory.mktemp("damaged") / "bundle"
-    write(folder, manifest(*tiers, input_shape=(1, 2, 3)), files)
+    write(folder, manifest(*reversed(tiers), input_shape=(1, 2, 3)), files)
     said = ""
     try:
         verify(folder, limits=Limits(memory_bytes=2 << 30, file_s=20))

@@ -294,7 +294,7 @@ def test_only_images_are_mirrored():
 def test_a_file_stands_for_one_thing():
     shared = trainable(SOUND)[0]
     with pytest.raises(ValidationError, match=r"tiers: 0\.5/forward\.onnx is named twice"):
-        manifest(shared, tier(1, forward="0.5/forward.onnx"))
+        manifest(tier(1, forward="0.5/forward.onnx"), shared)
     doubled = train(predict="0.5/train.onnx")
     with pytest.raises(ValidationError, match=r"tiers: 0\.5/train\.onnx is named twice"):
         manifest(tier(0.5, train=doubled))
