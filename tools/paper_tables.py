@@ -15,6 +15,7 @@ One cell again (table/row/column/seed):            python tools/paper_tables.py 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import tempfile
 import time
@@ -67,12 +68,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         results = options.results or (Path(temporary) / "results" if scale == "smoke" else RESULTS)
         work = options.work or (results / "work" if scale == "smoke" else WORK)
-        seeds = None if options.seeds is None else tuple(int(seed) for seed in options.seeds.split(","))
         queue = Queue(
             scale, results, work, host, {"commit": commit(), "host": used}, tuple(options.only or ()),
-            options.again, options.at_once, options.nice, until, seeds,
+            options.again, options.at_once, options.nice, until, options.seeds,
         )  # fmt: skip
         try:
+            queue.check_only()
             if options.plan:
                 for name in names:
                     print(queue.plan(name))
@@ -108,7 +109,7 @@ def _options() -> argparse.Namespace:
         "--only", action="append", metavar="TABLE/ROW/COLUMN/SEED", help="only these runs, * stands for anything; may be repeated"
     )
     add("--again", action="store_true", help="also train runs that are stored, and say whether their figures are the same")
-    add("--seeds", help="other seeds than the tables', separated by commas")
+    add("--seeds", type=_seeds, metavar="SEED,SEED", help="other seeds than the tables', separated by commas")
     add("--max-hours", type=float, help="begin no round after this time; the same command resumes")
     add("--at-once", type=int, default=2, help="runs at a time, each with one thread [2]")
     add("--engine", help="edgefl's --engine, for every run")
@@ -139,9 +140,18 @@ def _options() -> argparse.Namespace:
         parser.error("--smoke gives no figures for a page")
     if options.engine == "auto":
         parser.error("--engine auto chooses by speed, and a stored run names its engine: give inline, pool or group")
-    if options.at_once < 1 or (options.max_hours is not None and options.max_hours <= 0):
+    if options.at_once < 1 or (options.max_hours is not None and not 0 < options.max_hours < math.inf):
         parser.error("--at-once and --max-hours must be positive")
+    if options.before is not None and not (options.confirm and (options.before / "tools" / "papers").is_dir()):
+        parser.error(f"--before: got {options.before}, expected a checkout of this repository, and --confirm beside it")
     return options
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(seed) for seed in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected whole numbers separated by commas") from None
 
 
 if __name__ == "__main__":

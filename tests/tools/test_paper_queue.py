@@ -356,6 +356,15 @@ def test_a_repeated_run_says_whether_its_figures_are_the_same(tmp_path):
         (("--smoke", "--write"), "--smoke gives no figures for a page"),
         (("--engine", "auto"), "give inline, pool or group"),
         (("--max-hours", "0"), "--at-once and --max-hours must be positive"),
+        (("--max-hours", "nan"), "--at-once and --max-hours must be positive"),
+        (("--seeds", "0,x"), "argument --seeds: got '0,x', expected whole numbers separated by commas"),
+        (("--before", "."), "--before: got ., expected a checkout of this repository, and --confirm beside it"),
+        (("--confirm", "--before", "nowhere"), "--before: got nowhere, expected a checkout"),
+        (
+            ("--only", "fedpara/FedAvg, equal byte/IID/0"),
+            "no run 'fedpara/FedAvg, equal byte/IID/0'; did you mean 'fedpara/FedAvg, equal bytes/IID/0'?\nrows of fedpara: ",
+        ),
+        (("--only", "fedpara/*/IID/9", "--list"), "\ncolumns of fedpara: IID\nseeds of fedpara: 0; 1; 2\n"),
     ],
 )
 def test_wrong_options_are_refused(options, message, monkeypatch, capsys):

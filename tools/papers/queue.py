@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from edgefl.errors import nearest
 from papers.confirm import confirm
 from papers.jobs import Ended, Job, train_all
 from papers.runs import Run, Scale, hours_of
@@ -64,6 +65,17 @@ class Queue:
     def selected(self, name: str, run: Run) -> bool:
         """Whether ``only`` names a run."""
         return not self.only or any(fnmatchcase(run.name(name), pattern) for pattern in self.only)
+
+    def check_only(self) -> None:
+        """Raise ValueError if a pattern of ``only`` names no run."""
+        for pattern in self.only:
+            table = pattern.split("/")[0]
+            runs = self.table(table).runs
+            names = [run.name(table) for run in runs]
+            if not any(fnmatchcase(name, pattern) for name in names):
+                kinds = {kind: dict.fromkeys(str(getattr(run, kind)) for run in runs) for kind in ("row", "column", "seed")}
+                there = "".join(f"\n{kind}s of {table}: {'; '.join(values)}" for kind, values in kinds.items())
+                raise ValueError(f"--only: no run {pattern!r}{';' + near if (near := nearest(pattern, names)) else ''}{there}")
 
     def trials(self, name: str) -> list[Job]:
         """Return the trials that are missing or stale and that selected runs need."""
