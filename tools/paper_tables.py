@@ -8,7 +8,7 @@ other figures now, or if its settings have changed. Until then tables mark it as
 
 All tables at full scale, as long as three hours:  python tools/paper_tables.py --max-hours 3
 One table, and its page:                           python tools/paper_tables.py --table flanc --write
-Which stored runs are still current:               python tools/paper_tables.py --confirm
+Which stored runs are still current:               python tools/paper_tables.py --confirm --recount
 One cell again (table/row/column/seed):            python tools/paper_tables.py --only "flanc/FLANC/IID/0" --again
 """
 
@@ -19,6 +19,7 @@ import math
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -26,6 +27,7 @@ from counters.markdown import ROOT, arguments, publish
 from papers.captions import again
 from papers.confirm import confirm, probe_stored
 from papers.queue import Queue, table_of, train
+from papers.recount import recount
 from papers.runs import SCALES, Scale
 from papers.states import Table
 from papers.store import Entries, ResultsError, load
@@ -83,20 +85,28 @@ def main() -> None:
                     for job in (*queue.trials(name), *queue.runs(name)):
                         print(job.run.name(name))
                 return
-            if options.confirm or options.probe_stored:
-                for name in names:
-                    path = results / f"{name}.jsonl"
-                    confirm(path, print, before=options.before) if options.confirm else probe_stored(path, print)
-                if not (options.write or options.check):
-                    return
-            trains_nothing = options.render_only or options.confirm or options.probe_stored
-            good = trains_nothing or train(queue, names)
-            for name in names if not options.only else ():
+            keeps = options.confirm or options.probe_stored or options.recount
+            good = _kept(options, names, results) if keeps else options.render_only or train(queue, names)
+            renders = not options.only and (not keeps or options.write or options.check)
+            for name in names if renders else ():
                 publish(f"paper-{name}", rendered(name, load(results / f"{name}.jsonl")), options)
         except (ResultsError, ValueError) as error:
             print(error, file=sys.stderr)
             sys.exit(2)
     sys.exit(0 if good else 1)
+
+
+def _kept(options: argparse.Namespace, names: Sequence[str], results: Path) -> bool:
+    """Confirm, probe or count again what is stored; return whether no run has to be trained again for its costs."""
+    good = True
+    for path in (results / f"{name}.jsonl" for name in names):
+        if options.confirm:
+            confirm(path, print, before=options.before)
+        if options.probe_stored:
+            probe_stored(path, print)
+        if options.recount:
+            good &= recount(path, print)
+    return good
 
 
 def _options() -> argparse.Namespace:
@@ -127,6 +137,11 @@ def _options() -> argparse.Namespace:
         type=Path,
         metavar="CHECKOUT",
         help="with --confirm: a checkout of the code that made the lines, whose probe on this computer replaces one that differs",
+    )
+    add(
+        "--recount",
+        action="store_true",
+        help="train nothing; count again what the clients of stored runs need, after costs have changed",
     )
     add("--probe-stored", action="store_true", help="add a probe to lines of this very code that have none")
     options = arguments(parser)

@@ -14,11 +14,10 @@ from typing import Any
 from edgefl.errors import InputError
 from papers import store
 from papers.inputs import inputs, of_this_code
+from papers.lines import Key, Line, cell_of, is_current, key_of, lines_of
 from papers.probe import difference, probe
-from papers.runs import kind_of
 from papers.training import NotTrainedError
 
-Line = Mapping[str, Any]
 Say = Callable[[str], None]
 _BEFORE = """
 import json, sys
@@ -39,16 +38,16 @@ def confirm(path: Path, say: Say, scale: str | None = None, before: Path | None 
     ``before`` is a checkout of code that a line is current for: if today's figures differ from the stored ones, those of this code on this
     computer decide. Other processors decompose weights into other factors, which amplifies their rounding.
     """
-    name, counts, hashes = path.stem, Counter[str](), dict[tuple[str, ...], str]()
-    for of_scale, line in _lines(path):
+    name, counts, hashes = path.stem, Counter[str](), dict[Key, str]()
+    for of_scale, line in lines_of(path):
         if scale not in (None, of_scale):
             continue
         state, why = _state(line, before)
         counts[state] += 1
         if why:
-            say(f"{name}/{_cell(line)} ({of_scale}) is stale: {why}")
+            say(f"{name}/{cell_of(line)} ({of_scale}) is stale: {why}")
         if state == "confirmed":
-            hashes[_key(of_scale, line)] = inputs(line["settings"])
+            hashes[key_of(of_scale, line)] = inputs(line["settings"])
         if len(hashes) == STORED_AT_ONCE:
             _store(path, hashes)
             hashes = {}
@@ -58,23 +57,23 @@ def confirm(path: Path, say: Say, scale: str | None = None, before: Path | None 
         say(f"{name}: " + ", ".join(f"{count} {state}" for state, count in sorted(counts.items())))
 
 
-def _store(path: Path, hashes: Mapping[tuple[str, ...], str]) -> None:
+def _store(path: Path, hashes: Mapping[Key, str]) -> None:
     """Add today's hash to the lines of ``hashes``."""
-    store.amend(path, lambda scale, line: _with_hash(line, hashes.get(_key(scale, line))))
+    store.amend(path, lambda scale, line: _with_hash(line, hashes.get(key_of(scale, line))))
 
 
 def probe_stored(path: Path, say: Say) -> None:
     """Add a probe to every line of ``path`` that has none and was made by this code, so that it can be confirmed later."""
     found, others = {}, 0
-    for scale, line in _lines(path):
+    for scale, line in lines_of(path):
         if "probe" in line:
             continue
-        if not _ours(line):
+        if not is_current(line):
             others += 1
             continue
-        found[_key(scale, line)] = probe(line["settings"], line["local"])
+        found[key_of(scale, line)] = probe(line["settings"], line["local"])
     if found:
-        store.amend(path, lambda scale, line: {**line, **_of(found, _key(scale, line))})
+        store.amend(path, lambda scale, line: {**line, **_of(found, key_of(scale, line))})
     say(f"{path.stem}: {len(found)} lines have a probe now; {others} without one were made by other code")
 
 
@@ -113,30 +112,9 @@ def _probe_of(checkout: Path, line: Line) -> Mapping[str, Any] | None:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def _ours(line: Line) -> bool:
-    try:
-        return of_this_code(line["settings"], line)
-    except (InputError, ValueError):
-        return False
-
-
-def _lines(path: Path) -> list[tuple[str, Line]]:
-    return [(scale, line) for scale, lines in store.load(path).items() for line in lines]
-
-
-def _cell(line: Line) -> str:
-    end = line["seed"] if kind_of(line) == "run" else " ".join(str(line["settings"].get(key, "")) for key in ("lr", "norm"))
-    return f"{line['row']}/{line['column']}/{end}".rstrip()
-
-
-def _key(scale: str, line: Line) -> tuple[str, ...]:
-    """Return what tells a line from all others of its file, also from one that replaces it meanwhile."""
-    return scale, kind_of(line), line["row"], line["column"], str(line.get("inputs"))
-
-
 def _with_hash(line: Line, now: str | None) -> dict[str, Any]:
     return dict(line) if now is None else {**line, "confirmed": [*line.get("confirmed", ()), now]}
 
 
-def _of(found: Mapping[tuple[str, ...], Any], key: tuple[str, ...]) -> dict[str, Any]:
+def _of(found: Mapping[Key, Any], key: tuple[str, ...]) -> dict[str, Any]:
     return {"probe": found[key]} if key in found else {}

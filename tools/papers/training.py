@@ -80,7 +80,7 @@ def trained_in(
     Raises: as :func:`figures`.
     """
     with one_thread(), Stopwatch() as watch:
-        run = prepare(RunConfig.of({"conditions": "ideal", "eval_after_training": local, **settings}))
+        run = prepared(settings, local)
         files = RunFolder(folder)
         files.check(run.config, resume=True)
         files.start(run.config)
@@ -89,11 +89,14 @@ def trained_in(
             yield train_into(Output(files, print, watch, on_round), run, engine, store, resume=True), files.rounds()
 
 
+def prepared(settings: Mapping[str, Any], local: bool) -> Run:
+    """Return the run of ``settings``, ready to begin; ``local`` as in :func:`figures`."""
+    return prepare(RunConfig.of({"conditions": "ideal", "eval_after_training": local, **settings}))
+
+
 def figures_of(trained: Trained, rounds: Sequence[Mapping[str, Any]], local: bool) -> dict[str, Any]:
     """Return the figures of a run that has ended; see :func:`figures`."""
     run, accuracy = trained.run, dict(rounds[-1]["accuracy"])
-    ideal = run.config.conditions == "ideal"
-    tiers = [tier for tier in run.tiers if ideal or any(c.tier == tier for c in run.plan.classes)]
     return {
         **_tail(trained),
         "accuracy": accuracy,
@@ -102,9 +105,9 @@ def figures_of(trained: Trained, rounds: Sequence[Mapping[str, Any]], local: boo
         "samples": run.plan.workload.mean_shard,
         "evaluated": len(run.test),
         **_of_attack(rounds),
-        "tiers": {tier.label: _costs(run, tier) for tier in tiers},
+        "tiers": costs_of(run),
         "total": {key: sum(line[key] for line in rounds) for key in ("download_bytes", "upload_bytes", "macs")},
-        **({} if ideal else _of_fleet(run, rounds)),
+        **({} if run.config.conditions == "ideal" else _of_fleet(run, rounds)),
     }
 
 
@@ -177,6 +180,12 @@ def _local(trained: Trained, accuracy: Mapping[str, float]) -> float:
     tests = map(run.clients.shards.test, range(run.config.clients))
     shares = [evaluate.accuracy(module, test) for test in tests]
     return sum(shares) / len(shares)
+
+
+def costs_of(run: Run) -> dict[str, dict[str, int]]:
+    """Return label of a tier → what one of its clients needs. Under the conditions of a fleet: of each tier that a device class gets."""
+    ideal = run.config.conditions == "ideal"
+    return {tier.label: _costs(run, tier) for tier in run.tiers if ideal or any(c.tier == tier for c in run.plan.classes)}
 
 
 def _costs(run: Run, tier: Tier) -> dict[str, int]:
