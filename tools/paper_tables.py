@@ -75,7 +75,7 @@ def main() -> None:
             options.again, options.at_once, options.nice, until, options.seeds,
         )  # fmt: skip
         try:
-            queue.check_only()
+            queue = queue.of_known_runs()
             if options.plan:
                 for name in names:
                     print(queue.plan(name))

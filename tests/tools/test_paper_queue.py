@@ -106,6 +106,13 @@ def test_only_selects_runs_by_name_and_the_trials_they_need(tmp_path):
     assert [job.run.name("spectral") for job in replace(queue, repeat=True).runs("spectral")] == names
 
 
+def test_a_cell_that_shares_the_run_of_another_row_is_selected_by_either_name(tmp_path):
+    queue = queue_in(
+        tmp_path, "full", only=("flanc/HeteroFL, unmasked loss/IID/0", "flanc/HeteroFL, unmasked loss/3 classes a client/1")
+    )
+    assert queue.of_known_runs().only == ("flanc/HeteroFL/IID/0", "flanc/HeteroFL, unmasked loss/3 classes a client/1")
+
+
 def test_files_do_not_depend_on_which_run_ended_first(tmp_path):
     entries = stored("prism", "smoke")
     store().save(tmp_path / "a.jsonl", {"smoke": entries})

@@ -6,7 +6,7 @@ import functools
 import importlib
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import ModuleType
@@ -66,16 +66,24 @@ class Queue:
         """Whether ``only`` names a run."""
         return not self.only or any(fnmatchcase(run.name(name), pattern) for pattern in self.only)
 
-    def check_only(self) -> None:
-        """Raise ValueError if a pattern of ``only`` names no run."""
-        for pattern in self.only:
-            table = pattern.split("/")[0]
-            runs = self.table(table).runs
-            names = [run.name(table) for run in runs]
-            if not any(fnmatchcase(name, pattern) for name in names):
-                kinds = {kind: dict.fromkeys(str(getattr(run, kind)) for run in runs) for kind in ("row", "column", "seed")}
-                there = "".join(f"\n{kind}s of {table}: {'; '.join(values)}" for kind, values in kinds.items())
-                raise ValueError(f"--only: no run {pattern!r}{';' + near if (near := nearest(pattern, names)) else ''}{there}")
+    def of_known_runs(self) -> Queue:
+        """Return the queue with the patterns of ``only`` as the runs are named. Cells of two rows that are one have the first row's run.
+
+        ValueError if a pattern names no run.
+        """
+        return replace(self, only=tuple(map(self._known, self.only)))
+
+    def _known(self, pattern: str) -> str:
+        name, row, *rest = pattern.split("/")
+        table = self.table(name)
+        same = {} if table.tuning is None else table.tuning.same
+        patterns = (pattern, "/".join((name, same.get(row, row), *rest)))
+        names = [run.name(name) for run in table.runs]
+        if found := next((one for one in patterns if any(fnmatchcase(known, one) for known in names)), None):
+            return found
+        kinds = {kind: dict.fromkeys(str(getattr(run, kind)) for run in table.runs) for kind in ("row", "column", "seed")}
+        there = "".join(f"\n{kind}s of {name}: {'; '.join(values)}" for kind, values in kinds.items())
+        raise ValueError(f"--only: no run {pattern!r}{';' + near if (near := nearest(pattern, names)) else ''}{there}")
 
     def trials(self, name: str) -> list[Job]:
         """Return the trials that are missing or stale and that selected runs need."""
