@@ -33,6 +33,7 @@ from papers.states import Table
 from papers.store import Entries, ResultsError, load
 from speed.process import commit, machine
 
+from edgefl.errors import EdgeflError
 from edgefl.util.machine import processor_name
 
 RESULTS = Path(__file__).parent / "results"
@@ -90,7 +91,7 @@ def main() -> None:
             renders = not options.only and (not keeps or options.write or options.check)
             for name in names if renders else ():
                 publish(f"paper-{name}", rendered(name, load(results / f"{name}.jsonl")), options)
-        except (ResultsError, ValueError) as error:
+        except (ResultsError, ValueError, EdgeflError) as error:
             print(error, file=sys.stderr)
             sys.exit(2)
     sys.exit(0 if good else 1)

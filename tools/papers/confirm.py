@@ -116,5 +116,5 @@ def _with_hash(line: Line, now: str | None) -> dict[str, Any]:
     return dict(line) if now is None else {**line, "confirmed": [*line.get("confirmed", ()), now]}
 
 
-def _of(found: Mapping[Key, Any], key: tuple[str, ...]) -> dict[str, Any]:
+def _of(found: Mapping[Key, Any], key: Key) -> dict[str, Any]:
     return {"probe": found[key]} if key in found else {}
