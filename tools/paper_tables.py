@@ -142,7 +142,7 @@ def _options() -> argparse.Namespace:
     add(
         "--recount",
         action="store_true",
-        help="train nothing; count again what the clients of stored runs need, after costs have changed",
+        help="train nothing; count the costs of stored runs again with today's code",
     )
     add("--probe-stored", action="store_true", help="add a probe to lines of this very code that have none")
     options = arguments(parser)

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.errors import InputError
-from papers import store
 from papers.inputs import inputs, of_this_code
-from papers.lines import Key, Line, cell_of, is_current, key_of, lines_of
+from papers.lines import Key, Line, amend_lines, cell_of, is_current, key_of, lines_of
 from papers.probe import difference, probe
 from papers.training import NotTrainedError
 
@@ -59,7 +58,7 @@ def confirm(path: Path, say: Say, scale: str | None = None, before: Path | None 
 
 def _store(path: Path, hashes: Mapping[Key, str]) -> None:
     """Add today's hash to the lines of ``hashes``."""
-    store.amend(path, lambda scale, line: _with_hash(line, hashes.get(key_of(scale, line))))
+    amend_lines(path, hashes, lambda line, now: {**line, "confirmed": [*line.get("confirmed", ()), now]})
 
 
 def probe_stored(path: Path, say: Say) -> None:
@@ -73,7 +72,7 @@ def probe_stored(path: Path, say: Say) -> None:
             continue
         found[key_of(scale, line)] = probe(line["settings"], line["local"])
     if found:
-        store.amend(path, lambda scale, line: {**line, **_of(found, key_of(scale, line))})
+        amend_lines(path, found, lambda line, own: {**line, "probe": own})
     say(f"{path.stem}: {len(found)} lines have a probe now; {others} without one were made by other code")
 
 
@@ -110,11 +109,3 @@ def _probe_of(checkout: Path, line: Line) -> Mapping[str, Any] | None:
     if done.returncode:
         raise ValueError(f"the code of {checkout} has no such run")
     return json.loads(done.stdout.splitlines()[-1])
-
-
-def _with_hash(line: Line, now: str | None) -> dict[str, Any]:
-    return dict(line) if now is None else {**line, "confirmed": [*line.get("confirmed", ()), now]}
-
-
-def _of(found: Mapping[Key, Any], key: Key) -> dict[str, Any]:
-    return {"probe": found[key]} if key in found else {}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from edgefl.errors import InputError
 from papers import store
@@ -13,6 +13,7 @@ from papers.runs import kind_of
 
 Line = Mapping[str, Any]
 Key = tuple[str, ...]
+Found = TypeVar("Found")
 
 
 def lines_of(path: Path) -> list[tuple[str, Line]]:
@@ -29,6 +30,15 @@ def cell_of(line: Line) -> str:
 def key_of(scale: str, line: Line) -> Key:
     """Return what tells a line from all others of its file, also from one that replaces it meanwhile."""
     return scale, kind_of(line), line["row"], line["column"], str(line.get("inputs"))
+
+
+def amend_lines(path: Path, found: Mapping[Key, Found], change: Callable[[Line, Found], dict[str, Any]]) -> None:
+    """Replace each line whose key is in ``found`` by what ``change`` makes of it and of what was found."""
+
+    def amended(scale: str, line: dict[str, Any]) -> dict[str, Any]:
+        return change(line, found[key]) if (key := key_of(scale, line)) in found else line
+
+    store.amend(path, amended)
 
 
 def is_current(line: Line) -> bool:

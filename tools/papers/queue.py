@@ -67,7 +67,7 @@ class Queue:
         return not self.only or any(fnmatchcase(run.name(name), pattern) for pattern in self.only)
 
     def of_known_runs(self) -> Queue:
-        """Return the queue with the patterns of ``only`` as the runs are named. Cells of two rows that are one have the first row's run.
+        """Return the queue with patterns of ``only`` that name runs: where two rows share a run, either row's name becomes that of the run.
 
         ValueError if a pattern names no run.
         """

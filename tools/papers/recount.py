@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
-from papers import store
-from papers.lines import cell_of, is_current, key_of, lines_of
+from papers.lines import Line, amend_lines, cell_of, is_current, key_of, lines_of
 from papers.runs import kind_of
 from papers.training import costs_of, prepared
 
@@ -31,19 +29,15 @@ def recount(path: Path, say: Callable[[str], None]) -> bool:
         elif now != stored:
             found[key_of(scale, line)] = now
     if found:
-        store.amend(path, lambda scale, line: _with_costs(line, found.get(key_of(scale, line))))
+        amend_lines(path, found, lambda line, tiers: {**line, "figures": {**line["figures"], "tiers": tiers}})
         say(f"{path.stem}: {len(found)} runs need other memory than stored; their lines have it now")
     return good
 
 
-def _planned(line: Mapping[str, Any]) -> bool:
+def _planned(line: Line) -> bool:
     """Whether ranks are chosen from trained weights, so that only training tells the costs of a run's last plan."""
     return bool(line["settings"].get("method_options", {}).get("allocate") == "spectral")
 
 
 def _added_up(tiers: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
     return {label: {name: cost for name, cost in costs.items() if name != MEMORY} for label, costs in tiers.items()}
-
-
-def _with_costs(line: Mapping[str, Any], tiers: Mapping[str, Any] | None) -> dict[str, Any]:
-    return dict(line) if tiers is None else {**line, "figures": {**line["figures"], "tiers": tiers}}
