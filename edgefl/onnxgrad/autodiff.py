@@ -13,10 +13,10 @@ import onnx
 import onnx.helper
 import onnx.numpy_helper
 
+from edgefl.onnxgrad.composites import DOMAIN, in_standard_operators, is_composite, written_out
 from edgefl.onnxgrad.gradients import RULES, Op, Tape
 from edgefl.onnxgrad.gradients.op import CONSTANT, outer_reads
 
-DOMAIN = "edgefl"
 Ready = Callable[[str, str], None]
 """Called with a tensor and the name of its gradient."""
 
@@ -125,7 +125,7 @@ def tape_of(model: onnx.ModelProto) -> Tape:
     numbers = {v.type.tensor_type.elem_type for v in model.graph.output}
     tape = Tape(_shaped(model), np.float64 if onnx.TensorProto.DOUBLE in numbers else np.float32)
     for node in model.graph.node:
-        if node.domain != DOMAIN:
+        if node.domain != DOMAIN or is_composite(node):
             tape.put(node)
         elif node.op_type == "Held":
             tape.op("Identity", node.input[0], out=node.output[0])
@@ -153,9 +153,10 @@ def _write(tape: Tape, gradients: Mapping[str, str], tensor: str, out: str) -> N
 def _shaped(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model for shape inference: each ``Gradient`` and ``Held`` is replaced by nodes whose outputs have the same shapes."""
     known = onnx.ModelProto()
-    known.CopyFrom(model)
+    known.CopyFrom(in_standard_operators(model))
+    nodes = list(known.graph.node)
     del known.graph.node[:]
-    for node in model.graph.node:
+    for node in nodes:
         if node.domain != DOMAIN:
             known.graph.node.append(node)
             continue
@@ -170,6 +171,7 @@ def as_model(
     """Return the nodes of a tape as a model, without unused constants and, if there are ``outputs``, without nodes that no output reads."""
     outputs = list(outputs)
     nodes = _ends_last(_live(tape.nodes, {value.name for value in outputs})) if outputs else list(tape.nodes)
+    nodes = written_out(tape, nodes)
     read = {name for node in nodes for name in reads(node)}
     constants = [onnx.numpy_helper.from_array(array, name) for name, array in tape.constants.items() if name in read]
     graph = onnx.helper.make_graph(nodes, name, list(inputs), outputs, constants)

@@ -17,6 +17,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass,
 from torch import Tensor, nn
 
 from edgefl.errors import EdgeflError, InputError, first_line
+from edgefl.onnxgrad.composites import in_standard_operators
 from edgefl.onnxgrad.graphs import BATCH, OPSET, graphs_in
 from edgefl.onnxgrad.lowering import STANDS_FOR, HasForm, traced
 from edgefl.util.fields import Fields, each, named
@@ -63,7 +64,7 @@ def export(
     model.graph.name = "forward"
     proto = ir.to_proto(fixed_reshapes(model))
     strip(proto)
-    return proto
+    return in_standard_operators(proto)
 
 
 class _Called(nn.Module):
@@ -142,6 +143,8 @@ def _inner() -> tuple[Callable[..., Any] | None, Any]:
     try:
         from torch.onnx._internal.exporter._core import export as inner
         from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+        from edgefl.onnxgrad.translations import TRANSLATIONS
     except ImportError:
         return None, None
     known = {"registry", "input_names", "output_names", "optimize", "opset_version", "verbose"}
@@ -150,6 +153,8 @@ def _inner() -> tuple[Callable[..., Any] | None, Any]:
     table = ONNXRegistry.from_torchlib(opset_version=OPSET)
     for own, original in STANDS_FOR.items():
         table.register_op(own, table.get_decomps(original)[0].onnx_function)
+    for operator, translation in TRANSLATIONS.items():
+        table.register_op(operator, translation)
     return inner, table
 
 

@@ -17,6 +17,7 @@ from edgefl.onnxgrad.gradients import (  # noqa: F401  each enters its rules int
     recurrent,
     sampling,
     shape,
+    special_functions,
     trigonometry,
 )
 from edgefl.onnxgrad.gradients.op import PREPARED, RULES, Op, Rule, prepared, register_rule
