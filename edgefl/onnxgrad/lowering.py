@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from edgefl.errors import EdgeflError
 from edgefl.onnxgrad import rewrites
+from edgefl.onnxgrad.decompositions import DECOMPOSITIONS
 from edgefl.onnxgrad.detached import DATA
 from edgefl.onnxgrad.graphs import OPSET
 from edgefl.onnxgrad.in_place import functional
@@ -146,8 +147,9 @@ class _Lowered(ExportedProgram):
         self, decomp_table: dict[Any, Callable[..., Any]] | None = None, decompose_custom_triton_ops: bool = False
     ) -> ExportedProgram:
         """Return the program that the exporter translates; called by the exporter."""
-        spared = self.has_form is not None and _replaced(self, self.has_form, decomp_table or {})
-        found = self if spared else super().run_decompositions(decomp_table)
+        table = {**(decomp_table or {}), **DECOMPOSITIONS}
+        spared = self.has_form is not None and _replaced(self, self.has_form, table)
+        found = self if spared else super().run_decompositions(table)
         for node in list(found.graph_module.graph.nodes):
             if node.target is BATCH_NORM:
                 _replace(node, normalised(node))
@@ -242,5 +244,5 @@ def _stays(node: fx.Node, has_form: HasForm) -> bool:
     target: Any = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return bool(target.__module__ == "_operator" or has_form(target))
-    known = target in _DROPPED or has_form(target)
+    known = target in _DROPPED or (has_form(target) and target not in DECOMPOSITIONS)
     return known and not target._schema.is_mutable

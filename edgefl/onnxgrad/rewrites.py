@@ -13,6 +13,7 @@ from torch import Tensor
 
 from edgefl.errors import EdgeflError
 from edgefl.onnxgrad.ceiled_pools import CEILED
+from edgefl.onnxgrad.checked_matrices import CHECKED
 from edgefl.onnxgrad.indexed import INDEXED
 from edgefl.onnxgrad.label_losses import LABEL_LOSSES
 from edgefl.onnxgrad.macs import MEANS, WINDOWS
@@ -162,6 +163,7 @@ def _distances(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None 
 
 REWRITES: dict[Any, Callable[..., Tensor | None]] = {
     **CEILED,
+    **CHECKED,
     **INDEXED,
     **LABEL_LOSSES,
     torch.adaptive_avg_pool1d: _adaptive_mean(1),

@@ -5,9 +5,11 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
+from onnxscript.onnx_opset import opset20
 from torch.onnx._internal.exporter import _core
 
 from edgefl.onnxgrad.composites import DOMAIN
+from edgefl.onnxgrad.decompositions.matrices import CHOLESKY, CHOLESKY_SOLVE, DET, EIGH, LU, PINV, QR, SVD, TRIANGULAR
 
 aten, prims = torch.ops.aten, torch.ops.prims
 Translation = Callable[..., Any]
@@ -39,6 +41,29 @@ def _hypot(self: Any, other: Any) -> Any:
     return _composite("Hypot", [self, other])
 
 
+def _triangular_solve(a: Any, b: Any, upper: bool, unit: bool) -> Any:
+    return _composite("TriangularSolve", [a, b], upper=int(upper), unit=int(unit))
+
+
+def _cholesky_solve(b: Any, low: Any) -> Any:
+    return _composite("CholeskySolve", [b, low])
+
+
+def _pseudo_inverse(a: Any, least: Any, share: Any) -> Any:
+    return _composite("PInv", [a, least, share])
+
+
+def _of_matrix(kind: str, count: int = 1) -> Translation:
+    def translated(a: Any) -> Any:
+        return _composite(kind, [a], count)
+
+    return translated
+
+
+def _determinant(a: Any) -> Any:
+    return opset20.Det(a)
+
+
 TRANSLATIONS: dict[Any, Translation] = {
     aten.lgamma.default: _of_one("Lgamma"),
     aten.digamma.default: _of_one("Polygamma", order=0),
@@ -52,5 +77,14 @@ TRANSLATIONS: dict[Any, Translation] = {
     aten.special_i1.default: _of_one("BesselI", order=1, scaled=0),
     aten.special_i1e.default: _of_one("BesselI", order=1, scaled=1),
     aten.hypot.default: _hypot,
+    CHOLESKY: _of_matrix("Cholesky"),
+    CHOLESKY_SOLVE: _cholesky_solve,
+    TRIANGULAR: _triangular_solve,
+    LU: _of_matrix("LU", 3),
+    DET: _determinant,
+    QR: _of_matrix("QR", 2),
+    EIGH: _of_matrix("Eigh", 2),
+    SVD: _of_matrix("SVD", 3),
+    PINV: _pseudo_inverse,
 }
 """Operator of torch → its translation."""

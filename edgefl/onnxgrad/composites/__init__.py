@@ -5,7 +5,7 @@ gradient rules are in :mod:`edgefl.onnxgrad.gradients`, and what makes such node
 :mod:`edgefl.onnxgrad.translations`.
 """
 
-from edgefl.onnxgrad.composites import bessel, gamma, hypotenuse, normal  # noqa: F401  each enters its functions into the table
+from edgefl.onnxgrad.composites import bessel, gamma, hypotenuse, matrices, normal, spectra  # noqa: F401  each enters its functions into the table
 from edgefl.onnxgrad.composites.table import DOMAIN, in_standard_operators, is_composite, written_out
 
 __all__ = ["DOMAIN", "in_standard_operators", "is_composite", "written_out"]

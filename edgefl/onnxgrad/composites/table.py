@@ -35,9 +35,10 @@ def written_out(tape: Tape, nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodePr
                 WRITTEN[node.op_type](tape, Op.of(node))
             else:
                 tape.nodes.append(node)
-        return tape.nodes
+        found = tape.nodes
     finally:
         tape.nodes = outer
+    return written_out(tape, found)  # one may have been written with others
 
 
 def is_composite(node: Any) -> bool:

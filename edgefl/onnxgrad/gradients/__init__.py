@@ -10,6 +10,7 @@ from edgefl.onnxgrad.gradients import (  # noqa: F401  each enters its rules int
     fourier,
     group_normalization,
     indexing,
+    linear_algebra,
     linear_maps,
     normalization,
     pooling,
@@ -18,6 +19,7 @@ from edgefl.onnxgrad.gradients import (  # noqa: F401  each enters its rules int
     sampling,
     shape,
     special_functions,
+    spectra,
     trigonometry,
 )
 from edgefl.onnxgrad.gradients.op import PREPARED, RULES, Op, Rule, prepared, register_rule

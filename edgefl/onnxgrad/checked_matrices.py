@@ -1,0 +1,60 @@
+"""Linear algebra that stops with an error for singular matrices, without that check; used while a module is traced.
+
+A graph cannot stop. It gives infinity or NaN there, and a step that is not finite is noticed. The functions have torch's arguments.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def _inverse(A: Tensor) -> Tensor:
+    found: Tensor = torch.linalg.inv_ex(A).inverse
+    return found
+
+
+def _solution(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
+    found: Tensor = torch.linalg.solve_ex(A, B, left=left).result
+    return found
+
+
+def _cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
+    found: Tensor = torch.linalg.cholesky_ex(A, upper=upper).L
+    return found
+
+
+def _lu_factor(A: Tensor, *, pivot: bool = True) -> Any:
+    found = torch.linalg.lu_factor_ex(A, pivot=pivot)
+    return torch.return_types.linalg_lu_factor((found.LU, found.pivots))
+
+
+def _power(A: Tensor, n: int) -> Tensor | None:
+    """Return a negative power as that of the inverse; torch's own form has the others."""
+    return torch.linalg.matrix_power(_inverse(A), -n) if n < 0 else None
+
+
+def _tensor_inverse(A: Tensor, ind: int = 2) -> Tensor:
+    rows, columns = A.shape[ind:], A.shape[:ind]
+    return _inverse(A.reshape(math.prod(columns), math.prod(rows))).reshape(*rows, *columns)
+
+
+def _tensor_solution(A: Tensor, B: Tensor, dims: tuple[int, ...] | None = None) -> Tensor:
+    last = [axis % A.dim() for axis in dims or ()]
+    moved = A.permute(*(axis for axis in range(A.dim()) if axis not in last), *last)
+    sizes = moved.shape[B.dim() :]
+    return _solution(moved.reshape(B.numel(), math.prod(sizes)), B.reshape(-1)).reshape(sizes)
+
+
+CHECKED: dict[Any, Callable[..., Any]] = {
+    **dict.fromkeys((torch.linalg.inv, torch.inverse, Tensor.inverse), _inverse),
+    torch.linalg.solve: _solution,
+    torch.linalg.cholesky: _cholesky,
+    torch.linalg.lu_factor: _lu_factor,
+    **dict.fromkeys((torch.linalg.matrix_power, torch.matrix_power, Tensor.matrix_power), _power),
+    torch.linalg.tensorinv: _tensor_inverse,
+    torch.linalg.tensorsolve: _tensor_solution,
+}
+"""Function of torch → the function here, which returns None for arguments with which torch's own is exported as it is."""

@@ -1,0 +1,74 @@
+"""Minima and maxima of torch by operators that have an ONNX form, with torch's gradients where values are equal."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+aten = torch.ops.aten
+
+
+def _running(extreme: Callable[..., Tensor], x: Tensor, dim: int) -> Tensor:
+    """Return the extreme of all entries so far, in log₂(n) steps: each doubles the number of entries."""
+    size, step = x.shape[dim], 1
+    while step < size:
+        later = extreme(x.narrow(dim, step, size - step), x.narrow(dim, 0, size - step))
+        x = torch.cat([x.narrow(dim, 0, step), later], dim)
+        step *= 2
+    return x
+
+
+def _cumulative(extreme: Callable[..., Tensor]) -> Callable[..., Any]:
+    def computed(self: Tensor, dim: int) -> Any:
+        """Select the extreme so far; of equal ones the last, as torch."""
+        if self.dim() == 0:
+            return self.clone(), torch.zeros((), dtype=torch.int64)
+        if not isinstance(size := self.shape[dim], int):
+            return NotImplemented
+        own = torch.arange(size).reshape(-1, *[1] * (self.dim() - dim % self.dim() - 1))
+        hits = self == _running(extreme, self, dim)
+        places = _running(torch.maximum, torch.where(hits, own, torch.zeros_like(own)), dim)
+        return self.gather(dim, places), places
+
+    return computed
+
+
+def _ignoring_nan(first: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda self, other: torch.where(first(self, other) | other.isnan(), self, other)
+
+
+def _of_no_axis(self: Tensor, dim: Any = (), keepdim: bool = False) -> Any:
+    """Return a scalar as it is; other tensors have a form."""
+    return self.clone() if self.dim() == 0 else NotImplemented
+
+
+def _both(self: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    axes = list(range(self.dim())) if dim is None else [dim]
+    return torch.amin(self, axes, keepdim), torch.amax(self, axes, keepdim)
+
+
+def _lower_median(self: Tensor, dim: int, keepdim: bool = False) -> Any:
+    """Return the lower median of the entries that are numbers, and its place; NaN where there is none."""
+    if self.dim() == 0 or not isinstance(self.shape[dim], int):
+        return NotImplemented
+    missing = self.isnan()
+    values, places = torch.where(missing, torch.full_like(self, float("inf")), self).sort(dim)
+    count = (~missing).to(torch.int64).sum(dim, keepdim=True)
+    middle = ((count - 1) // 2).clamp(min=0)
+    place = places.gather(dim, middle)
+    value = torch.where(count > 0, self.gather(dim, place), torch.full((), float("nan"), dtype=self.dtype))
+    return (value, place) if keepdim else (value.squeeze(dim), place.squeeze(dim))
+
+
+EXTREMES: dict[Any, Callable[..., Any]] = {
+    aten.cummax.default: _cumulative(torch.maximum),
+    aten.cummin.default: _cumulative(torch.minimum),
+    aten.fmax.default: _ignoring_nan(torch.ge),
+    aten.fmin.default: _ignoring_nan(torch.le),
+    aten.amax.default: _of_no_axis,
+    aten.amin.default: _of_no_axis,
+    aten.aminmax.default: _both,
+    aten.nanmedian.dim: _lower_median,
+}
+"""Operator of torch → what computes it."""
