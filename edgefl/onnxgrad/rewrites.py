@@ -17,6 +17,8 @@ from edgefl.onnxgrad.checked_matrices import CHECKED
 from edgefl.onnxgrad.indexed import INDEXED
 from edgefl.onnxgrad.label_losses import LABEL_LOSSES
 from edgefl.onnxgrad.macs import MEANS, WINDOWS
+from edgefl.onnxgrad.scattered import SCATTERED
+from edgefl.onnxgrad.statistics import STATISTICS
 
 # Operators that stand for torch's product and convolution while a module is traced; they have shapes, and are never computed. Nodes that
 # the exporter makes of them have their names, and are no MACs.
@@ -166,6 +168,8 @@ REWRITES: dict[Any, Callable[..., Tensor | None]] = {
     **CHECKED,
     **INDEXED,
     **LABEL_LOSSES,
+    **SCATTERED,
+    **STATISTICS,
     torch.adaptive_avg_pool1d: _adaptive_mean(1),
     F.adaptive_avg_pool2d: _adaptive_mean(2),
     F.adaptive_avg_pool3d: _adaptive_mean(3),

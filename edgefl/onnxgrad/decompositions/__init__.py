@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from edgefl.onnxgrad.decompositions.extremes import EXTREMES
+from edgefl.onnxgrad.decompositions.indexed import INDEXED_OPERATORS
 from edgefl.onnxgrad.decompositions.matrices import MATRICES
 from edgefl.onnxgrad.decompositions.numbers import NUMBERS
 
-DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {**EXTREMES, **MATRICES, **NUMBERS}
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {**EXTREMES, **INDEXED_OPERATORS, **MATRICES, **NUMBERS}
 """Operator of torch → what computes it."""
