@@ -50,10 +50,10 @@ def _swapped(x: Formula, rank: int) -> Formula:
     return Formula(x.tape, x.tape.swapped(x.name, rank))
 
 
-def _behind_zeros(x: Formula, rows: int) -> Formula:
-    """Return a column with zeros above it."""
-    padding = (x.tape.integers(rows, 0), None, x.tape.integers(-2))
-    return x if rows == 0 else Formula(x.tape, x.tape.op("Pad", x.name, *padding))
+def _behind_zeros(x: Formula, rows: int, rank: int) -> Formula:
+    """Return a column with zeros above it. The pads name all axes: onnxruntime moves a Transpose over a Pad, and misreads a list of axes."""
+    before = [0] * (rank - 2) + [rows, 0]
+    return x if rows == 0 else Formula(x.tape, x.tape.op("Pad", x.name, x.tape.integers(*before, *[0] * rank)))
 
 
 @writes("Cholesky")
@@ -65,7 +65,7 @@ def cholesky(tape: Tape, op: Op) -> None:
     for column in range(size):
         root = _cut(rest, (0, 1), (0, 1)).sqrt()
         below = _cut(rest, (1, _END), (0, 1)) / root
-        columns.append(_behind_zeros(_joined(-2, root, below) if column < size - 1 else root, column))
+        columns.append(_behind_zeros(_joined(-2, root, below) if column < size - 1 else root, column, rank))
         if column < size - 1:
             rest = _cut(rest, (1, _END), (1, _END)) - below * _swapped(below, rank)
     _joined(-1, *columns).result(op.outputs[0])
@@ -159,12 +159,12 @@ def qr(tape: Tape, op: Op) -> None:
     one = _rows_of_ones(tape, rest)
     for step in range(columns):
         if step == rows - 1:  # a single number is not reflected
-            lines.append(_behind_zeros(_swapped(rest, rank), step))
+            lines.append(_behind_zeros(_swapped(rest, rank), step, rank))
             break
         vector, factor = _reflection(_cut(rest, columns=(0, 1)), one)
         reflections.append((vector, factor))
         rest = _reflected(rest, vector, factor)
-        lines.append(_behind_zeros(_swapped(_cut(rest, (0, 1)), rank), step))
+        lines.append(_behind_zeros(_swapped(_cut(rest, (0, 1)), rank), step, rank))
         rest = _cut(rest, (1, _END), (1, _END)) if step < columns - 1 else rest
     _swapped(_joined(-1, *lines), rank).result(op.outputs[1])
     first = Formula(tape, tape.constant(np.eye(rows, columns)))

@@ -74,8 +74,8 @@ def _decomposed(matrix: Formula, size: int, rank: int) -> tuple[Formula, Formula
     tape, even = matrix.tape, size + size % 2
     start = Formula(tape, tape.op("Expand", tape.constant(np.eye(size)), tape.op("Shape", matrix.name)))
     if even > size:
-        pads = tape.integers(0, 0, 1, 1), tape.constant(np.array(0.0)), tape.integers(-2, -1)
-        matrix, start = (Formula(tape, tape.op("Pad", value.name, *pads)) for value in (matrix, start))
+        pads = tape.integers(*[0] * (2 * rank - 2), 1, 1)
+        matrix, start = (Formula(tape, tape.op("Pad", value.name, pads)) for value in (matrix, start))
     outer, tape.nodes = tape.nodes, []
     try:
         given = [tape.fresh(hint) for hint in ("matrix", "vectors", "round")]
