@@ -28,7 +28,7 @@ from edgefl.onnxgrad.detached import DATA
 from edgefl.onnxgrad.graphs import OPSET
 from edgefl.onnxgrad.in_place import functional
 from edgefl.onnxgrad.inlined import Table, inlined
-from edgefl.onnxgrad.plain import Replace, normalised, plain
+from edgefl.onnxgrad.plain import OTHER_NAMES, Replace, normalised, plain
 
 aten = torch.ops.aten
 HasForm = Callable[[Any], bool]
@@ -155,6 +155,8 @@ class _Lowered(ExportedProgram):
                 _replace(node, normalised(node))
             elif self.has_form is None or not self.has_form(node.target):
                 node.target = STANDS_FOR.get(node.target, node.target)
+            else:
+                node.target = OTHER_NAMES.get(node.target, node.target)
         found.graph_module.recompile()
         return found
 
