@@ -4,8 +4,7 @@ Each has the arguments of torch's function and computes the same, or returns Non
 """
 
 import itertools
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,36 +12,16 @@ import torch
 from torch import Tensor
 
 
-def _places(shape: Sequence[int]) -> np.ndarray[Any, Any]:
-    """Return the place of each entry of a tensor in its memory."""
-    return np.arange(math.prod(shape)).reshape(tuple(shape))
-
-
 def _is_fixed(*tensors: Tensor) -> bool:
     return all(isinstance(size, int) for tensor in tensors for size in tensor.shape)
 
 
-def _written(input: Tensor, src: Tensor, places: np.ndarray[Any, Any]) -> Tensor:
-    """Return ``input`` with the entries of ``src`` at the places; of several for one place the last."""
-    last = {int(place): number for number, place in enumerate(places.reshape(-1))}
-    numbers = src.reshape(-1)[torch.tensor(list(last.values()))]
-    return input.reshape(-1).scatter(0, torch.tensor(list(last)), numbers).reshape(input.shape)
-
-
 def _diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor | None:
+    """Write the entries of ``src`` one by one over those of a diagonal."""
     if not _is_fixed(input, src) or not src.numel():
         return None
-    return _written(input, src, np.diagonal(_places(input.shape), offset, dim1, dim2))
-
-
-def _as_strided_scatter(
-    input: Tensor, src: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
-) -> Tensor | None:
-    if not _is_fixed(input, src) or not src.numel() or not input.is_contiguous():
-        return None
-    steps = [np.arange(count) * step for count, step in zip(size, stride, strict=True)]
-    places = sum(np.ix_(*steps), np.zeros((), np.int64)) + (storage_offset or 0)
-    return _written(input, src, np.broadcast_to(places, tuple(size)))
+    places = np.diagonal(np.arange(input.numel()).reshape(tuple(input.shape)), offset, dim1, dim2).reshape(-1)
+    return input.reshape(-1).scatter(0, torch.tensor(places), src.reshape(-1)).reshape(input.shape)
 
 
 def _combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor | None:
@@ -55,7 +34,6 @@ def _combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> 
 
 SCATTERED: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.diagonal_scatter, Tensor.diagonal_scatter), _diagonal_scatter),
-    **dict.fromkeys((torch.as_strided_scatter, Tensor.as_strided_scatter), _as_strided_scatter),
     torch.combinations: _combinations,
 }
 """Function of torch → the function here."""

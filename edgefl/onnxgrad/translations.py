@@ -49,8 +49,8 @@ def _cholesky_solve(b: Any, low: Any) -> Any:
     return _composite("CholeskySolve", [b, low])
 
 
-def _pseudo_inverse(a: Any, least: Any, share: Any) -> Any:
-    return _composite("PInv", [a, least, share])
+def _pseudo_inverse(a: Any, least: Any, share: Any, symmetric: bool) -> Any:
+    return _composite("PInv", [a, least, share], symmetric=int(symmetric))
 
 
 def _of_matrix(kind: str, count: int = 1) -> Translation:

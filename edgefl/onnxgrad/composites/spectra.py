@@ -107,14 +107,19 @@ def _size_of(tape: Tape, op: Op) -> tuple[int, int, int]:
     return len(tape.shape(op.inputs[0])), rows, columns
 
 
+def _symmetric(matrix: Formula, rank: int) -> Formula:
+    """Return the symmetric matrix with this lower triangle."""
+    tape = matrix.tape
+    low = Formula(tape, tape.op("Trilu", matrix.name, upper=0))
+    below = Formula(tape, tape.op("Trilu", matrix.name, tape.constant(np.array(-1)), upper=0))
+    return low + _turned(below, rank)
+
+
 @writes("Eigh")
 def eigh(tape: Tape, op: Op) -> None:
     """Eigenvalues in ascending order, and eigenvectors as columns, of symmetric matrices, of which the lower triangle is read."""
     rank, size, _ = _size_of(tape, op)
-    matrix = Formula.of(tape, op.inputs[0])
-    low = Formula(tape, tape.op("Trilu", matrix.name, upper=0))
-    below = Formula(tape, tape.op("Trilu", matrix.name, tape.constant(np.array(-1)), upper=0))
-    values, vectors = _decomposed(low + _turned(below, rank), size, rank)
+    values, vectors = _decomposed(_symmetric(Formula.of(tape, op.inputs[0]), rank), size, rank)
     values.result(op.outputs[0])
     vectors.result(op.outputs[1])
 
@@ -123,6 +128,8 @@ def _squares(tape: Tape, op: Op) -> tuple[Formula, Formula, Formula, int]:
     """Return A with no more columns than rows, the eigenvalues and vectors of AᵀA, and the rank."""
     rank, rows, columns = _size_of(tape, op)
     matrix = Formula.of(tape, op.inputs[0])
+    if op.get("symmetric"):
+        matrix = _symmetric(matrix, rank)
     if columns > rows:
         matrix = _turned(matrix, rank)
     return matrix, *_decomposed(_product(_turned(matrix, rank), matrix), min(rows, columns), rank), rank
@@ -146,7 +153,10 @@ def svd(tape: Tape, op: Op) -> None:
 
 @writes("PInv")
 def pseudo_inverse(tape: Tape, op: Op) -> None:
-    """V S⁻² Vᵀ Aᵀ, without the singular values of A up to a bound: the larger of an absolute one and a share of the largest value."""
+    """V S⁻² Vᵀ Aᵀ, without the singular values of A up to a bound: the larger of an absolute one and a share of the largest value.
+
+    Of ``symmetric`` matrices the lower triangle is read.
+    """
     matrix, squares, vectors, rank = _squares(tape, op)
     least, share = (Formula.of(tape, name) for name in op.inputs[1:])
     values = squares.op("Max", 0.0).sqrt()

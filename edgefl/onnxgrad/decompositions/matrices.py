@@ -18,7 +18,7 @@ torch.library.define("edgefl::det", "(Tensor a) -> Tensor")
 torch.library.define("edgefl::qr", "(Tensor a) -> (Tensor, Tensor)")
 torch.library.define("edgefl::eigh", "(Tensor a) -> (Tensor, Tensor)")
 torch.library.define("edgefl::svd", "(Tensor a) -> (Tensor, Tensor, Tensor)")
-torch.library.define("edgefl::pinv", "(Tensor a, Tensor least, Tensor share) -> Tensor")
+torch.library.define("edgefl::pinv", "(Tensor a, Tensor least, Tensor share, bool symmetric) -> Tensor")
 torch.library.define("edgefl::lu", "(Tensor a) -> (Tensor, Tensor, Tensor)")
 
 
@@ -35,7 +35,7 @@ torch.library.register_fake("edgefl::cholesky_solve", lambda b, low: torch.empty
 torch.library.register_fake("edgefl::det", lambda a: a.new_empty(a.shape[:-2]))
 torch.library.register_fake("edgefl::qr", lambda a: (torch.empty_like(a), a.new_empty(*a.shape[:-2], a.shape[-1], a.shape[-1])))
 torch.library.register_fake("edgefl::eigh", lambda a: (a.new_empty(a.shape[:-1]), torch.empty_like(a)))
-torch.library.register_fake("edgefl::pinv", lambda a, least, share: torch.empty_like(a.mT))
+torch.library.register_fake("edgefl::pinv", lambda a, least, share, symmetric: torch.empty_like(a.mT))
 
 
 def _of_svd(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -229,14 +229,12 @@ def _svd(
 def _pinv(
     self: Tensor, *, atol: Tensor | None = None, rtol: Tensor | None = None, hermitian: bool = False
 ) -> Tensor:
-    """Compute it as of any matrix; torch reads one triangle of a ``hermitian`` one, whose other triangle is the same."""
-    a = self.tril() + self.tril(-1).mT if hermitian else self
     least = torch.zeros(()) if atol is None else atol
     default = max(self.shape[-2:]) * torch.finfo(self.dtype).eps
     share = torch.full((), default if atol is None else 0.0) if rtol is None else rtol
     batch = self.shape[:-2]
-    bounds = (value.to(self.dtype).expand(batch).unsqueeze(-1) for value in (least, share))
-    found: Tensor = PINV(a, *bounds)
+    bounds = [value.to(self.dtype).expand(batch).unsqueeze(-1) for value in (least, share)]
+    found: Tensor = PINV(self, *bounds, hermitian)
     return found
 
 
