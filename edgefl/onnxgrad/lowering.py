@@ -23,6 +23,8 @@ from torch.overrides import TorchFunctionMode
 
 from edgefl.errors import EdgeflError
 from edgefl.onnxgrad import rewrites
+from edgefl.onnxgrad.bordered import with_borders
+from edgefl.onnxgrad.borders import BORDERS
 from edgefl.onnxgrad.detached import DATA
 from edgefl.onnxgrad.graphs import OPSET
 from edgefl.onnxgrad.in_place import functional
@@ -146,8 +148,13 @@ class _Lowered(ExportedProgram):
         self, decomp_table: dict[Any, Callable[..., Any]] | None = None, decompose_custom_triton_ops: bool = False
     ) -> ExportedProgram:
         """Return the program that the exporter translates; called by the exporter."""
+        for part in self.graph_module.modules():
+            if isinstance(part, fx.GraphModule):
+                with_borders(part.graph)
+                part.recompile()
+        table = {**(decomp_table or {}), **BORDERS}  # what writes over a view is found by torch's decompositions
         spared = self.has_form is not None and _replaced(self, self.has_form, decomp_table or {})
-        found = self if spared else super().run_decompositions(decomp_table)
+        found = self if spared else super().run_decompositions(table)
         for node in list(found.graph_module.graph.nodes):
             if node.target is BATCH_NORM:
                 _replace(node, normalised(node))

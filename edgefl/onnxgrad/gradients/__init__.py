@@ -12,6 +12,7 @@ from edgefl.onnxgrad.gradients import (  # noqa: F401  each enters its rules int
     indexing,
     linear_maps,
     normalization,
+    own,
     pooling,
     products,
     recurrent,
