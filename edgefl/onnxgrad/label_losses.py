@@ -34,13 +34,12 @@ def _cross_entropy(
     plain = _nll(logs, target, weight, None, ignore_index, None, reduction)
     if plain is None:
         plain = F.nll_loss(logs, target, weight, ignore_index=ignore_index, reduction=reduction)
-    ignored = target == ignore_index
-    shares = 1 - ignored.to(input.dtype)
-    if weight is not None:
-        shares = shares * weight[torch.where(ignored, torch.zeros_like(target), target)]
-    even = -weighted.sum(1) * (1 - ignored.to(input.dtype))
-    smooth = even.sum() / shares.sum() if reduction == "mean" else _reduced(even, reduction)
-    return (1 - label_smoothing) * plain + label_smoothing / classes * smooth
+    ignored, zero = target == ignore_index, logs.new_zeros(())
+    even = torch.where(ignored, zero, -weighted.sum(1))
+    if reduction == "mean":
+        shares = weighted.new_ones(target.shape) if weight is None else weight[torch.where(ignored, torch.zeros_like(target), target)]
+        even = even.sum() / torch.where(ignored, zero, shares).sum()
+    return (1 - label_smoothing) * plain + label_smoothing / classes * _reduced(even, reduction)
 
 
 def _nll(
@@ -71,6 +70,7 @@ def _each(operator: str, input: Tensor, target: Tensor, weight: Tensor | None, i
 
 
 def _reduced(value: Tensor, reduction: str) -> Tensor:
+    """Return the sum if it is asked for; a mean is computed before."""
     return value.sum() if reduction == "sum" else value
 
 

@@ -23,6 +23,8 @@ from torch.overrides import TorchFunctionMode
 
 from edgefl.errors import EdgeflError
 from edgefl.onnxgrad import rewrites
+from edgefl.onnxgrad.bordered import with_borders
+from edgefl.onnxgrad.borders import BORDERS
 from edgefl.onnxgrad.decompositions import DECOMPOSITIONS
 from edgefl.onnxgrad.detached import DATA
 from edgefl.onnxgrad.graphs import OPSET
@@ -147,8 +149,13 @@ class _Lowered(ExportedProgram):
         self, decomp_table: dict[Any, Callable[..., Any]] | None = None, decompose_custom_triton_ops: bool = False
     ) -> ExportedProgram:
         """Return the program that the exporter translates; called by the exporter."""
-        table = {**(decomp_table or {}), **DECOMPOSITIONS}
-        spared = self.has_form is not None and _replaced(self, self.has_form, table)
+        for part in self.graph_module.modules():
+            if isinstance(part, fx.GraphModule):
+                with_borders(part.graph)
+                part.recompile()
+        known = {**(decomp_table or {}), **DECOMPOSITIONS}
+        spared = self.has_form is not None and _replaced(self, self.has_form, known)
+        table = {**known, **BORDERS}  # what writes over a view is found by torch's decompositions
         found = self if spared else super().run_decompositions(table)
         for node in list(found.graph_module.graph.nodes):
             if node.target is BATCH_NORM:

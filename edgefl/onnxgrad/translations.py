@@ -8,8 +8,8 @@ import torch
 from onnxscript.onnx_opset import opset20
 from torch.onnx._internal.exporter import _core
 
-from edgefl.onnxgrad.composites import DOMAIN
 from edgefl.onnxgrad.decompositions.matrices import CHOLESKY, CHOLESKY_SOLVE, DET, EIGH, LU, PINV, QR, SVD, TRIANGULAR
+from edgefl.onnxgrad.gradients.op import DOMAIN
 
 aten, prims = torch.ops.aten, torch.ops.prims
 Translation = Callable[..., Any]

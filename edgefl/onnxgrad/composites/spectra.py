@@ -11,8 +11,7 @@ import onnx.helper
 
 from edgefl.onnxgrad.composites.formula import Formula
 from edgefl.onnxgrad.composites.matrices import MOST_ROWS
-from edgefl.onnxgrad.composites.table import writes
-from edgefl.onnxgrad.gradients.op import Op
+from edgefl.onnxgrad.gradients.op import Op, form
 from edgefl.onnxgrad.gradients.tape import Tape
 
 _SWEEPS = 10
@@ -115,7 +114,7 @@ def _symmetric(matrix: Formula, rank: int) -> Formula:
     return low + _turned(below, rank)
 
 
-@writes("Eigh")
+@form("Eigh")
 def eigh(tape: Tape, op: Op) -> None:
     """Eigenvalues in ascending order, and eigenvectors as columns, of symmetric matrices, of which the lower triangle is read."""
     rank, size, _ = _size_of(tape, op)
@@ -135,7 +134,7 @@ def _squares(tape: Tape, op: Op) -> tuple[Formula, Formula, Formula, int]:
     return matrix, *_decomposed(_product(_turned(matrix, rank), matrix), min(rows, columns), rank), rank
 
 
-@writes("SVD")
+@form("SVD")
 def svd(tape: Tape, op: Op) -> None:
     """U, the singular values in descending order, and Vᵀ, reduced; by the eigenvalues of AᵀA, or AAᵀ if that is smaller."""
     matrix, squares, vectors, rank = _squares(tape, op)
@@ -151,7 +150,7 @@ def svd(tape: Tape, op: Op) -> None:
     _turned(right, rank).result(op.outputs[2])
 
 
-@writes("PInv")
+@form("PInv")
 def pseudo_inverse(tape: Tape, op: Op) -> None:
     """V S⁻² Vᵀ Aᵀ, without the singular values of A up to a bound: the larger of an absolute one and a share of the largest value.
 
