@@ -129,7 +129,7 @@ def _sign(places: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _slogdet(A: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     packed, places, _ = LU(A)
-    diagonal = torch.diagonal(packed, 0, -2, -1)
+    diagonal = torch.where(torch.eye(A.shape[-1]) > 0, packed, torch.zeros_like(packed)).sum(-1)
     signs = _sign(places, A.dtype) * diagonal.sign().prod(-1)
     return signs, diagonal.abs().log().sum(-1), packed, (places + 1).to(torch.int32)
 

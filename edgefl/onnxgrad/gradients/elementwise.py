@@ -30,7 +30,12 @@ register_slopes(
 @register_rule("Cast")
 def cast(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """Return g, if the output is of floating-point type; integers and booleans have no gradient."""
-    return [gradient if onnx.helper.tensor_dtype_to_np_dtype(op.get("to")).kind == "f" else None]
+    kind = onnx.helper.tensor_dtype_to_np_dtype(op.get("to"))
+    if kind.kind in "iub":
+        return [None]
+    if kind != tape.real:
+        op.refuse(f"its result has type {kind}, gradients have {tape.real}; leave out .double(), .half() or .bfloat16()")
+    return [gradient]
 
 
 @register_rule("Add", "Sum")
