@@ -176,6 +176,11 @@ def _distances(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None 
     return largest + torch.where(hits, size - held(size), torch.zeros_like(size)).sum(-1)
 
 
+def _of_number(input: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor | None:
+    """Return the extreme of one number, for which the exporter has no form."""
+    return input.clone() if input.dim() == 0 else None
+
+
 REWRITES: dict[Any, Callable[..., Tensor | None]] = {
     **CEILED,
     **CHECKED,
@@ -194,6 +199,7 @@ REWRITES: dict[Any, Callable[..., Tensor | None]] = {
     **dict.fromkeys((torch.prod, Tensor.prod), _product),
     F.scaled_dot_product_attention: _attention,
     F.embedding_bag: _bags,
+    **dict.fromkeys((torch.amax, Tensor.amax, torch.amin, Tensor.amin), _of_number),
     torch.cdist: _distances,
 }
 """Function of torch → the function here."""

@@ -37,7 +37,7 @@ def products_with_zeros(x: Tensor) -> Tensor:
 def accumulated(x: Tensor) -> Tensor:
     rows, columns = torch.tensor([0, 3, 0, 0]), torch.tensor([[1], [-1]])
     y = x.movedim(0, 3)  # (4, 4, 7, n)
-    parts = [y.index_put((rows,), y.flip(0), True), y.index_put((rows, columns), y[:2, :, 3], accumulate=True)]
+    parts = [y.index_put((rows,), y.flip(0), True), y.index_put((rows, columns), y[:2].flip(1), accumulate=True)]
     return torch.cat(parts).movedim(3, 0)
 
 
