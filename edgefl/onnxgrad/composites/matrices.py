@@ -126,9 +126,7 @@ def lu(tape: Tape, op: Op) -> None:
     tape.op("Squeeze", order, axis, out=op.outputs[2])
 
 
-def _with_rows_swapped(
-    tape: Tape, whole: Formula, order: str, own: str, step: int, largest: str
-) -> tuple[Formula, str]:
+def _with_rows_swapped(tape: Tape, whole: Formula, order: str, own: str, step: int, largest: str) -> tuple[Formula, str]:
     """Return the matrix and the order of its rows with row ``step`` and row ``largest`` swapped."""
     number = tape.integers(step)
     places = tape.op("Where", tape.op("Equal", own, largest), number, own)

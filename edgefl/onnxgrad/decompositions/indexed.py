@@ -17,9 +17,7 @@ def _along(index: Tensor, dim: int, like: Tensor) -> Tensor:
     return index.reshape(-1, *[1] * (like.dim() - dim - 1)).expand(like.shape)
 
 
-def _index_reduce(
-    self: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
-) -> Any:
+def _index_reduce(self: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Any:
     """Combine the entries of each place: sums and extremes by scatter, products over all entries that go there."""
     if self.dim() == 0:
         return _index_reduce(self.reshape(1), 0, index, source.reshape(1), reduce, include_self=include_self).reshape(())
@@ -82,7 +80,9 @@ def _segments(
     initial: Any = None,
 ) -> Any:
     """Reduce the entries of each segment, each as those of the whole axis that belong to it."""
-    if indices is not None or axis != (0 if lengths is None and offsets is None else (lengths if lengths is not None else offsets).dim() - 1):  # type: ignore[union-attr]
+    if indices is not None or axis != (
+        0 if lengths is None and offsets is None else (lengths if lengths is not None else offsets).dim() - 1
+    ):  # type: ignore[union-attr]
         return NotImplemented
     if offsets is not None:
         ends = offsets
@@ -95,7 +95,9 @@ def _segments(
     inside = inside.reshape(*inside.shape, *[1] * rest)
     counts = count.reshape(*count.shape, *[1] * rest)
     entries = data.unsqueeze(axis)
-    start = {"sum": 0.0, "mean": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}[reduce] if initial is None else float(initial)
+    start = (
+        {"sum": 0.0, "mean": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}[reduce] if initial is None else float(initial)
+    )
     neutral = {"sum": 0.0, "mean": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}[reduce]
     values = torch.where(inside, entries, torch.full((), neutral, dtype=data.dtype))
     along = axis + 1

@@ -102,9 +102,7 @@ def _solved(packed: Tensor, order: Tensor, b: Tensor) -> Tensor:
     return triangular(packed, triangular(packed, _rows(b, order), upper=False, unitriangular=True), upper=True)
 
 
-def _solve(
-    A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _solve(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     vector = B.dim() == 1 or (B.dim() == A.dim() - 1 and B.shape == A.shape[:-1])
     b = B.unsqueeze(-1) if vector else B
     a, b = (A, b) if left or vector else (A.mT, b.mT)
@@ -226,9 +224,7 @@ def _svd(
     return (u, s, vh) if compute_uv else (none, s, none)
 
 
-def _pinv(
-    self: Tensor, *, atol: Tensor | None = None, rtol: Tensor | None = None, hermitian: bool = False
-) -> Tensor:
+def _pinv(self: Tensor, *, atol: Tensor | None = None, rtol: Tensor | None = None, hermitian: bool = False) -> Tensor:
     least = torch.zeros(()) if atol is None else atol
     default = max(self.shape[-2:]) * torch.finfo(self.dtype).eps
     share = torch.full((), default if atol is None else 0.0) if rtol is None else rtol

@@ -244,9 +244,7 @@ def put(tape: Tape, shape: Shape, kind: str, *inputs: str | None, **attributes: 
     return name
 
 
-def composite(
-    tape: Tape, kind: str, inputs: Sequence[str], shapes: Sequence[Shape], **attributes: Any
-) -> tuple[str, ...]:
+def composite(tape: Tape, kind: str, inputs: Sequence[str], shapes: Sequence[Shape], **attributes: Any) -> tuple[str, ...]:
     """Append an operator of :data:`FORMS` whose outputs have these shapes, and return the outputs."""
     names = tuple(tape.fresh(kind) for _ in shapes)
     tape.shapes |= dict(zip(names, shapes, strict=True))

@@ -48,7 +48,11 @@ def signs(x: Tensor) -> Tensor:
 
 
 def statistics(x: Tensor) -> Tensor:
-    rows, counts, weights = x.mean((0, 1)), torch.tensor([1, 2, 0, 3, 1, 1, 1]), torch.tensor([0.5, 1.0, 2.0, 0.25, 1.0, 1.0, 3.0])
+    rows, counts, weights = (
+        x.mean((0, 1)),
+        torch.tensor([1, 2, 0, 3, 1, 1, 1]),
+        torch.tensor([0.5, 1.0, 2.0, 0.25, 1.0, 1.0, 3.0]),
+    )
     found = torch.cov(rows) + torch.cov(rows, correction=0, aweights=weights) + torch.cov(rows, fweights=counts, aweights=weights)
     pairs = torch.combinations(rows[0], 2).prod(1).sum()
     return x * (found + torch.corrcoef(rows)).sum() + pairs + torch.linalg.vander(x[..., :3], N=4).sum()
