@@ -46,7 +46,7 @@ def _lower_median(self: Tensor, dim: int, keepdim: bool = False) -> Any:
     if self.dim() == 0 or not isinstance(self.shape[dim], int):
         return NotImplemented
     missing = self.isnan()
-    values, places = torch.where(missing, torch.full_like(self, float("inf")), self).sort(dim)
+    places = torch.where(missing, torch.full_like(self, float("inf")), self).argsort(dim)
     count = (~missing).to(torch.int64).sum(dim, keepdim=True)
     middle = ((count - 1) // 2).clamp(min=0)
     place = places.gather(dim, middle)

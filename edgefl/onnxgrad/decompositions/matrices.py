@@ -252,18 +252,18 @@ MATRICES: dict[Any, Callable[..., Any]] = {
     aten.linalg_cholesky_ex.default: _cholesky_ex,
     aten.cholesky_solve.default: _cholesky_solve,
     aten.cholesky_inverse.default: _cholesky_inverse,
-    aten._linalg_solve_ex.default: _solve,
+    aten._linalg_solve_ex.default: _solve,  # noqa: SLF001 - an operator's name
     aten.linalg_inv_ex.default: _inverse,
-    aten._linalg_slogdet.default: _slogdet,
+    aten._linalg_slogdet.default: _slogdet,  # noqa: SLF001 - an operator's name
     aten.linalg_lu_factor_ex.default: _lu_factor,
     aten.linalg_lu.default: _lu,
     aten.lu_unpack.default: _lu_unpack,
     aten.linalg_lu_solve.default: _lu_solve,
     aten.linalg_householder_product.default: _householder_product,
-    aten._linalg_det.default: _determinant,
+    aten._linalg_det.default: _determinant,  # noqa: SLF001 - an operator's name
     aten.linalg_qr.default: _qr,
-    aten._linalg_eigh.default: _eigh,
-    aten._linalg_svd.default: _svd,
+    aten._linalg_eigh.default: _eigh,  # noqa: SLF001 - an operator's name
+    aten._linalg_svd.default: _svd,  # noqa: SLF001 - an operator's name
     aten.linalg_pinv.atol_rtol_tensor: _pinv,
 }
 """Operator of torch → what computes it."""
