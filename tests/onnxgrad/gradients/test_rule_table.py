@@ -59,7 +59,8 @@ def test_an_operator_without_a_rule_is_named() -> None:
     model.graph.node[0].name = "odd"
     tape = tape_of(model)
     with pytest.raises(
-        InputError, match=r"'odd' \(Hardmax\): no gradient rule for Hardmax.*edgefl/onnxgrad/gradients, which has Abs, Acos,.*Where"
+        InputError,
+        match=r"'odd' \(Hardmax\): no gradient rule for Hardmax.*edgefl/onnxgrad/gradients, which has Abs, Acos,.*Where",
     ):
         append_gradients(tape, "y", ["x"])
 
