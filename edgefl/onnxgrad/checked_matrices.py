@@ -28,7 +28,8 @@ def _cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
 
 def _lu_factor(A: Tensor, *, pivot: bool = True) -> Any:
     found = torch.linalg.lu_factor_ex(A, pivot=pivot)
-    return torch.return_types.linalg_lu_factor((found.LU, found.pivots))
+    types: Any = torch.return_types
+    return types.linalg_lu_factor((found.LU, found.pivots))
 
 
 def _power(A: Tensor, n: int) -> Tensor | None:
@@ -57,7 +58,8 @@ def _least_squares(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: 
     rows, columns = A.shape[-2:]
     left = (A @ found - sides).square().sum(-2) if rows > columns else A.new_empty(0)
     rank, values = A.new_empty(0, dtype=torch.int64), A.new_empty(0)
-    return torch.return_types.linalg_lstsq((found.squeeze(-1) if vector else found, left, rank, values))
+    types: Any = torch.return_types
+    return types.linalg_lstsq((found.squeeze(-1) if vector else found, left, rank, values))
 
 
 CHECKED: dict[Any, Callable[..., Any]] = {
