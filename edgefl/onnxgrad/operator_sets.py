@@ -38,7 +38,7 @@ def converted(model: onnx.ModelProto) -> onnx.ModelProto:
         return model
     try:
         return onnx.version_converter.convert_version(_with_channel_slopes(model) if opset < 7 else model, CURRENT_OPSET)
-    except Exception as error:  # the converter raises whatever its adapters do
+    except Exception as error:  # noqa: BLE001 - the converter raises whatever its adapters do
         raise InputError(
             f"operator set {opset} cannot be converted to {CURRENT_OPSET} ({first_line(error)}); export the network again"
         ) from None

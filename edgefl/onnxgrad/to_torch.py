@@ -95,7 +95,8 @@ class Node(Operator):
 
     def check(self) -> None:
         """Refuse a node with inputs, outputs or attributes that its rule does not support."""
-        self.check_attributes(ATTRIBUTES.get(self.op, frozenset()))
+        if self.op in RULES:
+            self.check_attributes(ATTRIBUTES.get(self.op, frozenset()))
         if self.op in CHECKS:
             CHECKS[self.op](self)
 

@@ -79,7 +79,7 @@ def require_rules(model: onnx.ModelProto) -> int:
         if node.domain not in ("", "ai.onnx"):
             raise InputError(f"{label_of(node, index)}: operator set {node.domain!r}, expected only ai.onnx")
         if node.op_type in REASONS:
-            raise InputError(f"{label_of(node, index)}: no rule for operator {node.op_type!r}: it {REASONS[node.op_type]}")
+            raise InputError(f"{label_of(node, index)}: no rule for operator {node.op_type!r}: {REASONS[node.op_type]}")
         if node.op_type not in known:
             guess = nearest(node.op_type, sorted(known))
             names = ", ".join(sorted(known))

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from edgefl.onnxgrad.rules.common import Array, Rule, Operator, simple
+from edgefl.onnxgrad.rules.common import Array, Operator, Rule, simple
 
 
 def _clip(node: Operator, x: Tensor, low: Array | None = None, high: Array | None = None) -> Tensor:

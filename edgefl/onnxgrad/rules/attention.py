@@ -146,7 +146,8 @@ RULES: dict[str, Rule] = {
     "RotaryEmbedding": _rotated,
 }  # fmt: skip
 ATTRIBUTES = {
-    "Attention": "is_causal kv_num_heads left_window_size q_num_heads qk_matmul_output_mode right_window_size scale softcap softmax_precision",
+    "Attention": "is_causal kv_num_heads left_window_size q_num_heads qk_matmul_output_mode right_window_size scale softcap"
+    " softmax_precision",
     "LinearAttention": "chunk_size kv_num_heads q_num_heads scale update_rule",
     "CausalConvWithState": "activation",
     "RotaryEmbedding": "interleaved num_heads rotary_embedding_dim",

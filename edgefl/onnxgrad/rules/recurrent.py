@@ -9,7 +9,6 @@ from torch import Tensor
 
 from edgefl.onnxgrad.rules.common import Array, Check, Operator, Rule
 
-
 Cell = Callable[[Tensor, tuple[Tensor, ...], Tensor, Tensor | None], tuple[Tensor, ...]]
 
 

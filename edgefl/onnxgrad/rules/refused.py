@@ -6,21 +6,21 @@ def _for(reason: str, names: str) -> dict[str, str]:
 
 
 REASONS: dict[str, str] = {
-    **_for("runs a graph of its own, and the number of its steps may depend on data", "If Loop Scan SequenceMap"),
+    **_for("it runs a graph of its own, and what it runs may depend on data", "If Loop Scan SequenceMap"),
     **_for("the size of its output depends on data", "NonMaxSuppression"),
     **_for(
-        "draws at random in every call", "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike"
+        "it draws at random in every call", "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike"
     ),
     **_for(
-        "reads or returns a sequence or an optional value, not a tensor",
+        "it reads or returns a sequence or an optional value, not a tensor",
         """
         ConcatFromSequence Optional OptionalGetElement OptionalHasElement SequenceAt SequenceConstruct SequenceEmpty SequenceErase
         SequenceInsert SequenceLength SplitToSequence
         """,
     ),
-    **_for("reads text", "RegexFullMatch StringConcat StringNormalizer StringSplit TfIdfVectorizer"),
-    **_for("decodes files of images", "ImageDecoder"),
+    **_for("it reads text", "RegexFullMatch StringConcat StringNormalizer StringSplit TfIdfVectorizer"),
+    **_for("it decodes files of images", "ImageDecoder"),
     **_for("torch has no such operation without torchvision", "MaxRoiPool RoiAlign"),
-    **_for("is replaced by Resize or ScatterElements in the sets that have rules", "Scatter Upsample"),
+    **_for("operator sets that have rules have Resize and ScatterElements instead", "Scatter Upsample"),
 }
 """Operator → reason."""
