@@ -38,7 +38,7 @@ def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
 
 
 def _text(value: Any) -> Any:
-    return value.decode() if isinstance(value, bytes) else value
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def dims_of(value: onnx.ValueInfoProto) -> tuple[int | str, ...]:

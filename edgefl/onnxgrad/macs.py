@@ -138,6 +138,14 @@ def _attention(node: _Reader) -> int:
     return (math.prod(queries) + math.prod(node.output())) * (keys[-2] + cached)
 
 
+def _linear_attention(node: _Reader) -> int:
+    # In each step every head of queries reads its state (key size, value size), and a correction reads each state once more.
+    heads = attributes_of(node.node)
+    size = node.input(2)[-1] // heads["kv_num_heads"]
+    corrected = any(node.node.input[5:6])
+    return (math.prod(node.input(0)) + corrected * math.prod(node.input(1))) * size
+
+
 def _einsum(node: _Reader) -> int:
     """Count an equation from left to right, two operands at a time.
 
@@ -181,7 +189,7 @@ def _product(node: _Reader) -> int:
 
 
 COUNTED: dict[str, Callable[[_Reader], int]] = {
-    **dict.fromkeys(("Conv", "ConvInteger", "DeformConv"), _convolution(1)),
+    **dict.fromkeys(("CausalConvWithState", "Conv", "ConvInteger", "DeformConv"), _convolution(1)),
     "QLinearConv": _convolution(3),
     # Each input value is spread over kernel and output channels of its group.
     "ConvTranspose": lambda node: math.prod(node.input(0)) * math.prod(node.input(1)[1:]),
@@ -193,6 +201,7 @@ COUNTED: dict[str, Callable[[_Reader], int]] = {
     "GRU": _recurrent(3),
     "RNN": _recurrent(1),
     "Attention": _attention,
+    "LinearAttention": _linear_attention,
 }
 
 
@@ -207,7 +216,7 @@ IGNORED: dict[str, str] = {
         Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceil Celu Clip Cos Cosh
         DequantizeLinear Div Dropout DynamicQuantizeLinear Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish
         IsInf IsNaN LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow QuantizeLinear Reciprocal Relu
-        RotaryEmbedding Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Where
+        RotaryEmbedding Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Sum SwiGLU Swish Tan Tanh ThresholdedRelu Where
         Xor
         """,
     ),
@@ -242,7 +251,7 @@ IGNORED: dict[str, str] = {
     ),
     **_for(
         "a fast transform goes through its values a few times, and multiplies no matrices",
-        "DFT",
+        "DFT STFT",
     ),
     **_for(
         "a few neighbours for each value, with weights that depend on positions only",

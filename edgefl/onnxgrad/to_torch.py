@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.inliner
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 from torch import Tensor, nn
 
@@ -171,6 +171,7 @@ def load_onnx(path: Path) -> onnx.ModelProto:
     """
     try:
         model = onnx.load(path)
+        _require_text(model)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (DecodeError, OSError, ValueError, onnx.checker.ValidationError) as error:
@@ -186,6 +187,17 @@ def load_onnx(path: Path) -> onnx.ModelProto:
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError) as error:
         raise InputError(f"{path}: not a valid ONNX model ({first_line(error)})") from None
     return model
+
+
+def _require_text(message: Message) -> None:
+    """Raise a ValueError if a name in a message is not text, which onnx loads as bytes."""
+    for field, value in message.ListFields():
+        values = value if field.is_repeated else [value]
+        if field.type == field.TYPE_MESSAGE:
+            for part in values:
+                _require_text(part)
+        elif field.type == field.TYPE_STRING and not all(isinstance(text, str) for text in values):
+            raise ValueError(f"{field.name} is not text: {value!r}")
 
 
 def files_of(path: Path) -> set[Path]:
@@ -230,8 +242,11 @@ def module_of(model: onnx.ModelProto) -> tuple[nn.Module, Signature]:
     for index, proto in enumerate(graph.node):
         if all(name in module.constants or not name for name in proto.input):
             given = [module.constants.get(name) for name in proto.input]
-            folded = evaluate(proto.SerializeToString(deterministic=True), opset, given)
-            module.constants.update(zip(proto.output, folded, strict=False))
+            folded = dict(zip(proto.output, evaluate(proto.SerializeToString(deterministic=True), opset, given), strict=False))
+            if proto.op_type == "DequantizeLinear":  # weights that the file has as integers train as the numbers that they stand for
+                weights |= {name: array for name, array in folded.items() if name not in settings and _is_weight(array)}
+                arrays |= folded
+            module.constants |= {name: array for name, array in folded.items() if name not in weights}
             continue
         node = Node(proto, label_of(proto, index), opset, read)
         for slot, name in enumerate(proto.input):
