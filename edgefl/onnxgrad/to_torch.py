@@ -243,7 +243,9 @@ def module_of(model: onnx.ModelProto) -> tuple[nn.Module, Signature]:
         if all(name in module.constants or not name for name in proto.input):
             given = [module.constants.get(name) for name in proto.input]
             folded = dict(zip(proto.output, evaluate(proto.SerializeToString(deterministic=True), opset, given), strict=False))
-            if proto.op_type == "DequantizeLinear":  # weights that the file has as integers train as the numbers that they stand for
+            if (
+                proto.op_type == "DequantizeLinear"
+            ):  # weights that the file has as integers train as the numbers that they stand for
                 weights |= {name: array for name, array in folded.items() if name not in settings and _is_weight(array)}
                 arrays |= folded
             module.constants |= {name: array for name, array in folded.items() if name not in weights}

@@ -140,5 +140,20 @@ def test_a_type_without_a_rule_does_not_matter_where_values_are_known():
     compare(graph(nodes, MATRIX), MATRIX)
 
 
+FROM_CONSTANTS = {
+    "HannWindow": {"n": np.array(6)}, "HammingWindow": {"n": np.array(6)}, "BlackmanWindow": {"n": np.array(6)},
+    "NonZero": {"v": np.float32([0, 1, 0, 2, 3, 4, 5, 6])}, "Unique": {"v": np.float32([3, 1, 2, 5, 4, 0, 0])},
+    "MelWeightMatrix": {"b": np.array(6), "d": np.array(8), "r": np.array(8192), "l": np.float32(0), "h": np.float32(4096)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("op", FROM_CONSTANTS)
+def test_what_follows_from_constants_is_one(op):
+    nodes = [helper.make_node(op, list(FROM_CONSTANTS[op]), ["c"]), helper.make_node("Cast", ["c"], ["f"], to=TensorProto.FLOAT),
+             helper.make_node("Mul", ["x", "f"], ["y"])]  # fmt: skip
+    inputs = {"x": numbers(5, 6)} if op == "MelWeightMatrix" else MATRIX
+    assert not list(compare(graph(nodes, inputs, FROM_CONSTANTS[op]), inputs).parameters())
+
+
 def test_every_folded_operator_is_in_a_test():
-    assert {node.op_type for node in computed_shape()[0].graph.node} >= FOLDED
+    assert {node.op_type for node in computed_shape()[0].graph.node} | set(FROM_CONSTANTS) >= FOLDED

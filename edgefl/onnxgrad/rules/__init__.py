@@ -81,9 +81,8 @@ def require_rules(model: onnx.ModelProto) -> int:
         if node.op_type in REASONS:
             raise InputError(f"{label_of(node, index)}: no rule for operator {node.op_type!r}: {REASONS[node.op_type]}")
         if node.op_type not in known:
-            guess = nearest(node.op_type, sorted(known))
-            names = ", ".join(sorted(known))
-            raise InputError(f"{label_of(node, index)}: no rule for operator {node.op_type!r};{guess} Known: {names}")
+            hint = nearest(node.op_type, sorted(known)) or f" known: {', '.join(sorted(known))}"
+            raise InputError(f"{label_of(node, index)}: no rule for operator {node.op_type!r};{hint}")
     inputs_of(model.graph)
     return opset
 

@@ -69,13 +69,13 @@ class Operator(nn.Module):
         return any(self.wanted[output : output + 1])
 
     def check_attributes(self, read: Container[str]) -> None:
-        """Refuse a node with an attribute that its rule does not read, unless it has the default value."""
+        """Refuse a node with an attribute that its operator set does not have, or that its rule does not read and is not the default."""
         known = onnx.defs.get_schema(self.op, self.opset).attributes
         for name, value in self.attributes.items():
-            if name in read:
-                continue
             if name not in known:
                 self.refuse(f"attribute {name!r} is not in operator set {self.opset}")
+            if name in read:
+                continue
             default = known[name].default_value
             usual = attributes_of(onnx.NodeProto(attribute=[default])).get(name) if default.name else None
             if value != usual:

@@ -35,11 +35,10 @@ def _max_unpool(node: Operator, x: Tensor, places: Tensor, shape: Array | None =
     sizes = [
         (size - 1) * s - a - b + k for size, s, a, b, k in zip(x.shape[2:], strides, pads[:n], pads[n:], kernel, strict=True)
     ]
+    if shape is not None and numbers(shape)[2:] != sizes:
+        node.refuse(f"output_shape {numbers(shape)} for maps of {sizes}: runtimes differ in what the indices mean")
     y = x.new_zeros(math.prod(x.shape[:2]) * math.prod(sizes)).scatter(0, places.reshape(-1), x.reshape(-1))
-    y = y.reshape(*x.shape[:2], *sizes)
-    if shape is None:
-        return y
-    return F.pad(y, sides([*[0] * n, *(want - size for want, size in zip(numbers(shape)[2:], sizes, strict=True))]))
+    return y.reshape(*x.shape[:2], *sizes)
 
 
 def _average_pool(node: Operator, x: Tensor) -> Tensor:

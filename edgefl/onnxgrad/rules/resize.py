@@ -19,8 +19,7 @@ def _resize(
         factors = [np.float32(scale) for scale in scales]
         after = [math.floor(size * scale) for size, scale in zip(before, scales, strict=True)]
     else:
-        after = _sizes(node, before, [int(size) for size in sizes])  # type: ignore[union-attr]
-        factors = [np.float32(new / old) for new, old in zip(after, before, strict=True)]
+        after, factors = _sizes(node, before, [int(size) for size in sizes])  # type: ignore[union-attr]
     crop = node.get("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
     for i, axis in enumerate(axes):
         part = (float(roi[i]), float(roi[i + len(axes)])) if crop and roi is not None else (0.0, 1.0)
@@ -29,12 +28,16 @@ def _resize(
     return x
 
 
-def _sizes(node: Operator, before: list[int], wanted: list[int]) -> list[int]:
-    policy = node.get("keep_aspect_ratio_policy", "stretch")
+def _sizes(node: Operator, before: list[int], wanted: list[int]) -> tuple[list[int], list[np.float32]]:
+    """Return the new sizes, and by which factors the old ones grow."""
+    policy, factors = (
+        node.get("keep_aspect_ratio_policy", "stretch"),
+        [new / old for new, old in zip(wanted, before, strict=True)],
+    )
     if policy == "stretch":
-        return wanted
-    scale = (min if policy == "not_larger" else max)(new / old for new, old in zip(wanted, before, strict=True))
-    return [math.floor(scale * old + 0.5) for old in before]
+        return wanted, [np.float32(factor) for factor in factors]
+    scale = min(factors) if policy == "not_larger" else max(factors)
+    return [math.floor(scale * old + 0.5) for old in before], [np.float32(scale)] * len(before)
 
 
 def _along(node: Operator, x: Tensor, axis: int, after: int, scale: np.float32, part: tuple[float, float]) -> Tensor:
