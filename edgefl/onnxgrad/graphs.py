@@ -31,6 +31,12 @@ def graphs_in(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
                 yield from graphs_in(nested)
 
 
+def label_of(node: onnx.NodeProto, index: int | None) -> str:
+    """Return a node's name and operator, for messages; a node without a name is called by its position or its outputs."""
+    name = node.name or (f"number {index}" if index is not None else f"of {', '.join(node.output)}")
+    return f"node {name} ({node.op_type})"
+
+
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
     """Return the attributes of a node: name → number, text (str), tensor or graph, or a list of them."""
     values = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}

@@ -5,7 +5,7 @@ import onnx.shape_inference
 import onnx.version_converter
 
 from edgefl.errors import InputError, first_line
-from edgefl.onnxgrad.graphs import dims_of
+from edgefl.onnxgrad.graphs import dims_of, label_of
 
 OLDEST_OPSET = 6
 """The oldest set that onnx converts without loss."""
@@ -16,7 +16,10 @@ NEWEST_OPSET = 28
 
 
 def version_of(model: onnx.ModelProto) -> int:
-    """Return the version of a model's operator set ai.onnx; InputError if it has none, or an unknown one."""
+    """Return the version of a model's operator set ai.onnx; InputError if it has another one, none, or an unknown version."""
+    for index, node in enumerate(model.graph.node):
+        if node.domain not in ("", "ai.onnx"):
+            raise InputError(f"{label_of(node, index)}: operator set {node.domain!r}, expected only ai.onnx")
     versions = {opset.domain or "ai.onnx": opset.version for opset in model.opset_import}
     opset = versions.get("ai.onnx", 0)
     if not opset:

@@ -17,6 +17,7 @@ from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 from torch import Tensor, nn
 
 from edgefl.errors import EdgeflError, InputError, first_line
+from edgefl.onnxgrad.graphs import label_of
 from edgefl.onnxgrad.operator_sets import converted
 from edgefl.onnxgrad.rules import (
     ATTRIBUTES,
@@ -31,7 +32,7 @@ from edgefl.onnxgrad.rules import (
     inputs_of,
     require_rules,
 )
-from edgefl.onnxgrad.rules.common import Array, Operator, Value, evaluate, label_of, tensor_of
+from edgefl.onnxgrad.rules.common import Array, Operator, Value, evaluate, tensor_of
 
 
 class Node(Operator):

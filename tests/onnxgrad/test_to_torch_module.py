@@ -157,3 +157,32 @@ def test_what_follows_from_constants_is_one(op):
 
 def test_every_folded_operator_is_in_a_test():
     assert {node.op_type for node in computed_shape()[0].graph.node} | set(FROM_CONSTANTS) >= FOLDED
+
+
+def test_weights_that_are_stored_as_integers_train_as_numbers():
+    quantized = {
+        "w": np.int8([[1, -2], [3, 4], [5, 6], [7, 8], [9, 0], [-1, 2]]),
+        "s": np.float32([0.5, 0.25]),
+        "z": np.int8([1, 0]),
+    }
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["v"], axis=1),
+        helper.make_node("MatMul", ["x", "v"], ["y"]),
+    ]
+    module = compare(graph(nodes, MATRIX, quantized), MATRIX)
+    assert {name: tuple(p.shape) for name, p in module.named_parameters()} == {"MatMul_1.B": (6, 2)}
+
+
+@pytest.mark.parametrize(
+    ("node", "constants"),
+    [
+        (helper.make_node("DequantizeLinear", ["x", "s"], ["y"], axis=1), {"s": np.abs(numbers(6))}),
+        (helper.make_node("QuantizeLinear", ["x", "s"], ["y"], axis=1), {"s": np.abs(numbers(6))}),
+        (helper.make_node("OneHot", ["x", "d", "s"], ["y"]), {"d": np.array(4), "s": np.float32([0, 1])}),
+    ],
+)
+def test_scales_and_codes_are_constants(node, constants):
+    inputs = {"x": numbers(3, 6)} if node.op_type == "QuantizeLinear" else {"x": np.ones((3, 6), np.int32)}
+    module = compare(graph([node], inputs, constants), inputs)
+    assert not list(module.parameters())
+    assert not module.state_dict()

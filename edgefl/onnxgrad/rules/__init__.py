@@ -10,7 +10,7 @@ import onnx
 import torch
 
 from edgefl.errors import InputError, nearest
-from edgefl.onnxgrad.graphs import dims_of
+from edgefl.onnxgrad.graphs import dims_of, label_of
 from edgefl.onnxgrad.operator_sets import version_of
 from edgefl.onnxgrad.rules import (
     activations,
@@ -30,7 +30,7 @@ from edgefl.onnxgrad.rules import (
     shape,
     transforms,
 )
-from edgefl.onnxgrad.rules.common import DTYPES, KNOWN_ALWAYS, Check, Rule, label_of
+from edgefl.onnxgrad.rules.common import DTYPES, KNOWN_ALWAYS, Check, Rule
 from edgefl.onnxgrad.rules.refused import REASONS
 
 _FAMILIES: tuple[Any, ...] = (
@@ -76,8 +76,6 @@ def require_rules(model: onnx.ModelProto) -> int:
     opset = version_of(model)
     known = {*RULES, *FOLDED}
     for index, node in enumerate(model.graph.node):
-        if node.domain not in ("", "ai.onnx"):
-            raise InputError(f"{label_of(node, index)}: operator set {node.domain!r}, expected only ai.onnx")
         if node.op_type in REASONS:
             raise InputError(f"{label_of(node, index)}: no rule for operator {node.op_type!r}: {REASONS[node.op_type]}")
         if node.op_type not in known:

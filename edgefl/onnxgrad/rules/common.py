@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 from torch import Tensor, nn
 
 from edgefl.errors import InputError, first_line
-from edgefl.onnxgrad.graphs import attributes_of
+from edgefl.onnxgrad.graphs import attributes_of, label_of
 
 Array = np.ndarray[Any, Any]
 Value = Tensor | Array | None
@@ -92,12 +92,6 @@ Rule = Callable[..., Any]
 """(node, *inputs) → tensor, array (a known value), or tuple of outputs; an omitted input is None."""
 Check = Callable[[Operator], None]
 """Raises an InputError for a node with attributes, inputs or outputs that its operator's rule does not support."""
-
-
-def label_of(node: onnx.NodeProto, index: int | None) -> str:
-    """Return a node's name and operator, for messages; a node without a name is called by its position or its outputs."""
-    name = node.name or (f"number {index}" if index is not None else f"of {', '.join(node.output)}")
-    return f"node {name} ({node.op_type})"
 
 
 def simple(function: Callable[..., Tensor]) -> Rule:

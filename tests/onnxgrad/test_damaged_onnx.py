@@ -1,0 +1,69 @@
+"""An ONNX file with changed bytes is refused in one line, or still a network; nothing else comes out."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from graph_case import IMAGE, MATRIX, STEPS, exported, ints, numbers, one, recurrent
+
+from edgefl.errors import EdgeflError
+from edgefl.onnxgrad.to_torch import load_onnx, module_of
+from edgefl.onnxgrad.torch_layers import network_in
+
+MODELS = {
+    "network": lambda: exported("cnn-digits", (1, 8, 8))[0],
+    "resize": lambda: one("Resize", IMAGE, {"s": ints(2, 4, 13, 5)}, order=["x", "", "", "s"])[0],
+    "lstm": lambda: one("LSTM", STEPS, recurrent(4, 1), outputs=3, hidden_size=4)[0],
+    "pool": lambda: one("MaxPool", IMAGE, kernel_shape=[3, 2], strides=[2, 2], auto_pad="SAME_UPPER")[0],
+    "attention": lambda: one("Attention", {n: numbers(2, 3, 8) for n in "qkv"}, opset=23, q_num_heads=2, kv_num_heads=2)[0],
+    "older set": lambda: one("Gemm", MATRIX, {"w": numbers(6, 5)}, alpha=0.5, opset=11)[0],
+}
+
+
+def run(path):
+    """Return whether the network of a file runs, on zeros."""
+    try:
+        module, signature = network_in(path)
+        shapes = [([2 if isinstance(size, str) else size for size in dims], dtype) for dims, dtype in signature.values()]
+        if sum(int(np.prod(shape)) for shape, _ in shapes) > 1e6:
+            return False
+        with torch.no_grad():
+            module(*(torch.zeros(shape, dtype=dtype) for shape, dtype in shapes))
+    except EdgeflError as error:
+        assert str(error)
+        assert "\n" not in str(error)
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_changed_bytes_are_refused_or_harmless(name, tmp_path):
+    whole, draw, path = MODELS[name]().SerializeToString(), random.Random(name), tmp_path / "network.onnx"
+    path.write_bytes(whole)
+    assert run(path)
+    ran = 0
+    for _ in range(60):
+        damaged = bytearray(whole)
+        for _ in range(draw.choice([1, 1, 3])):
+            damaged[draw.randrange(min(len(damaged), 900))] ^= 1 << draw.randrange(8)
+        path.write_bytes(damaged)
+        ran += run(path)
+    assert 0 < ran < 60
+
+
+@pytest.mark.parametrize(("place", "message"), [("name", "name is not text: b'"), ("op_type", "op_type is not text: b'")])
+def test_a_name_that_is_not_text_is_refused(place, message, tmp_path):
+    model = one("Relu", MATRIX)[0]
+    setattr(model.graph.node[0], place, "Zzzzz")
+    path = tmp_path / "network.onnx"
+    path.write_bytes(model.SerializeToString().replace(b"Zzzzz", b"\xcfelu!"))
+    with pytest.raises(EdgeflError, match=rf"network\.onnx: not a valid ONNX model \({message}"):
+        load_onnx(path)
+
+
+def test_an_attribute_that_is_not_text_is_refused(tmp_path):
+    path = tmp_path / "network.onnx"
+    path.write_bytes(MODELS["pool"]().SerializeToString().replace(b"SAME_UPPER", b"SAME_\xcfPPER"))
+    with pytest.raises(EdgeflError, match=r"\(MaxPool\): auto_pad 'SAME_\ufffdPPER', expected"):
+        module_of(load_onnx(path))[0](torch.from_numpy(IMAGE["x"]))
