@@ -22,6 +22,7 @@ from edgefl.onnxgrad.operator_sets import converted
 from edgefl.onnxgrad.rules import (
     ATTRIBUTES,
     CHECKS,
+    CHOICES,
     FOLDED,
     KNOWN,
     RULES,
@@ -98,6 +99,7 @@ class Node(Operator):
         """Refuse a node with inputs, outputs or attributes that its rule does not support."""
         if self.op in RULES:
             self.check_attributes(ATTRIBUTES.get(self.op, frozenset()))
+            self.check_choices(CHOICES.get(self.op, {}))
         if self.op in CHECKS:
             CHECKS[self.op](self)
 

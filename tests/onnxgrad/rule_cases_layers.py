@@ -95,7 +95,7 @@ CASES = {
     "lrn": lambda: one("LRN", IMAGE, size=3, alpha=0.5, beta=0.6, bias=2.0),
     "l1 normalization": lambda: one("LpNormalization", MATRIX, p=1, axis=0),
     "l2 normalization": lambda: one("LpNormalization", MATRIX),
-    "mean and variance": lambda: one("MeanVarianceNormalization", IMAGE),
+    "mean and variance": lambda: one("MeanVarianceNormalization", IMAGE, axes=[0, 2, 3]),
     "nll": lambda: one("NegativeLogLikelihoodLoss", {"x": numbers(3, 6), "t": ints(0, 5, 2)}, {"w": POSITIVE["x"][0]}),
     "nll ignored": lambda: one(
         "NegativeLogLikelihoodLoss", {"x": numbers(2, 4, 3), "t": np.array([[0, 1, 3], [2, 2, 1]])}, reduction="none", ignore_index=1

@@ -1,7 +1,5 @@
 """An ONNX file with changed bytes is refused in one line, or still a network; nothing else comes out."""
 
-import random
-
 import numpy as np
 import pytest
 import torch
@@ -39,14 +37,15 @@ def run(path):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_changed_bytes_are_refused_or_harmless(name, tmp_path):
-    whole, draw, path = MODELS[name]().SerializeToString(), random.Random(name), tmp_path / "network.onnx"
+    whole, path = MODELS[name]().SerializeToString(), tmp_path / "network.onnx"
+    draw = np.random.default_rng(sorted(MODELS).index(name))
     path.write_bytes(whole)
     assert run(path)
     ran = 0
     for _ in range(60):
         damaged = bytearray(whole)
-        for _ in range(draw.choice([1, 1, 3])):
-            damaged[draw.randrange(min(len(damaged), 900))] ^= 1 << draw.randrange(8)
+        for place in draw.integers(min(len(damaged), 900), size=draw.choice([1, 1, 3])):
+            damaged[place] ^= 1 << draw.integers(8)
         path.write_bytes(damaged)
         ran += run(path)
     assert 0 < ran < 60
@@ -62,8 +61,8 @@ def test_a_name_that_is_not_text_is_refused(place, message, tmp_path):
         load_onnx(path)
 
 
-def test_an_attribute_that_is_not_text_is_refused(tmp_path):
-    path = tmp_path / "network.onnx"
-    path.write_bytes(MODELS["pool"]().SerializeToString().replace(b"SAME_UPPER", b"SAME_\xcfPPER"))
+def test_an_attribute_that_is_not_text_is_refused():
+    model = MODELS["pool"]()
+    next(a for a in model.graph.node[0].attribute if a.name == "auto_pad").s = b"SAME_\xcfPPER"
     with pytest.raises(EdgeflError, match=r"\(MaxPool\): auto_pad 'SAME_\ufffdPPER', expected"):
-        module_of(load_onnx(path))[0](torch.from_numpy(IMAGE["x"]))
+        module_of(model)

@@ -169,8 +169,11 @@ def test_weights_that_are_stored_as_integers_train_as_numbers():
         helper.make_node("DequantizeLinear", ["w", "s", "z"], ["v"], axis=1),
         helper.make_node("MatMul", ["x", "v"], ["y"]),
     ]
-    module = compare(graph(nodes, MATRIX, quantized), MATRIX)
-    assert {name: tuple(p.shape) for name, p in module.named_parameters()} == {"MatMul_1.B": (6, 2)}
+    module, _ = module_of(graph(nodes, MATRIX, quantized))
+    ((name, weight),) = module.named_parameters()
+    assert name == "MatMul_1.B"
+    assert weight.tolist() == ((quantized["w"] - quantized["z"]) * quantized["s"]).tolist()
+    assert np.allclose(module(torch.from_numpy(MATRIX["x"])).detach(), MATRIX["x"] @ weight.detach().numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +185,11 @@ def test_weights_that_are_stored_as_integers_train_as_numbers():
     ],
 )
 def test_scales_and_codes_are_constants(node, constants):
-    inputs = {"x": numbers(3, 6)} if node.op_type == "QuantizeLinear" else {"x": np.ones((3, 6), np.int32)}
+    inputs = (
+        {"x": numbers(3, 6)}
+        if node.op_type == "QuantizeLinear"
+        else {"x": np.ones((3, 6), np.int64 if node.op_type == "OneHot" else np.int32)}
+    )
     module = compare(graph([node], inputs, constants), inputs)
     assert not list(module.parameters())
     assert not module.state_dict()

@@ -10,10 +10,12 @@ from onnx import TensorProto, helper
 from edgefl.errors import InputError
 from edgefl.onnxgrad.to_torch import load_onnx, module_of
 
+NEEDED = {"SpaceToDepth": {"blocksize": 2}, "MaxPool": {"kernel_shape": [2, 2]}}
+
 
 def stray(op, inputs, opset=21, **attributes):
     """Make a model of one node, whose attributes are not those that onnx expects."""
-    model, inputs = one(op, inputs, opset=opset, **({"blocksize": 2} if op == "SpaceToDepth" else {}))
+    model, inputs = one(op, inputs, opset=opset, **NEEDED.get(op, {}))
     model.graph.node[0].ClearField("attribute")
     model.graph.node[0].attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
     return model, inputs
@@ -53,10 +55,14 @@ REFUSED = {
         lambda: stray("SpaceToDepth", IMAGE, opset=20, blocksize=2, mode="CRD"),
         r"^node /SpaceToDepth \(SpaceToDepth\): attribute 'mode' is not in operator set 20$",
     ),
+    "pads": (
+        lambda: stray("MaxPool", IMAGE, kernel_shape=[2, 2], auto_pad="SAME"),
+        r"\(MaxPool\): auto_pad 'SAME', expected 'NOTSET', 'VALID', 'SAME_UPPER' or 'SAME_LOWER'$",
+    ),
     "cast": (lambda: one("Cast", MATRIX, to=TensorProto.FLOAT8E5M2), r"^node /Cast \(Cast\): type FLOAT8E5M2 has no rule$"),
     "scatter": (
         lambda: one("ScatterND", MATRIX, {"i": np.array([[0]]), "u": numbers(1, 6)}, reduction="mean"),
-        r"\(ScatterND\): reduction 'mean', expected 'none', 'add', 'mul', 'max', 'min'$",
+        r"\(ScatterND\): reduction 'mean', expected 'none', 'add', 'mul', 'max' or 'min'$",
     ),
     "a size that depends on data": (
         lambda: one("NonMaxSuppression", {"b": numbers(1, 6, 4), "s": numbers(1, 1, 6)}),
@@ -69,7 +75,7 @@ REFUSED = {
     "pad": (lambda: one("Pad", IMAGE, {"p": ints(*[1] * 8)}, mode="mirror"), r"\(Pad\): mode 'mirror', expected 'constant', 'edge', "),
     "rounding": (
         lambda: one("Resize", IMAGE, {"s": ints(2, 4, 3, 3)}, order=["x", "", "", "s"], nearest_mode="up"),
-        r"^node /Resize \(Resize\): nearest_mode 'up', expected round_prefer_floor, ",
+        r"^node /Resize \(Resize\): nearest_mode 'up', expected 'round_prefer_floor', ",
     ),
 }  # fmt: skip
 

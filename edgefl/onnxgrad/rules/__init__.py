@@ -30,7 +30,7 @@ from edgefl.onnxgrad.rules import (
     shape,
     transforms,
 )
-from edgefl.onnxgrad.rules.common import DTYPES, KNOWN_ALWAYS, Check, Rule
+from edgefl.onnxgrad.rules.common import DTYPES, KNOWN_ALWAYS, Check, Choices, Rule
 from edgefl.onnxgrad.rules.refused import REASONS
 
 _FAMILIES: tuple[Any, ...] = (
@@ -49,6 +49,9 @@ CHECKS: dict[str, Check] = _joined("CHECKS")
 
 ATTRIBUTES: dict[str, frozenset[str]] = {kind: frozenset(names.split()) for kind, names in _joined("ATTRIBUTES").items()}
 """Operator → attributes that its rule or check reads; any other must have its default value."""
+
+CHOICES: dict[str, Choices] = _joined("CHOICES")
+"""Operator → the values of its attributes that its rule supports, if not all."""
 
 FOLDED = frozenset(KNOWN_ALWAYS)
 """Operators that are computed only from known values, without a rule."""

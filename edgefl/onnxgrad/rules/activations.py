@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from edgefl.onnxgrad.rules.common import Array, Operator, Rule, simple
+from edgefl.onnxgrad.rules.common import Array, Choices, Operator, Rule, simple
 
 
 def _clip(node: Operator, x: Tensor, low: Array | None = None, high: Array | None = None) -> Tensor:
@@ -55,4 +55,5 @@ ATTRIBUTES = {
     "LeakyRelu": "alpha", "Elu": "alpha", "Celu": "alpha", "Shrink": "bias lambd", "ThresholdedRelu": "alpha",
     "Softmax": "axis", "Hardmax": "axis", "LogSoftmax": "axis", "Dropout": "seed",
 }  # fmt: skip
+CHOICES: dict[str, Choices] = {"Gelu": {"approximate": ("none", "tanh")}}
 KNOWN = {"Clip": (1, 2), "Dropout": (1, 2)}

@@ -7,7 +7,7 @@ import onnx
 import torch
 from torch import Tensor
 
-from edgefl.onnxgrad.rules.common import DTYPES, Check, Operator, Rule, simple
+from edgefl.onnxgrad.rules.common import DTYPES, Check, Choices, Operator, Rule, simple
 
 
 def _chain(function: Callable[[Tensor, Tensor], Tensor]) -> Rule:
@@ -64,4 +64,5 @@ ATTRIBUTES = {
     "Mod": "fmod", "IsInf": "detect_negative detect_positive", "BitShift": "direction", "BitCast": "to",
     "Cast": "round_mode saturate to", "CastLike": "round_mode saturate",  # the first two concern types without a rule
 }  # fmt: skip
+CHOICES: dict[str, Choices] = {"BitShift": {"direction": ("LEFT", "RIGHT")}}
 CHECKS: dict[str, Check] = {"Cast": _check_cast, "BitCast": _check_cast}

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from edgefl.onnxgrad.rules.common import DTYPES, Check, Operator, Rule
+from edgefl.onnxgrad.rules.common import DTYPES, Choices, Operator, Rule
 
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:
@@ -74,13 +74,6 @@ def _softmax(node: Operator, scores: Tensor, allowed: Tensor | None) -> Tensor:
     return shares.to(scores.dtype).masked_fill(~reads, 0.0)
 
 
-def _check_attention(node: Operator) -> None:
-    if node.get("softmax_precision") not in (None, *DTYPES):
-        node.refuse(f"softmax_precision {node.get('softmax_precision')} has no rule")
-    if node.get("qk_matmul_output_mode", 0) not in range(4):
-        node.refuse(f"qk_matmul_output_mode {node.get('qk_matmul_output_mode')}, expected 0 to 3")
-
-
 def _linear_attention(
     node: Operator, q: Tensor, k: Tensor, v: Tensor, state: Tensor | None = None, decay: Tensor | None = None,
     beta: Tensor | None = None,
@@ -118,11 +111,6 @@ def _causal_convolution(
     return y if node.get("activation", "none") == "none" else F.silu(y), padded[:, :, padded.shape[2] - before :]
 
 
-def _check_activation(node: Operator) -> None:
-    if (name := node.get("activation", "none")) not in ("none", "silu", "swish"):
-        node.refuse(f"activation {name!r}, expected 'none', 'silu' or 'swish'")
-
-
 def _rotated(node: Operator, x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None = None) -> Tensor:
     """Rotate pairs of values of (batch, heads, steps, size) or (batch, steps, heads·size) by angles of their positions."""
     flat = x.dim() == 3
@@ -153,4 +141,8 @@ ATTRIBUTES = {
     "RotaryEmbedding": "interleaved num_heads rotary_embedding_dim",
 }
 UNTRAINED = {"RotaryEmbedding": (1, 2)}
-CHECKS: dict[str, Check] = {"Attention": _check_attention, "CausalConvWithState": _check_activation}
+CHOICES: dict[str, Choices] = {
+    "Attention": {"qk_matmul_output_mode": (0, 1, 2, 3), "softmax_precision": tuple(DTYPES)},
+    "LinearAttention": {"update_rule": ("linear", "gated", "delta", "gated_delta")},
+    "CausalConvWithState": {"activation": ("none", "silu", "swish")},
+}

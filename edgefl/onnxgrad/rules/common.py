@@ -1,7 +1,7 @@
 """The node that a rule receives, and helpers of several families of rules."""
 
 import functools
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -82,6 +82,13 @@ class Operator(nn.Module):
                 expected = f", expected {usual!r}" if usual is not None else ""
                 self.refuse(f"attribute {name} = {value!r} has no rule{expected}")
 
+    def check_choices(self, choices: "Choices") -> None:
+        """Refuse a node with an attribute whose value is none of its choices."""
+        for name, values in choices.items():
+            if (value := self.attributes.get(name, values[0])) not in values:
+                *first, last = map(repr, values)
+                self.refuse(f"{name} {value!r}, expected {', '.join(first)} or {last}")
+
     def only_first_output(self) -> None:
         """Refuse a node whose second output is read."""
         if any(self.wanted[1:]):
@@ -90,6 +97,8 @@ class Operator(nn.Module):
 
 Rule = Callable[..., Any]
 """(node, *inputs) → tensor, array (a known value), or tuple of outputs; an omitted input is None."""
+Choices = Mapping[str, tuple[str | int, ...]]
+"""Attribute → the values that a rule supports."""
 Check = Callable[[Operator], None]
 """Raises an InputError for a node with attributes, inputs or outputs that its operator's rule does not support."""
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from edgefl.onnxgrad.rules.common import Operator, Rule, sides
+from edgefl.onnxgrad.rules.common import Choices, Operator, Rule, sides
 
 
 def window(node: Operator, x: Tensor, kernel: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
@@ -113,3 +113,5 @@ ATTRIBUTES = {
     "ConvTranspose": "auto_pad dilations group kernel_shape output_padding output_shape pads strides",
     "DeformConv": "dilations group kernel_shape offset_group pads strides",
 }
+PADDING: Choices = {"auto_pad": ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")}
+CHOICES: dict[str, Choices] = {"Conv": PADDING, "ConvTranspose": PADDING}

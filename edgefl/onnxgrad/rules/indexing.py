@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from edgefl.onnxgrad.rules.common import DTYPES, Array, Check, Operator, Rule
+from edgefl.onnxgrad.rules.common import DTYPES, Array, Choices, Operator, Rule
 
 
 def _from_start(index: Tensor, size: int) -> Tensor:
@@ -100,16 +100,6 @@ def _compress(node: Operator, x: Tensor, condition: Array) -> Tensor:
     return x.reshape(-1)[chosen] if node.get("axis") is None else x.index_select(node.get("axis"), chosen)
 
 
-def _check_reduction(node: Operator) -> None:
-    if (reduction := node.get("reduction", "none")) not in ("none", "add", *_REDUCTIONS):
-        node.refuse(f"reduction {reduction!r}, expected 'none', 'add', {', '.join(map(repr, _REDUCTIONS))}")
-
-
-def _check_mode(node: Operator) -> None:
-    if (mode := node.get("mode", "linear")) not in ("linear", "circular"):
-        node.refuse(f"mode {mode!r}, expected 'linear' or 'circular'")
-
-
 _REDUCTIONS = {"mul": "prod", "max": "amax", "min": "amin"}
 RULES: dict[str, Rule] = {
     "Gather": _gather, "GatherElements": _at_elements(torch.gather), "GatherND": _gather_nd,
@@ -123,6 +113,7 @@ ATTRIBUTES = {
 }  # fmt: skip
 KNOWN = {"OneHot": (1,), "Compress": (1,)}
 UNTRAINED: dict[str, tuple[int, ...]] = {"OneHot": (2,)}
-CHECKS: dict[str, Check] = {
-    "ScatterElements": _check_reduction, "ScatterND": _check_reduction, "TensorScatter": _check_mode,
+_WRITES = {"reduction": ("none", "add", *_REDUCTIONS)}
+CHOICES: dict[str, Choices] = {
+    "ScatterElements": _WRITES, "ScatterND": _WRITES, "TensorScatter": {"mode": ("linear", "circular")},
 }  # fmt: skip

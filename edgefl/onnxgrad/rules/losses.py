@@ -4,9 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from edgefl.onnxgrad.rules.common import Check, Operator, Rule
+from edgefl.onnxgrad.rules.common import Choices, Operator, Rule
 
-_REDUCTIONS = "none", "mean", "sum"
 _NEVER = torch.iinfo(torch.int64).min
 
 
@@ -21,12 +20,7 @@ def _cross_entropy(node: Operator, x: Tensor, labels: Tensor, weight: Tensor | N
     return _nll(node, shares, labels, weight), shares
 
 
-def _check(node: Operator) -> None:
-    if (reduction := node.get("reduction", "mean")) not in _REDUCTIONS:
-        node.refuse(f"reduction {reduction!r}, expected {', '.join(_REDUCTIONS)}")
-
-
 RULES: dict[str, Rule] = {"NegativeLogLikelihoodLoss": _nll, "SoftmaxCrossEntropyLoss": _cross_entropy}
 ATTRIBUTES = dict.fromkeys(RULES, "ignore_index reduction")
 UNTRAINED: dict[str, tuple[int, ...]] = dict.fromkeys(RULES, (2,))
-CHECKS: dict[str, Check] = dict.fromkeys(RULES, _check)
+CHOICES: dict[str, Choices] = dict.fromkeys(RULES, {"reduction": ("none", "mean", "sum")})

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from edgefl.onnxgrad.rules.common import Array, Operator, Rule, numbers, sides
-from edgefl.onnxgrad.rules.convolutions import by_rank, symmetric, window
+from edgefl.onnxgrad.rules.common import Array, Choices, Operator, Rule, numbers, sides
+from edgefl.onnxgrad.rules.convolutions import PADDING, by_rank, symmetric, window
 
 
 def _max_pool(node: Operator, x: Tensor) -> tuple[Tensor, ...]:
@@ -94,3 +94,4 @@ ATTRIBUTES = {
     "AveragePool": f"{_WINDOW} count_include_pad", "LpPool": f"{_WINDOW} p", "GlobalLpPool": "p",
 }  # fmt: skip
 KNOWN = {"MaxUnpool": (2,)}
+CHOICES: dict[str, Choices] = dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), PADDING)

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from edgefl.onnxgrad.rules.common import DTYPES, Check, Operator, Rule, spread
-from edgefl.onnxgrad.rules.convolutions import convolve
+from edgefl.onnxgrad.rules.common import DTYPES, Choices, Operator, Rule, spread
+from edgefl.onnxgrad.rules.convolutions import PADDING, convolve
 
 
 def _along_blocks(node: Operator, x: Tensor, values: Tensor) -> Tensor:
@@ -81,12 +81,6 @@ def _quantized_conv(
     return _as_integers(torch.round(sums * factor) + zero, zero.dtype)
 
 
-def _check_types(node: Operator) -> None:
-    for name in ("output_dtype", "precision"):
-        if (kind := node.get(name, 0)) and kind not in DTYPES:
-            node.refuse(f"{name} {kind} has no rule: torch has no such type, or cannot round to it")
-
-
 RULES: dict[str, Rule] = {
     "QuantizeLinear": _quantize, "DequantizeLinear": _dequantize, "DynamicQuantizeLinear": _dynamic,
     "MatMulInteger": _matmul_integer, "ConvInteger": _conv_integer, "QLinearMatMul": _quantized_matmul, "QLinearConv": _quantized_conv,
@@ -99,4 +93,7 @@ ATTRIBUTES = {
 UNTRAINED: dict[str, tuple[int, ...]] = {
     "QuantizeLinear": (1, 2), "DequantizeLinear": (1, 2), "QLinearMatMul": (1, 4, 6), "QLinearConv": (1, 4, 6),
 }  # fmt: skip
-CHECKS: dict[str, Check] = dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), _check_types)
+_TYPES = {"output_dtype": (0, *DTYPES), "precision": (0, *DTYPES)}
+CHOICES: dict[str, Choices] = {
+    "QuantizeLinear": _TYPES, "DequantizeLinear": _TYPES, "ConvInteger": PADDING, "QLinearConv": PADDING,
+}  # fmt: skip

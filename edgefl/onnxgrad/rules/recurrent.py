@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from edgefl.onnxgrad.rules.common import Array, Check, Operator, Rule
+from edgefl.onnxgrad.rules.common import Array, Check, Choices, Operator, Rule
 
 Cell = Callable[[Tensor, tuple[Tensor, ...], Tensor, Tensor | None], tuple[Tensor, ...]]
 
@@ -105,4 +105,5 @@ RULES: dict[str, Rule] = {
 _COMMON = "activation_alpha activation_beta activations clip direction hidden_size layout"
 ATTRIBUTES = {"LSTM": f"{_COMMON} input_forget", "GRU": f"{_COMMON} linear_before_reset", "RNN": _COMMON}
 KNOWN = dict.fromkeys(_ACTIVATIONS, (4,))
+CHOICES: dict[str, Choices] = dict.fromkeys(_ACTIVATIONS, {"direction": ("forward", "reverse", "bidirectional")})
 CHECKS: dict[str, Check] = dict.fromkeys(_ACTIVATIONS, _check)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edgefl.onnxgrad.rules.common import Array, Check, Operator, Rule
+from edgefl.onnxgrad.rules.common import Array, Check, Choices, Operator, Rule
 
 
 def _resize(
@@ -106,20 +106,10 @@ def _coordinates(node: Operator, before: int, after: int, scale: np.float32, par
 
 
 def _check(node: Operator) -> None:
-    mode, kind = node.get("mode", "nearest"), node.get("coordinate_transformation_mode", "half_pixel")
-    if mode not in ("nearest", "linear", "cubic"):
-        node.refuse(f"mode {mode!r}, expected 'nearest', 'linear' or 'cubic'")
-    if mode == "nearest" and node.get("antialias", 0):
+    if node.get("mode", "nearest") == "nearest" and node.get("antialias", 0):
         node.refuse("antialias of mode 'nearest' is not defined")
-    if (policy := node.get("keep_aspect_ratio_policy", "stretch")) not in ("stretch", "not_larger", "not_smaller"):
-        node.refuse(f"keep_aspect_ratio_policy {policy!r}, expected 'stretch', 'not_larger' or 'not_smaller'")
-    if kind not in _KINDS:
-        node.refuse(f"coordinate_transformation_mode {kind!r}, expected {', '.join(_KINDS)}")
-    if (rounding := node.get("nearest_mode", "round_prefer_floor")) not in ROUNDING:
-        node.refuse(f"nearest_mode {rounding!r}, expected {', '.join(ROUNDING)}")
 
 
-_KINDS = "align_corners", "asymmetric", "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "tf_crop_and_resize"
 ROUNDING: dict[str, Callable[[Array], Array]] = {
     "round_prefer_floor": lambda positions: np.ceil(positions - np.float32(0.5)),
     "round_prefer_ceil": lambda positions: np.floor(positions + np.float32(0.5)),
@@ -132,4 +122,14 @@ ATTRIBUTES = {
     " mode nearest_mode"
 }
 KNOWN = {"Resize": (1, 2, 3)}
+CHOICES: dict[str, Choices] = {
+    "Resize": {
+        "mode": ("nearest", "linear", "cubic"),
+        "coordinate_transformation_mode": (
+            "align_corners", "asymmetric", "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "tf_crop_and_resize"
+        ),
+        "keep_aspect_ratio_policy": ("stretch", "not_larger", "not_smaller"),
+        "nearest_mode": tuple(ROUNDING),
+    }
+}  # fmt: skip
 CHECKS: dict[str, Check] = {"Resize": _check}

@@ -3,10 +3,9 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from edgefl.onnxgrad.rules.common import Array, Check, Operator, Rule, numbers
+from edgefl.onnxgrad.rules.common import Array, Choices, Operator, Rule, numbers
 
 _MODES = {"linear": "bilinear", "bilinear": "bilinear", "nearest": "nearest", "cubic": "bicubic", "bicubic": "bicubic"}
-_PADDING = "zeros", "border", "reflection"
 
 
 def _grid_sample(node: Operator, x: Tensor, grid: Tensor) -> Tensor:
@@ -16,13 +15,6 @@ def _grid_sample(node: Operator, x: Tensor, grid: Tensor) -> Tensor:
     return F.grid_sample(x, grid, mode, node.get("padding_mode", "zeros"), bool(node.get("align_corners", 0)))
 
 
-def _check_grid_sample(node: Operator) -> None:
-    if (mode := node.get("mode", "linear")) not in _MODES:
-        node.refuse(f"mode {mode!r}, expected {', '.join(_MODES)}")
-    if (padding := node.get("padding_mode", "zeros")) not in _PADDING:
-        node.refuse(f"padding_mode {padding!r}, expected {', '.join(_PADDING)}")
-
-
 def _affine_grid(node: Operator, theta: Tensor, size: Array) -> Tensor:
     return F.affine_grid(theta, numbers(size), bool(node.get("align_corners", 0)))
 
@@ -30,4 +22,4 @@ def _affine_grid(node: Operator, theta: Tensor, size: Array) -> Tensor:
 RULES: dict[str, Rule] = {"GridSample": _grid_sample, "AffineGrid": _affine_grid}
 ATTRIBUTES = {"GridSample": "align_corners mode padding_mode", "AffineGrid": "align_corners"}
 KNOWN = {"AffineGrid": (1,)}
-CHECKS: dict[str, Check] = {"GridSample": _check_grid_sample}
+CHOICES: dict[str, Choices] = {"GridSample": {"mode": tuple(_MODES), "padding_mode": ("zeros", "border", "reflection")}}

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from edgefl.onnxgrad.rules.common import Array, Check, Operator, Rule, numbers, sides
+from edgefl.onnxgrad.rules.common import Array, Choices, Operator, Rule, numbers, sides
 
 
 def _reshape(node: Operator, x: Tensor, shape: Array) -> Tensor:
@@ -49,11 +49,6 @@ def _pad(node: Operator, x: Tensor, pads: Array, value: Array | None = None, axe
     return x
 
 
-def _check_pad(node: Operator) -> None:
-    if (mode := node.get("mode", "constant")) not in ("constant", "edge", "reflect", "wrap"):
-        node.refuse(f"mode {mode!r}, expected 'constant', 'edge', 'reflect' or 'wrap'")
-
-
 def _unsqueeze(node: Operator, x: Tensor, axes: Array) -> Tensor:
     rank = x.dim() + axes.size
     for axis in sorted(axis % rank for axis in numbers(axes)):
@@ -82,11 +77,6 @@ def _space_to_depth(node: Operator, x: Tensor) -> Tensor:
     batch, channels, height, width = x.shape
     blocks = x.reshape(batch, channels, height // size, size, width // size, size).permute(0, 3, 5, 1, 2, 4)
     return blocks.reshape(batch, channels * size**2, height // size, width // size)
-
-
-def _check_depth(node: Operator) -> None:
-    if (mode := node.get("mode", "DCR")) not in ("DCR", "CRD"):
-        node.refuse(f"mode {mode!r}, expected 'DCR' or 'CRD'")
 
 
 def _center_crop_pad(node: Operator, x: Tensor, shape: Array) -> Tensor:
@@ -120,4 +110,7 @@ KNOWN = {
     "Reshape": (1,), "Slice": (1, 2, 3, 4), "Split": (1,), "Pad": (1, 2, 3), "Expand": (1,), "Tile": (1,), "Squeeze": (1,),
     "Unsqueeze": (1,), "Trilu": (1,), "CenterCropPad": (1,),
 }  # fmt: skip
-CHECKS: dict[str, Check] = {"Pad": _check_pad, **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), _check_depth)}
+CHOICES: dict[str, Choices] = {
+    "Pad": {"mode": ("constant", "edge", "reflect", "wrap")},
+    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), {"mode": ("DCR", "CRD")}),
+}
