@@ -185,11 +185,8 @@ def test_weights_that_are_stored_as_integers_train_as_numbers():
     ],
 )
 def test_scales_and_codes_are_constants(node, constants):
-    inputs = (
-        {"x": numbers(3, 6)}
-        if node.op_type == "QuantizeLinear"
-        else {"x": np.ones((3, 6), np.int64 if node.op_type == "OneHot" else np.int32)}
-    )
+    kind = {"QuantizeLinear": np.float32, "DequantizeLinear": np.int32, "OneHot": np.int64}[node.op_type]
+    inputs = {"x": np.ones((3, 6), kind)}
     module = compare(graph([node], inputs, constants), inputs)
     assert not list(module.parameters())
     assert not module.state_dict()
