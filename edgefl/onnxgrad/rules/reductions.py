@@ -62,10 +62,13 @@ def _running(function: Callable[..., Tensor], start: float) -> Rule:
 
 
 def _top_k(node: Operator, x: Tensor, k: Array) -> tuple[Tensor, Tensor]:
-    axis = node.get("axis", -1)
+    axis, count, largest = node.get("axis", -1), int(k.item()), bool(node.get("largest", 1))
+    if torch.compiler.is_exporting():  # as ONNX's own operator
+        values, places = torch.topk(x, count, axis, largest)
+        return values, places
     # Of equal values the one with the lower index comes first, which torch.topk does not promise.
-    values, places = torch.sort(x, dim=axis, descending=bool(node.get("largest", 1)), stable=True)
-    return values.narrow(axis, 0, int(k.item())), places.narrow(axis, 0, int(k.item()))
+    values, places = torch.sort(x, dim=axis, descending=largest, stable=True)
+    return values.narrow(axis, 0, count), places.narrow(axis, 0, count)
 
 
 REDUCTIONS: dict[str, Reduction] = {
