@@ -3,14 +3,24 @@
 import numpy as np
 import pytest
 import torch
-from graph_case import IMAGE, MATRIX, STEPS, exported, ints, numbers, one, recurrent
+from graph_case import IMAGE, MATRIX, STEPS, conv, graph, ints, numbers, one, recurrent
+from onnx import helper
 
 from edgefl.errors import EdgeflError
 from edgefl.onnxgrad.to_torch import load_onnx, module_of
 from edgefl.onnxgrad.torch_layers import network_in
 
 MODELS = {
-    "network": lambda: exported("cnn-digits", (1, 8, 8))[0],
+    "network": lambda: graph(
+        [
+            helper.make_node("Conv", ["x", "w", "b"], ["h"], name="conv", strides=[2, 2], pads=[1, 1, 1, 1]),
+            helper.make_node("Relu", ["h"], ["r"]),
+            helper.make_node("Flatten", ["r"], ["f"]),
+            helper.make_node("Gemm", ["f", "v"], ["y"], name="head"),
+        ],
+        IMAGE,
+        {**conv(3, 4, 3, 3, bias=3), "v": numbers(60, 5)},
+    ),
     "resize": lambda: one("Resize", IMAGE, {"s": ints(2, 4, 13, 5)}, order=["x", "", "", "s"])[0],
     "lstm": lambda: one("LSTM", STEPS, recurrent(4, 1), outputs=3, hidden_size=4)[0],
     "pool": lambda: one("MaxPool", IMAGE, kernel_shape=[3, 2], strides=[2, 2], auto_pad="SAME_UPPER")[0],

@@ -113,11 +113,13 @@ class Scale(nn.Module):
 
 
 AGAIN = {
-    "top k": lambda: one("TopK", MATRIX, {"k": ints(2)}, outputs=1),
+    "top k": lambda: (graph([helper.make_node("TopK", ["x", "k"], ["y", "places"])], MATRIX, {"k": ints(2)}), MATRIX),
     "lrn": lambda: one("LRN", IMAGE, size=3, alpha=0.5),
     "running sum": lambda: one("CumSum", MATRIX, {"a": np.array(1)}, reverse=1),
     "product": lambda: one("ReduceProd", MATRIX, {"a": ints(1)}),
-    "causal convolution": lambda: one("CausalConvWithState", {"x": X1}, conv(4, 1, 3, bias=4), opset=27),
+    "causal convolution": lambda: (
+        graph([helper.make_node("CausalConvWithState", ["x", "w"], ["y", "state"])], {"x": X1}, conv(4, 1, 3), opset=27), {"x": X1},
+    ),
     "rotary embedding": lambda: one(
         "RotaryEmbedding", {"x": numbers(2, 4, 3, 8)}, {"c": np.cos(numbers(1, 3, 4)), "s": np.sin(numbers(1, 3, 4))}, opset=23
     ),
