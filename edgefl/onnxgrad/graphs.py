@@ -13,6 +13,7 @@ import onnx.numpy_helper
 import onnx.shape_inference
 from onnx.external_data_helper import set_external_data
 
+from edgefl.errors import printable
 from edgefl.util.scratch import scratch_folder
 
 OPSET = 20
@@ -34,7 +35,7 @@ def graphs_in(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 def label_of(node: onnx.NodeProto, index: int | None) -> str:
     """Return a node's name and operator, for messages; a node without a name is called by its position or its outputs."""
     name = node.name or (f"number {index}" if index is not None else f"of {', '.join(node.output)}")
-    return f"node {name} ({node.op_type})"
+    return printable(f"node {name} ({node.op_type})", layout="")
 
 
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
