@@ -23,4 +23,4 @@ def _cross_entropy(node: Operator, x: Tensor, labels: Tensor, weight: Tensor | N
 RULES: dict[str, Rule] = {"NegativeLogLikelihoodLoss": _nll, "SoftmaxCrossEntropyLoss": _cross_entropy}
 ATTRIBUTES = dict.fromkeys(RULES, "ignore_index reduction")
 UNTRAINED: dict[str, tuple[int, ...]] = dict.fromkeys(RULES, (2,))
-CHOICES: dict[str, Choices] = dict.fromkeys(RULES, {"reduction": ("none", "mean", "sum")})
+CHOICES: dict[str, Choices] = {name: {"reduction": ("none", "mean", "sum")} for name in RULES}

@@ -112,5 +112,5 @@ KNOWN = {
 }  # fmt: skip
 CHOICES: dict[str, Choices] = {
     "Pad": {"mode": ("constant", "edge", "reflect", "wrap")},
-    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), {"mode": ("DCR", "CRD")}),
+    **{name: {"mode": ("DCR", "CRD")} for name in ("DepthToSpace", "SpaceToDepth")},
 }
