@@ -32,7 +32,7 @@ def _stft(node: Operator, x: Tensor, step: Array, window: Tensor | None = None, 
 
 
 def _col2im(node: Operator, x: Tensor, image: Array, block: Array) -> Tensor:
-    sizes, kernel = numbers(image), numbers(block)
+    sizes, kernel = tuple(numbers(image)), tuple(numbers(block))
     n = len(sizes)
     pads = node.get("pads", [0] * 2 * n)
     if n != 2 or not symmetric(pads):
