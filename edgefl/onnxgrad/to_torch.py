@@ -29,6 +29,7 @@ from edgefl.onnxgrad.rules import (
     SHAPES,
     STATISTICS,
     UNTRAINED,
+    WEIGHTS,
     Signature,
     inputs_of,
     require_rules,
@@ -216,9 +217,10 @@ def module_of(model: onnx.ModelProto) -> tuple[nn.Module, Signature]:
     """Return the module of a model, in evaluation mode, and its inputs: name → (dimensions, dtype), with a name for a free dimension.
 
     Floating-point initializers become parameters of the layers that read them; one that several nodes read is one shared parameter,
-    unless all its values are equal. Scalars, integers, values that are not finite, outputs of Constant, and values that are only read as
-    a shape or setting become constants. Statistics of BatchNormalization become buffers. In training mode BatchNormalization uses the
-    statistics of the batch and updates the buffers, and Dropout drops.
+    unless all its values are equal. Scalars, integers and values that are not finite become constants, and so do outputs of Constant
+    that no layer reads as its weights, and values that are only read as a shape or setting. Statistics of BatchNormalization become
+    buffers. In training mode BatchNormalization uses the statistics of the batch and updates the buffers, and Dropout drops. A graph of
+    an older operator set is converted.
 
     Raises:
         InputError: no rule supports an operator set, operator, attribute or input; names the node.
@@ -243,14 +245,13 @@ def module_of(model: onnx.ModelProto) -> tuple[nn.Module, Signature]:
     weights = {name: array for name, array in arrays.items() if name not in module.constants}
     tensors: dict[tuple[str, bool, int], Tensor] = {}
     read = {name for node in graph.node for name in node.input} | set(module.output_names)
+    layered = {name for node in graph.node for slot, name in enumerate(node.input) if slot in WEIGHTS.get(node.op_type, ())}
     computed = set(inputs)  # values that will be tensors, not arrays
     for index, proto in enumerate(graph.node):
         if all(name in module.constants or not name for name in proto.input):
             given = [module.constants.get(name) for name in proto.input]
             folded = dict(zip(proto.output, evaluate(proto.SerializeToString(deterministic=True), opset, given), strict=False))
-            if (
-                proto.op_type == "DequantizeLinear"
-            ):  # weights that the file has as integers train as the numbers that they stand for
+            if proto.op_type == "DequantizeLinear" or not layered.isdisjoint(folded):  # weights of another form in the file
                 weights |= {name: array for name, array in folded.items() if name not in settings and _is_weight(array)}
                 arrays |= folded
             module.constants |= {name: array for name, array in folded.items() if name not in weights}

@@ -190,3 +190,13 @@ def test_scales_and_codes_are_constants(node, constants):
     module = compare(graph([node], inputs, constants), inputs)
     assert not list(module.parameters())
     assert not module.state_dict()
+
+
+def test_weights_that_a_graph_makes_of_constants_train():
+    nodes = [
+        helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(numbers(5, 6))),
+        helper.make_node("ConstantOfShape", ["five"], ["b"], value=numpy_helper.from_array(np.float32([0.5]))),
+        helper.make_node("Gemm", ["x", "w", "b"], ["y"], transB=1),
+    ]
+    module = compare(graph(nodes, MATRIX, {"five": ints(5)}), MATRIX)
+    assert {name: tuple(p.shape) for name, p in module.named_parameters()} == {"Gemm_2.B": (5, 6), "Gemm_2.C": (5,)}

@@ -65,6 +65,9 @@ KNOWN: dict[str, tuple[int, ...]] = {**KNOWN_ALWAYS, **_joined("KNOWN")}
 STATISTICS: dict[str, tuple[int, ...]] = _joined("STATISTICS")
 """Operator → positions of the inputs that are statistics of data, not trained weights."""
 
+WEIGHTS: dict[str, tuple[int, ...]] = _joined("WEIGHTS")
+"""Operator → positions of the inputs that are weights, also if the graph makes them of constants."""
+
 UNTRAINED: dict[str, tuple[int, ...]] = _joined("UNTRAINED")
 """Operator → positions of the inputs that are constants of an exported network, not trained weights."""
 

@@ -113,5 +113,6 @@ ATTRIBUTES = {
     "ConvTranspose": "auto_pad dilations group kernel_shape output_padding output_shape pads strides",
     "DeformConv": "dilations group kernel_shape offset_group pads strides",
 }
+WEIGHTS = {"Conv": (1, 2), "ConvTranspose": (1, 2), "DeformConv": (1, 3)}
 PADDING: Choices = {"auto_pad": ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")}
 CHOICES: dict[str, Choices] = {"Conv": PADDING, "ConvTranspose": PADDING}

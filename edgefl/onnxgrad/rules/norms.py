@@ -72,5 +72,6 @@ ATTRIBUTES = {
     "LayerNormalization": "axis epsilon", "InstanceNormalization": "epsilon", "RMSNormalization": "axis epsilon",
     "LRN": "alpha beta bias size", "LpNormalization": "axis p", "MeanVarianceNormalization": "axes",
 }  # fmt: skip
+WEIGHTS = {"BatchNormalization": (1, 2)}
 STATISTICS: dict[str, tuple[int, ...]] = {"BatchNormalization": (3, 4)}
 CHECKS: dict[str, Check] = {"BatchNormalization": Operator.only_first_output}

@@ -18,4 +18,5 @@ RULES: dict[str, Rule] = {
     "MatMul": simple(torch.matmul), "Gemm": _gemm, "Det": simple(torch.linalg.det),
     "Einsum": lambda node, *operands: torch.einsum(node.get("equation"), *operands),
 }  # fmt: skip
+WEIGHTS = {"Gemm": (1, 2)}
 ATTRIBUTES = {"Gemm": "alpha beta transA transB", "Einsum": "equation"}

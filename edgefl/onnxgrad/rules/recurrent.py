@@ -105,5 +105,6 @@ RULES: dict[str, Rule] = {
 _COMMON = "activation_alpha activation_beta activations clip direction hidden_size layout"
 ATTRIBUTES = {"LSTM": f"{_COMMON} input_forget", "GRU": f"{_COMMON} linear_before_reset", "RNN": _COMMON}
 KNOWN = dict.fromkeys(_ACTIVATIONS, (4,))
+WEIGHTS = dict.fromkeys(_ACTIVATIONS, (1, 2, 3))
 CHOICES: dict[str, Choices] = {name: {"direction": ("forward", "reverse", "bidirectional")} for name in _ACTIVATIONS}
 CHECKS: dict[str, Check] = dict.fromkeys(_ACTIVATIONS, _check)
