@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CHROMIUM = os.environ.get("EDGEFL_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
 HEADERS = user_cache() / "cpp-headers" / "usr" / "include"
 """Where tools/cpp_headers puts them."""
-INCLUDES = [f"-I{folder}" for folder in ("/usr/include/onnxruntime", HEADERS / "onnxruntime", HEADERS)]
+INCLUDES = [f"-isystem{folder}" for folder in ("/usr/include/onnxruntime", HEADERS / "onnxruntime", HEADERS)]
 
 
 @dataclass(frozen=True)
