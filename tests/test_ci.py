@@ -1,4 +1,4 @@
-"""Continuous integration: it does what the README says first, and nothing before that. Programs are stand-ins that log how they are called."""
+"""Continuous integration does what the README says, and nothing before that. Programs are stand-ins that log how they are called."""
 
 import os
 import shutil
