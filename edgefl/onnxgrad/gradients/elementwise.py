@@ -122,7 +122,9 @@ def extreme(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     hits = [tape.op("Equal", name, taken) for name in op.inputs]
     share = tape.op("Div", gradient, tape.total([tape.op("Cast", hit, to=tape.element_type) for hit in hits]))
     parts = zip(op.inputs, hits, strict=True)
-    return [tape.unbroadcast(tape.op("Where", hit, share, zero), name, taken) if tape.needs(name) else None for name, hit in parts]
+    return [
+        tape.unbroadcast(tape.op("Where", hit, share, zero), name, taken) if tape.needs(name) else None for name, hit in parts
+    ]
 
 
 @register_rule("Clip")
