@@ -78,12 +78,16 @@ def _shapes(model: onnx.ModelProto, batch_size: int) -> Shapes:
     fixed.CopyFrom(model)
     graph = fixed.graph
     initializers = {tensor.name for tensor in graph.initializer}
+    symbols = set()
     for value in graph.input:
         dims = value.type.tensor_type.shape.dim
         if value.name not in initializers and dims and not dims[0].HasField("dim_value"):
+            symbols.add(dims[0].dim_param)
             dims[0].dim_value = batch_size
-    # Recorded shapes of other values may contain the free batch size.
+    recorded = [value for value in graph.value_info if _fixed(value, symbols - {""}, batch_size)]
+    # Other recorded shapes may contain a batch size that is not this one.
     graph.ClearField("value_info")
+    graph.value_info.extend(recorded)
     for value in graph.output:
         value.type.tensor_type.ClearField("shape")
     try:
@@ -91,6 +95,17 @@ def _shapes(model: onnx.ModelProto, batch_size: int) -> Shapes:
     except onnx.shape_inference.InferenceError as error:
         raise InputError(f"shapes do not fit together: {first_line(error)}") from None
     return {name: tuple(dim if isinstance(dim, int) else None for dim in shape) for name, shape in found.items()}
+
+
+def _fixed(value: onnx.ValueInfoProto, symbols: set[str], batch_size: int) -> bool:
+    """Write ``batch_size`` into the recorded dimensions named by ``symbols``, and return whether there are any.
+
+    Inference does not know how long a Range over the samples is, unless its recorded shape says so.
+    """
+    named = [dim for dim in value.type.tensor_type.shape.dim if dim.dim_param in symbols]
+    for dim in named:
+        dim.dim_value = batch_size
+    return bool(named)
 
 
 @dataclass(frozen=True)
