@@ -19,7 +19,8 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
-from edgefl.errors import EdgeflError
+from edgefl.errors import EdgeflError, InputError
+from edgefl.onnxgrad.arguments import check_names, check_network
 from edgefl.onnxgrad.detached import Detached
 from edgefl.onnxgrad.dropout import SeededDropout
 from edgefl.onnxgrad.exporter import converted, fixed_reshapes, strip
@@ -90,9 +91,11 @@ def loss_graph(
     """
     shared = shared or {}
     flat = flat_names(batch)
-    roles = replace(_roles_of(network, names or {}), batch=flat, shared=tuple(shared))
-    tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     failure = f"{type(network).__name__} cannot be trained in ONNX"
+    check_network(network, failure)
+    roles = replace(_roles_of(network, names or {}), batch=flat, shared=tuple(shared))
+    check_names(roles)
+    tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     if empty := [name for name in roles.tensors if not tensors[name].numel()]:
         raise EdgeflError(f"{failure}: {empty[0]} has no values; remove it from the network")
     values = [tensors[name].detach().float() for name in roles.tensors]
@@ -247,6 +250,18 @@ class _Traced(nn.Module):
         for loss in self.losses:  # one kind of step is taken, so each begins with the given statistics
             after = {f"network.{name}": given[f"network.{name}"].clone() for name in self.measured}
             frozen = {f"network.{name}": given[f"network.{name}"].clone() for name in self.frozen}
-            found += functional_call(whole, {**given, **frozen, **after}, (loss, [*batch, *shared], seed)), *after.values()
+            value = functional_call(whole, {**given, **frozen, **after}, (loss, [*batch, *shared], seed))
+            found += _scalar(value), *after.values()
         outputs = functional_call(whole, given, (None, batch))
         return (*found, outputs.flatten(1) if outputs.dim() > 2 else outputs)
+
+
+def _scalar(value: Any) -> Tensor:
+    """Return what a loss returned as a tensor without axes; an InputError if it is not one number that has a gradient."""
+    if not isinstance(value, Tensor):
+        raise InputError(f"the loss returns a {type(value).__name__}, expected a tensor of one number")
+    if not value.is_floating_point():
+        raise InputError(f"the loss returns numbers of {value.dtype}, which have no gradient; expected torch.float32")
+    if any(size != 1 for size in value.shape):
+        raise InputError(f"the loss returns a tensor with {value.dim()} axes, expected one number; call .mean() on it")
+    return value.reshape(())

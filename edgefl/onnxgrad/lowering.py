@@ -19,6 +19,7 @@ import torch.nn.functional as F
 import torch.onnx.ops
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
+from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 
 from edgefl.errors import EdgeflError
@@ -199,7 +200,7 @@ def _traced(module: nn.Module, arguments: tuple[Any, ...], free: Any, strict: bo
     one_rule = torch.fx.experimental._config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]  # made at run time
     # In older versions of torch, strict mode is the compiler's.
     compiler = torch.compiler.set_stance("default") if strict else contextlib.nullcontext()
-    with _Whole(), one_rule, _without_stacks(), compiler:
+    with _Whole(), one_rule, _without_stacks(), _unread_masks(), compiler:
         return torch.export.export(module, arguments, dynamic_shapes=free, strict=strict, **options)
 
 
@@ -213,6 +214,17 @@ def _without_stacks() -> Iterator[None]:
         yield
     finally:
         settings.do_not_emit_stack_traces = before
+
+
+@contextlib.contextmanager
+def _unread_masks() -> Iterator[None]:
+    """Let transformers apply their masks as they are: torch would compare each mask's values with a causal mask, only to be faster."""
+    before = transformer._detect_is_causal_mask
+    transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask = before
 
 
 def _replaced(program: ExportedProgram, has_form: HasForm, table: Table) -> bool:

@@ -10,6 +10,7 @@ import onnx.shape_inference
 from torch import Tensor, nn
 
 from edgefl.errors import EdgeflError
+from edgefl.onnxgrad.arguments import check_arguments
 from edgefl.onnxgrad.autodiff import append_gradients, as_model, reads, tape_of
 from edgefl.onnxgrad.gradients import Tape
 from edgefl.onnxgrad.graphs import OPSET
@@ -49,7 +50,7 @@ def training_step(
     Raises:
         EdgeflError: an operation has no ONNX operator (named), a loss computes with the number of samples, or a graph differs from torch
             (first tensor, layer and values named). Each graph is compared with torch before it is returned.
-        InputError: an operator has no gradient rule; names operator and node.
+        InputError: an operator has no gradient rule (operator and node named), or an argument is of another kind than expected.
 
     Example:
         >>> import torch
@@ -58,7 +59,8 @@ def training_step(
         >>> [value.name for value in graph.input], [value.name for value in graph.output]
         (['x', 'p.weight', 'p.bias', 'lr'], ['loss', 'p.weight.out', 'p.bias.out'])
     """
-    losses, rule = [loss] if callable(loss) else loss, rule or StepRule()
+    losses, rule = [loss] if callable(loss) else loss, StepRule() if rule is None else rule
+    check_arguments(network, losses, batch, shared or {}, rule)
     graph = loss_graph(network, losses, batch, shared)
     found = StepGraphs(training_graphs(graph, rule), graph.roles, *(part_graphs(graph, rule) if parts else ()))
     check_step(found, network, losses, batch, shared or {}, rule, graph.constants)
