@@ -1,13 +1,20 @@
 """Constants of the backward pass, while a loss is traced: torch's exporter leaves ``detach`` and ``no_grad`` out."""
 
+import contextlib
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from edgefl.errors import EdgeflError
+
 DATA = Tensor.data.__get__  # type: ignore[attr-defined]  # a property of C
 """What reads the attribute ``data`` of a tensor."""
+
+
+_AFTERWARDS = (Tensor.register_hook, Tensor.retain_grad)
+"""What acts in the backward pass only."""
 
 
 class Detached(TorchFunctionMode):
@@ -22,8 +29,16 @@ class Detached(TorchFunctionMode):
         # Inside the forward pass of an autograd.Function gradients are off, too, and yet they pass.
         if func is torch._C._set_grad_enabled:  # noqa: SLF001 - what no_grad calls
             self._differentiates = bool(args[0])
+        if not torch.compiler.is_exporting():
+            return func(*args, **(kwargs or {}))
+        if func is Tensor.detach_:
+            raise EdgeflError("detach_ makes a constant of a tensor that was used before; write x = x.detach()")
+        if func in _AFTERWARDS:  # such hooks are judged when torch computes the step
+            return None if func is Tensor.retain_grad else contextlib.nullcontext()
+        if func is Tensor.item:  # a number, through which no gradient flows
+            return func(held(args[0]))
         detaches = func in (torch.detach, Tensor.detach, DATA) and torch.is_grad_enabled()
-        if not torch.compiler.is_exporting() or (self._differentiates and not detaches):
+        if self._differentiates and not detaches and not torch.is_inference_mode_enabled():
             return func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         if name in ("__iadd__", "__isub__", "__imul__", "__itruediv__") or (name.endswith("_") and not name.startswith("_")):

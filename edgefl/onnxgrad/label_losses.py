@@ -24,8 +24,9 @@ def _cross_entropy(
     if size_average is not None or reduce is not None:
         return None
     if input.dim() == 1:  # the logits of one sample
-        batch = input.unsqueeze(0), target.unsqueeze(0)
-        return F.cross_entropy(*batch, weight, None, ignore_index, None, reduction, label_smoothing).reshape(())
+        batch = input.unsqueeze(0), target.unsqueeze(0), weight, None, ignore_index, None, reduction, label_smoothing
+        found = _cross_entropy(*batch)
+        return (F.cross_entropy(*batch) if found is None else found).reshape(())
     soft = target.is_floating_point()
     if not soft and not label_smoothing:
         return _each("SoftmaxCrossEntropyLoss", input, target, weight, ignore_index) if reduction == "none" else None
