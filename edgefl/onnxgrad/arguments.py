@@ -109,8 +109,9 @@ def _unfit(network: nn.Module) -> Iterator[str]:
             yield f"{name} is on the device {tensor.device}; call .cpu() on the network"
         if tensor.layout is not torch.strided:
             yield f"{name} has the layout {tensor.layout}, expected a dense tensor; call .to_dense()"
-        numbers = tensor.is_floating_point() or tensor.is_complex() or tensor.is_quantized
-        if tensor.dtype not in ({torch.float32} if isinstance(tensor, nn.Parameter) else _BUFFERS) and numbers:
+        if tensor.is_complex() or tensor.is_quantized:
+            yield f"{name} is {tensor.dtype}, and training graphs compute with real numbers in float32; use tensors of those"
+        if tensor.is_floating_point() and tensor.dtype not in ({torch.float32} if isinstance(tensor, nn.Parameter) else _BUFFERS):
             yield f"{name} is {tensor.dtype}, and training graphs compute in float32; call .float() on the network"
     for name, parameter in network.named_parameters():
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:

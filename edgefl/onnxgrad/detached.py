@@ -1,6 +1,5 @@
 """Constants of the backward pass, while a loss is traced: torch's exporter leaves ``detach`` and ``no_grad`` out."""
 
-import contextlib
 from typing import Any
 
 import torch
@@ -11,10 +10,6 @@ from edgefl.errors import EdgeflError
 
 DATA = Tensor.data.__get__  # type: ignore[attr-defined]  # a property of C
 """What reads the attribute ``data`` of a tensor."""
-
-
-_AFTERWARDS = (Tensor.register_hook, Tensor.retain_grad)
-"""What acts in the backward pass only."""
 
 
 class Detached(TorchFunctionMode):
@@ -33,8 +28,6 @@ class Detached(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         if func is Tensor.detach_:
             raise EdgeflError("detach_ makes a constant of a tensor that was used before; write x = x.detach()")
-        if func in _AFTERWARDS:  # such hooks are judged when torch computes the step
-            return None if func is Tensor.retain_grad else contextlib.nullcontext()
         if func is Tensor.item:  # a number, through which no gradient flows
             return func(held(args[0]))
         detaches = func in (torch.detach, Tensor.detach, DATA) and torch.is_grad_enabled()

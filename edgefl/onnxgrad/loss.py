@@ -71,6 +71,13 @@ class LossGraph:
         read = {value.name for value in graph.inputs if value.uses()}
         return (*(name for name, role in self.roles.frozen.items() if role in read), *self.inside)
 
+    @cached_property
+    def other_numbers(self) -> str | None:
+        """A value of the graph whose real numbers are not float32, with their type; None if there is none."""
+        kinds = ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE
+        values = (*self.model.graph.inputs, *(value for node in self.model.graph for value in node.outputs))
+        return next((f"{value.name!r} in {value.dtype.name.lower()}" for value in values if value.dtype in kinds), None)
+
     def shape(self, value: str) -> tuple[int, ...]:
         """Return the sizes of the tensor of the input ``value``."""
         shape = next(found for found in self.model.graph.inputs if found.name == value).shape

@@ -8,6 +8,7 @@ by step, and a normalization operation by operation, only for the shapes of thei
 import contextlib
 import inspect
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, cast
@@ -21,6 +22,7 @@ from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
+from torch.utils.hooks import RemovableHandle
 
 from edgefl.errors import EdgeflError
 from edgefl.onnxgrad import rewrites
@@ -78,6 +80,15 @@ class _Whole(TorchFunctionMode):
                         "LSTM with proj_size has no ONNX operator; set proj_size=0, and put nn.Linear behind the layer"
                     )
                 return LSTM(x, list(states), list(weights), *options)
+            if func is Tensor.register_hook:  # hooks are judged when torch computes the step
+                return RemovableHandle(OrderedDict())
+            if func is Tensor.retain_grad:
+                return None
+            if func is torch._pack_padded_sequence:
+                raise EdgeflError(
+                    "pack_padded_sequence has no ONNX form; give the layer the padded batch, and take each sample's last output with "
+                    "y.gather(1, (lengths - 1).view(-1, 1, 1).expand(-1, 1, y.shape[2]))"
+                )
             if func == DATA:  # the attribute itself is no tensor that can be traced
                 return args[0].detach()
             if func is F.group_norm:
