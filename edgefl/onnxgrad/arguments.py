@@ -14,7 +14,17 @@ from edgefl.onnxgrad.step_rule import StepRule
 from edgefl.util.fields import named
 
 _CALL = 'training_step(network, lambda network, x, y: torch.nn.functional.cross_entropy(network(x), y), {"x": x, "y": y})'
-_INPUTS = {torch.float32, torch.float64, torch.float16, torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+_INPUTS = {
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+}
 """Types that inputs of a batch may have."""
 _BUFFERS = {torch.float32, torch.float64, torch.float16}
 """Types of real numbers that buffers may have; the graphs read them as float32."""
@@ -33,7 +43,9 @@ def check_arguments(network: Any, losses: Sequence[Any], batch: Any, shared: Any
         raise InputError(f"batch: expected a dictionary, name → example of an input, got {_kind(batch)}; call {_CALL}")
     counts = {name: _samples(name, value) for key, given in batch.items() for name, value in named(given, key).items()}
     if len(set(counts.values())) > 1:
-        raise InputError(f"batch: all inputs need as many samples, got {', '.join(f'{n}: {count}' for n, count in counts.items())}")
+        raise InputError(
+            f"batch: all inputs need as many samples, got {', '.join(f'{n}: {count}' for n, count in counts.items())}"
+        )
     if min(counts.values()) < 2:
         raise InputError("batch: the example has one sample, expected at least two; the graphs take any number, one included")
     for name, value in shared.items():
@@ -46,7 +58,9 @@ def _samples(name: str, value: Any) -> int:
     """Return the number of samples of an input."""
     _check_tensor(f"input {name} of the batch", value)
     if not value.dim():
-        raise InputError(f"input {name} of the batch is one number, expected (samples, …); an input of all samples goes into shared")
+        raise InputError(
+            f"input {name} of the batch is one number, expected (samples, …); an input of all samples goes into shared"
+        )
     return len(value)
 
 
@@ -88,7 +102,9 @@ def check_names(roles: Roles) -> None:
     taken = _TAKEN | tensors | {name + OUT for name in tensors}
     for name in (*roles.batch, *roles.shared):
         if not name or name in taken:
-            raise InputError(f"an input of the batch is called {name!r}, which training graphs use themselves; give it another name")
+            raise InputError(
+                f"an input of the batch is called {name!r}, which training graphs use themselves; give it another name"
+            )
         taken.add(name)
 
 

@@ -60,7 +60,9 @@ def _judged(hook: Callable[..., Any], name: str) -> Callable[..., None]:
     def call(*args: Any, **options: Any) -> None:
         found = hook(*args, **options)
         if found is not None and not any(found is given for given in args):
-            raise EdgeflError(f"{name} changes gradients, and a graph cannot call it; remove it, or change the gradient in the loss")
+            raise EdgeflError(
+                f"{name} changes gradients, and a graph cannot call it; remove it, or change the gradient in the loss"
+            )
 
     return call
 
@@ -80,7 +82,9 @@ def _functions_judged() -> Iterator[None]:
     def apply(cls: type[Function], *args: Any, **options: Any) -> Any:
         differentiates = torch.is_grad_enabled() and any(isinstance(arg, Tensor) and arg.requires_grad for arg in args)
         if differentiates and cls.__name__ == "CheckpointFunction":
-            raise EdgeflError("checkpoint with use_reentrant=True computes its gradients outside of the graph; pass use_reentrant=False")
+            raise EdgeflError(
+                "checkpoint with use_reentrant=True computes its gradients outside of the graph; pass use_reentrant=False"
+            )
         if differentiates and cls.__module__.partition(".")[0] != "torch" and not _is_derivative(cls, args, options):
             raise EdgeflError(
                 f"{cls.__name__} (a torch.autograd.Function) has a backward pass of its own, which is not the derivative of its forward "

@@ -162,17 +162,6 @@ def _bags(
     return total / own.to(rows.dtype).sum(1).clamp(min=1) if mode == "mean" else total
 
 
-def _repeated(input: Tensor, *repeats: Any) -> Tensor | None:
-    """Repeat along axes of one entry by expanding them: ONNX infers the shape of that also if they are repeated for each sample."""
-    counts = list(repeats if len(repeats) != 1 or isinstance(repeats[0], int | torch.SymInt) else repeats[0])
-    sizes = [1] * (len(counts) - input.dim()) + list(input.shape)
-    if any(not isinstance(size, int) for size in sizes):
-        return None
-    if any(size != 1 and (not isinstance(count, int) or count != 1) for size, count in zip(sizes, counts, strict=True)):
-        return None
-    return input.expand([count if size == 1 else size for size, count in zip(sizes, counts, strict=True)]).clone()
-
-
 def _distances(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
     """Compute the distances of all pairs of rows as norms of their differences; of equal largest ones each gets all of the gradient."""
     apart = x1.unsqueeze(-2) - x2.unsqueeze(-3)
@@ -200,6 +189,5 @@ REWRITES: dict[Any, Callable[..., Tensor | None]] = {
     F.scaled_dot_product_attention: _attention,
     F.embedding_bag: _bags,
     torch.cdist: _distances,
-    Tensor.repeat: _repeated,
 }
 """Function of torch → the function here."""

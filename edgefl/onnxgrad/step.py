@@ -163,7 +163,9 @@ def _checked(
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         if graph.other_numbers:
-            raise InputError(f"training graphs compute in float32, but the loss computes {graph.other_numbers}; use .float()") from error
+            raise InputError(
+                f"training graphs compute in float32, but the loss computes {graph.other_numbers}; use .float()"
+            ) from error
         raise EdgeflError(f"the training graph is not valid: {error}") from error
     return model.SerializeToString(deterministic=True)
 

@@ -92,7 +92,10 @@ class Stepper:
             raise EdgeflError(f"tensor {missing[0]} of the training graph: no value; {len(missing)} are missing")
         # onnxruntime uses the memory of an array itself: copy the tensors that steps change, or the caller's would change.
         types = {name: kind for run in runs for name, kind in run.types.items()}
-        now = {n: np.array(first[n], np.float32) if n in changed else _fitted(n, first[n], types[n]) for n in sorted(needed | changed.keys())}
+        now = {
+            n: np.array(first[n], np.float32) if n in changed else _fitted(n, first[n], types[n])
+            for n in sorted(needed | changed.keys())
+        }
         after = {name: np.empty(shape, np.float32) for name, shape in changed.items()}
         self._now, self._next = ({name: _value(array) for name, array in arrays.items()} for arrays in (now, after))
         sums = {sum_input(name): value for name, value in graphs.roles.trained.items()}

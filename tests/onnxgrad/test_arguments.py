@@ -26,8 +26,20 @@ def cross_entropy(network, x, y):
 @pytest.mark.parametrize(
     ("network", "loss", "batch", "rule", "message"),
     [
-        (nn.Linear(5, 3), nn.CrossEntropyLoss(), (X, Y), None, r"batch: expected a dictionary.* got a tuple; call training_step\("),
-        (nn.Linear(5, 3), nn.CrossEntropyLoss(), {"x": X, "y": Y}, None, r"CrossEntropyLoss compares outputs.*call training_step\("),
+        (
+            nn.Linear(5, 3),
+            nn.CrossEntropyLoss(),
+            (X, Y),
+            None,
+            r"batch: expected a dictionary.* got a tuple; call training_step\(",
+        ),
+        (
+            nn.Linear(5, 3),
+            nn.CrossEntropyLoss(),
+            {"x": X, "y": Y},
+            None,
+            r"CrossEntropyLoss compares outputs.*call training_step\(",
+        ),
         (nn.Linear(5, 3), functional.cross_entropy, {"x": X, "y": Y}, None, r"cross_entropy compares outputs"),
         (nn.Linear(5, 3), cross_entropy, {"x": X}, None, r"called with \(network, x\): missing a required argument: 'y'"),
         (nn.Linear(5, 3), squares, {"x": X.numpy()}, None, "input x of the batch: expected a torch.Tensor, got a ndarray"),
@@ -187,7 +199,7 @@ def test_inputs_of_other_types_are_fed_as_the_graph_reads_them(kind):
     step = training_step(network, lambda own, x: own(x.float()).square().mean(), {"x": torch.from_numpy(values)})
     before = {step.roles.trained[name]: value.detach().numpy() for name, value in network.named_parameters()}
     loss = Stepper(step, before, 0.1).step(values)
-    assert loss == pytest.approx(float(squares(network, torch.from_numpy(values).float())), rel=1e-5)
+    assert loss == pytest.approx(squares(network, torch.from_numpy(values).float()).item(), rel=1e-5)
 
 
 def test_values_that_the_type_of_an_input_does_not_contain_are_refused():
@@ -197,7 +209,7 @@ def test_values_that_the_type_of_an_input_does_not_contain_are_refused():
     stepper = Stepper(step, before, 0.1)
     assert stepper.step(X.numpy(), Y.numpy().astype(np.float32)) > 0
     with pytest.raises(EdgeflError, match="input y: got values of float32 that int64"):
-        stepper.step(X.numpy(), Y.numpy() + np.float32(0.5))
+        stepper.step(X.numpy(), Y.numpy().astype(np.float32) + np.float32(0.5))
     with pytest.raises(EdgeflError, match=r"a step takes 2 arrays \(x, y\), got 1"):
         stepper.step(X.numpy())
 
