@@ -130,7 +130,7 @@ def _unfit(network: nn.Module) -> Iterator[str]:
         if tensor.is_floating_point() and tensor.dtype not in ({torch.float32} if isinstance(tensor, nn.Parameter) else _BUFFERS):
             yield f"{name} is {tensor.dtype}, and training graphs compute in float32; call .float() on the network"
     for name, parameter in network.named_parameters():
-        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:  # noqa: SLF001 - no public interface tells
             yield f"{name} has a hook on its gradient, which a graph cannot call; remove it, or change the gradient in the loss"
     yield from _frozen_parts(network)
 

@@ -29,13 +29,14 @@ def register_constants(model: ir.Model) -> None:
     """
     graph = model.graph
     used = {value.name for value in _values(graph)}
-    for node in graph.all_nodes():
-        for value in node.inputs:
-            if value is not None and value.const_value is not None and value.producer() is None and not value.is_graph_input():
-                if graph.initializers.get(str(value.name)) is not value:
-                    if value.name in graph.initializers:
-                        value.name = _unused(str(value.name), used)
-                    graph.register_initializer(value)
+    read = [value for node in graph.all_nodes() for value in node.inputs if value is not None and value.const_value is not None]
+    for value in read:
+        listed = graph.initializers.get(str(value.name))
+        if listed is value or value.producer() is not None or value.is_graph_input():
+            continue
+        if listed is not None:
+            value.name = _unused(str(value.name), used)
+        graph.register_initializer(value)
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:
