@@ -14,6 +14,7 @@ from torch import Tensor
 from edgefl.errors import EdgeflError
 from edgefl.onnxgrad.ceiled_pools import CEILED
 from edgefl.onnxgrad.checked_matrices import CHECKED
+from edgefl.onnxgrad.forms.grids import GRIDS
 from edgefl.onnxgrad.indexed import INDEXED
 from edgefl.onnxgrad.label_losses import LABEL_LOSSES
 from edgefl.onnxgrad.macs import MEANS, WINDOWS
@@ -106,14 +107,6 @@ def _products(input: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tens
     return input
 
 
-def _product(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor | None:
-    """Compute the product along an axis as the last of the products so far."""
-    if dim is None or (found := _products(input, dim, dtype)) is None:
-        return None
-    last = found.narrow(dim, found.shape[dim] - 1, 1)
-    return last if keepdim else last.squeeze(dim)
-
-
 def _attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *args: Any, **options: Any
 ) -> Tensor | None:
@@ -164,6 +157,7 @@ def _distances(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None 
 REWRITES: dict[Any, Callable[..., Tensor | None]] = {
     **CEILED,
     **CHECKED,
+    **GRIDS,
     **INDEXED,
     **LABEL_LOSSES,
     torch.adaptive_avg_pool1d: _adaptive_mean(1),
@@ -174,7 +168,6 @@ REWRITES: dict[Any, Callable[..., Tensor | None]] = {
     F.adaptive_max_pool3d: _adaptive_max(3),
     F.unfold: _unfolded,
     **dict.fromkeys((torch.cumprod, Tensor.cumprod), _products),
-    **dict.fromkeys((torch.prod, Tensor.prod), _product),
     F.scaled_dot_product_attention: _attention,
     F.embedding_bag: _bags,
     torch.cdist: _distances,

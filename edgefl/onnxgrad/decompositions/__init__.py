@@ -9,6 +9,8 @@ from typing import Any
 from edgefl.onnxgrad.decompositions.extremes import EXTREMES
 from edgefl.onnxgrad.decompositions.matrices import MATRICES
 from edgefl.onnxgrad.decompositions.numbers import NUMBERS
+from edgefl.onnxgrad.decompositions.order import ORDER
+from edgefl.onnxgrad.decompositions.products import PRODUCTS
 
-DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {**EXTREMES, **MATRICES, **NUMBERS}
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {**ORDER, **PRODUCTS, **EXTREMES, **MATRICES, **NUMBERS}
 """Operator of torch → what computes it."""
