@@ -17,6 +17,7 @@ from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.overrides import TorchFunctionMode
 
 from edgefl.errors import EdgeflError
@@ -142,8 +143,9 @@ def _counted(network: nn.Module) -> Iterator[None]:
 
 
 def _measuring(network: nn.Module) -> dict[str, Any]:
-    """Return name → layer, of the BatchNorm layers with running statistics."""
-    return {name: part for name, part in network.named_modules() if isinstance(part, _BatchNorm) and part.track_running_stats}
+    """Return name → layer, of the normalization layers with running statistics."""
+    kinds = (_BatchNorm, _InstanceNorm)
+    return {name: part for name, part in network.named_modules() if isinstance(part, kinds) and part.track_running_stats}
 
 
 def _leave(model: ir.Model, names: set[str]) -> None:

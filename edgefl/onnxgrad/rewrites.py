@@ -14,7 +14,10 @@ from torch import Tensor
 from edgefl.errors import EdgeflError
 from edgefl.onnxgrad.ceiled_pools import CEILED
 from edgefl.onnxgrad.checked_matrices import CHECKED
+from edgefl.onnxgrad.forms.alignment import ALIGNMENT
 from edgefl.onnxgrad.forms.grids import GRIDS
+from edgefl.onnxgrad.forms.layers import LAYERS
+from edgefl.onnxgrad.forms.losses import LOSSES
 from edgefl.onnxgrad.indexed import INDEXED
 from edgefl.onnxgrad.label_losses import LABEL_LOSSES
 from edgefl.onnxgrad.macs import MEANS, WINDOWS
@@ -156,8 +159,11 @@ def _distances(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None 
 
 REWRITES: dict[Any, Callable[..., Tensor | None]] = {
     **CEILED,
+    **ALIGNMENT,
     **CHECKED,
     **GRIDS,
+    **LAYERS,
+    **LOSSES,
     **INDEXED,
     **LABEL_LOSSES,
     torch.adaptive_avg_pool1d: _adaptive_mean(1),

@@ -12,5 +12,5 @@ from edgefl.onnxgrad.decompositions.numbers import NUMBERS
 from edgefl.onnxgrad.decompositions.order import ORDER
 from edgefl.onnxgrad.decompositions.products import PRODUCTS
 
-DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {**ORDER, **PRODUCTS, **EXTREMES, **MATRICES, **NUMBERS}
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {**EXTREMES, **MATRICES, **NUMBERS, **ORDER, **PRODUCTS}
 """Operator of torch → what computes it."""
