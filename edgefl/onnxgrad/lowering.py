@@ -25,6 +25,7 @@ from edgefl.errors import EdgeflError
 from edgefl.onnxgrad import rewrites
 from edgefl.onnxgrad.decompositions import DECOMPOSITIONS
 from edgefl.onnxgrad.detached import DATA
+from edgefl.onnxgrad.forms.recurrence import projected_lstm
 from edgefl.onnxgrad.graphs import OPSET
 from edgefl.onnxgrad.in_place import functional
 from edgefl.onnxgrad.inlined import Table, inlined
@@ -72,9 +73,7 @@ class _Whole(TorchFunctionMode):
             if func is torch.lstm and isinstance(args[1], (tuple, list)):
                 x, states, weights, *options = args
                 if states[0].shape[-1] != states[1].shape[-1]:
-                    raise EdgeflError(
-                        "LSTM with proj_size has no ONNX operator; set proj_size=0, and put nn.Linear behind the layer"
-                    )
+                    return projected_lstm(x, states, weights, *options)
                 return LSTM(x, list(states), list(weights), *options)
             if func == DATA:  # the attribute itself is no tensor that can be traced
                 return args[0].detach()
