@@ -1,4 +1,4 @@
-"""Operators of torch that write entries to places, and distances of all pairs."""
+"""Operators of torch on single entries: written to places, compared in pairs, or scaled at random."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,5 +28,18 @@ def _pair_distances(self: Tensor, p: float = 2.0) -> Any:
     return torch.linalg.vector_norm(self[first] - self[second], p, -1)
 
 
-PLACED: dict[Any, Callable[..., Any]] = {aten.put.default: _put, aten._pdist_forward.default: _pair_distances}
+def _randomly_leaky(
+    self: Tensor, noise: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, generator: Any = None
+) -> tuple[Tensor, Tensor]:
+    """Return RReLU with random slopes, which an inference graph draws itself, and its slopes."""
+    slope = lower + (upper - lower) * torch.rand_like(self) if training else torch.full_like(self, (lower + upper) / 2)
+    slope = torch.where(self > 0, 1.0, slope)
+    return self * slope, slope
+
+
+PLACED: dict[Any, Callable[..., Any]] = {
+    aten.put.default: _put,
+    aten._pdist_forward.default: _pair_distances,
+    aten.rrelu_with_noise_functional.default: _randomly_leaky,
+}
 """Operator of torch → what computes it."""
