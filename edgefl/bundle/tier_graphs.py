@@ -21,6 +21,7 @@ from edgefl.models.custom import CustomArchitecture
 from edgefl.models.input_spec import InputSpec
 from edgefl.onnxgrad.graphs import LIMIT_BYTES, check
 from edgefl.onnxgrad.loss import Loss, LossGraph, endless, loss_graph
+from edgefl.onnxgrad.gradients.own import standard
 from edgefl.onnxgrad.roles import PREDICTION
 from edgefl.onnxgrad.step import part_graphs, training_graphs
 from edgefl.onnxgrad.step_check import check_step
@@ -73,7 +74,7 @@ def _made(architecture: Architecture, asked: tuple[Method, Tier, str, float, Obj
     if parts:
         plain = _made(architecture, asked, False)
         return TierGraphs(StepGraphs(plain.steps.steps, graph.roles, *part_graphs(graph, rule)), plain.predict)
-    inference = graph.part([PREDICTION], "predict")
+    inference = standard(graph.part([PREDICTION], "predict"))
     try:
         check(inference)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:

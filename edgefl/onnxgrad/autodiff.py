@@ -1,8 +1,9 @@
 """Reverse-mode differentiation of an ONNX graph: appends nodes of standard operators that compute the gradients of a scalar.
 
-A graph may contain two operators of the domain ``edgefl``, for losses that take a gradient step themselves. ``Gradient`` is the
-derivative of its first input by each of the others. ``Held`` is its input as a constant (a detached tensor). They are replaced by
-standard operators, in order, so that gradients can be differentiated again.
+A graph may contain operators of the domain ``edgefl``. Two are for losses that take a gradient step themselves: ``Gradient`` is the
+derivative of its first input by each of the others, ``Held`` is its input as a constant (a detached tensor). Those of
+:mod:`edgefl.onnxgrad.gradients.own` have a derivative of their own. All are replaced by standard operators, in order, so that gradients
+can be differentiated again.
 """
 
 from collections import Counter, defaultdict
@@ -13,9 +14,9 @@ import onnx
 import onnx.helper
 import onnx.numpy_helper
 
-from edgefl.onnxgrad.composites import DOMAIN, in_standard_operators, is_composite, written_out
 from edgefl.onnxgrad.gradients import RULES, Op, Tape
-from edgefl.onnxgrad.gradients.op import CONSTANT, outer_reads
+from edgefl.onnxgrad.gradients.op import CONSTANT, DOMAIN, FORMS, outer_reads
+from edgefl.onnxgrad.gradients.own import standard
 
 Ready = Callable[[str, str], None]
 """Called with a tensor and the name of its gradient."""
@@ -59,7 +60,7 @@ def append_gradients(tape: Tape, value: str, tensors: Sequence[str], ready: Read
     Tensors that ``value`` does not depend on are left out. ``ready`` is called as soon as a gradient is complete. If it appends the nodes
     that use the gradient, a runtime can free the gradient before it computes the next one. InputError as :func:`differentiate`.
     """
-    nodes = [Op.of(node) for node in tape.nodes]
+    nodes = tape.ops()
     depends = _dependent(nodes, tensors, tape.barriers)
     useful = _between(nodes, value, depends)
     waiting = Counter(name for op in useful for name in set(op.inputs) & set(tensors))
@@ -80,6 +81,7 @@ def append_gradients(tape: Tape, value: str, tensors: Sequence[str], ready: Read
                 finish(name)
             gradients = [found.get(n) or (tape.total(parts.pop(n)) if n in parts else None) for n in op.outputs]
             if any(gradients):
+                tape.unbounded = tape.unbounded or _is_unbounded(tape, op)
                 for name, part in zip(op.inputs, _apply(tape, op, gradients), strict=False):
                     if part is not None and name in depends:
                         parts[name].append(part)
@@ -90,8 +92,16 @@ def append_gradients(tape: Tape, value: str, tensors: Sequence[str], ready: Read
         for name in tensors:
             finish(name)
     finally:
-        tape.needed = outer
+        tape.needed, tape.unbounded = outer, False
     return found
+
+
+def _is_unbounded(tape: Tape, op: Op) -> bool:
+    """Whether the slope of an operator is infinite somewhere: a logarithm, a root, or a quotient by a value that may be 0."""
+    if op.kind in ("Div", "Pow"):
+        second = tape.known(op.inputs[1])
+        return second is None or bool((second == 0).any() if op.kind == "Div" else (second < 1).any())
+    return op.kind in ("Log", "Sqrt", "Reciprocal")
 
 
 def _apply(tape: Tape, op: Op, gradients: Sequence[str | None]) -> Sequence[str | None]:
@@ -123,13 +133,16 @@ def _between(nodes: Sequence[Op], value: str, depends: set[str]) -> list[Op]:
 def tape_of(model: onnx.ModelProto) -> Tape:
     """Return a tape with the nodes of a graph; ``Gradient`` and ``Held`` are replaced by standard operators."""
     numbers = {v.type.tensor_type.elem_type for v in model.graph.output}
-    tape = Tape(_shaped(model), np.float64 if onnx.TensorProto.DOUBLE in numbers else np.float32)
+    real = np.float64 if onnx.TensorProto.DOUBLE in numbers else np.float32
+    tape = Tape(standard(_shaped(model), real), real)
     for node in model.graph.node:
-        if node.domain != DOMAIN or is_composite(node):
+        if node.domain != DOMAIN:
             tape.put(node)
         elif node.op_type == "Held":
             tape.op("Identity", node.input[0], out=node.output[0])
             tape.barriers.add(node.output[0])
+        elif node.op_type in FORMS:
+            tape.write(Op.of(node))
         else:
             _write_out(tape, node)
             tape.learn_shapes(as_model(tape, model.graph.input, [], "shapes"))
@@ -153,11 +166,10 @@ def _write(tape: Tape, gradients: Mapping[str, str], tensor: str, out: str) -> N
 def _shaped(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model for shape inference: each ``Gradient`` and ``Held`` is replaced by nodes whose outputs have the same shapes."""
     known = onnx.ModelProto()
-    known.CopyFrom(in_standard_operators(model))
-    nodes = list(known.graph.node)
+    known.CopyFrom(model)
     del known.graph.node[:]
-    for node in nodes:
-        if node.domain != DOMAIN:
+    for node in model.graph.node:
+        if node.domain != DOMAIN or node.op_type in FORMS:
             known.graph.node.append(node)
             continue
         sources = node.input if node.op_type == "Held" else node.input[1:]
@@ -171,7 +183,6 @@ def as_model(
     """Return the nodes of a tape as a model, without unused constants and, if there are ``outputs``, without nodes that no output reads."""
     outputs = list(outputs)
     nodes = _ends_last(_live(tape.nodes, {value.name for value in outputs})) if outputs else list(tape.nodes)
-    nodes = written_out(tape, nodes)
     read = {name for node in nodes for name in reads(node)}
     constants = [onnx.numpy_helper.from_array(array, name) for name, array in tape.constants.items() if name in read]
     graph = onnx.helper.make_graph(nodes, name, list(inputs), outputs, constants)

@@ -48,9 +48,24 @@ def _tensor_solution(A: Tensor, B: Tensor, dims: tuple[int, ...] | None = None) 
     return _solution(moved.reshape(B.numel(), math.prod(sizes)), B.reshape(-1)).reshape(sizes)
 
 
+def _least_squares(
+    A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None
+) -> Any:
+    """Compute the solution by the pseudo-inverse, and the residuals; the rank and the singular values are left out."""
+    vector = A.dim() - B.dim() == 1
+    sides = B.unsqueeze(-1) if vector else B
+    share = max(A.shape[-2:]) * torch.finfo(A.dtype).eps if rcond is None else rcond
+    found = torch.linalg.pinv(A, rtol=share) @ sides
+    rows, columns = A.shape[-2:]
+    left = (A @ found - sides).square().sum(-2) if rows > columns else A.new_empty(0)
+    rank, values = A.new_empty(0, dtype=torch.int64), A.new_empty(0)
+    return torch.return_types.linalg_lstsq((found.squeeze(-1) if vector else found, left, rank, values))
+
+
 CHECKED: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.linalg.inv, torch.inverse, Tensor.inverse), _inverse),
     torch.linalg.solve: _solution,
+    torch.linalg.lstsq: _least_squares,
     torch.linalg.cholesky: _cholesky,
     torch.linalg.lu_factor: _lu_factor,
     **dict.fromkeys((torch.linalg.matrix_power, torch.matrix_power, Tensor.matrix_power), _power),

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from edgefl.errors import EdgeflError
+from edgefl.onnxgrad.attention import attended, repeated
 
 _MODULUS, _HALF, _FACTOR, _APART = 2**32, 2**16, 0x45D9F3B, 0x9E3779B1
 _LOWEST = -1.7580993408473766
@@ -161,19 +162,14 @@ def _attention(mode: SeededDropout, func: Any, query: Tensor, key: Tensor, value
         result: Tensor = func(query, key, value, **options)
         return result
     if options.get("enable_gqa"):  # several heads of queries share one of keys and values
-        key, value = (_repeated(x, query.shape[-3] // x.shape[-3]) for x in (key, value))
+        key, value = (repeated(x, query.shape[-3] // x.shape[-3]) for x in (key, value))
     scale = options.get("scale") or 1 / math.sqrt(query.shape[-1])
     scores, given = query @ key.transpose(-2, -1) * scale, options.get("attn_mask")
     if options.get("is_causal"):
         given = scores.new_ones(scores.shape[-2:], dtype=torch.bool).tril()
-    if given is not None:
-        scores = scores.masked_fill(~given, -math.inf) if given.dtype == torch.bool else scores + given
-    return mode.drop(scores.softmax(-1), p) @ value
-
-
-def _repeated(x: Tensor, times: int) -> Tensor:
-    """Return (…, heads, steps, channels) with every head ``times`` times in a row."""
-    return x.unsqueeze(-3).expand(*x.shape[:-2], times, *x.shape[-2:]).flatten(-4, -3)
+    weights, seen = attended(scores, given)
+    found = mode.drop(weights, p) @ value
+    return found if seen is None else found * seen
 
 
 def _within(func: Any) -> Any:

@@ -17,13 +17,17 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass,
 from torch import Tensor, nn
 
 from edgefl.errors import EdgeflError, InputError, first_line
-from edgefl.onnxgrad.composites import in_standard_operators
+from edgefl.onnxgrad.gradients.own import standard
 from edgefl.onnxgrad.graphs import BATCH, OPSET, graphs_in
 from edgefl.onnxgrad.lowering import STANDS_FOR, HasForm, traced
 from edgefl.util.fields import Fields, each, named
 from edgefl.util.garbage import uncollected
 from edgefl.util.places import place_of
 
+_MERGE_BOUNDS = {
+    *("FuseSuccessiveMin", "FuseSuccessiveMax", "FuseMinMaxToClip", "FuseMaxMinToClip"),
+    *("FuseSuccessiveClip", "FuseSuccessiveClipRelu", "FuseSuccessiveReluClip"),
+}
 _TARGET = re.compile(r"target=torch\.ops\.([\w.]+)")
 
 
@@ -62,9 +66,9 @@ def export(
         free = (*free[: len(parameters) - 1], free[len(parameters) - 1 :])  # torch.export nests the entries of *arguments
     model = converted(module, tuple(inputs.values()), free, names, outputs, f"{name} cannot be exported to ONNX", unfolded)
     model.graph.name = "forward"
-    proto = ir.to_proto(fixed_reshapes(model))
+    proto = standard(ir.to_proto(fixed_reshapes(model)))
     strip(proto)
-    return in_standard_operators(proto)
+    return proto
 
 
 class _Called(nn.Module):
@@ -101,6 +105,7 @@ def converted(
             graph.inputs.extend(kept)  # constant folding does not touch inputs
             _skip_other_operators()
             _match_constants_exactly()
+            _keep_bounds_apart()
             program.optimize()
             for value in kept:
                 graph.inputs.remove(value)
@@ -199,6 +204,19 @@ def _match_constants_exactly() -> None:
             for value in node.inputs:
                 if isinstance(value, _pattern_ir.Constant):
                     vars(value).update(_rel_tol=0.0, _abs_tol=0.0)
+
+
+@functools.cache
+def _keep_bounds_apart() -> None:
+    """Turn off the rules of the optimizer that merge Min, Max, Clip and Relu: the result has other slopes on its bounds."""
+    try:
+        from onnxscript.rewriter import _DEFAULT_REWRITE_RULES
+    except ImportError:
+        return
+
+    for rule in _DEFAULT_REWRITE_RULES:
+        if rule.name in _MERGE_BOUNDS:
+            vars(rule)["try_rewrite"] = lambda *args, **options: None
 
 
 def _has_form() -> HasForm | None:

@@ -17,7 +17,10 @@ def _along(index: Tensor, dim: int, like: Tensor) -> Tensor:
 
 def _index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor | None:
     """Add entry by entry: the operator that adds slices loses some in onnxruntime if an index repeats."""
-    if input.dim() == 0 or index.dim() != 1:
+    if input.dim() == 0:
+        return input + (source * alpha).sum()
+    index, source = (index.reshape(1), source.reshape(1)) if index.dim() == 0 and source.dim() == 0 else (index, source)
+    if index.dim() != 1:
         return None
     return input.scatter_add(dim, _along(index, dim, source), source if alpha == 1 else source * alpha)
 

@@ -24,6 +24,8 @@ def _cross_entropy(
     if input.dim() < 2 or size_average is not None or reduce is not None:
         return None
     soft = target.is_floating_point()
+    if not isinstance(input.shape[1], int) and not soft and input.dim() == 2 and weight is None:
+        return _among_samples(input, target, ignore_index, reduction, label_smoothing)
     if not soft and not label_smoothing:
         return _each("SoftmaxCrossEntropyLoss", input, target, weight, ignore_index) if reduction == "none" else None
     classes, logs = input.shape[1], input.log_softmax(1)
@@ -34,13 +36,23 @@ def _cross_entropy(
     plain = _nll(logs, target, weight, None, ignore_index, None, reduction)
     if plain is None:
         plain = F.nll_loss(logs, target, weight, ignore_index=ignore_index, reduction=reduction)
+    ignored, zero = target == ignore_index, logs.new_zeros(())
+    even = torch.where(ignored, zero, -weighted.sum(1))
+    if reduction == "mean":
+        shares = weighted.new_ones(target.shape) if weight is None else weight[torch.where(ignored, torch.zeros_like(target), target)]
+        even = even.sum() / torch.where(ignored, zero, shares).sum()
+    return (1 - label_smoothing) * plain + label_smoothing / classes * _reduced(even, reduction)
+
+
+def _among_samples(input: Tensor, target: Tensor, ignore_index: int, reduction: str, smoothing: float) -> Tensor:
+    """Compute the loss of logits (samples, classes) whose classes are the samples of the batch, as in contrastive learning."""
+    logs = input.log_softmax(1)
     ignored = target == ignore_index
-    shares = 1 - ignored.to(input.dtype)
-    if weight is not None:
-        shares = shares * weight[torch.where(ignored, torch.zeros_like(target), target)]
-    even = -weighted.sum(1) * (1 - ignored.to(input.dtype))
-    smooth = even.sum() / shares.sum() if reduction == "mean" else _reduced(even, reduction)
-    return (1 - label_smoothing) * plain + label_smoothing / classes * smooth
+    own = -logs.gather(1, torch.where(ignored, 0, target).unsqueeze(1)).squeeze(1)
+    if smoothing:
+        own = (1 - smoothing) * own - smoothing * logs.mean(1)
+    own = torch.where(ignored, 0, own)
+    return own.sum() / (~ignored).to(input.dtype).sum() if reduction == "mean" else _reduced(own, reduction)
 
 
 def _nll(
@@ -71,6 +83,7 @@ def _each(operator: str, input: Tensor, target: Tensor, weight: Tensor | None, i
 
 
 def _reduced(value: Tensor, reduction: str) -> Tensor:
+    """Return the sum if it is asked for; a mean is computed before."""
     return value.sum() if reduction == "sum" else value
 
 

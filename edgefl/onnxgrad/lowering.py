@@ -23,13 +23,15 @@ from torch.overrides import TorchFunctionMode
 
 from edgefl.errors import EdgeflError
 from edgefl.onnxgrad import rewrites
+from edgefl.onnxgrad.bordered import with_borders
+from edgefl.onnxgrad.borders import BORDERS
 from edgefl.onnxgrad.decompositions import DECOMPOSITIONS
 from edgefl.onnxgrad.detached import DATA
 from edgefl.onnxgrad.forms.recurrence import projected_lstm
 from edgefl.onnxgrad.graphs import OPSET
 from edgefl.onnxgrad.in_place import functional
 from edgefl.onnxgrad.inlined import Table, inlined
-from edgefl.onnxgrad.plain import Replace, normalised, plain
+from edgefl.onnxgrad.plain import OTHER_NAMES, Replace, normalised, plain
 
 aten = torch.ops.aten
 HasForm = Callable[[Any], bool]
@@ -146,14 +148,21 @@ class _Lowered(ExportedProgram):
         self, decomp_table: dict[Any, Callable[..., Any]] | None = None, decompose_custom_triton_ops: bool = False
     ) -> ExportedProgram:
         """Return the program that the exporter translates; called by the exporter."""
-        table = {**(decomp_table or {}), **DECOMPOSITIONS}
-        spared = self.has_form is not None and _replaced(self, self.has_form, table)
+        for part in self.graph_module.modules():
+            if isinstance(part, fx.GraphModule):
+                with_borders(part.graph)
+                part.recompile()
+        known = {**(decomp_table or {}), **DECOMPOSITIONS}
+        spared = self.has_form is not None and _replaced(self, self.has_form, known)
+        table = {**known, **BORDERS}  # what writes over a view is found by torch's decompositions
         found = self if spared else super().run_decompositions(table)
         for node in list(found.graph_module.graph.nodes):
             if node.target is BATCH_NORM:
                 _replace(node, normalised(node))
             elif self.has_form is None or not self.has_form(node.target):
                 node.target = STANDS_FOR.get(node.target, node.target)
+            else:
+                node.target = OTHER_NAMES.get(node.target, node.target)
         found.graph_module.recompile()
         return found
 

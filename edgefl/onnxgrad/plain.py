@@ -123,22 +123,23 @@ def _by_root_of_squares(node: fx.Node) -> Replace:
 
 
 def _renamed(node: fx.Node) -> Replace:
-    return lambda: (_OTHER_NAMES[node.target], node.args, node.kwargs)
+    return lambda: (OTHER_NAMES[node.target], node.args, node.kwargs)
 
 
 _NAMES = {
     **{"__and__": "bitwise_and", "__or__": "bitwise_or", "__xor__": "bitwise_xor", "absolute": "abs", "clip": "clamp"},
     **{"arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan", "arctanh": "atanh"},
-    **{"divide": "div", "fix": "trunc", "negative": "neg", "positive": "alias"},
+    **{"divide": "div", "true_divide": "div", "multiply": "mul", "subtract": "sub"},
+    **{"fix": "trunc", "negative": "neg", "positive": "alias"},
     **{"greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "not_equal": "ne"},
 }
-_OTHER_NAMES: dict[Any, Any] = {
+OTHER_NAMES: dict[Any, Any] = {
     getattr(getattr(aten, name), overload): getattr(getattr(aten, other), overload)
     for name, other in _NAMES.items()
     for overload in getattr(aten, name).overloads()
     if overload in getattr(aten, other).overloads() and not getattr(getattr(aten, name), overload)._schema.is_mutable
 }
-"""Operator → the same operator under the name by which the exporter knows it."""
+"""Operator → the same operator under the name by which the exporter knows it, and converts arguments of other types."""
 _PLAIN: dict[Any, Callable[[fx.Node], Replace | None]] = {
     aten.numpy_T.default: lambda node: (lambda: (aten.t.default, node.args, {})) if node.meta["val"].dim() == 2 else None,
     aten.square.default: lambda node: lambda: (aten.pow.Tensor_Scalar, (node.args[0], 2), {}),
@@ -151,5 +152,5 @@ _PLAIN: dict[Any, Callable[[fx.Node], Replace | None]] = {
     **dict.fromkeys(
         (aten.adaptive_avg_pool1d.default, aten.adaptive_avg_pool2d.default, aten.adaptive_avg_pool3d.default), _averaged
     ),
-    **dict.fromkeys(_OTHER_NAMES, _renamed),
+    **dict.fromkeys(OTHER_NAMES, _renamed),
 }

@@ -4,6 +4,7 @@ Each function here has the arguments of torch's function and computes the same. 
 function is exported as it is.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from edgefl.errors import EdgeflError
 from edgefl.onnxgrad.ceiled_pools import CEILED
 from edgefl.onnxgrad.checked_matrices import CHECKED
+from edgefl.onnxgrad.detached import held
 from edgefl.onnxgrad.forms.alignment import ALIGNMENT
 from edgefl.onnxgrad.forms.grids import GRIDS
 from edgefl.onnxgrad.forms.layers import LAYERS
@@ -21,6 +23,8 @@ from edgefl.onnxgrad.forms.losses import LOSSES
 from edgefl.onnxgrad.indexed import INDEXED
 from edgefl.onnxgrad.label_losses import LABEL_LOSSES
 from edgefl.onnxgrad.macs import MEANS, WINDOWS
+from edgefl.onnxgrad.scattered import SCATTERED
+from edgefl.onnxgrad.statistics import STATISTICS
 
 # Operators that stand for torch's product and convolution while a module is traced; they have shapes, and are never computed. Nodes that
 # the exporter makes of them have their names, and are no MACs.
@@ -41,25 +45,27 @@ def _windows(size: int, count: int) -> list[tuple[int, int]]:
     return [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
 
 
-def _targets(x: Tensor, output_size: Any, axes: int) -> list[int] | None:
-    """Return the sizes that an adaptive pooling pools the last ``axes`` to; None if torch's own form has a rule: they divide the sizes."""
+def _targets(x: Tensor, output_size: Any, axes: int) -> list[tuple[int, int]] | None:
+    """Return the size and the target of each of the last ``axes`` of an adaptive pooling; None if a size is free."""
     asked = [output_size] * axes if isinstance(output_size, int) else list(output_size)
     sizes = x.shape[-axes:]
     if not all(isinstance(size, int) for size in sizes):
         return None
-    counts = [int(size if count is None else count) for size, count in zip(sizes, asked, strict=True)]
-    return None if all(size % count == 0 for size, count in zip(sizes, counts, strict=True)) else counts
+    return [(size, int(size if count is None else count)) for size, count in zip(sizes, asked, strict=True)]
+
+
+def _divides(targets: list[tuple[int, int]]) -> bool:
+    return all(size % count == 0 for size, count in targets)
 
 
 def _adaptive_mean(axes: int) -> Callable[..., Tensor | None]:
     """Return adaptive average pooling as one product with a constant matrix along each axis."""
 
     def pooled(input: Tensor, output_size: Any) -> Tensor | None:
-        counts = _targets(input, output_size, axes)
-        if counts is None:
+        targets = _targets(input, output_size, axes)
+        if targets is None or _divides(targets):  # torch's own form has a rule
             return None
-        for axis, count in enumerate(counts, input.dim() - axes):
-            size = input.shape[axis]
+        for axis, (size, count) in enumerate(targets, input.dim() - axes):
             shares = torch.tensor([[(b <= i < e) / (e - b) for b, e in _windows(size, count)] for i in range(size)])
             input = _MEANS(input.transpose(axis, -1), shares.to(input.dtype)).transpose(axis, -1)
         return input
@@ -68,14 +74,17 @@ def _adaptive_mean(axes: int) -> Callable[..., Tensor | None]:
 
 
 def _adaptive_max(axes: int) -> Callable[..., Tensor | None]:
-    """Return adaptive maximum pooling as the maximum of each window, along one axis after the other."""
+    """Return adaptive maximum pooling; the first maximum of a window, by rows, gets the gradient."""
+    pool: Callable[..., Tensor] = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[axes - 1]
 
     def pooled(input: Tensor, output_size: Any, return_indices: bool = False) -> Tensor | None:
-        counts = _targets(input, output_size, axes)
-        if counts is None or return_indices:
+        targets = _targets(input, output_size, axes)
+        if targets is None or return_indices:
             return None
-        for axis, count in enumerate(counts, input.dim() - axes):
-            parts = [input.narrow(axis, b, e - b).amax(axis, keepdim=True) for b, e in _windows(input.shape[axis], count)]
+        if _divides(targets):
+            return pool(input, [size // count for size, count in targets])
+        for axis, (size, count) in reversed([*enumerate(targets, input.dim() - axes)]):
+            parts = [input.narrow(axis, b, e - b).max(axis, keepdim=True).values for b, e in _windows(size, count)]
             input = torch.cat(parts, axis)
         return input
 
@@ -153,8 +162,14 @@ def _bags(
 
 
 def _distances(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
-    """Compute the distances of all pairs of rows as norms of their differences."""
-    return torch.linalg.vector_norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), p, -1)
+    """Compute the distances of all pairs of rows as norms of their differences; of equal largest ones each gets all of the gradient."""
+    apart = x1.unsqueeze(-2) - x2.unsqueeze(-3)
+    if p != math.inf:
+        return torch.linalg.vector_norm(apart, p, -1)
+    size = apart.abs()
+    largest = held(size.amax(-1))
+    hits = size == largest.unsqueeze(-1)
+    return largest + torch.where(hits, size - held(size), torch.zeros_like(size)).sum(-1)
 
 
 REWRITES: dict[Any, Callable[..., Tensor | None]] = {
@@ -166,6 +181,8 @@ REWRITES: dict[Any, Callable[..., Tensor | None]] = {
     **LOSSES,
     **INDEXED,
     **LABEL_LOSSES,
+    **SCATTERED,
+    **STATISTICS,
     torch.adaptive_avg_pool1d: _adaptive_mean(1),
     F.adaptive_avg_pool2d: _adaptive_mean(2),
     F.adaptive_avg_pool3d: _adaptive_mean(3),

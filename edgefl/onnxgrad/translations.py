@@ -8,8 +8,8 @@ import torch
 from onnxscript.onnx_opset import opset20
 from torch.onnx._internal.exporter import _core
 
-from edgefl.onnxgrad.composites import DOMAIN
 from edgefl.onnxgrad.decompositions.matrices import CHOLESKY, CHOLESKY_SOLVE, DET, EIGH, LU, PINV, QR, SVD, TRIANGULAR
+from edgefl.onnxgrad.gradients.op import DOMAIN
 
 aten, prims = torch.ops.aten, torch.ops.prims
 Translation = Callable[..., Any]
@@ -49,8 +49,8 @@ def _cholesky_solve(b: Any, low: Any) -> Any:
     return _composite("CholeskySolve", [b, low])
 
 
-def _pseudo_inverse(a: Any, least: Any, share: Any) -> Any:
-    return _composite("PInv", [a, least, share])
+def _pseudo_inverse(a: Any, least: Any, share: Any, symmetric: bool) -> Any:
+    return _composite("PInv", [a, least, share], symmetric=int(symmetric))
 
 
 def _of_matrix(kind: str, count: int = 1) -> Translation:

@@ -1,8 +1,7 @@
 """The modified Bessel functions of the first kind I₀ and I₁, also scaled by exp(−|x|)."""
 
 from edgefl.onnxgrad.composites.formula import Formula
-from edgefl.onnxgrad.composites.table import writes
-from edgefl.onnxgrad.gradients.op import Op
+from edgefl.onnxgrad.gradients.op import Op, form
 from edgefl.onnxgrad.gradients.tape import Tape
 
 _BORDER = 8
@@ -34,7 +33,7 @@ _LARGE = (
 )
 
 
-@writes("BesselI")
+@form("BesselI")
 def bessel_i(tape: Tape, op: Op) -> None:
     """The function of the attribute ``order``, 0 or 1; if ``scaled`` is 1, times exp(−|x|)."""
     order, x = int(op.get("order")), Formula.of(tape, op.inputs[0])

@@ -7,8 +7,7 @@ import math
 from typing import Any
 
 from edgefl.onnxgrad.composites.formula import Formula
-from edgefl.onnxgrad.composites.table import writes
-from edgefl.onnxgrad.gradients.op import Op
+from edgefl.onnxgrad.gradients.op import Op, form
 from edgefl.onnxgrad.gradients.tape import Tape
 
 _BERNOULLI = 1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730
@@ -20,7 +19,7 @@ HIGHEST_ORDER = 16
 """The derivatives of higher order than this overflow float32 for nearly all arguments."""
 
 
-@writes("Lgamma")
+@form("Lgamma")
 def lgamma(tape: Tape, op: Op) -> None:
     """For x > 0, log Γ(x) = log Γ(x + n) − log x(x + 1)…; else log |Γ(x)| = log |π / (x sin πx)| − log Γ(−x)."""
     x = Formula.of(tape, op.inputs[0])
@@ -38,13 +37,13 @@ def lgamma(tape: Tape, op: Op) -> None:
     (size > _LARGEST).where(math.inf, found).result(op.outputs[0])
 
 
-@writes("Polygamma")
+@form("Polygamma")
 def polygamma(tape: Tape, op: Op) -> None:
     """The derivative ψₙ of order n + 1 of log Γ; for x < 0 by ψₙ(x) = (−1)ⁿ ψₙ(1 − x) − (π cot πx)⁽ⁿ⁾."""
     order = int(op.get("order"))
     x = Formula.of(tape, op.inputs[0])
     below = x < 0
-    positive = _of_positive(below.where(1 - x, x), order)
+    positive = _of_positive(below.where(1 - x, x.abs() if order else x), order)  # torch tells 0 from −0 in ψ alone
     beside = x - x.op("Round")
     angle = math.pi * beside
     cotangent = angle.op("Cos") / angle.op("Sin")  # onnxruntime has no tangent in float64

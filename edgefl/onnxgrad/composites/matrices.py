@@ -9,9 +9,8 @@ import numpy as np
 import onnx
 
 from edgefl.onnxgrad.composites.formula import Formula
-from edgefl.onnxgrad.composites.table import DOMAIN, writes
-from edgefl.onnxgrad.gradients.op import Op
-from edgefl.onnxgrad.gradients.tape import Tape, put
+from edgefl.onnxgrad.gradients.op import Op, form
+from edgefl.onnxgrad.gradients.tape import Tape, composite, put
 
 MOST_ROWS = 32
 """A larger matrix is refused: its graph would have thousands of nodes."""
@@ -50,13 +49,13 @@ def _swapped(x: Formula, rank: int) -> Formula:
     return Formula(x.tape, x.tape.swapped(x.name, rank))
 
 
-def _behind_zeros(x: Formula, rows: int) -> Formula:
-    """Return a column with zeros above it."""
-    padding = (x.tape.integers(rows, 0), None, x.tape.integers(-2))
-    return x if rows == 0 else Formula(x.tape, x.tape.op("Pad", x.name, *padding))
+def _behind_zeros(x: Formula, rows: int, rank: int) -> Formula:
+    """Return a column with zeros above it. The pads name all axes: onnxruntime moves a Transpose over a Pad, and misreads a list of axes."""
+    before = [0] * (rank - 2) + [rows, 0]
+    return x if rows == 0 else Formula(x.tape, x.tape.op("Pad", x.name, x.tape.integers(*before, *[0] * rank)))
 
 
-@writes("Cholesky")
+@form("Cholesky")
 def cholesky(tape: Tape, op: Op) -> None:
     """The lower triangle L with LLᵀ = A, column by column; reads the lower triangle of A. NaN if A is not positive definite."""
     size, _ = _sizes(tape, op, 0)
@@ -65,13 +64,13 @@ def cholesky(tape: Tape, op: Op) -> None:
     for column in range(size):
         root = _cut(rest, (0, 1), (0, 1)).sqrt()
         below = _cut(rest, (1, _END), (0, 1)) / root
-        columns.append(_behind_zeros(_joined(-2, root, below) if column < size - 1 else root, column))
+        columns.append(_behind_zeros(_joined(-2, root, below) if column < size - 1 else root, column, rank))
         if column < size - 1:
             rest = _cut(rest, (1, _END), (1, _END)) - below * _swapped(below, rank)
     _joined(-1, *columns).result(op.outputs[0])
 
 
-@writes("TriangularSolve")
+@form("TriangularSolve")
 def triangular_solve(tape: Tape, op: Op) -> None:
     """The X with AX = B, row by row; reads the lower triangle of A, or with ``upper`` the upper one, with ``unit`` without its diagonal."""
     size, _ = _sizes(tape, op, 0)
@@ -90,18 +89,18 @@ def triangular_solve(tape: Tape, op: Op) -> None:
     (_reversed(x, -2) if op.get("upper") else x).result(op.outputs[0])
 
 
-@writes("CholeskySolve")
+@form("CholeskySolve")
 def cholesky_solve(tape: Tape, op: Op) -> None:
     """The X with LLᵀX = B; reads the lower triangle of L."""
     b, low = op.inputs
     shape = tape.shape(low)
     size = len(shape)
     upper = put(tape, shape, "Transpose", low, perm=[*range(size - 2), size - 1, size - 2])
-    inner = put(tape, tape.shape(b), "TriangularSolve", low, b, domain=DOMAIN, upper=0, unit=0)
-    tape.op("TriangularSolve", upper, inner, domain=DOMAIN, upper=1, unit=0, out=op.outputs[0])
+    (inner,) = composite(tape, "TriangularSolve", [low, b], [tape.shape(b)], upper=0, unit=0)
+    tape.write(Op(op.name, "TriangularSolve", (upper, inner), op.outputs, {"upper": 1, "unit": 0}))
 
 
-@writes("LU")
+@form("LU")
 def lu(tape: Tape, op: Op) -> None:
     """L and U of PA = LU in one matrix, the row that each step swaps with its own, and the rows of A in the order of PA.
 
@@ -150,7 +149,7 @@ def _eliminated(whole: Formula, step: int, columns: int) -> Formula:
     return _joined(-2, _cut(whole, (0, step + 1)), _joined(-1, *parts))
 
 
-@writes("QR")
+@form("QR")
 def qr(tape: Tape, op: Op) -> None:
     """Q and R of A = QR with orthonormal columns of Q, by reflections with the signs of LAPACK; A has no more columns than rows."""
     rows, columns = _sizes(tape, op, 0)
@@ -159,12 +158,12 @@ def qr(tape: Tape, op: Op) -> None:
     one = _rows_of_ones(tape, rest)
     for step in range(columns):
         if step == rows - 1:  # a single number is not reflected
-            lines.append(_behind_zeros(_swapped(rest, rank), step))
+            lines.append(_behind_zeros(_swapped(rest, rank), step, rank))
             break
         vector, factor = _reflection(_cut(rest, columns=(0, 1)), one)
         reflections.append((vector, factor))
         rest = _reflected(rest, vector, factor)
-        lines.append(_behind_zeros(_swapped(_cut(rest, (0, 1)), rank), step))
+        lines.append(_behind_zeros(_swapped(_cut(rest, (0, 1)), rank), step, rank))
         rest = _cut(rest, (1, _END), (1, _END)) if step < columns - 1 else rest
     _swapped(_joined(-1, *lines), rank).result(op.outputs[1])
     first = Formula(tape, tape.constant(np.eye(rows, columns)))

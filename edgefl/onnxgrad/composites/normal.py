@@ -6,8 +6,7 @@ The computation is in float64: ONNX has no erf of that type, but its scaled comp
 import math
 
 from edgefl.onnxgrad.composites.formula import Formula
-from edgefl.onnxgrad.composites.table import writes
-from edgefl.onnxgrad.gradients.op import Op
+from edgefl.onnxgrad.gradients.op import Op, form
 from edgefl.onnxgrad.gradients.tape import Tape
 
 # (1 + x)·erfcx(x) for x ≥ 0 as a polynomial in (x − 3) / (x + 3), interpolated at Chebyshev's points; relative error 8e-11.
@@ -51,14 +50,14 @@ _TAIL = (
 _NEAR, _FAR = 0.425, 5.0
 
 
-@writes("Ndtri")
+@form("Ndtri")
 def ndtri(tape: Tape, op: Op) -> None:
     """The x below which a standard normal value is with probability p; infinite at 0 and 1, NaN outside."""
     p = Formula.of(tape, op.inputs[0])
     _quantile(p - 0.5, (p < 0.5).where(p, 1 - p)).result(op.outputs[0])
 
 
-@writes("Erfinv")
+@form("Erfinv")
 def erfinv(tape: Tape, op: Op) -> None:
     """The quantile at (1 + x) / 2, divided by √2."""
     x = Formula.of(tape, op.inputs[0])
@@ -84,7 +83,7 @@ def _scaled_complement(x: Formula) -> Formula:
     return (1 - 6 / (x + 3)).polynomial(_SCALED_COMPLEMENT) / (x + 1)
 
 
-@writes("Erfcx")
+@form("Erfcx")
 def erfcx(tape: Tape, op: Op) -> None:
     """exp(x²)·erfc(x); for x < 0 it is 2 exp(x²) less the value at −x."""
     x = Formula.of(tape, op.inputs[0])
@@ -92,7 +91,7 @@ def erfcx(tape: Tape, op: Op) -> None:
     (x < 0).where(2 * (x * x).exp() - found, found).result(op.outputs[0])
 
 
-@writes("LogNdtr")
+@form("LogNdtr")
 def log_ndtr(tape: Tape, op: Op) -> None:
     """The logarithm of the standard normal distribution function."""
     x = Formula.of(tape, op.inputs[0])

@@ -11,8 +11,7 @@ import onnx.helper
 
 from edgefl.onnxgrad.composites.formula import Formula
 from edgefl.onnxgrad.composites.matrices import MOST_ROWS
-from edgefl.onnxgrad.composites.table import writes
-from edgefl.onnxgrad.gradients.op import Op
+from edgefl.onnxgrad.gradients.op import Op, form
 from edgefl.onnxgrad.gradients.tape import Tape
 
 _SWEEPS = 10
@@ -74,8 +73,8 @@ def _decomposed(matrix: Formula, size: int, rank: int) -> tuple[Formula, Formula
     tape, even = matrix.tape, size + size % 2
     start = Formula(tape, tape.op("Expand", tape.constant(np.eye(size)), tape.op("Shape", matrix.name)))
     if even > size:
-        pads = tape.integers(0, 0, 1, 1), tape.constant(np.array(0.0)), tape.integers(-2, -1)
-        matrix, start = (Formula(tape, tape.op("Pad", value.name, *pads)) for value in (matrix, start))
+        pads = tape.integers(*[0] * (2 * rank - 2), 1, 1)
+        matrix, start = (Formula(tape, tape.op("Pad", value.name, pads)) for value in (matrix, start))
     outer, tape.nodes = tape.nodes, []
     try:
         given = [tape.fresh(hint) for hint in ("matrix", "vectors", "round")]
@@ -107,14 +106,19 @@ def _size_of(tape: Tape, op: Op) -> tuple[int, int, int]:
     return len(tape.shape(op.inputs[0])), rows, columns
 
 
-@writes("Eigh")
+def _symmetric(matrix: Formula, rank: int) -> Formula:
+    """Return the symmetric matrix with this lower triangle."""
+    tape = matrix.tape
+    low = Formula(tape, tape.op("Trilu", matrix.name, upper=0))
+    below = Formula(tape, tape.op("Trilu", matrix.name, tape.constant(np.array(-1)), upper=0))
+    return low + _turned(below, rank)
+
+
+@form("Eigh")
 def eigh(tape: Tape, op: Op) -> None:
     """Eigenvalues in ascending order, and eigenvectors as columns, of symmetric matrices, of which the lower triangle is read."""
     rank, size, _ = _size_of(tape, op)
-    matrix = Formula.of(tape, op.inputs[0])
-    low = Formula(tape, tape.op("Trilu", matrix.name, upper=0))
-    below = Formula(tape, tape.op("Trilu", matrix.name, tape.constant(np.array(-1)), upper=0))
-    values, vectors = _decomposed(low + _turned(below, rank), size, rank)
+    values, vectors = _decomposed(_symmetric(Formula.of(tape, op.inputs[0]), rank), size, rank)
     values.result(op.outputs[0])
     vectors.result(op.outputs[1])
 
@@ -123,12 +127,14 @@ def _squares(tape: Tape, op: Op) -> tuple[Formula, Formula, Formula, int]:
     """Return A with no more columns than rows, the eigenvalues and vectors of AᵀA, and the rank."""
     rank, rows, columns = _size_of(tape, op)
     matrix = Formula.of(tape, op.inputs[0])
+    if op.get("symmetric"):
+        matrix = _symmetric(matrix, rank)
     if columns > rows:
         matrix = _turned(matrix, rank)
     return matrix, *_decomposed(_product(_turned(matrix, rank), matrix), min(rows, columns), rank), rank
 
 
-@writes("SVD")
+@form("SVD")
 def svd(tape: Tape, op: Op) -> None:
     """U, the singular values in descending order, and Vᵀ, reduced; by the eigenvalues of AᵀA, or AAᵀ if that is smaller."""
     matrix, squares, vectors, rank = _squares(tape, op)
@@ -144,9 +150,12 @@ def svd(tape: Tape, op: Op) -> None:
     _turned(right, rank).result(op.outputs[2])
 
 
-@writes("PInv")
+@form("PInv")
 def pseudo_inverse(tape: Tape, op: Op) -> None:
-    """V S⁻² Vᵀ Aᵀ, without the singular values of A up to a bound: the larger of an absolute one and a share of the largest value."""
+    """V S⁻² Vᵀ Aᵀ, without the singular values of A up to a bound: the larger of an absolute one and a share of the largest value.
+
+    Of ``symmetric`` matrices the lower triangle is read.
+    """
     matrix, squares, vectors, rank = _squares(tape, op)
     least, share = (Formula.of(tape, name) for name in op.inputs[1:])
     values = squares.op("Max", 0.0).sqrt()

@@ -8,6 +8,7 @@ from typing import Any
 
 from edgefl.onnxgrad.decompositions.exponential import EXPONENTIAL
 from edgefl.onnxgrad.decompositions.extremes import EXTREMES
+from edgefl.onnxgrad.decompositions.indexed import INDEXED_OPERATORS
 from edgefl.onnxgrad.decompositions.matrices import MATRICES
 from edgefl.onnxgrad.decompositions.numbers import NUMBERS
 from edgefl.onnxgrad.decompositions.order import ORDER
@@ -18,6 +19,7 @@ from edgefl.onnxgrad.decompositions.windows import WINDOWED
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     **EXPONENTIAL,
     **EXTREMES,
+    **INDEXED_OPERATORS,
     **MATRICES,
     **NUMBERS,
     **ORDER,

@@ -34,10 +34,6 @@ def _cumulative(extreme: Callable[..., Tensor]) -> Callable[..., Any]:
     return computed
 
 
-def _ignoring_nan(first: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda self, other: torch.where(first(self, other) | other.isnan(), self, other)
-
-
 def _of_no_axis(self: Tensor, dim: Any = (), keepdim: bool = False) -> Any:
     """Return a scalar as it is; other tensors have a form."""
     return self.clone() if self.dim() == 0 else NotImplemented
@@ -51,8 +47,6 @@ def _both(self: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tup
 EXTREMES: dict[Any, Callable[..., Any]] = {
     aten.cummax.default: _cumulative(torch.maximum),
     aten.cummin.default: _cumulative(torch.minimum),
-    aten.fmax.default: _ignoring_nan(torch.ge),
-    aten.fmin.default: _ignoring_nan(torch.le),
     aten.amax.default: _of_no_axis,
     aten.amin.default: _of_no_axis,
     aten.aminmax.default: _both,

@@ -18,7 +18,7 @@ torch.library.define("edgefl::det", "(Tensor a) -> Tensor")
 torch.library.define("edgefl::qr", "(Tensor a) -> (Tensor, Tensor)")
 torch.library.define("edgefl::eigh", "(Tensor a) -> (Tensor, Tensor)")
 torch.library.define("edgefl::svd", "(Tensor a) -> (Tensor, Tensor, Tensor)")
-torch.library.define("edgefl::pinv", "(Tensor a, Tensor least, Tensor share) -> Tensor")
+torch.library.define("edgefl::pinv", "(Tensor a, Tensor least, Tensor share, bool symmetric) -> Tensor")
 torch.library.define("edgefl::lu", "(Tensor a) -> (Tensor, Tensor, Tensor)")
 
 
@@ -35,7 +35,7 @@ torch.library.register_fake("edgefl::cholesky_solve", lambda b, low: torch.empty
 torch.library.register_fake("edgefl::det", lambda a: a.new_empty(a.shape[:-2]))
 torch.library.register_fake("edgefl::qr", lambda a: (torch.empty_like(a), a.new_empty(*a.shape[:-2], a.shape[-1], a.shape[-1])))
 torch.library.register_fake("edgefl::eigh", lambda a: (a.new_empty(a.shape[:-1]), torch.empty_like(a)))
-torch.library.register_fake("edgefl::pinv", lambda a, least, share: torch.empty_like(a.mT))
+torch.library.register_fake("edgefl::pinv", lambda a, least, share, symmetric: torch.empty_like(a.mT))
 
 
 def _of_svd(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -229,28 +229,13 @@ def _svd(
 def _pinv(
     self: Tensor, *, atol: Tensor | None = None, rtol: Tensor | None = None, hermitian: bool = False
 ) -> Tensor:
-    """Compute it as of any matrix; torch reads one triangle of a ``hermitian`` one, whose other triangle is the same."""
-    a = self.tril() + self.tril(-1).mT if hermitian else self
     least = torch.zeros(()) if atol is None else atol
     default = max(self.shape[-2:]) * torch.finfo(self.dtype).eps
-    share = torch.tensor(default) if rtol is None and atol is None else torch.zeros(()) if rtol is None else rtol
+    share = torch.full((), default if atol is None else 0.0) if rtol is None else rtol
     batch = self.shape[:-2]
-    bounds = (value.to(self.dtype).expand(batch).unsqueeze(-1) for value in (least, share))
-    found: Tensor = PINV(a, *bounds)
+    bounds = [value.to(self.dtype).expand(batch).unsqueeze(-1) for value in (least, share)]
+    found: Tensor = PINV(self, *bounds, hermitian)
     return found
-
-
-def _least_squares(
-    self: Tensor, b: Tensor, rcond: float | None = None, *, driver: str | None = None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute the solution by the pseudo-inverse, and the residuals; the rank and the singular values are left out."""
-    vector = self.dim() - b.dim() == 1
-    sides = b.unsqueeze(-1) if vector else b
-    share = max(self.shape[-2:]) * torch.finfo(self.dtype).eps if rcond is None else rcond
-    found = _pinv(self, rtol=torch.tensor(share)) @ sides
-    rows, columns = self.shape[-2:]
-    left = (self @ found - sides).square().sum(-2) if rows > columns else self.new_empty(0)
-    return (found.squeeze(-1) if vector else found), left, self.new_empty(0, dtype=torch.int64), self.new_empty(0)
 
 
 def _householder_product(input: Tensor, tau: Tensor) -> Tensor:
@@ -284,6 +269,5 @@ MATRICES: dict[Any, Callable[..., Any]] = {
     aten._linalg_eigh.default: _eigh,
     aten._linalg_svd.default: _svd,
     aten.linalg_pinv.atol_rtol_tensor: _pinv,
-    aten.linalg_lstsq.default: _least_squares,
 }
 """Operator of torch → what computes it."""

@@ -3,6 +3,7 @@
 :data:`RULES` is the table; there is one file for each family of operators. The package's README explains how to add a rule.
 """
 
+from edgefl.onnxgrad import composites  # noqa: F401  enters its forms into the table
 from edgefl.onnxgrad.gradients import (  # noqa: F401  each enters its rules into the table
     convolution,
     cross_entropy,
@@ -13,6 +14,7 @@ from edgefl.onnxgrad.gradients import (  # noqa: F401  each enters its rules int
     linear_algebra,
     linear_maps,
     normalization,
+    own,
     pooling,
     products,
     recurrent,

@@ -1,68 +1,78 @@
-"""The gradient of cross-entropy, which is written as a product with one-hot labels."""
+"""Cross-entropy, written as a selection of each label's entry; its gradient follows from the rules of the selection."""
 
-from typing import Any
+import math
 
 import numpy as np
 import onnx
 import onnx.helper
 
 from edgefl.onnxgrad.gradients.op import Op, prepared
-from edgefl.onnxgrad.gradients.tape import Shape, Tape
+from edgefl.onnxgrad.gradients.tape import Tape, put
 
 
 @prepared("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
 def cross_entropy(tape: Tape, op: Op) -> None:
-    """Write −log softmax at the labels as a product with one-hot labels, then the mean, the sum, or neither.
+    """Write −log softmax at the labels, then the mean, the sum, or neither.
 
-    Inference builds of onnxruntime expand the operator into a dozen nodes with gathers. The product is faster, and so is its gradient.
+    Inference builds of onnxruntime expand the operator into a dozen nodes with gathers. A selection by comparison is faster, and so is its
+    gradient. It takes no product with logits that are −∞. As in torch, ignored labels count for nothing, and a batch of which all labels
+    are ignored has the loss NaN and no gradient. A label that is no class, an error in torch, has the loss NaN.
     """
     (logits, labels), places = op.inputs[:2], tape.shape(op.inputs[0])
     if len(op.outputs) > 1:
         op.refuse("its second output has no rule")
-    logs = logits if op.kind == "NegativeLogLikelihoodLoss" else _put(tape, places, "LogSoftmax", logits, axis=1)
-    classes, shares = tape.fixed(op, logits, [1])[0], None
-    if not _own_label(tape, op):
-        labels, shares = _weighed(tape, op)
-    values = tape.constant(np.array([0, 1], tape.real))
-    chosen = _put(tape, places, "OneHot", labels, tape.constant(np.array(classes)), values, axis=1)
-    rest = (places[0], *places[2:])
-    own = _put(tape, rest, "ReduceSum", _put(tape, places, "Mul", logs, chosen), tape.integers(1), keepdims=0)
-    if shares is not None:
-        own = _put(tape, rest, "Mul", own, shares)
+    logs = logits if op.kind == "NegativeLogLikelihoodLoss" else put(tape, places, "LogSoftmax", logits, axis=1)
+    classes, rest = tape.fixed(op, logits, [1])[0], (places[0], *places[2:])
+    ignored, unknown = _ignored(tape, op), _unknown(tape, labels, classes)
+    if ignored is not None:
+        unknown = tape.op("And", unknown, tape.op("Not", ignored))
+        labels = tape.op("Where", ignored, tape.constant(np.array(-1)), labels)
+    own = _selected(tape, logs, labels, classes)
+    weights = op.input(2)
+    if weights is not None:
+        known = tape.op("Clip", labels, tape.constant(np.array(0)), tape.constant(np.array(classes - 1)))
+        shares = put(tape, rest, "Gather", weights, known)
+        own = put(tape, rest, "Mul", own, shares)
+    own = put(tape, rest, "Where", unknown, tape.number(math.nan), own)
     reduction = op.get("reduction", "mean")
-    if reduction != "none":
-        own = _put(tape, (), "ReduceMean" if reduction == "mean" and shares is None else "ReduceSum", own, keepdims=0)
-    if reduction == "mean" and shares is not None:
-        own = _put(tape, (), "Div", own, _put(tape, (), "ReduceSum", shares, keepdims=0))
+    if reduction == "mean" and (ignored is not None or weights is not None):
+        counts = tape.number(1.0) if weights is None else shares
+        if ignored is not None:
+            counts = put(tape, rest, "Where", ignored, tape.number(0.0), counts)
+        own = _mean(tape, own, counts, ignored)
+    elif reduction != "none":
+        own = put(tape, (), "ReduceMean" if reduction == "mean" else "ReduceSum", own, keepdims=0)
     tape.nodes.append(onnx.helper.make_node("Neg", [own], list(op.outputs), name=op.name))
 
 
-def _put(tape: Tape, shape: Shape, kind: str, *inputs: str, **attributes: Any) -> str:
-    value: str = tape.op(kind, *inputs, **attributes)
-    tape.shapes[value] = shape
-    return value
+def _ignored(tape: Tape, op: Op) -> str | None:
+    """Return which labels are ignored; None if no label can be."""
+    index = op.get("ignore_index")
+    return None if index is None else str(tape.op("Equal", op.inputs[1], tape.constant(np.array(index))))
 
 
-def _own_label(tape: Tape, op: Op) -> bool:
-    """Return whether every label counts, and all count the same.
-
-    torch exports its default ignore_index, −100. The one label of a sample is never that, but labels of a sequence's entries may be.
-    """
-    read = not any(op.inputs[1] in node.output for node in tape.nodes)
-    single = len(tape.shape(op.inputs[1])) == 1 and read
-    return op.input(2) is None and (op.get("ignore_index") is None or (single and op.get("ignore_index") < 0))
+def _unknown(tape: Tape, labels: str, classes: int) -> str:
+    """Return which labels are no class."""
+    least, most = (tape.constant(np.array(number)) for number in (0, classes - 1))
+    return str(tape.op("Or", tape.op("Less", labels, least), tape.op("Greater", labels, most)))
 
 
-def _weighed(tape: Tape, op: Op) -> tuple[str, str]:
-    """Return the labels, with 0 in place of the one to ignore, and the weight of each in the mean."""
-    labels, places = op.inputs[1], tape.shape(op.inputs[1])
-    kept = None
-    if op.get("ignore_index") is not None:
-        ignored = tape.op("Equal", labels, tape.constant(np.array(op.get("ignore_index"))))
-        labels = _put(tape, places, "Where", ignored, tape.constant(np.array(0)), labels)
-        kept = _put(tape, places, "Where", ignored, tape.number(0.0), tape.number(1.0))
-    weights = op.input(2)
-    if weights is None:
-        return labels, str(kept)
-    shares = _put(tape, places, "Gather", weights, labels)
-    return labels, shares if kept is None else _put(tape, places, "Mul", shares, kept)
+def _selected(tape: Tape, logs: str, labels: str, classes: int) -> str:
+    """Return the entry of ``logs`` (batch, classes, …) at each label, 0 for a label that is no class."""
+    shape = tape.shape(logs)
+    numbers = tape.constant(np.arange(classes).reshape(-1, *[1] * (len(shape) - 2)))
+    chosen = put(tape, shape, "Equal", tape.op("Unsqueeze", labels, tape.integers(1)), numbers)
+    entries = put(tape, shape, "Where", chosen, logs, tape.number(0.0))
+    return put(tape, (shape[0], *shape[2:]), "ReduceSum", entries, tape.integers(1), keepdims=0)
+
+
+def _mean(tape: Tape, own: str, counts: str, ignored: str | None) -> str:
+    """Return Σ ``own`` / Σ ``counts``; if all labels are ignored, NaN that has no gradient."""
+    total, count = (put(tape, (), "ReduceSum", value, keepdims=0) for value in (own, counts))
+    if ignored is None:
+        return put(tape, (), "Div", total, count)
+    left = put(tape, (), "ReduceMin", tape.op("Cast", ignored, to=onnx.TensorProto.INT32), keepdims=0)
+    none = tape.op("Cast", left, to=onnx.TensorProto.BOOL)
+    share = tape.op("Where", none, tape.number(1.0), tape.op("Reciprocal", count))
+    mean = put(tape, (), "Mul", total, share)
+    return put(tape, (), "Where", none, tape.number(math.nan), mean)

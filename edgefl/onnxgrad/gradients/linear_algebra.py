@@ -8,17 +8,14 @@ from typing import Any
 import numpy as np
 
 from edgefl.onnxgrad.gradients.op import Gradient, Op, register_rule
-from edgefl.onnxgrad.gradients.special_functions import DOMAIN
-from edgefl.onnxgrad.gradients.tape import Tape, put
+from edgefl.onnxgrad.gradients.tape import Tape, composite, put
 
 DIAGONAL, BELOW, ABOVE = 0, -1, 1
 
 
 def solved(tape: Tape, a: str, b: str, *, upper: bool, unit: bool = False) -> str:
     """Append the X with AX = B for a triangular A."""
-    return put(
-        tape, tape.shapes.get(b, tape.shape(a)), "TriangularSolve", a, b, domain=DOMAIN, upper=int(upper), unit=int(unit)
-    )
+    return composite(tape, "TriangularSolve", [a, b], [tape.shape(b)], upper=int(upper), unit=int(unit))[0]
 
 
 def _matmul(tape: Tape, a: str, b: str) -> str:
@@ -81,7 +78,7 @@ def triangular_solve(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 def cholesky_solve(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """For LLᵀX = B: H = (LLᵀ)⁻¹G for B, and −(HXᵀ + XHᵀ)L for L, all of its entries, as in torch."""
     (_, low), (x,) = op.inputs, op.outputs
-    of_b = put(tape, tape.shape(x), "CholeskySolve", _given(tape, gradient, x), low, domain=DOMAIN)
+    (of_b,) = composite(tape, "CholeskySolve", [_given(tape, gradient, x), low], [tape.shape(x)])
     of_low = None
     if tape.needs(low):
         product = _matmul(tape, of_b, _turned(tape, x))
@@ -157,7 +154,7 @@ def determinant(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """g·det(A)·A⁻ᵀ, by the factors of A; as in torch, a zero on the diagonal of U counts as the smallest number next to 1, less 1."""
     (a,), (y,) = op.inputs, op.outputs
     shape, size = tape.shape(a), tape.fixed(op, a, [-1])[0]
-    packed, _, order = tape.op("LU", a, count=3, domain=DOMAIN)
+    packed, _, order = composite(tape, "LU", [a], [shape, shape[:-1], shape[:-1]])
     eye = np.eye(size)
     zero = tape.op("And", tape.op("Equal", packed, tape.number(0.0)), tape.constant(eye > 0))
     regular = put(tape, shape, "Where", zero, tape.number(float(np.finfo(tape.real).eps)), packed)

@@ -54,6 +54,8 @@ def outer_reads(node: onnx.NodeProto) -> list[str]:
     return list(found)
 
 
+DOMAIN = "edgefl"
+"""Domain of the operators that are not standard; no graph contains one when it is done."""
 Gradient = str | None
 """Name of the value that is a gradient; None: no gradient."""
 Slope = Callable[..., str]
@@ -66,6 +68,10 @@ RULES: dict[str, Rule] = {}
 Prepare = Callable[..., None]
 PREPARED: dict[str, Prepare] = {}
 """Operator → the function that puts it on the tape in another form; see :func:`prepared`."""
+FORMS: dict[str, Prepare] = {}
+"""Operator of the domain ``edgefl`` → the function that writes it in standard operators; see :mod:`edgefl.onnxgrad.gradients.own`."""
+OF_MATRICES = frozenset({"Cholesky", "CholeskySolve", "Eigh", "LU", "PInv", "QR", "SVD", "TriangularSolve"})
+"""Operators of the domain ``edgefl`` whose form depends on the shapes of their inputs."""
 CONSTANT = frozenset(
     """
     Shape Size Equal Greater Less GreaterOrEqual LessOrEqual Not And Or Xor ArgMax ArgMin ConstantOfShape OneHot Range Sign Floor Ceil Round
@@ -92,3 +98,8 @@ def prepared(*kinds: str) -> Callable[[Prepare], Prepare]:
     It may ask for further outputs of the operator, or append other operators that compute the same.
     """
     return lambda prepare: PREPARED.update(dict.fromkeys(kinds, prepare)) or prepare
+
+
+def form(*kinds: str) -> Callable[[Prepare], Prepare]:
+    """Return a decorator for a function (tape, op) that writes operators of the domain ``edgefl`` in standard ones."""
+    return lambda write: FORMS.update(dict.fromkeys(kinds, write)) or write

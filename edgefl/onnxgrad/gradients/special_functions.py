@@ -6,19 +6,16 @@ from typing import Any
 import numpy as np
 
 from edgefl.onnxgrad.gradients.op import Gradient, Op, register_rule, register_slopes
-from edgefl.onnxgrad.gradients.tape import Tape, put
+from edgefl.onnxgrad.gradients.tape import Tape, composite, put
 
-DOMAIN = "edgefl"
-
-
-def composite(tape: Tape, kind: str, *inputs: str, **attributes: Any) -> str:
+def _special(tape: Tape, kind: str, x: str, **attributes: Any) -> str:
     """Append a function of one value at a time that ONNX has no operator for."""
-    return put(tape, tape.shape(inputs[0]), kind, *inputs, domain=DOMAIN, **attributes)
+    return composite(tape, kind, [x], [tape.shape(x)], **attributes)[0]
 
 
 def _polygamma(tape: Tape, op: Op, gradient: str) -> str:
     """Return g·ψₙ₊₁(x)."""
-    return tape.op("Mul", gradient, composite(tape, "Polygamma", op.inputs[0], order=op.get("order") + 1))
+    return tape.op("Mul", gradient, _special(tape, "Polygamma", op.inputs[0], order=op.get("order") + 1))
 
 
 def _inverse_slope(tape: Tape, gradient: str, y: str, factor: float, share: float) -> str:
@@ -35,7 +32,7 @@ def _erfcx(tape: Tape, op: Op, gradient: str) -> str:
 
 def _log_ndtr(tape: Tape, op: Op, gradient: str) -> str:
     """Return g·φ(x)/Φ(x) as g·√(2/π) / erfcx(−x/√2), which has no difference of large numbers."""
-    below = composite(tape, "Erfcx", put(tape, tape.shape(op.inputs[0]), "Mul", op.inputs[0], tape.number(-math.sqrt(0.5))))
+    below = _special(tape, "Erfcx", put(tape, tape.shape(op.inputs[0]), "Mul", op.inputs[0], tape.number(-math.sqrt(0.5))))
     return tape.op("Mul", gradient, tape.op("Div", tape.number(math.sqrt(2 / math.pi)), below))
 
 
@@ -48,7 +45,7 @@ def _acosh(tape: Tape, op: Op, gradient: str) -> str:
 register_slopes(
     {
         "Acosh": _acosh,
-        "Lgamma": lambda tape, op, g: tape.op("Mul", g, composite(tape, "Polygamma", op.inputs[0], order=0)),
+        "Lgamma": lambda tape, op, g: tape.op("Mul", g, _special(tape, "Polygamma", op.inputs[0], order=0)),
         "Polygamma": _polygamma,
         "Erfinv": lambda tape, op, g: _inverse_slope(tape, g, op.outputs[0], math.sqrt(math.pi) / 2, 1.0),
         "Ndtri": lambda tape, op, g: _inverse_slope(tape, g, op.outputs[0], math.sqrt(2 * math.pi), 0.5),
@@ -62,7 +59,7 @@ register_slopes(
 def bessel_i(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """With the other order's function z: g·z for I₀, and g·(z − y/x) for I₁, ½ at 0; scaled by exp(−|x|) also − sign(x)·y."""
     (x,), (y,), order, scaled = op.inputs, op.outputs, op.get("order"), op.get("scaled")
-    slope = composite(tape, "BesselI", x, order=1 - order, scaled=scaled)
+    slope = _special(tape, "BesselI", x, order=1 - order, scaled=scaled)
     if scaled:
         slope = tape.op("Sub", slope, tape.op("Mul", tape.op("Sign", x), y))
     if order:

@@ -10,7 +10,7 @@ import onnx.helper
 import onnx.numpy_helper
 
 from edgefl.errors import InputError
-from edgefl.onnxgrad.gradients.op import PREPARED, Op
+from edgefl.onnxgrad.gradients.op import FORMS, PREPARED, RULES, Op
 from edgefl.onnxgrad.graphs import inferred_shapes
 
 Array = np.ndarray[Any, Any]
@@ -33,6 +33,8 @@ class Tape:
         shapes: name → sizes, of values of the forward graph.
         needed: the tensors whose gradients are wanted, and all values that depend on them.
         barriers: values that count as constants, although they were computed from others.
+        unbounded: whether a gradient may be infinite, because an operator such as Sqrt was differentiated; rules then select entries
+            where they would multiply by 0.
     """
 
     def __init__(self, model: onnx.ModelProto, real: Any = np.float32) -> None:
@@ -42,6 +44,8 @@ class Tape:
         self.shapes: dict[str, Shape] = {}
         self.needed: set[str] = set()
         self.barriers: set[str] = set()
+        self.unbounded = False
+        self._wholes: dict[int, tuple[int, Op]] = {}
         self._own: dict[tuple[bytes, tuple[int, ...], str], str] = {}
         self._taken = {name for node in model.graph.node for name in node.output} | set(self.constants)
         self._taken |= {value.name for value in model.graph.input}
@@ -62,6 +66,26 @@ class Tape:
             PREPARED[node.op_type](self, Op.of(node))
         else:
             self.nodes.append(node)
+
+    def write(self, op: Op) -> None:
+        """Append an operator of :data:`FORMS`; with a gradient rule it is differentiated as a whole."""
+        start = len(self.nodes)
+        FORMS[op.kind](self, op)
+        if op.kind in RULES:
+            self._wholes[start] = len(self.nodes), op
+
+    def ops(self) -> list[Op]:
+        """Return the nodes as gradient rules see them: those of an operator with a rule of its own as one."""
+        found, place = [], 0
+        while place < len(self.nodes):
+            end, op = self._wholes.get(place) or (place + 1, Op.of(self.nodes[place]))
+            found.append(op)
+            place = end
+        return found
+
+    def reserve(self, names: Iterable[str]) -> None:
+        """Give no new value one of these names."""
+        self._taken.update(names)
 
     # Writing.
 
@@ -218,6 +242,16 @@ def put(tape: Tape, shape: Shape, kind: str, *inputs: str | None, **attributes: 
     name = tape.op(kind, *inputs, **attributes)
     tape.shapes[name] = shape
     return name
+
+
+def composite(
+    tape: Tape, kind: str, inputs: Sequence[str], shapes: Sequence[Shape], **attributes: Any
+) -> tuple[str, ...]:
+    """Append an operator of :data:`FORMS` whose outputs have these shapes, and return the outputs."""
+    names = tuple(tape.fresh(kind) for _ in shapes)
+    tape.shapes |= dict(zip(names, shapes, strict=True))
+    tape.write(Op("", kind, tuple(inputs), names, attributes))
+    return names
 
 
 def product(*sizes: int | None) -> int | None:

@@ -100,7 +100,13 @@ def graph(case: Case, results: list[Array], real: int) -> onnx.ModelProto:
             parts.append(f"s{i}")
     nodes.append(make_node("Sum", parts, ["loss"]))
     body = make_graph(nodes, "g", inputs, [make_tensor_value_info("loss", real, [])], constants)
-    return make_model(body, opset_imports=[make_opsetid("", 20)], ir_version=10)
+    if "domain" not in case.attributes:
+        return make_model(body, opset_imports=[make_opsetid("", 20)], ir_version=10)
+    # As torch's exporter does for the operators of the domain edgefl: shape inference does not know them.
+    for i, result in enumerate(results):
+        free = case.batch and result.ndim and result.shape[0] == case.values(None)[case.batch[0]].shape[0]
+        body.value_info.append(make_tensor_value_info(f"y{i}", real, ["n", *result.shape[1:]] if free else result.shape))
+    return make_model(body, opset_imports=[make_opsetid("", 20), make_opsetid("edgefl", 1)], ir_version=10)
 
 
 def with_gradients(case: Case, model: onnx.ModelProto) -> onnx.ModelProto:

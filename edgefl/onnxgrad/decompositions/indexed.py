@@ -1,0 +1,121 @@
+"""Operators of torch that add or combine entries at indices, by operators that have an ONNX form and a gradient rule."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from edgefl.onnxgrad.decompositions.numbers import running_products
+
+aten = torch.ops.aten
+
+
+def _along(index: Tensor, dim: int, like: Tensor) -> Tensor:
+    """Return a vector of indices along an axis in the shape of ``like``."""
+    return index.reshape(-1, *[1] * (like.dim() - dim - 1)).expand(like.shape)
+
+
+def _index_reduce(
+    self: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
+) -> Any:
+    """Combine the entries of each place: sums and extremes by scatter, products over all entries that go there."""
+    if self.dim() == 0:
+        return _index_reduce(self.reshape(1), 0, index, source.reshape(1), reduce, include_self=include_self).reshape(())
+    dim %= self.dim()
+    index = index.reshape(-1)
+    places = _along(index, dim, source)
+    counts = torch.zeros_like(self).scatter_add(dim, places, torch.ones_like(source))
+    if reduce in ("amax", "amin"):
+        nothing = float("-inf" if reduce == "amax" else "inf")
+        start = self if include_self else torch.where(counts > 0, torch.full_like(self, nothing), self)
+        return start.scatter_reduce(dim, places, source, reduce)
+    if reduce == "mean":
+        start = self if include_self else torch.where(counts > 0, torch.zeros_like(self), self)
+        return start.scatter_add(dim, places, source) / (counts + include_self).clamp(min=1)
+    own = self if include_self else torch.where(counts > 0, torch.ones_like(self), self)
+    goes = torch.arange(self.shape[dim]).unsqueeze(-1) == index  # (rows, entries)
+    entries = source.movedim(dim, -1).unsqueeze(-2)
+    factors = torch.where(goes, entries, torch.ones((), dtype=self.dtype))
+    last = running_products(factors, -1)[..., -1]
+    return own * last.movedim(-1, dim)
+
+
+def _add_at(self: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Any:
+    """Add entry by entry: the operator that adds slices loses some in onnxruntime if an index repeats."""
+    given = [index for index in indices if index is not None]
+    axes = [axis for axis, index in enumerate(indices) if index is not None]
+    if not accumulate or any(index.dtype in (torch.bool, torch.uint8) for index in given):
+        return NotImplemented
+    if not all(isinstance(self.shape[axis], int) for axis in axes):
+        return NotImplemented
+    others = [axis for axis in range(self.dim()) if axis not in axes]
+    front = self.permute(*axes, *others)
+    sizes, rest = front.shape[: len(axes)], front.shape[len(axes) :]
+    wide = torch.broadcast_tensors(*given)
+    strides = [math.prod(sizes[place + 1 :]) for place in range(len(axes))]
+    place = sum(
+        (torch.where(index < 0, index + size, index) * step for index, size, step in zip(wide, sizes, strides, strict=True)),
+        torch.zeros((), dtype=torch.int64),
+    )
+    count, adjacent = place.dim(), axes == list(range(axes[0], axes[-1] + 1))
+    before = axes[0] if adjacent else 0
+    shape = [*(self.shape[axis] for axis in others[:before]), *place.shape, *(self.shape[axis] for axis in others[before:])]
+    parts = values.expand(shape).movedim(list(range(before, before + count)), list(range(count)))
+    flat = parts.reshape(-1, math.prod(rest))
+    rows = front.reshape(math.prod(sizes), math.prod(rest))
+    summed = rows.scatter_add(0, place.reshape(-1, 1).expand(flat.shape), flat).reshape(front.shape)
+    back = sorted(range(self.dim()), key=[*axes, *others].__getitem__)
+    return summed.permute(back)
+
+
+def _segments(
+    data: Tensor,
+    reduce: str,
+    *,
+    lengths: Tensor | None = None,
+    indices: Tensor | None = None,
+    offsets: Tensor | None = None,
+    axis: int = 0,
+    unsafe: bool = False,
+    initial: Any = None,
+) -> Any:
+    """Reduce the entries of each segment, each as those of the whole axis that belong to it."""
+    if indices is not None or axis != (0 if lengths is None and offsets is None else (lengths if lengths is not None else offsets).dim() - 1):  # type: ignore[union-attr]
+        return NotImplemented
+    if offsets is not None:
+        ends = offsets
+    else:
+        ends = torch.cat([torch.zeros_like(lengths[..., :1]), lengths.cumsum(-1)], -1)  # type: ignore[index,union-attr,arg-type]
+    own = torch.arange(data.shape[axis])
+    inside = (own >= ends[..., :-1].unsqueeze(-1)) & (own < ends[..., 1:].unsqueeze(-1))  # (…, segments, entries)
+    count = inside.to(data.dtype).sum(-1)
+    rest = data.dim() - axis - 1
+    inside = inside.reshape(*inside.shape, *[1] * rest)
+    counts = count.reshape(*count.shape, *[1] * rest)
+    entries = data.unsqueeze(axis)
+    start = {"sum": 0.0, "mean": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}[reduce] if initial is None else float(initial)
+    neutral = {"sum": 0.0, "mean": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}[reduce]
+    values = torch.where(inside, entries, torch.full((), neutral, dtype=data.dtype))
+    along = axis + 1
+    if reduce in ("sum", "mean"):
+        found = values.sum(along) + start
+        if reduce == "sum":
+            return found
+        nothing = torch.full((), math.nan if initial is None else start, dtype=data.dtype)
+        return torch.where(counts > 0, found / counts.clamp(min=1), nothing)
+    if reduce == "prod":
+        return running_products(values, along).select(along, -1) * start
+    if initial is not None:
+        values = torch.cat([values, torch.full_like(values.narrow(along, 0, 1), start)], along)
+    return values.amax(along) if reduce == "max" else values.amin(along)
+
+
+INDEXED_OPERATORS: dict[Any, Callable[..., Any]] = {
+    aten.index_reduce.default: _index_reduce,
+    aten.index_put.default: _add_at,
+    aten._unsafe_index_put.default: _add_at,
+    aten.segment_reduce.default: _segments,
+}
+"""Operator of torch → what computes it."""
