@@ -144,7 +144,10 @@ def _fractional(axes: int) -> Any:
     """Return fractional pooling with the samples that torch would draw: one for each map and axis."""
 
     def pooled(mode: SeededDropout, func: Any, input: Tensor, *args: Any, **options: Any) -> Any:
-        given = dict(zip(("kernel_size", "output_size", "output_ratio", "return_indices", "_random_samples"), args, strict=False)) | options
+        given = (
+            dict(zip(("kernel_size", "output_size", "output_ratio", "return_indices", "_random_samples"), args, strict=False))
+            | options
+        )
         if given.get("_random_samples") is None:
             maps = input.shape[:-axes] if input.dim() == axes + 2 else (1, input.shape[0])
             given["_random_samples"] = mode.uniform(input, (*maps, axes))

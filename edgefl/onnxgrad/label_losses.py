@@ -39,7 +39,9 @@ def _cross_entropy(
     ignored, zero = target == ignore_index, logs.new_zeros(())
     even = torch.where(ignored, zero, -weighted.sum(1))
     if reduction == "mean":
-        shares = weighted.new_ones(target.shape) if weight is None else weight[torch.where(ignored, torch.zeros_like(target), target)]
+        shares = (
+            weighted.new_ones(target.shape) if weight is None else weight[torch.where(ignored, torch.zeros_like(target), target)]
+        )
         even = even.sum() / torch.where(ignored, zero, shares).sum()
     return (1 - label_smoothing) * plain + label_smoothing / classes * _reduced(even, reduction)
 

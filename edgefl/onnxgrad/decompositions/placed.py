@@ -39,7 +39,7 @@ def _randomly_leaky(
 
 PLACED: dict[Any, Callable[..., Any]] = {
     aten.put.default: _put,
-    aten._pdist_forward.default: _pair_distances,
+    aten._pdist_forward.default: _pair_distances,  # noqa: SLF001 - its name in torch's graphs
     aten.rrelu_with_noise_functional.default: _randomly_leaky,
 }
 """Operator of torch → what computes it."""

@@ -30,7 +30,7 @@ def _aligned(
     """
     single = log_probs.dim() == 2
     log_probs = log_probs.unsqueeze(1) if single else log_probs
-    steps, samples, classes = log_probs.shape
+    steps = log_probs.shape[0]
     given = [
         (torch.tensor(value) if isinstance(value, (int, list, tuple)) else value).reshape(-1).to(torch.int64)
         for value in (input_lengths, target_lengths)
@@ -44,7 +44,9 @@ def _aligned(
     labels = torch.where(used, labels, blank)
     between = torch.full_like(labels, blank)
     # A blank before, between and behind the labels.
-    states = torch.cat([torch.stack([between, labels], 2).flatten(1), between[:, :1]] if width else [lasts.unsqueeze(1) * 0 + blank], 1)
+    states = torch.cat(
+        [torch.stack([between, labels], 2).flatten(1), between[:, :1]] if width else [lasts.unsqueeze(1) * 0 + blank], 1
+    )
     jumps = torch.cat([torch.zeros_like(states[:, :2]), (states[:, 2:] != blank) & (states[:, 2:] != states[:, :-2])], 1) != 0
     known = torch.where(log_probs < _NEVER, _NEVER, log_probs)
     emitted = known.gather(2, states.unsqueeze(0).expand(steps, *states.shape))  # (steps, samples, states)
@@ -73,7 +75,10 @@ def _rows(targets: Tensor, counts: Tensor) -> Tensor:
 
 
 def _sums(sums: Tensor, jumps: Tensor) -> Tensor:
-    """Return for each state the log of the summed probabilities of the states before: itself, the last one and, past a blank, the one before that."""
+    """Return the log of the summed probabilities of the states before each state.
+
+    They are the state itself, the one before and, where it ``jumps`` over a blank, the one before that.
+    """
     wide = F.pad(sums, (2, 0), value=_NEVER)
     return torch.stack([sums, wide[:, 1:-1], torch.where(jumps, wide[:, :-2], _NEVER)]).logsumexp(0)
 

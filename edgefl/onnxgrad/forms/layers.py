@@ -21,7 +21,9 @@ def _transposed(function: Callable[..., Tensor], axes: int) -> Callable[..., Ten
         dilation: Any = 1,
     ) -> Tensor | None:
         """Compute a single map as a batch of one, and ``output_padding`` of a stride or more, which onnxruntime refuses, as padding."""
-        strides, pads, behind = ([v] * axes if isinstance(v, int) else list(v) * (axes // len(v)) for v in (stride, padding, output_padding))
+        strides, pads, behind = (
+            [v] * axes if isinstance(v, int) else list(v) * (axes // len(v)) for v in (stride, padding, output_padding)
+        )
         wide = any(more >= step for more, step in zip(behind, strides, strict=True))
         single = input.dim() == axes + 1
         if not wide and not single:

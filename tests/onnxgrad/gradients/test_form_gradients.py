@@ -37,6 +37,7 @@ DEEP = torch.tensor([[-1.0, 1.0, 0.2], [0.0, 0.3, -1.3], [1.7, -0.2, 0.9]])
 
 def sampled(mode: str, padding: str, aligned: bool) -> Callable[[Tensor], Tensor]:
     """Return samples of a map at places inside, on and behind its border, times places that depend on the map, too."""
+
     def of(x: Tensor) -> Tensor:
         grid = PLACES.to(x.dtype) * (1 + 0 * x.sum()) + torch.where(PLACES.abs() == 1, 0.0, 0.1 * x[0, 0, :2])
         return F.grid_sample(x[:1].unsqueeze(0), grid.reshape(1, 2, 3, 2), mode, padding, aligned)
