@@ -20,6 +20,7 @@ from edgefl.errors import EdgeflError, InputError, first_line
 from edgefl.onnxgrad.gradients.own import standard
 from edgefl.onnxgrad.graphs import BATCH, OPSET, graphs_in
 from edgefl.onnxgrad.lowering import STANDS_FOR, HasForm, traced
+from edgefl.onnxgrad.vectors import as_matrices
 from edgefl.util.fields import Fields, each, named
 from edgefl.util.garbage import uncollected
 from edgefl.util.places import place_of
@@ -231,6 +232,7 @@ def fixed_reshapes(model: ir.Model) -> ir.Model:
     The exporter computes such targets in the graph, from the Shape of another value, and later shapes are then unknown: MACs cannot be
     counted, and a runtime cannot reuse memory for values of unknown shape, and holds up to a third more. Unused nodes are removed.
     """
+    as_matrices(model)
     exported = {value: value.shape for node in model.graph for value in node.outputs}
     _without_scalar_reshapes(model)
     with quiet():

@@ -52,7 +52,7 @@ def of_volume(mode: str, padding: str) -> Callable[[Tensor], Tensor]:
 CASES: dict[str, tuple[Callable[[Tensor], Tensor], Tensor]] = {
     "median": (torch.median, TIED),
     "median-axis": (lambda x: x.median(0).values, APART),
-    "nanmedian": (lambda x: torch.nanmedian(x * UNKNOWN.to(x.dtype)), TIED),
+    "nanmedian": (lambda x: torch.nanmedian(torch.where(UNKNOWN.isnan(), UNKNOWN.to(x.dtype), x)), TIED),
     "nanmedian-axis": (lambda x: torch.nanmedian(torch.where(UNKNOWN.isnan(), UNKNOWN.to(x.dtype), x), 1).values, APART),
     "mode": (lambda x: torch.mode(x, 1).values, TIED),
     "kth-of-scalar": (lambda x: x.sum().kthvalue(1).values, TIED),
@@ -77,7 +77,7 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], Tensor]] = {
     "fractional": (lambda x: F.fractional_max_pool2d(x, 2, (3, 4), _random_samples=SAMPLES.to(x.dtype)), MAP),
     "mean-of-ceiled": (lambda x: F.avg_pool2d(x, (2, 4), (2, 3), 1, ceil_mode=True, divisor_override=3), MAP),
     "single-map": (lambda x: F.conv_transpose2d(x, x[:, :2, :2].unsqueeze(1), x[0, 0, :1], (2, 1), 1, (1, 0)), MAP),
-    "far-padding": (lambda x: F.conv_transpose1d(x, x[:, :3, :2], x[0, 0, :3], 2, 1, 3, dilation=4), MAP),
+    "far-padding": (lambda x: F.conv_transpose1d(x, x[0, :, :6].reshape(5, 3, 2), x[0, 0, :3], 2, 1, 3, dilation=4), MAP),
     **{
         f"grid-{mode}-{padding}-{aligned}": (sampled(mode, padding, aligned), MAP / 4)
         for mode, padding in (
