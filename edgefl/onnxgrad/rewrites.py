@@ -130,6 +130,19 @@ def _attention(
     return F.scaled_dot_product_attention(query, key, value, mask, *args, **options).squeeze(1)
 
 
+def _of_bags(rows: Tensor, offsets: Tensor, mode: str, counts: Tensor | None) -> Tensor:
+    """Return sum, mean or maximum of the rows from each offset to the next; ``counts`` tells which rows count."""
+    places = torch.arange(rows.shape[0])
+    ends = torch.cat([offsets[1:], torch.full_like(offsets[:1], rows.shape[0])])
+    own = (places >= offsets.unsqueeze(1)) & (places < ends.unsqueeze(1))
+    own = own if counts is None else own & counts
+    if mode == "max":
+        highest = torch.where(own.unsqueeze(-1), rows, -torch.inf).amax(1)
+        return torch.where(own.any(1, keepdim=True), highest, 0)
+    total = own.to(rows.dtype) @ rows
+    return total / own.to(rows.dtype).sum(1, keepdim=True).clamp(min=1) if mode == "mean" else total
+
+
 def _bags(
     input: Tensor,
     weight: Tensor,
@@ -143,7 +156,11 @@ def _bags(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> Tensor:
-    """Compute an embedding bag for bags of equal length as an embedding and its sum, mean or maximum."""
+    """Compute an embedding bag as an embedding and the sum, mean or maximum of the rows of each bag."""
+    if max_norm is None and not scale_grad_by_freq and input.dim() == 1 and offsets is not None and include_last_offset in (False, 0):
+        rows = F.embedding(input, weight)
+        rows = rows if per_sample_weights is None else rows * per_sample_weights.unsqueeze(-1)
+        return _of_bags(rows, offsets, mode, None if padding_idx is None else input != padding_idx % weight.shape[0])
     if input.dim() != 2 or max_norm is not None or scale_grad_by_freq:
         raise EdgeflError(
             "embedding_bag has an ONNX form for ids (samples, length) without max_norm and scale_grad_by_freq; pad bags with padding_idx"

@@ -1,6 +1,6 @@
 """Products of a matrix and a vector, in a form that onnxruntime computes right.
 
-onnxruntime (1.20 to 1.24 at least) fuses a Transpose with the MatMul that reads it. If the second factor is a vector, the fused product is wrong.
+onnxruntime fuses a Transpose with the MatMul that reads it. If the second factor is a vector, the fused product is wrong.
 """
 
 import onnx_ir as ir

@@ -49,6 +49,20 @@ def of_volume(mode: str, padding: str) -> Callable[[Tensor], Tensor]:
     return lambda x: F.grid_sample(x, (DEEP.to(x.dtype) + 0.1 * x[0, 0, 0, 0, :3]).reshape(1, 1, 1, 3, 3), mode, padding, False)
 
 
+GOES = torch.tensor([[0, 2, 2, 0], [1, 1, 0, 2]])
+
+
+def multiplied(own: bool) -> Callable[[Tensor], Tensor]:
+    """Return products of entries that go to one place, some of which are 0, without the last row and column."""
+    return lambda x: (x + 1).scatter_reduce(0, GOES, x, "prod", include_self=own)
+
+
+def bags(mode: str) -> Callable[[Tensor], Tensor]:
+    """Return bags of unequal length, of which one is empty and one has a row of padding."""
+    ids, starts = torch.tensor([0, 2, 1, 1, 2]), torch.tensor([0, 2, 2])
+    return lambda x: F.embedding_bag(ids, x, starts, mode=mode, padding_idx=2)
+
+
 CASES: dict[str, tuple[Callable[[Tensor], Tensor], Tensor]] = {
     "median": (torch.median, TIED),
     "median-axis": (lambda x: x.median(0).values, APART),
@@ -64,6 +78,10 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], Tensor]] = {
     "exponential-of-zero": (torch.matrix_exp, torch.zeros(2, 3, 3)),
     "reflections": (lambda x: torch.ormqr(x, x[0], x.T.contiguous(), left=True, transpose=True), SQUARE),
     "reflections-right": (lambda x: torch.ormqr(x, x[0], x.T.contiguous(), left=False), SQUARE),
+    "products": (multiplied(True), TIED),
+    "products-alone": (multiplied(False), TIED),
+    **{f"bags-{mode}": (bags(mode), APART) for mode in ("sum", "mean", "max")},
+    "spectrum": (lambda x: torch.view_as_real(torch.stft(x, 4, 3, window=TIED[1, :4].to(x.dtype), return_complex=True)), TIED),
     "put": (lambda x: x.put(torch.tensor([0, -1, 7]), x[0, :3] ** 2), TIED),
     "put-added": (lambda x: x.put(torch.tensor([4, -1, 4]), x[0, :3] ** 2, accumulate=True), TIED),
     "pairs": (F.pdist, torch.cat([APART, APART[:1]])),

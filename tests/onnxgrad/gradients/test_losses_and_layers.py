@@ -14,17 +14,18 @@ from torch import Tensor, nn
 
 from edgefl.errors import EdgeflError
 from edgefl.onnxgrad import Stepper, training_step
+from edgefl.rng import torch_seeded
 
 LR = 0.1
 Loss = Callable[..., Tensor]
 
 
-def check_steps(network: nn.Module, loss: Loss, *batch: Tensor, example: tuple[Tensor, ...] | None = None) -> None:
+def check_steps(network: nn.Module, loss: Loss, *batch: Tensor) -> None:
     """Compare losses, weights and statistics of two steps with torch's in float64; the second step has one sample fewer."""
-    graphs = training_step(network, loss, {f"x{i}": value for i, value in enumerate(example or batch)})
+    double = copy.deepcopy(network).double().train()
+    graphs = training_step(network, loss, {f"x{i}": value for i, value in enumerate(batch)})
     state = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     stepper = Stepper(graphs, {role: state[name].detach().numpy().copy() for name, role in graphs.roles.tensors.items()}, LR)
-    double = copy.deepcopy(network).double().train()
     optimizer = torch.optim.SGD(double.parameters(), LR)
     for less in (0, 1):
         own = [value[: len(value) - less] for value in batch]
@@ -139,8 +140,9 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Loss, tuple[Tensor, ...]]] = {
 @pytest.mark.parametrize("name", LAYERS)
 def test_losses_and_layers(name: str) -> None:
     made, loss, batch = LAYERS[name]
-    torch.manual_seed(3)
-    check_steps(made(), loss, *batch)
+    with torch_seeded(np.random.default_rng(3)):
+        network = made()
+    check_steps(network, loss, *batch)
 
 
 @pytest.mark.parametrize("layer", [nn.RReLU(0.1, 0.9), nn.FractionalMaxPool2d(2, (2, 3))])
