@@ -19,9 +19,9 @@ from edgefl.methods.base import Method
 from edgefl.models.base import Architecture, Unfilled, named_tensors, once_per_network
 from edgefl.models.custom import CustomArchitecture
 from edgefl.models.input_spec import InputSpec
+from edgefl.onnxgrad.gradients.own import standard
 from edgefl.onnxgrad.graphs import LIMIT_BYTES, check
 from edgefl.onnxgrad.loss import Loss, LossGraph, endless, loss_graph
-from edgefl.onnxgrad.gradients.own import standard
 from edgefl.onnxgrad.roles import PREDICTION
 from edgefl.onnxgrad.step import part_graphs, training_graphs
 from edgefl.onnxgrad.step_check import check_step

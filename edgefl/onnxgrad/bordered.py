@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 
 from edgefl.onnxgrad.borders import BORDERS, exact_sigmoid
 from edgefl.onnxgrad.in_place import functional
@@ -50,4 +51,4 @@ def _enlarged(node: fx.Node) -> bool:
 
 
 def _name(target: Any) -> str:
-    return target._schema.name.removeprefix("aten::").rstrip("_") if isinstance(target, torch._ops.OpOverload) else ""
+    return target.name().removeprefix("aten::").partition(".")[0].rstrip("_") if isinstance(target, OpOverload) else ""

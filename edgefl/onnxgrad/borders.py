@@ -117,7 +117,7 @@ def exact_sigmoid(x: Tensor) -> Tensor:
 
 
 def _binary_cross_entropy(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1) -> Tensor:
-    """torch limits logs to −100, and its derivative divides by x(1 − x), but at least by 1e-12."""
+    """Logs are at least −100, and the derivative divides by x(1 − x), but at least by 1e-12."""
     each = _own("BinaryCrossEntropy", x, target)
     each = each if weight is None else each * weight
     return each.mean() if reduction == 1 else each.sum() if reduction == 2 else each

@@ -48,9 +48,7 @@ def _tensor_solution(A: Tensor, B: Tensor, dims: tuple[int, ...] | None = None) 
     return _solution(moved.reshape(B.numel(), math.prod(sizes)), B.reshape(-1)).reshape(sizes)
 
 
-def _least_squares(
-    A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None
-) -> Any:
+def _least_squares(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> Any:
     """Compute the solution by the pseudo-inverse, and the residuals; the rank and the singular values are left out."""
     vector = A.dim() - B.dim() == 1
     sides = B.unsqueeze(-1) if vector else B

@@ -112,6 +112,8 @@ def loss_graph(
             [*(name for loss in outputs for name in (loss, *measured(loss, roles).values())), PREDICTION],
             failure,
         )
+    if other := [value.dtype for value in model.graph.outputs if value.name in outputs and value.dtype != ir.DataType.FLOAT]:
+        raise EdgeflError(f"{failure}: its loss has type {other[0]}, expected FLOAT; leave out .double(), .half() or .bfloat16()")
     _leave(model, {STEP_COUNT, LEARNING_RATE, BETA, SHARE})
     sizes = {value.name: value.shape for value in model.graph.inputs if value.name in flat}
     if fixed := [tuple(shape) for shape in sizes.values() if shape and isinstance(shape[0], int)]:

@@ -152,9 +152,9 @@ class _Lowered(ExportedProgram):
             if isinstance(part, fx.GraphModule):
                 with_borders(part.graph)
                 part.recompile()
-        known = {**(decomp_table or {}), **DECOMPOSITIONS}
-        spared = self.has_form is not None and _replaced(self, self.has_form, known)
-        table = {**known, **BORDERS}  # what writes over a view is found by torch's decompositions
+        # Borders again: of what writes over a view, which is found by torch's decompositions, and of what these contain.
+        table = {**(decomp_table or {}), **DECOMPOSITIONS, **BORDERS}
+        spared = self.has_form is not None and _replaced(self, self.has_form, table)
         found = self if spared else super().run_decompositions(table)
         for node in list(found.graph_module.graph.nodes):
             if node.target is BATCH_NORM:

@@ -157,7 +157,13 @@ def _bags(
     padding_idx: int | None = None,
 ) -> Tensor:
     """Compute an embedding bag as an embedding and the sum, mean or maximum of the rows of each bag."""
-    if max_norm is None and not scale_grad_by_freq and input.dim() == 1 and offsets is not None and include_last_offset in (False, 0):
+    if (
+        max_norm is None
+        and not scale_grad_by_freq
+        and input.dim() == 1
+        and offsets is not None
+        and include_last_offset in (False, 0)
+    ):
         rows = F.embedding(input, weight)
         rows = rows if per_sample_weights is None else rows * per_sample_weights.unsqueeze(-1)
         return _of_bags(rows, offsets, mode, None if padding_idx is None else input != padding_idx % weight.shape[0])
@@ -189,6 +195,11 @@ def _distances(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None 
     return largest + torch.where(hits, size - held(size), torch.zeros_like(size)).sum(-1)
 
 
+def _of_number(input: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor | None:
+    """Return the extreme of one number, for which the exporter has no form."""
+    return input.clone() if input.dim() == 0 else None
+
+
 REWRITES: dict[Any, Callable[..., Tensor | None]] = {
     **CEILED,
     **ALIGNMENT,
@@ -210,6 +221,7 @@ REWRITES: dict[Any, Callable[..., Tensor | None]] = {
     **dict.fromkeys((torch.cumprod, Tensor.cumprod), _products),
     F.scaled_dot_product_attention: _attention,
     F.embedding_bag: _bags,
+    **dict.fromkeys((torch.amax, Tensor.amax, torch.amin, Tensor.amin), _of_number),
     torch.cdist: _distances,
 }
 """Function of torch → the function here."""

@@ -4,6 +4,7 @@ Each has the arguments of torch's function and computes the same, or returns Non
 """
 
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,20 +13,19 @@ import torch
 from torch import Tensor
 
 
-def _is_fixed(*tensors: Tensor) -> bool:
-    return all(isinstance(size, int) for tensor in tensors for size in tensor.shape)
-
-
 def _diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor | None:
-    """Write the entries of ``src`` one by one over those of a diagonal."""
-    if not _is_fixed(input, src) or not src.numel():
+    """Write the entries of ``src`` one by one over those of a diagonal of the flattened matrices."""
+    sizes = input.shape[dim1], input.shape[dim2]
+    if not all(isinstance(size, int) for size in (*sizes, src.shape[-1])) or not src.shape[-1]:
         return None
-    places = np.diagonal(np.arange(input.numel()).reshape(tuple(input.shape)), offset, dim1, dim2).reshape(-1)
-    return input.reshape(-1).scatter(0, torch.tensor(places), src.reshape(-1)).reshape(input.shape)
+    places = torch.tensor(np.diagonal(np.arange(math.prod(sizes)).reshape(sizes), offset).copy())
+    matrices = input.movedim((dim1, dim2), (-2, -1))
+    written = matrices.flatten(-2).scatter(-1, places.expand(src.shape), src)
+    return written.unflatten(-1, sizes).movedim((-2, -1), (dim1, dim2))
 
 
 def _combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor | None:
-    if not _is_fixed(input) or input.dim() != 1:
+    if input.dim() != 1 or not isinstance(input.shape[0], int):
         return None
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     places = list(choose(range(input.shape[0]), r))

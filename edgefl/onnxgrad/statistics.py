@@ -7,9 +7,7 @@ import torch
 from torch import Tensor
 
 
-def _covariance(
-    input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None
-) -> Tensor:
+def _covariance(input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None) -> Tensor:
     """Compute the covariances of rows, whose observations have counts ``fweights`` and weights ``aweights``."""
     rows = input.reshape(1, -1) if input.dim() < 2 else input
     weights = _product(fweights, aweights, rows.dtype)

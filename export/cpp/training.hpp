@@ -27,8 +27,8 @@ struct Graph {
     for (size_t i = 0; i < session.GetOutputCount(); ++i) outputs.emplace_back(session.GetOutputNameAllocated(i, allocator).get());
   }
 
-  // Runs it, and puts each output into `values`: NAME.out as NAME, which is the input of the next run.
-  void run(std::map<std::string, Ort::Value>& values) {
+  // Runs it, and returns its outputs: NAME.out as NAME, which is the input of the next run.
+  std::map<std::string, Ort::Value> run(const std::map<std::string, Ort::Value>& values) {
     Ort::IoBinding binding(session);
     for (const auto& name : inputs) {
       const auto found = values.find(name);
@@ -39,11 +39,13 @@ struct Graph {
     for (const auto& name : outputs) binding.BindOutput(name.c_str(), memory);
     session.Run(Ort::RunOptions{}, binding);
     auto results = binding.GetOutputValues();
+    std::map<std::string, Ort::Value> found;
     for (size_t i = 0; i < outputs.size(); ++i) {
       const std::string& name = outputs[i];
       const bool next = name.size() > 4 && name.compare(name.size() - 4, 4, ".out") == 0;
-      values.insert_or_assign(next ? name.substr(0, name.size() - 4) : name, std::move(results[i]));
+      found.emplace(next ? name.substr(0, name.size() - 4) : name, std::move(results[i]));
     }
+    return found;
   }
 };
 
@@ -67,8 +69,7 @@ inline void mirror_half(Tensor& images, std::mt19937& draws) {  // left-right, o
 inline Tensor infer(const Bundle& bundle, const std::string& label, const Tensors& samples) {
   std::map<std::string, Ort::Value> values;
   for (const auto& [name, tensor] : samples) values.emplace(name, view(tensor));
-  Graph(bundle.session(bundle.tier(label).at("forward"))).run(values);
-  return copy_of(values.at("logits"));
+  return copy_of(Graph(bundle.session(bundle.tier(label).at("forward"))).run(values).at("logits"));
 }
 
 // The training graphs of a tier, and the tensors that their steps change.
@@ -105,12 +106,16 @@ class Steps {
     for (const auto& [name, tensor] : start_) values_.emplace(name, view(tensor));
   }
 
-  // Takes a step of a graph (0: the first) on a batch, and returns its loss.
+  // Takes a step of a graph (0: the first) on a batch, and returns its loss. Diverged if the loss or a tensor is not finite; nothing changes then.
   float step(const Tensors& batch, size_t number) {
     for (const auto& [name, tensor] : batch) values_.insert_or_assign(name, view(tensor));
-    graphs_.at(number).run(values_);
-    const float loss = *values_.at("loss").GetTensorData<float>();
-    if (!std::isfinite(loss)) throw Diverged("training diverged: the loss is not finite; a smaller learning rate may help");
+    auto found = graphs_.at(number).run(values_);
+    ++taken_;
+    const float loss = *found.at("loss").GetTensorData<float>();
+    if (!std::isfinite(loss)) throw diverged("the loss is " + std::to_string(loss));
+    for (const auto& [name, value] : found)
+      if ((name.rfind("p.", 0) == 0 || name.rfind("s.", 0) == 0) && !finite(value)) throw diverged(name.substr(2) + " would hold NaN or infinity");
+    for (auto& [name, value] : found) values_.insert_or_assign(name, std::move(value));
     return loss;
   }
 
@@ -124,6 +129,16 @@ class Steps {
   }
 
  private:
+  Diverged diverged(const std::string& what) const {
+    return Diverged("step " + std::to_string(taken_) + ": " + what + ": training diverged; a smaller learning rate may help");
+  }
+
+  static bool finite(const Ort::Value& value) {
+    const float* first = value.GetTensorData<float>();
+    return std::all_of(first, first + value.GetTensorTypeAndShapeInfo().GetElementCount(), [](float one) { return std::isfinite(one); });
+  }
+
+  unsigned taken_ = 0;  // steps, with the present one
   Tensors held_, start_;
   std::map<std::string, Ort::Value> values_;
   std::vector<Graph> graphs_;

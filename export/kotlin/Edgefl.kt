@@ -126,15 +126,18 @@ class Steps(private val bundle: Bundle, label: String, present: ByteArray) : Aut
         }
     }
 
-    /** Takes a step of a graph on a batch (x, or x.NAME of several inputs, and y), and returns its loss. */
+    /** Takes a step of a graph on a batch (x, or x.NAME of several inputs, and y), and returns its loss. If that, or a tensor, is not finite, nothing changes. */
     fun step(batch: Map<String, Tensor>, graph: Int = 0): Float {
         val session = sessions[graph]
         val inputs = session.inputNames.associateWith { (batch[it] ?: now.getValue(it)).value(bundle.env) }
-        session.run(inputs).use { results ->
-            for (name in session.outputNames) now[name.removeSuffix(".out")] = Tensor.of(results.get(name).get() as OnnxTensor)
+        val found = session.run(inputs).use { results ->
+            session.outputNames.associate { it.removeSuffix(".out") to Tensor.of(results.get(it).get() as OnnxTensor) }
         }
         inputs.values.forEach(OnnxTensor::close)
-        return now.getValue("loss").floats()[0].also { check(it.isFinite()) { "training diverged; a smaller lr may help" } }
+        val odd = found.keys.find { (it == "loss" || it.startsWith("p.") || it.startsWith("s.")) && !found.getValue(it).floats().all(Float::isFinite) }
+        check(odd == null) { "$odd would be NaN or infinite: training diverged; a smaller lr may help" }
+        now += found
+        return found.getValue("loss").floats()[0]
     }
 
     /** The content of an unsigned update; `client` is a random name, another one for each bundle. */

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import tempfile
 from collections.abc import Mapping
@@ -49,6 +50,10 @@ def fitting(session: ort.InferenceSession, values: Mapping[str, np.ndarray]) -> 
 
 def _dtypes(session: ort.InferenceSession) -> dict[str, type]:
     return {one.name: _TYPES.get(one.type, np.float32) for one in session.get_inputs()}
+
+
+class NotFiniteError(ClientError):
+    """A step computed NaN or infinity."""
 
 
 class Steps:
@@ -101,7 +106,12 @@ class Steps:
             raise InputError("memory_bytes: this process has another limit already, for good; train in a new process")
 
     def step(self, batch: Tensors, number: int) -> float:
-        """Run one step of graph ``number`` on a batch, and return its loss; BudgetError if the step needs more memory than allowed."""
+        """Run one step of graph ``number`` on a batch, and return its loss.
+
+        Raises:
+            BudgetError: the step needs more memory than allowed.
+            NotFiniteError: the loss, a parameter or a statistic is NaN or infinite; all tensors are those before the step.
+        """
         session, binding, inputs = self._bound[number]
         for name in inputs:
             given = batch.get(name)
@@ -122,14 +132,26 @@ class Steps:
                 message = f"a step of {self._samples} samples needs at least {need:,} bytes, {have:,} are allowed"
                 raise BudgetError(f"{message}; a smaller --batch-size needs less", need, have) from None
             raise ClientError(f"onnxruntime {ort.__version__} cannot run the step: {first_line(error)}") from error
+        loss = float(self._loss.numpy())
+        if not math.isfinite(loss):
+            raise NotFiniteError(f"the loss is {loss}")
+        for name in written:
+            if name[:2] in ("p.", "s.") and not is_finite(self._next[name].numpy()):
+                raise NotFiniteError(f"{name[2:]} would hold NaN or infinity")
         for name in written:
             self._now[name], self._next[name] = self._next[name], self._now[name]
-        return float(self._loss.numpy())
+        return loss
 
     def tensors(self) -> Tensors:
         """Return copies of parameters and statistics: name in the network → value."""
         # numpy() may return a view of the buffer, which is freed with this object.
         return {name[2:]: value.numpy().copy() for name, value in self._now.items() if name[:2] in ("p.", "s.")}
+
+
+def is_finite(array: np.ndarray) -> bool:
+    """Return whether an array has neither NaN nor infinity."""
+    with np.errstate(all="ignore"):  # a sum is faster than a look at each entry; that of finite numbers may be infinite
+        return array.dtype.kind != "f" or bool(np.isfinite(array.sum()) or np.isfinite(array).all())
 
 
 def _complete(session: ort.InferenceSession, feeds: Mapping[str, Any]) -> Tensors:

@@ -15,7 +15,7 @@ import safetensors.numpy
 from edgefl_bundle import BudgetError, Bundle, ClientError, InputError, State, Table, Tensors
 from edgefl_data import Samples, by_input, count_of, targets
 from edgefl_keys import DeviceKey, signed
-from edgefl_steps import Objective, Steps
+from edgefl_steps import NotFiniteError, Objective, Steps, is_finite
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def train(
 
     Raises:
         BudgetError: a step needs more memory than allowed, or the first step more time than all steps may take.
-        ClientError: training diverged (NaN or infinity).
+        ClientError: training diverged: a step computed NaN or infinity (says which step).
         InputError: samples, labels or a file are wrong, or the state does not fit the tier.
     """
     samples = by_input(bundle.manifest, x)
@@ -114,7 +114,7 @@ def train(
     tensors = {**steps.tensors(), **{name: held[name] for name in stays}}
     tensors |= objective.finish(tensors, travelled)
     for name, tensor in tensors.items():
-        if tensor.dtype.kind == "f" and not np.isfinite(tensor).all():
+        if not is_finite(tensor):
             raise ClientError(f"{name} holds NaN or infinity after {len(losses)} steps: {_DIVERGED}")
     about = {
         "format": "edgefl-state", "version": "1", "bundle": bundle.manifest["manifest_sha256"], "round": str(bundle.manifest["round"]),
@@ -158,11 +158,12 @@ def _loop(steps: Steps, how: Training, data: Tensors, graphs: int, flip: bool) -
         if flip:
             mirrored = flips.integers(2, size=len(index)) == 1
             batch["x"][mirrored] = batch["x"][mirrored][..., ::-1]
-        loss = steps.step(batch, min(int(draws.random() * graphs), graphs - 1))
+        try:
+            loss = steps.step(batch, min(int(draws.random() * graphs), graphs - 1))
+        except NotFiniteError as error:
+            raise ClientError(f"step {len(losses) + 1}: {error}: {_DIVERGED}") from None
         spent_s = time.perf_counter() - started
         losses.append(loss)
-        if not math.isfinite(loss):
-            raise ClientError(f"the loss is {loss} after {len(losses)} steps: {_DIVERGED}")
         if limit_s and len(losses) == 1 and spent_s > limit_s:
             raise BudgetError(f"the first step took {spent_s:.3g} s, {limit_s:.3g} s are allowed for all", spent_s, limit_s)
     return losses, spent_s

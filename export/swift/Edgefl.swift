@@ -123,16 +123,19 @@ final class Steps {
         }
     }
 
-    /// Takes a step of a graph on a batch (x, or x.NAME of several inputs, and y), and returns its loss.
+    /// Takes a step of a graph on a batch (x, or x.NAME of several inputs, and y), and returns its loss. If that, or a tensor, is not finite, nothing changes.
     func step(_ batch: [String: Tensor], graph: Int = 0) throws -> Float {
         let session = sessions[graph]
         let inputs = try session.inputNames().map { ($0, try (batch[$0] ?? now[$0]!).value()) }
         let outputs = Set(try session.outputNames())
         let results = try session.run(withInputs: Dictionary(uniqueKeysWithValues: inputs), outputNames: outputs, runOptions: nil)
-        for (name, value) in results { now[name.hasSuffix(".out") ? String(name.dropLast(4)) : name] = try Tensor.of(value) }
-        let loss = now["loss"]!.floats[0]
-        guard loss.isFinite else { throw BundleError(message: "training diverged; a smaller lr may help") }
-        return loss
+        var found: [String: Tensor] = [:]
+        for (name, value) in results { found[name.hasSuffix(".out") ? String(name.dropLast(4)) : name] = try Tensor.of(value) }
+        for (name, tensor) in found where name == "loss" || name.hasPrefix("p.") || name.hasPrefix("s.") {
+            guard tensor.floats.allSatisfy(\.isFinite) else { throw BundleError(message: "\(name) would be NaN or infinite: training diverged; a smaller lr may help") }
+        }
+        now.merge(found) { $1 }
+        return found["loss"]!.floats[0]
     }
 
     /// The content of an unsigned update; `client` is a random name, another one for each bundle.

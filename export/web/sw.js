@@ -2,7 +2,7 @@
 // tools/page_files.py writes VERSION, FILES and LATER: another file makes another version, which is stored whole or not at all. Files of LATER
 // are stored when they are first asked for.
 
-const VERSION = "6d636f24077faee4";
+const VERSION = "195280232377b1c8";
 const FILES = {
   "./": "sha256-lNWemzhpLNpBW14h3H4m3KwsAVk36QDSaXzi7GBxnbg=",
   "app.js": "sha256-wgKxPsrZ+rVYl9rph4Jk7MNCp9Z3A0QxWWUa8AvcMZQ=",
@@ -21,8 +21,8 @@ const FILES = {
   "core/safetensors.js": "sha256-1v9K7keQKHwkzkZ5n4akI4Yem9PHH/xTjs2VcudQroQ=",
   "core/state.js": "sha256-2dCGo/ocwOW19E36R15JbNJUKFyJ8r02DrXTqnldQJ0=",
   "core/text.js": "sha256-EyTCD5mkgmYszy+6aSEgLhTTA/2WWyk+sKaX3Xl4kzc=",
-  "core/train.js": "sha256-gsch+725MPLuG/2IIW3eVlzXfscujl36nEfl6WHC3Rw=",
-  "core/trainer.js": "sha256-jd9f1WrSMW/dhjJUtnxCnlytXx5hfsshiQjCvWenb6o=",
+  "core/train.js": "sha256-+ismqBRHCuh90StCKdOaDtuYB662KU2TGofiZPeYiJU=",
+  "core/trainer.js": "sha256-ZpkJNOQV9/MzcoCF55jyNm5wQtqB/Vrj05TN14UmDh8=",
   "core/trust.js": "sha256-S+ExTSJaoNIy/1FtGp0xKC8eR0KJN16eDUQ+kc30uzg=",
   "core/values.js": "sha256-FfH4kiyEUqZF3PNz02ib3nTfk3juG6wqs7Yui4FIT4Q=",
   "device-view.js": "sha256-g8hySx24j8gF4jjkkcqeazrGI3d5s4fzDTu+C7xNHkU=",
@@ -49,7 +49,7 @@ const FILES = {
   "samples.js": "sha256-eII8gBk8sfKCUle08dVXsdIfO0QpmAEkoPFWfFROM5g=",
   "style.css": "sha256-bTV8PHgLhR93FBMeE+3mbUv+V/Z654mh+D7WBMgkXeo=",
   "timing.js": "sha256-9rVQ8w6+V+Y6tKRXU+osVtOk3cqeV3dvRBEXY4HJsyM=",
-  "training-view.js": "sha256-0cDXUHL8rTho8zhYJlaCi5uUvKuVThYbQmcWjIs7t2A=",
+  "training-view.js": "sha256-vrns99WSuoHnBu2HLkQHSGKAsg78wc+POLDtpyBLeSA=",
   "trust.js": "sha256-FP+jv1CmlDEZzHFXOf3DuwDbR2yLH/QCcJxS7yc2S1o=",
   "work.js": "sha256-mNsBY+rrPBXhph3unUQPB98MZ/jssnGwmoDqHDXQNEw=",
   "worker-gpu.js": "sha256-qsKvpKZxwiY75SsEFdY9umdQ6jF7ny9JLbuRCt9Pep4=",

@@ -127,10 +127,8 @@ export class TrainingView {
   }
 
   finished() {
-    const { losses, stopped, diverged, accuracies } = this.result;
-    if (diverged) {
-      throw new Error("The loss is no longer a number: training stopped, and the parameters of the last sound step are kept. Try a smaller learning rate.");
-    }
+    const { losses, stopped, problem, accuracies } = this.result;
+    if (problem) throw new Error(`Training stopped at ${problem}. The last sound parameters are kept. Try a smaller learning rate.`);
     if (!losses.length) return say("Stopped before the first step.");
     const epoch = Math.min(losses.length, this.result.epochSteps);
     const [first, last] = [losses.slice(0, epoch), losses.slice(-epoch)].map((part) => short(part.reduce((sum, loss) => sum + loss, 0) / epoch));

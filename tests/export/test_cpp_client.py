@@ -203,7 +203,7 @@ def test_what_it_refuses(program, tmp_path):
     fails(2, 'the bundle has ["0.5"]', "train", bundle, "0.25", path, "--out", out)
     fails(2, "expected as many samples as labels", *ways[:3], stored(tmp_path, samples(8)[0], samples(7)[1]), "--out", out)
     stored(tmp_path, *samples(8))
-    fails(1, "training diverged", *ways, "--lr", 3e38, "--epochs", 9)
+    fails(1, ": training diverged", *ways, "--lr", 3e38, "--epochs", 9)
     fails(2, "train BUNDLE TIER DATA", "train", bundle)
     fails(2, "--epoch: train has no such option", *ways, "--epoch", 3)
     fails(2, "--epochs: infer has no such option", "infer", bundle, "0.5", path, "--epochs", 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,7 +14,7 @@ import edgefl_training
 import numpy as np
 import pytest
 import safetensors.numpy
-from edgefl_client import Training, read_bundle, train, update
+from edgefl_client import ClientError, Training, read_bundle, train, update
 from handmade import Regression, changed, samples
 from python_client import called, header, played, same
 from spoiled_bundles import edit_train
@@ -130,8 +131,29 @@ def test_what_an_objective_remembers_is_kept_and_sent(objective, tmp_path):
 def test_divergence_is_an_error_and_nothing_is_written(bundle, data, tmp_path, capsys):
     status, _, errors = called(capsys, "train", bundle, "0.5", data, "--out", tmp_path / "state", "--lr", "1e38")
     assert status == 1
-    assert "training diverged; a smaller --lr may help" in errors
+    assert re.search(r"step \d+: .*(loss is|NaN or infinity).*: training diverged; a smaller --lr may help", errors)
     assert not (tmp_path / "state").exists()
+
+
+def test_a_step_that_is_not_finite_changes_nothing(tmp_path, monkeypatch):
+    made = []
+
+    class Seen(edgefl_training.Steps):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            made.append(self)
+
+    monkeypatch.setattr(edgefl_training, "Steps", Seen)
+    model = Regression(classes=4, optimizer="sgd")
+    x, y = samples(12, classes=3)
+    how = Training(epochs=1, batch_size=4, lr=0.1)
+    *_, last = how.batches(12)
+    sound = x.copy()
+    x[last] = np.finfo(np.float32).max / 8
+    with pytest.raises(ClientError, match=r"^step 3: (the loss is|.* would hold NaN).*: training diverged; a smaller --lr may help"):
+        train(read_bundle(model.write(tmp_path / "b")), "0.5", x, y, how)
+    after = train(read_bundle(model.write(tmp_path / "c")), "0.5", sound, y, replace(how, max_steps=2))
+    same(made[0].tensors(), {name: value for name, value in after.tensors.items() if name in made[0].tensors()})
 
 
 def test_time_ends_training_early_and_what_was_done_counts(data, tmp_path, capsys, monkeypatch):

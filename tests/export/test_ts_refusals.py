@@ -117,7 +117,7 @@ def test_states_and_limits_are_refused(ts, data, tmp_path):
         (("train", bundle, *run, state), 0, "6 steps in"),
         (("train", other, *run, out, "--state", state), 2, "it is of round 3 of another bundle, this one is of round 3"),
         (("train", bundle, *run, out, "--state", tmp_path / "bad"), 2, "format: got None, expected 'edgefl-state'"),
-        (("train", bundle, *run, out, "--lr", "1e38"), 1, "training diverged; a smaller --lr may help"),
+        (("train", bundle, *run, out, "--lr", "1e38"), 1, "step 3: the loss is NaN: training diverged; a smaller --lr may help"),
         (("train", bundle, *run, out, "--memory-bytes", "300"), 3, "are allowed"),
         (("train", bundle, *run, out, "--max-seconds", "1e-9"), 3, "the first step took"),
         (("train", bundle, *run, state, "--epochs", "1000000", "--max-seconds", "2"), 0, "steps: the limit is 2 s (--max-seconds)"),

@@ -50,7 +50,10 @@ def _swapped(x: Formula, rank: int) -> Formula:
 
 
 def _behind_zeros(x: Formula, rows: int, rank: int) -> Formula:
-    """Return a column with zeros above it. The pads name all axes: onnxruntime moves a Transpose over a Pad, and misreads a list of axes."""
+    """Return a column with zeros above it.
+
+    The pads are those of all axes: onnxruntime moves a Transpose over a Pad, and misreads pads of some axes.
+    """
     before = [0] * (rank - 2) + [rows, 0]
     return x if rows == 0 else Formula(x.tape, x.tape.op("Pad", x.name, x.tape.integers(*before, *[0] * rank)))
 
@@ -126,9 +129,7 @@ def lu(tape: Tape, op: Op) -> None:
     tape.op("Squeeze", order, axis, out=op.outputs[2])
 
 
-def _with_rows_swapped(
-    tape: Tape, whole: Formula, order: str, own: str, step: int, largest: str
-) -> tuple[Formula, str]:
+def _with_rows_swapped(tape: Tape, whole: Formula, order: str, own: str, step: int, largest: str) -> tuple[Formula, str]:
     """Return the matrix and the order of its rows with row ``step`` and row ``largest`` swapped."""
     number = tape.integers(step)
     places = tape.op("Where", tape.op("Equal", own, largest), number, own)

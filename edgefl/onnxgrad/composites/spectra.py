@@ -89,6 +89,8 @@ def _decomposed(matrix: Formula, size: int, rank: int) -> tuple[Formula, Formula
     graph = onnx.helper.make_graph(nodes, "rotations", declared, results)
     rounds = tape.constant(np.arange((even - 1) * _SWEEPS))
     found, vectors = tape.op("Scan", matrix.name, start.name, rounds, count=2, body=graph, num_scan_inputs=1)
+    # The shapes of a loop's results are not inferred.
+    found, vectors = (tape.op("Reshape", value, tape.op("Shape", matrix.name)) for value in (found, vectors))
     values = _summed(Formula(tape, found) * Formula(tape, tape.constant(np.eye(even))))
     columns = Formula(tape, vectors)
     if even > size:

@@ -34,12 +34,9 @@ def _cumulative(extreme: Callable[..., Tensor]) -> Callable[..., Any]:
     return computed
 
 
-def _of_no_axis(self: Tensor, dim: Any = (), keepdim: bool = False) -> Any:
-    """Return a scalar as it is; other tensors have a form."""
-    return self.clone() if self.dim() == 0 else NotImplemented
-
-
 def _both(self: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    if self.dim() == 0:
+        return self.clone(), self.clone()
     axes = list(range(self.dim())) if dim is None else [dim]
     return torch.amin(self, axes, keepdim), torch.amax(self, axes, keepdim)
 
@@ -47,8 +44,6 @@ def _both(self: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tup
 EXTREMES: dict[Any, Callable[..., Any]] = {
     aten.cummax.default: _cumulative(torch.maximum),
     aten.cummin.default: _cumulative(torch.minimum),
-    aten.amax.default: _of_no_axis,
-    aten.amin.default: _of_no_axis,
     aten.aminmax.default: _both,
 }
 """Operator of torch → what computes it."""

@@ -17,9 +17,7 @@ def _along(index: Tensor, dim: int, like: Tensor) -> Tensor:
     return index.reshape(-1, *[1] * (like.dim() - dim - 1)).expand(like.shape)
 
 
-def _index_reduce(
-    self: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
-) -> Any:
+def _index_reduce(self: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Any:
     """Combine the entries of each place: sums and extremes by scatter, products over all entries that go there."""
     if self.dim() == 0:
         return _index_reduce(self.reshape(1), 0, index, source.reshape(1), reduce, include_self=include_self).reshape(())
@@ -70,6 +68,9 @@ def _add_at(self: Tensor, indices: Sequence[Tensor | None], values: Tensor, accu
     return summed.permute(back)
 
 
+_NEUTRAL = {"sum": 0.0, "mean": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}
+
+
 def _segments(
     data: Tensor,
     reduce: str,
@@ -82,29 +83,21 @@ def _segments(
     initial: Any = None,
 ) -> Any:
     """Reduce the entries of each segment, each as those of the whole axis that belong to it."""
-    if indices is not None or axis != (0 if lengths is None and offsets is None else (lengths if lengths is not None else offsets).dim() - 1):  # type: ignore[union-attr]
+    if offsets is None and lengths is not None:
+        offsets = torch.cat([torch.zeros_like(lengths[..., :1]), lengths.cumsum(-1)], -1)
+    if indices is not None or offsets is None or axis != offsets.dim() - 1:
         return NotImplemented
-    if offsets is not None:
-        ends = offsets
-    else:
-        ends = torch.cat([torch.zeros_like(lengths[..., :1]), lengths.cumsum(-1)], -1)  # type: ignore[index,union-attr,arg-type]
-    own = torch.arange(data.shape[axis])
-    inside = (own >= ends[..., :-1].unsqueeze(-1)) & (own < ends[..., 1:].unsqueeze(-1))  # (…, segments, entries)
-    count = inside.to(data.dtype).sum(-1)
-    rest = data.dim() - axis - 1
-    inside = inside.reshape(*inside.shape, *[1] * rest)
-    counts = count.reshape(*count.shape, *[1] * rest)
-    entries = data.unsqueeze(axis)
-    start = {"sum": 0.0, "mean": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}[reduce] if initial is None else float(initial)
-    neutral = {"sum": 0.0, "mean": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}[reduce]
-    values = torch.where(inside, entries, torch.full((), neutral, dtype=data.dtype))
-    along = axis + 1
-    if reduce in ("sum", "mean"):
-        found = values.sum(along) + start
-        if reduce == "sum":
-            return found
+    own, along = torch.arange(data.shape[axis]), axis + 1
+    inside = (own >= offsets[..., :-1].unsqueeze(-1)) & (own < offsets[..., 1:].unsqueeze(-1))  # (…, segments, entries)
+    inside = inside.reshape(*inside.shape, *[1] * (data.dim() - axis - 1))
+    start = _NEUTRAL[reduce] if initial is None else float(initial)
+    values = torch.where(inside, data.unsqueeze(axis), torch.full((), _NEUTRAL[reduce], dtype=data.dtype))
+    if reduce == "sum":
+        return values.sum(along) + start
+    if reduce == "mean":
+        counts = inside.to(data.dtype).sum(along)
         nothing = torch.full((), math.nan if initial is None else start, dtype=data.dtype)
-        return torch.where(counts > 0, found / counts.clamp(min=1), nothing)
+        return torch.where(counts > 0, (values.sum(along) + start) / counts.clamp(min=1), nothing)
     if reduce == "prod":
         return running_products(values, along).select(along, -1) * start
     if initial is not None:
@@ -115,7 +108,7 @@ def _segments(
 INDEXED_OPERATORS: dict[Any, Callable[..., Any]] = {
     aten.index_reduce.default: _index_reduce,
     aten.index_put.default: _add_at,
-    aten._unsafe_index_put.default: _add_at,
+    aten._unsafe_index_put.default: _add_at,  # noqa: SLF001 - an operator's name
     aten.segment_reduce.default: _segments,
 }
 """Operator of torch → what computes it."""

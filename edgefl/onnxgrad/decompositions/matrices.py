@@ -102,9 +102,7 @@ def _solved(packed: Tensor, order: Tensor, b: Tensor) -> Tensor:
     return triangular(packed, triangular(packed, _rows(b, order), upper=False, unitriangular=True), upper=True)
 
 
-def _solve(
-    A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _solve(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     vector = B.dim() == 1 or (B.dim() == A.dim() - 1 and B.shape == A.shape[:-1])
     b = B.unsqueeze(-1) if vector else B
     a, b = (A, b) if left or vector else (A.mT, b.mT)
@@ -129,7 +127,7 @@ def _sign(places: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _slogdet(A: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     packed, places, _ = LU(A)
-    diagonal = torch.diagonal(packed, 0, -2, -1)
+    diagonal = torch.where(torch.eye(A.shape[-1]) > 0, packed, torch.zeros_like(packed)).sum(-1)
     signs = _sign(places, A.dtype) * diagonal.sign().prod(-1)
     return signs, diagonal.abs().log().sum(-1), packed, (places + 1).to(torch.int32)
 
@@ -226,9 +224,7 @@ def _svd(
     return (u, s, vh) if compute_uv else (none, s, none)
 
 
-def _pinv(
-    self: Tensor, *, atol: Tensor | None = None, rtol: Tensor | None = None, hermitian: bool = False
-) -> Tensor:
+def _pinv(self: Tensor, *, atol: Tensor | None = None, rtol: Tensor | None = None, hermitian: bool = False) -> Tensor:
     least = torch.zeros(()) if atol is None else atol
     default = max(self.shape[-2:]) * torch.finfo(self.dtype).eps
     share = torch.full((), default if atol is None else 0.0) if rtol is None else rtol
@@ -256,18 +252,18 @@ MATRICES: dict[Any, Callable[..., Any]] = {
     aten.linalg_cholesky_ex.default: _cholesky_ex,
     aten.cholesky_solve.default: _cholesky_solve,
     aten.cholesky_inverse.default: _cholesky_inverse,
-    aten._linalg_solve_ex.default: _solve,
+    aten._linalg_solve_ex.default: _solve,  # noqa: SLF001 - an operator's name
     aten.linalg_inv_ex.default: _inverse,
-    aten._linalg_slogdet.default: _slogdet,
+    aten._linalg_slogdet.default: _slogdet,  # noqa: SLF001 - an operator's name
     aten.linalg_lu_factor_ex.default: _lu_factor,
     aten.linalg_lu.default: _lu,
     aten.lu_unpack.default: _lu_unpack,
     aten.linalg_lu_solve.default: _lu_solve,
     aten.linalg_householder_product.default: _householder_product,
-    aten._linalg_det.default: _determinant,
+    aten._linalg_det.default: _determinant,  # noqa: SLF001 - an operator's name
     aten.linalg_qr.default: _qr,
-    aten._linalg_eigh.default: _eigh,
-    aten._linalg_svd.default: _svd,
+    aten._linalg_eigh.default: _eigh,  # noqa: SLF001 - an operator's name
+    aten._linalg_svd.default: _svd,  # noqa: SLF001 - an operator's name
     aten.linalg_pinv.atol_rtol_tensor: _pinv,
 }
 """Operator of torch → what computes it."""

@@ -11,7 +11,7 @@ aten = torch.ops.aten
 
 def _with_sign(self: Tensor, other: Any) -> Tensor:
     """Return |self| with the sign of ``other``, also that of a negative zero."""
-    sign = other if isinstance(other, Tensor) else torch.tensor(float(other))
+    sign = other if isinstance(other, Tensor) else torch.full((), float(other))
     negative = (sign < 0) | (1 / sign < 0)
     size = self.abs()
     return torch.where(negative, -size, size)
@@ -52,10 +52,21 @@ def _products(self: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> An
     return running_products(x, dim) if isinstance(self.shape[dim], int) else NotImplemented
 
 
+def _norm(
+    self: Tensor, ord: float | None = None, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Compute the norm of a matrix or of a vector, each of which has slopes of its own at 0."""
+    axes = [dim] if isinstance(dim, int) else dim
+    if ord is not None and (self.dim() == 2 if axes is None else len(axes) == 2):
+        return torch.linalg.matrix_norm(self, ord, axes or (-2, -1), keepdim, dtype=dtype)
+    return torch.linalg.vector_norm(self, 2 if ord is None else ord, axes, keepdim, dtype=dtype)
+
+
 NUMBERS: dict[Any, Callable[..., Any]] = {
     aten.copysign.Tensor: _with_sign,
     aten.copysign.Scalar: _with_sign,
     aten.frexp.Tensor: _parts,
     aten.cumprod.default: _products,
+    aten.linalg_norm.default: _norm,
 }
 """Operator of torch → what computes it."""

@@ -96,8 +96,8 @@ def _sampled(input: Tensor, grid: Tensor, mode: int, padding: int, aligned: bool
     strides = [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
     total: Any = 0
     for corner in itertools.product(*axes):
-        index = sum(at * stride for (at, _), stride in zip(corner, strides, strict=True))
-        weight = math.prod(share for _, share in corner)  # type: ignore[arg-type]  # of tensors
+        index: Any = sum(at * stride for (at, _), stride in zip(corner, strides, strict=True))
+        weight = math.prod(share for _, share in corner)
         found = flat.gather(2, index.to(torch.int64).expand(-1, input.shape[1], -1))
         total = total + found * weight
     return total.reshape(*input.shape[:2], *grid.shape[1:-1])

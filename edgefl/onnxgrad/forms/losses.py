@@ -20,11 +20,11 @@ def _gaussian(
     input: Tensor, target: Tensor, var: Tensor | float, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
 ) -> Tensor:
     """Compute it without the check that ``var`` has no negative entry. The gradient passes the lower bound ``eps``, as in torch."""
-    var = var if isinstance(var, Tensor) else torch.full_like(input, var)
-    if var.dim() == input.dim() - 1:
-        var = var.unsqueeze(-1)
-    var = var + held(var.clamp(min=eps) - var)
-    loss = 0.5 * (torch.log(var) + (input - target) ** 2 / var)
+    given = var if isinstance(var, Tensor) else torch.full_like(input, var)
+    if given.dim() == input.dim() - 1:
+        given = given.unsqueeze(-1)
+    spread = given + held(given.clamp(min=eps) - given)
+    loss = 0.5 * (torch.log(spread) + (input - target) ** 2 / spread)
     return _reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
 
 

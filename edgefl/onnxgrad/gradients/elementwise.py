@@ -30,7 +30,12 @@ register_slopes(
 @register_rule("Cast")
 def cast(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """Return g, if the output is of floating-point type; integers and booleans have no gradient."""
-    return [gradient if onnx.helper.tensor_dtype_to_np_dtype(op.get("to")).kind == "f" else None]
+    kind = onnx.helper.tensor_dtype_to_np_dtype(op.get("to"))
+    if kind.kind in "iub":
+        return [None]
+    if kind != tape.real:
+        op.refuse(f"its result has type {kind}, gradients have {tape.real}; leave out .double(), .half() or .bfloat16()")
+    return [gradient]
 
 
 @register_rule("Add", "Sum")
@@ -122,7 +127,9 @@ def extreme(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     hits = [tape.op("Equal", name, taken) for name in op.inputs]
     share = tape.op("Div", gradient, tape.total([tape.op("Cast", hit, to=tape.element_type) for hit in hits]))
     parts = zip(op.inputs, hits, strict=True)
-    return [tape.unbroadcast(tape.op("Where", hit, share, zero), name, taken) if tape.needs(name) else None for name, hit in parts]
+    return [
+        tape.unbroadcast(tape.op("Where", hit, share, zero), name, taken) if tape.needs(name) else None for name, hit in parts
+    ]
 
 
 @register_rule("Clip")

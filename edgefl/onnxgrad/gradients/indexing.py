@@ -80,7 +80,7 @@ def gather_nd(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 def gather_elements(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """The entries of g added at their indices."""
     x, index = op.inputs
-    zeros = tape.op("Sub", x, x)
+    zeros = tape.zeros_like(x)
     return [tape.op("ScatterElements", zeros, index, gradient, axis=op.get("axis", 0), reduction="add"), None]
 
 

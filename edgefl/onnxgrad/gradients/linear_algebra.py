@@ -50,11 +50,11 @@ def _given(tape: Tape, gradient: str, like: str) -> str:
 @register_rule("Cholesky")
 def cholesky(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """The symmetric part of L⁻ᵀ·half(LᵀG)·L⁻¹."""
-    (l,) = op.outputs
-    size = tape.fixed(op, l, [-1])[0]
-    gradient = _given(tape, gradient, l)
+    (low,) = op.outputs
+    size = tape.fixed(op, low, [-1])[0]
+    gradient = _given(tape, gradient, low)
     half = tape.constant((np.tri(size) - np.eye(size) / 2).astype(tape.real))
-    turned = _turned(tape, l)
+    turned = _turned(tape, low)
     inner = _both(tape, "Mul", _matmul(tape, turned, gradient), half)
     right = solved(tape, turned, _turned(tape, inner), upper=True)
     found = solved(tape, turned, _turned(tape, right), upper=True)
@@ -69,7 +69,9 @@ def triangular_solve(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     of_a = None
     if tape.needs(a):
         product = _matmul(tape, of_b, _turned(tape, x))
-        triangle = _high(tape, product, ABOVE if unit else DIAGONAL) if upper else _low(tape, product, BELOW if unit else DIAGONAL)
+        triangle = (
+            _high(tape, product, ABOVE if unit else DIAGONAL) if upper else _low(tape, product, BELOW if unit else DIAGONAL)
+        )
         of_a = tape.op("Neg", triangle)
     return [of_a, of_b]
 
@@ -118,8 +120,8 @@ def lu(tape: Tape, op: Op, gradient: Gradient, *of_places: Any) -> list[Gradient
     rows, columns = tape.fixed(op, packed, [-2, -1])
     least = min(rows, columns)
     gradient = _given(tape, gradient, packed)
-    l, u = _factors(tape, op, packed, rows, columns)
-    square_l = l if rows == least else _part(tape, l, -2, 0, least)
+    low, u = _factors(tape, op, packed, rows, columns)
+    square_l = low if rows == least else _part(tape, low, -2, 0, least)
     square_u = u if columns == least else _part(tape, u, -1, 0, least)
     of_top = gradient if rows == least else _part(tape, gradient, -2, 0, least)
     of_square = of_top if columns == least else _part(tape, of_top, -1, 0, least)
@@ -131,7 +133,7 @@ def lu(tape: Tape, op: Op, gradient: Gradient, *of_places: Any) -> list[Gradient
         below = _both(tape, "Sub", below, _matmul(tape, of_right, _turned(tape, _part(tape, u, -1, least, columns))))
     if rows > least:
         of_bottom = _part(tape, gradient, -2, least, rows)
-        above = _both(tape, "Sub", above, _matmul(tape, _turned(tape, _part(tape, l, -2, least, rows)), of_bottom))
+        above = _both(tape, "Sub", above, _matmul(tape, _turned(tape, _part(tape, low, -2, least, rows)), of_bottom))
     inner = _both(tape, "Add", _low(tape, below, BELOW), _high(tape, above))
     if columns > least:  # [inner · U₁⁻ᵀ | G₂], then L⁻ᵀ in front of both
         inner = _over(tape, inner, square_u)

@@ -36,7 +36,7 @@ def concat(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 @register_rule("Split")
 def split(tape: Tape, op: Op, *gradients: Gradient) -> list[Gradient]:
     """The gradients of the parts concatenated; zeros for an unused part."""
-    parts = [tape.op("Sub", name, name) if g is None else g for g, name in zip(gradients, op.outputs, strict=True)]
+    parts = [tape.zeros_like(name) if g is None else g for g, name in zip(gradients, op.outputs, strict=True)]
     return [tape.op("Concat", *parts, axis=op.get("axis", 0)), None]
 
 

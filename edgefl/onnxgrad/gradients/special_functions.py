@@ -8,6 +8,7 @@ import numpy as np
 from edgefl.onnxgrad.gradients.op import Gradient, Op, register_rule, register_slopes
 from edgefl.onnxgrad.gradients.tape import Tape, composite, put
 
+
 def _special(tape: Tape, kind: str, x: str, **attributes: Any) -> str:
     """Append a function of one value at a time that ONNX has no operator for."""
     return composite(tape, kind, [x], [tape.shape(x)], **attributes)[0]

@@ -131,6 +131,10 @@ class Tape:
         """Return zeros of a shape, the name of an int64 vector."""
         return self.op("ConstantOfShape", shape, value=self.filling(0.0))
 
+    def zeros_like(self, value: str) -> str:
+        """Return zeros in the shape of ``value``, which may hold infinity: a difference with itself would be NaN."""
+        return self.zeros(str(self.op("Shape", value)))
+
     def filling(self, value: float) -> onnx.TensorProto:
         """Return the attribute ``value`` of a ConstantOfShape."""
         return onnx.numpy_helper.from_array(np.full(1, value, self.real))
@@ -244,9 +248,7 @@ def put(tape: Tape, shape: Shape, kind: str, *inputs: str | None, **attributes: 
     return name
 
 
-def composite(
-    tape: Tape, kind: str, inputs: Sequence[str], shapes: Sequence[Shape], **attributes: Any
-) -> tuple[str, ...]:
+def composite(tape: Tape, kind: str, inputs: Sequence[str], shapes: Sequence[Shape], **attributes: Any) -> tuple[str, ...]:
     """Append an operator of :data:`FORMS` whose outputs have these shapes, and return the outputs."""
     names = tuple(tape.fresh(kind) for _ in shapes)
     tape.shapes |= dict(zip(names, shapes, strict=True))

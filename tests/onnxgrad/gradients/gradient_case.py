@@ -105,7 +105,8 @@ def graph(case: Case, results: list[Array], real: int) -> onnx.ModelProto:
     # As torch's exporter does for the operators of the domain edgefl: shape inference does not know them.
     for i, result in enumerate(results):
         free = case.batch and result.ndim and result.shape[0] == case.values(None)[case.batch[0]].shape[0]
-        body.value_info.append(make_tensor_value_info(f"y{i}", real, ["n", *result.shape[1:]] if free else result.shape))
+        if result.dtype == np.float64:
+            body.value_info.append(make_tensor_value_info(f"y{i}", real, ["n", *result.shape[1:]] if free else result.shape))
     return make_model(body, opset_imports=[make_opsetid("", 20), make_opsetid("edgefl", 1)], ir_version=10)
 
 

@@ -36,12 +36,9 @@ def products_with_zeros(x: Tensor) -> Tensor:
 
 def accumulated(x: Tensor) -> Tensor:
     rows, columns = torch.tensor([0, 3, 0, 0]), torch.tensor([[1], [-1]])
-    parts = [
-        x.index_put((torch.arange(x.shape[0]), rows[:1]), x[:, 1], accumulate=True),
-        x.index_put((None, None, rows), x[:, :, [1, 1, 2, 3]], accumulate=True),
-        x.index_put((None, rows, None, columns), x[:, :, 0, :2].permute(2, 1, 0).unsqueeze(3), accumulate=True),
-    ]
-    return torch.cat(parts, 1)
+    y = x.movedim(0, 3)  # (4, 4, 7, n)
+    parts = [y.index_put((rows,), y.flip(0), True), y.index_put((rows, columns), y[:2].flip(1), accumulate=True)]
+    return torch.cat(parts).movedim(3, 0)
 
 
 def signs(x: Tensor) -> Tensor:
@@ -51,7 +48,11 @@ def signs(x: Tensor) -> Tensor:
 
 
 def statistics(x: Tensor) -> Tensor:
-    rows, counts, weights = x[0, 0], torch.tensor([1, 2, 0, 3, 1, 1, 1]), torch.tensor([0.5, 1.0, 2.0, 0.25, 1.0, 1.0, 3.0])
+    rows, counts, weights = (
+        x.mean((0, 1)),
+        torch.tensor([1, 2, 0, 3, 1, 1, 1]),
+        torch.tensor([0.5, 1.0, 2.0, 0.25, 1.0, 1.0, 3.0]),
+    )
     found = torch.cov(rows) + torch.cov(rows, correction=0, aweights=weights) + torch.cov(rows, fweights=counts, aweights=weights)
     pairs = torch.combinations(rows[0], 2).prod(1).sum()
     return x * (found + torch.corrcoef(rows)).sum() + pairs + torch.linalg.vander(x[..., :3], N=4).sum()
@@ -72,6 +73,8 @@ def others(x: Tensor) -> Tensor:
     return torch.cat([written, shares, torch.linalg.householder_product(x.mT, x[..., 0, :4]).mT], 1)
 
 
+# index_reduce and segment_reduce are beta, torch says.
+pytestmark = pytest.mark.filterwarnings("ignore:index_reduce", "ignore:segment_reduce")
 FUNCTIONS = [extremes, reduced, products_with_zeros, accumulated, signs, statistics, segments, others]
 
 

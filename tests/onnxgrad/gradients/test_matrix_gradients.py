@@ -92,7 +92,7 @@ def spectral(x: Tensor) -> Tensor:
     q, r = torch.linalg.qr(x)
     parts = [
         *(values.unsqueeze(-1), vectors**2, (u * s.exp().unsqueeze(-2)) @ vh, q, r, torch.linalg.qr(x.mT).R),
-        *(torch.linalg.matrix_norm(x, kind).unsqueeze(-1).unsqueeze(-1) for kind in ("nuc", 2, -2)),
+        *(torch.linalg.matrix_norm(x, kind).unsqueeze(-1).unsqueeze(-1) for kind in ("nuc", "fro")),
     ]
     return torch.cat([part.flatten(2) for part in parts], 2)
 

@@ -10,11 +10,13 @@ import test_elementwise_gradients
 import test_fourier_gradients
 import test_indexing_gradients
 import test_map_gradients
+import test_matrix_gradients
 import test_normalization_gradients
 import test_pooling_gradients
 import test_product_gradients
 import test_sampling_gradients
 import test_shape_gradients
+import test_special_gradients
 from onnx.parser import parse_model
 
 from edgefl.errors import InputError
@@ -27,19 +29,23 @@ FILES = (
     test_fourier_gradients,
     test_indexing_gradients,
     test_map_gradients,
+    test_matrix_gradients,
     test_normalization_gradients,
     test_pooling_gradients,
     test_product_gradients,
     test_sampling_gradients,
     test_shape_gradients,
+    test_special_gradients,
 )
 CASES = [case for file in FILES for case in file.CASES]
 RECURRENT = {"LSTM", "GRU", "RNN", "Scan"}
 """Tested by test_recurrent_gradients.py."""
+OWN = {"BinaryCrossEntropy", "ExactSigmoid", "FirstMax", "FirstMin", "HardTanh"}
+"""Operators of edgefl's own domain, tested by test_borders.py."""
 
 
 def test_every_operator_of_the_table_is_tested() -> None:
-    assert {case.kind for case in CASES} | RECURRENT == set(RULES) | set(PREPARED)
+    assert {case.kind for case in CASES} | RECURRENT | OWN == set(RULES) | set(PREPARED)
 
 
 def test_cases_differ() -> None:
@@ -49,11 +55,11 @@ def test_cases_differ() -> None:
 
 def test_an_operator_without_a_rule_is_named() -> None:
     text = '<ir_version: 9, opset_import: ["": 20]> g (float[3] x) => (float y)'
-    model = parse_model(text + "{ z = Acosh (x)  y = ReduceSum <keepdims = 0> (z) }")
+    model = parse_model(text + "{ z = Hardmax (x)  y = ReduceSum <keepdims = 0> (z) }")
     model.graph.node[0].name = "odd"
     tape = tape_of(model)
     with pytest.raises(
-        InputError, match=r"'odd' \(Acosh\): no gradient rule for Acosh.*edgefl/onnxgrad/gradients, which has Abs, Acos,.*Where"
+        InputError, match=r"'odd' \(Hardmax\): no gradient rule for Hardmax.*edgefl/onnxgrad/gradients, which has Abs, Acos,.*Where"
     ):
         append_gradients(tape, "y", ["x"])
 

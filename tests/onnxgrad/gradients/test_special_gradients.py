@@ -59,7 +59,9 @@ def computed(kind: str, x: Array, **attributes: Any) -> Array:
     node = make_node(kind, ["x"], ["y"], domain="edgefl", **attributes)
     ends = [make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n"]) for name in "xy"]
     model = make_model(
-        make_graph([node], "g", ends[:1], ends[1:]), opset_imports=[make_opsetid("", 20), make_opsetid("edgefl", 1)], ir_version=10
+        make_graph([node], "g", ends[:1], ends[1:]),
+        opset_imports=[make_opsetid("", 20), make_opsetid("edgefl", 1)],
+        ir_version=10,
     )
     session = onnxruntime.InferenceSession(standard(model).SerializeToString(), providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {"x": x})

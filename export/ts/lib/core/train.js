@@ -11,10 +11,8 @@ export async function train(bundle, label, data, how = {}, state = null, client 
     const trainer = await Trainer.create(bundle, label, state);
     try {
         const done = await trainer.run(data, how);
-        if (done.diverged) {
-            const what = Number.isFinite(done.last) ? "a tensor holds NaN or infinity" : `the loss is ${done.last}`;
-            throw new ClientError(`${what} after ${done.losses.length} steps: training diverged; a smaller --lr may help`);
-        }
+        if (done.diverged)
+            throw new ClientError(`${done.problem}: training diverged; a smaller --lr may help`);
         return trainer.state(client, done);
     }
     finally {

@@ -23,14 +23,14 @@ export interface Settings {
     everyClass?: boolean | undefined;
     augment?: string | undefined;
 }
-/** What training came to; `diverged`: the loss, or a tensor, is NaN or infinite, and the last step was undone. */
+/** What training came to; `diverged`: a further step computed NaN or infinity, and the last sound tensors are kept. */
 export interface Run {
     losses: number[];
     seconds: number;
     stopped: boolean;
     diverged: boolean;
-    /** The loss that is not finite, if `diverged` is due to it. */
-    last: number;
+    /** Which step diverged, and what it computed; empty if none did. */
+    problem: string;
 }
 /** Return settings with the values of a tier's entry where they have none. */
 export declare function settled(how: Settings, entry: Table, table: Training): Required<Settings>;
@@ -51,6 +51,7 @@ export declare class Trainer {
     private samples;
     private labels;
     private before;
+    private problem;
     private constructor();
     /** Load a tier's training graphs. A `state` of an earlier round has the personal tensors; one of the same bundle is trained further. */
     static create(bundle: Bundle, label: string, state?: State | null): Promise<Trainer>;
@@ -58,9 +59,11 @@ export declare class Trainer {
     reset(): void;
     /** Train for `steps` steps, or whole epochs. `onStep(done, loss)` is awaited after each step; false stops. */
     run(data: Samples, how: Settings, steps?: number, onStep?: (done: number, loss: number) => Promise<boolean | void>): Promise<Run>;
+    /** Take back the last step of this run, if there is one. */
+    private undo;
     /** Set what all steps of a run read: rates, the classes in `y`, and the seed of dropout. */
     begin(y: Value, how: Required<Settings>): void;
-    /** Run one step of a graph on a batch and return its loss; if that is not finite, nothing changes. */
+    /** Run one step of a graph on a batch and return its loss; if that, or a tensor, is not finite, nothing changes. */
     step(batch: Samples, number: number): Promise<number>;
     /** Return a batch: the samples `indices`, of which images are mirrored for which `mirrored()` is true. */
     batch(data: Samples, indices: readonly number[], mirrored?: () => boolean): Samples;
@@ -68,7 +71,6 @@ export declare class Trainer {
     private checkMemory;
     /** Return a function that brings back the trainer as it is now. */
     kept(): () => void;
-    private oddTensor;
     /** Return the state after training, which stays on the device; `client` is the name in updates; empty: that of the state before, or a random one. */
     state(client: string, { losses, seconds }?: Pick<Run, "losses" | "seconds">): State;
     release(): Promise<void>;

@@ -33,14 +33,14 @@ export interface Settings {
   augment?: string | undefined;
 }
 
-/** What training came to; `diverged`: the loss, or a tensor, is NaN or infinite, and the last step was undone. */
+/** What training came to; `diverged`: a further step computed NaN or infinity, and the last sound tensors are kept. */
 export interface Run {
   losses: number[];
   seconds: number;
   stopped: boolean;
   diverged: boolean;
-  /** The loss that is not finite, if `diverged` is due to it. */
-  last: number;
+  /** Which step diverged, and what it computed; empty if none did. */
+  problem: string;
 }
 
 /** Return settings with the values of a tier's entry where they have none. */
@@ -71,6 +71,7 @@ export class Trainer {
   private samples = 0;
   private labels = new Set<number>();
   private before: Values | null = null;
+  private problem = ""; // of the last step
 
   private constructor(
     readonly bundle: Bundle, readonly label: string, readonly table: Training, readonly sessions: readonly InferenceSession[],
@@ -117,7 +118,7 @@ export class Trainer {
     this.checkMemory(data, all);
     this.begin(y, all);
     const [next, draws, flips] = [batches(count, all.batchSize, all.seed, all.shuffle), new Random([all.seed, 1]), new Random([all.seed, 2])];
-    const result: Run = { losses: [], seconds: 0, stopped: false, diverged: false, last: 0 };
+    const result: Run = { losses: [], seconds: 0, stopped: false, diverged: false, problem: "" };
     const { losses } = result;
     const [started, before] = [this.bundle.host.now(), this.travelled];
     while (losses.length < most && !result.stopped) {
@@ -125,29 +126,34 @@ export class Trainer {
       if (all.maxSeconds && losses.length && (result.seconds * (losses.length + 1)) / losses.length > all.maxSeconds) break;
       const batch = this.batch(data, next.next().value ?? [], all.augment === "flip" ? () => flips.below(2) === 1 : () => false);
       const drawn = Math.floor(draws.fraction() * this.sessions.length);
-      result.last = await this.step(batch, all.graph < 0 ? drawn : all.graph);
+      const loss = await this.step(batch, all.graph < 0 ? drawn : all.graph);
       result.seconds = this.bundle.host.now() - started;
-      result.diverged = !Number.isFinite(result.last);
-      if (result.diverged) break;
-      losses.push(result.last);
+      if (this.problem) {
+        Object.assign(result, { diverged: true, problem: `step ${losses.length + 1}: ${this.problem}` });
+        if (!Number.isFinite(loss)) this.undo(all.lr); // the tensors that this loss was computed with are no good either
+        break;
+      }
+      losses.push(loss);
       this.steps += 1;
       this.travelled = before + all.lr * losses.length;
       if (all.maxSeconds && losses.length === 1 && result.seconds > all.maxSeconds) {
         const [took, allowed] = [brief(result.seconds), brief(all.maxSeconds)];
         throw new BudgetError(`the first step took ${took} s, ${allowed} s are allowed for all`, result.seconds, all.maxSeconds);
       }
-      result.stopped = (await onStep(losses.length, result.last)) === false;
+      result.stopped = (await onStep(losses.length, loss)) === false;
     }
     this.samples = count;
     if (y.type === "int64") for (const label of y.data) this.labels.add(Number(label));
-    if (!result.diverged && this.oddTensor()) result.diverged = true; // no later step has looked at what the last one made
-    if (result.diverged && this.before) {
-      this.values = this.before;
-      this.steps -= 1;
-      this.travelled -= all.lr;
-    }
     this.before = null;
     return result;
+  }
+
+  /** Take back the last step of this run, if there is one. */
+  private undo(lr: number): void {
+    if (!this.before) return;
+    this.values = this.before;
+    this.steps -= 1;
+    this.travelled -= lr;
   }
 
   /** Set what all steps of a run read: rates, the classes in `y`, and the seed of dropout. */
@@ -161,13 +167,15 @@ export class Trainer {
     this.values.set("seed", scalar(Number((BigInt(how.seed) * 40_503n + BigInt(this.steps)) % BigInt(2 ** 23))));
   }
 
-  /** Run one step of a graph on a batch and return its loss; if that is not finite, nothing changes. */
+  /** Run one step of a graph on a batch and return its loss; if that, or a tensor, is not finite, nothing changes. */
   async step(batch: Samples, number: number): Promise<number> {
     const session = this.sessions[number];
     if (!session) throw new Error(`graph ${number}: there are ${this.sessions.length}`);
     const outputs = await run(this.bundle, session, new Map([...this.values, ...batch]));
     const loss = Number(outputs.get("loss")?.data[0]);
-    if (!Number.isFinite(loss)) return loss;
+    const odd = [...outputs].find(([name, value]) => /^[ps]\..*\.out$/.test(name) && !isFinite(value))?.[0].slice(2, -4);
+    this.problem = !Number.isFinite(loss) ? `the loss is ${loss}` : odd === undefined ? "" : `${odd} would hold NaN or infinity`;
+    if (this.problem) return loss;
     this.before = this.values;
     this.values = new Map(this.values);
     for (const [name, value] of outputs) if (name.endsWith(".out")) this.values.set(name.slice(0, -4), value);
@@ -199,10 +207,6 @@ export class Trainer {
     const { values, steps, travelled, samples, labels } = this;
     const kept = { values, steps, travelled, samples, labels: new Set(labels) };
     return () => void Object.assign(this, kept);
-  }
-
-  private oddTensor(): string | undefined {
-    return [...this.values].find(([name, value]) => /^[ps]\./.test(name) && !isFinite(value))?.[0].slice(2);
   }
 
   /** Return the state after training, which stays on the device; `client` is the name in updates; empty: that of the state before, or a random one. */
