@@ -92,6 +92,7 @@ class Recurrent(nn.Module):
         return self.fc(self.lstm(x)[0][:, -1])
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 def test_a_projected_lstm_infers_as_in_torch():
     network = Recurrent(proj_size=2).eval()
     graph = export(network, {"x": torch.zeros(2, 5, 4)})

@@ -1,4 +1,4 @@
-"""Maxima of windows of unequal size, with their places: adaptive and fractional pooling."""
+"""Adaptive and fractional pooling; maxima with their places."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,6 +24,19 @@ def _adaptive(axes: int) -> Callable[..., Any]:
         x = self.unsqueeze(0) if self.dim() == axes + 1 else self
         found = _maxima(x, [own.reshape(1, 1, *own.shape) for own in entries])
         return tuple(part.reshape(*self.shape[:-axes], *output_size) for part in found)
+
+    return pooled
+
+
+def _even_means(mean: Callable[..., Tensor]) -> Callable[..., Any]:
+    def pooled(self: Tensor, output_size: Sequence[int]) -> Any:
+        """Return the mean of each window, for windows of one size that do not overlap."""
+        sizes = self.shape[-len(output_size) :]
+        fixed = all(isinstance(size, int) for size in (*sizes, *output_size))
+        if not fixed or any(size % count for size, count in zip(sizes, output_size, strict=True)):
+            return NotImplemented
+        kernel = [size // count for size, count in zip(sizes, output_size, strict=True)]
+        return self.clone() if set(kernel) == {1} else mean(self, kernel, kernel)
 
     return pooled
 
@@ -79,6 +92,8 @@ def _starts(sample: Tensor, size: int, kernel: int, count: int) -> Tensor:
 
 
 WINDOWED: dict[Any, Callable[..., Any]] = {
+    aten._adaptive_avg_pool2d.default: _even_means(torch.nn.functional.avg_pool2d),  # noqa: SLF001 - its name in torch's graphs
+    aten._adaptive_avg_pool3d.default: _even_means(torch.nn.functional.avg_pool3d),  # noqa: SLF001
     aten.adaptive_max_pool2d.default: _adaptive(2),
     aten.adaptive_max_pool3d.default: _adaptive(3),
     aten.fractional_max_pool2d.default: _fractional(2),

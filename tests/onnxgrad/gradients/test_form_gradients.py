@@ -53,8 +53,8 @@ GOES = torch.tensor([[0, 2, 2, 0], [1, 1, 0, 2]])
 
 
 def multiplied(own: bool) -> Callable[[Tensor], Tensor]:
-    """Return products of entries that go to one place, some of which are 0, without the last row and column."""
-    return lambda x: (x + 1).scatter_reduce(0, GOES, x, "prod", include_self=own)
+    """Return products of entries that go to one place, some of which are 0."""
+    return lambda x: (x + 1).scatter_reduce(0, GOES, x[:2, :4], "prod", include_self=own)
 
 
 def bags(mode: str) -> Callable[[Tensor], Tensor]:
@@ -82,6 +82,7 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], Tensor]] = {
     "products-alone": (multiplied(False), TIED),
     **{f"bags-{mode}": (bags(mode), APART) for mode in ("sum", "mean", "max")},
     "spectrum": (lambda x: torch.view_as_real(torch.stft(x, 4, 3, window=TIED[1, :4].to(x.dtype), return_complex=True)), TIED),
+    "adaptive-whole": (lambda x: F.adaptive_avg_pool3d(x, (None, None, None)), VOLUME),
     "put": (lambda x: x.put(torch.tensor([0, -1, 7]), x[0, :3] ** 2), TIED),
     "put-added": (lambda x: x.put(torch.tensor([4, -1, 4]), x[0, :3] ** 2, accumulate=True), TIED),
     "pairs": (F.pdist, torch.cat([APART, APART[:1]])),
