@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from edgefl.errors import EdgeflError
+
 
 def _transposed(function: Callable[..., Tensor], axes: int) -> Callable[..., Tensor | None]:
     def transposed(
@@ -88,6 +90,17 @@ def _normalised_by_instance(
     return F.instance_norm(input, None, None, weight, bias, True, 0.0, eps)
 
 
+def _of_data(name: str, remedy: str) -> Callable[..., Tensor | None]:
+    """Return the refusal of a function whose result has a size that depends on values."""
+
+    def refused(*args: Any, **options: Any) -> Tensor | None:
+        if name == "tensor_split" and not any(isinstance(part, Tensor) for part in (*args[1:], *options.values())):
+            return None
+        raise EdgeflError(f"{name} has no ONNX form here, the sizes of its result depend on values; {remedy}")
+
+    return refused
+
+
 LAYERS: dict[Any, Callable[..., Tensor | None]] = {
     **{
         function: _transposed(function, axes)
@@ -95,6 +108,8 @@ LAYERS: dict[Any, Callable[..., Tensor | None]] = {
     },
     F.instance_norm: _normalised_by_instance,
     F.pad: _padded,
+    **dict.fromkeys((torch.masked_select, Tensor.masked_select), _of_data("masked_select", "use torch.where")),
+    **dict.fromkeys((torch.tensor_split, Tensor.tensor_split), _of_data("tensor_split", "give its sections as whole numbers")),
     **dict.fromkeys((torch.narrow, Tensor.narrow), _moved_window),
 }
 """Function of torch → the function here."""

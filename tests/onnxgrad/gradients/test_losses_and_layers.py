@@ -171,3 +171,15 @@ class Transposed(nn.Module):
 
 def test_vectors_times_transposed_matrices() -> None:
     check_steps(Transposed(), mean_of_square, X)
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (lambda x: x.masked_select(x > 0).sum(), "masked_select has no ONNX form here.*; use torch.where"),
+        (lambda x: torch.tensor_split(x, torch.tensor(2), 1)[0], "tensor_split has no ONNX form here.*; give its sections"),
+    ],
+)
+def test_sizes_that_depend_on_values_are_refused_by_name(function: Callable[[Tensor], Tensor], text: str) -> None:
+    with pytest.raises(EdgeflError, match=text):
+        training_step(nn.Linear(4, 4), lambda network, x: function(network(x)).mean(), {"x": X})
