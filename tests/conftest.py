@@ -1,7 +1,6 @@
 """Shared pieces of the tests."""
 
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import settings
+from requirements import CHROMIUM, require, unavailable
 
 import edgefl.testing.options  # noqa: F401 - asserts of the contract are rewritten
 from edgefl.cli.main import main
 from edgefl.errors import InputError
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test waits for the hub's computer; read when the package datasets is imported
-CHROMIUM = os.environ.get("EDGEFL_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
 ARGUMENTS = [
     "--headless",
     "--no-sandbox",
@@ -141,15 +140,14 @@ def ort_web() -> Path:
     try:
         return runtime(lambda _: None)
     except InputError as error:
-        pytest.skip(str(error))
+        unavailable("onnxruntime-web", error)
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Headless Chromium: one per process of tests, as Playwright allows only one at a time."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install 'edgefl-sim[web]'")
-    if not Path(CHROMIUM).exists():
-        pytest.skip(f"{CHROMIUM}: no Chromium; install it, or name it in EDGEFL_CHROMIUM")
+    require("Chromium")
     with sync_api.sync_playwright() as playwright:
         # Its folder for the user's data is fresh and removed afterwards.
         started = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)

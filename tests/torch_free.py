@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from requirements import unavailable
 
 from edgefl.util.files import shared
 
@@ -31,7 +32,7 @@ def torch_free_python(factory: pytest.TempPathFactory) -> Path:
         problem = _make(folder, python)
         (failed if problem else done).write_text(problem)
     if not done.exists():
-        pytest.skip(failed.read_text() if failed.exists() else "making a virtual environment took longer than 300 s")
+        unavailable("an environment without torch", failed.read_text() if failed.exists() else "making it took longer than 300 s")
     return python
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
+from requirements import require, unavailable
 
 from edgefl.util.files import shared
 
@@ -37,10 +37,11 @@ process.stdout.write(JSON.stringify(found));
 
 def installed(folder: Path) -> Path:
     """Copy the client to ``folder`` with npm's packages beside it, and return it; skip where they cannot be had."""
+    require("node", "npm")
     try:
         compile_client.copied(folder)
     except compile_client.PackagesError as error:
-        pytest.skip(str(error))
+        unavailable("npm's packages of the TypeScript client", error)
     (folder / "batch.mjs").write_text(_BATCH)
     return folder
 

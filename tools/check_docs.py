@@ -2,7 +2,6 @@
 
 Usage:
     python tools/check_docs.py            everything; the environment of the blocks has links to the packages of the present one
-    python tools/check_docs.py --fresh    the same, in an environment into which pip installs everything anew
     python tools/check_docs.py --write    run the tutorials only; write the output of the first run into the pages that show it, and the
                                           notebooks of the tutorials
     python tools/check_docs.py --text     run nothing; write changed text of the tutorials into their notebooks
@@ -87,7 +86,7 @@ def build_site(folder: Path) -> None:
         sys.exit("the site has warnings")
 
 
-def check_all(write: bool, fresh: bool) -> None:
+def check_all(write: bool) -> None:
     """Build the site and run every page; the first failure ends this program."""
     from manual import environment, notebook
 
@@ -98,7 +97,7 @@ def check_all(write: bool, fresh: bool) -> None:
         folder = Path(name)
         if not write:
             build_site(folder / "site")
-        env = environment.create(folder / "venv", fresh)
+        env = environment.create(folder / "venv")
         work = folder / "first-run"
         work.mkdir()
         text = in_terminal(shlex.split(MAIN_JOB), work, env)
@@ -129,7 +128,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write the output of the first run and the notebooks")
     parser.add_argument("--text", action="store_true", help="write changed text of the tutorials into their notebooks")
-    parser.add_argument("--fresh", action="store_true", help="let pip install everything anew")
     parser.add_argument("--pages", type=Path, nargs="+", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -140,7 +138,7 @@ def main() -> None:
 
         notebook.renew_text()
     else:
-        check_all(given.write, given.fresh)
+        check_all(given.write)
 
 
 if __name__ == "__main__":

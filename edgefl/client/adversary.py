@@ -201,10 +201,10 @@ def started(method: Method, module: nn.Module) -> dict[str, Tensor]:
 def lacks_of(data: Dataset, permute_labels: bool, method: Method) -> dict[Need, str]:
     """Return what an attack may need → why it is not there: of a run's data set and its labels, and of the method.
 
-    >>> from edgefl.data.shakespeare import shakespeare
     >>> from edgefl.methods.create import create
-    >>> lacks_of(shakespeare(), True, create("heterofl"))["images"]
-    'a sample of shakespeare is no image'
+    >>> heights = Dataset.from_arrays(np.ones((20, 2), np.float32), np.linspace(-1, 1, 20, dtype=np.float32), name="heights")
+    >>> lacks_of(heights, True, create("heterofl"))["images"]
+    'a sample of heights is no image'
     """
     found: dict[Need, str] = dict(method.lacks)
     if not data.classes:

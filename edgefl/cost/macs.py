@@ -195,7 +195,7 @@ ELEMENTWISE: dict[Any, str] = {
         _upsample_bicubic2d_aa _upsample_bicubic2d_aa_backward grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d
         grid_sampler_3d_backward nansum median cummax cummin renorm fractional_max_pool3d fractional_max_pool3d_backward
         count_nonzero logcumsumexp trace dist linalg_cross segment_reduce _segment_reduce_backward
-        _embedding_bag_per_sample_weights_backward
+        _embedding_bag_per_sample_weights_backward affine_grid_generator
         """,
     ),
     **_for(

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from edgefl.errors import EdgeflError
+
 DATA = Tensor.data.__get__  # type: ignore[attr-defined]  # a property of C
 """What reads the attribute ``data`` of a tensor."""
 
@@ -22,8 +24,14 @@ class Detached(TorchFunctionMode):
         # Inside the forward pass of an autograd.Function gradients are off, too, and yet they pass.
         if func is torch._C._set_grad_enabled:  # noqa: SLF001 - what no_grad calls
             self._differentiates = bool(args[0])
+        if not torch.compiler.is_exporting():
+            return func(*args, **(kwargs or {}))
+        if func is Tensor.detach_:
+            raise EdgeflError("detach_ makes a constant of a tensor that was used before; write x = x.detach()")
+        if func is Tensor.item:  # a number, through which no gradient flows
+            return func(held(args[0]))
         detaches = func in (torch.detach, Tensor.detach, DATA) and torch.is_grad_enabled()
-        if not torch.compiler.is_exporting() or (self._differentiates and not detaches):
+        if self._differentiates and not detaches and not torch.is_inference_mode_enabled():
             return func(*args, **(kwargs or {}))
         if kwargs and kwargs.get("out") is not None:  # it returns that tensor
             return func(*map(held, args), **kwargs)

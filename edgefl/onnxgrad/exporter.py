@@ -20,6 +20,7 @@ from edgefl.errors import EdgeflError, InputError, first_line
 from edgefl.onnxgrad.gradients.own import standard
 from edgefl.onnxgrad.graphs import BATCH, OPSET, graphs_in
 from edgefl.onnxgrad.lowering import STANDS_FOR, HasForm, traced
+from edgefl.onnxgrad.names import make_distinct, register_constants
 from edgefl.onnxgrad.vectors import as_matrices
 from edgefl.util.fields import Fields, each, named
 from edgefl.util.garbage import uncollected
@@ -101,6 +102,7 @@ def converted(
     with quiet(), uncollected():
         try:
             program = _to_onnx(traced(module, arguments, free, _has_form()), input_names=list(inputs), output_names=list(outputs))
+            make_distinct(program.model)
             graph = program.model.graph
             kept = [value for name, value in graph.initializers.items() if name in unfolded]
             graph.inputs.extend(kept)  # constant folding does not touch inputs
@@ -110,6 +112,7 @@ def converted(
             program.optimize()
             for value in kept:
                 graph.inputs.remove(value)
+            register_constants(program.model)
         except Exception as error:  # the exporter raises many kinds, each with its own chain of causes
             raise InputError(f"{failure}: {_reason_of(error)}") from error
     _name_batch(program.model)

@@ -13,6 +13,7 @@ import onnx.numpy_helper
 import onnx.shape_inference
 from onnx.external_data_helper import set_external_data
 
+from edgefl.errors import printable
 from edgefl.util.scratch import scratch_folder
 
 OPSET = 20
@@ -31,6 +32,12 @@ def graphs_in(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
                 yield from graphs_in(nested)
 
 
+def label_of(node: onnx.NodeProto, index: int | None) -> str:
+    """Return a node's name and operator, for messages; a node without a name is called by its position or its outputs."""
+    name = node.name or (f"number {index}" if index is not None else f"of {', '.join(node.output)}")
+    return printable(f"node {name} ({node.op_type})", layout="")
+
+
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
     """Return the attributes of a node: name → number, text (str), tensor or graph, or a list of them."""
     values = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
@@ -38,7 +45,7 @@ def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
 
 
 def _text(value: Any) -> Any:
-    return value.decode() if isinstance(value, bytes) else value
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def dims_of(value: onnx.ValueInfoProto) -> tuple[int | str, ...]:

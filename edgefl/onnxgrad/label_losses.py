@@ -21,8 +21,12 @@ def _cross_entropy(
     label_smoothing: float = 0.0,
 ) -> Tensor | None:
     """Compute it by the log of softmax, but with plain labels as the operator with a rule."""
-    if input.dim() < 2 or size_average is not None or reduce is not None:
+    if size_average is not None or reduce is not None:
         return None
+    if input.dim() == 1:  # the logits of one sample
+        batch = input.unsqueeze(0), target.unsqueeze(0), weight, None, ignore_index, None, reduction, label_smoothing
+        found = _cross_entropy(*batch)
+        return (F.cross_entropy(*batch) if found is None else found).reshape(())
     soft = target.is_floating_point()
     if not isinstance(input.shape[1], int) and not soft and input.dim() == 2 and weight is None:
         return _among_samples(input, target, ignore_index, reduction, label_smoothing)

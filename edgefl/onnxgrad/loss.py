@@ -22,7 +22,8 @@ from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.overrides import TorchFunctionMode
 
-from edgefl.errors import EdgeflError
+from edgefl.errors import EdgeflError, InputError
+from edgefl.onnxgrad.arguments import check_names, check_network
 from edgefl.onnxgrad.detached import Detached
 from edgefl.onnxgrad.dropout import SeededDropout
 from edgefl.onnxgrad.exporter import converted, fixed_reshapes, strip
@@ -73,6 +74,13 @@ class LossGraph:
         read = {value.name for value in graph.inputs if value.uses()}
         return (*(name for name, role in self.roles.frozen.items() if role in read), *self.inside)
 
+    @cached_property
+    def other_numbers(self) -> str | None:
+        """A value of the graph whose real numbers are not float32, with their type; None if there is none."""
+        kinds = ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE
+        values = (*self.model.graph.inputs, *(value for node in self.model.graph for value in node.outputs))
+        return next((f"{value.name!r} in {value.dtype.name.lower()}" for value in values if value.dtype in kinds), None)
+
     def shape(self, value: str) -> tuple[int, ...]:
         """Return the sizes of the tensor of the input ``value``."""
         shape = next(found for found in self.model.graph.inputs if found.name == value).shape
@@ -93,9 +101,11 @@ def loss_graph(
     """
     shared = shared or {}
     flat = flat_names(batch)
-    roles = replace(_roles_of(network, names or {}), batch=flat, shared=tuple(shared))
-    tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     failure = f"{type(network).__name__} cannot be trained in ONNX"
+    check_network(network, failure)
+    roles = replace(_roles_of(network, names or {}), batch=flat, shared=tuple(shared))
+    check_names(roles)
+    tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     if empty := [name for name in roles.tensors if not tensors[name].numel()]:
         raise EdgeflError(f"{failure}: {empty[0]} has no values; remove it from the network")
     values = [tensors[name].detach().float() for name in roles.tensors]
@@ -270,6 +280,18 @@ class _Traced(nn.Module):
         for loss in self.losses:  # one kind of step is taken, so each begins with the given statistics
             after = {f"network.{name}": given[f"network.{name}"].clone() for name in self.measured}
             frozen = {f"network.{name}": given[f"network.{name}"].clone() for name in self.frozen}
-            found += functional_call(whole, {**given, **frozen, **after}, (loss, [*batch, *shared], seed)), *after.values()
+            value = functional_call(whole, {**given, **frozen, **after}, (loss, [*batch, *shared], seed))
+            found += _scalar(value), *after.values()
         outputs = functional_call(whole, given, (None, batch))
         return (*found, outputs.flatten(1) if outputs.dim() > 2 else outputs)
+
+
+def _scalar(value: Any) -> Tensor:
+    """Return what a loss returned as a tensor without axes; an InputError if it is not one number that has a gradient."""
+    if not isinstance(value, Tensor):
+        raise InputError(f"the loss returns a {type(value).__name__}, expected a tensor of one number")
+    if not value.is_floating_point():
+        raise InputError(f"the loss returns numbers of {value.dtype}, which have no gradient; expected torch.float32")
+    if any(size != 1 for size in value.shape):
+        raise InputError(f"the loss returns a tensor with {value.dim()} axes, expected one number; call .mean() on it")
+    return value.reshape(())

@@ -8,6 +8,7 @@ by step, and a normalization operation by operation, only for the shapes of thei
 import contextlib
 import inspect
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, cast
@@ -19,7 +20,9 @@ import torch.nn.functional as F
 import torch.onnx.ops
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
+from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
+from torch.utils.hooks import RemovableHandle
 
 from edgefl.errors import EdgeflError
 from edgefl.onnxgrad import rewrites
@@ -77,6 +80,15 @@ class _Whole(TorchFunctionMode):
                 if states[0].shape[-1] != states[1].shape[-1]:
                     return projected_lstm(x, states, weights, *options)
                 return LSTM(x, list(states), list(weights), *options)
+            if func is Tensor.register_hook:  # hooks are judged when torch computes the step
+                return RemovableHandle(OrderedDict())
+            if func is Tensor.retain_grad:
+                return None
+            if func is torch._pack_padded_sequence:
+                raise EdgeflError(
+                    "pack_padded_sequence has no ONNX form; give the layer the padded batch, and take each sample's last output with "
+                    "y.gather(1, (lengths - 1).view(-1, 1, 1).expand(-1, 1, y.shape[2]))"
+                )
             if func == DATA:  # the attribute itself is no tensor that can be traced
                 return args[0].detach()
             if func is F.group_norm:
@@ -202,7 +214,7 @@ def _traced(module: nn.Module, arguments: tuple[Any, ...], free: Any, strict: bo
     one_rule = torch.fx.experimental._config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]  # made at run time
     # In older versions of torch, strict mode is the compiler's.
     compiler = torch.compiler.set_stance("default") if strict else contextlib.nullcontext()
-    with _Whole(), one_rule, _without_stacks(), compiler:
+    with _Whole(), one_rule, _without_stacks(), _unread_masks(), compiler:
         return torch.export.export(module, arguments, dynamic_shapes=free, strict=strict, **options)
 
 
@@ -216,6 +228,17 @@ def _without_stacks() -> Iterator[None]:
         yield
     finally:
         settings.do_not_emit_stack_traces = before
+
+
+@contextlib.contextmanager
+def _unread_masks() -> Iterator[None]:
+    """Let transformers apply their masks as they are: torch would compare each mask's values with a causal mask, only to be faster."""
+    before = transformer._detect_is_causal_mask
+    transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask = before
 
 
 def _replaced(program: ExportedProgram, has_form: HasForm, table: Table) -> bool:

@@ -78,12 +78,16 @@ def _shapes(model: onnx.ModelProto, batch_size: int) -> Shapes:
     fixed.CopyFrom(model)
     graph = fixed.graph
     initializers = {tensor.name for tensor in graph.initializer}
+    symbols = set()
     for value in graph.input:
         dims = value.type.tensor_type.shape.dim
         if value.name not in initializers and dims and not dims[0].HasField("dim_value"):
+            symbols.add(dims[0].dim_param)
             dims[0].dim_value = batch_size
-    # Recorded shapes of other values may contain the free batch size.
+    recorded = [value for value in graph.value_info if _fixed(value, symbols - {""}, batch_size)]
+    # Other recorded shapes may contain a batch size that is not this one.
     graph.ClearField("value_info")
+    graph.value_info.extend(recorded)
     for value in graph.output:
         value.type.tensor_type.ClearField("shape")
     try:
@@ -91,6 +95,17 @@ def _shapes(model: onnx.ModelProto, batch_size: int) -> Shapes:
     except onnx.shape_inference.InferenceError as error:
         raise InputError(f"shapes do not fit together: {first_line(error)}") from None
     return {name: tuple(dim if isinstance(dim, int) else None for dim in shape) for name, shape in found.items()}
+
+
+def _fixed(value: onnx.ValueInfoProto, symbols: set[str], batch_size: int) -> bool:
+    """Write ``batch_size`` into the recorded dimensions named by ``symbols``, and return whether there are any.
+
+    Inference does not know how long a Range over the samples is, unless its recorded shape says so.
+    """
+    named = [dim for dim in value.type.tensor_type.shape.dim if dim.dim_param in symbols]
+    for dim in named:
+        dim.dim_value = batch_size
+    return bool(named)
 
 
 @dataclass(frozen=True)
@@ -138,6 +153,14 @@ def _attention(node: _Reader) -> int:
     return (math.prod(queries) + math.prod(node.output())) * (keys[-2] + cached)
 
 
+def _linear_attention(node: _Reader) -> int:
+    # In each step every head of queries reads its state (key size, value size), and a correction reads each state once more.
+    heads = attributes_of(node.node)
+    size = node.input(2)[-1] // heads["kv_num_heads"]
+    corrected = any(node.node.input[5:6])
+    return (math.prod(node.input(0)) + corrected * math.prod(node.input(1))) * size
+
+
 def _einsum(node: _Reader) -> int:
     """Count an equation from left to right, two operands at a time.
 
@@ -181,7 +204,7 @@ def _product(node: _Reader) -> int:
 
 
 COUNTED: dict[str, Callable[[_Reader], int]] = {
-    **dict.fromkeys(("Conv", "ConvInteger", "DeformConv"), _convolution(1)),
+    **dict.fromkeys(("CausalConvWithState", "Conv", "ConvInteger", "DeformConv"), _convolution(1)),
     "QLinearConv": _convolution(3),
     # Each input value is spread over kernel and output channels of its group.
     "ConvTranspose": lambda node: math.prod(node.input(0)) * math.prod(node.input(1)[1:]),
@@ -193,6 +216,7 @@ COUNTED: dict[str, Callable[[_Reader], int]] = {
     "GRU": _recurrent(3),
     "RNN": _recurrent(1),
     "Attention": _attention,
+    "LinearAttention": _linear_attention,
 }
 
 
@@ -207,7 +231,7 @@ IGNORED: dict[str, str] = {
         Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceil Celu Clip Cos Cosh
         DequantizeLinear Div Dropout DynamicQuantizeLinear Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish
         IsInf IsNaN LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow QuantizeLinear Reciprocal Relu
-        RotaryEmbedding Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Where
+        RotaryEmbedding Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Sum SwiGLU Swish Tan Tanh ThresholdedRelu Where
         Xor
         """,
     ),
@@ -242,7 +266,7 @@ IGNORED: dict[str, str] = {
     ),
     **_for(
         "a fast transform goes through its values a few times, and multiplies no matrices",
-        "DFT",
+        "DFT STFT",
     ),
     **_for(
         "a few neighbours for each value, with weights that depend on positions only",

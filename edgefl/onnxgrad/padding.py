@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from edgefl.errors import EdgeflError
 from edgefl.onnxgrad.detached import held
 
 
@@ -20,8 +21,20 @@ class UntrainedPadding(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, *others: Any, **options: Any) -> Tensor:
-    rows = F.embedding(input, weight, None, *others, **options)
+def _embedding(
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    if max_norm is not None:
+        raise EdgeflError("an embedding with max_norm changes its weights whenever it is called; set max_norm=None")
+    if scale_grad_by_freq:
+        raise EdgeflError("scale_grad_by_freq of an embedding divides its gradients, and no ONNX graph does; set it to False")
+    rows = F.embedding(input, weight)
     if padding_idx is None:
         return rows
     return torch.where((input == padding_idx % weight.shape[0]).unsqueeze(-1), held(rows), rows)

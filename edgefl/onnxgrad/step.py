@@ -9,7 +9,8 @@ import onnx.helper
 import onnx.shape_inference
 from torch import Tensor, nn
 
-from edgefl.errors import EdgeflError
+from edgefl.errors import EdgeflError, InputError
+from edgefl.onnxgrad.arguments import check_arguments
 from edgefl.onnxgrad.autodiff import append_gradients, as_model, reads, tape_of
 from edgefl.onnxgrad.gradients import Tape
 from edgefl.onnxgrad.graphs import OPSET
@@ -49,7 +50,7 @@ def training_step(
     Raises:
         EdgeflError: an operation has no ONNX operator (named), a loss computes with the number of samples, or a graph differs from torch
             (first tensor, layer and values named). Each graph is compared with torch before it is returned.
-        InputError: an operator has no gradient rule; names operator and node.
+        InputError: an operator has no gradient rule (operator and node named), or an argument is of another kind than expected.
 
     Example:
         >>> import torch
@@ -58,7 +59,8 @@ def training_step(
         >>> [value.name for value in graph.input], [value.name for value in graph.output]
         (['x', 'p.weight', 'p.bias', 'lr'], ['loss', 'p.weight.out', 'p.bias.out'])
     """
-    losses, rule = [loss] if callable(loss) else loss, rule or StepRule()
+    losses, rule = [loss] if callable(loss) else loss, StepRule() if rule is None else rule
+    check_arguments(network, losses, batch, shared or {}, rule)
     graph = loss_graph(network, losses, batch, shared)
     found = StepGraphs(training_graphs(graph, rule), graph.roles, *(part_graphs(graph, rule) if parts else ()))
     check_step(found, network, losses, batch, shared or {}, rule, graph.constants)
@@ -96,7 +98,7 @@ def part_graphs(graph: LossGraph, rule: StepRule) -> tuple[tuple[bytes, ...], by
             update.keep(value)
     update.finish()
     sums = [_value(sum_input(name), tape.shape(value)) for name, value in graph.roles.trained.items()]
-    return passes, _checked(tape, sums, update.changed(), [], "update")
+    return passes, _checked(graph, tape, sums, update.changed(), [], "update")
 
 
 def _step(graph: LossGraph, loss: str, rule: StepRule) -> bytes:
@@ -107,7 +109,7 @@ def _step(graph: LossGraph, loss: str, rule: StepRule) -> bytes:
         if value not in found:
             update.keep(value)
     update.finish()
-    return _checked(tape, part.graph.input, [*update.changed(), *graph.roles.statistics.values()], [LOSS], "train")
+    return _checked(graph, tape, part.graph.input, [*update.changed(), *graph.roles.statistics.values()], [LOSS], "train")
 
 
 def _pass(graph: LossGraph, loss: str) -> tuple[bytes, set[str]]:
@@ -122,7 +124,8 @@ def _pass(graph: LossGraph, loss: str) -> tuple[bytes, set[str]]:
     for value, total in sums.items():
         if value not in found:
             tape.op("Identity", total, out=total + OUT)
-    return _checked(tape, part.graph.input, [*sums.values(), *graph.roles.statistics.values()], [LOSS], "pass"), set(found)
+    changed = [*sums.values(), *graph.roles.statistics.values()]
+    return _checked(graph, tape, part.graph.input, changed, [LOSS], "pass"), set(found)
 
 
 def _shapes(graph: LossGraph) -> dict[str, tuple[int, ...]]:
@@ -144,7 +147,7 @@ def _tape(graph: LossGraph, loss: str) -> tuple[Tape, onnx.ModelProto]:
 
 
 def _checked(
-    tape: Tape, inputs: Iterable[onnx.ValueInfoProto], changed: Sequence[str], results: Sequence[str], name: str
+    graph: LossGraph, tape: Tape, inputs: Iterable[onnx.ValueInfoProto], changed: Sequence[str], results: Sequence[str], name: str
 ) -> bytes:
     """Return the checked, serialized model of a tape. Its inputs are the values that nodes read; ``changed`` tensors are outputs too."""
     read = {name for node in tape.nodes for name in reads(node)}
@@ -159,6 +162,10 @@ def _checked(
     try:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        if graph.other_numbers:
+            raise InputError(
+                f"training graphs compute in float32, but the loss computes {graph.other_numbers}; use .float()"
+            ) from error
         raise EdgeflError(f"the training graph is not valid: {error}") from error
     return model.SerializeToString(deterministic=True)
 

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from edgefl.errors import EdgeflError, first_line
+from edgefl.errors import EdgeflError, InputError, first_line
 from edgefl.onnxgrad.loss import Loss, Whole
+from edgefl.onnxgrad.own_gradients import Judged
 from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, SEED, STEP_COUNT, Roles, state_inputs
 from edgefl.onnxgrad.session import computed
 from edgefl.onnxgrad.step_rule import StepRule
@@ -136,7 +137,7 @@ class _Case:
             return value
 
         given = {f"network.{n}": t for n, t in tensors.items()}
-        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+        with torch.enable_grad(), torch.random.fork_rng(devices=[]), Judged(self.network):
             value = functional_call(Whole(self.network), given, (differentiated, inputs, torch.tensor(self.seed)))
         _optimizer(trained, rule).step()
         found = {LOSS: value, **{role + OUT: tensors[n] for n, role in {**self.roles.statistics, **self.roles.trained}.items()}}
@@ -175,6 +176,8 @@ def _first_difference(case: _Case, loss: Loss, rule: StepRule, found: Arrays) ->
     """Return what differs first: the loss, statistics in the order of the network, parameters likewise; None: nothing."""
     try:
         single = case.stepped(loss, rule, torch.float32)
+    except EdgeflError as error:
+        raise InputError(f"{type(case.network).__name__} cannot be trained in ONNX: {error}") from error
     except Exception as error:  # networks raise many types
         raise EdgeflError(f"torch cannot compute a step of {type(case.network).__name__}: {first_line(error)}") from error
     if changed := [name for name in case.constants if not _same(single[f"network.{name}"], case.tensors[name])]:

@@ -91,7 +91,11 @@ class Stepper:
         if missing := sorted(needed - first.keys()):
             raise EdgeflError(f"tensor {missing[0]} of the training graph: no value; {len(missing)} are missing")
         # onnxruntime uses the memory of an array itself: copy the tensors that steps change, or the caller's would change.
-        now = {n: np.array(first[n], np.float32) if n in changed else first[n] for n in sorted(needed | changed.keys())}
+        types = {name: kind for run in runs for name, kind in run.types.items()}
+        now = {
+            n: np.array(first[n], np.float32) if n in changed else _fitted(n, first[n], types[n])
+            for n in sorted(needed | changed.keys())
+        }
         after = {name: np.empty(shape, np.float32) for name, shape in changed.items()}
         self._now, self._next = ({name: _value(array) for name, array in arrays.items()} for arrays in (now, after))
         sums = {sum_input(name): value for name, value in graphs.roles.trained.items()}
@@ -119,9 +123,12 @@ class Stepper:
 
         Raises:
             OutOfMemoryError: the step needs more than ``arena_bytes``; parameters are unchanged.
-            EdgeflError: onnxruntime cannot run the step with these samples.
+            EdgeflError: onnxruntime cannot run the step with these samples, or their values do not fit the type of the graph's input.
         """
-        names, count, total = self._roles.batch, len(batch[0]), 0.0
+        names = self._roles.batch
+        if len(batch) != len(names):
+            raise EdgeflError(f"a step takes {len(names)} arrays ({', '.join(names)}), got {len(batch)}")
+        count, total = len(batch[0]), 0.0
         if self._update is None:
             return self._take(self._kinds[kind], dict(zip(names, batch, strict=True)))
         for array in self._summed:
@@ -144,13 +151,14 @@ class Stepper:
 
     def _take(self, run: _Run, arrays: Arrays) -> float:
         binding = run.session.io_binding()
+        # A network may ignore one of several inputs.
+        fitted = {name: _fitted(name, array, run.types[name]) for name, array in arrays.items() if name in run.types}
         try:
             for name in run.inputs:
                 if name not in arrays:
                     binding.bind_ortvalue_input(name, self._now[name])
-            for name, array in arrays.items():
-                if name in run.types:  # a network may ignore one of several inputs
-                    binding.bind_cpu_input(name, np.ascontiguousarray(array, run.types[name]))
+            for name, array in fitted.items():
+                binding.bind_cpu_input(name, array)
             for name in run.changed:
                 binding.bind_ortvalue_output(name + OUT, self._next[name])
             if run.has_loss:
@@ -178,7 +186,7 @@ class _Run:
         self.has_loss = LOSS in outputs
         self.changed = {name.removesuffix(OUT): shape for name, shape in outputs.items() if name.endswith(OUT)}
         self.inputs = [value.name for value in session.get_inputs()]
-        self.types = {v.name: np.dtype(np.int64 if v.type == "tensor(int64)" else np.float32) for v in session.get_inputs()}
+        self.types = {value.name: _type_of(value) for value in session.get_inputs()}
 
 
 def peak_bytes(graph: bytes, feed: Arrays) -> int:
@@ -202,6 +210,25 @@ def peak_bytes(graph: bytes, feed: Arrays) -> int:
         run.session.run_with_iobinding(binding)
         arena = held_by(run.session)
     return arena.in_use_bytes - arena.reserved_bytes
+
+
+_OTHER_NAMES = {"float": "float32", "double": "float64"}
+"""Names of types in onnxruntime → in NumPy, where they differ."""
+
+
+def _type_of(value: ort.NodeArg) -> np.dtype[Any]:
+    """Return the type of an input's numbers."""
+    name = value.type.removeprefix("tensor(").removesuffix(")")
+    return np.dtype(_OTHER_NAMES.get(name, name))
+
+
+def _fitted(name: str, values: Any, kind: np.dtype[Any]) -> np.ndarray:
+    """Return the values of an input with the type that the graph reads; EdgeflError if a whole number or a mask would change."""
+    array = np.asarray(values)
+    fitted = np.asarray(array, kind, order="C")
+    if kind.kind != "f" and not np.can_cast(array.dtype, kind) and not np.array_equal(fitted, array):
+        raise EdgeflError(f"input {name}: got values of {array.dtype} that {kind}, which the graph reads, does not contain")
+    return fitted
 
 
 def _value(array: np.ndarray) -> Any:

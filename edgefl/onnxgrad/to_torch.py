@@ -5,20 +5,36 @@ Concat, …) are NumPy arrays, so that they are known numbers even if the tensor
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx.inliner
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 from torch import Tensor, nn
 
-from edgefl.errors import InputError, first_line
-from edgefl.onnxgrad.rules import CHECKS, FOLDED, KNOWN, RULES, SHAPES, STATISTICS, Signature, inputs_of, require_rules
-from edgefl.onnxgrad.rules.common import Array, Operator, Value, evaluate, label_of, tensor_of
+from edgefl.errors import EdgeflError, InputError, first_line
+from edgefl.onnxgrad.graphs import label_of
+from edgefl.onnxgrad.operator_sets import converted
+from edgefl.onnxgrad.rules import (
+    ATTRIBUTES,
+    CHECKS,
+    CHOICES,
+    FOLDED,
+    KNOWN,
+    RULES,
+    SHAPES,
+    STATISTICS,
+    UNTRAINED,
+    WEIGHTS,
+    Signature,
+    inputs_of,
+    require_rules,
+)
+from edgefl.onnxgrad.rules.common import Array, Operator, Value, evaluate, tensor_of
 
 
 class Node(Operator):
@@ -31,8 +47,8 @@ class Node(Operator):
         stored: position → name, of inputs that are parameters or buffers of this module.
     """
 
-    def __init__(self, proto: onnx.NodeProto, label: str, opset: int) -> None:
-        super().__init__(proto, label, opset)
+    def __init__(self, proto: onnx.NodeProto, label: str, opset: int, read: Container[str]) -> None:
+        super().__init__(proto, label, opset, read)
         self.slots, self.given = len(proto.input), self.present
         self.known: dict[int, Array] = {}
         self.stored: dict[int, str] = {}
@@ -72,7 +88,21 @@ class Node(Operator):
             return _one_or_all(evaluate(self._proto, self.opset, slots))
         if self.op in FOLDED:
             self.refuse("its inputs depend on data; only known ones have a rule")
-        return RULES[self.op](self, *(self._argument(slot, value, values) for slot, value in enumerate(slots)))
+        arguments = [self._argument(slot, value, values) for slot, value in enumerate(slots)]
+        try:
+            return RULES[self.op](self, *arguments)
+        except EdgeflError:
+            raise
+        except Exception as error:  # torch raises anything for shapes, types and settings that do not fit
+            raise InputError(f"{self.label}: {_written(arguments)}: {first_line(error)}") from error
+
+    def check(self) -> None:
+        """Refuse a node with inputs, outputs or attributes that its rule does not support."""
+        if self.op in RULES:
+            self.check_attributes(ATTRIBUTES.get(self.op, frozenset()))
+            self.check_choices(CHOICES.get(self.op, {}))
+        if self.op in CHECKS:
+            CHECKS[self.op](self)
 
     def _argument(self, slot: int, value: Value, values: Sequence[Value]) -> Value:
         if slot in KNOWN.get(self.op, ()):
@@ -145,6 +175,7 @@ def load_onnx(path: Path) -> onnx.ModelProto:
     """
     try:
         model = onnx.load(path)
+        _require_text(model)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (DecodeError, OSError, ValueError, onnx.checker.ValidationError) as error:
@@ -152,13 +183,27 @@ def load_onnx(path: Path) -> onnx.ModelProto:
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
     try:
+        model = converted(model)
         require_rules(model)
         onnx.checker.check_model(model, full_check=True)
+        for tensor in model.graph.initializer:  # the checker accepts more values than the shape has
+            onnx.numpy_helper.to_array(tensor)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError) as error:
         raise InputError(f"{path}: not a valid ONNX model ({first_line(error)})") from None
     return model
+
+
+def _require_text(message: Message) -> None:
+    """Raise a ValueError if a name in a message is not text, which onnx loads as bytes."""
+    for field, value in message.ListFields():
+        values = value if field.is_repeated else [value]
+        if field.type == field.TYPE_MESSAGE:
+            for part in values:
+                _require_text(part)
+        elif field.type == field.TYPE_STRING and not all(isinstance(text, str) for text in values):
+            raise ValueError(f"{field.name} is not text: {value!r}")
 
 
 def files_of(path: Path) -> set[Path]:
@@ -172,9 +217,10 @@ def module_of(model: onnx.ModelProto) -> tuple[nn.Module, Signature]:
     """Return the module of a model, in evaluation mode, and its inputs: name → (dimensions, dtype), with a name for a free dimension.
 
     Floating-point initializers become parameters of the layers that read them; one that several nodes read is one shared parameter,
-    unless all its values are equal. Scalars, integers, values that are not finite, outputs of Constant, and values that are only read as
-    a shape or setting become constants. Statistics of BatchNormalization become buffers. In training mode BatchNormalization uses the
-    statistics of the batch and updates the buffers, and Dropout drops.
+    unless all its values are equal. Scalars, integers and values that are not finite become constants, and so do outputs of Constant
+    that no layer reads as its weights, and values that are only read as a shape or setting. Statistics of BatchNormalization become
+    buffers. In training mode BatchNormalization uses the statistics of the batch and updates the buffers, and Dropout drops. A graph of
+    an older operator set is converted.
 
     Raises:
         InputError: no rule supports an operator set, operator, attribute or input; names the node.
@@ -188,6 +234,7 @@ def module_of(model: onnx.ModelProto) -> tuple[nn.Module, Signature]:
         >>> inputs, module(torch.tensor([[-1.0, 2.0]])).tolist()
         ({'x': (('n', 2), torch.float32)}, [[0.0, 2.0]])
     """
+    model = converted(model)
     opset = require_rules(model)
     graph = model.graph
     arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
@@ -197,14 +244,19 @@ def module_of(model: onnx.ModelProto) -> tuple[nn.Module, Signature]:
     module.constants = {name: array for name, array in arrays.items() if name in settings or not _is_weight(array)}
     weights = {name: array for name, array in arrays.items() if name not in module.constants}
     tensors: dict[tuple[str, bool, int], Tensor] = {}
+    read = {name for node in graph.node for name in node.input} | set(module.output_names)
+    layered = {name for node in graph.node for slot, name in enumerate(node.input) if slot in WEIGHTS.get(node.op_type, ())}
     computed = set(inputs)  # values that will be tensors, not arrays
     for index, proto in enumerate(graph.node):
         if all(name in module.constants or not name for name in proto.input):
             given = [module.constants.get(name) for name in proto.input]
-            folded = evaluate(proto.SerializeToString(deterministic=True), opset, given)
-            module.constants.update(zip(proto.output, folded, strict=False))
+            folded = dict(zip(proto.output, evaluate(proto.SerializeToString(deterministic=True), opset, given), strict=False))
+            if proto.op_type == "DequantizeLinear" or not layered.isdisjoint(folded):  # weights of another form in the file
+                weights |= {name: array for name, array in folded.items() if name not in settings and _is_weight(array)}
+                arrays |= folded
+            module.constants |= {name: array for name, array in folded.items() if name not in weights}
             continue
-        node = Node(proto, label_of(proto, index), opset)
+        node = Node(proto, label_of(proto, index), opset, read)
         for slot, name in enumerate(proto.input):
             measured = name in arrays and slot in STATISTICS.get(proto.op_type, ())
             if measured or name in weights:
@@ -217,8 +269,7 @@ def module_of(model: onnx.ModelProto) -> tuple[nn.Module, Signature]:
                 node.keep(slot, module.constants[name])
         wires = tuple(proto.input[slot] for slot in node.given)
         if node.trains_or_measures or not computed.isdisjoint(wires):  # its rule will be applied
-            if proto.op_type in CHECKS:
-                CHECKS[proto.op_type](node)
+            node.check()
             computed.update(proto.output if proto.op_type not in SHAPES else ())
         called = re.sub(r"\W", "_", proto.name).strip("_") or f"{proto.op_type}_{index}"
         module.add(called, node, wires, tuple(proto.output))
@@ -232,15 +283,21 @@ def _is_weight(array: Array) -> bool:
 
 
 def _only_settings(graph: onnx.GraphProto) -> set[str]:
-    """Return the values that are read as shapes and settings only, directly or through other nodes."""
+    """Return the values that are read as shapes, settings and constants only, directly or through other nodes."""
     data, read = {value.name for value in graph.output}, set()
     for node in reversed(graph.node):
         reaches_data = any(name in data for name in node.output)
         for slot, name in enumerate(node.input):
             read.add(name)
-            if reaches_data and slot not in KNOWN.get(node.op_type, ()):
+            if reaches_data and slot not in (*KNOWN.get(node.op_type, ()), *UNTRAINED.get(node.op_type, ())):
                 data.add(name)
     return read - data
+
+
+def _written(arguments: Sequence[Value]) -> str:
+    """Return the types and shapes of a node's inputs, for messages."""
+    shown = (f"{str(a.dtype).removeprefix('torch.')}{tuple(a.shape)}" for a in arguments if a is not None)
+    return f"cannot be computed from {', '.join(shown)}"
 
 
 def _one_or_all(values: Sequence[Any]) -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
+from requirements import needs
 from small_bundle import contents, manifest, written
 
 from edgefl.bundle.verify import verify
@@ -217,7 +218,7 @@ def test_the_command_line_says_who_signed(config, signed, keys, tmp_path, called
     assert errors.startswith(f"Error: {plain}: not signed: has no manifest.sig")
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl, as the section of the README does")
+@needs("openssl")
 def test_the_commands_of_the_readme_make_keys_and_check_signatures(tmp_path):
     text = (shared("export") / "README.md").read_text(encoding="utf-8")
     commands = [line.strip() for line in text.splitlines() if line.startswith("    openssl ")]

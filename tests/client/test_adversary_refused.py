@@ -10,7 +10,6 @@ import pytest
 from edgefl import RunConfig
 from edgefl.client.adversary import lacks_of
 from edgefl.data.digits import digits
-from edgefl.data.shakespeare import shakespeare
 from edgefl.data.sources import Dataset
 from edgefl.errors import ConfigError
 from edgefl.methods.create import create
@@ -69,7 +68,9 @@ def test_an_attack_that_makes_no_sense_is_refused(values: dict[str, Any], messag
 
 def test_texts_and_targets_lack_what_attacks_need() -> None:
     fedavg = create("fedavg")
-    assert lacks_of(shakespeare(), False, fedavg) == {"images": "a sample of shakespeare is no image"}
+    words = Dataset.from_arrays(np.arange(120).reshape(20, 6), np.arange(20) % 2, name="words")
+    assert words.vocabulary == 120
+    assert lacks_of(words, False, fedavg) == {"images": "a sample of words is no image"}
     x, y = np.arange(40, dtype=np.float32).reshape(20, 2), np.linspace(-1.0, 1.0, 20, dtype=np.float32)
     targets = Dataset.from_arrays(x, y, name="heights")
     assert lacks_of(targets, False, fedavg)["labels"] == "heights has float32 targets, no labels"

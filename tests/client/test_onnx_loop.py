@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from requirements import needs
 from torch import nn
 
 from edgefl.bundle.tier_graphs import tier_graphs
@@ -22,7 +23,6 @@ from edgefl.client.training import Training
 from edgefl.data.mix import load
 from edgefl.engine.contract import in_order
 from edgefl.engine.pool import PoolEngine
-from edgefl.errors import DataError
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.onnxgrad.stepper import Stepper, peak_bytes
@@ -156,12 +156,10 @@ def test_peaks_grow_with_the_batch_and_not_with_what_is_handed_in():
     assert 1 <= grown < 5
 
 
+@needs("Fashion-MNIST")
 def test_fifty_steps_on_fashion_mnist_follow_torchs_losses():
     """Float32 in one order of sums or another: both stay about as near to float64."""
-    try:
-        data = load("fashion-mnist", None)
-    except DataError as error:
-        pytest.skip(str(error))
+    data = load("fashion-mnist", None)
     architecture = Architecture("cnn-fashion", (1, 28, 28), 10)
     method = create("fedhm", tiers=(1.0, 0.5))
     state = method.init(architecture, (Tier(1.0), TIER), generator(0, "init"))

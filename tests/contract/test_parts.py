@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
+import requirements
 
 import edgefl.testing
-from edgefl.data.fashion_mnist import SYSTEM_FOLDER
 from edgefl.fleet.load import names
 from edgefl.models.base import small_models
 from edgefl.registry import adversaries, codecs, defences, objectives, server_optimizers
@@ -24,8 +24,8 @@ DATASETS = [
     "digits",
     "digits-edges",
     "digits+digits-edges",
-    "shakespeare",
-    *(["fashion-mnist"] if SYSTEM_FOLDER.is_dir() else []),
+    pytest.param("shakespeare", marks=requirements.needs("shakespeare")),
+    pytest.param("fashion-mnist", marks=requirements.needs("Fashion-MNIST")),
 ]
 PARTS = {
     "codec": codecs.names(),

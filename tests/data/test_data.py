@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from requirements import needs
 
 import edgefl.data.digits
 from edgefl.data.digits import digits
 from edgefl.data.digits_edges import digits_edges, with_edges
-from edgefl.data.fashion_mnist import SYSTEM_FOLDER, fashion_mnist, read_idx
+from edgefl.data.fashion_mnist import fashion_mnist, read_idx
 from edgefl.data.scaled import Scaled
 from edgefl.data.sources import Dataset, Split
 from edgefl.errors import DataError
@@ -83,7 +84,7 @@ def test_samples_cannot_be_changed_by_accident():
         digits().train.x[0] = 0
 
 
-@pytest.mark.skipif(not SYSTEM_FOLDER.is_dir(), reason="Debian's dataset-fashion-mnist is not installed")
+@needs("Fashion-MNIST")
 def test_fashion_mnist_is_whole():
     data = fashion_mnist()
     assert (len(data.train), len(data.test), data.input_shape) == (60000, 10000, (1, 28, 28))

@@ -5,6 +5,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from requirements import needs
 
 from edgefl.data.digits import digits
 from edgefl.data.partition import parse
@@ -77,6 +78,7 @@ def test_without_the_package_the_message_says_what_to_install(monkeypatch):
         Shards(digits(), 4, "flwr:iid", 0)
 
 
+@needs("flwr-datasets")
 @pytest.mark.parametrize(
     ("name", "spec", "labels"),
     [
@@ -87,7 +89,6 @@ def test_without_the_package_the_message_says_what_to_install(monkeypatch):
     ],
 )
 def test_the_real_partitioners(name, spec, labels):
-    pytest.importorskip("flwr_datasets.partitioner", reason="pip install flwr-datasets")
     shards, again = Shards(digits(), 5, spec, 0), Shards(digits(), 5, spec, 0)
     for client in range(5):
         assert np.array_equal(shards.own(client), again.own(client))

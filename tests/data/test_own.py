@@ -13,6 +13,7 @@ import regression
 import torch
 from command import edgefl
 from pyarrow import csv, feather, parquet
+from requirements import needs
 
 from edgefl import Dataset, RunConfig, inspect_data
 from edgefl.data.given import Reading
@@ -52,7 +53,7 @@ def test_floats_texts_and_ids_become_what_networks_take():
     assert texts.test.x[0, -3:].tolist() in ([0, 3, 1], [2, 4, 1])
 
 
-@pytest.mark.skipif(not shutil.which("node"), reason="the page's script runs in node")
+@needs("node")
 def test_the_page_encodes_words_like_the_data_set():
     vocabulary, text = ("film", "it's", "größe"), "It's<br />a GRÖSSE film; größe, it's"
     manifest = {"input_shape": [4], "preprocessing": {"words": vocabulary, "window": 4}}

@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from requirements import needs
 
 from edgefl.data.digits import digits
 from edgefl.data.fashion_mnist import SYSTEM_FOLDER
@@ -169,7 +170,7 @@ def test_a_plain_name_is_the_data_set_itself():
     assert load("digits").train_domain is None
 
 
-@pytest.mark.skipif(not SYSTEM_FOLDER.is_dir(), reason="Debian's dataset-fashion-mnist is not installed")
+@needs("Fashion-MNIST")
 def test_fashion_mnist_and_digits(tmp_path):
     (tmp_path / "fashion-mnist").symlink_to(SYSTEM_FOLDER)
     for data_dir in (None, str(SYSTEM_FOLDER), str(tmp_path)):

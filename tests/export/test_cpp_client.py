@@ -18,6 +18,7 @@ import torch
 from edgefl_client import Training, infer, read_bundle, train, update
 from edgefl_keys import signed
 from handmade import Regression, changed, samples, without_defaults
+from requirements import INCLUDES, require, unavailable
 from signing import device_key, sign_bundle
 from torch import nn
 from users_home import left_in_home
@@ -27,29 +28,21 @@ from edgefl.util.files import shared
 from edgefl.util.keys import SigningKey
 
 SOURCE = shared("export") / "cpp" / "main.cpp"
-HEADERS = ("onnxruntime_cxx_api.h", "nlohmann/json.hpp", "openssl/evp.h")
 WITHIN = 1e-5
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory) -> Path:
     """The compiled client, linked with the library that Python's onnxruntime brings."""
+    require("g++", "the headers of OpenSSL", "the headers of onnxruntime")
     folder = tmp_path_factory.mktemp("cpp")
-    lines = "".join(f"#if !__has_include(<{name}>)\n#error {name}\n#endif\n" for name in HEADERS)
-    include = "-I/usr/include/onnxruntime"
-    try:
-        probe = subprocess.run(["g++", "-E", include, "-x", "c++", "-"], input=lines, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("g++ is not installed")
-    if probe.returncode:
-        pytest.skip("a header is missing; tools/cpp_headers downloads them: " + probe.stderr.partition("#error ")[2].split()[0])
     found = next(iter(Path(onnxruntime.__file__).parent.glob("capi/libonnxruntime.so.*")), None)
     if found is None:
-        pytest.skip("this build of onnxruntime has no libonnxruntime.so")
+        unavailable("libonnxruntime.so", "this build of onnxruntime has none")
     library = folder / "libonnxruntime.so.1"  # its name inside
     library.symlink_to(found)
     out = folder / "edgefl-client"
-    command = ["g++", "-std=c++17", "-O0", "-Wall", "-Wextra", "-Werror", include, SOURCE, "-o", out, library]
+    command = ["g++", "-std=c++17", "-O0", "-Wall", "-Wextra", "-Werror", *INCLUDES, SOURCE, "-o", out, library]
     built = subprocess.run([*command, f"-Wl,-rpath,{folder}", "-lcrypto"], capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr[:4000]
     return out

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from handmade import Regression
+from requirements import needs
 from ts_client import SOURCE, node
 from users_home import left_in_home
 
@@ -44,7 +45,8 @@ def test_the_compiled_files_are_those_of_the_source(ts, tmp_path):
     assert made == kept, "run tools/compile_client.py"
 
 
-@pytest.mark.skipif(not (shutil.which("node") and Path("/dev/full").exists()), reason="needs Node, and Linux's device /dev/full")
+@needs("node")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the device /dev/full is of Linux")
 def test_an_output_that_cannot_be_written_is_an_error_in_a_line_and_a_reader_that_has_gone_is_none():
     command = ["node", SOURCE / "lib" / "cli.js", "--help"]
     with Path("/dev/full").open("w") as full:

@@ -214,6 +214,21 @@ def test_shapes_follow_from_shapes_that_the_graph_computes():
     assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "n"
 
 
+def test_a_range_over_the_samples_has_its_recorded_length():
+    """As in the masks of BERT in transformers 5."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"], end=1),
+        helper.make_node("Squeeze", ["shape"], ["count"]),
+        helper.make_node("Range", ["zero", "count", "one"], ["rows"]),
+        helper.make_node("Gather", ["x", "rows"], ["same"]),
+        helper.make_node("MatMul", ["same", "w"], ["y"]),
+    ]
+    model = model_of(nodes, {"x": ("n", 3)}, {"zero": np.array(0), "one": np.array(1), "w": (3, 5)})
+    model.graph.value_info.append(helper.make_tensor_value_info("rows", TensorProto.INT64, ["n"]))
+    assert count_macs(model, 7).total == 7 * 3 * 5
+    assert model.graph.value_info[0].type.tensor_type.shape.dim[0].dim_param == "n"
+
+
 def test_stale_shapes_of_a_free_batch_do_not_matter():
     model = model_of([helper.make_node("Gemm", ["x", "w"], ["y"])], {"x": ("n", 7)}, {"w": (7, 5)})
     model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 5]))

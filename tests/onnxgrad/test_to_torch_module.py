@@ -140,5 +140,63 @@ def test_a_type_without_a_rule_does_not_matter_where_values_are_known():
     compare(graph(nodes, MATRIX), MATRIX)
 
 
+FROM_CONSTANTS = {
+    "HannWindow": {"n": np.array(6)}, "HammingWindow": {"n": np.array(6)}, "BlackmanWindow": {"n": np.array(6)},
+    "NonZero": {"v": np.float32([0, 1, 0, 2, 3, 4, 5, 6])}, "Unique": {"v": np.float32([3, 1, 2, 5, 4, 0, 0])},
+    "MelWeightMatrix": {"b": np.array(6), "d": np.array(8), "r": np.array(8192), "l": np.float32(0), "h": np.float32(4096)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("op", FROM_CONSTANTS)
+def test_what_follows_from_constants_is_one(op):
+    nodes = [helper.make_node(op, list(FROM_CONSTANTS[op]), ["c"]), helper.make_node("Cast", ["c"], ["f"], to=TensorProto.FLOAT),
+             helper.make_node("Mul", ["x", "f"], ["y"])]  # fmt: skip
+    inputs = {"x": numbers(5, 6)} if op == "MelWeightMatrix" else MATRIX
+    assert not list(compare(graph(nodes, inputs, FROM_CONSTANTS[op]), inputs).parameters())
+
+
 def test_every_folded_operator_is_in_a_test():
-    assert {node.op_type for node in computed_shape()[0].graph.node} >= FOLDED
+    assert {node.op_type for node in computed_shape()[0].graph.node} | set(FROM_CONSTANTS) >= FOLDED
+
+
+def test_weights_that_are_stored_as_integers_train_as_numbers():
+    quantized = {
+        "w": np.int8([[1, -2], [3, 4], [5, 6], [7, 8], [9, 0], [-1, 2]]),
+        "s": np.float32([0.5, 0.25]),
+        "z": np.int8([1, 0]),
+    }
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["v"], axis=1),
+        helper.make_node("MatMul", ["x", "v"], ["y"]),
+    ]
+    module, _ = module_of(graph(nodes, MATRIX, quantized))
+    ((name, weight),) = module.named_parameters()
+    assert name == "MatMul_1.B"
+    assert weight.tolist() == ((quantized["w"] - quantized["z"]) * quantized["s"]).tolist()
+    assert np.allclose(module(torch.from_numpy(MATRIX["x"])).detach(), MATRIX["x"] @ weight.detach().numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("node", "constants"),
+    [
+        (helper.make_node("DequantizeLinear", ["x", "s"], ["y"], axis=1), {"s": np.abs(numbers(6))}),
+        (helper.make_node("QuantizeLinear", ["x", "s"], ["y"], axis=1), {"s": np.abs(numbers(6))}),
+        (helper.make_node("OneHot", ["x", "d", "s"], ["y"]), {"d": np.array(4), "s": np.float32([0, 1])}),
+    ],
+)
+def test_scales_and_codes_are_constants(node, constants):
+    kind = {"QuantizeLinear": np.float32, "DequantizeLinear": np.int32, "OneHot": np.int64}[node.op_type]
+    inputs = {"x": np.ones((3, 6), kind)}
+    module = compare(graph([node], inputs, constants), inputs)
+    assert not list(module.parameters())
+    assert not module.state_dict()
+
+
+def test_weights_that_a_graph_makes_of_constants_train():
+    nodes = [
+        helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(numbers(5, 6))),
+        helper.make_node("ConstantOfShape", ["five"], ["b"], value=numpy_helper.from_array(np.float32([0.5]))),
+        helper.make_node("Gemm", ["x", "w", "b"], ["y"], transB=1),
+    ]
+    module = compare(graph(nodes, MATRIX, {"five": ints(5)}), MATRIX)
+    assert {name: tuple(p.shape) for name, p in module.named_parameters()} == {"Gemm_2.B": (5, 6), "Gemm_2.C": (5,)}

@@ -1,12 +1,17 @@
 """Exported networks come back as torch modules that compute the same and train."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
-from graph_case import compare, count, exported, fake, numbers
+from graph_case import IMAGE, MATRIX, X1, compare, conv, count, exported, fake, graph, ints, numbers, one
+from onnx import helper
 from torch import nn
 
+from edgefl import onnxgrad
 from edgefl.models.base import Architecture
+from edgefl.onnxgrad.to_torch import module_of
 
 
 # The exporter writes GroupNorm as InstanceNormalization with a scale and bias for each group before its own, and static norms into
@@ -88,3 +93,44 @@ def test_an_exported_network_computes_and_traces(kind):
     assert fake(module, {"x": x}) == [tuple(expected.shape)]
     module(torch.from_numpy(x)).square().sum().backward()
     assert all(parameter.grad is not None for parameter in module.parameters())
+
+
+def trained_again(model, inputs):
+    """Export the training step of a graph's module, with a scale of its own before it."""
+    graph, x = module_of(model)[0], torch.from_numpy(inputs["x"])
+    network = nn.Sequential(Scale(x.shape[1:]), graph, nn.Flatten())
+    target = torch.randn_like(network(x).detach())
+    return onnxgrad.training_step(network, lambda net, x, y: nn.functional.mse_loss(net(x), y), {"x": x, "y": target})
+
+
+class Scale(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.factor = nn.Parameter(torch.linspace(0.5, 1.5, math.prod(shape)).reshape(shape))
+
+    def forward(self, x):
+        return x * self.factor
+
+
+AGAIN = {
+    "top k": lambda: (graph([helper.make_node("TopK", ["x", "k"], ["y", "places"])], MATRIX, {"k": ints(2)}), MATRIX),
+    "lrn": lambda: one("LRN", IMAGE, size=3, alpha=0.5),
+    "running sum": lambda: one("CumSum", MATRIX, {"a": np.array(1)}, reverse=1),
+    "product": lambda: one("ReduceProd", MATRIX, {"a": ints(1)}),
+    "causal convolution": lambda: (
+        graph([helper.make_node("CausalConvWithState", ["x", "w"], ["y", "state"])], {"x": X1}, conv(4, 1, 3), opset=27), {"x": X1},
+    ),
+    "rotary embedding": lambda: one(
+        "RotaryEmbedding", {"x": numbers(2, 4, 3, 8)}, {"c": np.cos(numbers(1, 3, 4)), "s": np.sin(numbers(1, 3, 4))}, opset=23
+    ),
+    "attention with a query without a key": lambda: (
+        graph([helper.make_node("Attention", ["x", "x", "x", "m"], ["y"])], {"x": numbers(2, 4, 3, 8)},
+              {"m": np.array([[False] * 3, [True, False, True], [True] * 3])}, opset=23), {"x": numbers(2, 4, 3, 8)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", AGAIN)
+def test_what_was_read_trains_in_onnx_again(case):
+    model, inputs = AGAIN[case]()
+    assert trained_again(model, inputs).roles.trained

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from made_pages import KINDS, made_pages
+from requirements import require, unavailable
 
 from edgefl.util.files import user_cache
 
@@ -28,14 +29,13 @@ def axe() -> str:
     """axe-core, which npm fetches once into the user's cache."""
     stored = user_cache() / f"axe-core-{AXE}.tgz"
     if not stored.exists():
-        npm = shutil.which("npm")
-        if npm is None:
-            pytest.skip("axe-core: npm is not on this computer")
+        require("npm")
         stored.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=stored.parent, prefix=".npm.") as folder:  # another process may fetch it, too
-            command = [npm, "pack", f"axe-core@{AXE}", "--pack-destination", folder, "--silent"]
-            if subprocess.run(command, check=False, capture_output=True, timeout=60).returncode:
-                pytest.skip(f"axe-core {AXE}: npm cannot fetch it")
+            command = [shutil.which("npm") or "npm", "pack", f"axe-core@{AXE}", "--pack-destination", folder, "--silent"]
+            done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+            if done.returncode:
+                unavailable(f"axe-core {AXE}", f"npm cannot fetch it: {done.stderr.strip()[:300]}")
             (Path(folder) / stored.name).rename(stored)
     digest = base64.b64encode(hashlib.sha512(stored.read_bytes()).digest()).decode()
     assert f"sha512-{digest}" == INTEGRITY

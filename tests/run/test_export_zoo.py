@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from requirements import require
 
 import edgefl
 from edgefl.rng import generator, torch_seeded
@@ -19,8 +19,7 @@ BERT = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 1, "num_attent
 
 
 def timm():
-    if importlib.util.find_spec("timm") is None:
-        pytest.skip("timm is not installed")
+    require("timm")
     from clock.networks import timm_module
 
     return timm_module()
@@ -35,7 +34,9 @@ def of_timm(name: str, size: int):
 
 
 def bert():
-    transformers = pytest.importorskip("transformers")
+    require("transformers")
+    import transformers
+
     ids = torch.randint(BERT["vocab_size"], (2, 7))
     network = transformers.BertForSequenceClassification(transformers.BertConfig(num_labels=3, **BERT))
     return network, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}

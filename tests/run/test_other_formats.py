@@ -5,7 +5,6 @@ A format of this file stands for one that is installed. ExecuTorch and LiteRT ar
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from command import edgefl as command
+from requirements import require
 from torch import nn
 
 import edgefl
@@ -134,9 +134,7 @@ export_network(Masked(), MASKED, sys.argv[2] + "/two", also=[sys.argv[1]], sign=
 @pytest.mark.parametrize("name", ["executorch", "litert"])
 def test_a_real_runtime_computes_what_torch_computes(tmp_path, name):
     """In a process of its own, because the converters change settings of torch."""
-    facts = export_formats.facts(name)
-    if importlib.util.find_spec(facts["needs"]) is None:
-        pytest.skip(f"{facts['extra']} is not installed; it is too large for every run of the tests")
+    require(name)
     order, env = [sys.executable, "-c", PROGRAM, name, str(tmp_path)], {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(order, capture_output=True, text=True, check=False, env=env)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr

@@ -1,14 +1,13 @@
 """The page by WebGPU, which Chromium computes in software here. About 25 s of processor time, most of it to compile shaders."""
 
 import contextlib
-import os
-import shutil
 from typing import Any
 
 import numpy as np
 import pytest
 from hand_bundle import LR, MOMENTUM, parameters, run_steps, samples, train_graph
 from page_use import STEPS, in_order, trained
+from requirements import CHROMIUM, unavailable
 from serving import serving
 
 FLAGS = ["--headless", "--no-sandbox", "--no-first-run", "--disable-background-networking", "--enable-unsafe-webgpu"]
@@ -17,8 +16,7 @@ FLAGS = ["--headless", "--no-sandbox", "--no-first-run", "--disable-background-n
 @pytest.fixture(scope="module")
 def graphics(browser):
     """Open an address in a browser that computes WebGPU in software."""
-    chromium = os.environ.get("EDGEFL_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
-    with contextlib.closing(browser.browser_type.launch(executable_path=chromium, args=FLAGS)) as started:
+    with contextlib.closing(browser.browser_type.launch(executable_path=CHROMIUM, args=FLAGS)) as started:
 
         def opened(address: str) -> Any:
             page = started.new_context().new_page()
@@ -26,7 +24,7 @@ def graphics(browser):
             page.goto(address)
             page.wait_for_selector("#tier:not([disabled])")
             if not page.evaluate("() => edgefl.graphics"):
-                pytest.skip("this Chromium has no WebGPU, not even in software")
+                unavailable("WebGPU", "this Chromium has none, not even in software")
             assert page.is_visible("#provider-row")
             return page
 

@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+from requirements import needs
 from tool_modules import TOOLS, on_the_path, tool_of  # noqa: F401 - a fixture is used by its name
 
 from edgefl.fleet.load import load_device
@@ -108,12 +109,14 @@ def test_work_of_other_kinds_is_an_error(tmp_path):
         networks.stored(path)
 
 
+@needs("timm")
 @pytest.mark.parametrize("name", ["resnet18", "mobilenetv3_small_075"])
 def test_a_network_traced_again_has_the_stored_work(name):
-    if importlib.util.find_spec("timm") is None:
-        pytest.skip("timm is not installed")
     networks = tool_of("clock.networks")
-    assert networks.traced(name) == networks.stored()[name]
+    traced, stored = networks.traced(name), networks.stored()[name]
+    assert (traced.work, traced.params) == (stored.work, stored.params)
+    # Stored before the workspaces of torch's kernels were predicted; the clock does not read it.
+    assert traced.peak_bytes == pytest.approx(stored.peak_bytes, rel=0.02)
 
 
 def run(*arguments):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 import sys
 import venv
@@ -16,19 +15,16 @@ ROOT = Path(__file__).resolve().parents[2]
 INSTALL = "pip install -c constraints.txt ."
 
 
-def create(folder: Path, fresh: bool) -> dict[str, str]:
+def create(folder: Path) -> dict[str, str]:
     """Make the environment in ``folder``; return the variables that activate it.
 
-    With ``fresh``, pip installs everything anew, as the README says. Otherwise the packages that edgefl requires are links to those of the
-    present environment, where pip has resolved and unpacked them already, and pip installs only edgefl's own wheel.
+    The packages that edgefl requires are links to those of the present environment, where pip has resolved and unpacked them already. pip
+    installs only edgefl's own wheel.
     """
-    venv.create(folder, with_pip=fresh)
+    venv.create(folder)
     env = {**os.environ, "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}", "VIRTUAL_ENV": str(folder)}
     env.pop("PYTHONPATH", None)
     env["XDG_CONFIG_HOME"] = str(folder.parent / "config")  # keys and pins of a newcomer, not those of this account
-    if fresh:
-        subprocess.run([*shlex.split(INSTALL), "--quiet"], cwd=ROOT, env=env, check=True)
-        return env
     (site,) = folder.glob("lib/python*/site-packages")
     for distribution in needed("edgefl-sim", {}).values():
         if distribution.metadata["Name"] != "edgefl-sim":

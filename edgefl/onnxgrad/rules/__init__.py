@@ -10,11 +10,33 @@ import onnx
 import torch
 
 from edgefl.errors import InputError, nearest
-from edgefl.onnxgrad.graphs import dims_of
-from edgefl.onnxgrad.rules import elementwise, layers, shape, spatial
-from edgefl.onnxgrad.rules.common import DTYPES, KNOWN_ALWAYS, Check, Rule, label_of
+from edgefl.onnxgrad.graphs import dims_of, label_of
+from edgefl.onnxgrad.operator_sets import version_of
+from edgefl.onnxgrad.rules import (
+    activations,
+    arithmetic,
+    attention,
+    convolutions,
+    indexing,
+    losses,
+    norms,
+    pools,
+    products,
+    quantized,
+    recurrent,
+    reductions,
+    resize,
+    sampling,
+    shape,
+    transforms,
+)
+from edgefl.onnxgrad.rules.common import DTYPES, KNOWN_ALWAYS, Check, Choices, Rule
+from edgefl.onnxgrad.rules.refused import REASONS
 
-_FAMILIES: tuple[Any, ...] = (layers, spatial, elementwise, shape)
+_FAMILIES: tuple[Any, ...] = (
+    products, attention, convolutions, pools, recurrent, norms, activations, arithmetic, reductions, shape, indexing, resize, sampling,
+    quantized, transforms, losses,
+)  # fmt: skip
 
 
 def _joined(table: str) -> dict[str, Any]:
@@ -25,6 +47,12 @@ RULES: dict[str, Rule] = _joined("RULES")
 CHECKS: dict[str, Check] = _joined("CHECKS")
 """Operator → check of a node, if its rule does not support all attributes, inputs or outputs."""
 
+ATTRIBUTES: dict[str, frozenset[str]] = {kind: frozenset(names.split()) for kind, names in _joined("ATTRIBUTES").items()}
+"""Operator → attributes that its rule or check reads; any other must have its default value."""
+
+CHOICES: dict[str, Choices] = _joined("CHOICES")
+"""Operator → the values of its attributes that its rule supports, if not all."""
+
 FOLDED = frozenset(KNOWN_ALWAYS)
 """Operators that are computed only from known values, without a rule."""
 
@@ -34,35 +62,31 @@ SHAPES = frozenset({"Shape", "Size"})
 KNOWN: dict[str, tuple[int, ...]] = {**KNOWN_ALWAYS, **_joined("KNOWN")}
 """Operator → positions of the inputs that are shapes or settings; rules receive them as NumPy arrays."""
 
-STATISTICS = layers.STATISTICS
-"""Operator → positions of the inputs that are running statistics, not trained weights."""
+STATISTICS: dict[str, tuple[int, ...]] = _joined("STATISTICS")
+"""Operator → positions of the inputs that are statistics of data, not trained weights."""
 
+WEIGHTS: dict[str, tuple[int, ...]] = _joined("WEIGHTS")
+"""Operator → positions of the inputs that are weights, also if the graph makes them of constants."""
+
+UNTRAINED: dict[str, tuple[int, ...]] = _joined("UNTRAINED")
+"""Operator → positions of the inputs that are constants of an exported network, not trained weights."""
 
 Signature = dict[str, tuple[tuple[int | str, ...], torch.dtype]]
 """Input → (dimensions, dtype); a free dimension is a name."""
 
-OLDEST_OPSET = 13
-"""In older sets Softmax, Squeeze and the reductions are defined differently."""
 MAX_ELEMENTS = 2**31 - 1
 
 
 def require_rules(model: onnx.ModelProto) -> int:
     """Return the version of a model's operator set; InputError if it, an operator or an input is not supported (named)."""
-    versions = {opset.domain or "ai.onnx": opset.version for opset in model.opset_import}
-    newest = onnx.defs.onnx_opset_version()
-    opset = versions.get("ai.onnx", 0)
-    if not opset:
-        raise InputError("names no operator set of ai.onnx: not an ONNX model, or one without standard operators")
-    if not OLDEST_OPSET <= opset <= newest:
-        raise InputError(f"operator set {opset}, expected {OLDEST_OPSET} to {newest}; convert it, or export it again")
+    opset = version_of(model)
     known = {*RULES, *FOLDED}
     for index, node in enumerate(model.graph.node):
-        if node.domain not in ("", "ai.onnx"):
-            raise InputError(f"{label_of(node, index)}: operator set {node.domain!r}, expected only ai.onnx")
+        if node.op_type in REASONS:
+            raise InputError(f"{label_of(node, index)}: no rule for operator {node.op_type!r}: {REASONS[node.op_type]}")
         if node.op_type not in known:
-            guess = nearest(node.op_type, sorted(known))
-            names = ", ".join(sorted(known))
-            raise InputError(f"{label_of(node, index)}: no rule for operator {node.op_type!r};{guess} Known: {names}")
+            hint = nearest(node.op_type, sorted(known)) or f" known: {', '.join(sorted(known))}"
+            raise InputError(f"{label_of(node, index)}: no rule for operator {node.op_type!r};{hint}")
     inputs_of(model.graph)
     return opset
 

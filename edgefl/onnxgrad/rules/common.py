@@ -1,7 +1,7 @@
 """The node that a rule receives, and helpers of several families of rules."""
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 from torch import Tensor, nn
 
 from edgefl.errors import InputError, first_line
-from edgefl.onnxgrad.graphs import attributes_of
+from edgefl.onnxgrad.graphs import attributes_of, label_of
 
 Array = np.ndarray[Any, Any]
 Value = Tensor | Array | None
@@ -26,6 +26,9 @@ DTYPES: dict[int, torch.dtype] = {
     onnx.TensorProto.INT32: torch.int32,
     onnx.TensorProto.INT64: torch.int64,
     onnx.TensorProto.UINT8: torch.uint8,
+    onnx.TensorProto.UINT16: torch.uint16,
+    onnx.TensorProto.UINT32: torch.uint32,
+    onnx.TensorProto.UINT64: torch.uint64,
     onnx.TensorProto.BOOL: torch.bool,
 }
 
@@ -39,15 +42,15 @@ class Operator(nn.Module):
         opset: version of the operator set.
         attributes: ONNX attributes, by name.
         present: positions of the inputs that are not omitted.
-        wanted: whether each output is used.
+        wanted: whether each output is read.
     """
 
-    def __init__(self, proto: onnx.NodeProto, label: str, opset: int) -> None:
+    def __init__(self, proto: onnx.NodeProto, label: str, opset: int, read: Container[str] | None = None) -> None:
         super().__init__()
         self.label, self.op, self.opset = label, proto.op_type, opset
         self.attributes = attributes_of(proto)
         self.present = tuple(slot for slot, name in enumerate(proto.input) if name)
-        self.wanted = tuple(bool(name) for name in proto.output)
+        self.wanted = tuple(bool(name) and (read is None or name in read) for name in proto.output)
 
     def extra_repr(self) -> str:
         """Show the operator and its attributes."""
@@ -61,22 +64,43 @@ class Operator(nn.Module):
         """Raise an :class:`InputError` that names this node."""
         raise InputError(f"{self.label}: {what}")
 
+    def wants(self, output: int) -> bool:
+        """Return whether an output is read."""
+        return any(self.wanted[output : output + 1])
+
+    def check_attributes(self, read: Container[str]) -> None:
+        """Refuse a node with an attribute that its operator set does not have, or that its rule does not read and is not the default."""
+        known = onnx.defs.get_schema(self.op, self.opset).attributes
+        for name, value in self.attributes.items():
+            if name not in known:
+                self.refuse(f"attribute {name!r} is not in operator set {self.opset}")
+            if name in read:
+                continue
+            default = known[name].default_value
+            usual = attributes_of(onnx.NodeProto(attribute=[default])).get(name) if default.name else None
+            if value != usual:
+                expected = f", expected {usual!r}" if usual is not None else ""
+                self.refuse(f"attribute {name} = {value!r} has no rule{expected}")
+
+    def check_choices(self, choices: "Choices") -> None:
+        """Refuse a node with an attribute whose value is none of its choices."""
+        for name, values in choices.items():
+            if (value := self.attributes.get(name, values[0])) not in values:
+                *first, last = map(repr, values)
+                self.refuse(f"{name} {value!r}, expected {', '.join(first)} or {last}")
+
     def only_first_output(self) -> None:
-        """Refuse a node whose second output is used."""
+        """Refuse a node whose second output is read."""
         if any(self.wanted[1:]):
             self.refuse("only its first output has a rule")
 
 
 Rule = Callable[..., Any]
 """(node, *inputs) → tensor, array (a known value), or tuple of outputs; an omitted input is None."""
+Choices = Mapping[str, tuple[str | int, ...]]
+"""Attribute → the values that a rule supports."""
 Check = Callable[[Operator], None]
 """Raises an InputError for a node with attributes, inputs or outputs that its operator's rule does not support."""
-
-
-def label_of(node: onnx.NodeProto, index: int | None) -> str:
-    """Return a node's name and operator, for messages; a node without a name is called by its position or its outputs."""
-    name = node.name or (f"number {index}" if index is not None else f"of {', '.join(node.output)}")
-    return f"node {name} ({node.op_type})"
 
 
 def simple(function: Callable[..., Tensor]) -> Rule:
@@ -89,6 +113,11 @@ def numbers(array: Array) -> list[int]:
     return [int(value) for value in array.reshape(-1)]
 
 
+def spread(x: Tensor, axis: int, rank: int) -> Tensor:
+    """Return a vector as a tensor of ``rank`` dimensions, along ``axis``; any other tensor as it is."""
+    return x.reshape(-1, *[1] * (rank - 1 - axis % rank)) if x.dim() == 1 else x
+
+
 def sides(pads: Iterable[int]) -> list[int]:
     """Return ONNX's [begin…, end…] in the order of ``F.pad``: last axis first, begin and end together."""
     pads = list(pads)
@@ -96,7 +125,10 @@ def sides(pads: Iterable[int]) -> list[int]:
     return [pads[axis + side] for axis in reversed(range(half)) for side in (0, half)]
 
 
-KNOWN_ALWAYS = {"Constant": (), "ConstantOfShape": (0,), "Range": (0, 1, 2)}
+KNOWN_ALWAYS: dict[str, tuple[int, ...]] = {
+    "Constant": (), "ConstantOfShape": (0,), "Range": (0, 1, 2), "NonZero": (0,), "Unique": (0,),
+    **dict.fromkeys(("BlackmanWindow", "HammingWindow", "HannWindow"), (0,)), "MelWeightMatrix": (0, 1, 2, 3, 4),
+}  # fmt: skip
 """Operators whose outputs are the same in every call → positions of their inputs."""
 
 

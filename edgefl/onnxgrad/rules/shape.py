@@ -1,14 +1,13 @@
-"""Operators that move values, read and write at indices, or return a shape."""
+"""Operators that move values by their place, or return a shape."""
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from edgefl.onnxgrad.rules.common import Array, Check, Operator, Rule, numbers, sides
+from edgefl.onnxgrad.rules.common import Array, Choices, Operator, Rule, numbers, sides
 
 
 def _reshape(node: Operator, x: Tensor, shape: Array) -> Tensor:
@@ -50,11 +49,6 @@ def _pad(node: Operator, x: Tensor, pads: Array, value: Array | None = None, axe
     return x
 
 
-def _check_pad(node: Operator) -> None:
-    if (mode := node.get("mode", "constant")) not in ("constant", "edge", "reflect", "wrap"):
-        node.refuse(f"mode {mode!r}, expected 'constant', 'edge', 'reflect' or 'wrap'")
-
-
 def _unsqueeze(node: Operator, x: Tensor, axes: Array) -> Tensor:
     rank = x.dim() + axes.size
     for axis in sorted(axis % rank for axis in numbers(axes)):
@@ -78,38 +72,21 @@ def _depth_to_space(node: Operator, x: Tensor) -> Tensor:
 
 def _space_to_depth(node: Operator, x: Tensor) -> Tensor:
     size = node.get("blocksize")
+    if node.get("mode", "DCR") == "CRD":
+        return F.pixel_unshuffle(x, size)
     batch, channels, height, width = x.shape
     blocks = x.reshape(batch, channels, height // size, size, width // size, size).permute(0, 3, 5, 1, 2, 4)
     return blocks.reshape(batch, channels * size**2, height // size, width // size)
 
 
-def _from_start(index: Tensor, size: int) -> Tensor:
-    return torch.where(index < 0, index + size, index).long()
-
-
-def _gather(node: Operator, x: Tensor, index: Tensor) -> Tensor:
-    axis = node.get("axis", 0) % x.dim()
-    index = _from_start(index, x.shape[axis])
-    if axis == 0 and x.dim() == 2 and x.is_floating_point():
-        return F.embedding(index, x)
-    return x.index_select(axis, index.reshape(-1)).reshape(*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
-
-
-def _at_elements(function: Callable[..., Tensor]) -> Rule:
-    def rule(node: Operator, x: Tensor, index: Tensor, *updates: Tensor) -> Tensor:
-        axis = node.get("axis", 0)
-        return function(x, axis, _from_start(index, x.shape[axis]), *updates)
-
-    return rule
-
-
-def _check_reduction(*known: str) -> Check:
-    def check(node: Operator) -> None:
-        reduction = node.get("reduction", "none")
-        if reduction not in known:
-            node.refuse(f"reduction {reduction!r}, expected {' or '.join(map(repr, known))}")
-
-    return check
+def _center_crop_pad(node: Operator, x: Tensor, shape: Array) -> Tensor:
+    axes = [axis % x.dim() for axis in node.get("axes", range(x.dim()))]
+    low, high = [0] * x.dim(), [0] * x.dim()
+    for axis, size in zip(axes, numbers(shape), strict=True):
+        more = size - x.shape[axis]
+        low[axis] = more // 2 if more > 0 else -(-more // 2)
+        high[axis] = more - low[axis]
+    return F.pad(x, sides([*low, *high]))
 
 
 RULES: dict[str, Rule] = {
@@ -122,16 +99,18 @@ RULES: dict[str, Rule] = {
     "Squeeze": lambda node, x, axes=None: x.squeeze() if axes is None else x.squeeze(tuple(numbers(axes))),
     "Shape": lambda node, x: np.array(x.shape[node.get("start", 0) : node.get("end")], dtype=np.int64),
     "Size": lambda node, x: np.array(x.numel(), dtype=np.int64),
-    "Trilu": _trilu, "DepthToSpace": _depth_to_space, "SpaceToDepth": _space_to_depth,
-    "Gather": _gather, "GatherElements": _at_elements(torch.gather), "ScatterElements": _at_elements(torch.scatter),
-    "ScatterND": lambda node, x, index, updates: torch.index_put(
-        x, index.unbind(-1), updates, accumulate=node.get("reduction", "none") == "add"
-    ),
+    "Trilu": _trilu, "DepthToSpace": _depth_to_space, "SpaceToDepth": _space_to_depth, "CenterCropPad": _center_crop_pad,
+}  # fmt: skip
+ATTRIBUTES = {
+    "Reshape": "allowzero", "Split": "axis num_outputs", "Pad": "mode", "Concat": "axis", "Flatten": "axis", "Transpose": "perm",
+    "Shape": "end start", "Trilu": "upper", "DepthToSpace": "blocksize mode", "SpaceToDepth": "blocksize mode",
+    "CenterCropPad": "axes",
 }  # fmt: skip
 KNOWN = {
     "Reshape": (1,), "Slice": (1, 2, 3, 4), "Split": (1,), "Pad": (1, 2, 3), "Expand": (1,), "Tile": (1,), "Squeeze": (1,),
-    "Unsqueeze": (1,), "Trilu": (1,),
+    "Unsqueeze": (1,), "Trilu": (1,), "CenterCropPad": (1,),
 }  # fmt: skip
-CHECKS: dict[str, Check] = {
-    "Pad": _check_pad, "ScatterElements": _check_reduction("none"), "ScatterND": _check_reduction("none", "add"),
-}  # fmt: skip
+CHOICES: dict[str, Choices] = {
+    "Pad": {"mode": ("constant", "edge", "reflect", "wrap")},
+    **{name: {"mode": ("DCR", "CRD")} for name in ("DepthToSpace", "SpaceToDepth")},
+}

@@ -1,73 +1,13 @@
-"""Matrix products, attention, normalizations and recurrent layers."""
+"""Recurrent layers: LSTM, GRU and RNN."""
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from edgefl.onnxgrad.rules.common import Array, Check, Operator, Rule, simple
-
-
-def _gemm(node: Operator, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
-    a, b = (m.t() if node.get(key, 0) else m for m, key in ((a, "transA"), (b, "transB")))
-    alpha, beta = node.get("alpha", 1.0), node.get("beta", 1.0)
-    if c is not None:
-        return torch.addmm(c, a, b, beta=beta, alpha=alpha)
-    return a @ b if alpha == 1 else alpha * (a @ b)
-
-
-def _attention(node: Operator, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *cache: None) -> Tensor:
-    """Compute scaled dot-product attention of tensors (batch, heads, steps, size) or (batch, steps, heads·size)."""
-    flat = q.dim() == 3
-    if flat:
-        heads = node.get("q_num_heads"), node.get("kv_num_heads"), node.get("kv_num_heads")
-        q, k, v = (t.unflatten(-1, (n, -1)).transpose(1, 2) for t, n in zip((q, k, v), heads, strict=True))
-    if q.shape[1] != k.shape[1]:
-        k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
-    scores = q @ k.transpose(-1, -2) * node.get("scale", q.shape[-1] ** -0.5)
-    if node.get("is_causal", 0):
-        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-        scores = scores.masked_fill(later, -math.inf)
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
-    y = scores.softmax(-1) @ v
-    return y.transpose(1, 2).flatten(2) if flat else y
-
-
-def _check_attention(node: Operator) -> None:
-    node.only_first_output()
-    if any(slot > 3 for slot in node.present) or node.get("softcap", 0.0):
-        node.refuse("a cache of keys and softcap have no rule")
-    if max(node.get("left_window_size", -1), node.get("right_window_size", -1)) >= 0:
-        node.refuse("a window of positions has no rule")
-
-
-def _batch_norm(node: Operator, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, var: Tensor) -> Tensor:
-    epsilon, momentum = node.get("epsilon", 1e-5), 1 - node.get("momentum", 0.9)
-    training = node.training or bool(node.get("training_mode", 0))
-    return F.batch_norm(x, mean, var, scale, bias, training, momentum, epsilon)
-
-
-def _group_norm(node: Operator, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
-    groups = node.get("num_groups")
-    if node.opset < 21:  # one scale for each group; newer sets have one for each channel
-        scale, bias = (v.repeat_interleave(x.shape[1] // groups) for v in (scale, bias))
-    return F.group_norm(x, groups, scale, bias, node.get("epsilon", 1e-5))
-
-
-def _layer_norm(node: Operator, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> Tensor:
-    shape, epsilon = list(x.shape[node.get("axis", -1) :]), node.get("epsilon", 1e-5)
-    if list(scale.shape) == shape and (bias is None or list(bias.shape) == shape):
-        return F.layer_norm(x, shape, scale, bias, epsilon)
-    y = F.layer_norm(x, shape, None, None, epsilon) * scale
-    return y if bias is None else y + bias
-
-
-STATISTICS: dict[str, tuple[int, ...]] = {"BatchNormalization": (3, 4)}
-
+from edgefl.onnxgrad.rules.common import Array, Check, Choices, Operator, Rule
 
 Cell = Callable[[Tensor, tuple[Tensor, ...], Tensor, Tensor | None], tuple[Tensor, ...]]
 
@@ -158,20 +98,13 @@ _ACTIVATIONS = {"LSTM": (("sigmoid", "tanh", "tanh"),), "GRU": (("sigmoid", "tan
 
 
 RULES: dict[str, Rule] = {
-    "MatMul": simple(torch.matmul), "Gemm": _gemm, "Attention": _attention,
-    "Einsum": lambda node, *operands: torch.einsum(node.get("equation"), *operands),
-    "BatchNormalization": _batch_norm, "GroupNormalization": _group_norm, "LayerNormalization": _layer_norm,
-    "InstanceNormalization": lambda node, x, scale, bias: F.instance_norm(x, weight=scale, bias=bias, eps=node.get("epsilon", 1e-5)),
-    "RMSNormalization": lambda node, x, scale: (
-        F.rms_norm(x, list(x.shape[node.get("axis", -1) :]), None, node.get("epsilon", 1e-5)) * scale
-    ),
     "LSTM": _rule(2, lambda node: _lstm_cell),
     "GRU": _rule(1, lambda node: functools.partial(_gru_cell, bool(node.get("linear_before_reset", 0)))),
     "RNN": _rule(1, _rnn_cell),
-}  # fmt: skip
+}
+_COMMON = "activation_alpha activation_beta activations clip direction hidden_size layout"
+ATTRIBUTES = {"LSTM": f"{_COMMON} input_forget", "GRU": f"{_COMMON} linear_before_reset", "RNN": _COMMON}
 KNOWN = dict.fromkeys(_ACTIVATIONS, (4,))
-CHECKS: dict[str, Check] = {
-    "Attention": _check_attention,
-    **dict.fromkeys(("BatchNormalization", "LayerNormalization"), Operator.only_first_output),
-    **dict.fromkeys(_ACTIVATIONS, _check),
-}  # fmt: skip
+WEIGHTS = dict.fromkeys(_ACTIVATIONS, (1, 2, 3))
+CHOICES: dict[str, Choices] = {name: {"direction": ("forward", "reverse", "bidirectional")} for name in _ACTIVATIONS}
+CHECKS: dict[str, Check] = dict.fromkeys(_ACTIVATIONS, _check)

@@ -1,0 +1,88 @@
+"""Continuous integration does what the README says, and nothing before that. Programs are stand-ins that log how they are called."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+COMMANDS = (
+    "pip install -c constraints.txt . && edgefl simulate --profile phone",
+    "pip install -c constraints.txt -e '.[test]' && pytest",
+)
+PROGRAM = """#!/bin/sh
+echo "$(basename "$0") $*" >>"$LOG"
+echo "$HOME ${EDGEFL_CHROMIUM-none} ${XDG_CACHE_HOME-none} ${CPLUS_INCLUDE_PATH-none}" >"$LOG.variables"
+[ "$(basename "$0")" != "$FAILS" ]
+"""
+PYTHON = """#!/bin/sh
+echo "$(basename "$0") $*" >>"$LOG"
+[ "$2" = venv ] || exit 0
+mkdir -p "$3/bin"
+for name in python pip edgefl pytest; do cp "$STANDINS/program" "$3/bin/$name"; done
+echo "PATH=$3/bin:\\$PATH" >"$3/bin/activate"
+"""
+
+
+@pytest.fixture
+def ci(tmp_path):
+    """Run a copy of ``.ci/run`` with stand-ins, and return its status and the lines of the log."""
+    folder, programs, log = tmp_path / "clone", tmp_path / "programs", tmp_path / "log"
+    for name in (".ci/run", "README.md", "tools/check"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    programs.mkdir()
+    for name, text in (("python3", PYTHON), ("program", PROGRAM)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+
+    def run(fails: str = "", readme: str = "") -> tuple[int, list[str], str]:
+        if readme:
+            (folder / "README.md").write_text(readme)
+        env = {
+            "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "STANDINS": str(programs), "LOG": str(log), "FAILS": fails,
+            "HOME": "/home/own", "EDGEFL_CHROMIUM": "/opt/mine", "XDG_CACHE_HOME": "/home/own/cache", "CPLUS_INCLUDE_PATH": "/opt/include",
+        }  # fmt: skip
+        done = subprocess.run(["bash", str(folder / ".ci/run")], env=env, capture_output=True, text=True, check=False)
+        return done.returncode, log.read_text().splitlines(), done.stdout
+
+    return run
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a script of bash")
+def test_the_commands_of_the_readme_come_first_and_as_they_are_written(ci, tmp_path):
+    status, lines, said = ci()
+    assert status == 0, said
+    assert [line[2:] for line in said.splitlines() if line.startswith("$ ")] == list(COMMANDS)
+    assert lines[0].startswith("python3 -m venv ")
+    assert lines[1:6] == [
+        "pip install -c constraints.txt .", "edgefl simulate --profile phone",
+        "pip install -c constraints.txt -e .[test]", "pytest ",
+        "python tests/requirements.py --install",
+    ]  # fmt: skip
+    assert sorted(lines[6:]) == [
+        "python -m mypy", "python -m pytest --last-skipped --no-fold-skipped", "python -m ruff check .",
+        "python -m ruff format --check .", "python tools/check_docs.py",
+    ]  # fmt: skip
+    home, *variables = (tmp_path / "log.variables").read_text().split()
+    assert home.startswith(("/tmp", os.environ.get("TMPDIR", "/tmp")))
+    assert variables == ["none"] * 3
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a script of bash")
+@pytest.mark.parametrize("fails", ["pip", "edgefl", "pytest"])
+def test_nothing_else_happens_if_a_command_of_the_readme_fails(ci, fails):
+    status, lines, _ = ci(fails)
+    assert status != 0
+    assert lines[-1].split()[0] == fails
+    assert not any(line.startswith("python ") for line in lines)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a script of bash")
+def test_a_readme_without_the_two_commands_fails(ci):
+    status, lines, said = ci(readme="# edgefl\n\n$ pip install edgefl\n")
+    assert (status, len(lines)) == (1, 1)
+    assert "expected two commands that begin with pip install, found 1" in said
