@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from edgefl.errors import EdgeflError
 from edgefl.onnxgrad.graphs import OPSET
 
 _MEANS: dict[int, Callable[..., Tensor]] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
@@ -25,11 +24,9 @@ def _padded_pool(operator: str, input: Tensor, windows: Sequence[tuple[int, ...]
         return None
     places, ends = [], []
     for size, (kernel, stride, pad, dilation) in zip(sizes, windows, strict=True):
-        reach = dilation * (kernel - 1) + 1
-        count = -(-(size + 2 * pad - reach) // stride) + 1
-        count -= (count - 1) * stride >= size + pad
+        count, end = _last(size, kernel, stride, pad, dilation)
         places.append(count)
-        ends.append(max(0, (count - 1) * stride + reach - size - pad))
+        ends.append(end)
         if ends[-1] >= kernel:  # a dilated window, for which onnxruntime has no such padding
             return None
     kernels, strides, begins, dilations = (list(values) for values in zip(*windows, strict=True))
@@ -41,6 +38,24 @@ def _padded_pool(operator: str, input: Tensor, windows: Sequence[tuple[int, ...]
     shape = (*input.shape[:2], *places)
     found: Tensor = torch.onnx.ops.symbolic(operator, (input,), attrs, dtype=input.dtype, shape=shape, version=OPSET)
     return found
+
+
+def _last(size: int, kernel: int, stride: int, pad: int, dilation: int) -> tuple[int, int]:
+    """Return the number of windows along an axis with ``ceil_mode``, and how far the last one reaches behind the map."""
+    reach = dilation * (kernel - 1) + 1
+    count = -(-(size + 2 * pad - reach) // stride) + 1
+    count -= (count - 1) * stride >= size + pad
+    return count, max(0, (count - 1) * stride + reach - size - pad)
+
+
+def _sums(input: Tensor, axes: int, *windows: Any) -> Tensor | None:
+    """Return the sum of each window of a pooling with ``ceil_mode``; ``windows`` are kernel, stride and padding."""
+    sizes, each = input.shape[-axes:], _each_axis(axes, *windows, 1)
+    if not all(isinstance(size, int) for size in sizes):
+        return None
+    pads = [part for size, of in zip(sizes, each, strict=True) for part in (_last(size, *of)[1], of[2])]
+    kernels, strides, *_ = (list(values) for values in zip(*each, strict=True))
+    return _MEANS[axes](F.pad(input, pads[::-1]), kernels, strides) * math.prod(kernels)
 
 
 def _each_axis(axes: int, *values: Any) -> list[tuple[int, ...]]:
@@ -63,7 +78,8 @@ def _ceiled_mean(axes: int) -> Callable[..., Tensor | None]:
             mean = _MEANS[axes](input, kernel_size, stride, padding)
             return mean * (math.prod(kernel) / divisor_override)
         if divisor_override is not None:
-            raise EdgeflError("average pooling with ceil_mode and divisor_override has no ONNX form; set ceil_mode=False")
+            sums = _sums(input, axes, kernel_size, stride or kernel_size, padding)
+            return None if sums is None else sums / divisor_override
         if not ceil_mode or input.dim() != axes + 2:
             return None
         windows = _each_axis(axes, kernel_size, stride or kernel_size, padding, 1)

@@ -33,6 +33,8 @@ class Detached(TorchFunctionMode):
         detaches = func in (torch.detach, Tensor.detach, DATA) and torch.is_grad_enabled()
         if self._differentiates and not detaches and not torch.is_inference_mode_enabled():
             return func(*args, **(kwargs or {}))
+        if kwargs and kwargs.get("out") is not None:  # it returns that tensor
+            return func(*map(held, args), **kwargs)
         name = getattr(func, "__name__", "")
         if name in ("__iadd__", "__isub__", "__imul__", "__itruediv__") or (name.endswith("_") and not name.startswith("_")):
             return func(args[0], *map(held, args[1:]), **(kwargs or {}))

@@ -35,14 +35,19 @@ def mask(like: Tensor, shape: tuple[int, ...], p: float, seed: Tensor, layer: in
     tensor([[0., 2., 0., 0.],
             [2., 0., 0., 2.]])
     """
+    kept = _numbers(shape, seed, layer) >= round(p * _MODULUS)
+    return kept.to(like.dtype) * (1 / (1 - p) if p < 1 else 0.0)
+
+
+def _numbers(shape: tuple[int, ...], seed: Tensor, layer: int) -> Tensor:
+    """Return whole numbers below 2³² in int64, of the given ``shape``: the hashes of seed, layer and place."""
     start = _hashed((seed.to(torch.int64) + layer * _APART) % _MODULUS)
     places: Any = 0
     for axis, size in enumerate(shape):
         # torch traces the free size as a symbol; shape inference does not find the size of its arange.
         places_here = torch.arange(size) if isinstance(size, int) else torch.ones(size, dtype=torch.int64).cumsum(0) - 1
         places = places + places_here.reshape(-1, *[1] * (len(shape) - axis - 1)) * math.prod(shape[axis + 1 :])
-    kept = _hashed((places + start) % _MODULUS) >= round(p * _MODULUS)
-    return kept.to(like.dtype) * (1 / (1 - p) if p < 1 else 0.0)
+    return _hashed((places + start) % _MODULUS)
 
 
 def _hashed(numbers: Tensor) -> Tensor:
@@ -81,6 +86,10 @@ class SeededDropout(TorchFunctionMode):
         own = x.dim() if axes is None else axes
         return x * mask(x, (*x.shape[:own], *[1] * (x.dim() - own)), p, self.seed, self._layer())
 
+    def uniform(self, like: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """Return numbers in [0, 1), multiples of 2⁻²⁴, of the type of ``like``."""
+        return (_numbers(shape, self.seed, self._layer()).double() / 2**8).floor().to(like.dtype) / 2**24
+
     def _layer(self) -> int:
         """Return how many dropout layers the step called before the present one."""
         state: object = len(self.layers)
@@ -113,6 +122,38 @@ def _alpha_dropout(
     kept = mode.drop(torch.ones_like(input), p, 2 if func is F.feature_alpha_dropout else None) * (1 - p)
     scale = ((1 - p) * (1 + p * _LOWEST**2)) ** -0.5
     return (input * kept + _LOWEST * (1 - kept)) * scale - scale * _LOWEST * p
+
+
+def _leaky(
+    mode: SeededDropout,
+    func: Any,
+    input: Tensor,
+    lower: float = 1.0 / 8,
+    upper: float = 1.0 / 3,
+    training: bool = False,
+    inplace: bool = False,
+) -> Tensor:
+    """Compute RReLU: in training each entry that is not positive has a slope of its own."""
+    if not training:
+        return F.leaky_relu(input, (lower + upper) / 2)
+    slope = lower + (upper - lower) * mode.uniform(input, tuple(input.shape))
+    return torch.where(input > 0, input, input * slope)
+
+
+def _fractional(axes: int) -> Any:
+    """Return fractional pooling with the samples that torch would draw: one for each map and axis."""
+
+    def pooled(mode: SeededDropout, func: Any, input: Tensor, *args: Any, **options: Any) -> Any:
+        given = (
+            dict(zip(("kernel_size", "output_size", "output_ratio", "return_indices", "_random_samples"), args, strict=False))
+            | options
+        )
+        if given.get("_random_samples") is None:
+            maps = input.shape[:-axes] if input.dim() == axes + 2 else (1, input.shape[0])
+            given["_random_samples"] = mode.uniform(input, (*maps, axes))
+        return func(input, **given)
+
+    return pooled
 
 
 def _attention(mode: SeededDropout, func: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **options: Any) -> Tensor:
@@ -169,6 +210,9 @@ _REPLACED: dict[Any, Any] = {
     F.dropout: _dropout,
     **dict.fromkeys((F.dropout1d, F.dropout2d, F.dropout3d), _of_maps),
     **dict.fromkeys((F.alpha_dropout, F.feature_alpha_dropout), _alpha_dropout),
+    F.rrelu: _leaky,
+    **dict.fromkeys((F.fractional_max_pool2d, F.fractional_max_pool2d_with_indices), _fractional(2)),
+    **dict.fromkeys((F.fractional_max_pool3d, F.fractional_max_pool3d_with_indices), _fractional(3)),
     F.multi_head_attention_forward: _within(F.multi_head_attention_forward),
     # With gradient checkpointing a backward pass calls layers again.
     **{func: _within(func) for func in (torch.autograd.backward, torch.autograd.grad)},

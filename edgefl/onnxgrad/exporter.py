@@ -21,6 +21,7 @@ from edgefl.onnxgrad.gradients.own import standard
 from edgefl.onnxgrad.graphs import BATCH, OPSET, graphs_in
 from edgefl.onnxgrad.lowering import STANDS_FOR, HasForm, traced
 from edgefl.onnxgrad.names import make_distinct, register_constants
+from edgefl.onnxgrad.vectors import as_matrices
 from edgefl.util.fields import Fields, each, named
 from edgefl.util.garbage import uncollected
 from edgefl.util.places import place_of
@@ -244,6 +245,7 @@ def fixed_reshapes(model: ir.Model) -> ir.Model:
     The exporter computes such targets in the graph, from the Shape of another value, and later shapes are then unknown: MACs cannot be
     counted, and a runtime cannot reuse memory for values of unknown shape, and holds up to a third more. Unused nodes are removed.
     """
+    as_matrices(model)
     exported = {value: value.shape for node in model.graph for value in node.outputs}
     _without_scalar_reshapes(model)
     with quiet():

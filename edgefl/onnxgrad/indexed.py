@@ -34,12 +34,30 @@ def _scatter_reduce(
     input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor | None:
     """Compute sums and means by scatter_add, which leaves out the entries of ``input`` that count for nothing."""
+    if reduce == "prod" and src.is_floating_point() and input.dim():
+        return _scattered_product(input, dim % input.dim(), index, src, include_self)
     if not src.is_floating_point() or reduce not in ("sum", "mean") or (reduce == "sum" and include_self):
         return None
     counts = torch.zeros_like(input).scatter_add(dim, index, torch.ones_like(src))
     start = input if include_self else torch.where(counts > 0, torch.zeros_like(input), input)
     total = start.scatter_add(dim, index, src)
     return total if reduce == "sum" else total / (counts + include_self).clamp(min=1)
+
+
+def _scattered_product(input: Tensor, dim: int, index: Tensor, src: Tensor, include_self: bool) -> Tensor | None:
+    """Compute products of all entries that go to a place, so that the gradient is exact where one is 0."""
+    sizes = (*input.shape, *index.shape, *src.shape)
+    if not all(isinstance(size, int) for size in sizes):
+        return None
+    src = src[tuple(slice(size) for size in index.shape)]
+    counts = torch.zeros_like(input).scatter_add(dim, index, torch.ones_like(src))
+    start = input if include_self else torch.where(counts > 0, 1.0, input)
+    missing = [0 if axis == dim else own - few for axis, (own, few) in enumerate(zip(input.shape, index.shape, strict=True))]
+    pads = [part for size in reversed(missing) for part in (0, size)]
+    src, index = torch.nn.functional.pad(src, pads, value=1.0), torch.nn.functional.pad(index, pads)
+    goes = torch.arange(input.shape[dim]).unsqueeze(-1) == index.movedim(dim, -1).unsqueeze(-2)  # (…, places, entries)
+    factors = torch.where(goes, src.movedim(dim, -1).unsqueeze(-2), 1.0)
+    return start * factors.prod(-1).movedim(-1, dim)
 
 
 def _take_along(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor | None:

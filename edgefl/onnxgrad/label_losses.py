@@ -28,6 +28,8 @@ def _cross_entropy(
         found = _cross_entropy(*batch)
         return (F.cross_entropy(*batch) if found is None else found).reshape(())
     soft = target.is_floating_point()
+    if not isinstance(input.shape[1], int) and not soft and input.dim() == 2 and weight is None:
+        return _among_samples(input, target, ignore_index, reduction, label_smoothing)
     if not soft and not label_smoothing:
         return _each("SoftmaxCrossEntropyLoss", input, target, weight, ignore_index) if reduction == "none" else None
     classes, logs = input.shape[1], input.log_softmax(1)
@@ -46,6 +48,17 @@ def _cross_entropy(
         )
         even = even.sum() / torch.where(ignored, zero, shares).sum()
     return (1 - label_smoothing) * plain + label_smoothing / classes * _reduced(even, reduction)
+
+
+def _among_samples(input: Tensor, target: Tensor, ignore_index: int, reduction: str, smoothing: float) -> Tensor:
+    """Compute the loss of logits (samples, classes) whose classes are the samples of the batch, as in contrastive learning."""
+    logs = input.log_softmax(1)
+    ignored = target == ignore_index
+    own = -logs.gather(1, torch.where(ignored, 0, target).unsqueeze(1)).squeeze(1)
+    if smoothing:
+        own = (1 - smoothing) * own - smoothing * logs.mean(1)
+    own = torch.where(ignored, 0, own)
+    return own.sum() / (~ignored).to(input.dtype).sum() if reduction == "mean" else _reduced(own, reduction)
 
 
 def _nll(

@@ -17,6 +17,9 @@ from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.overrides import TorchFunctionMode
 
 from edgefl.errors import EdgeflError, InputError
@@ -154,8 +157,21 @@ def _counted(network: nn.Module) -> Iterator[None]:
 
 
 def _measuring(network: nn.Module) -> dict[str, Any]:
-    """Return name → layer, of the BatchNorm layers with running statistics."""
-    return {name: part for name, part in network.named_modules() if isinstance(part, _BatchNorm) and part.track_running_stats}
+    """Return name → layer, of the normalization layers with running statistics."""
+    kinds = (_BatchNorm, _InstanceNorm)
+    return {name: part for name, part in network.named_modules() if isinstance(part, kinds) and part.track_running_stats}
+
+
+def _power_iterations(network: nn.Module) -> list[str]:
+    """Return the buffers of spectral norms, of both kinds: vectors that every step in training mode multiplies with the weight."""
+    found = []
+    for name, part in network.named_modules():
+        own = [hook.name for hook in part._forward_pre_hooks.values() if isinstance(hook, SpectralNorm)]
+        buffers = (
+            ["_u", "_v"] if isinstance(part, _SpectralNorm) else [f"{weight}{end}" for weight in own for end in ("_u", "_v")]
+        )
+        found += [f"{name}{'.' if name else ''}{buffer}" for buffer in buffers if isinstance(getattr(part, buffer, None), Tensor)]
+    return found
 
 
 def _leave(model: ir.Model, names: set[str]) -> None:
@@ -181,7 +197,7 @@ def _roles_of(network: nn.Module, names: Mapping[str, str]) -> Roles:
         f"{layer}{'.' if layer else ''}{kind}"
         for layer, module in _measuring(network).items()
         for kind in ("running_mean", "running_var", *["num_batches_tracked"] * (module.momentum is None))
-    }
+    } | set(_power_iterations(network))
     trains = {name: parameter.requires_grad for name, parameter in network.named_parameters()}
     inside = endless(network, names)
     buffers = [
@@ -208,8 +224,13 @@ class Whole(nn.Module):
         if loss is None or seed is None:
             result: Tensor = self.network(inputs[0])
             return result
+        given = {name: self.network.get_buffer(name) for name in _power_iterations(self.network)}
         with _Lengths(), SeededDropout(seed), UntrainedPadding(), Detached():
-            return loss(self.network, *inputs)
+            value = loss(self.network, *inputs)
+        for name, buffer in given.items():  # a spectral norm has new tensors afterwards
+            if (changed := self.network.get_buffer(name)) is not buffer:
+                buffer.copy_(changed)
+        return value
 
 
 class _Lengths(TorchFunctionMode):

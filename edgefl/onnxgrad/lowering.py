@@ -30,6 +30,7 @@ from edgefl.onnxgrad.bordered import with_borders
 from edgefl.onnxgrad.borders import BORDERS
 from edgefl.onnxgrad.decompositions import DECOMPOSITIONS
 from edgefl.onnxgrad.detached import DATA
+from edgefl.onnxgrad.forms.recurrence import projected_lstm
 from edgefl.onnxgrad.graphs import OPSET
 from edgefl.onnxgrad.in_place import functional
 from edgefl.onnxgrad.inlined import Table, inlined
@@ -77,9 +78,7 @@ class _Whole(TorchFunctionMode):
             if func is torch.lstm and isinstance(args[1], (tuple, list)):
                 x, states, weights, *options = args
                 if states[0].shape[-1] != states[1].shape[-1]:
-                    raise EdgeflError(
-                        "LSTM with proj_size has no ONNX operator; set proj_size=0, and put nn.Linear behind the layer"
-                    )
+                    return projected_lstm(x, states, weights, *options)
                 return LSTM(x, list(states), list(weights), *options)
             if func is Tensor.register_hook:  # hooks are judged when torch computes the step
                 return RemovableHandle(OrderedDict())

@@ -16,6 +16,10 @@ from edgefl.errors import EdgeflError
 from edgefl.onnxgrad.ceiled_pools import CEILED
 from edgefl.onnxgrad.checked_matrices import CHECKED
 from edgefl.onnxgrad.detached import held
+from edgefl.onnxgrad.forms.alignment import ALIGNMENT
+from edgefl.onnxgrad.forms.grids import GRIDS
+from edgefl.onnxgrad.forms.layers import LAYERS
+from edgefl.onnxgrad.forms.losses import LOSSES
 from edgefl.onnxgrad.indexed import INDEXED
 from edgefl.onnxgrad.label_losses import LABEL_LOSSES
 from edgefl.onnxgrad.macs import MEANS, WINDOWS
@@ -115,14 +119,6 @@ def _products(input: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tens
     return input
 
 
-def _product(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor | None:
-    """Compute the product along an axis as the last of the products so far."""
-    if dim is None or (found := _products(input, dim, dtype)) is None:
-        return None
-    last = found.narrow(dim, found.shape[dim] - 1, 1)
-    return last if keepdim else last.squeeze(dim)
-
-
 def _attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *args: Any, **options: Any
 ) -> Tensor | None:
@@ -132,6 +128,19 @@ def _attention(
     mask = attn_mask.unsqueeze(1) if attn_mask is not None and attn_mask.dim() == 3 else attn_mask
     query, key, value = (part.unsqueeze(1) for part in (query, key, value))
     return F.scaled_dot_product_attention(query, key, value, mask, *args, **options).squeeze(1)
+
+
+def _of_bags(rows: Tensor, offsets: Tensor, mode: str, counts: Tensor | None) -> Tensor:
+    """Return sum, mean or maximum of the rows from each offset to the next; ``counts`` tells which rows count."""
+    places = torch.arange(rows.shape[0])
+    ends = torch.cat([offsets[1:], torch.full_like(offsets[:1], rows.shape[0])])
+    own = (places >= offsets.unsqueeze(1)) & (places < ends.unsqueeze(1))
+    own = own if counts is None else own & counts
+    if mode == "max":
+        highest = torch.where(own.unsqueeze(-1), rows, -torch.inf).amax(1)
+        return torch.where(own.any(1, keepdim=True), highest, 0)
+    total = own.to(rows.dtype) @ rows
+    return total / own.to(rows.dtype).sum(1, keepdim=True).clamp(min=1) if mode == "mean" else total
 
 
 def _bags(
@@ -147,7 +156,17 @@ def _bags(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> Tensor:
-    """Compute an embedding bag for bags of equal length as an embedding and its sum, mean or maximum."""
+    """Compute an embedding bag as an embedding and the sum, mean or maximum of the rows of each bag."""
+    if (
+        max_norm is None
+        and not scale_grad_by_freq
+        and input.dim() == 1
+        and offsets is not None
+        and include_last_offset in (False, 0)
+    ):
+        rows = F.embedding(input, weight)
+        rows = rows if per_sample_weights is None else rows * per_sample_weights.unsqueeze(-1)
+        return _of_bags(rows, offsets, mode, None if padding_idx is None else input != padding_idx % weight.shape[0])
     if input.dim() != 2 or max_norm is not None or scale_grad_by_freq:
         raise EdgeflError(
             "embedding_bag has an ONNX form for ids (samples, length) without max_norm and scale_grad_by_freq; pad bags with padding_idx"
@@ -183,7 +202,11 @@ def _of_number(input: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor | 
 
 REWRITES: dict[Any, Callable[..., Tensor | None]] = {
     **CEILED,
+    **ALIGNMENT,
     **CHECKED,
+    **GRIDS,
+    **LAYERS,
+    **LOSSES,
     **INDEXED,
     **LABEL_LOSSES,
     **SCATTERED,
@@ -196,7 +219,6 @@ REWRITES: dict[Any, Callable[..., Tensor | None]] = {
     F.adaptive_max_pool3d: _adaptive_max(3),
     F.unfold: _unfolded,
     **dict.fromkeys((torch.cumprod, Tensor.cumprod), _products),
-    **dict.fromkeys((torch.prod, Tensor.prod), _product),
     F.scaled_dot_product_attention: _attention,
     F.embedding_bag: _bags,
     **dict.fromkeys((torch.amax, Tensor.amax, torch.amin, Tensor.amin), _of_number),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from torch import nn
@@ -91,12 +92,18 @@ class Recurrent(nn.Module):
         return self.fc(self.lstm(x)[0][:, -1])
 
 
-def test_recurrent_layers_that_onnx_does_not_have_are_refused_with_the_remedy():
-    text = "LSTM with proj_size has no ONNX operator; set proj_size=0"
-    with pytest.raises(EdgeflError, match=text):
-        training_step(Recurrent(proj_size=2), cross_entropy, batch_of(5, 4))
-    with pytest.raises(EdgeflError, match=text):
-        export(Recurrent(proj_size=2).eval(), {"x": torch.zeros(2, 5, 4)})
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+def test_a_projected_lstm_infers_as_in_torch():
+    network = Recurrent(proj_size=2).eval()
+    graph = export(network, {"x": torch.zeros(2, 5, 4)})
+    x = torch.sin(torch.arange(60.0)).reshape(3, 5, 4)
+    (found,) = onnxruntime.InferenceSession(graph.SerializeToString()).run(None, {"x": x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), network(x).detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_projected_lstm_with_a_free_number_of_steps_is_refused():
+    with pytest.raises(EdgeflError, match="LSTM with proj_size has an ONNX form for a fixed number of steps; pad the sequences"):
+        export(nn.LSTM(4, 6, proj_size=2).eval(), {"x": torch.zeros(2, 5, 4)}, ("y", "h", "c"))
 
 
 class Counting(nn.Module):

@@ -41,23 +41,9 @@ def _both(self: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tup
     return torch.amin(self, axes, keepdim), torch.amax(self, axes, keepdim)
 
 
-def _lower_median(self: Tensor, dim: int, keepdim: bool = False) -> Any:
-    """Return the lower median of the entries that are numbers, and its place; NaN where there is none."""
-    if self.dim() == 0 or not isinstance(self.shape[dim], int):
-        return NotImplemented
-    missing = self.isnan()
-    places = torch.where(missing, torch.full_like(self, float("inf")), self).argsort(dim)
-    count = (~missing).to(torch.int64).sum(dim, keepdim=True)
-    middle = ((count - 1) // 2).clamp(min=0)
-    place = places.gather(dim, middle)
-    value = torch.where(count > 0, self.gather(dim, place), torch.full((), float("nan"), dtype=self.dtype))
-    return (value, place) if keepdim else (value.squeeze(dim), place.squeeze(dim))
-
-
 EXTREMES: dict[Any, Callable[..., Any]] = {
     aten.cummax.default: _cumulative(torch.maximum),
     aten.cummin.default: _cumulative(torch.minimum),
     aten.aminmax.default: _both,
-    aten.nanmedian.dim: _lower_median,
 }
 """Operator of torch → what computes it."""

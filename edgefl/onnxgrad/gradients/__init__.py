@@ -20,6 +20,7 @@ from edgefl.onnxgrad.gradients import (  # noqa: F401  each enters its rules int
     recurrent,
     sampling,
     shape,
+    short_time,
     special_functions,
     spectra,
     trigonometry,

@@ -1,0 +1,102 @@
+"""Adaptive and fractional pooling; maxima with their places."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+aten = torch.ops.aten
+
+
+def _adaptive(axes: int) -> Callable[..., Any]:
+    def pooled(self: Tensor, output_size: Sequence[int]) -> Any:
+        """Return the maximum of each window and its place in the map."""
+        sizes = self.shape[-axes:]
+        if not all(isinstance(size, int) for size in (*sizes, *output_size)):
+            return NotImplemented
+        entries = []
+        for size, count in zip(sizes, output_size, strict=True):
+            number = torch.arange(count).to(torch.float64).unsqueeze(-1)
+            first, end = torch.floor(number * size / count), torch.ceil((number + 1) * size / count)
+            own = first + torch.arange(max(-(-(i + 1) * size // count) - i * size // count for i in range(count)))
+            entries.append(torch.where(own < end, own, first).to(torch.int64))  # shorter windows repeat their first entry
+        x = self.unsqueeze(0) if self.dim() == axes + 1 else self
+        found = _maxima(x, [own.reshape(1, 1, *own.shape) for own in entries])
+        return tuple(part.reshape(*self.shape[:-axes], *output_size) for part in found)
+
+    return pooled
+
+
+def _even_means(mean: Callable[..., Tensor]) -> Callable[..., Any]:
+    def pooled(self: Tensor, output_size: Sequence[int]) -> Any:
+        """Return the mean of each window, for windows of one size that do not overlap."""
+        sizes = self.shape[-len(output_size) :]
+        fixed = all(isinstance(size, int) for size in (*sizes, *output_size))
+        if not fixed or any(size % count for size, count in zip(sizes, output_size, strict=True)):
+            return NotImplemented
+        kernel = [size // count for size, count in zip(sizes, output_size, strict=True)]
+        return self.clone() if set(kernel) == {1} else mean(self, kernel, kernel)
+
+    return pooled
+
+
+def _fractional(axes: int) -> Callable[..., Any]:
+    def pooled(self: Tensor, kernel_size: Sequence[int], output_size: Sequence[int], random_samples: Tensor) -> Any:
+        """Return maxima of windows that begin at places drawn by ``random_samples`` (batch, channels, axes), as Graham (2014)."""
+        single = self.dim() == axes + 1
+        x = self.unsqueeze(0) if single else self
+        sizes = x.shape[2:]
+        if not all(isinstance(size, int) for size in (*sizes, *output_size, *kernel_size)):
+            return NotImplemented
+        kernels, counts = list(kernel_size) * (axes // len(kernel_size)), list(output_size) * (axes // len(output_size))
+        entries = []
+        for axis, (size, kernel, count) in enumerate(zip(sizes, kernels, counts, strict=True)):
+            sample = random_samples[..., axis if axes == 3 else axes - 1 - axis]  # of a 2-d map, columns have the first number
+            starts = _starts(sample.unsqueeze(-1), size, kernel, count)
+            entries.append(starts.unsqueeze(-1) + torch.arange(kernel))
+        found = _maxima(x, entries)
+        return tuple(part.squeeze(0) if single else part for part in found)
+
+    return pooled
+
+
+def _maxima(x: Tensor, entries: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the maximum of each window, the first of several, and its place in the flattened map.
+
+    ``entries`` has, for each axis of the maps ``x`` (batch, channels, *sizes), the window's entries (batch or 1, channels or 1, windows,
+    kernel).
+    """
+    axes, index = len(entries), torch.zeros((), dtype=torch.int64)
+    for axis, own in enumerate(entries):
+        shape = [*own.shape[:2], *[1] * (2 * axes)]
+        shape[2 + axis], shape[2 + axes + axis] = own.shape[2:]
+        index = index * x.shape[2 + axis] + own.reshape(shape)
+    counts = index.shape[2 : 2 + axes]
+    index = index.flatten(2 + axes).flatten(2, 1 + axes)  # (batch, channels, windows, entries)
+    index = index.expand(*x.shape[:2], *index.shape[2:])
+    values = x.flatten(2).gather(2, index.flatten(2)).reshape(index.shape)
+    hit = values.argmax(-1, keepdim=True)
+    value, place = (part.gather(-1, hit).squeeze(-1).reshape(*x.shape[:2], *counts) for part in (values, index))
+    return value, place
+
+
+def _starts(sample: Tensor, size: int, kernel: int, count: int) -> Tensor:
+    """Return where the windows of an axis begin: the last one at the end, the others at steps of equal mean."""
+    last = torch.full_like(sample, size - kernel)
+    if count == 1:
+        return last.to(torch.int64)
+    step = (size - kernel) / (count - 1)
+    numbers = torch.arange(count - 1).to(sample.dtype)
+    return torch.cat([torch.floor((numbers + sample) * step) - torch.floor(sample * step), last], -1).to(torch.int64)
+
+
+WINDOWED: dict[Any, Callable[..., Any]] = {
+    aten._adaptive_avg_pool2d.default: _even_means(torch.nn.functional.avg_pool2d),  # noqa: SLF001 - its name in torch's graphs
+    aten._adaptive_avg_pool3d.default: _even_means(torch.nn.functional.avg_pool3d),  # noqa: SLF001
+    aten.adaptive_max_pool2d.default: _adaptive(2),
+    aten.adaptive_max_pool3d.default: _adaptive(3),
+    aten.fractional_max_pool2d.default: _fractional(2),
+    aten.fractional_max_pool3d.default: _fractional(3),
+}
+"""Operator of torch → what computes it."""
