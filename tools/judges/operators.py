@@ -19,7 +19,7 @@ from edgefl.rng import generator, torch_seeded
 from judges.steps import LOSS, by_torch, compared
 from judges.verdict import Case, Judge, Skip, Verdict, reference, skipping
 
-SAMPLES, TRIED, LR = 3, 12, 1.0
+SAMPLES, TRIED, REPEATED, LR = 3, 12, 6, 1.0
 EXAMPLE, BATCH = torch.ones(2, 1), torch.ones(3, 1)
 HARD: Mapping[str, Any] = {
     "zeros": torch.zeros_like,
@@ -38,6 +38,8 @@ class Applied(nn.Module):
         super().__init__()
         self.operator, self.finish = info.op, sample.output_process_fn_grad
         leaves, self.form = pytree.tree_flatten(((sample.input, *sample.args), sample.kwargs))
+        if any(isinstance(leaf, Tensor) and leaf.layout != torch.strided for leaf in leaves):
+            raise Skip("its tensors are sparse")
         trained = [isinstance(leaf, Tensor) and leaf.requires_grad and leaf.dtype == torch.float32 for leaf in leaves]
         self.fixed = [None if is_trained else _detached(leaf) for leaf, is_trained in zip(leaves, trained, strict=True)]
         self.values = nn.ParameterDict(
@@ -47,20 +49,21 @@ class Applied(nn.Module):
 
     def results(self) -> list[Any]:
         """Return all results of the operator."""
-        leaves = [self.values[str(i)] if str(i) in self.values else leaf for i, leaf in enumerate(self.fixed)]
+        leaves = [self.values.get(str(i), leaf) for i, leaf in enumerate(self.fixed)]
         arguments, options = pytree.tree_unflatten(leaves, self.form)
         return pytree.tree_leaves(self.finish(self.operator(*arguments, **options)))
 
     def prepare(self) -> None:
         """Find the results that have a gradient; skip an operator that has none, or that draws random numbers."""
-        first, second = self.results(), self.results()
+        first, *others = (self.results() for _ in range(REPEATED))
         self.measured = [i for i, part in enumerate(first) if isinstance(part, Tensor) and part.requires_grad and part.numel()]
         if not self.measured:
             raise Skip("torch: no result has a gradient")
-        if not all(torch.allclose(first[i], second[i], equal_nan=True) for i in self.measured):
+        if not all(torch.allclose(first[i], other[i], equal_nan=True) for i in self.measured for other in others):
             raise Skip("torch: the result is random")
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the loss."""
         found = self.results()
         return x.mean() * torch.stack([_weighted(found[i]) for i in self.measured or ()]).sum()
 

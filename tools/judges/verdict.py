@@ -123,4 +123,4 @@ def plain(text: str) -> str:
     >>> plain("at 0x7f3a9c10, in /home/me/net.py")
     'at 0x…, in net.py'
     """
-    return re.sub(r"(?:/[\w.+-]+)+/", "", re.sub(r"0x[0-9a-f]{4,}", "0x…", text))[:240]
+    return re.sub(r"(?<!\w)(?:/[\w.+-]+)+/", "", re.sub(r"0x[0-9a-f]{4,}", "0x…", text))[:240]
