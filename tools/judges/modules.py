@@ -1,4 +1,4 @@
-"""torch's ModuleInfo: every module in training and in evaluation mode, two steps with batches of different sizes, and its inference graph."""
+"""torch's ModuleInfo: every module in training and in evaluation mode, two steps of different batches, and its inference graph."""
 
 from __future__ import annotations
 

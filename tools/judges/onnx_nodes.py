@@ -8,7 +8,6 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx.backend.test.case.node import collect_testcases
 
 from judges.reading import as_network, read

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from counters.markdown import table
+
 from judges import NAMES
 from judges.store import Line, Stored
 

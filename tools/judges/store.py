@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from counters.markdown import ROOT
+
 from judges.verdict import Judge
 
 RESULTS = ROOT / "tools" / "results" / "conformance"
