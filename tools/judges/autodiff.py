@@ -22,7 +22,8 @@ GRAPHS = {
     "dense": "(float[4,6] x, float[6,5] w, float[5] b, float[5,3] v) => (float y) "
     "{ a = MatMul(x,w) c = Add(a,b) d = Tanh(c) e = MatMul(d,v) f = Mul(e,e) y = ReduceMean<keepdims=0>(f) }",
     "convolution and pooling": "(float[2,3,8,8] x, float[4,3,3,3] w, float[4] b) => (float y) "
-    "{ a = Conv<pads=[1,1,1,1]>(x,w,b) r = Relu(a) p = MaxPool<kernel_shape=[2,2],strides=[2,2]>(r) q = Mul(p,p) y = ReduceSum<keepdims=0>(q) }",
+    "{ a = Conv<pads=[1,1,1,1]>(x,w,b) r = Relu(a) p = MaxPool<kernel_shape=[2,2],strides=[2,2]>(r) "
+    "q = Mul(p,p) y = ReduceSum<keepdims=0>(q) }",
     "grouped convolution": "(float[2,4,9,9] x, float[6,2,3,3] w) => (float y) "
     "{ a = Conv<strides=[2,2],group=2,dilations=[2,2],pads=[2,1,2,1]>(x,w) s = Sigmoid(a) y = ReduceSum<keepdims=0>(s) }",
     "Gemm and Softmax": "(float[6,4] x, float[5,6] w, float[5] b) => (float y) "
@@ -89,7 +90,8 @@ def cases(subject: str) -> Iterator[Case]:
 
 JUDGE = Judge(
     "A second autodiff",
-    "Gradients of eight ONNX graphs by `graph_grad` of the package `onnxsim` and by `onnxgrad.differentiate`, both computed by onnxruntime.",
+    "Gradients of eight ONNX graphs by `graph_grad` of the package `onnxsim` and by `onnxgrad.differentiate`, both computed "
+    "by onnxruntime.",
     ("onnxsim", "onnx"),
     lambda: list(GRAPHS),
     cases,

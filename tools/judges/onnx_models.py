@@ -81,7 +81,8 @@ def _profile(subject: str) -> Verdict:
 
 JUDGE = Judge(
     "ONNX's models",
-    "The models in the package `onnx`: single layers that torch exported, small graphs, and light versions of nine well-known networks. The results of "
+    "The models in the package `onnx`: single layers that torch exported, small graphs, and light versions of nine well-known networks. "
+    "The results of "
     "edgefl's reader are compared with the stored ones, and `edgefl profile FILE.onnx` counts MACs by both counters.",
     ("onnx", "torch"),
     subjects,

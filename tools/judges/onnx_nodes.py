@@ -57,7 +57,8 @@ def _judged(case: Any) -> Verdict:
 
 JUDGE = Judge(
     "ONNX's node tests",
-    "The test cases of the package `onnx`, by operators: edgefl reads the graph, and computes it in torch. Its results are compared with the stored "
+    "The test cases of the package `onnx`, by operators: edgefl reads the graph, and computes it in torch. Its results "
+    "are compared with the stored "
     "ones, and the MACs of the two counters with each other. Cases with other types than float32, float64 and whole numbers are skipped.",
     ("onnx", "torch"),
     lambda: list(_cases()),

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from edgefl.errors import EdgeflError, first_line
 
 KINDS = ("equal", "refused", "wrong", "crashed", "skipped")
-"""equal: as the database says. refused: edgefl's own error names the reason. wrong: another result. crashed: any other error, or no result in
-time. skipped: the case has nothing to compare."""
+"""equal: as the database says. refused: edgefl's own error names the reason. wrong: another result. crashed: any other error, or no
+result in time. skipped: the case has nothing to compare."""
 LIMIT_S = 90.0
 """Processor seconds that a case may take."""
 
