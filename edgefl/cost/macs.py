@@ -115,8 +115,8 @@ COUNTED: dict[Any, Count] = {
     aten.addmm_.default: _product(1),
     aten.addr.default: lambda args, out: OpWork(out.numel()),
     aten._trilinear.default: lambda args, out: OpWork(product_macs(args)),
-    # Of many rows: a product with two columns more, for the squares of both.
-    aten._euclidean_dist.default: lambda args, out: OpWork(out.numel() * (int(args[0].shape[-1]) + 2)),
+    # That torch multiplies matrices for the distances of many rows is its own trade; an exported graph does not.
+    aten._euclidean_dist.default: lambda args, out: _distances(out, args[0]),
     aten._cdist_forward.default: lambda args, out: _distances(out, args[0]),
     aten._cdist_backward.default: lambda args, out: _distances(args[4], args[1]),
     aten._pdist_forward.default: lambda args, out: _distances(out, args[0]),

@@ -147,6 +147,12 @@ def opened(network: nn.Module) -> nn.Module:
     for module in network.modules():
         if isinstance(module, nn.TransformerEncoder) and any(isinstance(part, OpenAttention) for part in module.modules()):
             module.use_nested_tensor = False  # only the fused kernels take such tensors
+    return unhinted(network)
+
+
+def unhinted(network: nn.Module) -> nn.Module:
+    """Return ``network`` with encoders and decoders that use a mask as it is given, so that they can be traced."""
+    for module in network.modules():
         if (hint := _HINTS.get(type(module))) is not None:
             module.register_forward_pre_hook(_unhinted(*hint), with_kwargs=True)
     return network

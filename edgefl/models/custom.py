@@ -13,7 +13,7 @@ from torch._guards import detect_fake_mode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from edgefl.errors import ConfigError, InputError, nearest
-from edgefl.models.attention import closed, opened
+from edgefl.models.attention import closed, opened, unhinted
 from edgefl.models.base import Architecture, Unfilled
 from edgefl.models.copies import as_written, check_network, copies_of
 from edgefl.models.factory import Factory, factory_of, fitted, onnx_sha256, sources_sha256
@@ -57,6 +57,7 @@ class CustomArchitecture(Architecture):
         spec: the name by which any process finds the factory; empty if there is none.
         raw: whether a loss gets what ``forward`` returns. Otherwise it gets all floating-point outputs as logits (batch, …).
         logits: whether the network returns the :func:`~edgefl.models.outputs.logits_of` its output only.
+        as_given: whether attention stays torch's own module. Otherwise it has linear layers, which methods factorize and cut.
     """
 
     input_shape: tuple[int, ...] = ()
@@ -67,6 +68,7 @@ class CustomArchitecture(Architecture):
     spec: str = ""
     raw: bool = False
     logits: bool = False
+    as_given: bool = False
 
     @classmethod
     def of(cls, network: str | nn.Module | Factory, inputs: Inputs, classes: int | None = None, norm: str | None = None) -> Self:
@@ -161,7 +163,7 @@ class CustomArchitecture(Architecture):
         uncompiled_from_here()
         if not any(parameter.requires_grad for parameter in network.parameters()):
             raise InputError(f"{self.model} has no parameter to train: its network has none, or all are frozen")
-        network = opened(network)
+        network = unhinted(network) if self.as_given else opened(network)
         by_name = _takes_by_name(network, self.inputs, self.model)
 
         def spread(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

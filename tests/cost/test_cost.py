@@ -125,8 +125,8 @@ def test_a_bilinear_layer_counts_its_two_products_and_those_of_its_gradients():
     assert row.uncounted_ops == ()
 
 
-@pytest.mark.parametrize(("centres", "macs", "values"), [(30, 30 * (8 + 2), 0), (20, 0, 20 * 8)])
-def test_distances_are_a_product_for_many_rows_and_element_wise_work_for_few(centres, macs, values):
+@pytest.mark.parametrize("centres", [30, 20])
+def test_distances_are_element_wise_work_although_torch_multiplies_matrices_for_many_rows(centres):
     class Distances(nn.Module):
         def __init__(self):
             super().__init__()
@@ -136,8 +136,8 @@ def test_distances_are_a_product_for_many_rows_and_element_wise_work_for_few(cen
             return torch.cdist(x, self.centres)
 
     row = cost(Distances, (8,), batch_size=4)
-    assert (row.macs_forward, row.uncounted_ops) == (macs, ())
-    assert sum(layer.elementwise_ops for layer in row.layers if layer.kind == "Distances") == values
+    assert (row.macs_forward, row.uncounted_ops) == (0, ())
+    assert sum(layer.elementwise_ops for layer in row.layers if layer.kind == "Distances") == centres * 8
 
 
 def test_a_fourier_transform_goes_through_all_values_once_for_each_doubling_of_its_length():

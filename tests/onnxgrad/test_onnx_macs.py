@@ -10,7 +10,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime import InferenceSession
 
-from edgefl import RunConfig
+from edgefl import RunConfig, profile
 from edgefl.errors import InputError
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture
@@ -173,6 +173,35 @@ def test_our_own_networks_count_as_in_torch(name, shape, batch_size):
     cost = tier_cost(create("fedavg"), architecture, Tier(1.0), training_of(RunConfig()))
     assert counted.total == batch_size * cost.macs_forward
     assert counted.uncounted_ops == ()
+
+
+PRODUCTS = {
+    "many distances": lambda x, w: torch.cdist(x.repeat(1, 8, 1), w),
+    "few distances": lambda x, w: torch.cdist(x, w),
+    "baddbmm": lambda x, w: torch.baddbmm(w[0], x, w.expand(len(x), 6, 6)),
+    "addmv": lambda x, w: torch.addmv(w[0, :1], x.reshape(-1, 6), w[0]).unflatten(0, (-1, 4)),
+    "outer": lambda x, w: torch.outer(x[:, 0, 0], w[0]),
+    "einsum": lambda x, w: torch.einsum("bij,jk,j->bik", x, w, w[0]),
+    "einsum, outer": lambda x, w: torch.einsum("bij,k->bijk", x, w[0]),
+    "tensordot": lambda x, w: torch.tensordot(x, w[:4], 2)[:, None],
+    "grouped attention": lambda x, w: torch.nn.functional.scaled_dot_product_attention(
+        *((x * w[0])[:, None].repeat(1, heads, 1, 1) for heads in (4, 2, 2)), enable_gqa=True
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_both_counters_agree_on_what_torch_computes_by_a_product(name):
+    class Computes(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(6, 6))
+
+        def forward(self, x):
+            return PRODUCTS[name](x, self.weight).flatten(1)
+
+    (row,) = profile(Computes, (4, 6), batch_size=2, check_macs=True)
+    assert row.macs_forward == row.macs_forward_onnx
 
 
 @pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])

@@ -1,0 +1,167 @@
+"""The judges from outside: a fixed sample of their cases, what is stored of all of them, and how verdicts are found, kept and shown."""
+
+from __future__ import annotations
+
+import doctest
+import sys
+
+import pytest
+import torch
+from tool_modules import TOOLS, on_the_path, tool_of  # noqa: F401 - a fixture is used by its name
+
+from edgefl.errors import InputError
+from edgefl.onnxgrad import training_step
+
+JUDGES = sorted(path.stem for path in (TOOLS / "judges").glob("*.py") if "\nJUDGE = " in path.read_text(encoding="utf-8"))
+
+
+def test_every_judge_is_on_the_list():
+    assert sorted(tool_of("judges").NAMES) == JUDGES
+
+
+@pytest.mark.parametrize("name", JUDGES)
+def test_a_fixed_sample_of_a_database_is_neither_wrong_nor_crashes(name):
+    run = tool_of("judges.run")
+    try:
+        subjects = run.sampled(run.judge_of(name))
+    except ModuleNotFoundError as error:
+        pytest.skip(f"{error.name} is not installed")
+    found = []
+    run.run([run.Task(name, subject, sample=True) for subject in subjects], 1, lambda task, line: found.append(line))
+    assert [line for line in found if line.verdict in ("wrong", "crashed")] == []
+    assert sum(line.verdict == "equal" for line in found) >= len(subjects) // 3
+    assert all(line.reason for line in found if line.verdict != "equal")
+
+
+def test_the_page_has_what_is_stored(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["conformance.py", "--no-run", "--check"])
+    tool_of("conformance").main()  # exits with a message otherwise
+
+
+def test_nothing_stored_is_wrong_or_has_crashed():
+    store, names = tool_of("judges.store"), tool_of("judges").NAMES
+    stored = {name: store.read(store.RESULTS / f"{name}.jsonl") for name in names}
+    bad = [
+        (name, line)
+        for name, found in stored.items()
+        for line in (found.lines if found else ())
+        if line.verdict in ("wrong", "crashed")
+    ]
+    assert bad == []
+
+
+def refuses():
+    raise InputError("Foo has no rule")
+
+
+def fails():
+    raise KeyError("x")
+
+
+def hangs():
+    while True:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("judge", "kind", "reason"),
+    [
+        (refuses, "refused", "Foo has no rule"),
+        (fails, "crashed", "KeyError: 'x' (the judge)"),
+        (hangs, "crashed", "no result after 0.05 processor seconds"),
+    ],
+)
+def test_what_a_case_raises_is_a_verdict(judge, kind, reason):
+    verdict = tool_of("judges.verdict")
+    assert verdict.judged(verdict.Case("case", judge), limit_s=0.05) == verdict.Verdict(kind, reason)
+
+
+def test_what_the_other_side_cannot_compute_is_skipped():
+    verdict = tool_of("judges.verdict")
+
+    def judge():
+        with verdict.reference("torch"):
+            raise RuntimeError("singular")
+
+    assert verdict.judged(verdict.Case("case", judge)) == verdict.Verdict("skipped", "torch: singular")
+
+
+def test_a_wrong_step_is_seen():
+    """A gradient that is one per cent too large."""
+    steps, network, batch = tool_of("judges.steps"), torch.nn.Linear(3, 2), [torch.linspace(-1, 1, 12).reshape(4, 3)]
+    graphs = training_step(network, larger, {"x": batch[0][:2]})
+    tensors = steps.tensors_of(network)
+    right, wrong = (steps.by_torch(network, loss, tensors, [batch], 0.1, torch.float32) for loss in (larger, usual))
+    assert steps.compared(network, larger, graphs, tensors, [batch], 0.1, right).kind == "equal"
+    assert steps.compared(network, usual, graphs, tensors, [batch], 0.1, wrong).kind == "wrong"
+
+
+def usual(network, x):
+    return network(x).square().mean()
+
+
+def larger(network, x):
+    return 1.01 * usual(network, x)
+
+
+def test_a_process_that_dies_costs_one_case(tmp_path, monkeypatch):
+    run = tool_of("judges.run")
+    (tmp_path / "judges").mkdir()
+    monkeypatch.setattr(run, "TOOL", tmp_path / "tool.py")
+    (tmp_path / "tool.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(TOOLS)!r})\nimport os\nfrom judges import run\nfrom judges.verdict import *\n"
+        "made = [Case('good', lambda: EQUAL), Case('bad', lambda: os._exit(3)), Case('last', lambda: EQUAL)]\n"
+        "run.judge_of = lambda name: Judge('t', 'a', (), lambda: ['s'], lambda subject: made)\nrun.work()\n"
+    )
+    found = []
+    run.run([run.Task("any", "s")], 1, lambda task, line: found.append((line.case, line.verdict)))
+    assert found == [("good", "equal"), ("bad", "crashed"), ("last", "equal")]
+
+
+def test_a_stopped_run_resumes_and_another_code_begins_anew(tmp_path):
+    store, path = tool_of("judges.store"), tmp_path / "work" / "a.jsonl"
+    first = {"code": "1", "commit": "c", "versions": {"onnx": "1"}}
+    assert store.begun(path, first) == set()
+    with path.open("a") as file:
+        file.write('{"subject": "Relu", "case": "one", "verdict": "equal"}\n{"subject": "Relu", "ca')
+    assert store.begun(path, first) == {("Relu", "one")}
+    assert path.read_text().endswith('"equal"}\n')
+    assert store.begun(path, {**first, "code": "2"}) == set()
+    with path.open("a") as file:
+        file.write('{"subject": "B", "case": "x", "verdict": "equal"}\n{"subject": "A", "case": "x", "verdict": "equal"}\n')
+    store.finish(path, tmp_path / "a.jsonl", ["A", "B"])
+    assert [line.subject for line in store.read(tmp_path / "a.jsonl").lines] == ["A", "B"]
+    assert not path.exists()
+
+
+def test_the_tables_count_subjects_by_their_worst_case():
+    page, store = tool_of("judges.page"), tool_of("judges.store")
+    lines = (
+        store.Line("linalg.inv", "0", "refused", "aten.linalg_inv_ex.default has no ONNX form"), store.Line("add", "0", "equal"),
+        store.Line("add", "1", "equal"), store.Line("mul", "0", "equal"), store.Line("mul", "1", "wrong", "differs by 0.5"),
+        store.Line("rand", "0", "skipped", "torch: the result is random"),
+    )  # fmt: skip
+    found = store.Stored({"versions": {"torch": "2.13.0"}, "commit": "abc"}, lines)
+    text = page.overview({"operators": found}, {"operators": "torch's operators"})
+    assert "| torch's operators | 1 | 0 | 1 | **1** | 0 | 1 | 33.3 % | 3 of 5 | torch 2.13.0 | abc |" in text
+    assert "| modules | not run |" in text
+    text = page.details(found)
+    assert "| linalg | 0 | 0 | 1 | 0 | 0 | 0 |" in text
+    assert "| aten.linalg_inv_ex.default has no ONNX form | 1 | linalg.inv (1) |" in text
+
+
+def test_a_judge_without_its_package_is_skipped_by_name(monkeypatch, capsys):
+    tool = tool_of("conformance")
+
+    def missing(name):
+        raise ModuleNotFoundError("No module named 'expecttest'", name="expecttest")
+
+    monkeypatch.setattr(tool, "judge_of", missing)
+    assert tool.found_judges(["operators"]) == {}
+    assert capsys.readouterr().err == "operators: skipped, expecttest is not installed\n"
+
+
+@pytest.mark.parametrize("name", ["verdict", "steps", "page"])
+def test_examples(name):
+    found = doctest.testmod(tool_of(f"judges.{name}"))
+    assert (found.failed, found.attempted > 0) == (0, True)

@@ -1,0 +1,143 @@
+"""Compare edgefl with databases that others wrote, and write the results into docs/conformance.md.
+
+Each file of tools/judges/ is a judge of one database, and each of its cases one JSON line of tools/results/conformance/JUDGE.jsonl: equal,
+refused, wrong, crashed or skipped, with a reason. A stopped command resumes where it was; a run of other code begins anew. A judge whose
+packages are not installed is skipped by name, and keeps its stored lines, which the page shows with their versions and commit.
+
+Everything, on two cores:             python tools/conformance.py --jobs 2 --write
+Some judges:                          python tools/conformance.py --judges operators,modules --write
+Some subjects, which are not stored:  python tools/conformance.py --only operators/linalg.inv --only "modules/nn.Conv*"
+The fixed sample of the tests:        python tools/conformance.py --sample
+The page from what is stored:         python tools/conformance.py --no-run --write
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from fnmatch import fnmatch
+
+from counters.markdown import arguments, publish
+from judges import NAMES
+from judges.page import details, overview
+from judges.run import Task, judge_of, run, sampled, work
+from judges.store import RESULTS, WORK, Line, about, begun, finish, read, text_of
+from judges.verdict import Judge
+from speed.process import commit
+
+SHOWN = ("wrong", "crashed")
+
+
+def found_judges(names: Sequence[str]) -> dict[str, Judge]:
+    """Return the judges whose packages are installed; say which are not."""
+    warnings.simplefilter("ignore")  # of the databases, about their own values
+    found = {}
+    for name in names:
+        try:
+            found[name] = judge_of(name)
+        except ModuleNotFoundError as error:
+            print(f"{name}: skipped, {error.name} is not installed", file=sys.stderr)
+    return found
+
+
+def judge_all(judges: dict[str, Judge], jobs: int) -> None:
+    """Judge every case that is not stored for this code, and store each as it is found."""
+    tasks, current = [], commit()
+    for name, judge in judges.items():
+        stored = read(RESULTS / f"{name}.jsonl")
+        first = about(judge, current)
+        if stored is not None and all(stored.about.get(key) == first[key] for key in ("code", "versions")):
+            continue
+        done = begun(WORK / f"{name}.jsonl", first)
+        tasks += [Task(name, subject, tuple(c for s, c in done if s == subject)) for subject in judge.subjects()]
+
+    def keep(task: Task, line: Line) -> None:
+        with (WORK / f"{task.judge}.jsonl").open("a", encoding="utf-8") as file:
+            file.write(text_of({}, [line]).partition("\n")[2])
+        if line.verdict in SHOWN:
+            _say(task, line)
+
+    run(tasks, jobs, keep)
+    for name in dict.fromkeys(task.judge for task in tasks):
+        finish(WORK / f"{name}.jsonl", RESULTS / f"{name}.jsonl", judges[name].subjects())
+
+
+def judge_some(tasks: Sequence[Task], jobs: int, all_shown: bool) -> Counter[str]:
+    """Judge tasks, say what was found, and store nothing; return how many cases have which verdict."""
+    counts: Counter[str] = Counter()
+
+    def show(task: Task, line: Line) -> None:
+        counts[line.verdict] += 1
+        if all_shown or line.verdict in SHOWN:
+            _say(task, line)
+
+    run(tasks, jobs, show)
+    return counts
+
+
+def _say(task: Task, line: Line) -> None:
+    print(f"{task.judge}/{line.subject}, {line.case}: {line.verdict} {line.reason}".rstrip(), flush=True)
+
+
+def markdown() -> str:
+    """Return the page's tables from the stored verdicts."""
+    stored = {name: found for name in NAMES if (found := read(RESULTS / f"{name}.jsonl")) is not None}
+    titles = {name: found.about["title"] for name, found in stored.items()}
+    parts = [overview(stored, titles)]
+    for name, found in stored.items():
+        parts.append(f"## {titles[name]}\n\n{found.about['about']}\n\n{details(found)}")
+    return "\n\n".join(parts)
+
+
+def main() -> None:
+    """Read the arguments."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--judges", default=",".join(NAMES), help="some of them, separated by commas")
+    add(
+        "--only",
+        action="append",
+        metavar="JUDGE/SUBJECT",
+        help="only these, * stands for anything; may be repeated; nothing is stored",
+    )
+    add("--jobs", type=int, default=2, help="processes at a time, each with one thread [2]")
+    add("--sample", action="store_true", help="only the fixed sample; nothing is stored")
+    add("--no-run", action="store_true", help="judge nothing")
+    add("--work", action="store_true", help=argparse.SUPPRESS)
+    options = arguments(parser)
+    names = options.judges.split(",")
+    if options.only:
+        names = [name for name in names if any(fnmatch(name, pattern.partition("/")[0]) for pattern in options.only)]
+    if unknown := sorted(set(names) - set(NAMES)):
+        parser.error(f"no judge {', '.join(unknown)}; there are {', '.join(NAMES)}")
+    if options.jobs < 1:
+        parser.error("--jobs must be positive")
+    if options.work:
+        work()
+    elif options.sample or options.only:
+        _judge_selected(options, found_judges(names))
+    else:
+        if not options.no_run:
+            judge_all(found_judges(names), options.jobs)
+        publish("conformance", markdown(), options)
+
+
+def _judge_selected(options: argparse.Namespace, judges: dict[str, Judge]) -> None:
+    started = time.perf_counter()
+    tasks = [
+        Task(name, subject, sample=options.sample)
+        for name, judge in judges.items()
+        for subject in (sampled(judge) if options.sample else judge.subjects())
+        if not options.only or any(fnmatch(f"{name}/{subject}", pattern) for pattern in options.only)
+    ]
+    counts = judge_some(tasks, options.jobs, bool(options.only))
+    print(", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())), f"in {time.perf_counter() - started:.0f} s")
+    sys.exit(1 if counts["wrong"] or counts["crashed"] else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""The stored verdicts of a judge: a first line about the run, then one JSON line for each case."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from counters.markdown import ROOT
+
+from judges.verdict import Judge
+
+RESULTS = ROOT / "tools" / "results" / "conformance"
+WORK = ROOT / "runs" / "conformance"
+"""Unfinished runs."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """The verdict of a case."""
+
+    subject: str
+    case: str
+    verdict: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a judge has said: of which code, with which versions of packages."""
+
+    about: dict[str, Any]
+    lines: tuple[Line, ...]
+
+
+def about(judge: Judge, commit: str) -> dict[str, Any]:
+    """Return the first line of a run that begins now."""
+    versions = {name: version(name).partition("+")[0] for name in judge.packages}
+    return {"title": judge.title, "about": judge.about, "code": code(), "commit": commit, "versions": versions}
+
+
+@cache
+def code() -> str:
+    """Return a hash of edgefl's code and of the judges'."""
+    files = sorted([*(ROOT / "edgefl").rglob("*.py"), *Path(__file__).parent.glob("*.py")])
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
+
+
+def read(path: Path) -> Stored | None:
+    """Return the verdicts of a file; None if there is none. A last line that was cut is left out.
+
+    Raises:
+        ValueError: a line is no verdict; the message names file and line.
+    """
+    if not path.exists():
+        return None
+    text = path.read_text(encoding="utf-8")
+    first, *rest = text[: text.rfind("\n") + 1].splitlines() or [""]
+    try:
+        return Stored(json.loads(first), tuple(Line(**json.loads(line)) for line in rest))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}: a line is no verdict ({error}); delete the file, and the judge runs again") from None
+
+
+def begun(path: Path, first: dict[str, Any]) -> set[tuple[str, str]]:
+    """Return the (subject, case) that an unfinished run of this code has judged; begin a file if there is none."""
+    found = read(path) if path.exists() else None
+    if found is None or any(found.about.get(key) != first[key] for key in ("code", "versions")):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(first) + "\n", encoding="utf-8")
+        return set()
+    path.write_text(text_of(found.about, found.lines), encoding="utf-8")  # without a line that was cut
+    return {(line.subject, line.case) for line in found.lines}
+
+
+def text_of(first: dict[str, Any], lines: Iterable[Line]) -> str:
+    """Return the text of a file."""
+    entries = [first, *({key: value for key, value in vars(line).items() if value} for line in lines)]
+    return "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
+
+
+def finish(unfinished: Path, path: Path, order: Sequence[str]) -> None:
+    """Store a finished run, its subjects in this ``order``, whoever was done first."""
+    found = read(unfinished)
+    assert found is not None
+    place = {subject: number for number, subject in enumerate(order)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = sorted(found.lines, key=lambda line: place.get(line.subject, len(place)))
+    path.write_text(text_of(found.about, lines), encoding="utf-8")
+    unfinished.unlink()
