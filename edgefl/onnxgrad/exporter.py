@@ -24,6 +24,7 @@ from edgefl.onnxgrad.names import make_distinct, register_constants
 from edgefl.util.fields import Fields, each, named
 from edgefl.util.garbage import uncollected
 from edgefl.util.places import place_of
+from edgefl.util.stateless import restored
 
 _MERGE_BOUNDS = {
     *("FuseSuccessiveMin", "FuseSuccessiveMax", "FuseMinMaxToClip", "FuseMaxMinToClip"),
@@ -65,7 +66,8 @@ def export(
     free: tuple[Any, ...] = tuple(each(lambda _: {0: torch.export.Dim(BATCH)}, value) for value in inputs.values())
     if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         free = (*free[: len(parameters) - 1], free[len(parameters) - 1 :])  # torch.export nests the entries of *arguments
-    model = converted(module, tuple(inputs.values()), free, names, outputs, f"{name} cannot be exported to ONNX", unfolded)
+    with restored(module):
+        model = converted(module, tuple(inputs.values()), free, names, outputs, f"{name} cannot be exported to ONNX", unfolded)
     model.graph.name = "forward"
     proto = standard(ir.to_proto(fixed_reshapes(model)))
     strip(proto)
