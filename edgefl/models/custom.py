@@ -20,6 +20,7 @@ from edgefl.models.factory import Factory, factory_of, fitted, onnx_sha256, sour
 from edgefl.models.input_spec import InputSpec
 from edgefl.models.narrow import Channels
 from edgefl.models.outputs import logits_of, read_out, unwrapped
+from edgefl.models.ties import named_fully, named_once
 from edgefl.models.valueless import on_meta, reason
 from edgefl.models.weights import WeightsFile
 from edgefl.util.compute import uncompiled_from_here
@@ -177,7 +178,7 @@ class CustomArchitecture(Architecture):
         if self.logits:
             network.register_forward_hook(lambda module, args, output: logits_of(output))
         network.register_forward_hook(unwrapped if self.raw else read_out)
-        return network
+        return named_once(network)
 
     def bare(self, network: nn.Module) -> nn.Module:
         """Take from ``network`` the hooks that read its inputs and outputs, and put its counters back into its ``state_dict``."""
@@ -193,7 +194,7 @@ class CustomArchitecture(Architecture):
             for kind, buffer in list(module.named_buffers(recurse=False)):
                 if f"{name}.{kind}".lstrip(".") in saved:
                     module.register_buffer(kind, buffer)
-        return closed(network, own)
+        return closed(named_fully(network), own)
 
     def samples(self, count: int) -> Any:
         """Return a batch of ``count`` samples: a tensor for a single unnamed input, else name → tensor."""

@@ -41,7 +41,10 @@ def called(module: nn.Module, tensors: dict[str, Tensor], args: tuple[Any, ...])
             held[key] = tensors[name]
         return module(*args)
     finally:
-        tensors |= {name: now for name, (held, key) in slots.items() if (now := held.get(key)) is not None}
+        for name, (held, key) in slots.items():
+            now = held.get(key)
+            if now is not None:
+                tensors[name] = now
         for part, (parameters, buffers) in own.items():
             _put_back(part._parameters, parameters)
             _put_back(part._buffers, buffers)
