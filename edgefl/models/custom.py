@@ -171,8 +171,9 @@ class CustomArchitecture(Architecture):
             return args, kwargs
 
         for module in network.modules():
-            for name, buffer in list(module.named_buffers(recurse=False)):
-                if not buffer.is_floating_point():  # counters and tables of indices: each copy has its own, and none is sent
+            for name, buffer in list(module._buffers.items()):
+                # Counters, tables of indices, and what forward sets: each copy has its own, and none is sent.
+                if buffer is None or not buffer.is_floating_point():
                     module.register_buffer(name, buffer, persistent=False)
         network.register_forward_pre_hook(spread, with_kwargs=True)
         if self.logits:

@@ -63,6 +63,35 @@ def carry(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> None:
                 tensor.copy_(now.detach())
 
 
+def settled(module: nn.Module, own: Mapping[str, Tensor]) -> bool:
+    """Copy what ``module`` has assigned to its buffers into their tensors ``own``, by name, which it has again; whether that is possible.
+
+    It is not if a buffer has another shape or type now.
+    """
+    for name, (held, key) in _slots(module, own).items():
+        tensor, now = own[name], held[key]
+        if now is not tensor:
+            if now is None or (now.shape, now.dtype) != (tensor.shape, tensor.dtype):
+                return False
+            tensor.detach().copy_(now.detach())
+            held[key] = tensor
+    return True
+
+
+def unset_buffers(module: nn.Module) -> list[tuple[dict[str, Any], str]]:
+    """Return where parts of ``module`` have a buffer that is None, for ``forward`` to set: their buffers, and the name there.
+
+    Layers of torch and edgefl set none.
+    """
+    return [
+        (part._buffers, key)
+        for part in module.modules()
+        if type(part).__module__.partition(".")[0] not in ("torch", "edgefl")
+        for key, buffer in part._buffers.items()
+        if buffer is None
+    ]
+
+
 @contextmanager
 def restored(module: nn.Module) -> Iterator[None]:
     """Give all parts of ``module`` the attributes, parameters and buffers back that they had before a block, such as a trace.
