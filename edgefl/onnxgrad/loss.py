@@ -1,5 +1,6 @@
 """Exports a network's loss as an ONNX graph with the weights as inputs: the forward pass of a training graph."""
 
+import copy
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,11 +25,12 @@ from edgefl.onnxgrad.detached import Detached
 from edgefl.onnxgrad.dropout import SeededDropout
 from edgefl.onnxgrad.exporter import converted, fixed_reshapes, strip
 from edgefl.onnxgrad.graphs import BATCH
+from edgefl.onnxgrad.late_buffers import set_late_buffers
 from edgefl.onnxgrad.padding import UntrainedPadding
 from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, PREDICTION, SEED, SHARE, STEP_COUNT, Roles
 from edgefl.util.compute import is_finite
 from edgefl.util.fields import Fields, each, named
-from edgefl.util.stateless import called, restored
+from edgefl.util.stateless import called, restored, unset_buffers
 
 Loss = Callable[..., Tensor]
 """(network, *inputs of the batch, *inputs shared by its samples) → scalar."""
@@ -110,6 +112,9 @@ def loss_graph(
     module = _Traced(network, tuple(losses), roles)
     dimension = torch.export.Dim(BATCH, min=2)
     free = ([None] * len(values), [each(lambda _: {0: dimension}, of) for of in batch.values()], [None] * len(shared), None)
+    if unset_buffers(network):
+        copied = copy.deepcopy(network)  # a pass updates statistics
+        set_late_buffers(copied, lambda given: losses[0](copied, *given.values(), *shared.values()), batch, failure)
     with _counted(network), restored(network):
         model = converted(
             module,

@@ -57,7 +57,7 @@ def test_captured_steps_are_those_of_a_plain_loop(build):
 def test_no_way_to_compute_gradients_leaves_a_tensor_behind(build):
     network = build().train()
     before, names, (x, y) = tensors_of(network), [n for n, _ in network.named_parameters()], samples(network, 6)
-    batch = Batch(x, y, None, None)
+    batch = Batch(x, y, torch.ones(4, dtype=torch.bool), None)
     inputs = Inputs({name: tensor.detach().clone() for name, tensor in named_tensors(network).items()}, batch)
     gradient_of(network, loss, names)(inputs)
     called_with(network, {name: torch.zeros_like(parameter) for name, parameter in network.named_parameters()}, x)

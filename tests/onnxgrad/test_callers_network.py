@@ -9,7 +9,7 @@ from torch import nn
 
 from edgefl import onnxgrad
 from edgefl.errors import EdgeflError
-from tests.shared_networks import SHARED, Late, samples, tensors_of
+from tests.shared_networks import SHARED, Late, Remembering, samples, tensors_of
 
 
 class Raising(Late):
@@ -55,6 +55,16 @@ def test_an_export_leaves_the_network_as_it_was(build):
     assert not network.training
 
 
+def test_a_buffer_that_input_decides_is_refused():
+    network = Remembering()
+    x, y = samples(network, 4)
+    with pytest.raises(EdgeflError, match="Remembering cannot be trained in ONNX: forward sets its buffer mean, which is None"):
+        step_of(network, x, y)
+    with pytest.raises(EdgeflError, match="Remembering cannot be exported to ONNX: forward sets its buffer mean, which is None"):
+        onnxgrad.export(network.eval(), {"x": x})
+    assert network.mean is None
+
+
 @pytest.mark.parametrize("build", [*SHARED, Counting], ids=lambda build: build.__name__)
 def test_a_graph_trains_a_shared_tensor_as_torch_does(build):
     network = build().train()
@@ -64,7 +74,7 @@ def test_a_graph_trains_a_shared_tensor_as_torch_does(build):
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     for seed in range(3):
         x, y = samples(network, 5, seed)
-        given = {**values, "x": x.numpy(), "y": y.numpy(), "lr": np.float32(0.1)}
+        given = {**values, "x": x.numpy(), "y": y.numpy(), "lr": np.array(0.1, np.float32)}
         read = [value.name for value in session.get_inputs()]
         found = dict(
             zip([value.name for value in session.get_outputs()], session.run(None, {name: given[name] for name in read}), strict=True)
