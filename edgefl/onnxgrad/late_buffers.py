@@ -14,9 +14,9 @@ Inputs = Mapping[str, Fields[Tensor]]
 
 
 def set_late_buffers(network: nn.Module, run: Callable[[Inputs], Any], inputs: Inputs, failure: str) -> None:
-    """Let ``run``, which calls ``network``, set the buffers that are None. InputError, which begins with ``failure``, if input decides them.
+    """Let ``run``, which calls ``network``, set the buffers that are None.
 
-    A graph would compute with the values of one batch for ever.
+    InputError, which begins with ``failure``, if input decides their values: a graph would compute with those of one batch for ever.
     """
     if not (late := unset_buffers(network)):
         return

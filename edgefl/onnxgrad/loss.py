@@ -199,7 +199,7 @@ def _roles_of(network: nn.Module, names: Mapping[str, str]) -> Roles:
 
 
 class Whole(nn.Module):
-    """Calls a network, or one of its losses with a ``seed`` for dropout, so that :func:`edgefl.util.stateless.called` can replace its tensors."""
+    """Calls a network, or one of its losses with a ``seed`` for dropout, so that :func:`called` can replace its tensors."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()

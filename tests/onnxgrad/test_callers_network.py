@@ -77,7 +77,11 @@ def test_a_graph_trains_a_shared_tensor_as_torch_does(build):
         given = {**values, "x": x.numpy(), "y": y.numpy(), "lr": np.array(0.1, np.float32)}
         read = [value.name for value in session.get_inputs()]
         found = dict(
-            zip([value.name for value in session.get_outputs()], session.run(None, {name: given[name] for name in read}), strict=True)
+            zip(
+                [value.name for value in session.get_outputs()],
+                session.run(None, {name: given[name] for name in read}),
+                strict=True,
+            )
         )
         values |= {name.removesuffix(".out"): value for name, value in found.items() if name.endswith(".out")}
         optimizer.zero_grad()
