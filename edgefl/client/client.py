@@ -78,7 +78,7 @@ class Clients:
 
         The outcomes equal those of :meth:`run`, except for the order of sums in float32.
         """
-        if len(jobs) == 1 or not all(map(_simple, jobs)):
+        if len(jobs) == 1 or not all(map(_simple, jobs)) or self.parts(jobs[0].method, jobs[0].tier).unset:
             return [self.run(job) for job in jobs]
         outcomes: dict[int, Outcome] = {}
         group: list[GroupMember] = []
@@ -162,7 +162,7 @@ class Clients:
             return partial(train_in_onnx, graphs=job.graphs)
         module, loss = prepared.local.module, in_layout(prepared.local.loss, parts.layout)
         memory, gradient = self.held(prepared), written(module, loss)
-        if captures and not job.recompute:
+        if captures and not job.recompute and not parts.unset:  # what forward sets in one step, the next may read
             gradient = parts.gradients.gradient("one", module, loss, parts.trained, len(job.method.draws(job.tier)))
         optimizer = FusedOptimizer(prepared.local.training, parts.trained, parts.decayed)
         return partial(train, optimizer=optimizer, gradient=gradient, memory=memory)

@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from edgefl.models.base import Architecture, Unfilled
 from edgefl.records import Tier
 from edgefl.rng import generator, torch_seeded
 from edgefl.util.fields import each
+from edgefl.util.stateless import unset_buffers
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -73,9 +75,16 @@ class Parts:
         with torch.no_grad():
             for buffer, first in self._buffers:
                 buffer.copy_(first)
+        for buffers, name in self.unset:
+            buffers[name] = None
         for parameter in self.trained.values():
             parameter.grad = None
         return network.train()
+
+    @cached_property
+    def unset(self) -> list[tuple[dict[str, Any], str]]:
+        """The buffers of :meth:`network` that are None until its ``forward`` sets them: every client begins without them."""
+        return unset_buffers(self._network)
 
     @cached_property
     def trained(self) -> Mapping[str, nn.Parameter]:

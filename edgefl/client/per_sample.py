@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import grad_and_value, vmap
 
-from edgefl.client.fast.capture import Whole
+from edgefl.client.fast.capture import Whole, computed
 from edgefl.cost.trace import Loss
 from edgefl.cost.uncompiled import uncompiled
 from edgefl.records import Batch
@@ -55,10 +55,10 @@ def _of_samples(
 
     def of_one(leaves: Mapping[str, Tensor], x: Fields[Tensor], y: Tensor) -> Tensor:
         single = replace(batch, x=each(lambda part: part.unsqueeze(0), x), y=y.unsqueeze(0) if len(batch.y) == samples else y)
-        value: Tensor = functional_call(whole, {f"inner.{name}": leaf for name, leaf in leaves.items()}, (single,))
+        value: Tensor = computed(whole, {**buffers, **leaves}, single)
         return value
 
-    leaves = {name: tensor.detach() for name, tensor in trained.items()}
+    leaves, buffers = {name: tensor.detach() for name, tensor in trained.items()}, dict(module.named_buffers())
     with uncompiled():
         found = vmap(grad_and_value(of_one), in_dims=(None, 0, 0), randomness="different")(leaves, batch.x, y)
     gradients, values = found

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
+from edgefl.util.stateless import called
 
 Init = Literal["plain", "he"]
 """The size of first composed weights: that of the plain layer's, or He's."""
@@ -184,7 +185,7 @@ class Composed(nn.Module):
         """Compute what the dense layer computes with the composed weights."""
         layer = self.skeleton[0].train(self.training)
         others = {name: getattr(self, name) for name in self.others}
-        return torch.func.functional_call(layer, {**others, **self.weights()}, inputs)
+        return called(layer, {**others, **self.weights()}, inputs)
 
     @torch.no_grad()
     def fill(self, dense: nn.Module, init: Init = "plain") -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from edgefl.errors import ConfigError
+from edgefl.util.stateless import called, carry
 
 
 def gradients(value: Tensor, tensors: Sequence[Tensor], constant: bool = True, keep: bool = False) -> tuple[Tensor, ...]:
@@ -57,7 +57,10 @@ def called_with(module: nn.Module, tensors: Mapping[str, Tensor], x: Any) -> Ten
         with suppress(RuntimeError):  # the forward pass of recomputation has hooks already; its costs were traced without them
             refusing.enter_context(torch.autograd.graph.disable_saved_tensors_hooks(refused))
         try:
-            result: Tensor = functional_call(module, dict(tensors), (x,))
+            given = {**dict(module.named_buffers()), **tensors}
+            before = dict(given)
+            result: Tensor = called(module, given, (x,))
+            carry(before, given)
         except RuntimeError as error:
             if str(error) == refused:
                 raise ConfigError(refused) from None

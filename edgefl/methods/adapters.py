@@ -33,7 +33,7 @@ from edgefl.methods.layer_rules import FactorizingConfig
 from edgefl.methods.ranks import Ranks, dense_reasons, never_factorized, rank_candidates
 from edgefl.methods.state import GlobalState, Tensors
 from edgefl.models.base import Architecture, stem_and_classifier, weighted_layers
-from edgefl.models.weights import tied
+from edgefl.models.ties import tied
 from edgefl.records import Batch, Place, Tier, Update
 
 QUERY_AND_VALUE = ("query", "value", "q_proj", "v_proj", "q_lin", "v_lin", "to_q", "to_v", "qkv", "query_key_value", "c_attn")

@@ -7,6 +7,7 @@ from edgefl.errors import ConfigError
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.options import MethodConfig
 from edgefl.models.base import Architecture, weighted_layers
+from edgefl.models.ties import tied
 from edgefl.records import Tier
 from edgefl.registry import method
 
@@ -57,10 +58,20 @@ class FedPer(FedAvg):
 def last_layers(network: nn.Module, count: int = 1) -> frozenset[str]:
     """Return the names of the tensors of the last ``count`` weighted layers, and of all that are defined after the first of them.
 
+    ConfigError: a layer before them uses one of these tensors too.
+
     >>> sorted(last_layers(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))))
     ['2.bias', '2.weight']
     """
     layers = [name for name, _ in weighted_layers(network)]
-    first = layers[-min(count, len(layers))]
-    names = list(network.state_dict())
+    last = layers[-min(count, len(layers)) :]
+    first, names = last[0], list(network.state_dict())
+    personal = [network.get_submodule(name) for name in last]
+    for same in tied(network):
+        own = sorted(name for name in same if network.get_submodule(name.rpartition(".")[0]) in personal)
+        if own and (others := sorted(same.difference(own))):
+            raise ConfigError(
+                f"{own[0]} is also {others[0]}, so that it cannot be personal where that is averaged; choose another method, or a network "
+                "whose last layers have weights of their own"
+            )
     return frozenset(names[next(i for i, name in enumerate(names) if name.startswith(f"{first}.")) :])

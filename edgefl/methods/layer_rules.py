@@ -13,7 +13,7 @@ from edgefl.errors import ConfigError, nearest
 from edgefl.factor.hadamard_layers import RECURRENT
 from edgefl.methods.options import MethodConfig
 from edgefl.models.base import named_tensors
-from edgefl.models.weights import tied
+from edgefl.models.ties import tied
 from edgefl.util.convolutions import Convolution
 
 KINDS = ("conv", "1x1", "linear", "recurrent")

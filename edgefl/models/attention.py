@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from edgefl.models.weights import PROJECTIONS, tied
+from edgefl.models.ties import tied
+from edgefl.models.weights import PROJECTIONS
 
 _HINTS: dict[type[nn.Module], tuple[str, int]] = {
     nn.TransformerEncoder: ("is_causal", 3),

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from edgefl.errors import ConfigError
 from edgefl.models.cuts import Cuts, cuts_of
 from edgefl.models.norm import POLICIES
+from edgefl.models.ties import named_fully, named_once, second_names, tied
 from edgefl.models.valueless import on_meta
 from edgefl.models.weights import WeightsFile, opened_tensors
 from edgefl.registry import models
@@ -55,20 +56,20 @@ class Architecture:
     def build(self, width: float = 1.0) -> nn.Module:
         """Return a freshly initialised network, hidden layers scaled to ``width`` in (0, 1]; ConfigError for a wrong input shape."""
         options = {} if self.norm is None else {"norm": self.norm}
-        network: nn.Module = models.load(self.model)(self.input_shape, self.classes, width=width, **options)
+        network = named_once(models.load(self.model)(self.input_shape, self.classes, width=width, **options))
         return self.weighted(network) if width == 1.0 else network
 
     def weighted(self, network: nn.Module) -> nn.Module:
         """Return the network of width 1 with its initial weights, unless its tensors have no values; WireError: the file has changed."""
         if self.weights is not None and detect_fake_mode() is None and torch.get_default_device().type != "meta":
-            own = network.state_dict()
+            own, second = network.state_dict(), second_names(network)
             for name, tensor in opened_tensors(self.weights.tensors(), own).items():
-                own[name].copy_(tensor)
+                own[second.get(name, name)].copy_(tensor)
         return network
 
     def bare(self, network: nn.Module) -> nn.Module:
         """Return a network, a tier's for example, as its author knows it: without what runs add to it."""
-        return network
+        return named_fully(network)
 
     def samples(self, count: int) -> Any:
         """Return a batch of ``count`` samples, (count, …): uninitialised float32, or zeros int64 if the network takes token ids."""
@@ -216,13 +217,16 @@ def stem_and_classifier(network: nn.Module) -> tuple[str | None, str]:
 def classifier_tensors(architecture: Architecture) -> frozenset[str]:
     """Return the names of the classifier's tensors that have one row per label: its weight and bias.
 
+    A tensor that another layer uses too, such as an embedding, is left out: its rows are not for labels alone.
+
     >>> sorted(classifier_tensors(Architecture("mlp", (64,), 10)))
     ['fc.bias', 'fc.weight']
     """
     network = architecture.skeleton()
     name = stem_and_classifier(network)[1]
     own = network.get_submodule(name).named_parameters()
-    return frozenset(f"{name}.{part}" for part, tensor in own if len(tensor) == architecture.classes)
+    rows = {f"{name}.{part}" for part, tensor in own if len(tensor) == architecture.classes}
+    return frozenset(rows.difference(*tied(network)))
 
 
 def named_tensors(network: nn.Module) -> dict[str, Tensor]:

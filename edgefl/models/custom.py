@@ -20,6 +20,7 @@ from edgefl.models.factory import Factory, factory_of, fitted, onnx_sha256, sour
 from edgefl.models.input_spec import InputSpec
 from edgefl.models.narrow import Channels
 from edgefl.models.outputs import logits_of, read_out, unwrapped
+from edgefl.models.ties import named_fully, named_once
 from edgefl.models.valueless import on_meta, reason
 from edgefl.models.weights import WeightsFile
 from edgefl.util.compute import uncompiled_from_here
@@ -172,14 +173,15 @@ class CustomArchitecture(Architecture):
             return args, kwargs
 
         for module in network.modules():
-            for name, buffer in list(module.named_buffers(recurse=False)):
-                if not buffer.is_floating_point():  # counters and tables of indices: each copy has its own, and none is sent
+            for name, buffer in list(module._buffers.items()):
+                # Counters, tables of indices, and what forward sets: each copy has its own, and none is sent.
+                if buffer is None or not buffer.is_floating_point():
                     module.register_buffer(name, buffer, persistent=False)
         network.register_forward_pre_hook(spread, with_kwargs=True)
         if self.logits:
             network.register_forward_hook(lambda module, args, output: logits_of(output))
         network.register_forward_hook(unwrapped if self.raw else read_out)
-        return network
+        return named_once(network)
 
     def bare(self, network: nn.Module) -> nn.Module:
         """Take from ``network`` the hooks that read its inputs and outputs, and put its counters back into its ``state_dict``."""
@@ -195,7 +197,7 @@ class CustomArchitecture(Architecture):
             for kind, buffer in list(module.named_buffers(recurse=False)):
                 if f"{name}.{kind}".lstrip(".") in saved:
                     module.register_buffer(kind, buffer)
-        return closed(network, own)
+        return closed(named_fully(network), own)
 
     def samples(self, count: int) -> Any:
         """Return a batch of ``count`` samples: a tensor for a single unnamed input, else name → tensor."""

@@ -1,6 +1,5 @@
 """Initial weights of a network from a safetensors file."""
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -9,7 +8,7 @@ from pathlib import Path
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
-from torch import Tensor, nn
+from torch import Tensor
 
 from edgefl.errors import WireError
 from edgefl.util.files import sha256
@@ -69,20 +68,6 @@ def _of_content(path: str, content: bytes) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
 
 
-def tied(network: nn.Module) -> list[set[str]]:
-    """Return the sets of names in ``network``'s state_dict that are one tensor.
-
-    >>> first, second = nn.Linear(2, 2), nn.Linear(2, 2)
-    >>> second.weight = first.weight
-    >>> [sorted(names) for names in tied(nn.Sequential(first, second))]
-    [['0.weight', '1.weight']]
-    """
-    names: defaultdict[int, set[str]] = defaultdict(set)
-    for name, tensor in network.state_dict(keep_vars=True).items():
-        names[id(tensor)].add(name)
-    return [same for same in names.values() if len(same) > 1]
-
-
 def opened_tensors(tensors: Mapping[str, Tensor], names: Collection[str]) -> dict[str, Tensor]:
     """Return ``tensors`` with those of ``nn.MultiheadAttention`` under the ``names`` of its opened form; others as they are.
 
@@ -115,10 +100,10 @@ def checked_weights(
 ) -> Mapping[str, Tensor]:
     """Return the tensors of a safetensors file, or those given, except integer counters and names that begin with ``without``.
 
-    One name of each set of ``tied`` names suffices; the others get its tensor.
+    One name of each set of ``tied`` names suffices; those in ``shapes`` get its tensor.
 
     Raises:
-        WireError: names or shapes differ from ``shapes`` (the first five are named), or a value is not finite.
+        WireError: tied tensors, names or shapes differ from ``shapes`` (the first five are named), or a value is not finite.
     """
     told = "weights" if isinstance(source, Mapping) else str(source)
     if isinstance(source, Mapping):
@@ -131,7 +116,10 @@ def checked_weights(
         shapes = {name: shape for name, shape in shapes.items() if not name.startswith(without)}
     for same in tied:
         if present := sorted(same & floats.keys()):
-            floats = dict.fromkeys(same & shapes.keys(), floats[present[0]]) | dict(floats)
+            if different := [name for name in present if not torch.equal(floats[name], floats[present[0]])]:
+                raise WireError(f"{told}: {present[0]} and {different[0]} differ, and the network has one tensor of both names")
+            of_both = dict.fromkeys(same & shapes.keys(), floats[present[0]])
+            floats = {name: tensor for name, tensor in floats.items() if name not in same} | of_both
     if different := sorted(floats.keys() ^ shapes.keys()):
         raise WireError(f"{told}: tensors missing or not expected: {', '.join(different[:_NAMED])}{_more(different)}")
     problems = [

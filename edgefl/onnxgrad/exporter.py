@@ -19,12 +19,14 @@ from torch import Tensor, nn
 from edgefl.errors import EdgeflError, InputError, first_line
 from edgefl.onnxgrad.gradients.own import standard
 from edgefl.onnxgrad.graphs import BATCH, OPSET, graphs_in
+from edgefl.onnxgrad.late_buffers import set_late_buffers
 from edgefl.onnxgrad.lowering import STANDS_FOR, HasForm, traced
 from edgefl.onnxgrad.names import make_distinct, register_constants
 from edgefl.onnxgrad.vectors import as_matrices
 from edgefl.util.fields import Fields, each, named
 from edgefl.util.garbage import uncollected
 from edgefl.util.places import place_of
+from edgefl.util.stateless import restored
 
 _MERGE_BOUNDS = {
     *("FuseSuccessiveMin", "FuseSuccessiveMax", "FuseMinMaxToClip", "FuseMaxMinToClip"),
@@ -66,7 +68,10 @@ def export(
     free: tuple[Any, ...] = tuple(each(lambda _: {0: torch.export.Dim(BATCH)}, value) for value in inputs.values())
     if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         free = (*free[: len(parameters) - 1], free[len(parameters) - 1 :])  # torch.export nests the entries of *arguments
-    model = converted(module, tuple(inputs.values()), free, names, outputs, f"{name} cannot be exported to ONNX", unfolded)
+    failure = f"{name} cannot be exported to ONNX"
+    with restored(module):
+        set_late_buffers(module, lambda given: module(*given.values()), inputs, failure)
+        model = converted(module, tuple(inputs.values()), free, names, outputs, failure, unfolded)
     model.graph.name = "forward"
     proto = standard(ir.to_proto(fixed_reshapes(model)))
     strip(proto)

@@ -1,5 +1,6 @@
 """Exports a network's loss as an ONNX graph with the weights as inputs: the forward pass of a training graph."""
 
+import copy
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,6 @@ import onnx_ir as ir
 import torch
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.utils.parametrizations import _SpectralNorm
@@ -28,10 +28,12 @@ from edgefl.onnxgrad.detached import Detached
 from edgefl.onnxgrad.dropout import SeededDropout
 from edgefl.onnxgrad.exporter import converted, fixed_reshapes, strip
 from edgefl.onnxgrad.graphs import BATCH
+from edgefl.onnxgrad.late_buffers import set_late_buffers
 from edgefl.onnxgrad.padding import UntrainedPadding
 from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, PREDICTION, SEED, SHARE, STEP_COUNT, Roles
 from edgefl.util.compute import is_finite
 from edgefl.util.fields import Fields, each, named
+from edgefl.util.stateless import called, restored, unset_buffers
 
 Loss = Callable[..., Tensor]
 """(network, *inputs of the batch, *inputs shared by its samples) → scalar."""
@@ -113,7 +115,10 @@ def loss_graph(
     module = _Traced(network, tuple(losses), roles)
     dimension = torch.export.Dim(BATCH, min=2)
     free = ([None] * len(values), [each(lambda _: {0: dimension}, of) for of in batch.values()], [None] * len(shared), None)
-    with _counted(network):
+    if unset_buffers(network):
+        copied = copy.deepcopy(network)  # a pass updates statistics
+        set_late_buffers(copied, lambda given: losses[0](copied, *given.values(), *shared.values()), batch, failure)
+    with _counted(network), restored(network):
         model = converted(
             module,
             (values, list(batch.values()), list(shared.values()), torch.zeros(())),
@@ -212,7 +217,7 @@ def _roles_of(network: nn.Module, names: Mapping[str, str]) -> Roles:
 
 
 class Whole(nn.Module):
-    """Calls a network, or one of its losses with a ``seed`` for dropout, so that functional_call can replace the network's tensors."""
+    """Calls a network, or one of its losses with a ``seed`` for dropout, so that :func:`called` can replace its tensors."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -280,9 +285,9 @@ class _Traced(nn.Module):
         for loss in self.losses:  # one kind of step is taken, so each begins with the given statistics
             after = {f"network.{name}": given[f"network.{name}"].clone() for name in self.measured}
             frozen = {f"network.{name}": given[f"network.{name}"].clone() for name in self.frozen}
-            value = functional_call(whole, {**given, **frozen, **after}, (loss, [*batch, *shared], seed))
+            value = called(whole, {**given, **frozen, **after}, (loss, [*batch, *shared], seed))
             found += _scalar(value), *after.values()
-        outputs = functional_call(whole, given, (None, batch))
+        outputs = called(whole, given, (None, batch))
         return (*found, outputs.flatten(1) if outputs.dim() > 2 else outputs)
 
 

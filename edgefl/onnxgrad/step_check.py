@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from edgefl.errors import EdgeflError, InputError, first_line
 from edgefl.onnxgrad.loss import Loss, Whole
@@ -27,6 +26,7 @@ from edgefl.onnxgrad.session import computed
 from edgefl.onnxgrad.step_rule import StepRule
 from edgefl.onnxgrad.stepper import StepGraphs, session_of
 from edgefl.util.fields import Fields, each, first, named, rows
+from edgefl.util.stateless import called, restored
 
 MULTIPLE = 64.0
 """A result may differ from float64 by this multiple of torch's float32 error."""
@@ -137,8 +137,8 @@ class _Case:
             return value
 
         given = {f"network.{n}": t for n, t in tensors.items()}
-        with torch.enable_grad(), torch.random.fork_rng(devices=[]), Judged(self.network):
-            value = functional_call(Whole(self.network), given, (differentiated, inputs, torch.tensor(self.seed)))
+        with restored(self.network), torch.enable_grad(), torch.random.fork_rng(devices=[]), Judged(self.network):
+            value = called(Whole(self.network), given, (differentiated, inputs, torch.tensor(self.seed)))
         _optimizer(trained, rule).step()
         found = {LOSS: value, **{role + OUT: tensors[n] for n, role in {**self.roles.statistics, **self.roles.trained}.items()}}
         found |= {f"network.{name}": given[f"network.{name}"] for name in self.constants}

@@ -22,7 +22,8 @@ from edgefl.methods.layer_rules import rules_of
 from edgefl.methods.ranks import Ranks, hybrid_ranks, rank_candidates, ranked
 from edgefl.methods.state import travelling_shapes
 from edgefl.models.base import Architecture
-from edgefl.models.weights import checked_weights, tied
+from edgefl.models.ties import tied
+from edgefl.models.weights import checked_weights
 from edgefl.planning.largest_ratio import STEPS, largest_ratio, parts_of
 from edgefl.planning.network import GivenInputs, Network, architecture_of
 from edgefl.planning.profile import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLES, clock_columns, cost_of, training_for

@@ -28,8 +28,9 @@ from edgefl.models.base import named_tensors
 from edgefl.models.copies import copies_of
 from edgefl.models.custom import CustomArchitecture
 from edgefl.models.input_spec import InputSpec
+from edgefl.models.ties import tied
 from edgefl.models.valueless import reason
-from edgefl.models.weights import checked_weights, tied
+from edgefl.models.weights import checked_weights
 from edgefl.onnxgrad.macs import count_macs
 from edgefl.planning.network import architecture_of, embeddings
 from edgefl.planning.profile import check_together, method_and_tiers

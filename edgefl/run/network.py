@@ -16,7 +16,8 @@ from edgefl.methods.state import travelling_shapes
 from edgefl.models.base import Architecture, stem_and_classifier
 from edgefl.models.custom import CustomArchitecture
 from edgefl.models.input_spec import InputSpec
-from edgefl.models.weights import checked_weights, tied, weights_in
+from edgefl.models.ties import tied
+from edgefl.models.weights import checked_weights, weights_in
 from edgefl.planning.network import architecture_of, check_takes
 from edgefl.run.loss import check_found
 from edgefl.util.compute import is_finite

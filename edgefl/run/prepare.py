@@ -25,6 +25,7 @@ from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.models.custom import CustomArchitecture
 from edgefl.models.factory import root_of
+from edgefl.models.ties import second_names
 from edgefl.planning.tier_costs import Costs, objective_of, training_of
 from edgefl.records import Tier
 from edgefl.registry import methods, models
@@ -144,6 +145,8 @@ def begun(
     """Return the server's first state; ConfigError unless it, and what clients store, begin with the network's ``given`` weights."""
     state = method.init(architecture, tiers, generator(seed, "init"))
     ratios = ",".join(f"{tier.ratio:g}" for tier in tiers)
+    second = second_names(architecture.skeleton())
+    given = {second.get(name, name): tensor for name, tensor in given.items()}
     # A network with early exits has the given one as its part "body".
     first = {name.removeprefix("body.") if name not in given else name: tensor for name, tensor in state.tensors.items()}
     if other := next(

@@ -375,9 +375,10 @@ def test_a_file_needs_one_name_of_a_tied_tensor(lab):
         )
         if accepted:
             found = first_tensors(RunConfig(**config))
-            assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+            assert found.keys() == tensors.keys() - {"two.weight"}  # one name of the tied tensor travels
+            assert all(torch.equal(tensor, tensors[name]) for name, tensor in found.items())
         else:
-            with pytest.raises(WireError, match=r"missing or not expected: one.weight, two.weight$"):
+            with pytest.raises(WireError, match=r"missing or not expected: one.weight$"):
                 prepare(RunConfig(**config))
 
 

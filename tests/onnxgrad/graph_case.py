@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from edgefl.models.base import Architecture
 from edgefl.onnxgrad.to_torch import module_of
+from edgefl.util.stateless import called
 
 Array = np.ndarray[Any, Any]
 Arrays = dict[str, Array]
@@ -109,7 +110,7 @@ def fake(module: nn.Module, inputs: Arrays) -> list[tuple[int, ...]]:
             name: mode.from_tensor(tensor) for name, tensor in module.state_dict(keep_vars=True).items()
         }
         fakes |= {name: mode.from_tensor(tensor) for name, tensor in module.named_buffers()}
-        found = torch.func.functional_call(module, fakes, tuple(mode.from_tensor(torch.from_numpy(a)) for a in inputs.values()))
+        found = called(module, fakes, tuple(mode.from_tensor(torch.from_numpy(a)) for a in inputs.values()))
     found = found if isinstance(found, tuple) else (found,)
     return [tuple(tensor.shape) for tensor in found]
 

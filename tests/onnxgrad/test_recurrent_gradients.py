@@ -18,6 +18,7 @@ from torch import nn
 
 from edgefl.errors import InputError
 from edgefl.onnxgrad.autodiff import append_gradients, tape_of
+from edgefl.util.stateless import called
 
 # Where torch's blocks of rows stand in ONNX's matrices: i f g o → i o f g, and r z n → z r n.
 ORDER = {"LSTM": [0, 3, 1, 2], "GRU": [1, 0, 2], "RNN": [0]}
@@ -42,7 +43,7 @@ def of_torch(kind: str, values: Values, outputs: Sequence[str], **options: Any) 
         given |= {name + end: rearranged(value) for name, value in zip(names, (w, r, *b.split(rows)), strict=True)}
     state = [tensors[name] for name in ("h0", "c0") if name in tensors]
     initial = (state[0] if kind != "LSTM" else tuple(state)) if state else None
-    y, last = torch.func.functional_call(network, given, (tensors["X"], initial))
+    y, last = called(network, given, (tensors["X"], initial))
     last_h, last_c = last if kind == "LSTM" else (last, None)
     y = y.unflatten(2, (-1, HIDDEN)).transpose(1, 2)
     found = {"Y": y, "Y_h": last_h, "Y_c": last_c}

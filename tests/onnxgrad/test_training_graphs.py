@@ -19,6 +19,7 @@ from edgefl.onnxgrad.step import StepRule, part_graphs, training_graphs, trainin
 from edgefl.onnxgrad.stepper import StepGraphs, Stepper
 from edgefl.records import Batch
 from edgefl.rng import generator, torch_seeded
+from edgefl.util.stateless import called
 
 LR, BETA, DECAY = 0.1, 0.8, 0.01
 
@@ -197,7 +198,7 @@ def test_gradients_inside_of_a_loss_are_written_out():
         parameters = dict(module.named_parameters())
         slopes = gradients(inner, list(parameters.values()), keep=True)
         at = {name: p - 0.3 * g for (name, p), g in zip(parameters.items(), slopes, strict=True)}
-        return nn.functional.cross_entropy(torch.func.functional_call(module, at, (batch.x,)), batch.y) + held(inner) * inner
+        return nn.functional.cross_entropy(called(module, at, (batch.x,)), batch.y) + held(inner) * inner
 
     def through(module, batch):
         weight = module[1].weight

@@ -12,7 +12,6 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, fx, nn
-from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -20,6 +19,7 @@ from edgefl.client.fast.layout import rewrite
 from edgefl.cost.trace import Loss
 from edgefl.records import Batch
 from edgefl.util.fields import each, named
+from edgefl.util.stateless import called, carry
 
 Flat = Sequence[Tensor | None]
 
@@ -86,9 +86,8 @@ def gradient_of(module: nn.Module, loss: Loss, trained: Sequence[str]) -> Take:
             # Not after the call: gradient checkpointing runs parts of the network again, which must still have the tensors of inputs.
             return value.detach(), torch.autograd.grad(value, [leaves[name] for name in trained], allow_unused=True)
 
-        whole = Whole(module, differentiated)
         with torch.enable_grad():
-            value, gradients = functional_call(whole, {f"inner.{name}": leaf for name, leaf in leaves.items()}, (inputs.batch,))
+            value, gradients = computed(Whole(module, differentiated), leaves, inputs.batch)
         return [value, *(laid_out(grad, leaves[name]) for name, grad in zip(trained, gradients, strict=True))]
 
     return take
@@ -101,8 +100,17 @@ def laid_out(gradient: Tensor | None, like: Tensor) -> Tensor | None:
     return torch.empty_like(like).copy_(gradient)
 
 
+def computed(whole: "Whole", tensors: Mapping[str, Tensor], batch: Batch) -> Any:
+    """Return what ``whole`` computes for a batch with ``tensors``, by name in its network. Buffers that it assigns change in place."""
+    given = {f"inner.{name}": tensor for name, tensor in tensors.items()}
+    before = dict(given)
+    found = called(whole, given, (batch,))
+    carry(before, given)
+    return found
+
+
 class Whole(nn.Module):
-    """A network and its loss as one module, so that ``functional_call`` can replace its tensors."""
+    """A network and its loss as one module, so that :func:`computed` can replace its tensors."""
 
     def __init__(self, inner: nn.Module, loss: Callable[[nn.Module, Batch], Any]) -> None:
         super().__init__()

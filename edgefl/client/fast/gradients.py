@@ -11,6 +11,7 @@ from edgefl.client.fast.capture import CaptureError, Inputs, Take, capture, grad
 from edgefl.cost.trace import Loss
 from edgefl.models.base import named_tensors
 from edgefl.records import Batch
+from edgefl.util.stateless import settled
 
 Gradient = Callable[[Batch, float], Tensor]
 """Adds the gradient of a batch's mean loss, times a share, to the ``grad`` of a network's parameters; returns the loss, a scalar."""
@@ -63,16 +64,19 @@ class Captures:
         If a method chooses at random in every step, :attr:`Batch.draw` selects one of ``choices``: each is a kind of its own.
         """
         plain, tensors = written(module, loss), named_tensors(module)
-        take = gradient_of(module, loss, list(parameters))
+        buffers, take = dict(module.named_buffers()), gradient_of(module, loss, list(parameters))
+        settles = True
 
         def gradient(batch: Batch, share: float) -> Tensor:
-            if share != 1.0:
-                return plain(batch, share)
-            chosen = 0 if batch.draw is None else min(int(batch.draw * choices), choices - 1)
-            inputs = Inputs(tensors, batch)
-            captured = self.of((kind, chosen), take, inputs)
+            nonlocal settles
+            captured = None
+            if share == 1.0 and settles:
+                chosen = 0 if batch.draw is None else min(int(batch.draw * choices), choices - 1)
+                captured = self.of((kind, chosen), take, inputs := Inputs(tensors, batch))
             if captured is None:
-                return plain(batch, share)
+                computed = plain(batch, share)
+                settles = settles and settled(module, buffers)
+                return computed
             value, *gradients = captured(inputs)
             for parameter, grad in zip(parameters.values(), gradients, strict=True):
                 parameter.grad = grad

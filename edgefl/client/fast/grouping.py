@@ -11,9 +11,9 @@ from itertools import groupby
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import grad_and_value, vmap
 
-from edgefl.client.fast.capture import CaptureError, Flat, Inputs, Take, Whole, capture, gradient_of, laid_out
+from edgefl.client.fast.capture import CaptureError, Flat, Inputs, Take, Whole, capture, computed, gradient_of, laid_out
 from edgefl.client.fast.gradients import Captures
 from edgefl.client.loop import LocalTraining
 from edgefl.client.optimizer import FusedOptimizer
@@ -83,8 +83,7 @@ def gradients_of(module: nn.Module, loss: Loss, trained: Sequence[str]) -> Take:
     def one(
         leaves: Mapping[str, Tensor], rest: Mapping[str, Tensor], x: Fields[Tensor], y: Tensor, present: Tensor | None
     ) -> Tensor:
-        tensors = {f"inner.{name}": tensor for name, tensor in {**leaves, **rest}.items()}
-        value: Tensor = functional_call(whole, tensors, (Batch(x, y, present),))
+        value: Tensor = computed(whole, {**leaves, **rest}, Batch(x, y, present))
         return value
 
     several = vmap(grad_and_value(one))
