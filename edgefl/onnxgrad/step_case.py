@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from edgefl.onnxgrad.loss import Loss, Whole
+from edgefl.onnxgrad.own_gradients import Judged
 from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, SEED, STEP_COUNT, Roles, state_inputs
 from edgefl.onnxgrad.step_rule import StepRule
 from edgefl.onnxgrad.stepper import session_of
@@ -137,7 +138,7 @@ class Case:
             return value
 
         given = {f"network.{n}": t for n, t in tensors.items()}
-        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+        with torch.enable_grad(), torch.random.fork_rng(devices=[]), Judged(self.network):
             value = functional_call(Whole(self.network), given, (differentiated, inputs, torch.tensor(self.seed)))
         return value, {name: given[f"network.{name}"] for name in tensors}
 

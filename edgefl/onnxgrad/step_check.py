@@ -100,6 +100,8 @@ def _drawn(
         case = Case.drawn(network, roles, batch, shared, constants, attempt, near)
         try:
             single = case.stepped(loss, rule, torch.float32)
+        except EdgeflError as error:
+            raise InputError(f"{type(network).__name__} cannot be trained in ONNX: {error}") from error
         except Exception as error:  # networks raise many types
             if near is not Nearness.OWN:
                 continue
