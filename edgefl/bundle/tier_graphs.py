@@ -102,7 +102,7 @@ class _Exported:
         x = each(partial(_valued, random=random), architecture.samples(4), specs)
         y = criterion.drawn(4, architecture.classes, random)
         batch, shared = {"x": x, "y": y}, _shared(architecture, criterion)
-        check_step(steps, self.network, self.losses, batch, shared, self.rule, self.graph.constants)
+        check_step(steps, self.network, self.losses, batch, shared, self.rule, self.graph)
 
 
 def _valued(x: Tensor, spec: InputSpec, random: torch.Generator) -> Tensor:

@@ -63,7 +63,7 @@ def training_step(
     check_arguments(network, losses, batch, shared or {}, rule)
     graph = loss_graph(network, losses, batch, shared)
     found = StepGraphs(training_graphs(graph, rule), graph.roles, *(part_graphs(graph, rule) if parts else ()))
-    check_step(found, network, losses, batch, shared or {}, rule, graph.constants)
+    check_step(found, network, losses, batch, shared or {}, rule, graph)
     return found
 
 

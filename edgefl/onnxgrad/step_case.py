@@ -1,0 +1,181 @@
+"""The values of one training step: as a graph reads them, and what torch computes from them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from edgefl.onnxgrad.loss import Loss, Whole
+from edgefl.onnxgrad.own_gradients import Judged
+from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, SEED, STEP_COUNT, Roles, state_inputs
+from edgefl.onnxgrad.step_rule import StepRule
+from edgefl.onnxgrad.stepper import session_of
+from edgefl.util.fields import Fields, each, first, named, rows
+from edgefl.util.stateless import called, restored
+
+Arrays = dict[str, np.ndarray]
+SAMPLES = 3
+_LR, _BETA = 64.0, 0.75
+_ADAM_STEPS, _SECOND_MOMENT = 3.0, 2.0**-6
+
+
+class Nearness(Enum):
+    """How near a case is to the values that a caller gave.
+
+    ADDED adds to each weight up to a tenth of its tensor's size, at least of .1; inputs are normal numbers. SCALED changes each weight by
+    up to a tenth, so that it has the same sign; inputs are between 0 and 1. OWN changes nothing.
+    """
+
+    ADDED = 0
+    SCALED = 1
+    OWN = 2
+
+
+@dataclass(frozen=True)
+class Case:
+    """The values of a step.
+
+    Attributes:
+        network: what is trained; it is left as it is.
+        roles: which tensor is which input of the graph.
+        tensors: values of the network's tensors, by name.
+        inputs: inputs of the loss, by name.
+        seed: dropout's.
+        constants: the tensors that the graph reads and does not change.
+    """
+
+    network: nn.Module
+    roles: Roles
+    tensors: Mapping[str, Tensor]
+    inputs: Mapping[str, Fields[Tensor]]
+    seed: float
+    constants: Sequence[str]
+
+    @classmethod
+    def drawn(
+        cls,
+        network: nn.Module,
+        roles: Roles,
+        batch: Mapping[str, Fields[Tensor]],
+        shared: Mapping[str, Tensor],
+        constants: Sequence[str],
+        attempt: int,
+        near: Nearness,
+    ) -> "Case":
+        """Return a case with values near those of ``network``. Random floats take the place of floats of an input that are all equal."""
+        random = torch.Generator().manual_seed(attempt)
+        own = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+        moved = {name: _moved(own[name].detach(), near, random) for name in roles.trained}
+        tensors = {name: moved[name] if name in moved else tensor.detach().clone() for name, tensor in own.items()}
+        few = {name: rows(value, _rows(len(first(value)))) for name, value in batch.items()}
+        inputs = {name: each(lambda part: _varied(part, near, random), value) for name, value in few.items()}
+        inputs |= {name: _varied(value, near, random) for name, value in shared.items()}
+        return cls(network, roles, tensors, inputs, float(attempt + 1), constants)
+
+    def feed(self, graph: bytes) -> Arrays:
+        """Return the inputs of a training graph."""
+        scalars = {LEARNING_RATE: _LR, BETA: _BETA, SEED: self.seed, STEP_COUNT: _ADAM_STEPS}
+        seconds = {state_inputs(name, "adam")[1] for name in self.roles.trained}
+        known = {role: self.tensors[name].float().numpy() for name, role in self.roles.tensors.items()}
+        known |= {name: part.numpy() for key, value in self.inputs.items() for name, part in named(value, key).items()}
+        known |= {name: np.array(value, np.float32) for name, value in scalars.items()}
+        inputs = session_of(graph, 1).get_inputs()
+        states = {
+            i.name: np.full(i.shape, _SECOND_MOMENT * (i.name in seconds), np.float32) for i in inputs if i.name not in known
+        }
+        return {i.name: known[i.name] for i in inputs if i.name in known} | states
+
+    def stepped(self, loss: Loss, rule: StepRule, kind: torch.dtype) -> Arrays:
+        """Return the results of the step as torch computes them with real numbers of type ``kind``: output → value.
+
+        Constant tensors are among them, as ``network.NAME``.
+        """
+        value, tensors = self._differentiated(loss, kind)
+        _optimizer({name: tensors[name] for name in self.roles.trained}, rule).step()
+        found = {LOSS: value, **{role + OUT: tensors[n] for n, role in {**self.roles.statistics, **self.roles.trained}.items()}}
+        found |= {f"network.{name}": tensors[name] for name in self.constants}
+        return {name: tensor.detach().numpy() for name, tensor in found.items()}
+
+    def gradients(self, loss: Loss, rule: StepRule, kind: torch.dtype) -> Arrays:
+        """Return loss, statistics and gradients, with decay, as torch computes them; a gradient has the name of its parameter's output."""
+        value, tensors = self._differentiated(loss, kind)
+        found = {LOSS: value, **{role + OUT: tensors[name] for name, role in self.roles.statistics.items()}}
+        for name, role in self.roles.trained.items():
+            gradient, decay = tensors[name].grad, rule.weight_decay * (rule.decayed is None or name in rule.decayed)
+            found[role + OUT] = (
+                torch.zeros_like(tensors[name]) if gradient is None else gradient.add(tensors[name].detach(), alpha=decay)
+            )
+        return {name: tensor.detach().numpy() for name, tensor in found.items()}
+
+    def gradients_in(self, found: Arrays, rule: StepRule) -> Arrays:
+        """Return the same from what a training graph computes."""
+        known = {name: value for name, value in found.items() if name == LOSS}
+        known |= {role + OUT: found[role + OUT] for role in self.roles.statistics.values() if role + OUT in found}
+        for name, role in self.roles.trained.items():
+            if rule.optimizer == "sgd":
+                known[role + OUT] = (self.tensors[name].numpy() - found[role + OUT]) / _LR
+            else:
+                share = 1.0 if rule.optimizer == "momentum" else 1 - _BETA
+                known[role + OUT] = found[state_inputs(name, rule.optimizer)[0] + OUT] / share
+        return known
+
+    def _differentiated(self, loss: Loss, kind: torch.dtype) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss, and the network's tensors with gradients."""
+        tensors = {n: t.to(kind) if t.is_floating_point() else t.clone() for n, t in self.tensors.items()}
+        tensors = {n: t.clone() if t is self.tensors[n] else t for n, t in tensors.items()}
+        inputs = [each(lambda t: t.to(kind) if t.is_floating_point() else t, value) for value in self.inputs.values()]
+        for name in self.roles.trained:
+            tensors[name].requires_grad_()
+
+        def differentiated(*arguments: Any) -> Tensor:
+            value = loss(*arguments)
+            # Not after the call: gradient checkpointing runs parts of the network again, which must still have these tensors and masks.
+            torch.autograd.backward(value)
+            return value
+
+        given = {f"network.{n}": t for n, t in tensors.items()}
+        with restored(self.network), torch.enable_grad(), torch.random.fork_rng(devices=[]), Judged(self.network):
+            value = called(Whole(self.network), given, (differentiated, inputs, torch.tensor(self.seed)))
+        return value, {name: given[f"network.{name}"] for name in tensors}
+
+
+def _rows(count: int) -> list[int]:
+    """Return the samples of an example that are computed: another number than was traced."""
+    return [i % count for i in range(SAMPLES if count != SAMPLES else SAMPLES + 1)]
+
+
+def _moved(value: Tensor, near: Nearness, random: torch.Generator) -> Tensor:
+    if near is Nearness.OWN:
+        return value.clone()
+    moves = torch.rand(value.shape, generator=random, dtype=value.dtype).sub_(0.5)
+    if near is Nearness.SCALED:
+        return moves.mul_(0.2).add_(1).mul_(value)
+    return moves.mul_(0.2 * max(float(value.norm()) / max(1, value.numel()) ** 0.5, 0.1)).add_(value)
+
+
+def _varied(value: Tensor, near: Nearness, random: torch.Generator) -> Tensor:
+    """Return an input, with random numbers if it has floats that are all equal or not finite."""
+    if near is Nearness.OWN or not value.is_floating_point():
+        return value
+    if bool(value.isfinite().all()) and bool((value != value.flatten()[:1]).any()):
+        return value
+    return (torch.randn if near is Nearness.ADDED else torch.rand)(value.shape, generator=random).to(value.dtype)
+
+
+def _optimizer(trained: Mapping[str, Tensor], rule: StepRule) -> torch.optim.Optimizer:
+    decayed = trained.keys() if rule.decayed is None else rule.decayed
+    groups = [
+        {"params": [p for name, p in trained.items() if (name in decayed) == decays], "weight_decay": rule.weight_decay * decays}
+        for decays in (True, False)
+    ]
+    if rule.optimizer == "adam":
+        adam = torch.optim.Adam(groups, lr=_LR, betas=(_BETA, 0.999))
+        for p in trained.values():
+            moments = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.full_like(p, _SECOND_MOMENT)}
+            adam.state[p] = {"step": torch.tensor(_ADAM_STEPS), **moments}
+        return adam
+    return torch.optim.SGD(groups, lr=_LR, momentum=_BETA if rule.optimizer == "momentum" else 0.0)
