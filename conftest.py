@@ -32,7 +32,7 @@ class LastSkipped:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        self.before: list[str] = config.cache.get(SKIPPED, []) if config.cache else []
+        self.before: list[str] = cache.get(SKIPPED, []) if (cache := _cache(config)) else []
         self.skipped: set[str] = set()
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
@@ -61,5 +61,11 @@ class LastSkipped:
 
     def pytest_sessionfinish(self) -> None:
         """Store what was skipped."""
-        if self.config.cache and not hasattr(self.config, "workerinput") and not self.config.option.collectonly:
-            self.config.cache.set(SKIPPED, sorted(self.skipped))
+        cache = _cache(self.config)
+        if cache and not hasattr(self.config, "workerinput") and not self.config.option.collectonly:
+            cache.set(SKIPPED, sorted(self.skipped))
+
+
+def _cache(config: pytest.Config) -> pytest.Cache | None:
+    """Return pytest's cache; None with ``-p no:cacheprovider``."""
+    return getattr(config, "cache", None)

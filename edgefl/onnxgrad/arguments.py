@@ -136,12 +136,18 @@ def _unfit(network: nn.Module) -> Iterator[str]:
 
 
 def _frozen_parts(network: nn.Module) -> Iterator[str]:
-    """Yield parts that the caller set to evaluation mode: a step trains the whole network, as after ``network.train()``."""
+    """Yield parts that the caller set to evaluation mode and that compute otherwise there: a step begins with ``network.train()``."""
     modes = {part: part.training for part in network.modules()}
     if network.training:
         network.train()
-        changed = [name for name, part in network.named_modules() if part.training is not modes[part]]
+        changed = [name for name, part in network.named_modules() if part.training is not modes[part] and _reads_mode(part)]
         for part, training in modes.items():
             part.training = training
         for name in changed:
             yield f"{name} is in evaluation mode, but a step calls network.train(); let the network's train() leave it there"
+
+
+def _reads_mode(part: nn.Module) -> bool:
+    """Whether the code of a module asks for its mode, as BatchNorm and dropout do."""
+    code = getattr(type(part).forward, "__code__", None)
+    return code is None or "training" in code.co_names

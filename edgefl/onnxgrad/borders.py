@@ -17,7 +17,7 @@ from edgefl.onnxgrad.attention import masked_attention
 aten = torch.ops.aten
 
 
-def _own(kind: str, *inputs: Tensor, shape: Any = None, **attributes: float) -> Tensor:
+def _own(kind: str, *inputs: Tensor, shape: Any = None, **attributes: Any) -> Tensor:
     """Return the result of an operator of :mod:`edgefl.onnxgrad.gradients.own`, of the first input's type."""
     first = inputs[0]
     found: Tensor = torch.onnx.ops.symbolic(

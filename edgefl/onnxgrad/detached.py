@@ -1,5 +1,6 @@
 """Constants of the backward pass, while a loss is traced: torch's exporter leaves ``detach`` and ``no_grad`` out."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -10,14 +11,22 @@ from edgefl.errors import EdgeflError
 
 DATA = Tensor.data.__get__  # type: ignore[attr-defined]  # a property of C
 """What reads the attribute ``data`` of a tensor."""
+_SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]  # as above
+_IN_PLACE = ("__iadd__", "__isub__", "__imul__", "__itruediv__", "__setitem__")
 
 
 class Detached(TorchFunctionMode):
-    """Marks what is computed by ``detach``, or inside ``torch.no_grad``, as constant for :mod:`edgefl.onnxgrad.autodiff`."""
+    """Marks what is computed by ``detach``, or inside ``torch.no_grad``, as constant for :mod:`edgefl.onnxgrad.autodiff`.
 
-    def __init__(self) -> None:
+    Code that writes over one of the ``parameters`` by such a constant raises an EdgeflError: the step would start from the old values.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor] = ()) -> None:
         super().__init__()
         self._differentiates = True
+        self._parameters = list(parameters)
+        self._shared: list[Tensor] = []
+        """Constants that share the memory of a parameter."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call ``func``; a constant is its result or, if it changes its first argument, what the other arguments bring there."""
@@ -30,15 +39,35 @@ class Detached(TorchFunctionMode):
             raise EdgeflError("detach_ makes a constant of a tensor that was used before; write x = x.detach()")
         if func is Tensor.item:  # a number, through which no gradient flows
             return func(held(args[0]))
+        if (self._shared and _writes(func) and _holds(self._shared, args[0])) or (
+            func in (_SET_DATA,) and _holds(self._parameters, args[0])
+        ):
+            raise EdgeflError(
+                "forward writes over a parameter, by .data or detach(); compute a new tensor, such as weight.clamp(-1, 1)"
+            )
         detaches = func in (torch.detach, Tensor.detach, DATA) and torch.is_grad_enabled()
-        if self._differentiates and not detaches and not torch.is_inference_mode_enabled():
+        # The compiler, which traces in strict mode, cannot tell.
+        inference = not torch.compiler.is_dynamo_compiling() and torch.is_inference_mode_enabled()
+        if self._differentiates and not detaches and not inference:
             return func(*args, **(kwargs or {}))
         if kwargs and kwargs.get("out") is not None:  # it returns that tensor
             return func(*map(held, args), **kwargs)
-        name = getattr(func, "__name__", "")
-        if name in ("__iadd__", "__isub__", "__imul__", "__itruediv__") or (name.endswith("_") and not name.startswith("_")):
+        if _writes(func):
             return func(args[0], *map(held, args[1:]), **(kwargs or {}))
-        return held(func(*args, **(kwargs or {})))
+        found = held(func(*args, **(kwargs or {})))
+        if detaches and _holds(self._parameters, args[0]):
+            self._shared.append(found)
+        return found
+
+
+def _writes(func: Any) -> bool:
+    """Whether a function of torch writes over its first argument."""
+    name = getattr(func, "__name__", "")
+    return name in _IN_PLACE or (name.endswith("_") and not name.startswith("_"))
+
+
+def _holds(tensors: Iterable[Tensor], value: Any) -> bool:
+    return any(value is tensor for tensor in tensors)
 
 
 def held(value: Any) -> Any:

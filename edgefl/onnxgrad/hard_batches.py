@@ -18,8 +18,8 @@ from edgefl.onnxgrad.step_case import Case
 from edgefl.util.fields import named
 
 Random = torch.Generator
-_CHOOSING = frozenset(("TopK",))
-"""Operators that take some of equal values, where torch does not say which."""
+_CHOOSING = frozenset(("TopK", "Eigh", "SVD"))
+"""Operators that take some of equal values, or vectors of equal eigenvalues, where torch does not say which."""
 
 
 @dataclass(frozen=True)

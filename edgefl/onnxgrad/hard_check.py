@@ -41,6 +41,8 @@ _SINGLE_ONLY = 1e-3
 """Takes the place of :data:`_ROUNDING` if the network cannot be computed in float64."""
 _OF_WEIGHTS = 2.0**-27
 """The share of a weight that is lost in its gradient, which is read from the weight after a step of 64 gradients."""
+_LEAST = 1e-12
+"""Smaller gradients count as 0."""
 _LARGEST = 1e36
 """Larger gradients count as infinite: such a step is."""
 _TRIES = 3
@@ -145,7 +147,7 @@ def _far(
         size = norms[name] + value.size**0.5 * mean if name in weights else max(norms[name], 1e-3)
         allowed = rounding * size + (allowances[name] if allowances else 0.0)
         if name in weights:
-            allowed += _OF_ALL * total + _OF_WEIGHTS * _norm(case.tensors[weights[name]].numpy())
+            allowed += _LEAST * value.size**0.5 + _OF_ALL * total + _OF_WEIGHTS * _norm(case.tensors[weights[name]].numpy())
         if not _norm(found[name] - value) <= allowed:
             far.append(name)
     return far

@@ -3,11 +3,14 @@
 Each has the arguments of torch's function and computes the same, or returns None as in :mod:`edgefl.onnxgrad.rewrites`.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from edgefl.onnxgrad.decompositions.indexed import extremes_without_self
 
 
 def _along(index: Tensor, dim: int, like: Tensor) -> Tensor:
@@ -33,12 +36,17 @@ def _index_add_(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha
 def _scatter_reduce(
     input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor | None:
-    """Compute sums and means by scatter_add, which leaves out the entries of ``input`` that count for nothing."""
+    """Leave out the entries of ``input`` that count for nothing; compute means by scatter_add."""
     if reduce == "prod" and src.is_floating_point() and input.dim():
         return _scattered_product(input, dim % input.dim(), index, src, include_self)
-    if not src.is_floating_point() or reduce not in ("sum", "mean") or (reduce == "sum" and include_self):
+    if not src.is_floating_point() or (reduce != "mean" and include_self) or reduce == "prod":
         return None
     counts = torch.zeros_like(input).scatter_add(dim, index, torch.ones_like(src))
+    if reduce in ("amax", "amin"):
+        part = src[tuple(slice(size) for size in index.shape)]  # entries without an index go nowhere
+        return extremes_without_self(
+            input, dim % max(1, input.dim()), index, part, counts, -math.inf if reduce == "amax" else math.inf
+        )
     start = input if include_self else torch.where(counts > 0, torch.zeros_like(input), input)
     total = start.scatter_add(dim, index, src)
     return total if reduce == "sum" else total / (counts + include_self).clamp(min=1)

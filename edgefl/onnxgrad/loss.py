@@ -21,6 +21,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from edgefl.errors import EdgeflError, InputError
 from edgefl.onnxgrad.arguments import check_names, check_network
@@ -230,7 +231,7 @@ class Whole(nn.Module):
             result: Tensor = self.network(inputs[0])
             return result
         given = {name: self.network.get_buffer(name) for name in _power_iterations(self.network)}
-        with _Lengths(), SeededDropout(seed), UntrainedPadding(), Detached():
+        with _Lengths(), SeededDropout(seed), UntrainedPadding(), Detached(self.network.parameters()):
             value = loss(self.network, *inputs)
         for name, buffer in given.items():  # a spectral norm has new tensors afterwards
             if (changed := self.network.get_buffer(name)) is not buffer:
@@ -287,8 +288,17 @@ class _Traced(nn.Module):
             frozen = {f"network.{name}": given[f"network.{name}"].clone() for name in self.frozen}
             value = called(whole, {**given, **frozen, **after}, (loss, [*batch, *shared], seed))
             found += _scalar(value), *after.values()
+        _check_unwritten(given, self.names)
         outputs = called(whole, given, (None, batch))
-        return (*found, outputs.flatten(1) if outputs.dim() > 2 else outputs)
+        outputs = outputs.flatten(1) if outputs.dim() > 2 else outputs
+        return (*found, outputs.clone() if any(outputs is own for own in tree_leaves(batch)) else outputs)
+
+
+def _check_unwritten(given: Mapping[str, Tensor], names: Sequence[str]) -> None:
+    """Raise an EdgeflError if a network has written over one of the tensors ``names``: the graph's step would start from the old values."""
+    for name in () if torch.compiler.is_dynamo_compiling() else names:
+        if given[f"network.{name}"]._version:  # noqa: SLF001 - how often it was changed in place has no public name
+            raise EdgeflError(f"forward writes over {name}; compute a new tensor instead, such as self.weight.clamp(-1, 1)")
 
 
 def _scalar(value: Any) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from edgefl.onnxgrad.loss import Loss, Whole
 from edgefl.onnxgrad.own_gradients import Judged
@@ -92,13 +93,21 @@ class Case:
     def stepped(self, loss: Loss, rule: StepRule, kind: torch.dtype) -> Arrays:
         """Return the results of the step as torch computes them with real numbers of type ``kind``: output → value.
 
-        Constant tensors are among them, as ``network.NAME``.
+        Tensors that the graph does not change are among them, as ``network.NAME``.
         """
         value, tensors = self._differentiated(loss, kind)
         _optimizer({name: tensors[name] for name in self.roles.trained}, rule).step()
         found = {LOSS: value, **{role + OUT: tensors[n] for n, role in {**self.roles.statistics, **self.roles.trained}.items()}}
-        found |= {f"network.{name}": tensors[name] for name in self.constants}
+        found |= {f"network.{name}": tensors[name] for name in (*self.constants, *self.others)}
         return {name: tensor.detach().numpy() for name, tensor in found.items()}
+
+    @property
+    def others(self) -> list[str]:
+        """The buffers that are no inputs of the graph, such as a counter, except those of normalisations, which nothing reads."""
+        layers = {
+            name: self.network.get_submodule(name.rpartition(".")[0]) for name in self.tensors.keys() - self.roles.tensors.keys()
+        }
+        return sorted(name for name, layer in layers.items() if name not in self.constants and not isinstance(layer, _NormBase))
 
     def gradients(self, loss: Loss, rule: StepRule, kind: torch.dtype) -> Arrays:
         """Return loss, statistics and gradients, with decay, as torch computes them; a gradient has the name of its parameter's output."""

@@ -14,7 +14,7 @@ bias before BatchNorm.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 import numpy as np
@@ -118,11 +118,26 @@ def _in_draws(step: bytes, loss: Loss, rule: StepRule, drawn: Callable[[int], _D
         case, single = drawn(attempt).case, drawn(attempt).single
         if changed := [name for name in case.constants if not _same(single[f"network.{name}"], case.tensors[name])]:
             return f": {changed[0]} changes in a step, and a training graph changes no buffers but the statistics of BatchNorm"
+        if name := _remembered(case, loss, rule, single):
+            return f" from the second step on: {name} changes in a step, and a graph keeps its first value; give it to the loss as an input"
         found = computed(session_of(step, 1), case.feed(step))
         differing = _first_difference(case, loss, rule, found, single)
         if differing is None:
             return None
     return f": {differing}"
+
+
+def _remembered(case: Case, loss: Loss, rule: StepRule, single: Arrays) -> str | None:
+    """Return a buffer that is no input of the graph and that a step changes, if that changes the next step."""
+    changed = [name for name in case.others if not _same(single[f"network.{name}"], case.tensors[name])]
+    for name in changed:
+        now = torch.from_numpy(single[f"network.{name}"])
+        after = replace(case, tensors={**case.tensors, name: now}).stepped(loss, rule, torch.float32)
+        if not all(
+            np.array_equal(value, single[key], equal_nan=True) for key, value in after.items() if key != f"network.{name}"
+        ):
+            return name
+    return None
 
 
 def _on_hard_batches(step: bytes, loss: Loss, rule: StepRule, drawn: Callable[[int], _Drawn], graph: LossGraph) -> str | None:

@@ -150,7 +150,9 @@ def test_a_step_that_is_not_finite_changes_nothing(tmp_path, monkeypatch):
     *_, last = how.batches(12)
     sound = x.copy()
     x[last] = np.finfo(np.float32).max / 8
-    with pytest.raises(ClientError, match=r"^step 3: (the loss is|.* would hold NaN).*: training diverged; a smaller --lr may help"):
+    with pytest.raises(
+        ClientError, match=r"^step 3: (the loss is|.* would hold NaN).*: training diverged; a smaller --lr may help"
+    ):
         train(read_bundle(model.write(tmp_path / "b")), "0.5", x, y, how)
     after = train(read_bundle(model.write(tmp_path / "c")), "0.5", sound, y, replace(how, max_steps=2))
     same(made[0].tensors(), {name: value for name, value in after.tensors.items() if name in made[0].tensors()})

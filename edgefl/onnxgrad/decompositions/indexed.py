@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from edgefl.errors import EdgeflError
 from edgefl.onnxgrad.decompositions.numbers import running_products
+from edgefl.onnxgrad.detached import held
 
 aten = torch.ops.aten
 
@@ -15,6 +17,21 @@ aten = torch.ops.aten
 def _along(index: Tensor, dim: int, like: Tensor) -> Tensor:
     """Return a vector of indices along an axis in the shape of ``like``."""
     return index.reshape(-1, *[1] * (like.dim() - dim - 1)).expand(like.shape)
+
+
+def extremes_without_self(input: Tensor, dim: int, places: Tensor, source: Tensor, counts: Tensor, nothing: float) -> Tensor:
+    """Return the extremes of the entries of ``source`` at their ``places``, and ``input`` where there are none.
+
+    ``nothing`` is −∞ for maxima, ∞ for minima, and ``counts`` has how many entries go to each place. As in torch, equal entries share the
+    gradient, and an entry of ``input`` that is equal, but does not count, takes a share that is lost.
+    """
+    touched, zero = counts > 0, torch.zeros_like(input)
+    start = torch.where(touched, torch.full_like(input, nothing), input)
+    largest = held(start.scatter_reduce(dim, places, source, "amax" if nothing < 0 else "amin"))
+    hits = source == largest.gather(dim, places)
+    sharing = (input == largest).to(input.dtype).scatter_add(dim, places, hits.to(input.dtype)).clamp(min=1)
+    moved = torch.where(hits, (source - held(source)) / sharing.gather(dim, places), torch.zeros_like(source))
+    return largest + torch.where(touched, zero, input - held(input)).scatter_add(dim, places, moved)
 
 
 def _index_reduce(self: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Any:
@@ -27,8 +44,9 @@ def _index_reduce(self: Tensor, dim: int, index: Tensor, source: Tensor, reduce:
     counts = torch.zeros_like(self).scatter_add(dim, places, torch.ones_like(source))
     if reduce in ("amax", "amin"):
         nothing = float("-inf" if reduce == "amax" else "inf")
-        start = self if include_self else torch.where(counts > 0, torch.full_like(self, nothing), self)
-        return start.scatter_reduce(dim, places, source, reduce)
+        if include_self:
+            return self.scatter_reduce(dim, places, source, reduce)
+        return extremes_without_self(self, dim, places, source, counts, nothing)
     if reduce == "mean":
         start = self if include_self else torch.where(counts > 0, torch.zeros_like(self), self)
         return start.scatter_add(dim, places, source) / (counts + include_self).clamp(min=1)
@@ -68,7 +86,7 @@ def _add_at(self: Tensor, indices: Sequence[Tensor | None], values: Tensor, accu
     return summed.permute(back)
 
 
-_NEUTRAL = {"sum": 0.0, "mean": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}
+_NEUTRAL = {"sum": 0.0, "mean": 0.0, "prod": 1.0}
 
 
 def _segments(
@@ -90,8 +108,9 @@ def _segments(
     own, along = torch.arange(data.shape[axis]), axis + 1
     inside = (own >= offsets[..., :-1].unsqueeze(-1)) & (own < offsets[..., 1:].unsqueeze(-1))  # (…, segments, entries)
     inside = inside.reshape(*inside.shape, *[1] * (data.dim() - axis - 1))
-    start = _NEUTRAL[reduce] if initial is None else float(initial)
-    values = torch.where(inside, data.unsqueeze(axis), torch.full((), _NEUTRAL[reduce], dtype=data.dtype))
+    neutral = _NEUTRAL.get(reduce, 0.0)
+    start = neutral if initial is None else float(initial)
+    values = torch.where(inside, data.unsqueeze(axis), torch.full((), neutral, dtype=data.dtype))
     if reduce == "sum":
         return values.sum(along) + start
     if reduce == "mean":
@@ -100,9 +119,10 @@ def _segments(
         return torch.where(counts > 0, (values.sum(along) + start) / counts.clamp(min=1), nothing)
     if reduce == "prod":
         return running_products(values, along).select(along, -1) * start
-    if initial is not None:
-        values = torch.cat([values, torch.full_like(values.narrow(along, 0, 1), start)], along)
-    return values.amax(along) if reduce == "max" else values.amin(along)
+    raise EdgeflError(
+        f"segment_reduce with {reduce}: torch's gradient of equal entries depends on its sign, which a graph cannot express; "
+        "use scatter_reduce"
+    )
 
 
 INDEXED_OPERATORS: dict[Any, Callable[..., Any]] = {

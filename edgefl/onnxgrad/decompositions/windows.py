@@ -5,8 +5,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._decomp import decomposition_table
 
 aten = torch.ops.aten
+_MEAN_2D, _MEAN_3D = aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default  # noqa: SLF001 - names in torch's graphs
 
 
 def _adaptive(axes: int) -> Callable[..., Any]:
@@ -28,13 +30,15 @@ def _adaptive(axes: int) -> Callable[..., Any]:
     return pooled
 
 
-def _even_means(mean: Callable[..., Tensor]) -> Callable[..., Any]:
+def _means(mean: Callable[..., Tensor], operator: Any) -> Callable[..., Any]:
+    """Return the means of windows of one size that do not overlap by ``mean``, others as torch decomposes ``operator``."""
+    other = decomposition_table.get(operator, lambda *args: NotImplemented)
+
     def pooled(self: Tensor, output_size: Sequence[int]) -> Any:
-        """Return the mean of each window, for windows of one size that do not overlap."""
         sizes = self.shape[-len(output_size) :]
         fixed = all(isinstance(size, int) for size in (*sizes, *output_size))
         if not fixed or any(size % count for size, count in zip(sizes, output_size, strict=True)):
-            return NotImplemented
+            return other(self, output_size)
         kernel = [size // count for size, count in zip(sizes, output_size, strict=True)]
         return self.clone() if set(kernel) == {1} else mean(self, kernel, kernel)
 
@@ -92,8 +96,8 @@ def _starts(sample: Tensor, size: int, kernel: int, count: int) -> Tensor:
 
 
 WINDOWED: dict[Any, Callable[..., Any]] = {
-    aten._adaptive_avg_pool2d.default: _even_means(torch.nn.functional.avg_pool2d),  # noqa: SLF001 - its name in torch's graphs
-    aten._adaptive_avg_pool3d.default: _even_means(torch.nn.functional.avg_pool3d),  # noqa: SLF001
+    _MEAN_2D: _means(torch.nn.functional.avg_pool2d, _MEAN_2D),
+    _MEAN_3D: _means(torch.nn.functional.avg_pool3d, _MEAN_3D),
     aten.adaptive_max_pool2d.default: _adaptive(2),
     aten.adaptive_max_pool3d.default: _adaptive(3),
     aten.fractional_max_pool2d.default: _fractional(2),

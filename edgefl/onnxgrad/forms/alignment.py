@@ -47,7 +47,7 @@ def _aligned(
     states = torch.cat(
         [torch.stack([between, labels], 2).flatten(1), between[:, :1]] if width else [lasts.unsqueeze(1) * 0 + blank], 1
     )
-    jumps = torch.cat([torch.zeros_like(states[:, :2]), (states[:, 2:] != blank) & (states[:, 2:] != states[:, :-2])], 1) != 0
+    jumps = torch.cat([torch.zeros_like(states[:, :2]), states[:, 2:] != states[:, :-2]], 1) != 0  # not between two blanks
     known = torch.where(log_probs < _NEVER, _NEVER, log_probs)
     emitted = known.gather(2, states.unsqueeze(0).expand(steps, *states.shape))  # (steps, samples, states)
     places = torch.arange(2 * width + 1)

@@ -114,6 +114,8 @@ def in_first_order(tape: Tape, value: str, order: str) -> str:
 @register_rule("LU")
 def lu(tape: Tape, op: Op, gradient: Gradient, *of_places: Any) -> list[Gradient]:
     """For PA = LU of square A: Pᵀ·L⁻ᵀ(low of LᵀG strictly below, plus the rest of GUᵀ)U⁻ᵀ; other shapes have parts of their own."""
+    if op.get("once"):
+        op.refuse("the gradient of a determinant has no gradient of its own")
     if gradient is None:
         return [None]
     packed, _, order = op.outputs
@@ -156,7 +158,7 @@ def determinant(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """g·det(A)·A⁻ᵀ, by the factors of A; as in torch, a zero on the diagonal of U counts as the smallest number next to 1, less 1."""
     (a,), (y,) = op.inputs, op.outputs
     shape, size = tape.shape(a), tape.fixed(op, a, [-1])[0]
-    packed, _, order = composite(tape, "LU", [a], [shape, shape[:-1], shape[:-1]])
+    packed, _, order = composite(tape, "LU", [a], [shape, shape[:-1], shape[:-1]], once=1)
     eye = np.eye(size)
     zero = tape.op("And", tape.op("Equal", packed, tape.number(0.0)), tape.constant(eye > 0))
     regular = put(tape, shape, "Where", zero, tape.number(float(np.finfo(tape.real).eps)), packed)

@@ -7,9 +7,11 @@ import pytest
 import torch.nn.functional as F
 from function_case import Of, check_network
 from gradient_case import Case, check, draw
+from onnx.parser import parse_model
 from torch import Tensor
 
 from edgefl.errors import InputError
+from edgefl.onnxgrad.autodiff import append_gradients, tape_of
 
 
 def sampled(mode: str, padding: str, aligned: bool) -> Case:
@@ -45,8 +47,8 @@ def test_a_spatial_transformer(aligned: bool) -> None:
 
 
 def test_a_form_without_a_rule_is_named() -> None:
-    def reflected(x: Tensor) -> Tensor:
-        return F.grid_sample(x, x[:, :2].permute(0, 2, 3, 1), padding_mode="reflection", align_corners=False)
-
+    """Exports of torch have another form of it."""
+    text = '<ir_version: 9, opset_import: ["": 20]> g (float[3, 2, 5, 7] x, float[3, 4, 3, 2] p) => (float y)'
+    body = '{ z = GridSample <padding_mode = "reflection"> (x, p)  y = ReduceSum <keepdims = 0> (z) }'
     with pytest.raises(InputError, match="GridSample.*padding_mode 'reflection'"):
-        check_network(Of(reflected), draw(3, 2, 5, 7).astype(np.float32))
+        append_gradients(tape_of(parse_model(text + body)), "y", ["x"])
