@@ -30,11 +30,11 @@ from edgefl.onnxgrad.bordered import with_borders
 from edgefl.onnxgrad.borders import BORDERS
 from edgefl.onnxgrad.decompositions import DECOMPOSITIONS
 from edgefl.onnxgrad.detached import DATA
-from edgefl.onnxgrad.forms.recurrence import projected_lstm
 from edgefl.onnxgrad.graphs import OPSET
 from edgefl.onnxgrad.in_place import functional
 from edgefl.onnxgrad.inlined import Table, inlined
 from edgefl.onnxgrad.plain import OTHER_NAMES, Replace, normalised, plain
+from edgefl.onnxgrad.rewrites.recurrence import projected_lstm
 
 aten = torch.ops.aten
 HasForm = Callable[[Any], bool]

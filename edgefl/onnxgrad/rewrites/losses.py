@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from edgefl.onnxgrad.detached import held
-from edgefl.onnxgrad.label_losses import LABEL_LOSSES
+from edgefl.onnxgrad.rewrites.label_losses import LABEL_LOSSES
 
 
 def _reduced(loss: Tensor, reduction: str) -> Tensor:

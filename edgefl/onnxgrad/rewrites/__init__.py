@@ -13,18 +13,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from edgefl.errors import EdgeflError
-from edgefl.onnxgrad.ceiled_pools import CEILED
-from edgefl.onnxgrad.checked_matrices import CHECKED
 from edgefl.onnxgrad.detached import held
-from edgefl.onnxgrad.forms.alignment import ALIGNMENT
-from edgefl.onnxgrad.forms.grids import GRIDS
-from edgefl.onnxgrad.forms.layers import LAYERS
-from edgefl.onnxgrad.forms.losses import LOSSES
-from edgefl.onnxgrad.indexed import INDEXED
-from edgefl.onnxgrad.label_losses import LABEL_LOSSES
 from edgefl.onnxgrad.macs import MEANS, WINDOWS
-from edgefl.onnxgrad.scattered import SCATTERED
-from edgefl.onnxgrad.statistics import STATISTICS
+from edgefl.onnxgrad.rewrites.alignment import ALIGNMENT
+from edgefl.onnxgrad.rewrites.ceiled_pools import CEILED
+from edgefl.onnxgrad.rewrites.checked_matrices import CHECKED
+from edgefl.onnxgrad.rewrites.grids import GRIDS
+from edgefl.onnxgrad.rewrites.indexed import INDEXED
+from edgefl.onnxgrad.rewrites.label_losses import LABEL_LOSSES
+from edgefl.onnxgrad.rewrites.layers import LAYERS
+from edgefl.onnxgrad.rewrites.losses import LOSSES
+from edgefl.onnxgrad.rewrites.scattered import SCATTERED
+from edgefl.onnxgrad.rewrites.statistics import STATISTICS
 
 # Operators that stand for torch's product and convolution while a module is traced; they have shapes, and are never computed. Nodes that
 # the exporter makes of them have their names, and are no MACs.
