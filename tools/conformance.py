@@ -25,7 +25,7 @@ from counters.markdown import arguments, publish
 from judges import NAMES
 from judges.page import details, overview
 from judges.run import Task, judge_of, run, sampled, work
-from judges.store import RESULTS, WORK, Line, about, begun, finish, read, text_of
+from judges.store import RESULTS, WORK, Line, about, begun, finish, read, tested, text_of
 from judges.verdict import Judge
 from speed.process import commit
 
@@ -87,7 +87,7 @@ def markdown() -> str:
     """Return the page's tables from the stored verdicts."""
     stored = {name: found for name in NAMES if (found := read(RESULTS / f"{name}.jsonl")) is not None}
     titles = {name: found.about["title"] for name, found in stored.items()}
-    parts = [overview(stored, titles)]
+    parts = [overview(stored, titles, tested())]
     for name, found in stored.items():
         parts.append(f"## {titles[name]}\n\n{found.about['about']}\n\n{details(found)}")
     return "\n\n".join(parts)

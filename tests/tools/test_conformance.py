@@ -142,12 +142,19 @@ def test_the_tables_count_subjects_by_their_worst_case():
         store.Line("rand", "0", "skipped", "torch: the result is random"),
     )  # fmt: skip
     found = store.Stored({"versions": {"torch": "2.13.0"}, "commit": "abc"}, lines)
-    text = page.overview({"operators": found}, {"operators": "torch's operators"})
+    text = page.overview({"operators": found}, {"operators": "torch's operators"}, {"torch": "2.13.0"})
     assert "| torch's operators | 1 | 0 | 1 | **1** | 0 | 1 | 33.3 % | 3 of 5 | torch 2.13.0 | abc |" in text
     assert "| modules | not run |" in text
     text = page.details(found)
     assert "| linalg | 0 | 0 | 1 | 0 | 0 | 0 |" in text
     assert "| aten.linalg_inv_ex.default has no ONNX form | 1 | linalg.inv (1) |" in text
+
+
+def test_the_page_says_when_a_database_is_of_another_version_than_the_tested_one():
+    page, store = tool_of("judges.page"), tool_of("judges.store")
+    found = store.Stored({"versions": {"torch": "0.1"}, "commit": "abc"}, (store.Line("add", "0", "equal"),))
+    text = page.overview({"operators": found}, {"operators": "torch's operators"}, store.tested())
+    assert f"torch 0.1 (**another version**: edgefl is tested with {store.tested()['torch']})" in text
 
 
 def test_a_judge_without_its_package_is_skipped_by_name(monkeypatch, capsys):

@@ -44,6 +44,12 @@ def about(judge: Judge, commit: str) -> dict[str, Any]:
     return {"title": judge.title, "about": judge.about, "code": code(), "commit": commit, "versions": versions}
 
 
+def tested() -> dict[str, str]:
+    """Return package → the version that edgefl is tested with."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    return dict(line.split("==") for line in lines if "==" in line)
+
+
 @cache
 def code() -> str:
     """Return a hash of edgefl's code and of the judges'."""
