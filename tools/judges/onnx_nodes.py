@@ -64,8 +64,8 @@ def _judged(case: Any) -> Verdict:
 JUDGE = Judge(
     "ONNX's node tests",
     "The test cases of the package `onnx`, by operators: edgefl reads the graph, and computes it in torch. Its results "
-    "are compared with the stored "
-    "ones, and the MACs of the two counters with each other. Cases with other types than floats of 16 to 64 bits and the whole numbers of torch are skipped.",
+    "are compared with the stored ones, and the MACs of the two counters with each other. Cases with types other than floats of 16 to "
+    "64 bits and torch's whole numbers are skipped.",
     ("onnx", "torch"),
     lambda: list(_cases()),
     cases,

@@ -73,6 +73,11 @@ def read(path: Path) -> Stored | None:
         raise ValueError(f"{path}: a line is no verdict ({error}); delete the file, and the judge runs again") from None
 
 
+def faults(lines: Iterable[Line]) -> list[Line]:
+    """Return the cases in which edgefl is wrong or crashes."""
+    return [line for line in lines if line.verdict in ("wrong", "crashed")]
+
+
 def begun(path: Path, first: dict[str, Any]) -> set[tuple[str, str]]:
     """Return the (subject, case) that an unfinished run of this code has judged; begin a file if there is none."""
     found = read(path) if path.exists() else None

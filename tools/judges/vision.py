@@ -79,5 +79,5 @@ JUDGE = Judge(
     ("torchvision", "torch"),
     lambda: list(NAMES),
     cases,
-    every=7,
+    every=9,
 )
