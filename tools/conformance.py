@@ -38,7 +38,7 @@ def found_judges(names: Sequence[str]) -> dict[str, Judge]:
         try:
             found[name] = judge_of(name)
         except ModuleNotFoundError as error:
-            print(f"{name}: skipped, {error.name} is not installed", file=sys.stderr)
+            print(f"{name}: skipped, {error.name or error} is not installed", file=sys.stderr)
     return found
 
 

@@ -51,7 +51,7 @@ def overview(stored: Mapping[str, Stored], titles: Mapping[str, str], tested: Ma
         judged = sum(subjects.values()) - subjects["skipped"]
         share = f"{100 * subjects['equal'] / judged:.1f} %" if judged else "–"
         counts = [f"**{subjects[k]:,}**" if k in ("wrong", "crashed") and subjects[k] else f"{subjects[k]:,}" for k in KINDS]
-        versions = ", ".join(with_tested(*pair, tested) for pair in found.about["versions"].items())
+        versions = ", ".join(with_tested(package, of, tested) for package, of in found.about["versions"].items())
         rows.append(
             [
                 titles[name],

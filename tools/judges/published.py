@@ -73,10 +73,10 @@ TINY = {
 """Banbury et al., NeurIPS 2021 (Datasets and Benchmarks); parameters by the reference code in Keras."""
 
 
-@cache
-def _widths(subject: str) -> tuple[ProfileRow, ...]:
+def _at(subject: str, width: float) -> ProfileRow:
     sizes = HETEROFL[subject]
-    return tuple(edgefl.profile(sizes.build, sizes.shape, method="heterofl", tiers=WIDTHS))
+    row: ProfileRow = edgefl.profile(sizes.build, sizes.shape, method="heterofl", tiers=(width,))[0]
+    return row
 
 
 @cache
@@ -100,7 +100,7 @@ def _is(found: int, published: int, unit: str, digits: int = 0) -> Verdict:
 
 def _params_at(subject: str, number: int) -> Verdict:
     sizes = HETEROFL[subject]
-    return _is(_widths(subject)[number].params, sizes.params[number], "parameters", sizes.digits[number])
+    return _is(_at(subject, WIDTHS[number]).params, sizes.params[number], "parameters", sizes.digits[number])
 
 
 def _params(subject: str) -> Verdict:
