@@ -25,11 +25,9 @@ from counters.markdown import arguments, publish
 from judges import NAMES
 from judges.page import details, overview
 from judges.run import Task, judge_of, run, sampled, work
-from judges.store import RESULTS, WORK, Line, about, begun, finish, read, text_of
+from judges.store import RESULTS, WORK, Line, about, begun, faults, finish, read, tested, text_of
 from judges.verdict import Judge
 from speed.process import commit
-
-SHOWN = ("wrong", "crashed")
 
 
 def found_judges(names: Sequence[str]) -> dict[str, Judge]:
@@ -40,7 +38,7 @@ def found_judges(names: Sequence[str]) -> dict[str, Judge]:
         try:
             found[name] = judge_of(name)
         except ModuleNotFoundError as error:
-            print(f"{name}: skipped, {error.name} is not installed", file=sys.stderr)
+            print(f"{name}: skipped, {error.name or error} is not installed", file=sys.stderr)
     return found
 
 
@@ -58,7 +56,7 @@ def judge_all(judges: dict[str, Judge], jobs: int) -> None:
     def keep(task: Task, line: Line) -> None:
         with (WORK / f"{task.judge}.jsonl").open("a", encoding="utf-8") as file:
             file.write(text_of({}, [line]).partition("\n")[2])
-        if line.verdict in SHOWN:
+        if faults([line]):
             _say(task, line)
 
     run(tasks, jobs, keep)
@@ -72,7 +70,7 @@ def judge_some(tasks: Sequence[Task], jobs: int, all_shown: bool) -> Counter[str
 
     def show(task: Task, line: Line) -> None:
         counts[line.verdict] += 1
-        if all_shown or line.verdict in SHOWN:
+        if all_shown or faults([line]):
             _say(task, line)
 
     run(tasks, jobs, show)
@@ -87,7 +85,7 @@ def markdown() -> str:
     """Return the page's tables from the stored verdicts."""
     stored = {name: found for name in NAMES if (found := read(RESULTS / f"{name}.jsonl")) is not None}
     titles = {name: found.about["title"] for name, found in stored.items()}
-    parts = [overview(stored, titles)]
+    parts = [overview(stored, titles, tested())]
     for name, found in stored.items():
         parts.append(f"## {titles[name]}\n\n{found.about['about']}\n\n{details(found)}")
     return "\n\n".join(parts)

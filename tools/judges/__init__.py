@@ -4,5 +4,5 @@ A file has one :class:`judges.verdict.Judge` called ``JUDGE``. A judge has subje
 A case gives a verdict.
 """
 
-NAMES = ("operators", "modules", "onnx_nodes", "onnx_models", "autodiff", "lora")
+NAMES = ("operators", "modules", "onnx_nodes", "onnx_models", "autodiff", "lora", "flower", "memory", "published", "vision")
 """The files of the judges, in the order of the page."""

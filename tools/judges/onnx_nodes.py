@@ -8,19 +8,21 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
+import onnx
 from onnx.backend.test.case.node import collect_testcases
 
 from judges.reading import as_network, read
 from judges.verdict import Case, Judge, Verdict, skipping
 
-FLOATS = ("float32", "float64")
+FLOATS = ("float16", "bfloat16", "float32", "float64")
 WHOLE = ("int64", "int32", "uint8", "int8", "bool")
 
 
 @cache
 def _cases() -> dict[str, list[Any]]:
     """Return operator → its test cases. A case that spells an operator out in others belongs to that operator."""
-    given = [case for case in collect_testcases() if case.model is not None and case.data_sets]
+    with np.errstate(all="ignore"):  # of the database, which casts values that are too large
+        given = [case for case in collect_testcases() if case.model is not None and case.data_sets]
     operators = {case.name: case.model.graph.node[0].op_type for case in given if len(case.model.graph.node) == 1}
     found = defaultdict[str, list[Any]](list)
     for case in given:
@@ -38,18 +40,22 @@ def cases(subject: str) -> Iterator[Case]:
 
 def _unfit(case: Any) -> str:
     """Return why a case is none for a library of float32 networks; "" if it is one."""
-    for inputs, outputs in case.data_sets:
-        if not all(isinstance(value, (np.ndarray, np.generic)) for value in (*inputs, *outputs)):
+    for values in ((*inputs, *outputs) for inputs, outputs in case.data_sets):
+        if not all(isinstance(value, (np.ndarray, np.generic, onnx.TensorProto)) for value in values):
             return "its values are no tensors: sequences or optional values"
-        if other := sorted({str(value.dtype) for value in (*inputs, *outputs)} - {*FLOATS, *WHOLE}):
+        if other := sorted({str(_array(value).dtype) for value in values} - {*FLOATS, *WHOLE}):
             return f"its values are {other[0]}"
     return ""
 
 
+def _array(value: Any) -> np.ndarray:
+    return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
+
+
 def _judged(case: Any) -> Verdict:
     for inputs, outputs in case.data_sets:
-        model, given = as_network(case.model, [np.asarray(value) for value in inputs])
-        found = read(model, given, [np.asarray(value) for value in outputs], max(case.rtol, 1e-4))
+        model, given = as_network(case.model, [_array(value) for value in inputs])
+        found = read(model, given, [_array(value) for value in outputs], max(case.rtol, 1e-4))
         if found.kind != "equal":
             return found
     return found
@@ -58,8 +64,8 @@ def _judged(case: Any) -> Verdict:
 JUDGE = Judge(
     "ONNX's node tests",
     "The test cases of the package `onnx`, by operators: edgefl reads the graph, and computes it in torch. Its results "
-    "are compared with the stored "
-    "ones, and the MACs of the two counters with each other. Cases with other types than float32, float64 and whole numbers are skipped.",
+    "are compared with the stored ones, and the MACs of the two counters with each other. Cases with types other than floats of 16 to "
+    "64 bits and torch's whole numbers are skipped.",
     ("onnx", "torch"),
     lambda: list(_cases()),
     cases,

@@ -38,8 +38,8 @@ def by_subject(lines: Iterable[Line]) -> dict[str, list[Line]]:
     return dict(found)
 
 
-def overview(stored: Mapping[str, Stored], titles: Mapping[str, str]) -> str:
-    """Return the table of all judges: subjects and cases by kind, versions and commit."""
+def overview(stored: Mapping[str, Stored], titles: Mapping[str, str], tested: Mapping[str, str]) -> str:
+    """Return the table of all judges: subjects and cases by kind, versions and commit. ``tested``: package → edgefl's tested version."""
     rows = []
     for name in NAMES:
         if name not in stored:
@@ -51,7 +51,7 @@ def overview(stored: Mapping[str, Stored], titles: Mapping[str, str]) -> str:
         judged = sum(subjects.values()) - subjects["skipped"]
         share = f"{100 * subjects['equal'] / judged:.1f} %" if judged else "–"
         counts = [f"**{subjects[k]:,}**" if k in ("wrong", "crashed") and subjects[k] else f"{subjects[k]:,}" for k in KINDS]
-        versions = ", ".join(f"{package} {version}" for package, version in found.about["versions"].items())
+        versions = ", ".join(with_tested(package, of, tested) for package, of in found.about["versions"].items())
         rows.append(
             [
                 titles[name],
@@ -63,6 +63,16 @@ def overview(stored: Mapping[str, Stored], titles: Mapping[str, str]) -> str:
             ]
         )
     return table(["judge", *KINDS, "share", "equal cases", "with", "commit"], rows)
+
+
+def with_tested(package: str, version: str, tested: Mapping[str, str]) -> str:
+    """Return a package with its version, and the tested version if it is another one.
+
+    >>> with_tested("torch", "2.12.0", {"torch": "2.13.0"}), with_tested("peft", "1.0", {})
+    ('torch 2.12.0 (**another version**: edgefl is tested with 2.13.0)', 'peft 1.0')
+    """
+    expected = tested.get(package, version)
+    return f"{package} {version}" + (f" (**another version**: edgefl is tested with {expected})" if version != expected else "")
 
 
 def details(found: Stored) -> str:

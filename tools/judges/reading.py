@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,6 +15,9 @@ from edgefl.onnxgrad.rules import KNOWN
 from edgefl.onnxgrad.to_torch import module_of
 from judges.counts import torch_macs
 from judges.verdict import EQUAL, Skip, Verdict
+
+ROUNDING: Mapping[str, float] = {"float16": 2e-3, "bfloat16": 1e-2}
+"""Type of 16 bits → how far results computed in another order may differ, of values near 1."""
 
 
 def as_network(model: onnx.ModelProto, inputs: Sequence[np.ndarray]) -> tuple[onnx.ModelProto, list[np.ndarray]]:
@@ -31,18 +35,23 @@ def as_network(model: onnx.ModelProto, inputs: Sequence[np.ndarray]) -> tuple[on
 
 
 def read(model: onnx.ModelProto, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], relative: float) -> Verdict:
-    """Compare what edgefl computes of a graph with its known results, and the MACs of the two counters with each other."""
+    """Compare what edgefl computes of a graph with its known results, and the MACs of the two counters with each other.
+
+    Results may differ by a share of ``relative``; results of 16 bits by as much as their rounding.
+    """
     module, _ = module_of(model)
-    batch = [torch.from_numpy(np.array(value)) for value in inputs]
+    batch = [tensor_of(value) for value in inputs]
+    rounding = max((ROUNDING.get(str(value.dtype), 1e-5) for value in (*inputs, *outputs)), default=1e-5)
     results, again = _computed(module, batch), _computed(module, batch)
     if not all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(results, again, strict=True)):
         raise Skip("the result is random")
     for name, value, theirs in zip((value.name for value in model.graph.output), results, outputs, strict=False):
         if value.shape != theirs.shape:
             return Verdict("wrong", f"{name} has the shape {value.shape}, expected {theirs.shape}")
-        if not np.allclose(value, theirs, rtol=relative, atol=1e-5, equal_nan=True):
+        ours, other = value.astype(np.float64), theirs.astype(np.float64)
+        if not np.allclose(ours, other, rtol=max(relative, rounding), atol=rounding, equal_nan=True):
             with np.errstate(all="ignore"):
-                off = np.nanmax(np.abs(value.astype(np.float64) - theirs.astype(np.float64)))
+                off = np.nanmax(np.abs(ours - other))
             return Verdict("wrong", f"{name} differs by {off:.2g}")
     return _counted(model, module, batch)
 
@@ -50,7 +59,18 @@ def read(model: onnx.ModelProto, inputs: Sequence[np.ndarray], outputs: Sequence
 def _computed(module: torch.nn.Module, batch: Sequence[torch.Tensor]) -> list[np.ndarray]:
     with torch.no_grad():
         found = module(*batch)
-    return [np.asarray(value) for value in (found if isinstance(found, (tuple, list)) else [found])]
+    return [_array(value) for value in (found if isinstance(found, (tuple, list)) else [found])]
+
+
+def tensor_of(value: np.ndarray) -> torch.Tensor:
+    """Return an array as a tensor; torch takes bfloat16 from no array, and so through float32."""
+    bfloat16 = str(value.dtype) == "bfloat16"
+    found = torch.from_numpy(np.array(value.astype(np.float32) if bfloat16 else value))
+    return found.bfloat16() if bfloat16 else found
+
+
+def _array(value: Any) -> np.ndarray:
+    return value.float().numpy() if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16 else np.asarray(value)
 
 
 def _counted(model: onnx.ModelProto, module: torch.nn.Module, batch: Sequence[torch.Tensor]) -> Verdict:

@@ -87,7 +87,8 @@ def run(tasks: Sequence[Task], jobs: int, found: Callable[[Task, Line], None]) -
                 if (left := worker.judge(task, tell)) is not None:
                     waiting.put(left)
                 if worker.process.poll() is not None:
-                    worker = worker.close()
+                    worker.close()
+                    worker = None
         except queue.Empty:
             pass
         finally:

@@ -44,6 +44,12 @@ def about(judge: Judge, commit: str) -> dict[str, Any]:
     return {"title": judge.title, "about": judge.about, "code": code(), "commit": commit, "versions": versions}
 
 
+def tested() -> dict[str, str]:
+    """Return package → the version that edgefl is tested with."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    return dict(line.split("==") for line in lines if "==" in line)
+
+
 @cache
 def code() -> str:
     """Return a hash of edgefl's code and of the judges'."""
@@ -65,6 +71,11 @@ def read(path: Path) -> Stored | None:
         return Stored(json.loads(first), tuple(Line(**json.loads(line)) for line in rest))
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: a line is no verdict ({error}); delete the file, and the judge runs again") from None
+
+
+def faults(lines: Iterable[Line]) -> list[Line]:
+    """Return the cases in which edgefl is wrong or crashes."""
+    return [line for line in lines if line.verdict in ("wrong", "crashed")]
 
 
 def begun(path: Path, first: dict[str, Any]) -> set[tuple[str, str]]:

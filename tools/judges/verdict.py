@@ -45,7 +45,6 @@ class Judge:
         title: the heading on the page.
         about: what is compared, in a sentence or two of Markdown.
         packages: the packages whose versions the results depend on.
-        tested: package → the version that edgefl is tested with, if the database is part of a package.
         subjects: returns the names of the subjects, such as operators.
         cases: subject → its cases.
         every: the fixed sample has the first case of every so many subjects.

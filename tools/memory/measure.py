@@ -49,14 +49,19 @@ def trained_bytes(network: Network) -> int:
 
     The second step is measured. The first one makes the optimizer's state and whatever torch caches.
     """
+    module, optimizer, step = client_step(network)
+    step()
+    return bytes_of(held_by(module)) + bytes_of(optimizer_tensors(optimizer)) + allocated_peak(step)
+
+
+def client_step(network: Network) -> tuple[nn.Module, torch.optim.Optimizer, Callable[[], object]]:
+    """Return the network's module, its optimizer, and a step of the client's loop that trains it."""
     module = _filled(network.build)
     optimizer = _optimizer(module)
     training = Training(epochs=1, batch_size=network.batch_size, lr=0.01, momentum=0.9, weight_decay=1e-4)
     x, y = network.inputs(network.batch_size), torch.arange(network.batch_size) % CLASSES
     local = LocalTraining(module, _loss, x, y, _present(), training, np.random.default_rng(0))
-    step = partial(train, local, optimizer, memory=StepMemory(MemorySplit(0, 0, 0, 0, 0), 0, 0, 0))
-    step()
-    return bytes_of(held_by(module)) + bytes_of(optimizer_tensors(optimizer)) + allocated_peak(step)
+    return module, optimizer, partial(train, local, optimizer, memory=StepMemory(MemorySplit(0, 0, 0, 0, 0), 0, 0, 0))
 
 
 def allocated_peak(run: Callable[[], object]) -> int:
