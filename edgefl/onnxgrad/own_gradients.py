@@ -117,8 +117,8 @@ def _is_derivative(cls: type[Function], args: tuple[Any, ...], options: dict[str
     first = () if cls.setup_context is not Function.setup_context else (_Context(needs),)
     try:
         for scale in _SCALES:
-            found = _gradients(_FUNCTION.__get__(None, cls), args, options, scale)
-            expected = _gradients(lambda *own, **more: cls.forward(*first, *own, **more), args, options, scale)
+            places, found = _gradients(_FUNCTION.__get__(None, cls), args, options, scale, None)
+            _, expected = _gradients(lambda *own, **more: cls.forward(*first, *own, **more), args, options, scale, places)
             if not all(map(_agree, found, expected)):
                 return False
     except Exception:  # noqa: BLE001 - the forward pass may need what only torch's own context has
@@ -126,8 +126,13 @@ def _is_derivative(cls: type[Function], args: tuple[Any, ...], options: dict[str
     return True
 
 
-def _gradients(function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], scale: float) -> list[Tensor]:
-    """Return the gradients of random sums of a function's results, by each argument that needs one."""
+def _gradients(
+    function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], scale: float, places: list[int] | None
+) -> tuple[list[int], list[Tensor]]:
+    """Return the gradients of random sums of a function's results, by each argument that needs one, and which results were summed.
+
+    ``places`` are the results to sum; None: those that have a gradient. A Function may mark others as not differentiable.
+    """
     random = torch.Generator().manual_seed(0)
     leaves = [
         (arg.detach() * scale).requires_grad_(arg.requires_grad) if isinstance(arg, Tensor) and arg.is_floating_point() else arg
@@ -136,12 +141,15 @@ def _gradients(function: Callable[..., Any], args: tuple[Any, ...], options: dic
     wanted = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
     with torch.enable_grad():
         results = function(*(leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves), **options)
-    results = [r for r in (results if isinstance(results, tuple) else (results,)) if isinstance(r, Tensor) and r.requires_grad]
+    every = results if isinstance(results, tuple) else (results,)
+    if places is None:
+        places = [i for i, r in enumerate(every) if isinstance(r, Tensor) and r.requires_grad]
+    results = [every[i] for i in places if every[i].requires_grad]
     found: list[Tensor] = []
     for size in _GRADIENTS if results else ():
         upstream = [size * torch.randn(r.shape, generator=random).to(r.dtype) for r in results]
         found += torch.autograd.grad(results, wanted, upstream, retain_graph=True, materialize_grads=True)
-    return found or [torch.zeros_like(leaf) for leaf in wanted for _ in _GRADIENTS]
+    return places, found or [torch.zeros_like(leaf) for leaf in wanted for _ in _GRADIENTS]
 
 
 def _agree(found: Tensor, expected: Tensor) -> bool:
