@@ -146,6 +146,7 @@ def _exported(
     def of_draw(draw: float | None) -> Loss:
         return lambda network, x, y, present=None: loss(network, Batch(x, y, present, draw))
 
+    network.train()  # clients do the same before they train
     batch = {"x": each(torch.zeros_like, architecture.samples(_TRACED)), "y": criterion.targets(_TRACED)}
     losses = tuple(of_draw(draw) for draw in method.draws(tier))
     graph = loss_graph(network, losses, batch, _shared(architecture, criterion), anchors(names))

@@ -237,7 +237,7 @@ def test_steps_of_torch_and_onnxruntime_are_the_same_work(tmp_path, monkeypatch,
     facts = row["facts"]
     assert facts["parameter_bytes"] == 4 * 203_530
     assert facts["graph_bytes"] < 300_000
-    assert " | 4 | 1,521 |" in capsys.readouterr().out
+    assert " | 5 | 1,521 |" in capsys.readouterr().out
     pair = tool.Pair(tool.Subject("mlp"))
     losses = pair.losses(3, lr=0.05)
     assert losses["onnx"] == pytest.approx(losses["torch"], rel=1e-5)
