@@ -39,7 +39,7 @@ class Judged(TorchFunctionMode):
         for name, part in self._network.named_modules():
             for kind in ("_backward_hooks", "_backward_pre_hooks"):
                 self._stack.enter_context(_hooks_judged(getattr(part, kind), f"a backward hook of {name or 'the network'}"))
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -49,8 +49,8 @@ class Judged(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call ``func``; judge a hook that it registers."""
-        if func is Tensor.register_hook:
-            return func(args[0], _judged(args[1], "a hook of a tensor (register_hook)"), *args[2:], **(kwargs or {}))
+        if func == Tensor.register_hook:
+            args = (args[0], _judged(args[1], "a hook of a tensor (register_hook)"), *args[2:])
         return func(*args, **(kwargs or {}))
 
 

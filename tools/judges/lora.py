@@ -36,7 +36,7 @@ def _pair(rank: int, alpha: int) -> tuple[nn.Module, Any]:
     """Return a network with edgefl's adapters, and with PEFT's, of the same values."""
     own = Network()
     settings = LoraConfig(r=rank, lora_alpha=alpha, target_modules=list(ADAPTED), lora_dropout=0.0, bias="none")
-    other = get_peft_model(copy.deepcopy(own), settings)  # type: ignore[arg-type]
+    other: Any = get_peft_model(copy.deepcopy(own), settings)
     for name in ADAPTED:
         layer: Any = own.get_submodule(name)
         attach(layer, rank, alpha / rank)
@@ -58,8 +58,8 @@ def _judged(kind: str, rank: int, alpha: int) -> Verdict:
         ours = sum(value.numel() for name, value in own.named_parameters() if "adapter" in name)
         off = ours - sum(value.numel() for value in other.parameters() if value.requires_grad)
     else:
-        ours, theirs = merged(own), other.merge_and_unload()
-        off = max(float((ours.get_submodule(n).weight - theirs.get_submodule(n).weight).abs().max()) for n in "abc")
+        whole, theirs = merged(own), other.merge_and_unload()
+        off = max(float((whole.get_submodule(n).weight - theirs.get_submodule(n).weight).abs().max()) for n in "abc")
     return EQUAL if off <= 1e-5 else Verdict("wrong", f"{kind}: differs by {off:.2g}")
 
 

@@ -150,10 +150,10 @@ class Input:
 
     def __init__(self, info: Any, given: Any, training: bool) -> None:
         with torch_seeded(generator(0, info.name)):
-            module = info.module_cls(*given.constructor_input.args, **given.constructor_input.kwargs).train(training)
+            module: Any = info.module_cls(*given.constructor_input.args, **given.constructor_input.kwargs).train(training)
         arguments = (given.forward_input.args, given.forward_input.kwargs)
         if isinstance(module, LazyModuleMixin):
-            module(*arguments[0], **arguments[1])
+            module(*arguments[0], **arguments[1])  # type: ignore[operator]  # the mixin of a module
         leaves, form = pytree.tree_flatten(arguments)
         batched = find_batch(module, leaves, form)
         self.network, self.training = Called(module, leaves, form, batched).train(training), training

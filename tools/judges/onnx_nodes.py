@@ -22,7 +22,7 @@ WHOLE = ("int64", "int32", "uint8", "int8", "bool")
 def _cases() -> dict[str, list[Any]]:
     """Return operator → its test cases. A case that spells an operator out in others belongs to that operator."""
     with np.errstate(all="ignore"):  # of the database, which casts values that are too large
-        given = [case for case in collect_testcases() if case.model is not None and case.data_sets]
+        given: list[Any] = [case for case in collect_testcases() if case.model is not None and case.data_sets]
     operators = {case.name: case.model.graph.node[0].op_type for case in given if len(case.model.graph.node) == 1}
     found = defaultdict[str, list[Any]](list)
     for case in given:

@@ -32,7 +32,7 @@ def _adaptive(axes: int) -> Callable[..., Any]:
 
 def _means(mean: Callable[..., Tensor], operator: Any) -> Callable[..., Any]:
     """Return the means of windows of one size that do not overlap by ``mean``, others as torch decomposes ``operator``."""
-    other = decomposition_table.get(operator, lambda *args: NotImplemented)
+    other: Any = decomposition_table.get(operator, lambda *args: NotImplemented)
 
     def pooled(self: Tensor, output_size: Sequence[int]) -> Any:
         sizes = self.shape[-len(output_size) :]
