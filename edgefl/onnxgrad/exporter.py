@@ -115,7 +115,6 @@ def converted(
             _match_constants_exactly()
             _keep_bounds_apart()
             program.optimize()
-            _enter_loose_constants(graph)
             for value in kept:
                 graph.inputs.remove(value)
             register_constants(program.model)
@@ -227,15 +226,6 @@ def _keep_bounds_apart() -> None:
     for rule in _DEFAULT_REWRITE_RULES:
         if rule.name in _MERGE_BOUNDS:
             vars(rule)["try_rewrite"] = lambda *args, **options: None
-
-
-def _enter_loose_constants(graph: ir.Graph) -> None:
-    """Enter the constants that rules of the optimizer made, and left out of the graph's list, such as the target of two joined Reshapes."""
-    known = {*graph.inputs, *graph.initializers.values()}
-    for value in [value for node in graph for value in node.inputs]:
-        if value is not None and value.const_value is not None and value.producer() is None and value not in known:
-            graph.register_initializer(value)
-            known.add(value)
 
 
 def _has_form() -> HasForm | None:

@@ -25,7 +25,8 @@ def make_distinct(model: ir.Model) -> None:
 def register_constants(model: ir.Model) -> None:
     """Register constants that nodes read and the graph does not list, in place.
 
-    The optimizer names the bounds of a Clip by the value that is clipped. Of two Clips of one value, it lists the bounds of the last.
+    The optimizer leaves out some that its rules make, such as the target of two joined Reshapes. It names the bounds of a Clip by the value
+    that is clipped: of two Clips of one value, it lists the bounds of the last.
     """
     graph = model.graph
     used = {value.name for value in _values(graph)}

@@ -14,9 +14,9 @@ from edgefl.onnxgrad.detached import held
 aten = torch.ops.aten
 
 
-def _along(index: Tensor, dim: int, like: Tensor) -> Tensor:
+def along(index: Tensor, dim: int, like: Tensor) -> Tensor:
     """Return a vector of indices along an axis in the shape of ``like``."""
-    return index.reshape(-1, *[1] * (like.dim() - dim - 1)).expand(like.shape)
+    return index.reshape(-1, *[1] * (like.dim() - dim % like.dim() - 1)).expand_as(like)
 
 
 def extremes_without_self(input: Tensor, dim: int, places: Tensor, source: Tensor, counts: Tensor, nothing: float) -> Tensor:
@@ -40,7 +40,7 @@ def _index_reduce(self: Tensor, dim: int, index: Tensor, source: Tensor, reduce:
         return _index_reduce(self.reshape(1), 0, index, source.reshape(1), reduce, include_self=include_self).reshape(())
     dim %= self.dim()
     index = index.reshape(-1)
-    places = _along(index, dim, source)
+    places = along(index, dim, source)
     counts = torch.zeros_like(self).scatter_add(dim, places, torch.ones_like(source))
     if reduce in ("amax", "amin"):
         nothing = float("-inf" if reduce == "amax" else "inf")

@@ -10,12 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edgefl.onnxgrad.decompositions.indexed import extremes_without_self
-
-
-def _along(index: Tensor, dim: int, like: Tensor) -> Tensor:
-    """Return a vector of indices along an axis in the shape of ``like``."""
-    return index.reshape(-1, *[1] * (like.dim() - dim % like.dim() - 1)).expand_as(like)
+from edgefl.onnxgrad.decompositions.indexed import along, extremes_without_self
 
 
 def _index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor | None:
@@ -25,7 +20,7 @@ def _index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha:
     index, source = (index.reshape(1), source.reshape(1)) if index.dim() == 0 and source.dim() == 0 else (index, source)
     if index.dim() != 1:
         return None
-    return input.scatter_add(dim, _along(index, dim, source), source if alpha == 1 else source * alpha)
+    return input.scatter_add(dim, along(index, dim, source), source if alpha == 1 else source * alpha)
 
 
 def _index_add_(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor | None:
