@@ -119,7 +119,7 @@ def _peak_bytes(graph: onnx.GraphProto, known: _Known, stay: Collection[str]) ->
         alike = node.op_type in _OVERWRITES and first in known.free and known.free[first] == known.free.get(node.output[0])
         over = number(first) if alike and buffers.get(first, first) not in outside else None
         writes = tuple((number(name), known.bytes.get(name, _guessed_bytes(node, known))) for name in own)
-        kernels.append(Kernel(read, writes, over, _scratch(node, known), place, node.name))
+        kernels.append(Kernel(read, writes, over, _scratch(node, known), place, node.name, node.op_type == "Where"))
     return kernels_peak(kernels, {number(name) for name in results}, Arena(doubling=True))[0]
 
 

@@ -44,13 +44,14 @@ def kernels_peak(order: Sequence[Kernel], results: Collection[int], arena: Arena
     blocks = dict[int, tuple[int, int]]()  # buffer → its block, and the bytes that were asked for
     peak, layer = 0, ""
     for kernel in order:
+        scratch = [arena.take(size) for size in kernel.scratch if kernel.scratch_first]
         for number, size in kernel.writes:
             over = kernel.overwrites
             if over in blocks and readers[over] == 1 and over not in results and blocks[over][1] == size:
                 blocks[number] = blocks.pop(over)
             else:
                 blocks[number] = arena.take(size), size
-        scratch = [arena.take(size) for size in kernel.scratch]
+        scratch += [arena.take(size) for size in kernel.scratch if not kernel.scratch_first]
         if arena.in_use_bytes > peak:
             peak, layer = arena.in_use_bytes, kernel.layer
         for block in scratch:

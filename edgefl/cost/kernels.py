@@ -19,6 +19,7 @@ class Kernel:
         scratch: bytes of temporary buffers, which are freed when the kernel ends.
         place: kernels that come later in the graph have a larger one.
         layer: layer of the network.
+        scratch_first: whether the temporary buffers get their memory before the results. This decides which free blocks both get.
     """
 
     reads: tuple[int, ...]
@@ -27,6 +28,7 @@ class Kernel:
     scratch: tuple[int, ...]
     place: int
     layer: str
+    scratch_first: bool = False
 
 
 Rule = Callable[["Graph", Call], None]
@@ -101,6 +103,7 @@ class Graph:
         writes: Iterable[int] | None = None,
         overwrites: int | None = None,
         scratch: Iterable[int] = (),
+        scratch_first: bool = False,
         fused: bool = False,
     ) -> None:
         """Add the kernel that writes the results of an operation.
@@ -111,12 +114,13 @@ class Graph:
             writes: values; None: the operation's first result.
             overwrites: buffer that the result may replace.
             scratch: bytes of temporary buffers.
+            scratch_first: whether they get their memory before the result.
             fused: whether onnxruntime makes the kernel of several, when it loads the graph, and so puts it at the end.
         """
         found = tuple((number, self.values[number].bytes) for number in (call.writes[:1] if writes is None else writes))
         read = tuple(self.inputs(call) if reads is None else reads)
         place = len(self.kernels) + (_LATE if fused else 0)
-        self.kernels.append(Kernel(read, found, overwrites, tuple(scratch), place, call.layer))
+        self.kernels.append(Kernel(read, found, overwrites, tuple(scratch), place, call.layer, scratch_first))
 
     def between(
         self, call: Call, reads: Iterable[int], size: int, overwrites: int | None = None, scratch: Iterable[int] = ()

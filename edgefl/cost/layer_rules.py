@@ -136,7 +136,7 @@ def _where(graph: Graph, call: Call) -> None:
     condition, *choices = (call.args[1], call.args[0], call.args[2]) if masking else call.args
     entry = graph.size(call) // max(1, count(graph.lengths(call)))
     shapes = [torch.broadcast_shapes(condition.shape, getattr(choice, "shape", ())) for choice in choices]
-    graph.emit(call, scratch=[entry * count(shape) for shape in shapes])
+    graph.emit(call, scratch=[entry * count(shape) for shape in shapes], scratch_first=True)
 
 
 def _compared(graph: Graph, call: Call) -> None:
@@ -145,7 +145,7 @@ def _compared(graph: Graph, call: Call) -> None:
     reads = [*inputs, graph.between(call, inputs, count(graph.lengths(call)))]
     if call.name == "softplus":
         reads.append(graph.between(call, inputs, size))
-    graph.emit(call, reads, scratch=[size, size])
+    graph.emit(call, reads, scratch=[size, size], scratch_first=True)
 
 
 def _bag(graph: Graph, call: Call) -> None:
