@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,8 @@ _GRADIENTS = (1.0, 1e6)
 """And the gradients of its results by these, to reach the bounds of gradients that are clipped."""
 _TOLERANCE = 1e-3
 _FUNCTION = vars(Function)["apply"]
+_DERIVATIVES: WeakKeyDictionary[type[Function], set[str]] = WeakKeyDictionary()
+"""Functions → the kinds of arguments with which their backward pass is known to be the derivative: a network calls them in each pass."""
 
 
 class Judged(TorchFunctionMode):
@@ -112,6 +115,15 @@ class _Context:
 
 
 def _is_derivative(cls: type[Function], args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    """Return the same as :func:`_found_derivative`; a Function is differentiated once for each kind of arguments, whatever their sizes."""
+    kinds = [(a.ndim, a.dtype, a.requires_grad) if isinstance(a, Tensor) else a for a in (*args, *options.items())]
+    known = _DERIVATIVES.setdefault(cls, set())
+    if (kind := repr(kinds)) not in known and _found_derivative(cls, args, options):
+        known.add(kind)
+    return kind in known
+
+
+def _found_derivative(cls: type[Function], args: tuple[Any, ...], options: dict[str, Any]) -> bool:
     """Return whether the backward pass of a Function is the derivative of its forward pass, also for values far from those of ``args``."""
     needs = tuple(isinstance(arg, Tensor) and arg.requires_grad for arg in args)
     first = () if cls.setup_context is not Function.setup_context else (_Context(needs),)

@@ -140,6 +140,33 @@ def test_gradients_that_python_computes_are_refused_by_name(function, message):
     assert Straight.apply(X).shape == X.shape
 
 
+class Scaled(torch.autograd.Function):
+    """Multiplies by a number, or with ``straight`` rounds with the gradient of the identity. Counts its forward passes."""
+
+    calls = 0
+
+    @staticmethod
+    def forward(context, x, factor, straight):
+        Scaled.calls += 1
+        context.factor = 1 if straight else factor
+        return x.round() if straight else x * factor
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient * context.factor, None, None
+
+
+def test_a_function_is_differentiated_once_for_each_kind_of_arguments():
+    training_step(Of(lambda own, y: Scaled.apply(y, 2.0, False)), squares, {"x": X})
+    first = Scaled.calls
+    training_step(Of(lambda own, y: Scaled.apply(y, 2.0, False)), squares, {"x": X})
+    assert (
+        Scaled.calls - first == first - 8
+    )  # inputs of four scales, each through the Function and through its forward pass alone
+    with pytest.raises(InputError, match="Scaled .* has a backward pass of its own"):
+        training_step(Of(lambda own, y: Scaled.apply(y, 2.0, True)), squares, {"x": X})
+
+
 def test_a_backward_hook_of_a_module_is_refused_only_if_it_changes_gradients():
     network = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))
     network[1].register_full_backward_hook(lambda part, given, found: None)
