@@ -6,6 +6,7 @@ packages are not installed is skipped by name, and keeps its stored lines, which
 
 Everything, on two cores:             python tools/conformance.py --jobs 2 --write
 Some judges:                          python tools/conformance.py --judges operators,modules --write
+After a mend, some subjects again:    python tools/conformance.py --again operators/linalg.inv --write
 Some subjects, which are not stored:  python tools/conformance.py --only operators/linalg.inv --only "modules/nn.Conv*"
 The fixed sample of the tests:        python tools/conformance.py --sample
 The page from what is stored:         python tools/conformance.py --no-run --write
@@ -17,15 +18,16 @@ import argparse
 import sys
 import time
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from fnmatch import fnmatch
 
 from counters.markdown import arguments, publish
 from judges import NAMES
 from judges.page import details, overview
 from judges.run import Task, judge_of, run, sampled, work
-from judges.store import RESULTS, WORK, Line, about, begun, faults, finish, read, tested, text_of
+from judges.store import RESULTS, WORK, Line, about, amend, begun, faults, finish, read, tested, text_of
 from judges.verdict import Judge
 from speed.process import commit
 
@@ -77,6 +79,19 @@ def judge_some(tasks: Sequence[Task], jobs: int, all_shown: bool) -> Counter[str
     return counts
 
 
+def judge_again(tasks: Sequence[Task], jobs: int) -> None:
+    """Judge tasks, and put their verdicts in the place of the stored ones."""
+    current, found = commit(), defaultdict[str, list[Line]](list)
+
+    def keep(task: Task, line: Line) -> None:
+        found[task.judge].append(replace(line, commit=current))
+        _say(task, line)
+
+    run(tasks, jobs, keep)
+    for name, lines in found.items():
+        amend(RESULTS / f"{name}.jsonl", lines)
+
+
 def _say(task: Task, line: Line) -> None:
     print(f"{task.judge}/{line.subject}, {line.case}: {line.verdict} {line.reason}".rstrip(), flush=True)
 
@@ -102,14 +117,15 @@ def main() -> None:
         metavar="JUDGE/SUBJECT",
         help="only these, * stands for anything; may be repeated; nothing is stored",
     )
+    add("--again", action="append", metavar="JUDGE/SUBJECT", help="judge only these, and replace what is stored of them")
     add("--jobs", type=int, default=2, help="processes at a time, each with one thread [2]")
     add("--sample", action="store_true", help="only the fixed sample; nothing is stored")
     add("--no-run", action="store_true", help="judge nothing")
     add("--work", action="store_true", help=argparse.SUPPRESS)
     options = arguments(parser)
     names = options.judges.split(",")
-    if options.only:
-        names = [name for name in names if any(fnmatch(name, pattern.partition("/")[0]) for pattern in options.only)]
+    if chosen := options.again or options.only:
+        names = [name for name in names if any(fnmatch(name, pattern.partition("/")[0]) for pattern in chosen)]
     if unknown := sorted(set(names) - set(NAMES)):
         parser.error(f"no judge {', '.join(unknown)}; there are {', '.join(NAMES)}")
     if options.jobs < 1:
@@ -119,19 +135,23 @@ def main() -> None:
     elif options.sample or options.only:
         _judge_selected(options, found_judges(names))
     else:
-        if not options.no_run:
+        if options.again:
+            judge_again(_chosen(options.again, found_judges(names)), options.jobs)
+        elif not options.no_run:
             judge_all(found_judges(names), options.jobs)
         publish("conformance", markdown(), options)
 
 
+def _chosen(patterns: Sequence[str], judges: dict[str, Judge]) -> list[Task]:
+    """Return the subjects that ``patterns`` name."""
+    subjects = [(name, subject) for name, judge in judges.items() for subject in judge.subjects()]
+    return [Task(*names) for names in subjects if any(fnmatch("/".join(names), pattern) for pattern in patterns)]
+
+
 def _judge_selected(options: argparse.Namespace, judges: dict[str, Judge]) -> None:
     started = time.perf_counter()
-    tasks = [
-        Task(name, subject, sample=options.sample)
-        for name, judge in judges.items()
-        for subject in (sampled(judge) if options.sample else judge.subjects())
-        if not options.only or any(fnmatch(f"{name}/{subject}", pattern) for pattern in options.only)
-    ]
+    sample = [Task(name, subject, sample=True) for name, judge in judges.items() for subject in sampled(judge)]
+    tasks = sample if options.sample else _chosen(options.only, judges)
     counts = judge_some(tasks, options.jobs, bool(options.only))
     print(", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())), f"in {time.perf_counter() - started:.0f} s")
     sys.exit(1 if counts["wrong"] or counts["crashed"] else 0)

@@ -145,6 +145,32 @@ def test_a_stopped_run_resumes_and_another_code_begins_anew(tmp_path):
     assert not path.exists()
 
 
+def test_a_subject_that_is_judged_again_replaces_what_was_stored_of_it(tmp_path):
+    store, page, path = tool_of("judges.store"), tool_of("judges.page"), tmp_path / "a.jsonl"
+    lines = [store.Line(subject, case, "wrong", "why") for subject in ("A", "B", "C") for case in ("x", "y")]
+    path.write_text(store.text_of({"title": "t", "commit": "old", "versions": {}}, lines))
+    again = [store.Line("B", "x", "equal", commit="new"), store.Line("B", "z", "equal", commit="new")]
+    store.amend(path, again)
+    found = store.read(path)
+    assert found.lines == (*lines[:2], *again, *lines[4:])
+    assert page._commits(found) == "old; 2 cases again at new"
+    with pytest.raises(FileNotFoundError, match="no run is stored; judge everything first"):
+        store.amend(tmp_path / "b.jsonl", again)
+
+
+def test_a_step_of_which_torch_s_float32_has_no_correct_digit_is_skipped():
+    """e^A of matrices with entries of ±20."""
+    steps, networks = tool_of("judges.steps"), torch.nn.ParameterDict({"a": torch.zeros(5, 5)})
+    signs = torch.tensor([[-1, -1, -1, -1, -1], [1, -1, -1, 1, -1], [1, 1, 1, 1, -1], [1, -1, 1, -1, 1], [1, -1, -1, 1, 1]])
+    tensors = {"a": 20.0 * signs}
+    single, exact = (
+        steps.by_torch(networks, lambda own: torch.matrix_exp(own["a"]).sum(), tensors, [[]], 1.0, kind)[0]
+        for kind in (torch.float32, torch.float64)
+    )
+    assert not steps.has_digits(single["loss"], exact["loss"], np.zeros(()))
+    assert steps.has_digits(exact["loss"], exact["loss"], np.zeros(()))
+
+
 def test_the_tables_count_subjects_by_their_worst_case():
     page, store = tool_of("judges.page"), tool_of("judges.store")
     lines = (

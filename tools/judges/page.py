@@ -59,10 +59,16 @@ def overview(stored: Mapping[str, Stored], titles: Mapping[str, str], tested: Ma
                 share,
                 f"{cases['equal']:,} of {len(found.lines) - cases['skipped']:,}",
                 versions,
-                found.about["commit"],
+                _commits(found),
             ]
         )
     return table(["judge", *KINDS, "share", "equal cases", "with", "commit"], rows)
+
+
+def _commits(found: Stored) -> str:
+    """Return the commit of a run, and those of cases that were judged again."""
+    again = Counter(line.commit for line in found.lines if line.commit)
+    return "; ".join([found.about["commit"], *(f"{count} cases again at {commit}" for commit, count in again.items())])
 
 
 def with_tested(package: str, version: str, tested: Mapping[str, str]) -> str:

@@ -22,12 +22,13 @@ WORK = ROOT / "runs" / "conformance"
 
 @dataclass(frozen=True)
 class Line:
-    """The verdict of a case."""
+    """The verdict of a case; ``commit`` is that of a case which was judged again after its run."""
 
     subject: str
     case: str
     verdict: str
     reason: str = ""
+    commit: str = ""
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,22 @@ def text_of(first: dict[str, Any], lines: Iterable[Line]) -> str:
     """Return the text of a file."""
     entries = [first, *({key: value for key, value in vars(line).items() if value} for line in lines)]
     return "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
+
+
+def amend(path: Path, lines: Sequence[Line]) -> None:
+    """Put ``lines`` in the place of what a stored run says of their subjects.
+
+    Raises:
+        FileNotFoundError: there is no stored run.
+    """
+    found = read(path)
+    if found is None:
+        raise FileNotFoundError(f"{path}: no run is stored; judge everything first")
+    merged = list[Line]()
+    for line in found.lines:
+        again = [other for other in lines if other.subject == line.subject]
+        merged += [line] if not again else again if line.subject not in {other.subject for other in merged} else []
+    path.write_text(text_of(found.about, merged), encoding="utf-8")
 
 
 def finish(unfinished: Path, path: Path, order: Sequence[str]) -> None:
