@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from edgefl.onnxgrad.attention import masked_attention
+from edgefl.onnxgrad.detached import held
 
 aten = torch.ops.aten
 
@@ -42,11 +43,11 @@ def _clamped_below(x: Tensor, max: float) -> Tensor:
 
 
 def _clamped_by_tensors(x: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Tensor:
-    """A bound gets the gradient only where it replaces the value."""
+    """A bound gets the gradient only where it replaces the value; of two equal bounds, the lower one gets none."""
     if not x.is_floating_point():
         return NotImplemented
     if min is not None:
-        x = torch.where(x < min, min, x)
+        x = torch.where(x < min, min if max is None else torch.where(min < max, min, held(min)), x)
     return x if max is None else torch.where(x > max, max, x)
 
 

@@ -58,6 +58,8 @@ BOUNDS = {
     "clip": lambda x: torch.clip(x, -3, 3),
     "clamp-of-a-view": lambda x: (lambda z: (z[:, :3].clamp_(0, 1), z)[1])(x * 1),
     "clamp-by-tensors": lambda x: torch.clamp(x, torch.zeros(x.shape[-1]), torch.ones(x.shape[-1])),
+    "clamp-by-own-tensors": lambda x: torch.clamp(x, x.roll(1, -1), x.roll(2, -1)),
+    "clamp-between-equal-tensors": lambda x: torch.clamp(x, x.roll(1, -1), x.roll(1, -1)),
     "relu-of-clamp": lambda x: torch.relu(x.clamp(-1, 1)),
     "clamp-of-relu": lambda x: torch.relu(x).clamp(max=6),
     "clamp-of-clamp": lambda x: x.clamp(-1, 1).clamp(0, 2),
