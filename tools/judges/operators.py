@@ -33,13 +33,13 @@ HARD: Mapping[str, Any] = {
 """Values that meet an operator's border: ties, saturation, overflow."""
 
 
+_EQUAL = "torch: which of equal entries comes first is not defined"
+_RANK = "torch: the factors of a matrix of lower rank are not defined"
 UNDEFINED = {
-    **{
-        (subject, hard): "torch: which of equal entries is selected is not defined"
-        for subject in ("kthvalue", "topk")
-        for hard in HARD
-    },
-    **{(subject, "ones"): "torch: Q is not defined for a matrix of lower rank" for subject in ("qr", "linalg.qr")},
+    **{(subject, hard): _EQUAL for subject in ("kthvalue", "topk", "sort", "msort") for hard in HARD},
+    **{(subject, "ones"): _RANK for subject in ("qr", "linalg.qr")},
+    **{(subject, "zeros"): _RANK for subject in ("svd_lowrank", "pca_lowrank")},
+    ("pinverse", "ones"): "torch: its tolerance, 1e-15, is below the rounding of float32",
 }
 """(operator, hard values) for which torch's documentation leaves the result open."""
 

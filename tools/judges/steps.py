@@ -95,14 +95,14 @@ def compared(
 
 
 def has_digits(single: np.ndarray, exact: np.ndarray, before: np.ndarray) -> bool:
-    """Return whether torch's float32 is nearer to its float64 than the largest change; otherwise it says nothing.
+    """Return whether torch's float32 is nearer to its float64 than half the largest change; otherwise it says nothing.
 
     >>> has_digits(np.array([1.1e9, 2.0]), np.array([-32.0, 2.0]), np.zeros(2))
     False
     """
     finite = np.isfinite(exact) & np.isfinite(single)
     off, change = (np.abs(exact - np.broadcast_to(other, exact.shape))[finite] for other in (single, before))
-    return not off.size or bool(off.max() <= max(change.max(), np.abs(exact[finite]).max()))
+    return not off.size or bool(off.max() <= max(change.max(), np.abs(exact[finite]).max()) / 2)
 
 
 def difference(found: np.ndarray, expected: np.ndarray, before: np.ndarray, single: np.ndarray | None = None) -> str:
