@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -64,11 +64,12 @@ def parametrize(
     methods: Named,
     aggregations: Named | None = None,
     more: Iterable[tuple[str, Method, str, Architecture]] = (),
+    kinds: Sequence[str] = tuple(ARCHITECTURES),
 ) -> None:
     """Run a test of the contract for every method and kind of network; where the method says that it cannot keep the rule, it must fail.
 
     ``aggregations`` are methods that differ from one of ``methods`` only in how the server aggregates or in what travels. ``more`` are a
-    method's name, the method, a network's name and the network.
+    method's name, the method, a network's name and the network. ``kinds`` are those of :data:`ARCHITECTURES` to check.
     """
     every = {**methods, **(aggregations or {})}
     if "method" in metafunc.fixturenames:
@@ -76,7 +77,7 @@ def parametrize(
     if (known := RULES.get(metafunc.function.__name__)) is None:
         return
     chosen = methods if known.of_networks else every
-    pairs = [(*one, *other) for one, other in itertools.product(chosen.items(), ARCHITECTURES.items())]
+    pairs = [(*one, *other) for one, other in itertools.product(chosen.items(), ((kind, ARCHITECTURES[kind]) for kind in kinds))]
     params = []
     for name, method, kind, architecture in [*pairs, *more]:
         case = Case(method, architecture, tuple(Tier(ratio) for ratio in method.default_tiers))

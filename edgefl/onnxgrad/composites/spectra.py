@@ -15,6 +15,8 @@ from edgefl.onnxgrad.gradients.op import Op, form
 from edgefl.onnxgrad.gradients.tape import Tape
 
 _SWEEPS = 10
+_EPS = float(np.finfo(np.float32).eps)
+"""Singular values below this share of the largest one, times rows or columns, are rounding errors of a matrix in float32."""
 _FIRST, _LAST = 0, 2**31 - 1
 
 
@@ -138,14 +140,19 @@ def _squares(tape: Tape, op: Op) -> tuple[Formula, Formula, Formula, int]:
 
 @form("SVD")
 def svd(tape: Tape, op: Op) -> None:
-    """U, the singular values in descending order, and Vᵀ, reduced; by the eigenvalues of AᵀA, or AAᵀ if that is smaller."""
+    """U, the singular values in descending order, and Vᵀ, reduced; by the eigenvalues of AᵀA, or AAᵀ if that is smaller.
+
+    Of a matrix of lower rank, the vectors on the larger side are zeros where the singular value is: nothing defines their direction. So the
+    gradient of a nuclear norm is bounded there.
+    """
     matrix, squares, vectors, rank = _squares(tape, op)
     backwards = [tape.integers(value) for value in (-1, -(2**62), -1, -1)]
     squares, vectors = (Formula(tape, tape.op("Slice", value.name, *backwards)) for value in (squares, vectors))
     values = squares.op("Max", 0.0).sqrt()
-    across = Formula(tape, tape.op("Unsqueeze", values.name, tape.integers(-2)))
-    others = _product(matrix, vectors) / across.op("Max", 1e-30)
     rows, columns = tape.fixed(op, op.inputs[0], [-2, -1])
+    largest = Formula(tape, tape.op("ReduceMax", values.name, tape.integers(-1), keepdims=1))
+    factors = (values > largest * (max(rows, columns) * _EPS)).where(1 / values, 0.0)
+    others = _product(matrix, vectors) * Formula(tape, tape.op("Unsqueeze", factors.name, tape.integers(-2)))
     left, right = (others, vectors) if rows >= columns else (vectors, others)
     left.result(op.outputs[0])
     values.result(op.outputs[1])
