@@ -67,9 +67,23 @@ def _pools(node: onnx.NodeProto) -> bool:
 
 
 def macs_per_sample(model: onnx.ModelProto) -> int | None:
-    """Return the MACs of one more sample, without products of weights only; None if an operator is in no table."""
+    """Return the MACs of one more sample, without products of weights only; None if an operator is in no table.
+
+    Of a graph for a fixed number of samples, return its MACs by sample.
+    """
     one, two = (count_macs(model, batch_size) for batch_size in (1, 2))
-    return None if one.uncounted_ops else two.total - one.total
+    if one.uncounted_ops:
+        return None
+    samples = _fixed_samples(model)
+    return one.total // samples if samples else two.total - one.total
+
+
+def _fixed_samples(model: onnx.ModelProto) -> int:
+    """Return the number of samples that a graph's inputs are fixed to; 0 if it is free."""
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    shapes = [value.type.tensor_type.shape.dim for value in model.graph.input if value.name not in initializers]
+    sizes = {dims[0].dim_value for dims in shapes if dims}
+    return sizes.pop() if len(sizes) == 1 else 0
 
 
 def _shapes(model: onnx.ModelProto, batch_size: int) -> Shapes:

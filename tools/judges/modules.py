@@ -17,7 +17,7 @@ from torch.testing._internal.common_modules import module_db
 from torch.utils import _pytree as pytree
 
 from edgefl.onnxgrad import export, training_step
-from edgefl.onnxgrad.macs import macs_per_sample
+from edgefl.onnxgrad.macs import count_macs
 from edgefl.onnxgrad.session import computed, opened, options_for
 from edgefl.rng import generator, torch_seeded
 from judges.counts import torch_macs
@@ -37,7 +37,7 @@ class Batched:
 
 
 class Called(nn.Module):
-    """A module with its arguments. Its prediction is its input, because a module may have several arguments and results.
+    """A module with its arguments, which stays in its mode. Its prediction is its input: a module may have several arguments and results.
 
     A parameter is added to every argument that has a gradient. If no argument is batched, those with a gradient are parameters, and the
     results are multiplied by the mean of a batch of ones.
@@ -45,7 +45,7 @@ class Called(nn.Module):
 
     def __init__(self, module: nn.Module, leaves: Sequence[Any], form: Any, batched: Batched) -> None:
         super().__init__()
-        self.module, self.form, self.batched = module, form, batched
+        self.module, self.form, self.batched, self.mode = module, form, batched, module.training
         self.fixed = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         self.shifts = nn.ParameterDict()
         for i, leaf in enumerate(leaves):
@@ -53,6 +53,12 @@ class Called(nn.Module):
                 dim = batched.leaves.get(i)
                 value = leaf.detach().clone() if dim is None else torch.zeros_like(leaf.detach().select(dim, 0))
                 self.shifts[str(i)] = nn.Parameter(value)
+
+    def train(self, mode: bool = True) -> Called:
+        """Leave the module in its mode."""
+        super().train(mode)
+        self.module.train(self.mode)
+        return self
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the input as a prediction."""
@@ -156,7 +162,7 @@ class Input:
             module(*arguments[0], **arguments[1])  # type: ignore[operator]  # the mixin of a module
         leaves, form = pytree.tree_flatten(arguments)
         batched = find_batch(module, leaves, form)
-        self.network, self.training = Called(module, leaves, form, batched).train(training), training
+        self.network, self.training = Called(module, leaves, form, batched), training
         parts = [leaves[i].detach().movedim(dim, 0).contiguous() for i, dim in batched.leaves.items()] or [torch.ones(2, 1)]
         self.batch = [_resized(part, max(2, len(part))) for part in parts]
         self.larger = [_resized(part, len(part) + 1) for part in self.batch]
@@ -193,9 +199,11 @@ class Input:
         for name, value in zip(names, expected, strict=True):
             if found[name].shape != value.shape or not np.allclose(found[name], value.numpy(), 1e-3, 1e-4, equal_nan=True):
                 return Verdict("wrong", f"the inference graph's result {name} differs")
-        graph = macs_per_sample(model)
-        torchs = torch_macs(network, self.larger) - torch_macs(network, self.batch)  # without products of weights only
-        return EQUAL if graph in (torchs, None) else Verdict("wrong", f"MACs: torch's operations {torchs:,}, the graph {graph:,}")
+        one, other = (count_macs(model, len(batch[0])) for batch in (self.batch, self.larger))
+        graph = other.total - one.total  # without products of weights only
+        torchs = torch_macs(network, self.larger) - torch_macs(network, self.batch)
+        equal = bool(one.uncounted_ops) or graph == torchs
+        return EQUAL if equal else Verdict("wrong", f"MACs: torch's operations {torchs:,}, the graph {graph:,}")
 
 
 def _resized(part: Tensor, count: int) -> Tensor:

@@ -39,7 +39,8 @@ UNDEFINED = {
     **{(subject, hard): _EQUAL for subject in ("kthvalue", "topk", "sort", "msort") for hard in HARD},
     **{(subject, "ones"): _RANK for subject in ("qr", "linalg.qr")},
     **{(subject, "zeros"): _RANK for subject in ("svd_lowrank", "pca_lowrank")},
-    **{(subject, hard): _RANK for subject in ("norm.nuc", "linalg.svdvals") for hard in HARD},
+    **{(subject, hard): _RANK for subject in ("norm.nuc", "linalg.svdvals", "linalg.cond") for hard in HARD},
+    ("linalg.eigvalsh", "ones"): "torch: the gradients of equal eigenvalues are not defined",
     ("pinverse", "ones"): "torch: its tolerance, 1e-15, is below the rounding of float32",
 }
 """(operator, hard values) for which torch's documentation leaves the result open."""

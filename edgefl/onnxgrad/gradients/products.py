@@ -131,8 +131,10 @@ def explicit(equation: str, ranks: Sequence[int]) -> str:
 
 
 def axes_of(tape: Tape, op: Op) -> list[int]:
-    """Return the axes that a reduction reduces, none negative."""
+    """Return the axes that a reduction reduces, none negative; a scalar has none, even if one is named."""
     rank = len(tape.shape(op.inputs[0]))
+    if not rank:
+        return []
     axes = op.get("axes") if op.input(1) is None else tape.known(op.input(1))
     if axes is None and op.input(1) is not None:
         op.refuse("its axes must be known")

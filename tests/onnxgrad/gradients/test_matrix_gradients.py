@@ -12,7 +12,7 @@ from gradient_case import Array, Case, check, draw
 from torch import Tensor, nn
 
 from edgefl.errors import EdgeflError
-from edgefl.onnxgrad import training_step
+from edgefl.onnxgrad import Stepper, training_step
 
 
 def matrix(kind: str, inputs: dict[str, Array], function: Any, outputs: int = 1, **attributes: Any) -> Case:
@@ -117,3 +117,28 @@ class Large(nn.Module):
 def test_large_matrices_are_refused() -> None:
     with pytest.raises(EdgeflError, match=r"\(LU\): 40 x 40 is too large to be written in ONNX operators, at most 32"):
         training_step(Large(), lambda own, x: own(x).sum(1).mean(), {"x": torch.zeros(2, 40)})
+
+
+class Nuclear(nn.Module):
+    """A nuclear norm times the mean of the input."""
+
+    def __init__(self, rows: int, columns: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(rows, columns))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the product."""
+        return x.mean() * torch.linalg.matrix_norm(self.weight, "nuc")
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (3, 4), (3, 3)])
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_the_gradient_of_a_nuclear_norm_of_lower_rank_is_the_least_one(shape: tuple[int, int], rank: int) -> None:
+    """The product of the vectors of singular values that are not 0, of all the gradients that convexity allows."""
+    values = (draw(shape[0], rank) @ draw(rank, shape[1])).astype(np.float32)
+    step = training_step(Nuclear(*shape), lambda own, x: own(x), {"x": torch.ones(2, 1)})
+    role = step.roles.tensors["weight"]
+    stepper = Stepper(step, {role: values.copy()}, 1.0)
+    u, s, vh = np.linalg.svd(values.astype(np.float64))
+    assert stepper.step(np.ones((3, 1), np.float32)) == pytest.approx(s.sum(), rel=1e-5, abs=1e-6)
+    np.testing.assert_allclose(values - stepper.tensors()[role], u[:, :rank] @ vh[:rank], atol=1e-5)
