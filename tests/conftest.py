@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from durations import ByGroup, Durations, arrange, stored
 from hypothesis import settings
 from requirements import CHROMIUM, require, unavailable
 
@@ -27,78 +28,33 @@ ARGUMENTS = [
     "--disable-sync",
 ]
 
-LONGEST = (
-    "contract/test_contract.py",
-    "flower/test_federation.py",
-    "engine/test_ray.py",
-    "engine/test_ray_refusals.py",
-    "e2e/test_same_bits.py",
-    "e2e/test_methods_run.py",
-    "e2e/test_own_network_run.py",
-    "engine/test_pool_processes.py",
-    "engine/test_pool.py",
-    "contract/test_outside.py",
-    "e2e/test_fleet_resume.py",
-    "e2e/test_tiny_devices.py",
-    "e2e/test_dry_run.py",
-    "e2e/test_simulate.py",
-    "onnxgrad/test_memory.py",
-    "factor/test_factorization.py",
-    "planning/test_plan.py",
-    "tools/test_paper_queue.py",
-    "tools/test_tools.py",
-    "tools/test_attack.py",
-    "client/test_isolate.py",
-    "tools/test_speed.py",
-    "planning/test_auto_tiers.py",
-    "planning/test_profile_onnx.py",
-    "planning/test_inspect.py",
-    "run/test_device_round_model.py",
-    "planning/test_profile_networks.py",
-    "run/test_export_network.py",
-    "report/test_pages_in_chromium.py",
-    "export/test_ts_package.py",
-    "client/test_grouping.py",
-    "run/test_privacy.py",
-    "e2e/test_onnx_run.py",
-    "server/test_fedbuff.py",
-    "planning/test_profile_memory.py",
-    "planning/test_plan_command.py",
-    "calibrate/test_measuring.py",
-    "calibrate/test_calibrate_on_board.py",
-    "server/test_secure_sums.py",
-    "server/test_micro_batches.py",
-    "contract/test_parts.py",
-    "run/test_integrity.py",
-    "contract/test_one_file.py",
-    "export/test_python_data.py",
-    "export/test_ts_refusals.py",
-    "e2e/test_stages_run.py",
-    "flower/test_fleet_rounds.py",
-    "e2e/test_fed_round.py",
-    "export/test_device_timing.py",
-    "serve/test_measure.py",
-    "tools/test_paper_protocol.py",
-    "tools/test_paper_probe.py",
-    "contract/test_engines.py",
-    "run/test_checkpoint_writer.py",
-    "models/test_models.py",
-    "client/test_onnx_loop.py",
-    "engine/test_fingerprint.py",
-    "run/test_other_formats.py",
-)
-"""The files of tests that take longest, the longest first."""
-
 collect_ignore_glob = ["*conftest.py"]  # loaded as plugins; as doctest modules they would share one name
 
 settings.register_profile("edgefl", deadline=None, max_examples=40)
 settings.load_profile("edgefl")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of whole runs."""
+    parser.addoption("--store-durations", action="store_true", help="renew tests/durations.json, which orders the tests")
+    parser.addoption("--all-kinds", action="store_true", help="check the contract of methods on every kind of network")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Store what tests take."""
+    if config.getoption("--store-durations"):
+        config.pluginmanager.register(Durations())
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with the files that take longest, so that no process works on one of them alone in the end; files are in random order else."""
-    ranks = {Path(__file__).parent / file: rank for rank, file in enumerate(LONGEST)}
-    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
+    """Order and mark the tests. Groups that take no time are in random order."""
+    arrange(items, stored())
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByGroup:
+    """Keep groups of tests together."""
+    return ByGroup(config, log)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:

@@ -43,5 +43,8 @@ OVER_OTHER_AXES = [
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Instead of for ``--method``."""
-    parametrize(metafunc, METHODS, AGGREGATIONS, [ONLY, *OVER_OTHER_AXES])
+    """Instead of for ``--method``. Without ``--all-kinds``, each rule is checked on one kind of network."""
+    if metafunc.config.getoption("--all-kinds"):
+        parametrize(metafunc, METHODS, AGGREGATIONS, [ONLY, *OVER_OTHER_AXES])
+    else:
+        parametrize(metafunc, METHODS, AGGREGATIONS, kinds=("cnn",))

@@ -1,0 +1,94 @@
+"""What tests took in a whole run: long ones begin first, and those of a contributor's loop are marked ``fast``.
+
+A group of tests stays in one process, which shares their exports and finished runs. It is a file, or a method's part of the contract.
+
+    pytest --store-durations    renews the groups that it runs in tests/durations.json
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
+
+FILE = Path(__file__).with_suffix(".json")
+CONTRACT = "tests/contract/test_contract.py"
+FAST_S = 0.1
+"""A group is fast if its tests take less than this on average."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """What the tests of a group took: how many they are, and their seconds with setup and teardown."""
+
+    tests: int
+    seconds: float
+
+
+def group_of(test: str) -> str:
+    """Return the group of a test's id.
+
+    >>> group_of("tests/a.py::test_x[1]"), group_of("tests/contract/test_contract.py::test_x[fedhm-beta-cnn]")
+    ('tests/a.py', 'tests/contract/test_contract.py fedhm-beta')
+    """
+    file, _, rest = test.partition("::")
+    method = rest.partition("[")[2].rpartition("-")[0]
+    return f"{file} {method}".rstrip() if file == CONTRACT else file
+
+
+def stored(file: Path = FILE) -> dict[str, Group]:
+    """Return group → what its tests took when they were last stored."""
+    return {name: Group(**values) for name, values in json.loads(file.read_text(encoding="utf-8")).items()}
+
+
+def is_fast(group: Group | None) -> bool:
+    """Return whether the tests of a group are part of the loop of a contributor; those without a measurement are."""
+    return group is None or group.seconds < FAST_S * group.tests
+
+
+def arrange(items: list[pytest.Item], groups: Mapping[str, Group]) -> None:
+    """Mark the fast tests, and begin with the groups that take longest: no process works on one of them alone in the end."""
+    names = {item: group_of(item.nodeid) for item in items}
+    for item in items:
+        if is_fast(groups.get(names[item])):
+            item.add_marker("fast")
+    items.sort(key=lambda item: -groups[names[item]].seconds if names[item] in groups else 0.0)
+
+
+class Durations:
+    """Adds up what tests take, in the process that has the reports of all others, and stores it."""
+
+    def __init__(self) -> None:
+        self.taken: defaultdict[str, float] = defaultdict(float)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add a phase of a test."""
+        self.taken[report.nodeid] += report.duration
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Store the seconds of each group."""
+        if hasattr(session.config, "workerinput"):
+            return
+        groups = defaultdict[str, list[float]](list)
+        for test, seconds in self.taken.items():
+            groups[group_of(test)].append(seconds)
+        ran = {name: Group(len(each), round(sum(each), 1)) for name, each in groups.items()}
+        before = {name: group for name, group in stored(FILE).items() if (FILE.parents[1] / name.partition(" ")[0]).is_file()}
+        found = sorted({**before, **ran}.items())
+        lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(vars(group))}" for name, group in found)
+        FILE.write_text("{\n" + lines + "\n}\n", encoding="utf-8")
+
+
+class ByGroup(LoadScopeScheduling):
+    """Hands whole groups of tests to processes."""
+
+    def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:
+        super().__init__(config, log)
+        self.log = Producer("groups") if log is None else log.groups
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
