@@ -17,6 +17,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass,
 from torch import Tensor, nn
 
 from edgefl.errors import EdgeflError, InputError, first_line
+from edgefl.onnxgrad.adjustments import adjust_exporter
 from edgefl.onnxgrad.gradients.own import standard
 from edgefl.onnxgrad.graphs import BATCH, OPSET, graphs_in
 from edgefl.onnxgrad.late_buffers import set_late_buffers
@@ -28,10 +29,6 @@ from edgefl.util.garbage import uncollected
 from edgefl.util.places import place_of
 from edgefl.util.stateless import restored
 
-_MERGE_BOUNDS = {
-    *("FuseSuccessiveMin", "FuseSuccessiveMax", "FuseMinMaxToClip", "FuseMaxMinToClip"),
-    *("FuseSuccessiveClip", "FuseSuccessiveClipRelu", "FuseSuccessiveReluClip"),
-}
 _TARGET = re.compile(r"target=torch\.ops\.([\w.]+)")
 
 
@@ -104,6 +101,7 @@ def converted(
     ``dynamic_shapes``. ``unfolded`` are the initializers that constant folding leaves alone. InputError, which begins with ``failure``, if
     an operation has no ONNX operator (named) or torch cannot trace the module.
     """
+    adjust_exporter()
     with quiet(), uncollected():
         try:
             program = _to_onnx(traced(module, arguments, free, _has_form()), input_names=list(inputs), output_names=list(outputs))
@@ -111,9 +109,6 @@ def converted(
             graph = program.model.graph
             kept = [value for name, value in graph.initializers.items() if name in unfolded]
             graph.inputs.extend(kept)  # constant folding does not touch inputs
-            _skip_other_operators()
-            _match_constants_exactly()
-            _keep_bounds_apart()
             program.optimize()
             for value in kept:
                 graph.inputs.remove(value)
@@ -170,62 +165,6 @@ def _inner() -> tuple[Callable[..., Any] | None, Any]:
     for operator, translation in TRANSLATIONS.items():
         table.register_op(operator, translation)
     return inner, table
-
-
-@functools.cache
-def _skip_other_operators() -> None:
-    """Let each rule of the optimizer look only at nodes of the operator that its pattern ends with.
-
-    Otherwise a rule with several outputs in its pattern lists the whole graph for every node, and rules take four fifths of the time. What
-    the rules find is the same. Other versions of the optimizer are left as they are.
-    """
-    try:
-        from onnxscript.rewriter import _DEFAULT_REWRITE_RULES
-
-        ends = [(rule._matcher, rule._target_pattern.output_nodes[0]) for rule in _DEFAULT_REWRITE_RULES]  # noqa: SLF001 - a speed-up
-    except (ImportError, AttributeError):
-        return
-
-    def only_at(last: Any, match: Callable[..., Any]) -> Callable[..., Any]:
-        def matched(model: Any, graph: Any, node: ir.Node, **options: Any) -> Any:
-            return last.op.matches(node.op_type) and match(model, graph, node, **options)
-
-        return matched
-
-    for matcher, last in ends:
-        vars(matcher)["match"] = only_at(last, matcher.match)
-
-
-@functools.cache
-def _match_constants_exactly() -> None:
-    """Let the rules of the optimizer match a constant only if it has the very value.
-
-    They would take all constants up to 1e-8 for zero: ``x + 1e-12`` became ``x``, and a quotient by it NaN where x is 0. Other versions of
-    the optimizer are left as they are.
-    """
-    try:
-        from onnxscript.rewriter import _DEFAULT_REWRITE_RULES, _pattern_ir
-    except ImportError:
-        return
-
-    for rule in _DEFAULT_REWRITE_RULES:
-        for node in rule._target_pattern:  # noqa: SLF001 - the public interface sets tolerances for new rules only
-            for value in node.inputs:
-                if isinstance(value, _pattern_ir.Constant):
-                    vars(value).update(_rel_tol=0.0, _abs_tol=0.0)
-
-
-@functools.cache
-def _keep_bounds_apart() -> None:
-    """Turn off the rules of the optimizer that merge Min, Max, Clip and Relu: the result has other slopes on its bounds."""
-    try:
-        from onnxscript.rewriter import _DEFAULT_REWRITE_RULES
-    except ImportError:
-        return
-
-    for rule in _DEFAULT_REWRITE_RULES:
-        if rule.name in _MERGE_BOUNDS:
-            vars(rule)["try_rewrite"] = lambda *args, **options: None
 
 
 def _has_form() -> HasForm | None:

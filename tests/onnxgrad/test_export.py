@@ -238,3 +238,19 @@ def test_rules_of_the_optimizer_are_tried_at_nodes_of_their_own_operator_only():
     assert not any(
         rule._matcher.match(None, None, other) for rule in named
     )  # without a graph, anything more than the name raises
+
+
+def test_an_operator_that_is_registered_after_an_export_is_decomposed():
+    """Torch lists the operators that it may decompose once, until one is registered."""
+    export(nn.Linear(3, 2).eval(), {"x": torch.zeros(2, 3)})
+    with torch.library._scoped_library("edgefl_test", "DEF") as library:
+        library.define("thrice(Tensor x) -> Tensor")
+        library.impl("thrice", lambda x: 3 * x, "CompositeImplicitAutograd")
+
+        class Thrice(nn.Module):
+            def forward(self, x):
+                return torch.ops.edgefl_test.thrice(x)
+
+        graph = export(Thrice().eval(), {"x": torch.zeros(2, 3)}).graph
+        assert [node.op_type for node in graph.node] == ["Mul"]
+    export(nn.Linear(3, 2).eval(), {"x": torch.zeros(2, 3)})
