@@ -80,6 +80,8 @@ REQUIREMENTS = {
     # It would bring torchvision, which the tests replace.
     "timm": Requirement(partial(_module, "timm"), "pip install --no-deps timm==1.0.31"),
     "transformers": Requirement(partial(_module, "transformers"), "pip install -c constraints.txt transformers==5.24.0"),
+    "onnxsim": Requirement(partial(_module, "onnxsim"), "pip install -c constraints.txt onnxsim==0.8.1"),
+    "peft": Requirement(partial(_module, "peft"), "pip install -c constraints.txt peft==0.21.2"),
     # It requires datasets 4, but works with datasets 5. seaborn brings its other requirements.
     "flwr-datasets": Requirement(
         partial(_module, "flwr_datasets"),

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from requirements import REQUIREMENTS, require
 from tool_modules import TOOLS, on_the_path, tool_of  # noqa: F401 - a fixture is used by its name
 
 from edgefl.errors import InputError
@@ -31,6 +32,7 @@ def test_a_fixed_sample_of_a_database_is_neither_wrong_nor_crashes(name):
         try:
             subjects = run.sampled(run.judge_of(name))
         except ModuleNotFoundError as error:
+            require(*{str(error.name)} & REQUIREMENTS.keys())
             pytest.skip(f"{error.name} is not installed")
         tasks = [run.Task(name, subject, sample=True) for subject in subjects]
         found = [line for task in tasks for line in run.verdicts(task) if line.verdict]
