@@ -214,6 +214,7 @@ def test_a_random_operator_is_skipped():
     assert verdict.judged(case) == verdict.Verdict("skipped", "torch: the result is random")
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Flower's command line
 def test_an_optimizer_that_differs_from_flower_s_is_seen(monkeypatch):
     flower, verdict = tool_of("judges.flower"), tool_of("judges.verdict")
     kind, options, name, lr = flower.STRATEGIES["FedAvgM"]
