@@ -114,9 +114,7 @@ def test_work_of_other_kinds_is_an_error(tmp_path):
 def test_a_network_traced_again_has_the_stored_work(name):
     networks = tool_of("clock.networks")
     traced, stored = networks.traced(name), networks.stored()[name]
-    assert (traced.work, traced.params) == (stored.work, stored.params)
-    # Stored before the workspaces of torch's kernels were predicted; the clock does not read it.
-    assert traced.peak_bytes == pytest.approx(stored.peak_bytes, rel=0.02)
+    assert (traced.work, traced.params, traced.peak_bytes) == (stored.work, stored.params, stored.peak_bytes)
 
 
 def run(*arguments):
@@ -186,4 +184,4 @@ def test_predicted_memory_beside_what_the_source_could_not_train(rows):
     # An 8 GB board has 8.59 GB, of which about 0.4 GB are taken; a process with PyTorch in it needs about as much.
     assert peaks["maxvit_small_tf_224"] > 0.93 * (8.59e9 - 0.4e9)
     # The count does not say why the source left out VGG: docs/time.md.
-    assert [round(peaks[name] / 1e9, 1) for name in ("vgg11", "vgg16")] == [1.8, 2.3]
+    assert [round(peaks[name] / 1e9, 1) for name in ("vgg11", "vgg16")] == [2.2, 2.6]
