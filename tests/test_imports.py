@@ -27,7 +27,7 @@ ROOMS: dict[str, set[str]] = {
     "privacy": {"errors"},
     "onnxgrad": {"errors", "util"},
     "models": {"errors", "registry", "util", "onnxgrad"},
-    "data": {"errors", "registry", "rng", "util"},
+    "data": {"errors", "records", "registry", "rng", "util"},
     "cost": {"errors", "records", "util"},
     "fleet": {"config", "errors", "records", "rng", "util"},
     "methods": {"errors", "records", "rng", "registry", "util", "timing", "factor", "models"},

@@ -85,7 +85,7 @@ def command(
         if dry_run:
             from edgefl.run.dry_run import dry_run as simulate_dry
 
-            result = simulate_dry(config, out)
+            result = simulate_dry(config, out, notify=progress.say)
         else:
             result = simulate(config, out, resume=resume, on_round=progress.show, notify=progress.say, trace=trace)
     if as_json:

@@ -1,21 +1,25 @@
 """Tables: CSV, Parquet and Arrow files, also those in which the Hugging Face hub stores data sets. Rows are read block by block."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from edgefl.data.cells import numbers_in, rectangular, typed, values_of
 from edgefl.data.given import Given, Reading
 from edgefl.data.growing import Growing
 from edgefl.data.images import HELD_OUT, grown
-from edgefl.data.roles import Roles, arrow, is_image, is_number, is_text, kind_of, roles_of
+from edgefl.data.kinds import arrow, is_image, is_list, is_number, is_text, kind_of, plain
+from edgefl.data.paths import Pictures
+from edgefl.data.roles import Roles, roles_of
 from edgefl.errors import DataError, first_line
+from edgefl.records import DataRecord
 from edgefl.util.fields import Fields, each
 from edgefl.util.fields import first as first_of
-from edgefl.util.files import ending_of
+from edgefl.util.files import ending_of, files_below
 
 ENDINGS = (".parquet", ".arrow", ".feather", ".csv")
 _LEFT_OUT = ("unsupervised", "cache", "extra")
@@ -27,15 +31,19 @@ class Table:
 
     Attributes:
         schema: the columns, a ``pyarrow.Schema``.
-        batches: the rows, ``pyarrow.RecordBatch`` each; they are read once.
+        batches: returns the rows with the columns that it is given, ``pyarrow.RecordBatch`` each.
         where: begins messages.
         folder: paths of images are relative to it.
+        files: those that the rows are from.
+        typed: whether labels and owners are texts that may stand for numbers, as in CSV files.
     """
 
     schema: Any
-    batches: Iterable[Any]
+    batches: Callable[[list[str]], Iterable[Any]]
     where: str
     folder: Path = Path()
+    files: tuple[Path, ...] = ()
+    typed: bool = False
 
 
 def read(path: Path, reading: Reading) -> Given:
@@ -43,13 +51,25 @@ def read(path: Path, reading: Reading) -> Given:
     arrow(str(path))
     if not path.is_dir():
         return given_of(_table([path], str(path), reading), None, reading)
-    train, test = parts_of({str(file.relative_to(path)): file for file in sorted(path.rglob("*")) if ending_of(file) in ENDINGS})
+    train, test = parts_of({str(file.relative_to(path)): file for file in tables_in(path)})
     if not train:
         raise DataError(f"{path}: no training rows in {', '.join(ENDINGS)} files")
     table = _table(train, str(path), reading)
     like = _like(roles_of(table.schema, table.where, reading))
     held_out = _table(test, str(path), like) if test and reading.held_out is None else None
     return given_of(table, held_out, reading)
+
+
+def tables_in(path: Path) -> list[Path]:
+    """Return the tables in a folder and its subfolders."""
+    return [file for file in files_below(path) if ending_of(file) in ENDINGS]
+
+
+def names_images(path: Path) -> bool:
+    """Return whether the first table of a folder has a column with names of images that are in the folder."""
+    arrow(str(path))
+    train, _ = parts_of({str(file.relative_to(path)): file for file in tables_in(path)})
+    return bool(train and Pictures(train[0]).columns(*_opened(train[0])))
 
 
 def parts_of(named: dict[str, Any]) -> tuple[list[Any], list[Any]]:
@@ -68,14 +88,12 @@ def parts_of(named: dict[str, Any]) -> tuple[list[Any], list[Any]]:
 def given_of(train: Table, test: Table | None, reading: Reading) -> Given:
     """Return the samples of tables; DataError if a column is missing or cannot be guessed."""
     roles = roles_of(train.schema, train.where, reading)
-    x, y, owner = _arrays(train, roles, reading.channels)
-    held_out = None
-    if test is not None:
-        own = roles_of(test.schema, test.where, _like(roles))
-        channels = each(lambda samples: samples.shape[1] if samples.ndim == 4 else 0, x)
-        of_test = _arrays(test, own, channels)
-        held_out = Given(of_test[0], of_test[1], test.where, of_test[2], own.class_names)
-    return Given(x, y, train.where, owner, roles.class_names, held_out)
+    given = _given(train, roles, reading.channels, reading)
+    if test is None:
+        return given
+    own = roles_of(test.schema, test.where, _like(roles))
+    channels = each(lambda samples: samples.shape[1] if samples.ndim == 4 else 0, given.x)
+    return replace(given, test=replace(_given(test, replace(own, record=DataRecord()), channels, reading)))
 
 
 def _like(roles: Roles) -> Reading:
@@ -83,48 +101,65 @@ def _like(roles: Roles) -> Reading:
     return Reading(roles.label, roles.owner or None, roles.features)
 
 
-def _arrays(table: Table, roles: Roles, channels: Fields[int] = 0) -> tuple[Any, np.ndarray, np.ndarray | None]:
+def _given(table: Table, roles: Roles, channels: Fields[int], reading: Reading) -> Given:
     """Return samples, labels and owners of all rows. Features that are not all numbers are inputs: name of the column → samples."""
-    if len(roles.features) > 1 and not all(is_number(table.schema, name) for name in roles.features):
-        held = replace(table, batches=list(table.batches))
-        each_channels = dict.fromkeys(roles.features, channels) if isinstance(channels, int) else channels
-        found = {name: _arrays(held, replace(roles, features=(name,)), each_channels[name]) for name in roles.features}
-        _, labels, owners = found[roles.features[0]]
-        return {name: of[0] for name, of in found.items()}, labels, owners
-    y: list[np.ndarray] = []
-    owner: list[np.ndarray] = []
-    first = roles.features[0]
-
-    def batches() -> Iterator[Any]:
-        for batch in table.batches:
-            y.append(_values(batch, roles.label, table.where))
-            if roles.owner:
-                owner.append(_values(batch, roles.owner, table.where))
-            yield batch
-
-    if is_image(table.schema, first):
-        x = grown(_contents(batches(), first, table), table.where, first_of(channels))
-    else:
-        texts, rows = is_text(table.schema, first), Growing(table.where)
-        parts: list[np.ndarray] = []
-        for batch in batches():
-            if texts:
-                parts.append(np.array([text or "" for text in batch.column(first).to_pylist()], object))
-            elif is_number(table.schema, first):
-                columns = [batch.column(name).to_numpy(zero_copy_only=False) for name in roles.features]
-                rows.add(np.stack(columns, 1).astype(np.float32))
-            else:
-                rows.add(_nested(batch.column(first), table.where, first))
-        x = np.concatenate(parts) if texts and parts else rows.whole()
-    if not y:
+    y, owner = (_column(table, name) if name else None for name in (roles.label, roles.owner))
+    if y is None or not len(y):
         raise DataError(f"{table.where}: no rows")
-    return x, np.concatenate(y), np.concatenate(owner) if owner else None
+    record, x = roles.record, dict[str, Any]()
+    groups = (
+        [roles.features]
+        if all(is_number(table.schema, name) for name in roles.features)
+        else [(name,) for name in roles.features]
+    )
+    for names in groups:
+        of = channels if isinstance(channels, int) else channels[names[0]]
+        x[names[0]], more = _samples(table, names, of, reading.alpha)
+        record = record.beside(more)
+    layout = {name: "first" if is_image(table.schema, name) else reading.layout for name in x}
+    one = len(groups) == 1
+    samples, of_one = (first_of(x), first_of(layout)) if one else (x, layout)
+    return Given(samples, y, table.where, owner, roles.class_names, None, of_one, table.files, record)
 
 
-def _contents(batches: Iterator[Any], name: str, table: Table) -> Iterator[tuple[str, bytes | Path]]:
+def _samples(table: Table, names: tuple[str, ...], channels: int, alpha: str) -> tuple[np.ndarray, DataRecord]:
+    """Return the samples that are in a column, or in several of numbers, and what was read of images."""
+    first, none = names[0], DataRecord()
+    if is_image(table.schema, first):
+        return grown(lambda: _contents(table, first), table.where, channels, alpha)
+    if is_text(table.schema, first):
+        parts = [
+            np.array([text or "" for text in plain(batch.column(first)).to_pylist()], object) for batch in table.batches([first])
+        ]
+        return np.concatenate(parts), none
+    rows, count = Growing(table.where), 0
+    for batch in table.batches(list(names)):
+        if is_number(table.schema, first):
+            rows.add(np.stack([numbers_in(batch.column(name)) for name in names], 1))
+        else:
+            rows.add(rectangular(batch.column(first), table.where, first, count))
+        count += len(batch)
+    return rows.whole(), none
+
+
+def _column(table: Table, name: str) -> np.ndarray:
+    """Return the values of a column with labels or owners."""
+    parts, count = list[np.ndarray](), 0
+    for batch in table.batches([name]):
+        column = batch.column(name)
+        of_lists = is_list(table.schema, name)
+        parts.append(rectangular(column, table.where, name, count) if of_lists else values_of(column, table.where, name))
+        count += len(batch)
+    if len({part.shape[1:] for part in parts}) > 1:
+        raise DataError(f"{table.where}: {name} has lists of several sizes; bring all to one size")
+    found = np.concatenate(parts) if parts else np.zeros(0)
+    return typed(found, name, table.where) if table.typed else found
+
+
+def _contents(table: Table, name: str) -> Iterator[tuple[str, bytes | Path]]:
     row = 0
-    for batch in batches:
-        for cell in batch.column(name).to_pylist():
+    for batch in table.batches([name]):
+        for cell in plain(batch.column(name)).to_pylist():
             where = f"{table.where}: {name} of row {row}"
             content = cell.get("bytes") or cell.get("path") if isinstance(cell, dict) else cell
             if not content:
@@ -133,45 +168,26 @@ def _contents(batches: Iterator[Any], name: str, table: Table) -> Iterator[tuple
             row += 1
 
 
-def _nested(column: Any, where: str, name: str) -> np.ndarray:
-    """Return a column of lists, perhaps of lists, as an array (n, …)."""
-    pa = arrow(where)
-    array, shape = getattr(column, "storage", column), [len(column)]
-    while pa.types.is_nested(array.type):
-        sizes = {-1 if value is None else len(value) for value in array}
-        if len(sizes) != 1 or -1 in sizes:
-            found = " and ".join("missing" if n < 0 else str(n) for n in sorted(sizes)[:2])
-            raise DataError(f"{where}: samples of mixed size: {name} has lists of {found}; bring all to one size")
-        shape.append(sizes.pop())
-        array = array.flatten()
-    values: np.ndarray = array.to_numpy(zero_copy_only=False).reshape(shape)
-    return values
-
-
-def _values(batch: Any, name: str, where: str) -> np.ndarray:
-    """Return the values of a column; DataError if its texts are not UTF-8, which are bytes in a CSV file of another encoding."""
-    column = batch.column(name)
-    if hasattr(column, "dictionary_decode"):
-        column = column.dictionary_decode()
-    values: np.ndarray = column.to_numpy(zero_copy_only=False)
-    for value in values.tolist() if values.dtype == object else ():
-        try:
-            _ = value.decode() if isinstance(value, bytes) else value
-        except UnicodeDecodeError:
-            raise DataError(f"{where}: column {name!r} has {value!r}, expected UTF-8; save the file in that encoding") from None
-    return values
-
-
 def _table(files: list[Path], where: str, reading: Reading) -> Table:
-    schema = _opened(files[0])[0]
-    return Table(schema, _rows(files, schema, roles_of(schema, where, reading), bool(reading.features)), where, files[0].parent)
+    schema, batches = _opened(files[0])
+    pictures = Pictures(files[0])
+    schema = pictures.schema(schema, pictures.columns(schema, batches))
+    roles = roles_of(schema, where, reading)
+    types = _types(schema, roles, files[0])
+    return Table(
+        schema, lambda columns: _rows(files, schema, roles, types, columns, bool(reading.features)), where, files[0].parent, tuple(files),
+        any(ending_of(file) == ".csv" for file in files),
+    )  # fmt: skip
 
 
-def _rows(files: list[Path], schema: Any, roles: Roles, chosen: bool) -> Iterator[Any]:
-    """Return the rows of ``files``, the first of which has ``schema``; if features were ``chosen``, other columns may differ."""
-    types = _types(schema, roles)
+def _rows(files: list[Path], schema: Any, roles: Roles, types: dict[str, Any], columns: list[str], chosen: bool) -> Iterator[Any]:
+    """Return ``columns`` of ``files``, the first of which has ``schema``; if features were ``chosen``, other columns may differ."""
     for file in files:
-        own, batches = _opened(file, types)
+        own, batches = _opened(file, types, columns)
+        pictures = Pictures(file)
+        own = pictures.schema(
+            own, named := [name for name in schema.names if name in own.names and pictures.named(schema, own, name)]
+        )
         has = set(own.names)
         if odd := {roles.label, roles.owner or roles.label, *roles.features} - has if chosen else has ^ set(schema.names):
             one, other = (file, files[0]) if min(odd) in has else (files[0], file)
@@ -181,23 +197,29 @@ def _rows(files: list[Path], schema: Any, roles: Roles, chosen: bool) -> Iterato
                 found = f"{own.field(name).type}, but {schema.field(name).type} in {files[0].name}"
                 raise DataError(f"{file}: column {name!r} is {found}; give it the same type in all files")
         try:
-            yield from batches
+            yield from pictures.batches(batches, [name for name in columns if name in named])
         except (OSError, ValueError) as error:  # pyarrow's errors are kinds of them
             raise DataError(f"{file}: cannot be read ({first_line(error)})") from None
 
 
-def _types(schema: Any, roles: Roles) -> dict[str, Any]:
-    """Return the types of features in CSV files: the first block of a file may show integers only, where others have floats or texts."""
-    types = {name: schema.field(name).type for name in roles.features if kind_of(schema, name) in ("numbers", "texts")}
+def _types(schema: Any, roles: Roles, file: Path) -> dict[str, Any]:
+    """Return the types of columns in CSV files: the first block of a file may show integers only, where others have floats or texts.
+
+    Labels and owners are read as texts, whatever they look like: "true" and "NA" are names there.
+    """
     pa = arrow(roles.label)
-    return {name: of if pa.types.is_boolean(of) or is_text(schema, name) else pa.float64() for name, of in types.items()}
+    types = {name: schema.field(name).type for name in roles.features if kind_of(schema, name) in ("numbers", "texts")}
+    found = {name: of if pa.types.is_boolean(of) or is_text(schema, name) else pa.float64() for name, of in types.items()}
+    if ending_of(file) == ".csv":
+        found |= {name: pa.string() for name in (roles.label, roles.owner) if name and not is_image(schema, name)}
+    return found
 
 
-def _opened(path: Path, types: dict[str, Any] | None = None) -> tuple[Any, Iterable[Any]]:
-    """Return schema and rows of a file; of a CSV file, some columns have given ``types``."""
+def _opened(path: Path, types: dict[str, Any] | None = None, columns: list[str] | None = None) -> tuple[Any, Iterable[Any]]:
+    """Return schema and rows of a file: of CSV with the ``types`` of some columns, of Parquet only ``columns``."""
     pa = arrow(str(path))
     try:
-        schema, batches = _content(pa, path, types or {})
+        schema, batches = _content(pa, path, types or {}, columns)
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: no {path.suffix} file that can be read ({first_line(error)})") from None
     if twice := [name for name in schema.names if schema.names.count(name) > 1]:
@@ -205,15 +227,18 @@ def _opened(path: Path, types: dict[str, Any] | None = None) -> tuple[Any, Itera
     return schema, batches
 
 
-def _content(pa: Any, path: Path, types: dict[str, Any]) -> tuple[Any, Iterable[Any]]:
+def _content(pa: Any, path: Path, types: dict[str, Any], columns: list[str] | None) -> tuple[Any, Iterable[Any]]:
     from pyarrow import csv, ipc, parquet
 
     if (ending := ending_of(path)) == ".csv":
-        reader = csv.open_csv(path, convert_options=csv.ConvertOptions(column_types=types, strings_can_be_null=True))
+        # "NA" and "null" are missing numbers, but texts among texts.
+        reader = csv.open_csv(path, convert_options=csv.ConvertOptions(column_types=types, strings_can_be_null=False))
         return reader.schema, reader
     if ending == ".parquet":
         file = parquet.ParquetFile(path)
-        return file.schema_arrow, file.iter_batches(batch_size=1024)
+        return file.schema_arrow, file.iter_batches(
+            batch_size=1024, columns=columns and [name for name in columns if name in file.schema_arrow.names]
+        )
     try:
         stored = ipc.open_file(pa.memory_map(str(path)))
         return stored.schema, map(stored.get_batch, range(stored.num_record_batches))

@@ -3,22 +3,28 @@
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from edgefl.data.scaled import Scaled, measured
+from edgefl.data.prepared import Usual, prepared_each
 from edgefl.data.scenario import part_of_each
 from edgefl.data.sources import Dataset, Split
-from edgefl.data.words import ids_of, vocabulary_of
 from edgefl.errors import DataError
+from edgefl.records import DataRecord
+from edgefl.records.data import UNREAD
 from edgefl.rng import generator
 from edgefl.util.fields import Fields, named
 
 HELD_OUT_SHARE = 0.2
 _MOST_NAMED = 5
 _SMALL_PX = 16
+_MOST_LOST = 1e-3
+"""The largest error of a target in float32, in standard deviations."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +35,10 @@ class Reading:
         label, owner: names of the columns, or of the arrays, with each sample's label and owner; None: they are guessed.
         features: names of the columns of a sample; empty: they are guessed.
         held_out: a share of the samples, such as "0.2", or a file with held-out samples; None: the data set's own, or a fifth.
-        channels: of images in a table, 1 or 3; 0: those of the first image.
+        channels: of images, 1 or 3; 0: 1 if all are grey, else 3.
+        layout: "first" or "last", where arrays of images have their channels; "": as their shape suggests.
+        alpha: what becomes of transparent pixels, see :class:`edgefl.data.pictures.Form`; "": they are refused.
+        form: "images" or "table", what a folder with both is read as; "": as its content suggests.
     """
 
     label: str | None = None
@@ -37,6 +46,9 @@ class Reading:
     features: tuple[str, ...] = ()
     held_out: str | None = None
     channels: int = 0
+    layout: str = ""
+    alpha: str = ""
+    form: str = ""
 
 
 PLAIN_READING = Reading()
@@ -53,6 +65,9 @@ class Given:
         owner: (n,) integers or texts; None without owners.
         class_names: names of integer labels; empty: the labels are their names.
         test: the held-out samples; None: a share of these.
+        layout: as :class:`Reading` has it; of several inputs, by name.
+        files: those that were read.
+        record: what was done to read them.
     """
 
     x: Any
@@ -61,26 +76,9 @@ class Given:
     owner: np.ndarray | None = None
     class_names: tuple[str, ...] = ()
     test: "Given | None" = None
-
-
-@dataclass(frozen=True)
-class Usual:
-    """What a known data set prescribes, instead of what its samples suggest.
-
-    Attributes:
-        title: name in reports.
-        mean, std: of the papers, instead of those of the training part.
-        model, local_epochs: for runs that name none.
-        words, window: the number of most frequent words that texts become ids of, and how many words a sample has.
-    """
-
-    title: str = ""
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
-    model: str = ""
-    local_epochs: int = 1
-    words: int = 1000
-    window: int = 500
+    layout: Fields[str] = ""
+    files: tuple[Path, ...] = ()
+    record: DataRecord = UNREAD
 
 
 def dataset_of(given: Given, name: str, share: float = HELD_OUT_SHARE, usual: Usual | None = None) -> Dataset:
@@ -93,8 +91,8 @@ def dataset_of(given: Given, name: str, share: float = HELD_OUT_SHARE, usual: Us
         DataError: labels are missing or not integers, a class has no samples, or samples cannot be used.
     """
     usual = usual or Usual()
-    test = given.test
-    both = [given] if test is None else [given, test]
+    both = [replace(part, y=plain_values(part.y)) for part in (given, given.test) if part is not None]
+    given, test = both[0], both[1] if len(both) > 1 else None
     regression = all(map(_has_targets, both))
     for part in both:
         for title, x in named(part.x, "input").items():
@@ -109,7 +107,7 @@ def dataset_of(given: Given, name: str, share: float = HELD_OUT_SHARE, usual: Us
                 )
             _check_none_missing(part.owner, "owners", part.where)
     if regression:
-        y, names = [part.y.astype(np.float32) for part in both], tuple[str, ...]()
+        y, names = [_targets(part.y, part.where) for part in both], tuple[str, ...]()
     else:
         renumbered = [] if test is None else [_renumbered(test, given.class_names)]
         y, names = labelled([given.y, *renumbered], given.where, given.class_names)
@@ -125,19 +123,20 @@ def dataset_of(given: Given, name: str, share: float = HELD_OUT_SHARE, usual: Us
         raise DataError(
             f"{given.where}: no training sample of class {listed}; number the classes from 0 without gaps, or leave it out"
         )
-    splits, preprocessing, vocabulary = _prepared_each(xs, places, both, usual)
+    prepared = prepared_each(xs, places, [part.where for part in both], usual, given.layout)
     return Dataset(
         name=name,
         title=usual.title or name,
-        train=Split(splits[0], y[0]),
-        test=Split(splits[1], y[1]),
+        train=Split(prepared.train, y[0]),
+        test=Split(prepared.test, y[1]),
         class_names=names,
-        preprocessing=preprocessing,
-        default_model=usual.model or _model_for(splits[0], vocabulary),
+        preprocessing=prepared.note,
+        default_model=usual.model or _model_for(prepared.train, prepared.vocabulary),
         default_local_epochs=usual.local_epochs,
-        vocabulary=vocabulary,
+        vocabulary=prepared.vocabulary,
         train_owner=owner[0],
         test_owner=owner[1],
+        record=reduce(DataRecord.beside, [*(part.record for part in both), prepared.record]),
     )
 
 
@@ -156,8 +155,9 @@ def labelled(parts: list[np.ndarray], where: str, names: tuple[str, ...] = ()) -
     if y.dtype.kind in "US":
         y = y.astype(object)
     _check_none_missing(y, "labels", where)
-    if y.dtype.kind == "O" and all(isinstance(label, (int, float)) for label in y.tolist()):
-        y = np.array(y.tolist())
+    if y.dtype.kind == "b" and not names:
+        names = ("false", "true")
+    y = plain_values(y)
     if y.dtype.kind == "O":
         texts = np.array([label.decode() if isinstance(label, bytes) else str(label) for label in y.tolist()])
         names = names or tuple(np.unique(texts).tolist())
@@ -176,6 +176,36 @@ def labelled(parts: list[np.ndarray], where: str, names: tuple[str, ...] = ()) -
         raise DataError(f"{where}: {len(y)} samples have labels up to {most - 1}: is this column the label?")
     split = np.split(y.astype(np.int64), np.cumsum([len(part) for part in parts])[:-1])
     return split, names or tuple(map(str, range(most)))
+
+
+def plain_values(values: np.ndarray) -> np.ndarray:
+    """Return an array of Python or numpy objects that are all numbers as an array of numbers; any other as it is.
+
+    >>> plain_values(np.array([np.int64(10), 9], object)).dtype.name
+    'int64'
+    """
+    if values.dtype.kind != "O" or values.ndim != 1 or not len(values):
+        return values
+    plain = [value.item() if isinstance(value, np.generic) else value for value in values]
+    if all(isinstance(value, bool) for value in plain) or not any(isinstance(value, bool) for value in plain):
+        if all(isinstance(value, (int, float)) for value in plain):
+            return np.array(plain)
+        if all(isinstance(value, (int, float, Decimal)) for value in plain):
+            return np.array(list(map(float, plain)))
+    return values
+
+
+def _targets(y: np.ndarray, where: str) -> np.ndarray:
+    """Return targets as float32; DataError if that makes different ones alike, as of times in seconds since 1970."""
+    with np.errstate(over="ignore"):
+        found = y.astype(np.float32)
+    exact = y.astype(np.float64)
+    if np.isfinite(exact).all() and np.abs(found - exact).max() > _MOST_LOST * exact.std() > 0:
+        low, high = f"{exact.min():.17g}", f"{exact.max():.17g}"
+        raise DataError(
+            f"{where}: targets {low} to {high} differ by less than float32 tells apart; subtract an offset, or scale them"
+        )
+    return found
 
 
 def _check_none_missing(values: np.ndarray, what: str, where: str) -> None:
@@ -227,83 +257,6 @@ def _divided(y: np.ndarray, owner: np.ndarray | None, share: float, where: str) 
         of = "every class" if owner is None else "an owner"
         raise DataError(f"{where}: {of} has a single sample, of which none can be held out; give a file with --held-out")
     return np.setdiff1d(np.arange(len(y)), held_out), held_out
-
-
-def _prepared_each(
-    xs: list[Any], places: list[np.ndarray], both: list[Given], usual: Usual
-) -> tuple[list[Any], dict[str, Any], Fields[int]]:
-    """Return what :func:`_prepared` does, of several inputs name → each; DataError if the two parts have not the same inputs."""
-    where = both[0].where
-    names, others = (set(x) if isinstance(x, Mapping) else None for x in xs)
-    if names != others:
-        listed = [", ".join(sorted(of)) if of else "one without a name" for of in (names, others)]
-        raise DataError(f"{both[-1].where}: held-out samples have the inputs {listed[1]}, training samples have {listed[0]}")
-    if names is None:
-        return _prepared(xs, places, where, usual)
-    found = {name: _prepared([x[name] for x in xs], places, f"{where}, input {name}", usual, several=True) for name in xs[0]}
-    splits = [{name: of[0][part] for name, of in found.items()} for part in (0, 1)]
-    return splits, {name: of[1] for name, of in found.items()}, {name: of[2] for name, of in found.items()}
-
-
-def _prepared(
-    xs: list[np.ndarray], places: list[np.ndarray], where: str, usual: Usual, several: bool = False
-) -> tuple[list[Any], dict[str, Any], int]:
-    """Return the training and held-out samples of ``xs`` at ``places``, how a device prepares samples, and the vocabulary."""
-    if any(x.dtype.kind in "OU" for x in xs):
-        if odd := [x for x in xs if x.ndim != 1 or not all(isinstance(text, str) for text in x)]:
-            raise DataError(f"{where}: samples of type {odd[0].dtype} and shape {odd[0].shape}, expected a text each")
-        known = vocabulary_of(xs[0][places[0]], usual.words)
-        ids: list[np.ndarray | Scaled] = [ids_of(x[rows], known, usual.window) for x, rows in zip(xs, places, strict=True)]
-        return ids, {"words": list(known), "window": usual.window}, len(known) + 1
-    xs = [laid_out(x, where, several) for x in xs]
-    if (xs[0].dtype == np.uint8) != (xs[1].dtype == np.uint8):
-        types = f"training samples are {xs[0].dtype}, held-out ones {xs[1].dtype}"
-        raise DataError(f"{where}: {types}; give both the same type, as only uint8 pixels are divided by 255")
-    if xs[0].dtype == np.int64:
-        low, high = min(int(x.min()) for x in xs), max(int(x.max()) for x in xs)
-        if low < 0:
-            raise DataError(f"{where}: token id {low}, expected ids from 0")
-        return [x[rows] for x, rows in zip(xs, places, strict=True)], {}, high + 1
-    mean, std = measured(xs[0], places[0], where)
-    if xs[0].dtype != np.uint8:
-        measured(xs[1], places[1], where)  # finds NaN, also in held-out rows of the same array
-    if usual.mean:
-        mean, std = (values[0] if len(values) == 1 else values for values in (usual.mean, usual.std))
-    splits: list[np.ndarray | Scaled] = [Scaled(x, mean, std).at(rows) for x, rows in zip(xs, places, strict=True)]
-    note = {"mean": list(mean) if isinstance(mean, tuple) else mean, "std": list(std) if isinstance(std, tuple) else std}
-    if xs[0].dtype == np.uint8:
-        return splits, {"scale": 1 / 255, **note}, 0
-    return splits, {"scale": 1.0, "raw": "float32", **note}, 0
-
-
-def laid_out(x: np.ndarray, where: str, several: bool = False) -> np.ndarray:
-    """Return samples as uint8, floats or int64 ids: images with channels first, features (n, 1) if they are single numbers.
-
-    Integers (n, length) are ids. As one of ``several`` inputs, integers of any shape are, and so are booleans, such as masks.
-
-    >>> laid_out(np.zeros((5, 8, 8, 3), np.uint8), "x").shape, laid_out(np.zeros((5, 8, 8), np.uint8), "x").shape
-    ((5, 3, 8, 8), (5, 1, 8, 8))
-    """
-    kind = x.dtype.kind
-    if kind not in "fiub" or not len(x) or not x.size:
-        raise DataError(
-            f"{where}: samples of type {x.dtype} and shape {x.shape}, expected numbers or texts, and at least one sample"
-        )
-    if several and kind in "iub" and x.dtype != np.uint8:
-        return (x[:, None] if x.ndim == 1 else x).astype(np.int64)
-    if kind in "iu" and x.dtype != np.uint8:
-        if x.ndim == 2:
-            return x.astype(np.int64)
-        if x.min() < 0 or x.max() > 255:
-            raise DataError(f"{where}: integers {x.min()} to {x.max()} as images, expected pixels from 0 to 255")
-        x = x.astype(np.uint8)
-    elif kind == "b" or (kind == "f" and x.dtype != np.float32 and not isinstance(x, np.memmap)):
-        x = x.astype(np.float32)
-    if x.ndim == 3 and x.dtype == np.uint8:
-        return x[:, None]
-    if x.ndim == 4 and x.shape[3] in (1, 3) and x.shape[1] not in (1, 3):
-        return x.transpose(0, 3, 1, 2)
-    return x[:, None] if x.ndim == 1 else x
 
 
 def _model_for(x: Any, vocabulary: Fields[int]) -> str:

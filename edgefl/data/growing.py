@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from edgefl.data.npz import MAPPED_BYTES
 from edgefl.errors import DataError, StorageError
 from edgefl.util.files import storage_errors, user_cache
+
+MAPPED_BYTES = 2**29
+"""Arrays beyond this size are not held in memory but mapped: a page of the file is in memory while it is used."""
 
 
 class Growing:

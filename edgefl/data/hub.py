@@ -4,6 +4,7 @@ import logging
 import os
 import socket
 import urllib.request
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,13 @@ def read(name: str, reading: Reading, flags: str = "--data DIR") -> tuple[Given,
     if not train:
         raise DataError(f"{HUB}{name}: no training part, it has {', '.join(found)}")
     used = [train[0], *(test[:1] if reading.held_out is None else [])]
-    tables = [Table(part.data.table.schema, part.data.table.to_batches(1024), f"{HUB}{name}") for part in used]
+    tables = [Table(part.data.table.schema, partial(_batches, part.data.table), f"{HUB}{name}") for part in used]
     files = [Path(file["filename"]) for part in used for file in part.cache_files]
     return given_of(tables[0], tables[1] if len(tables) > 1 else None, reading), files
+
+
+def _batches(table: Any, columns: list[str]) -> Any:
+    return table.select(columns).to_batches(1024)
 
 
 def _reachable() -> bool:

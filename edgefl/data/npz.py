@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from edgefl.data.given import Given, Reading
+from edgefl.data.growing import MAPPED_BYTES
 from edgefl.errors import DataError, first_line
+from edgefl.records import DataRecord
 from edgefl.util.files import ending_of
 
-MAPPED_BYTES = 2**29
-"""Arrays of files beyond this size are not read but mapped: a page of the file is in memory while it is used."""
 _HEADER_BYTES, _NAME_AT = 30, 26
 
 
@@ -39,7 +39,21 @@ def read(path: Path, reading: Reading) -> Given:
         if missing:
             raise DataError(f"{path}: {held_out[0]}_test has no {missing[0]} beside it")
         test = Given(_samples(arrays, inputs, "_test"), arrays[f"{y}_test"], str(path), arrays.get(f"{owner}_test"))
-    return Given(_samples(arrays, inputs), arrays[y], str(path), arrays.get(owner), names, test)
+    return Given(
+        _samples(arrays, inputs), arrays[y], str(path), arrays.get(owner), names, test, reading.layout,
+        _files(path, arrays), _record(arrays, inputs, y, owner),
+    )  # fmt: skip
+
+
+def _record(arrays: Mapping[str, Any], inputs: list[str], y: str, owner: str) -> DataRecord:
+    """Return which arrays are samples, labels and owners, and which are left out."""
+    used = {name for own in (*inputs, y, owner) for name in (own, f"{own}_test")} | {"class_names"}
+    left = tuple(f"array {name!r}: no sample, label or owner" for name in arrays if name not in used)
+    return DataRecord(features=tuple(inputs), label=y, owner=owner if owner in arrays else "", left_out=left)
+
+
+def _files(path: Path, arrays: Mapping[str, Any]) -> tuple[Path, ...]:
+    return (path,) if ending_of(path) == ".npz" else tuple(arrays_in(path if path.is_dir() else path.parent))
 
 
 def _inputs(arrays: Mapping[str, Any], path: Path, others: set[str], chosen: tuple[str, ...]) -> list[str]:

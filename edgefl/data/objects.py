@@ -22,11 +22,14 @@ def from_arrays(
     class_names: Iterable[str] = (),
     name: str = "arrays",
     held_out: float = HELD_OUT_SHARE,
+    channels: str = "",
 ) -> Dataset:
     """Return the data set of arrays; see :meth:`edgefl.Dataset.from_arrays`."""
     if not 0 < held_out < 1:
         raise DataError(f"held_out: got {held_out}, expected a share of more than 0 and less than 1")
-    given = _given(x, y, owner, tuple(class_names))
+    if channels not in ("", "first", "last"):
+        raise DataError(f'channels: got {channels!r}, expected "first" or "last"')
+    given = replace(_given(x, y, owner, tuple(class_names)), layout=channels)
     return dataset_of(given if test is None else replace(given, test=_given(*test)), name, held_out)
 
 

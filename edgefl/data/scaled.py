@@ -11,6 +11,7 @@ from edgefl.errors import DataError
 _AT_ONCE = 128  # samples per block, whose intermediate results fit a processor's cache
 _MEASURED_AT_ONCE = 256
 _VALUES = 256
+_PIXEL = np.float64(1 / 255)
 Scale = float | tuple[float, ...]
 """One number for all channels, or one for each."""
 
@@ -19,8 +20,8 @@ Scale = float | tuple[float, ...]
 class Scaled:
     """Samples ``raw`` (n, channels, …) of uint8 or floats. An index returns (raw · scale − mean) / std as a new float32 array.
 
-    The scale is 1/255 for uint8, which needs a quarter of the memory of float32, and 1 for floats. A sample has the same bits in every
-    index.
+    The scale is 1/255 for uint8, which needs a quarter of the memory of float32, and 1 for floats. The result is computed in float64, so
+    that a large mean leaves the differences, and rounded once. A sample has the same bits in every index, and on every client.
 
     Attributes:
         raw: the samples; a ``numpy.memmap`` stays on the disk, and what an index has read leaves the memory again.
@@ -73,12 +74,9 @@ class Scaled:
             block = slice(start, start + _AT_ONCE)
             part: np.ndarray = taken[block]
             given = raw[places[block]] if self.mapped else raw[block]
-            if raw.dtype == np.uint8:
-                np.divide(given, np.float32(255.0), out=part, dtype=np.float32)
-            else:
-                part[...] = given
-            np.subtract(part, mean, out=part)
-            np.divide(part, std, out=part)
+            exact = given * _PIXEL if raw.dtype == np.uint8 else given.astype(np.float64)
+            np.subtract(exact, mean, out=exact)
+            np.divide(exact, std, out=part, casting="same_kind")
             release(self.raw)  # the system reads more of the file than was asked for
         return taken
 
@@ -120,11 +118,15 @@ def measured(raw: np.ndarray, rows: np.ndarray, where: str) -> tuple[Scale, Scal
             taken = _of_channels(raw, block).astype(np.float64)
             if len(bad := np.flatnonzero(~np.isfinite(taken.reshape(channels, len(block), -1)).all((0, 2)))):
                 raise DataError(f"{where}: sample {block[bad[0]]} has NaN or infinity, expected finite numbers")
-            mean += taken.sum(1)
+            with np.errstate(over="ignore"):
+                mean += taken.sum(1)
         mean /= values
         for block in blocks:
-            variance += ((_of_channels(raw, block).astype(np.float64) - mean[:, None]) ** 2).sum(1)
+            with np.errstate(over="ignore"):
+                variance += ((_of_channels(raw, block).astype(np.float64) - mean[:, None]) ** 2).sum(1)
         variance /= values
+        if not np.isfinite(variance).all():
+            raise DataError(f"{where}: values are too large to be normalised, expected at most 1e150; scale them")
     std = np.sqrt(variance)
     std[std == 0] = 1.0
     return (float(mean[0]), float(std[0])) if channels == 1 else (tuple(mean.tolist()), tuple(std.tolist()))
@@ -146,7 +148,7 @@ def _of_channels(raw: np.ndarray, block: np.ndarray) -> np.ndarray:
     return taken
 
 
-def _spread(value: Scale, dimensions: int) -> np.ndarray | np.float32:
+def _spread(value: Scale, dimensions: int) -> np.ndarray | np.float64:
     if isinstance(value, tuple):
-        return np.asarray(value, np.float32).reshape(-1, *[1] * (dimensions - 2))
-    return np.float32(value)
+        return np.asarray(value, np.float64).reshape(-1, *[1] * (dimensions - 2))
+    return np.float64(value)

@@ -8,6 +8,7 @@ import numpy as np
 
 from edgefl.data.scaled import Scaled
 from edgefl.errors import DataError
+from edgefl.records import DataRecord
 from edgefl.util.fields import Fields, each, named, unnamed
 
 _SPLITS, _GROUPS = ("train", "test"), ("train_owner", "test_owner", "train_domain", "test_domain")
@@ -51,6 +52,7 @@ class Dataset:
         train_domain, test_domain: (n,) int64, the position of each sample's domain in ``domain_names``; None with a single domain.
         domain_names: one per domain; a client belongs to one domain.
         sha256: hash of the user's files that it was read from, or "".
+        record: how it was read; None of a known data set.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Dataset:
     test_domain: np.ndarray | None = None
     domain_names: tuple[str, ...] = ()
     sha256: str = ""
+    record: DataRecord | None = None
 
     def __post_init__(self) -> None:
         for part, split in (("train", self.train), ("test", self.test)):
@@ -128,7 +131,7 @@ class Dataset:
             y: labels (n,): integers from 0, or texts. Floats that are no integers, or (n, k), are the targets of a regression.
             owner: each sample's owner (n,), for the partition ``natural``.
             more: ``test``, the held-out (x, y) or (x, y, owner); without it ``held_out``, a share of the samples, 0.2 unless given;
-                ``class_names``; ``name``.
+                ``class_names``; ``name``; ``channels``, "first" or "last", for images whose shape does not tell.
 
         Raises:
             DataError: lengths differ, a label is missing or no integer, a class has no samples, or a value is not finite.
@@ -177,8 +180,11 @@ class Dataset:
         return each(lambda x: x.shape[1:], self.train.x)
 
     def apart(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Return name → plain field, and name → array. :class:`Scaled` become ``raw`` and ``rows``, with (mean, std) as a field."""
-        facts = {name: value for name, value in vars(self).items() if name not in (*_SPLITS, *_GROUPS)}
+        """Return name → plain field, except the record of the reading, and name → array.
+
+        :class:`Scaled` become ``raw`` and ``rows``, with (mean, std) as a field.
+        """
+        facts = {name: value for name, value in vars(self).items() if name not in (*_SPLITS, *_GROUPS, "record")}
         arrays: dict[str, np.ndarray] = {}
         for part in _SPLITS:
             split: Split = getattr(self, part)

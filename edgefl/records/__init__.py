@@ -4,6 +4,7 @@ Units are in the names: ``_bytes``, ``_macs``, ``_s`` (simulated seconds; only `
 """
 
 from edgefl.records.cost import Cost, Deployed, LayerCost, Secure, Stage, Timing
+from edgefl.records.data import DataRecord
 from edgefl.records.metric import ACCURACY, Metric
 from edgefl.records.model import Batch, Index, Place, Submodel, Tier, Update
 from edgefl.records.node import NodeRecord
@@ -11,7 +12,7 @@ from edgefl.records.round import ClientRecord, RoundRecord, Screened, Totals
 from edgefl.records.session import BUDGETS, BudgetName, Ending, Expected, Foreseen, Grouped, Outcome, Shortfall, Status
 
 __all__ = [
-    "ACCURACY", "BUDGETS", "Batch", "BudgetName", "ClientRecord", "Cost", "Deployed", "Ending", "Expected", "Foreseen", "Grouped", "Index",
-    "LayerCost", "Metric", "NodeRecord", "Outcome", "Place", "RoundRecord", "Screened", "Secure", "Shortfall", "Stage", "Status",
-    "Submodel", "Tier", "Timing", "Totals", "Update",
+    "ACCURACY", "BUDGETS", "Batch", "BudgetName", "ClientRecord", "Cost", "DataRecord", "Deployed", "Ending", "Expected", "Foreseen",
+    "Grouped", "Index", "LayerCost", "Metric", "NodeRecord", "Outcome", "Place", "RoundRecord", "Screened", "Secure", "Shortfall",
+    "Stage", "Status", "Submodel", "Tier", "Timing", "Totals", "Update",
 ]  # fmt: skip

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from edgefl.records import DataRecord
 from edgefl.report import run_tables
 from edgefl.report.answer import answer_of_run
 from edgefl.report.chart import Json
@@ -87,6 +88,7 @@ def render(summary: Json, rounds: Sequence[Json]) -> str:
         memory_colours=[colour for colour in colours for _ in run_tables.MEASURED],
         of_clients=of_clients(summary),
         stages=run_tables.stage_table(summary),
+        data_lines=DataRecord(**summary["data"]).lines() if summary.get("data") else [],
         host_total=human_seconds(run_tables.host_seconds(summary)),
     )
 

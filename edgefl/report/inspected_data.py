@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from edgefl.records import DataRecord
 from edgefl.util.fields import Fields, each, listed
 from edgefl.util.units import human_count, human_percent
 
@@ -36,6 +37,7 @@ class DataInspection:
         partition, population: how the samples are divided, and among how many clients.
         smallest, mean, largest: training samples of a client, of all clients.
         clients: the first clients, at most 1,000.
+        record: how the user's own data were read; None of a known data set.
     """
 
     dataset: str
@@ -53,6 +55,7 @@ class DataInspection:
     mean: float
     largest: int
     clients: tuple[InspectedClient, ...]
+    record: DataRecord | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as JSON has it."""
@@ -74,6 +77,9 @@ def data_text(found: DataInspection, width: int = 80) -> str:
     labels = f"{len(found.class_names)} classes" if found.class_names else "targets of a regression"
     sizes = f"{sum(found.train):,} for training and {sum(found.test):,} held out, {kind}, {labels}{owners}"
     lines = [*textwrap.wrap(f"{found.title}: {sizes}", width), ""]
+    if found.record is not None:
+        told = found.record.lines()
+        lines += [*(part for line in told for part in textwrap.wrap(line, width, subsequent_indent="  ")), ""]
     if found.class_names:
         lines += [*_class_table(found, width), ""]
     return "\n".join([*lines, *_client_table(found, width)])

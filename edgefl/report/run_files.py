@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from edgefl.errors import InputError
-from edgefl.records import ACCURACY, Metric, NodeRecord, Totals
+from edgefl.records import ACCURACY, DataRecord, Metric, NodeRecord, Totals
 from edgefl.report.evaluation import Evaluation
 from edgefl.report.results import Result, adapter
 from edgefl.report.round_lines import HostStages, RoundLine
@@ -93,6 +93,7 @@ class Summary(RunTotals, Configured):
         assumed: the fleet's figures that are assumed.
         secure_sums: what became of secure sums, by tier; empty if updates were sent plain.
         attack: the adversaries; None: every client is honest.
+        data: how the user's own data were read; None of a known data set.
     """
 
     format: Whole
@@ -105,10 +106,11 @@ class Summary(RunTotals, Configured):
     participation: tuple[Participation, ...]
     attack: AttackRow | None = None
     secure_sums: tuple[SecureSum, ...] = ()
+    data: DataRecord | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form, without the keys ``secure_sums`` and ``attack`` if there are none."""
-        return {key: value for key, value in super().to_dict().items() if value or key not in ("secure_sums", "attack")}
+        """Return the JSON form, without the keys ``secure_sums``, ``attack`` and ``data`` if there are none."""
+        return {key: value for key, value in super().to_dict().items() if value or key not in ("secure_sums", "attack", "data")}
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from edgefl.report.run_rows import PolicyRow
 from edgefl.report.secure_sums import secure_sums
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
 from edgefl.report.words import Json, begun
-from edgefl.run.folder import OnRound, RunFolder
+from edgefl.run.folder import Notify, OnRound, RunFolder
 from edgefl.run.prepare import prepare
 from edgefl.run.result import RunResult
-from edgefl.run.run import Run, about
+from edgefl.run.run import Run, about, left_out
 from edgefl.run.trained import without_training
 from edgefl.util.compute import one_thread
 from edgefl.util.files import write_bytes, write_json
@@ -32,13 +32,16 @@ POLICY_ROUNDS = 30
 """First rounds in which the assignments of tiers are compared: the same for each, and few, because they are simulated again."""
 
 
-def dry_run(config: RunConfig, out: Path | str | None = None, *, on_round: OnRound | None = None) -> RunResult:
+def dry_run(
+    config: RunConfig, out: Path | str | None = None, *, on_round: OnRound | None = None, notify: Notify | None = None
+) -> RunResult:
     """Simulate a fleet's rounds without training, and write records, summary and report.
 
     Args:
         config: what to run; see :class:`RunConfig`. Methods with phases that depend on what was learned stay in their first phase.
         out: the folder; None takes the next free ``runs/NNNN-dry-method-dataset``.
         on_round: called with the record of every round.
+        notify: called with a line of text for the user, such as what is left out of the data.
 
     Raises:
         InputError: a name, value or file is wrong, or ``out`` is not empty.
@@ -55,6 +58,8 @@ def dry_run(config: RunConfig, out: Path | str | None = None, *, on_round: OnRou
         config = run.config
         folder = RunFolder(Path(out) if out is not None else RunFolder.next_free(f"dry-{config.method}-{run.data.name}"))
         folder.check(config, resume=False)
+        if notify is not None and (left := left_out(run)):
+            notify(left)
         folder.start(config, CONFIG)
         took_part: list[np.ndarray] = []
         for record in without_training(run, config.rounds):

@@ -37,7 +37,7 @@ def inspect_data(config: RunConfig) -> DataInspection:
     return DataInspection(
         data.name, data.title, data.input_shape, data.vocabulary, data.class_names, train, test,
         0 if data.train_owner is None else len(np.unique(data.train_owner)), data.preprocessing,
-        config.partition, config.clients, min(sizes), float(np.mean(sizes)), max(sizes), clients,
+        config.partition, config.clients, min(sizes), float(np.mean(sizes)), max(sizes), clients, data.record,
     )  # fmt: skip
 
 

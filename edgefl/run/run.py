@@ -242,4 +242,10 @@ def about(run: Run) -> dict[str, Any]:
     own = {"fleet": run.fleet.name, "assumed": list(run.fleet.assumed)}
     attack = run.clients.adversaries
     found = None if attack is None else AttackRow(str(attack.spec), attack.count, tuple(attack.listed))
-    return {"format": 1, **config, **asked, **own, "attack": found}
+    return {"format": 1, **config, **asked, **own, "attack": found, "data": run.data.record}
+
+
+def left_out(run: Run) -> str:
+    """Return what is left out of the user's own data, on a line; "" if nothing is."""
+    left = run.data.record.left_out if run.data.record else ()
+    return f"left out of {run.data.name}: {'; '.join(left)}" if left else ""

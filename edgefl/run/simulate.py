@@ -29,7 +29,7 @@ from edgefl.run.folder import MODEL, Notify, OnRound, RunFolder, with_engine_of
 from edgefl.run.prepare import prepare
 from edgefl.run.privacy import check_simulated
 from edgefl.run.result import RunResult
-from edgefl.run.run import Run, RunOne, about
+from edgefl.run.run import Run, RunOne, about, left_out
 from edgefl.run.trained import Trained, engine_of, of_clients, tier_networks, train
 from edgefl.server.checkpoint import to_bytes
 from edgefl.server.client_store import ClientStore
@@ -106,6 +106,8 @@ def simulate(
         for warning in () if run.spending is None else run.spending.warnings(config.clients, run.clients.shards.largest):
             say(warning)
         folder.check(config, resume)
+        if left := left_out(run):
+            say(left)
         if resume and (summary := folder.summary()) is not None and not folder.grows(config):
             say(f"{folder.path}: the run is complete; nothing left to do")
             return RunResult(folder.path, summary)

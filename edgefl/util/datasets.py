@@ -1,6 +1,7 @@
 """How a configuration names a user's data set: by its path, its name on the Hugging Face hub, or as an object of this process."""
 
 import hashlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,31 @@ from edgefl.util.networks import named
 HUB = "hf:"
 """Begins the name of a data set of the Hugging Face hub."""
 _BLOCK = 1024
+
+
+OPTIONS = {"channels": ("first", "last"), "alpha": ("drop", "white", "black", "only"), "as": ("images", "table")}
+"""What may follow the path of a user's data, as ``PATH:channels=last,alpha=white``, and its values."""
+_OPTIONS = re.compile(r":([a-z]+=[^:/\\\\]*)$")
+
+
+def options_in(spec: str) -> tuple[str, dict[str, str]]:
+    """Return the path of a user's data without its options, and these.
+
+    >>> options_in("photos:alpha=white,as=images"), options_in("own.npz")
+    (('photos', {'alpha': 'white', 'as': 'images'}), ('own.npz', {}))
+
+    Raises:
+        InputError: an option or its value is unknown.
+    """
+    if (found := _OPTIONS.search(spec)) is None or spec.startswith(OBJECT) or exists(Path(spec)):
+        return spec, {}
+    options = dict(part.partition("=")[::2] for part in found[1].split(","))
+    for name, value in options.items():
+        if name not in OPTIONS:
+            raise InputError(f"dataset: {spec}: unknown option {name!r} of the data, expected {', '.join(OPTIONS)}")
+        if value not in OPTIONS[name]:
+            raise InputError(f"dataset: {spec}: {name}: got {value!r}, expected {', '.join(OPTIONS[name])}")
+    return spec[: found.start()], options
 
 
 def is_own(spec: str) -> bool:
@@ -29,10 +55,11 @@ def data_spec(given: Any, known: list[str]) -> Any:
     A text is a path unless it consists of ``known`` names, if it exists, has a separator, or ends like a file.
     """
     if isinstance(given, str):
-        path = Path(given)
+        bare, _ = options_in(given)
+        path, options = Path(bare), given[len(bare) :]
         if given.startswith((HUB, OBJECT)) or not given or set(given.split("+")) <= set(known):
             return given
-        return str(path.resolve()) if len(path.parts) > 1 or path.suffix or exists(path) else given
+        return f"{path.resolve()}{options}" if len(path.parts) > 1 or path.suffix or options or exists(path) else given
     if isinstance(given, Path):
         return str(given.resolve())
     if hasattr(given, "__getitem__") and hasattr(given, "__len__") and not isinstance(given, (list, tuple, dict, bytes)):
@@ -53,7 +80,7 @@ def data_title(spec: str) -> str:
         return spec.removeprefix(OBJECT).rpartition("-")[0]
     if spec.startswith(HUB):
         return spec.removeprefix(HUB).partition(":")[0].rpartition("/")[2]
-    return Path(spec).stem if is_own(spec) else spec
+    return Path(options_in(spec)[0]).stem if is_own(spec) else spec
 
 
 def share_in(held_out: str | None) -> float | None:

@@ -193,6 +193,12 @@ def read_at_most(path: Path, limit_bytes: int, error_class: type[InputError]) ->
     return content
 
 
+def files_below(path: Path) -> list[Path]:
+    """Return the files in a folder and its subfolders, sorted; hidden ones, such as ``._1.png`` of macOS, are left out."""
+    found = (inner for inner in path.rglob("*") if inner.is_file())
+    return sorted(inner for inner in found if not any(part.startswith(".") for part in inner.relative_to(path).parts))
+
+
 def ending_of(path: Path) -> str:
     """Return how the name of a file ends, in small letters.
 

@@ -1,0 +1,87 @@
+"""Cells of a table as arrays: numbers, labels, lists, and texts that stand for numbers."""
+
+import re
+from typing import Any
+
+import numpy as np
+
+from edgefl.data.kinds import arrow, lists, plain
+from edgefl.errors import DataError
+
+_WHOLE = re.compile(r"[+-]?\d{1,18}")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity)", re.IGNORECASE)
+_MISSING = {"na", "n/a", "nan", "-nan", "null", "none", "<na>", "#n/a", "#na", "1.#qnan", "-1.#ind", "1.#ind"}
+
+
+def numbers_in(column: Any) -> np.ndarray:
+    """Return a column of numbers or truth values as float64 (rows,); NaN where one is missing."""
+    pa = arrow("numbers")
+    found: np.ndarray = plain(column).cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    return found
+
+
+def rectangular(column: Any, where: str, name: str, before: int = 0) -> np.ndarray:
+    """Return a column of lists, perhaps of lists, as an array (rows, …); DataError if sizes differ or a value is missing.
+
+    ``before``: how many rows of the table are in other blocks.
+    """
+    pa = arrow(where)
+    array, shape = plain(column), [len(column)]
+    while lists(array.type):
+        each = int(np.prod(shape[1:]))
+        _check_whole(array, where, name, before, each)
+        sizes = np.unique(pa.compute.list_value_length(array).to_numpy(zero_copy_only=False)).tolist()
+        if len(sizes) != 1:
+            found = " and ".join(map(str, sizes[:2])) or "no values"
+            raise DataError(f"{where}: samples of mixed size: {name} has lists of {found}; bring all to one size")
+        shape.append(sizes[0])
+        array = plain(array.flatten())
+    if pa.types.is_nested(array.type):
+        raise DataError(f"{where}: {name} has lists of {array.type}, expected lists of numbers")
+    _check_whole(array, where, name, before, int(np.prod(shape[1:])))
+    values: np.ndarray = array.to_numpy(zero_copy_only=False).reshape(shape)
+    return values
+
+
+def _check_whole(array: Any, where: str, name: str, before: int, each: int) -> None:
+    if array.null_count:
+        row = before + int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0]) // max(1, each)
+        raise DataError(f"{where}: {name} of row {row} is missing, or a value in it; fill it in, or leave the row out")
+
+
+def values_of(column: Any, where: str, name: str) -> np.ndarray:
+    """Return the values of a column; DataError if its texts are not UTF-8, which are bytes in a CSV file of another encoding."""
+    values: np.ndarray = plain(column).to_numpy(zero_copy_only=False)
+    for value in values.tolist() if values.dtype == object else ():
+        try:
+            _ = value.decode() if isinstance(value, bytes) else value
+        except UnicodeDecodeError:
+            raise DataError(f"{where}: column {name!r} has {value!r}, expected UTF-8; save the file in that encoding") from None
+    return values
+
+
+def typed(values: np.ndarray, name: str, where: str) -> np.ndarray:
+    """Return texts that are all numbers as numbers, and any other values as they are.
+
+    >>> typed(np.array(["1", "2"], object), "y", "own.csv"), typed(np.array(["NA", "EU"], object), "y", "own.csv")
+    (array([1, 2]), array(['NA', 'EU'], dtype=object))
+
+    Raises:
+        DataError: one is NA or a word like it among numbers: it may be a name, or a missing number.
+    """
+    if values.dtype != object or not len(values) or not all(isinstance(value, str) for value in values):
+        return values
+    texts = [text.strip() for text in values]
+    words = [text for text in texts if text.lower() in _MISSING]
+    rest = [text for text in texts if text and text.lower() not in _MISSING]
+    for pattern, of in ((_WHOLE, int), (_NUMBER, float)):
+        if rest and all(map(pattern.fullmatch, rest)):
+            if words:
+                count, readings = (
+                    f"{len(words):,} of {len(values):,} are {words[0]!r} beside numbers",
+                    "a missing value, or a name",
+                )
+                remedy = "fill them in, leave these rows out, or give such a class or owner another name"
+                raise DataError(f"{where}: column {name!r}: {count}: {readings}? {remedy}")
+            return np.array(list(map(of, rest))) if len(rest) == len(texts) else values
+    return values
