@@ -94,6 +94,7 @@ def group() -> None:
 
 def main() -> None:
     """Run the command line: exit 2 on wrong usage or input, 3 when a budget cannot be met, 1 on other failures."""
+    _open_streams()
     try:
         status = group.main(prog_name="edgefl", standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
@@ -122,6 +123,17 @@ def main() -> None:
         users = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG, errno.ELOOP)
         text = f"{error.filename or 'standard output, or a temporary file'}: {error.strerror or error}"
         _fail(text, InputError.exit_code if users else EdgeflError.exit_code)
+
+
+def _open_streams() -> None:
+    """Discard what goes to standard streams that are closed, as by ``>&-``; otherwise the next file that is opened would get it."""
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != fd:
+                os.dup2(null, fd)
+                os.close(null)
+            setattr(sys, name, os.fdopen(fd, "r" if fd == 0 else "w", closefd=False))
 
 
 def _plugin(error: BaseException) -> str:

@@ -180,10 +180,8 @@ def load_onnx(path: Path) -> onnx.ModelProto:
         raise InputError(f"{path}: no such file") from None
     except (DecodeError, OSError, ValueError, onnx.checker.ValidationError) as error:
         raise InputError(f"{path}: not a valid ONNX model ({first_line(error)})") from None
-    if model.functions:
-        model = onnx.inliner.inline_local_functions(model)
     try:
-        model = converted(model)
+        model = converted(_without_functions(model))
         require_rules(model)
         onnx.checker.check_model(model, full_check=True)
         for tensor in model.graph.initializer:  # the checker accepts more values than the shape has
@@ -193,6 +191,14 @@ def load_onnx(path: Path) -> onnx.ModelProto:
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError) as error:
         raise InputError(f"{path}: not a valid ONNX model ({first_line(error)})") from None
     return model
+
+
+def _without_functions(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model with its local functions expanded; ValueError if a call does not fit its function, or one calls itself."""
+    try:
+        return onnx.inliner.inline_local_functions(model) if model.functions else model
+    except Exception as error:  # noqa: BLE001 - onnx has no error of its own here
+        raise ValueError(first_line(error)) from None
 
 
 def _require_text(message: Message) -> None:

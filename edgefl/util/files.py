@@ -227,7 +227,7 @@ def read_toml(path: Path, error_class: type[InputError]) -> dict[str, Any]:
         raise error_class(f"{path}: cannot be read ({error.strerror})") from None
     content = read_at_most(path, _MOST_TOML_BYTES, error_class)
     try:
-        return tomllib.loads(content.decode())
+        return tomllib.loads(content.decode("utf-8-sig"))  # editors on Windows begin files with a mark
     except UnicodeDecodeError:
         raise error_class(f"{path}: cannot be read (it is not UTF-8 text)") from None
     except RecursionError:

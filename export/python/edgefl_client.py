@@ -25,11 +25,18 @@ import os
 import re
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
     sys.dont_write_bytecode = True  # a bundle, in which this file may be, must not get other files
+    for stream in ("stdin", "stdout", "stderr"):
+        if getattr(sys, stream) is None:  # closed: the next file that is opened would get its number
+            setattr(sys, stream, Path(os.devnull).open("r+"))  # noqa: SIM115 - open as long as the process
+    if missing := [name for name in ("numpy", "onnxruntime", "safetensors") if find_spec(name) is None]:
+        sys.stderr.write(f"Error: {sys.executable} has no {', '.join(missing)}: pip install {' '.join(missing)}\n")
+        sys.exit(2)
 
 from edgefl_bundle import BudgetError, Bundle, ClientError, InputError, State, read_bundle, write
 from edgefl_checks import printable

@@ -177,6 +177,19 @@ def test_a_file_loads_with_functions_of_its_own_expanded(tmp_path):
     assert torch.equal(module(torch.ones(1, 6)), 2 * torch.ones(1, 6))
 
 
+@pytest.mark.parametrize("call", ["Twice", "Once"])
+def test_a_function_that_calls_itself_or_that_a_call_does_not_fit_is_refused(tmp_path, call):
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("local", 1)]
+    node = helper.make_node("Twice", ["v"], ["r"], domain="local" if call == "Twice" else "")
+    body = helper.make_function("local", "Twice", ["v"], ["r"], [node], opsets)
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 6]) for name in "xy"]
+    inputs = ["x"] if call == "Twice" else ["x", "x"]
+    body_graph = helper.make_graph([helper.make_node("Twice", inputs, ["y"], domain="local")], "g", ends[:1], ends[1:])
+    model = helper.make_model(body_graph, opset_imports=opsets, functions=[body], ir_version=10)
+    with pytest.raises(InputError, match=r"f\.onnx: not a valid ONNX model \("):
+        load_onnx(stored(tmp_path / "f.onnx", model))
+
+
 def changed(**fields):
     model, _ = one("Relu", MATRIX)
     if "op" in fields:
