@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from edgefl.data.roles import Roles, roles_of
 from edgefl.errors import DataError, first_line
 from edgefl.records import DataRecord
 from edgefl.util.fields import Fields, each
-from edgefl.util.fields import first as first_of
 from edgefl.util.files import ending_of, files_below
 
 ENDINGS = (".parquet", ".arrow", ".feather", ".csv")
@@ -48,7 +48,11 @@ class Table:
 
 def read(path: Path, reading: Reading) -> Given:
     """Return the rows of a file, or of the files of a folder; files with "test" or "validation" in their path are held out."""
-    arrow(str(path))
+    with reading_errors(path):
+        return _read(path, reading)
+
+
+def _read(path: Path, reading: Reading) -> Given:
     if not path.is_dir():
         return given_of(_table([path], str(path), reading), None, reading)
     train, test = parts_of({str(file.relative_to(path)): file for file in tables_in(path)})
@@ -67,9 +71,19 @@ def tables_in(path: Path) -> list[Path]:
 
 def names_images(path: Path) -> bool:
     """Return whether the first table of a folder has a column with names of images that are in the folder."""
-    arrow(str(path))
-    train, _ = parts_of({str(file.relative_to(path)): file for file in tables_in(path)})
-    return bool(train and Pictures(train[0]).columns(*_opened(train[0])))
+    with reading_errors(path):
+        train, _ = parts_of({str(file.relative_to(path)): file for file in tables_in(path)})
+        return bool(train and Pictures(train[0]).columns(*_opened(train[0])))
+
+
+@contextmanager
+def reading_errors(path: Path) -> Iterator[None]:
+    """Turn what pyarrow raises about a damaged file or value into a :class:`DataError` that names ``path``."""
+    pa = arrow(str(path))
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({first_line(error)})") from None
 
 
 def parts_of(named: dict[str, Any]) -> tuple[list[Any], list[Any]]:
@@ -118,7 +132,7 @@ def _given(table: Table, roles: Roles, channels: Fields[int], reading: Reading) 
         record = record.beside(more)
     layout = {name: "first" if is_image(table.schema, name) else reading.layout for name in x}
     one = len(groups) == 1
-    samples, of_one = (first_of(x), first_of(layout)) if one else (x, layout)
+    samples, of_one = next(zip(x.values(), layout.values(), strict=True)) if one else (x, layout)
     return Given(samples, y, table.where, owner, roles.class_names, None, of_one, table.files, record)
 
 
@@ -241,7 +255,13 @@ def _content(pa: Any, path: Path, types: dict[str, Any], columns: list[str] | No
         )
     try:
         stored = ipc.open_file(pa.memory_map(str(path)))
-        return stored.schema, map(stored.get_batch, range(stored.num_record_batches))
+        return stored.schema, map(_validated, map(stored.get_batch, range(stored.num_record_batches)))
     except pa.ArrowInvalid:
         stream = ipc.open_stream(pa.memory_map(str(path)))
-        return stream.schema, stream
+        return stream.schema, map(_validated, stream)
+
+
+def _validated(batch: Any) -> Any:
+    """Return a batch whose offsets lie inside it: pyarrow reads memory beyond a damaged one."""
+    batch.validate(full=True)
+    return batch

@@ -159,7 +159,7 @@ def labelled(parts: list[np.ndarray], where: str, names: tuple[str, ...] = ()) -
         names = ("false", "true")
     y = plain_values(y)
     if y.dtype.kind == "O":
-        texts = np.array([label.decode() if isinstance(label, bytes) else str(label) for label in y.tolist()])
+        texts = np.array([_text(label, where) for label in y.tolist()])
         names = names or tuple(np.unique(texts).tolist())
         number = {name: position for position, name in enumerate(names)}
         if len(unknown := set(texts.tolist()) - set(names)):
@@ -227,16 +227,24 @@ def _has_targets(part: Given) -> bool:
     return kind == "f" and part.y.ndim == 1 and bool((np.isfinite(part.y) & (part.y % 1 != 0)).any())
 
 
+def _text(value: Any, where: str) -> str:
+    """Return a label or an owner as text; DataError if it is bytes that are no UTF-8."""
+    try:
+        return value.decode() if isinstance(value, bytes) else str(value)
+    except UnicodeDecodeError:
+        raise DataError(f"{where}: label or owner {value!r}, expected UTF-8; save the texts in that encoding") from None
+
+
 def _owners(both: list[Given]) -> list[np.ndarray | None]:
     """Return each part's owners as numbers from 0; None for a part without owners, or whose owners are not those of the first."""
     parts = [part.owner for part in both if part.owner is not None]
     if both[0].owner is None:
         return [None] * len(both)
-    if len(parts) == 1 or set(parts[0].astype(str).tolist()) != set(parts[1].astype(str).tolist()):
+    if len(parts) == 1 or set(map(str, parts[0].tolist())) != set(map(str, parts[1].tolist())):
         parts = parts[:1]
     values = np.concatenate(parts)
-    if values.dtype.kind == "O":
-        values = values.astype(str)
+    if values.dtype.kind in "OS":
+        values = np.array([_text(value, both[0].where) for value in values.tolist()])
     numbers = np.unique(values, return_inverse=True)[1].astype(np.int64)
     own, others = np.split(numbers, [len(parts[0])])
     return [own, others if len(parts) > 1 else None][: len(both)]

@@ -25,16 +25,16 @@ class Pictures:
         folder = self._file.parent
         images = [file for file in files_below(folder) if file.suffix.lower() in ENDINGS]
         by_name: dict[str, Path] = {}
-        for short in (lambda image: image.stem, lambda image: image.name):
-            count = Counter(map(short, images))
-            by_name |= {short(image): image for image in images if count[short(image)] == 1}
+        for key in ("stem", "name"):
+            count = Counter(getattr(image, key) for image in images)
+            by_name |= {name: image for image in images if count[name := getattr(image, key)] == 1}
         return by_name | {image.relative_to(folder).as_posix(): image for image in images}
 
     def columns(self, schema: Any, batches: Iterable[Any]) -> list[str]:
         """Return the columns of which one of the first cells names an image; DataError if all look so, and there is none."""
         found: list[str] = []
         texts = [name for name in schema.names if is_text(schema, name)]
-        first = next(iter(batches), None) if texts else None
+        first: Any = next(iter(batches), None) if texts else None
         for name in texts if first is not None else ():
             some = [text for text in plain(first.column(name)[:_LOOKED_AT]).to_pylist() if text]
             if any(self._place(text) is not None for text in some):

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from edgefl.data import columns, hub
-from edgefl.data.given import Given, Reading, Usual, dataset_of
+from edgefl.data.given import Given, Reading, dataset_of
 from edgefl.data.own import files_in, hash_of
+from edgefl.data.prepared import Usual
 from edgefl.data.shakespeare import ALPHABET, TRAIN_SHARE
 from edgefl.data.sources import Dataset, Split
 from edgefl.errors import DataError

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 _MOST_LISTED = 5
 
@@ -30,7 +31,7 @@ class DataRecord:
 
     def beside(self, other: "DataRecord") -> "DataRecord":
         """Return the record of two parts of a data set: the lists of both without repetitions, and the names of the first."""
-        found = {}
+        found: dict[str, Any] = {}
         for name in (field.name for field in fields(self)):
             own, more = getattr(self, name), getattr(other, name)
             found[name] = tuple(dict.fromkeys([*own, *more])) if isinstance(own, tuple) else own or more

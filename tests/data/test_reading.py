@@ -3,6 +3,8 @@
 import decimal
 import io
 import json
+import subprocess
+import sys
 from datetime import date
 from pathlib import Path
 
@@ -366,6 +368,14 @@ def test_labels_as_objects_are_the_numbers_that_they_are(kind):
     assert sorted(np.concatenate([data.train.y, data.test.y]).tolist()) == sorted(n % 12 for n in range(N))
 
 
+def test_bytes_are_texts_if_they_are_utf8():
+    data = Dataset.from_arrays(np.zeros((N, 1)), np.array(["é".encode(), b"a"] * 30), np.array([b"u", b"v"] * 30))
+    assert (data.class_names, len(np.unique(data.train_owner))) == (("a", "é"), 2)
+    for y, owner in ((np.array([b"\xe9", b"a"] * 30), None), (Y, np.array([b"\xe9", b"a"] * 30))):
+        with pytest.raises(DataError, match="expected UTF-8; save the texts in that encoding"):
+            Dataset.from_arrays(np.zeros((N, 1)), y, owner)
+
+
 @pytest.mark.parametrize("name", ["", "Unnamed: 0", "id", "ID", "index", "__index_level_0__"])
 def test_a_column_that_numbers_the_rows_is_left_out(tmp_path, name):
     (tmp_path / "own.csv").write_text(f"{name},age,label\n" + "".join(f"{n},{n / 4},{n % 2}\n" for n in range(N)))
@@ -430,6 +440,12 @@ def test_left_out_arrays_and_files_are_recorded(tmp_path):
         "held-out samples of the data: --held-out 0.5 takes their place" in data.record.left_out[0]
         or len(data.record.left_out) > 0
     )
+
+
+def test_damaged_files_are_read_or_refused():
+    command = [sys.executable, str(Path(__file__).parents[2] / "tools" / "fuzz_data.py"), "--seconds", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_inspect_shows_the_record_and_a_run_says_once_what_is_left_out(tmp_path, called):
