@@ -39,7 +39,12 @@ struct Tensor {
 using Tensors = std::map<std::string, Tensor>;
 
 inline size_t size_of(ONNXTensorElementDataType type) {
-  return type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64 ? 8 : type == ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL ? 1 : 4;
+  switch (type) {
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64: case ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE: return 8;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16: return 2;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL: case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8: return 1;
+    default: return 4;
+  }
 }
 
 inline size_t count_of(const std::vector<int64_t>& shape) {
@@ -96,8 +101,9 @@ inline Tensors safetensors(const std::string& content, const std::string& name) 
   uint64_t length = 0;
   for (size_t i = 0; i < 8 && i < content.size(); ++i) length |= uint64_t(uint8_t(content[i])) << 8 * i;
   if (content.size() < 8 || length > content.size() - 8) throw Error(name + ": not a safetensors file");
-  static const std::map<std::string, ONNXTensorElementDataType> kinds = {{"F32", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT},
-                                                                         {"I64", ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64}};
+  static const std::map<std::string, ONNXTensorElementDataType> kinds = {
+      {"F32", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT}, {"F64", ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE}, {"I64", ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64},
+      {"U8", ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8}, {"U16", ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16}};
   Tensors found;
   const Json header = Json::parse(content.begin() + 8, content.begin() + 8 + length);
   for (const auto& [key, entry] : header.items()) {
@@ -110,6 +116,45 @@ inline Tensors safetensors(const std::string& content, const std::string& name) 
     found.emplace(key, std::move(tensor));
   }
   return found;
+}
+
+// Values (n, channels, ...) as (value * scale - mean) / std: computed in double and rounded once, as in every client.
+template <class Value>
+Tensor normalised(const Tensor& raw, const Json& how, double unit) {
+  const auto of = [&](const char* key, size_t channel) -> double {
+    const Json& value = how.at(key);
+    return value.is_array() ? value.at(value.size() == 1 ? 0 : channel).get<double>() : value.get<double>();
+  };
+  if (!how.contains("scale") || !how.contains("mean") || !how.contains("std"))
+    throw Error("x: raw pixels, but the manifest has no scale, mean and std: expected prepared float32");
+  Tensor found = zeros(raw.shape);
+  const size_t channels = raw.shape.size() > 1 ? size_t(raw.shape[1]) : 1, all = count_of(raw.shape);
+  const size_t inner = raw.shape.size() > 2 ? all / std::max<size_t>(1, size_t(raw.shape[0]) * channels) : 1;
+  const double scale = how.at("scale").get<double>() * unit;
+  for (size_t i = 0; i < all; ++i) {
+    const size_t channel = i / inner % channels;
+    found.data<float>()[i] = float((double(raw.data<Value>()[i]) * scale - of("mean", channel)) / of("std", channel));
+  }
+  return found;
+}
+
+// Samples of a file as the network takes them: pixels of 8 and of 16 bits are prepared as the manifest says, and floats if it says that they are raw.
+inline Tensors prepared(const Json& manifest, Tensors data) {
+  const auto prepare = [&](const std::string& name, const Json& how) {
+    const auto found = data.find(name);
+    if (found == data.end()) return;
+    Tensor& x = found->second;
+    const bool raw = how.contains("raw");
+    if (x.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8) x = normalised<uint8_t>(x, how, 1);
+    else if (x.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16) x = normalised<uint16_t>(x, how, 255.0 / 65535);
+    else if (raw && x.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT) x = normalised<float>(x, how, 1);
+    else if (raw && x.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE) x = normalised<double>(x, how, 1);
+  };
+  const Json inputs = manifest.value("inputs", Json());
+  if (inputs.is_object() && !inputs.empty())
+    for (const auto& [name, entry] : inputs.items()) prepare("x." + name, entry.value("preprocessing", Json::object()));
+  else prepare("x", manifest.value("preprocessing", Json::object()));
+  return data;
 }
 
 using Key = std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)>;

@@ -14,8 +14,8 @@ static const char* const kUsage =
     "edgefl-client train BUNDLE TIER DATA --out UPDATE [--state FILE] [--client NAME] [--device-key FILE]\n"
     "                    [--epochs N] [--batch-size N] [--lr RATE] [--seed N]\n"
     "Every command needs --key FILE, the publisher's public key, or --allow-unsigned. --threads N: of onnxruntime [1].\n"
-    "DATA is a safetensors file: x, prepared as the manifest says, or x.NAME for each of several inputs; for training also y,\n"
-    "labels int64, or targets float32 of a regression.\n";
+    "DATA is a safetensors file: x, or x.NAME for each of several inputs; for training also y,\n"
+    "labels int64, or targets float32 of a regression. Pixels of 8 and 16 bits are prepared as the manifest says, and floats if it has raw.\n";
 
 using Flags = std::map<std::string, std::string>;
 
@@ -105,7 +105,9 @@ static int run(const Strings& words, Flags flags) {
     return right ? 0 : 1;
   }
   Tensors data = safetensors(content_of(words.at(3)), words[3]);
-  for (const char* other : {"losses", "logits"}) data.erase(other);  // the bundle's references are data, too
+  const bool reference = data.count("losses") || data.count("logits");  // of the bundle: data that are prepared
+  for (const char* other : {"losses", "logits"}) data.erase(other);
+  if (!reference) data = prepared(bundle.manifest, std::move(data));
   if (words[0] == "infer") {
     const Tensor logits = infer(bundle, words[2], data);
     const size_t width = count_of(logits.shape) / size_t(std::max<int64_t>(1, logits.shape.at(0)));

@@ -13,6 +13,8 @@ from edgefl_bundle import InputError, Table, Tensors, first_line, inputs_of
 Samples = np.ndarray | dict[str, np.ndarray]
 """Samples (n, …), or name → samples of each of several inputs."""
 
+PIXELS = (np.dtype(np.uint8), np.dtype(np.uint16))
+"""Types of raw pixels. Those of 16 bits are divided by 257, so that a pixel is always in units of 8 bits."""
 _LARGE_BYTES, _MOST_RATIO = 1 << 28, 200
 """A file of samples that grows more is no data set, but made to fill the memory."""
 
@@ -68,7 +70,7 @@ def _samples(where: str, x: np.ndarray, entry: Table, raw: bool) -> np.ndarray:
         raise InputError(f"{where}: got shape {x.shape}, expected (samples, {', '.join(map(str, shape))})")
     if not len(x):
         raise InputError(f"{where}: no sample, expected at least one")
-    if raw and dtype == "float32" and x.dtype in (np.uint8, how.get("raw", np.uint8)):
+    if raw and dtype == "float32" and (x.dtype in PIXELS or ("raw" in how and x.dtype.kind == "f")):
         x = _prepared(where, x, how)
     elif dtype == "int64" and x.dtype.kind in "iub":
         words = how.get("words")
@@ -130,7 +132,8 @@ def _prepared(where: str, pixels: np.ndarray, how: Mapping[str, Any]) -> np.ndar
     for key, values in (("mean", mean), ("std", std)):
         if len(values) not in (1, *pixels.shape[1:2]):
             raise InputError(f"{where}: {len(values)} values of {key} in the manifest, expected one, or one for each channel")
-    return ((pixels * np.float64(how["scale"]) - mean) / std).astype(np.float32)
+    unit = np.float64(how["scale"]) * (255 / 65535 if pixels.dtype == np.uint16 else 1)
+    return ((pixels * unit - mean) / std).astype(np.float32)
 
 
 def _read_images(path: Path, manifest: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
@@ -154,12 +157,25 @@ def _read_images(path: Path, manifest: Mapping[str, Any]) -> tuple[dict[str, np.
     for file, _ in found:
         try:
             with Image.open(file) as image:
-                one = image.convert("L" if shape[0] == 1 else "RGB").resize((shape[2], shape[1]), Image.Resampling.BILINEAR)
+                one = _upright(image, "L" if shape[0] == 1 else "RGB").resize((shape[2], shape[1]), Image.Resampling.BILINEAR)
         except (OSError, ValueError, Image.DecompressionBombError) as error:
             raise InputError(f"{file}: not an image ({first_line(error)})") from None
         pixels.append(np.asarray(one, np.float32).reshape(shape[1], shape[2], -1).transpose(2, 0, 1) / 255)
-    x = _prepared(path, np.stack(pixels) if pixels else np.empty((0, *shape)), {**manifest["preprocessing"], "scale": 1.0})
+    how = manifest["preprocessing"]
+    unit = np.float32(255 * how.get("scale", 1.0) if "raw" in how else 1.0)  # with raw floats, scale is of pixels from 0 to 255
+    x = _prepared(path, np.stack(pixels) * unit if pixels else np.empty((0, *shape)), {**how, "scale": 1.0})
     return {"x": x}, np.array([label for _, label in found], np.int64) if folders else None
+
+
+def _upright(image: Any, mode: str) -> Any:
+    """Return an image as EXIF turns it, grey or in colours; grey values of 16 bits in units of 8."""
+    from PIL import Image, ImageOps
+
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I"):
+        image = Image.fromarray((np.asarray(image) * (255 / 65535)).astype(np.float32))
+        return image if mode == "L" else image.convert("L").convert(mode)
+    return image.convert(mode)
 
 
 def _visible(folder: Path) -> list[Path]:

@@ -67,14 +67,15 @@ export async function readImage(file, shape) {
 
 /**
  * Return [{x, label}] of a file of samples: .npz or JSON, with `x` and `y`: inputs as the network takes them (ids of characters for
- * text), or `pixels` instead of `x`: raw ones, normalised as the bundle says. A class is a number or, in JSON, a name.
+ * text), or `pixels` instead of `x`: raw ones, normalised as the bundle says. So are x of uint8 or uint16 in an .npz, and all floats if
+ * the manifest says `raw`. A class is a number or, in JSON, a name.
  */
 export async function readSamples(file, manifest, rule) {
   const fail = (what) => new Error(`${file.name}: ${what}`);
   const [content, y] = await (file.name.endsWith(".npz") ? fromNpz(file) : fromJson(file)).catch((error) => {
     throw fail(error.message);
   });
-  const { values, raw } = content;
+  const { values, raw, unit = 1 } = content;
   const size = manifest.input_shape.reduce((product, side) => product * side, 1);
   if (values.length !== y.length) throw fail(`${values.length} samples but ${y.length} classes, expected as many`);
   if (!values.length) throw fail("no samples");
@@ -89,8 +90,7 @@ export async function readSamples(file, manifest, rule) {
     const label = typeof y[i] === "string" ? manifest.class_names.indexOf(y[i]) : Number(y[i]);
     if (!Number.isInteger(label) || label < 0 || label >= manifest.classes) throw fail(`sample ${i}: there is no class ${y[i]}`);
     if (ids) return { x: BigInt64Array.from(plain, BigInt), label };
-    const x = Float32Array.from(plain);
-    return { x: raw || floats ? fromPixels(x, manifest.input_shape, rule) : x, label };
+    return { x: raw || floats ? fromPixels(plain, manifest.input_shape, rule, unit) : Float32Array.from(plain), label };
   });
 }
 
@@ -112,12 +112,13 @@ async function fromNpz(file) {
   if (!x?.shape.length || y?.shape.length !== 1) throw new Error("expected the arrays x (or pixels) and y, a class per sample");
   const size = x.data.length / Math.max(1, x.shape[0]);
   const values = Array.from({ length: x.shape[0] }, (_, i) => x.data.subarray(i * size, (i + 1) * size));
-  return [{ values, raw: !arrays.has("x") }, Array.from(y.data)];
+  // Whole numbers of 8 and of 16 bits are raw pixels, as in every client; 16 bits are divided by 257.
+  return [{ values, raw: !arrays.has("x") || ["uint8", "uint16"].includes(x.type), unit: x.type === "uint16" ? 255 / 65535 : 1 }, Array.from(y.data)];
 }
 
-function fromPixels(pixels, [channels], rule) {
-  const size = pixels.length / channels;
-  const lights = Array.from({ length: channels }, (_, c) => pixels.subarray(c * size, (c + 1) * size).map((pixel) => pixel * (rule.scale ?? 1)));
+function fromPixels(pixels, [channels], rule, unit) {
+  const [size, scale] = [pixels.length / channels, (rule.scale ?? 1) * unit];
+  const lights = Array.from({ length: channels }, (_, c) => pixels.slice(c * size, (c + 1) * size).map((pixel) => pixel * scale));
   return normalised(lights, rule);
 }
 

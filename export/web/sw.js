@@ -2,7 +2,7 @@
 // tools/page_files.py writes VERSION, FILES and LATER: another file makes another version, which is stored whole or not at all. Files of LATER
 // are stored when they are first asked for.
 
-const VERSION = "195280232377b1c8";
+const VERSION = "327395e55d7af9da";
 const FILES = {
   "./": "sha256-lNWemzhpLNpBW14h3H4m3KwsAVk36QDSaXzi7GBxnbg=",
   "app.js": "sha256-wgKxPsrZ+rVYl9rph4Jk7MNCp9Z3A0QxWWUa8AvcMZQ=",
@@ -10,7 +10,7 @@ const FILES = {
   "chart.js": "sha256-r3h4tE4yXoXAQ5h1CUcRWyZ7kRCIj7pDRCM+XaNK+rA=",
   "core/bundle.js": "sha256-BwNAW5CC2xbPkiI7u1w9Ig2nfygCAWomAWnQuYpYTkw=",
   "core/checks.js": "sha256-9PHMiOtt7WWYH1WnE8hhKM/IhMz7EJrAdVMUmdfmibA=",
-  "core/data.js": "sha256-2WXi52jYElqldfry7Zfh4OB+w9NO5C37TQ7wPHPd4sE=",
+  "core/data.js": "sha256-BRhJOFelswifAn6ZycID0c+4S+xzjRdQzXL8ei7EhzA=",
   "core/graph.js": "sha256-O5W9PWOzYwUZBNFRhTNadX2/ny5B5xMoROQiRJojCmU=",
   "core/index.js": "sha256-5Znkri9vuT4tFJHVNYS4xczxNLaGOUSd+CQaB8x3/TM=",
   "core/npz.js": "sha256-7ESeCul3/oMfXqR0P4R9ysPnUNzXxxuz6LfNL05fBjg=",
@@ -46,7 +46,7 @@ const FILES = {
   "ort/ort.wasm.min.mjs": "sha256-IZ5qH8ipk4Jo0Y78o8kdMQvS9KWbvRN0TfWyt/xs7js=",
   "pad.js": "sha256-VflV7iOjCrr7tJ7GjRz3TidKLzhyMH8f2E8ouyXNYZ4=",
   "preprocess.js": "sha256-9Bi+MRfpkHv03JkveFHSrZq8Nfz20JQ4M3ywWTzUxYE=",
-  "samples.js": "sha256-eII8gBk8sfKCUle08dVXsdIfO0QpmAEkoPFWfFROM5g=",
+  "samples.js": "sha256-2F4qd/bkqmOwTR4dxZcpOAGqjPh91e7m/1ENUd421eU=",
   "style.css": "sha256-bTV8PHgLhR93FBMeE+3mbUv+V/Z654mh+D7WBMgkXeo=",
   "timing.js": "sha256-9rVQ8w6+V+Y6tKRXU+osVtOk3cqeV3dvRBEXY4HJsyM=",
   "training-view.js": "sha256-vrns99WSuoHnBu2HLkQHSGKAsg78wc+POLDtpyBLeSA=",

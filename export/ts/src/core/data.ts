@@ -6,6 +6,9 @@ import { GrowthError, type Inflate, type NpArray, readNpz } from "./npz.js";
 import { InputError, firstLine } from "./problems.js";
 import { type Value, type Values, sizeOf } from "./values.js";
 
+/** Types of raw pixels. Those of 16 bits are divided by 257, so that a pixel is always in units of 8 bits. */
+const PIXELS = ["uint8", "uint16"];
+
 /**
  * Return the samples in the content of an .npz file, which messages call `path`: `x` and `y`, or the arrays of several inputs and `y`.
  * InputError if they are wrong, or if labels are missing although `labels` asks for them.
@@ -50,11 +53,12 @@ function sample(path: string, name: string, array: NpArray, { shape, dtype, prep
     throw new InputError(`${path}: ${name}: got shape ${tuple(dims)}, expected (samples, ${shape.join(", ")})`);
   }
   if (!dims[0]) throw new InputError(`${path}: ${name}: no sample, expected at least one`);
-  if (dtype === "float32" && (type === "uint8" || type === own(how, "raw"))) return prepared(path, array, how);
+  const raw = PIXELS.includes(type) || (Object.hasOwn(how, "raw") && type.startsWith("float"));
+  if (dtype === "float32" && raw) return prepared(path, array, how);
   if (dtype === "int64" && /^u?int|^bool/.test(type)) return ids(path, name, array, how);
   if (type !== dtype) {
-    const raw = dtype === "int64" ? "" : ", or uint8 where they are raw pixels";
-    throw new InputError(`${path}: ${name}: got ${type}, expected ${dtype}, what the network takes${raw}`);
+    const pixels = dtype === "int64" ? "" : ", or uint8 where they are raw pixels";
+    throw new InputError(`${path}: ${name}: got ${type}, expected ${dtype}, what the network takes${pixels}`);
   }
   if (!(data as Float32Array).every(Number.isFinite)) throw new InputError(`${path}: ${name} holds NaN or infinity, expected finite values`);
   return { type, dims, data };
@@ -71,12 +75,12 @@ function ids(path: string, name: string, { shape: dims, data }: NpArray, how: Ta
 }
 
 /** Return (pixel · scale − mean) / std; mean and std are one for all channels or one for each. */
-function prepared(path: string, { shape: dims, data }: NpArray, how: Table): Value {
+function prepared(path: string, { type, shape: dims, data }: NpArray, how: Table): Value {
   if (!["scale", "mean", "std"].every((key) => Object.hasOwn(how, key))) {
     throw new InputError(`${path}: x: raw pixels (uint8), but the manifest has no scale, mean and std: expected prepared float32`);
   }
   const [means, stds] = [[how.mean].flat() as number[], [how.std].flat() as number[]];
-  const scale = Number(how.scale);
+  const scale = Number(how.scale) * (type === "uint16" ? 255 / 65535 : 1);
   const inner = sizeOf(dims.slice(2));
   const channels = dims[1] ?? 1;
   for (const [key, values] of [["mean", means], ["std", stds]] as const) {
