@@ -48,7 +48,12 @@ if TYPE_CHECKING:
     help="Instead of a run, a network trained elsewhere: package.module:factory, file.py:factory, a reference network, or another "
     "name that 'edgefl profile' accepts.",
 )
-@option("--weights", type=PATH, metavar="FILE", help="Its weights, a safetensors file. [as the factory makes them]")
+@option(
+    "--weights",
+    type=PATH,
+    metavar="FILE",
+    help="Its weights, a safetensors file or a state_dict of torch. [as the factory makes them]",
+)
 @option(
     "--input",
     "inputs",

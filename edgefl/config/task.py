@@ -88,7 +88,7 @@ class TaskKeys(Keys):
         names=models,
     )
     weights: Annotated[str | None, BeforeValidator(_file)] = key(
-        None, TASK, "Initial weights of the whole network, a safetensors file. [random]", "FILE"
+        None, TASK, "Initial weights of the whole network, a safetensors file or a state_dict of torch. [random]", "FILE"
     )
     loss: Annotated[str | None, BeforeValidator(_network)] = key(
         None,

@@ -1,5 +1,7 @@
-"""Initial weights of a network from a safetensors file."""
+"""Initial weights of a network from a safetensors file, or from the tensors that ``torch.save`` has written."""
 
+import io
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,12 +12,14 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from edgefl.errors import WireError
+from edgefl.errors import WireError, first_line
 from edgefl.util.files import sha256
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 """The linear layers of :class:`edgefl.models.attention.OpenAttention` that have no layer of their own in torch's class."""
 _NAMED = 5
+_WRAPPERS = re.compile(r"(module\.|_orig_mod\.)*")
+"""What DistributedDataParallel and torch.compile put before names."""
 
 
 @dataclass(frozen=True)
@@ -25,24 +29,35 @@ class WeightsFile:
     Attributes:
         sha256: of its content; a file that has changed since is refused.
         without: the beginning of names of tensors that keep their random values, such as ``fc.``; empty: none.
+        prefix: begins every name in the file and none in the network, such as ``module.``; it is left out.
     """
 
     path: str
     sha256: str
     without: str = ""
+    prefix: str = ""
 
     def tensors(self) -> Mapping[str, Tensor]:
         """Return name → tensor; WireError if the file cannot be read, is no safetensors file, or has changed."""
-        return {
-            name: t
-            for name, t in _tensors(self.path, self.sha256).items()
-            if not (self.without and name.startswith(self.without))
-        }
+        found = {name.removeprefix(self.prefix): t for name, t in _tensors(self.path, self.sha256).items()}
+        return {name: t for name, t in found.items() if not (self.without and name.startswith(self.without))}
 
 
-def weights_in(path: str, without: str = "") -> WeightsFile:
-    """Return the record of the file at ``path``; WireError if it cannot be read."""
-    return WeightsFile(path, sha256(_content(path)), without)
+def weights_in(path: str, without: str = "", names: Collection[str] = ()) -> WeightsFile:
+    """Return the record of the file at ``path`` for a network with tensors of these ``names``; WireError if it cannot be read."""
+    content = _content(path)
+    return WeightsFile(path, sha256(content), without, _prefix(_of_content(path, content), names))
+
+
+def _prefix(found: Iterable[str], names: Collection[str]) -> str:
+    """Return what torch's wrappers put before every name that was ``found``, and that no name of the network begins with.
+
+    >>> _prefix(["_orig_mod.module.fc.weight", "_orig_mod.module.fc.bias"], ["fc.weight", "fc.bias"])
+    '_orig_mod.module.'
+    """
+    beginnings = {_WRAPPERS.match(name)[0] for name in found}  # type: ignore[index]
+    prefix = min(beginnings, key=len) if beginnings else ""
+    return "" if not prefix or any(name.startswith(prefix) for name in names) else prefix
 
 
 @lru_cache(maxsize=1)
@@ -61,11 +76,35 @@ def _content(path: str) -> bytes:
 
 
 def _of_content(path: str, content: bytes) -> dict[str, Tensor]:
-    try:
-        tensors = safetensors.torch.load(content)
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise WireError(f"{path}: not a valid safetensors file ({error})") from None
+    if content.startswith((b"PK\3\4", b"\x80")):
+        tensors = _of_torch(path, content)
+    else:
+        try:
+            tensors = safetensors.torch.load(content)
+        except (SafetensorError, ValueError, KeyError) as error:
+            raise WireError(f"{path}: not a valid safetensors file ({error})") from None
     return {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
+
+
+def _of_torch(path: str, content: bytes) -> dict[str, Tensor]:
+    """Return the tensors of a ``state_dict`` that ``torch.save`` has written; WireError says how to convert anything else."""
+    first = f"with torch where the network's code is: torch.save(model.state_dict(), {Path(path).name!r})"
+    try:
+        found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)  # noqa: TID251 - tensors alone
+    except Exception as error:  # noqa: BLE001 - torch raises anything
+        script = "torch.jit" in str(error) or b"constants.pkl" in content
+        what = "a TorchScript program" if script else "more than tensors, or damaged"
+        load = f"; or torch.jit.load({Path(path).name!r}).state_dict()" if script else ""
+        raise WireError(f"{path}: holds {what} ({first_line(error)}), expected a state_dict: write one {first}{load}") from None
+    if isinstance(found, Mapping) and found and all(isinstance(tensor, Tensor) for tensor in found.values()):
+        return {str(name): tensor.detach() for name, tensor in found.items()}
+    keys = list(found) if isinstance(found, Mapping) else []
+    inside = [key for key in keys if isinstance(found[key], Mapping) and any(isinstance(t, Tensor) for t in found[key].values())]
+    what = f"a checkpoint with {', '.join(map(str, keys[:_NAMED]))}" if keys else f"a {type(found).__name__}"
+    if inside:
+        source = f"torch.load({Path(path).name!r}, map_location='cpu', weights_only=True)[{inside[0]!r}]"
+        raise WireError(f"{path}: holds {what}, expected a state_dict: torch.save({source}, 'weights.pt'), and give weights.pt")
+    raise WireError(f"{path}: holds {what}, expected a state_dict: write one {first}")
 
 
 def opened_tensors(tensors: Mapping[str, Tensor], names: Collection[str]) -> dict[str, Tensor]:
@@ -110,7 +149,8 @@ def checked_weights(
         floats: Mapping[str, Tensor] = {name: tensor for name, tensor in source.items() if tensor.is_floating_point()}
     else:
         floats = _of_content(told, _content(told))
-    floats = opened_tensors(floats, shapes)
+    prefix = _prefix(floats, shapes)
+    floats = opened_tensors({name.removeprefix(prefix): tensor for name, tensor in floats.items()}, shapes)
     if without:
         floats = {name: tensor for name, tensor in floats.items() if not name.startswith(without)}
         shapes = {name: shape for name, shape in shapes.items() if not name.startswith(without)}

@@ -122,4 +122,4 @@ def with_weights(architecture: Architecture, path: str, new_classifier: bool) ->
             checked_weights(path, shapes, classifier, same)
             raise ConfigError(f"{error}; give --new-classifier to leave {classifier.rstrip('.')} out") from None
         raise
-    return replace(architecture, weights=weights_in(path, classifier if new_classifier else ""))
+    return replace(architecture, weights=weights_in(path, classifier if new_classifier else "", shapes))

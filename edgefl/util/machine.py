@@ -1,6 +1,7 @@
 """This computer: its processor, its usable threads, its memory, and the load of other programs."""
 
 import contextlib
+import math
 import os
 import platform
 import subprocess
@@ -66,9 +67,48 @@ class Others:
 
 
 def usable_threads() -> int:
-    """Return how many cores this process may use. Two threads of one core count once, because they share its arithmetic units."""
+    """Return how many cores this process may use. Two threads of one core count once, because they share its arithmetic units.
+
+    A container's quota of processor time counts, too: with 150 ms in every 100 ms, it is one core, as two would wait for each other.
+    """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(allowed, psutil.cpu_count(logical=False) or allowed))
+    cores = min(allowed, psutil.cpu_count(logical=False) or allowed)
+    return max(1, min(cores, math.floor(quota) if (quota := cpu_quota()) else cores))
+
+
+def cpu_quota(own: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """Return how many cores of time this process's control groups leave it; None: no limit.
+
+    The smallest quota counts of the group and all around it, of cgroup 2 (``cpu.max``) and 1 (``cpu.cfs_quota_us``).
+    """
+    found = []
+    for folder in _groups(own, mounts):
+        with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
+            if (folder / "cpu.max").is_file():
+                quota, period = (folder / "cpu.max").read_text(encoding="ascii").split()
+            else:
+                quota, period = ((folder / f"cpu.cfs_{name}_us").read_text(encoding="ascii") for name in ("quota", "period"))
+            if int(quota) > 0:
+                found.append(int(quota) / int(period))
+    return min(found, default=None)
+
+
+def _groups(own: Path, mounts: Path) -> list[Path]:
+    """Return the folders of a process's control groups for processor time, and of those around them."""
+    try:
+        lines = [line.split(":", 2) for line in own.read_text(encoding="utf-8", errors="replace").splitlines()]
+    except OSError:
+        lines = []
+    roots = [(mounts, path) for line in lines if len(line) == 3 for _, kinds, path in [line] if kinds == ""]
+    roots += [
+        (mounts / name, path) for line in lines if len(line) == 3 for _, kinds, path in [line] if "cpu" in kinds.split(",")
+        for name in (kinds, "cpu")
+    ]  # fmt: skip
+    folders = [
+        root.joinpath(*Path(path.lstrip("/")).parts[:depth]) for root, path in roots for depth in range(len(Path(path).parts))
+    ]
+    # In a container without a namespace of its own, the path is the host's, and the mount itself is the group.
+    return [*dict.fromkeys([mounts, mounts / "cpu", mounts / "cpu,cpuacct", *folders])]
 
 
 def processor_name() -> str:

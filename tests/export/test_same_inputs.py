@@ -48,7 +48,7 @@ def of_torch() -> tuple[list[float], dict[str, np.ndarray]]:
         loss = nn.functional.cross_entropy(module(x), torch.tensor(Y))
         loss.backward()
         steps.step()
-        losses.append(float(loss))
+        losses.append(loss.item())
     return losses, {name: tensor.numpy() for name, tensor in module.state_dict().items() if tensor.is_floating_point()}
 
 
