@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 NETWORK = "Network"
 _TRAINING = ("batch_size", "micro_batch", "optimizer", "codec")
 _CHECKED = (*_TRAINING, "runtime")
-DATA = ("dataset", "data_dir", "label", "owner", "features", "held_out")
+DATA = ("dataset", "data_dir", "label", "owner", "features", "held_out", "preprocessing")
 """Keys of a run that say which data set, and what its samples are."""
 
 

@@ -42,6 +42,11 @@ def _file(path: Any) -> Any:
     return str(Path(path).resolve()) if isinstance(path, (str, Path)) and str(path) else path
 
 
+def _preprocessing(given: Any) -> Any:
+    plain = isinstance(given, str) and (given in ("none", "from-weights") or given.startswith("{"))
+    return given if plain or isinstance(given, bool) else _file(given)
+
+
 def _profile(given: Any) -> Any:
     return _file(given) if isinstance(given, Path) or (isinstance(given, str) and is_profile_path(given)) else given
 
@@ -95,6 +100,13 @@ class TaskKeys(Keys):
         TASK,
         "Loss of a batch, as package.module:function or file.py:function: (outputs, targets) to a scalar. [cross-entropy]",
         "FUNCTION",
+    )
+    preprocessing: Annotated[str | None, BeforeValidator(_preprocessing)] = key(
+        None,
+        TASK,
+        "How your data are prepared: none, as they are; a JSON file with scale, mean and std; or from-weights, as --weights says. With "
+        "--weights, your data need it. [by their own mean and deviation]",
+        "none|FILE|from-weights",
     )
     new_classifier: bool = key(
         False, TASK, "Leave the last layer out of --weights, such as one for other labels: it begins with random values. [no]"

@@ -38,6 +38,7 @@ class Reading:
         channels: of images, 1 or 3; 0: 1 if all are grey, else 3.
         layout: "first" or "last", where arrays of images have their channels; "": as their shape suggests.
         alpha: what becomes of transparent pixels, see :class:`edgefl.data.pictures.Form`; "": they are refused.
+        preprocessing: how samples are prepared, as :func:`edgefl.data.prescribed.prescribed` returns it; "": by their own figures.
         form: "images" or "table", what a folder with both is read as; "": as its content suggests.
     """
 
@@ -49,6 +50,7 @@ class Reading:
     layout: str = ""
     alpha: str = ""
     form: str = ""
+    preprocessing: str = ""
 
 
 PLAIN_READING = Reading()

@@ -45,7 +45,7 @@ def load(name: str, data_dir: str | None = None, validation_share: float = 0.0, 
     check(name)
     if reading != PLAIN_READING:
         raise ConfigError(
-            f"label, owner, features, held_out: {name} has its own; they are for your own data, such as --data own.npz"
+            f"label, owner, features, held_out, preprocessing: {name} has its own; they are for your own data, such as --data own.npz"
         )
     if "+" not in name:
         return validating(_loaded(name, data_dir), validation_share)

@@ -1,6 +1,7 @@
 """Your own data set, by its path: a file of arrays, a table, a folder of images, or a data set of the Hugging Face hub."""
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 from edgefl.data.given import HELD_OUT_SHARE, Given, Reading, dataset_of
 from edgefl.data.npz import arrays_in
 from edgefl.data.objects import from_samples
+from edgefl.data.prepared import Usual
 from edgefl.data.sources import Dataset
 from edgefl.errors import ConfigError, DataError
 from edgefl.records import DataRecord
@@ -57,8 +59,17 @@ def load_own(spec: str, reading: Reading) -> Dataset:
     if own_test is not None and reading.held_out is not None:
         left = DataRecord(left_out=(f"held-out samples of the data: --held-out {reading.held_out} takes their place",))
         given = replace(given, record=given.record.beside(left))
-    data = dataset_of(given, data_title(spec), share or HELD_OUT_SHARE)
+    data = dataset_of(given, data_title(spec), share or HELD_OUT_SHARE, usual_of(reading.preprocessing))
     return replace(data, sha256=hash_of(files))
+
+
+def usual_of(preprocessing: str) -> Usual:
+    """Return what a JSON text prescribes; nothing if it is empty."""
+    if not preprocessing:
+        return Usual()
+    how = json.loads(preprocessing)
+    mean, std = (tuple(of) if isinstance(of, list) else (of,) for of in (how["mean"], how["std"]))
+    return Usual(mean=mean, std=std, scale=how["scale"])
 
 
 def given_in(path: Path, reading: Reading) -> Given:

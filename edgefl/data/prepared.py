@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.data.growing import Growing
-from edgefl.data.scaled import Scaled, measured
+from edgefl.data.scaled import Scale, Scaled, measured
 from edgefl.data.words import ids_of, vocabulary_of
 from edgefl.errors import DataError
 from edgefl.records import DataRecord
@@ -27,6 +27,7 @@ class Usual:
     Attributes:
         title: name in reports.
         mean, std: of the papers, instead of those of the training part.
+        scale: with which values are multiplied before; 0: pixels are divided by 255.
         model, local_epochs: for runs that name none.
         words, window: the number of most frequent words that texts become ids of, and how many words a sample has.
     """
@@ -38,6 +39,7 @@ class Usual:
     local_epochs: int = 1
     words: int = 1000
     window: int = 500
+    scale: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,9 @@ def _prepared(
     if xs[0].dtype != np.uint8:
         measured(xs[1], places[1], where)  # finds NaN, also in held-out rows of the same array
     if usual.mean:
-        mean, std = (values[0] if len(values) == 1 else values for values in (usual.mean, usual.std))
+        mean, std = (_of_channels(key, getattr(usual, key), xs[0].shape[1], where) for key in ("mean", "std"))
+    if usual.scale:
+        return _as_prescribed(xs, places, mean, std, usual.scale, told, guessed)
     train, test = (Scaled(x, mean, std).at(rows) for x, rows in zip(xs, places, strict=True))
     note = {"mean": list(mean) if isinstance(mean, tuple) else mean, "std": list(std) if isinstance(std, tuple) else std}
     figures = "of the papers" if usual.mean else "of the training part, channel by channel"
@@ -113,6 +117,27 @@ def _prepared(
         return Prepared(train, test, {"scale": 1 / _WHITE, **note}, 0, record)
     record = DataRecord(scaling=(f"{told}(x − mean) / std {figures}, from {xs[0].dtype} values",), guessed=guessed)
     return Prepared(train, test, {"scale": 1.0, "raw": xs[0].dtype.name, **note}, 0, record)
+
+
+def _of_channels(key: str, values: tuple[float, ...], channels: int, where: str) -> Scale:
+    if len(values) not in (1, channels):
+        raise DataError(f"{where}: {len(values)} values of {key}, expected one, or one for each of {channels} channels")
+    return values[0] if len(values) == 1 else values
+
+
+def _as_prescribed(
+    xs: list[np.ndarray], places: list[np.ndarray], mean: Scale, std: Scale, scale: float, told: str, guessed: tuple[str, ...]
+) -> Prepared:
+    """Return samples as (x · scale − mean) / std, which the weights of the network belong to."""
+    base = 1 / _WHITE if xs[0].dtype == np.uint8 else 1.0  # what a Scaled multiplies with
+    own = [tuple(one * base / scale for one in of) if isinstance(of, tuple) else of * base / scale for of in (mean, std)]
+    train, test = (Scaled(x, *own).at(rows) for x, rows in zip(xs, places, strict=True))
+    note = {"mean": list(mean) if isinstance(mean, tuple) else mean, "std": list(std) if isinstance(std, tuple) else std}
+    raw = {} if xs[0].dtype == np.uint8 else {"raw": xs[0].dtype.name}
+    record = DataRecord(
+        scaling=(f"{told}(x · {scale:g} − mean) / std as it was prescribed, from {xs[0].dtype} values",), guessed=guessed
+    )
+    return Prepared(train, test, {"scale": scale, **raw, **note}, 0, record)
 
 
 def _of_texts(xs: list[np.ndarray], places: list[np.ndarray], where: str, usual: Usual) -> Prepared:

@@ -127,7 +127,8 @@ def _cards(summary: Json, rounds: Sequence[Json]) -> list[tuple[str, str, str]]:
         shown = (f"Clients' {metric.name}", accuracy, "on average, each on its own held-out samples")
     else:
         shown = (f"Global {metric.name}", accuracy, f"{'of' if metric.share else 'on'} held-out samples")
-    after = summary.get("accuracy_after_training")
+    after, before = summary.get("accuracy_after_training"), summary.get("before_training")
+    begun = ("Before training", metric_text(metric, before), "with the weights that were given")
     trained = (
         "After local training",
         metric_text(metric, after),
@@ -135,6 +136,7 @@ def _cards(summary: Json, rounds: Sequence[Json]) -> list[tuple[str, str, str]]:
     )
     return [
         shown,
+        *([] if before is None else [begun]),
         *([] if after is None else [trained]),
         (
             f"{clock_word(rounds).capitalize()} time",

@@ -144,6 +144,7 @@ class RunSummary(Summary):
         global_accuracy: that accuracy after the last round, None if no round was evaluated.
         accuracy_after_training: mean over the clients of the last round, each with the model that it has just trained, on its own held-out
             samples; None if these were not evaluated.
+        before_training: that accuracy before the first round, of a run that began with given weights; None of another.
         privacy: what was spent of differential privacy; None: there was no noise.
         mixed_nodes: whether nodes that compute other bits than the server were allowed: the run may not be repeatable to the bit.
         evaluation: what the final models predict by class and by client; None without classes or held-out samples.
@@ -156,6 +157,7 @@ class RunSummary(Summary):
     accuracy_of: Literal["global", "clients"]
     global_accuracy: Finite | None
     accuracy_after_training: Finite | None = None
+    before_training: Finite | None = None
     privacy: PrivacyResult | None = None
     mixed_nodes: bool = False
     nodes: tuple[NodeRecord, ...] = ()
@@ -164,10 +166,11 @@ class RunSummary(Summary):
     no_bundle: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form, without the keys ``nodes``, ``evaluation`` and ``no_bundle`` if there are none."""
-        return {
-            key: value for key, value in super().to_dict().items() if value or key not in ("nodes", "evaluation", "no_bundle")
-        }
+        """Return the JSON form, without the keys ``nodes``, ``evaluation``, ``no_bundle`` and ``before_training`` if there are none."""
+        found = super().to_dict()
+        if found["before_training"] is None:
+            del found["before_training"]
+        return {key: value for key, value in found.items() if value or key not in ("nodes", "evaluation", "no_bundle")}
 
 
 @dataclass(frozen=True, kw_only=True)

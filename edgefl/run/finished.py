@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import safetensors.torch
 from torch import nn
 
+from edgefl.data.prescribed import METADATA
 from edgefl.errors import InputError
 from edgefl.records import Tier
 from edgefl.run.folder import MODEL, Notify, RunFolder
@@ -76,9 +78,10 @@ def write_weights(path: Path | str, out: Path) -> Path:
     check_free(out, InputError)
     with finished(path) as trained:
         networks = {tier: network_of(trained, tier.ratio, None) for tier in trained.run.tiers}
+    how = json.dumps(trained.run.data.preprocessing, sort_keys=True)
     with whole_folder(out) as folder:
         for tier, network in networks.items():
             # A copy each: the format refuses tied tensors, and its reader ties them again.
             tensors = {name: tensor.detach().clone().contiguous() for name, tensor in network.state_dict().items()}
-            (folder / f"{tier.label}.safetensors").write_bytes(safetensors.torch.save(tensors))
+            (folder / f"{tier.label}.safetensors").write_bytes(safetensors.torch.save(tensors, {METADATA: how}))
     return out

@@ -13,6 +13,7 @@ from edgefl.client.job import Task
 from edgefl.config import RunConfig
 from edgefl.data.given import Reading
 from edgefl.data.mix import load
+from edgefl.data.prescribed import prescribed
 from edgefl.data.sources import Dataset
 from edgefl.engine.contract import is_remote
 from edgefl.errors import ConfigError
@@ -37,7 +38,9 @@ from edgefl.run.network import check_finite, network_of, with_weights
 from edgefl.run.privacy import check_private, spending_of
 from edgefl.run.resolved import method_of, plan_of, tiers_of
 from edgefl.run.run import Run
+from edgefl.util.datasets import is_own as is_own_data
 from edgefl.util.files import sha256
+from edgefl.util.modules import OBJECT
 from edgefl.util.networks import is_own
 from edgefl.util.ratios import check_ratios
 
@@ -62,6 +65,8 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     reading = reading_of(config)
     data = load(config.dataset, config.data_dir, config.validation_share, reading)
     _check_described(data)
+    _check_prepared(config, data)
+    config = config.model_copy(update={"preprocessing": reading.preprocessing or None})  # not the file, which may change
     config = resolve(config, data)
     check_reach(config)
     spending = spending_of(config, conditions)
@@ -118,7 +123,21 @@ def _check_described(data: Dataset) -> None:
 
 def reading_of(config: RunConfig) -> Reading:
     """Return what a configuration says about the files of a user's data set."""
-    return Reading(config.label, config.owner, config.features or (), config.held_out)
+    how = prescribed(config.preprocessing, config.weights)
+    return Reading(config.label, config.owner, config.features or (), config.held_out, preprocessing=how)
+
+
+def _check_prepared(config: RunConfig, data: Dataset) -> None:
+    """Raise :class:`ConfigError` if nobody has said how a user's data are prepared for given weights."""
+    chosen = config.preprocessing is not None or config.weights is None or config.sources is not None
+    if chosen or not is_own_data(config.dataset) or config.dataset.startswith(OBJECT):
+        return
+    if any("std" in how for how in (data.preprocessing, *data.preprocessing.values()) if isinstance(how, Mapping)):
+        choice = "none: as they are; FILE: JSON with scale, mean and std; from-weights: as the file of weights says"
+        own = (
+            f"{data.name} would be normalised by its own mean and deviation, which may not be what the weights were trained with"
+        )
+        raise ConfigError(f"preprocessing: {own}; give --preprocessing ({choice})")
 
 
 def _sources(architecture: Architecture, data: Dataset, criterion: Criterion) -> dict[str, str]:

@@ -17,6 +17,7 @@ from edgefl.log.background import NO_LOGS, Logs, check_installed, logs
 from edgefl.log.contract import LoggedRun
 from edgefl.methods.ranks import energy_of_tiers
 from edgefl.records import NodeRecord, Tier
+from edgefl.report.metric import metric_text
 from edgefl.report.notebook import progress_in_notebook
 from edgefl.report.run_files import RunSummary
 from edgefl.report.run_rows import TierResult
@@ -30,7 +31,7 @@ from edgefl.run.prepare import prepare
 from edgefl.run.privacy import check_simulated
 from edgefl.run.result import RunResult
 from edgefl.run.run import Run, RunOne, about, left_out
-from edgefl.run.trained import Trained, engine_of, of_clients, tier_networks, train
+from edgefl.run.trained import Trained, accuracies, engine_of, of_clients, tier_networks, train
 from edgefl.server.checkpoint import to_bytes
 from edgefl.server.client_store import ClientStore
 from edgefl.timing.spans import span
@@ -128,10 +129,11 @@ def simulate(
             shown = LoggedRun(folder.path.name, folder.path, config.model_dump(mode="json", exclude_none=True))
             log = opened.enter_context(logs(config.log or (), shown, say))
             output = Output(folder, say, watch, on_round or progress_in_notebook(config.rounds), log)
+            before = _before_training(run, store, say)
             run_one = None if devices is None else devices(run, folder.path)
             trained = train_into(output, run, engine, store, resume, run_one)
             nodes = tuple(getattr(engine, "nodes", ())) if config.mixed_nodes else ()
-        result = _finish(trained, output, nodes, simulated=devices is None)
+        result = _finish(trained, output, nodes, devices is None, before)
         log.end(result.summary, folder.path)
         return result
 
@@ -200,6 +202,17 @@ def train_into(
     return Trained(run, state, store)
 
 
+def _before_training(run: Run, store: ClientStore, say: Notify) -> float | None:
+    """Return the accuracy of given weights before the first round, and say it; None without any."""
+    if run.config.weights is None:
+        return None
+    with span("evaluate"):
+        found = accuracies(Trained(run, run.start(), store)).get("global")
+    if found is not None:
+        say(f"before training: {metric_text(run.criterion.metric, found)}")
+    return found
+
+
 def _own_key(say: Notify) -> SigningKey | None:
     """Return the user's own key, which signs the bundle of a run; without one a finished run is not lost, its bundle is not signed."""
     try:
@@ -209,7 +222,9 @@ def _own_key(say: Notify) -> SigningKey | None:
         return None
 
 
-def _finish(trained: Trained, output: Output, nodes: tuple[NodeRecord, ...] = (), simulated: bool = True) -> RunResult:
+def _finish(
+    trained: Trained, output: Output, nodes: tuple[NodeRecord, ...] = (), simulated: bool = True, before: float | None = None
+) -> RunResult:
     """Write the model, the bundle, the report, and last the summary, which marks a run as complete."""
     folder, watch = output.folder, output.watch
     with span("start"), uncollected():
@@ -233,6 +248,7 @@ def _finish(trained: Trained, output: Output, nodes: tuple[NodeRecord, ...] = ()
             "metric": run.criterion.metric,
             "accuracy_of": "clients" if of_clients(run) else "global",
             "global_accuracy": float(rounds[-1]["accuracy"]["global"]),
+            "before_training": before,
             "privacy": None if run.spending is None else run.spending.summary(len(rounds)),
             "mixed_nodes": config.mixed_nodes,
             "nodes": nodes,
