@@ -97,7 +97,7 @@ class Within(click.ParamType[Any]):
 
 
 class Amount(click.ParamType[float]):
-    """A positive number with an optional prefix and ``unit``: ``64MB``, ``100M``, ``30``; no other unit is allowed."""
+    """A positive number with a prefix and ``unit``: ``64MB``, ``100M``, ``30``; no other unit is allowed. Only sizes need one."""
 
     name = "X"
 
@@ -105,7 +105,10 @@ class Amount(click.ParamType[float]):
         self.unit: Unit = unit
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number in bytes, MACs, seconds or joules."""
+        """Return the number in bytes, MACs, seconds or joules; a size has a unit, unless the flag is called after it."""
+        text = str(value)
+        if self.unit == "B" and text.strip().isdigit() and not any("bytes" in name for name in (param.opts if param else ())):
+            self.fail(f"{text} is a number without a unit: give {text}MB, or {text}B for bytes", param, ctx)
         try:
             return parse_amount(str(value), self.unit)
         except InputError as error:

@@ -47,7 +47,10 @@ from edgefl.util.files import check_free
 from edgefl.util.keys import Chosen, SigningKey
 
 _SEED = 0
-_ALONE = "the network was exported without a run, so no server aggregates its updates"
+_ALONE = (
+    "the network was exported without a run, so no server aggregates its updates; for that, begin a run with its weights, and give devices "
+    "that run's bundle: edgefl simulate --model NETWORK --weights FILE --data DATA --preprocessing none"
+)
 
 
 @one_thread()

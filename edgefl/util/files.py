@@ -85,6 +85,8 @@ def storage_errors(path: Path) -> Iterator[None]:
 def write_bytes(path: Path, content: bytes) -> None:
     """Write ``content`` to a temporary file beside ``path``, sync it, then rename it: a reader never sees a part of the content."""
     with storage_errors(path):
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path}: is no file, but a folder or a device, which would be replaced; give another path")
         make_folder(path.parent)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:

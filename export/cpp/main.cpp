@@ -57,6 +57,8 @@ static void print(const float* values, size_t count) {
 }
 
 static void write(const Path& path, const std::string& content) {
+  if (std::filesystem::exists(path) && !std::filesystem::is_regular_file(path))
+    throw Error(path.string() + ": is no file, but a folder or a device, which would be replaced; give another");
   const Path temporary = path.string() + ".part";
   if (!(std::ofstream(temporary, std::ios::binary) << content).flush()) throw Error(path.string() + ": cannot be written");
   std::filesystem::rename(temporary, path);

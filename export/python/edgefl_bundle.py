@@ -259,6 +259,8 @@ def first_line(error: BaseException) -> str:
 
 def write(path: Path, content: bytes) -> None:
     """Write a file, whole or not at all."""
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path}: is no file, but a folder or a device, which would be replaced; give another --out")
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:

@@ -1,11 +1,15 @@
 """Commands that start with closed streams, without a package, or from files that editors on Windows have written."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from torch_free import CLIENT
+
+from edgefl.errors import InputError
+from edgefl.util.files import write_bytes
 
 PYTHON = [sys.executable, "-m", "edgefl"]
 
@@ -41,3 +45,16 @@ def test_the_client_names_the_package_that_it_lacks(tmp_path):
         [sys.executable, CLIENT, "infer", "b", "1", "x.npz"], env=environment, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (2, f"Error: {sys.executable} has no safetensors: pip install safetensors\n")
+
+
+def test_only_files_are_replaced(tmp_path):
+    sys.path.insert(0, str(CLIENT.parent))
+    from edgefl_bundle import InputError as OfClient
+    from edgefl_bundle import write
+
+    os.mkfifo(tmp_path / "pipe")
+    for place in (tmp_path / "pipe", tmp_path, Path("/dev/full")):
+        for error, act in ((InputError, write_bytes), (OfClient, write)):
+            with pytest.raises(error, match="is no file, but a folder or a device, which would be replaced; give another"):
+                act(place, b"content")
+    assert (tmp_path / "pipe").is_fifo()

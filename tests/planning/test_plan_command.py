@@ -93,6 +93,7 @@ def test_amounts_that_are_none_are_refused_with_an_example(flag, amount):
     ("flag", "amount", "why"),
     [
         ("--macs", "100MB", "'100MB' is in bytes, expected a number of MACs above 0, such as 100M or 1.5G"),
+        ("--memory", "60", "60 is a number without a unit: give 60MB, or 60B for bytes"),
         ("--memory", "64MACs", "'64MACs' is in MACs, expected a number of bytes"),
         ("--memory", "10min", "'10min' is a time, expected a number of bytes"),
         ("--joules", "50%", "'50%' is a share, expected an energy"),
@@ -118,7 +119,7 @@ def test_the_command_says_the_same_of_weights_in_one_line(kind, tmp_path):
 def test_the_runtime_decides_the_memory_that_is_planned():
     row = profile("cnn-digits", (1, 8, 8), method="fedhm", tiers=(1 / STEPS,), runtime="onnx")[0]
     need = row.training_memory_bytes
-    status, _, err = run("--memory", str(need - 1), "--runtime", "onnx")
+    status, _, err = run("--memory", f"{need - 1}B", "--runtime", "onnx")
     assert status == 3
     assert "  memory: needs " in err
     code, _, err = run("--memory", "64MB", "--runtime", "onnx", "--allocate", "spectral")

@@ -64,6 +64,9 @@ export function filePins() {
 }
 /** Write a file, whole or not at all. */
 export function write(path, content) {
+    if (existsSync(path) && !statSync(path).isFile()) {
+        throw new InputError(`${path}: is no file, but a folder or a device, which would be replaced; give another --out`);
+    }
     try {
         renameSync(temporary(path, content, 0o666), path);
     }
