@@ -9,10 +9,10 @@ A bundle is code, so it must be signed: with the key given by --key, or with the
 bundle. ``trust`` pins another key. After ``enroll``, updates are signed with the device's own key. Pins and key are in the folder
 ``edgefl`` of $XDG_CONFIG_HOME or ~/.config.
 
-DATA is an .npz file with x and y, or a folder of images with one subfolder per class, which needs Pillow. uint8 and uint16 x are raw pixels,
-prepared as the manifest describes, and so are floats if it has ``raw``. Other float32 x, or int64 token ids, are the network's input. A network
-with several inputs takes arrays with their names instead of x. Personal tensors stay in the state: give it as --state to train the bundle of
-the next round.
+DATA is an .npz file with x and y, or a folder of images with one subfolder per class, which needs Pillow. uint8 and uint16 x are raw
+pixels, prepared as the manifest describes, and so are floats if it has ``raw``. Other float32 x, or int64 token ids, are the network's
+input. A network with several inputs takes arrays with their names instead of x. Personal tensors stay in the state: give it as --state
+to train the bundle of the next round.
 
 Exit status: 0, 1 if training diverged, 2 for wrong input, 3 if a budget cannot be met. Unless it is 0, no file is written.
 """
