@@ -23,7 +23,7 @@ from edgefl.registry import (
     server_optimizers,
 )
 from edgefl.util import spec
-from edgefl.util.datasets import is_own
+from edgefl.util.datasets import is_own, options_in
 from edgefl.util.modules import BY_PATH, OBJECT, imported, is_file, loaded, source_of, source_of_module, source_sha256
 
 Sources = Mapping[str, str]
@@ -105,7 +105,9 @@ def only_here(sources: Sources | None) -> list[str]:
 
 def _is_own(registry: Registry, name: str) -> bool:
     """Whether ``name`` is a network or a data set of the user, which no registry has."""
-    return (registry is models and ":" in name) or (registry is datasets and is_own(name) and not is_file(name))
+    if registry is datasets:
+        return (is_own(name) and not is_file(name)) or bool(options_in(name)[1])
+    return registry is models and ":" in name
 
 
 def _source(given: Any) -> str:

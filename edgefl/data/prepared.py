@@ -130,8 +130,8 @@ def _as_prescribed(
 ) -> Prepared:
     """Return samples as (x · scale − mean) / std, which the weights of the network belong to."""
     base = 1 / _WHITE if xs[0].dtype == np.uint8 else 1.0  # what a Scaled multiplies with
-    own = [tuple(one * base / scale for one in of) if isinstance(of, tuple) else of * base / scale for of in (mean, std)]
-    train, test = (Scaled(x, *own).at(rows) for x, rows in zip(xs, places, strict=True))
+    means, stds = (tuple(v * base / scale for v in of) if isinstance(of, tuple) else of * base / scale for of in (mean, std))
+    train, test = (Scaled(x, means, stds).at(rows) for x, rows in zip(xs, places, strict=True))
     note = {"mean": list(mean) if isinstance(mean, tuple) else mean, "std": list(std) if isinstance(std, tuple) else std}
     raw = {} if xs[0].dtype == np.uint8 else {"raw": xs[0].dtype.name}
     record = DataRecord(

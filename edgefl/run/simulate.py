@@ -223,7 +223,7 @@ def _own_key(say: Notify) -> SigningKey | None:
 
 
 def _finish(
-    trained: Trained, output: Output, nodes: tuple[NodeRecord, ...] = (), simulated: bool = True, before: float | None = None
+    trained: Trained, output: Output, nodes: tuple[NodeRecord, ...] = (), simulated: bool = True, at_start: float | None = None
 ) -> RunResult:
     """Write the model, the bundle, the report, and last the summary, which marks a run as complete."""
     folder, watch = output.folder, output.watch
@@ -248,7 +248,7 @@ def _finish(
             "metric": run.criterion.metric,
             "accuracy_of": "clients" if of_clients(run) else "global",
             "global_accuracy": float(rounds[-1]["accuracy"]["global"]),
-            "before_training": before,
+            "before_training": at_start,
             "privacy": None if run.spending is None else run.spending.summary(len(rounds)),
             "mixed_nodes": config.mixed_nodes,
             "nodes": nodes,

@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
+from edgefl.config import RunConfig
 from edgefl.data.given import Reading
 from edgefl.data.mix import load
 from edgefl.data.sources import Dataset
@@ -233,7 +234,7 @@ def test_subfolders_and_a_table_that_both_have_classes_are_refused(tmp_path):
     assert load(f"{folder}:as=table").class_names == ("0", "1")
 
 
-def test_channels_are_where_the_shape_says_or_it_is_refused(tmp_path):
+def test_channels_are_where_the_shape_says_or_it_is_refused(tmp_path, monkeypatch):
     for shape, expected in (
         ((8, 8, 4), (4, 8, 8)), ((8, 8, 2), (2, 8, 8)), ((4, 8, 8), (4, 8, 8)), ((6, 8, 3), (3, 6, 8)), ((64, 64, 13), (13, 64, 64)),
         ((13, 6, 6), (13, 6, 6)), ((3, 3, 32), (3, 3, 32)),
@@ -248,6 +249,8 @@ def test_channels_are_where_the_shape_says_or_it_is_refused(tmp_path):
     assert load(f"{tmp_path / 'own.npz'}:channels=last").input_shape == (3, 3, 32)
     assert load(f"{tmp_path / 'own.npz'}:channels=first").input_shape == (3, 32, 3)
     assert Dataset.from_arrays(np.zeros((N, 3, 8, 3), np.uint8), Y, channels="last").input_shape == (3, 3, 8)
+    monkeypatch.chdir(tmp_path)
+    assert RunConfig(dataset="own.npz:channels=last").dataset == f"{tmp_path / 'own.npz'}:channels=last"
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
