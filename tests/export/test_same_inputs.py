@@ -33,9 +33,7 @@ GIVEN = {
 
 def network() -> nn.Sequential:
     torch.manual_seed(0)  # noqa: TID251 - the network's first weights
-    return nn.Sequential(
-        nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
-    )
+    return nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
 
 
 def of_torch() -> tuple[list[float], dict[str, np.ndarray]]:
