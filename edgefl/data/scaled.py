@@ -11,7 +11,6 @@ from edgefl.errors import DataError
 _AT_ONCE = 128  # samples per block, whose intermediate results fit a processor's cache
 _MEASURED_AT_ONCE = 256
 _VALUES = 256
-_PIXEL = np.float64(1 / 255)
 Scale = float | tuple[float, ...]
 """One number for all channels, or one for each."""
 
@@ -20,8 +19,9 @@ Scale = float | tuple[float, ...]
 class Scaled:
     """Samples ``raw`` (n, channels, …) of uint8 or floats. An index returns (raw · scale − mean) / std as a new float32 array.
 
-    The scale is 1/255 for uint8, which needs a quarter of the memory of float32, and 1 for floats. The result is computed in float64, so
-    that a large mean leaves the differences, and rounded once. A sample has the same bits in every index, and on every client.
+    The scale is 1/255 for uint8, which needs a quarter of the memory of float32, and 1 for floats. Floats are computed in float64, so that
+    a large mean leaves the differences, and rounded once. Pixels of 8 bits lose nothing in float32. A sample has the same bits in every
+    index.
 
     Attributes:
         raw: the samples; a ``numpy.memmap`` stays on the disk, and what an index has read leaves the memory again.
@@ -74,9 +74,14 @@ class Scaled:
             block = slice(start, start + _AT_ONCE)
             part: np.ndarray = taken[block]
             given = raw[places[block]] if self.mapped else raw[block]
-            exact = given * _PIXEL if raw.dtype == np.uint8 else given.astype(np.float64)
-            np.subtract(exact, mean, out=exact)
-            np.divide(exact, std, out=part, casting="same_kind")
+            if raw.dtype == np.uint8:
+                np.divide(given, np.float32(255.0), out=part, dtype=np.float32)
+                np.subtract(part, mean, out=part, dtype=np.float32, casting="same_kind")
+                np.divide(part, std, out=part, dtype=np.float32, casting="same_kind")
+            else:
+                exact = given.astype(np.float64)
+                np.subtract(exact, mean, out=exact)
+                np.divide(exact, std, out=part, casting="same_kind")
             release(self.raw)  # the system reads more of the file than was asked for
         return taken
 

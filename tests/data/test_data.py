@@ -96,7 +96,7 @@ def test_fashion_mnist_is_whole():
 def test_pixels_become_what_the_formula_says_whatever_is_taken(index):
     raw = np.random.default_rng(0).integers(256, size=(300, 1, 4, 5), dtype=np.uint8)
     images = Scaled(raw, 0.2860, 0.3530)
-    whole = ((raw * (1 / 255) - 0.2860) / 0.3530).astype(np.float32)  # rounded once, as every client does
+    whole = (raw.astype(np.float32) / np.float32(255) - np.float32(0.2860)) / np.float32(0.3530)
     assert (images.shape, images.ndim, len(images), images.dtype) == (whole.shape, 4, 300, whole.dtype)
     taken = images[index]
     assert taken.dtype == np.float32
