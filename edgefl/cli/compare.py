@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +18,9 @@ from edgefl.config import TASK, RunConfig, keys_of
 from edgefl.errors import Interrupted
 from edgefl.registry import methods as known_methods
 from edgefl.util.spec import at_ratio
+
+if TYPE_CHECKING:
+    from edgefl.report.evaluated import RankBy
 
 _FILE = "comparison.toml"
 _budget = options_of("Budget of a run: which method is the most accurate within it")
@@ -42,6 +45,11 @@ _budget = options_of("Budget of a run: which method is the most accurate within 
 @_budget("--budget-bytes", type=Amount("B"), metavar="SIZE", help="Bytes of each client, down and up, such as 100MB. [no limit]")
 @_budget("--budget-j", type=Amount("J"), metavar="ENERGY", help="Energy of each client, such as 500 (joules) or 1kJ. [no limit]")
 @_budget("--target-accuracy", type=Share(), metavar="X", help="Show the cost until this accuracy, such as 0.85 or 85%. [none]")
+@_budget(
+    "--rank-by",
+    type=click.Choice(("clients", "worst", "global")),
+    help="Rank by the mean over clients of the model that each gets, by the worst device class, or by the global model. [clients]",
+)
 @config_option
 @option("--out", type=PATH, metavar="DIR", help="Folder for the report and all runs.")
 @option(
@@ -58,6 +66,7 @@ def command(
     budget_bytes: float | None,
     budget_j: float | None,
     target_accuracy: float | None,
+    rank_by: "RankBy | None",
     config_file: Path | None,
     out: Path | None,
     resume: bool,
@@ -72,8 +81,9 @@ def command(
     edgefl compare --out runs/two --resume --budget-s 10min --budget-bytes 100MB
     edgefl compare app-run runs/0001-fedhm-digits
 
-    With a budget, methods are ranked by the accuracy of their last evaluated model within it. --resume with another budget shows a
-    finished comparison again, without training. Flags of the budget and the target then replace all earlier ones.
+    Methods are ranked by what their clients get: at the end, or with a budget by the last evaluated round within it. Ties are what the
+    seeds do not decide. --resume with another budget or --rank-by shows a finished comparison again, without training. Flags of the budget
+    and the target then replace all earlier ones.
 
     REAL SIMULATED are the folders of two finished runs: one with real devices ('edgefl flower'), and its simulation. Real and predicted
     seconds, bytes and losses are shown side by side. With --out, a page is written too, compare.html.
@@ -117,6 +127,7 @@ def command(
         options = {m: {**before.options.get(m, {}), **options.get(m, {})} for m in before.options.keys() | options}
         if not budget.limits and target_accuracy is None:
             budget, target_accuracy = before.budget, before.target_accuracy
+        rank_by = rank_by or before.rank_by
     from edgefl.cli.progress import Progress
 
     with _continued(out), Progress(config.rounds, quiet=as_json, runs=len(names) * len(seeds or (0,))) as progress:
@@ -128,6 +139,7 @@ def command(
             options=options,
             budget=budget,
             target_accuracy=target_accuracy,
+            rank_by=rank_by or "clients",
             resume=resume,
             on_round=lambda part, record: progress.show(record, part.name, part.number),
             notify=progress.say,
@@ -136,7 +148,7 @@ def command(
         click.echo(json.dumps(found.to_dict(), indent=2))
     else:
         show_result(compact_comparison(found.to_dict()))
-        if found.summary.under_budget is not None:
+        if budget.limits or target_accuracy is not None:
             show_result(budget_table(found.to_dict()))
         click.echo(f"comparison: {found.folder}  (compare.html, compare.json, a run folder per method and seed)")
 

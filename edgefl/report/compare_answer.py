@@ -1,14 +1,14 @@
-"""The three sentences of a comparison, and its ranking by accuracy."""
+"""The three sentences of a comparison."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgefl.records import Metric
 from edgefl.report.answer import DIVERGED, LOWER_RATE, RISING, Answer, diverged_share, late_gain, many_diverged, points
-from edgefl.report.compare_page_budget import budget_text, nothing_fits
-from edgefl.report.comparison_budget import ranked
+from edgefl.report.clock_draws import SURE
 from edgefl.report.metric import metric_of, metric_text
 from edgefl.report.run_budget import RunBudget
+from edgefl.report.verdict_words import budget_text, leaders, limited, measure, nothing_fits, one_seed, standing, sure
 from edgefl.report.words import joined
 from edgefl.util.units import human_bytes, human_joules, human_percent, human_seconds
 
@@ -18,89 +18,76 @@ COSTS = {"bytes": ("bytes", human_bytes), "simulated_s": ("time", human_seconds)
 """What a method spends, and its word."""
 
 
-def ranks_of(summary: Json) -> dict[str, int]:
-    """Return label → rank by final accuracy, best first; methods that seeds cannot tell apart share a rank. Failed ones have none.
-
-    Accuracies of global models and means over clients are ranked together, although the page warns of it.
-    """
-    sign = 1 if metric_of(summary).better == "higher" else -1
-    values = {
-        row["label"]: {seed: sign * value for seed, value in zip(row["seeds"], row["accuracy"]["values"], strict=True)}
-        for row in summary["methods"]
-        if row["accuracy"]
-    }
-    return ranked(values)
-
-
 def best_first(summary: Json) -> list[Json]:
-    """Return the methods of a comparison, the most accurate first and those without a finished run last."""
-    order = list(ranks_of(summary))
-    return sorted(summary["methods"], key=lambda row: order.index(row["label"]) if row["label"] in order else len(order))
+    """Return the methods of a comparison in the order of the verdict, those without a finished run last."""
+    order = [row["label"] for row in summary["verdict"]["methods"]]
+    return sorted(summary["methods"], key=lambda row: order.index(row["label"]))
 
 
 def known_costs(summary: Json) -> list[str]:
     """Return the costs that are known of every method with a finished run."""
-    return [key for key in COSTS if all(row[key] for row in summary["methods"] if row["accuracy"])]
-
-
-def fronts_of(summary: Json) -> dict[str, tuple[str, ...]]:
-    """Return label → the costs against which no other method is at least as accurate for less."""
-    rows = [row for row in summary["methods"] if row["accuracy"]]
-    sign = 1 if metric_of(summary).better == "higher" else -1
-
-    def beaten(row: Json, key: str) -> bool:
-        own = sign * row["accuracy"]["mean"], -row[key]["mean"]
-        others = ((sign * other["accuracy"]["mean"], -other[key]["mean"]) for other in rows)
-        return any(pair != own and pair[0] >= own[0] and pair[1] >= own[1] for pair in others)
-
-    known = known_costs(summary)
-    return {row["label"]: tuple(key for key in known if not beaten(row, key)) for row in rows}
+    return [key for key in COSTS if all(row[key] for row in summary["methods"] if row["score"])]
 
 
 def answer_of_comparison(summary: Json) -> Answer:
     """Return the answer of a comparison: under its budget, if it has one, else at the end of its runs."""
-    under = summary.get("under_budget") or {}
-    limited, target = any(under.get("budget", {}).values()), under.get("target_accuracy")
-    metric, rows = metric_of(summary), under["methods"] if limited else best_first(summary)
-    given = f"within {budget_text(under['budget'])}" if limited else "given the same clients and rounds"
+    verdict, metric, rows = summary["verdict"], metric_of(summary), summary["verdict"]["methods"]
+    within, target = limited(summary), verdict["target_accuracy"]
+    given = f"within {budget_text(verdict['budget'])}" if within else "given the same clients and rounds"
     reach = "" if target is None else f", and which reaches {human_percent(target)}"
     labels = joined(row["label"] for row in summary["methods"])
-    asked = f"Which of {labels} has the best {metric.name} on {summary['dataset']} {given}{reach}?"
-    ranks = {row["label"]: row["rank"] for row in rows if row["rank"]} if limited else ranks_of(summary)
+    asked = f"Which of {labels} has the best {measure(summary)} on {summary['dataset']} {given}{reach}?"
     if not any(row["seeds"] for row in rows):
         return Answer(asked, "No run finished.", "Read the reasons below.")
-    if not ranks:
+    if not standing(summary):
         needs = "; ".join(f"{row['label']}: {nothing_fits(row)}" for row in rows if row["first"])
         return Answer(asked, "No method has an evaluated round within the budget.", f"Give a larger budget: {needs}.")
-    leaders = [label for label, rank in ranks.items() if rank == 1]
-    told = [f"{row['label']} {metric_text(metric, row['accuracy']['mean'])}" for row in rows if row["accuracy"]]
-    best = f"Seeds cannot tell {joined(leaders)} apart" if len(leaders) > 1 else f"{leaders[0]} is the best"
     outside = [row["label"] for row in rows if row["seeds"] and not row["accuracy"]]
-    found = [f"{best}: {', '.join(told)}", *([f"the budget is too small for {joined(outside)}"] if outside else [])]
+    found = [_found(summary, metric), *([f"the budget is too small for {joined(outside)}"] if outside else [])]
     if lost := [
         f"{diverged_share(row['statuses'])} of {row['label']}" for row in summary["methods"] if many_diverged(row["statuses"])
     ]:
         what = f"of sessions, {joined(lost)} {DIVERGED}"
         return Answer(asked, f"{'; '.join(found)}.", f"{LOWER_RATE}, and compare again: {what}.")
     if target is not None:
-        reached = _reached(under)
+        reached = _reached(verdict)
         found.append(
-            f"{human_percent(target)} was reached {'within it ' if limited else ''}by {joined(reached) if reached else 'none'}"
+            f"{human_percent(target)} was reached {'within it ' if within else ''}by {joined(reached) if reached else 'none'}"
         )
         if not reached:
-            more = "a larger budget" if limited and any(row["reached"] for row in rows) else "more --rounds"
+            more = "a larger budget" if within and any(row["reached"] for row in rows) else "more --rounds"
             return Answer(
                 asked, f"{'; '.join(found)}.", f"Give {more}, or a lower --target-accuracy than {human_percent(target)}."
             )
-    advice = f"Take {joined(leaders)}." if limited else _advice(summary, rows, leaders, metric)
-    rising = "" if limited else _rising(rows, metric)
-    return Answer(asked, f"{'; '.join(found)}.", advice + _unsure(rows, leaders) + rising)
+    return Answer(asked, f"{'; '.join(found)}.", _to_do(summary, metric, within))
 
 
-def _reached(under: Json) -> list[str]:
+def _found(summary: Json, metric: Metric) -> str:
+    """Return who is the best, and what every method has."""
+    rows, first = standing(summary), leaders(summary)
+    told = ", ".join(f"{row['label']} {metric_text(metric, row['accuracy']['mean'])}" for row in rows)
+    refused = [f"{row['label']} refuses {human_percent(row['refused'])} of clients" for row in rows if row["refused"]]
+    if len(rows) > 1 and one_seed(rows):
+        best = f"{rows[0]['label']} has the best value of one seed"
+    else:
+        best = f"Seeds cannot tell {joined(first)} apart" if len(first) > 1 else f"{first[0]} is the best"
+    return "; ".join([f"{best}: {told}", *refused])
+
+
+def _to_do(summary: Json, metric: Metric, within: bool) -> str:
+    """Return which method to take, and what would make the choice sure."""
+    rows, first = standing(summary), leaders(summary)
+    if not within:
+        return _advice(summary, first, metric) + _unsure(summary) + _rising(best_first(summary), metric)
+    if len(first) == 1 or len(rows) == 1:
+        return f"Take {first[0]}.{_unsure(summary)}"
+    return f"Take any of {joined(first)}, as far as these seeds tell.{_unsure(summary)}"
+
+
+def _reached(verdict: Json) -> list[str]:
     """Return the methods that reached the target accuracy within the budget, and in how many seeds if some did not."""
-    budget, found = RunBudget(**under["budget"]), []
-    for row in under["methods"]:
+    budget, found = RunBudget(**verdict["budget"]), []
+    for row in verdict["methods"]:
         if row["to_target"] is not None:
             most = {key: None if cost is None else max(cost["values"]) for key, cost in row["to_target"].items()}
             found += [] if budget.exceeded_by(most) else [row["label"]]
@@ -109,12 +96,17 @@ def _reached(under: Json) -> list[str]:
     return found
 
 
-def _unsure(rows: Sequence[Json], leaders: Sequence[str]) -> str:
-    """Return that seeds do not decide which method is best, or nothing."""
-    done = [row for row in rows if row["accuracy"]]
-    if max(len(row["seeds"]) for row in done) < 2 and len(done) > 1:
+def _unsure(summary: Json) -> str:
+    """Return what does not decide which method is the best, and what would: seeds, or a measurement; nothing if all does."""
+    rows, first, clock = standing(summary), leaders(summary), summary["verdict"]["clock"]
+    if one_seed(rows):
         return " One seed does not decide it: repeat with --seeds 0,1,2."
-    return " More --seeds would tell the best apart." if len(leaders) > 1 else ""
+    seeds = " More --seeds would tell the best apart." if len(first) > 1 else ""
+    if sure(summary) or clock is None or clock["decides"] is None or max(clock["first"].values(), default=0.0) >= SURE:
+        return seeds
+    device = clock["titles"][clock["decides"]]
+    share = human_percent(clock["first"].get(rows[0]["label"], 0.0))
+    return f"{seeds} The clock may be wrong, and {rows[0]['label']} is first in {share} of draws only: measure {device}."
 
 
 def _rising(rows: Sequence[Json], metric: Metric) -> str:
@@ -126,10 +118,10 @@ def _rising(rows: Sequence[Json], metric: Metric) -> str:
     return f" Train longer before you choose: {label} still rose by {points(gain)} in the last {when}." if gain > RISING else ""
 
 
-def _advice(summary: Json, rows: Sequence[Json], leaders: Sequence[str], metric: Metric) -> str:
+def _advice(summary: Json, first: Sequence[str], metric: Metric) -> str:
     """Return which method to take, and what a cheaper one gives up."""
-    done = [row for row in rows if row["accuracy"]]
-    among = [row for row in done if row["label"] in leaders]
+    done = [row for row in best_first(summary) if row["score"]]
+    among = [row for row in done if row["label"] in first]
     best = min(among, key=lambda row: row["bytes"]["mean"])
     known = known_costs(summary)
     cheaper = [
@@ -149,7 +141,7 @@ def _advice(summary: Json, rows: Sequence[Json], leaders: Sequence[str], metric:
 
 def _gap(best: Json, other: Json, metric: Metric) -> str:
     """Return what the other method gives up against the best one; among methods that seeds cannot tell apart, its mean may be better."""
-    worse = (best["accuracy"]["mean"] - other["accuracy"]["mean"]) * (1 if metric.better == "higher" else -1)
+    worse = (best["score"]["mean"] - other["score"]["mean"]) * (1 if metric.better == "higher" else -1)
     size = points(abs(worse)) if metric.share else metric_text(metric, abs(worse))
     if worse > 0:
         return f" for {size} of {metric.name}"

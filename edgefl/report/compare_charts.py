@@ -7,6 +7,7 @@ from edgefl.records import Metric
 from edgefl.report.chart import Chart, Json, Spec, category, clock_unit, colour, layer, layered, legend, lines, number
 from edgefl.report.compare_tables import tier_labels
 from edgefl.report.metric import metric_axis, metric_of, metric_text
+from edgefl.report.verdict_words import measure
 from edgefl.util.units import human_bytes, human_count, human_seconds
 
 
@@ -15,7 +16,7 @@ def accuracy_charts(summary: Json) -> tuple[Chart, ...]:
     curves = [(row["label"], point) for row in summary["methods"] for point in row["curve"]]
     unit, unit_s = clock_unit(max((point["simulated_s"] for _, point in curves), default=0.0))
     metric = metric_of(summary)
-    title = metric.name.capitalize()
+    title = measure(summary).capitalize()
     kinds: tuple[tuple[str, Spec, Callable[[float], str]], ...] = (
         (f"{title} over bytes sent", number("bytes", "bytes sent, down and up", "~s", "B"), human_bytes),
         (f"{title} over computing", number("macs", "MACs of all clients", "~s"), human_count),
@@ -53,17 +54,16 @@ def _over(summary: Json, rows: Sequence[Json], x: Spec) -> Spec:
 
 
 def tier_chart(summary: Json) -> Chart:
-    """Return the final accuracy of every tier, a bar per method; bars of tiers that no client trained are hatched."""
+    """Return the final accuracy of every tier that some client trained, a bar per method."""
     metric, methods = metric_of(summary), summary["methods"]
     key, title = "compare-tiers", f"{metric.name.capitalize()} per tier"
     if not (labels := tier_labels(summary)):
-        return Chart(key, title, "No method has trained a tier.", None)
+        return Chart(key, title, "No client trained a tier.", None)
     rows = [
         {
             "tier": f"tier {label}",
             "series": row["label"],
             "accuracy": of["mean"],
-            "untrained": label in _untrained(row),
             "told": f"{row['label']}, tier {label}: {metric_text(metric, of['mean'])}",
             **({} if of["sd"] is None else {"low": of["mean"] - of["sd"], "high": of["mean"] + of["sd"]}),
         }
@@ -73,14 +73,14 @@ def tier_chart(summary: Json) -> Chart:
     colours, y = colours_of(summary), metric_axis(metric)
     beside = {"field": "series", "type": "nominal", "scale": {"domain": list(colours)}}
     at = {"x": category("tier", None, [f"tier {label}" for label in labels]), "xOffset": beside}
-    hatched, spread = [row for row in rows if row["untrained"]], [row for row in rows if "low" in row]
+    spread = [row for row in rows if "low" in row]
     spec = layered(
         260,
         layer("bar", rows, **at, y=y, fill=legend(colours, True), tooltip="told"),
-        layer({"type": "bar", "fill": "url(#untrained)"}, hatched, **at, y=y, tooltip="told"),
         layer({"type": "rule", "color": "var(--soft)", "strokeWidth": 1.5}, spread, **at, y={**y, "field": "low"}, y2="high"),
     )
-    return Chart(key, title, _weakest(methods, metric), spec)
+    error = " The rules are ± one standard deviation over seeds." if spread else ""
+    return Chart(key, title, _weakest(methods, metric) + error, spec)
 
 
 def colours_of(summary: Json) -> dict[str, str]:
@@ -103,21 +103,13 @@ def _cheapest(summary: Json, key: str, human: Callable[[float], str]) -> str:
     return f"{sentence}; {most} takes most: {human(spent[most])}{times}."
 
 
-def _untrained(row: Mapping[str, Any]) -> list[str]:
-    """Return the tiers that no client trained in any run of a method."""
-    return [label for label, seeds in row["untrained_tiers"].items() if len(seeds) == len(row["seeds"])]
-
-
 def _weakest(rows: Sequence[Mapping[str, Any]], metric: Metric) -> str:
     weakest = {
         row["label"]: min(trained, key=lambda pair: pair[0] if metric.better == "higher" else -pair[0])
         for row in rows
-        if (trained := [(of["mean"], tier) for tier, of in row["tier_accuracy"].items() if tier not in _untrained(row)])
+        if (trained := [(of["mean"], tier) for tier, of in row["tier_accuracy"].items()])
     }
-    hatched = " Hatched: tiers that no client trained." if any(map(_untrained, rows)) else ""
-    if not weakest:
-        return f"No client trained a tier.{hatched}"
     ends = (min, max) if metric.better == "higher" else (max, min)
     worst, best = (end(weakest, key=weakest.__getitem__) for end in ends)
     sentence = f"The weakest is tier {weakest[worst][1]} of {worst}, {metric_text(metric, weakest[worst][0])}"
-    return f"{sentence}; {best} has the best weakest tier, {metric_text(metric, weakest[best][0])}.{hatched}"
+    return f"{sentence}; {best} has the best weakest tier, {metric_text(metric, weakest[best][0])}."

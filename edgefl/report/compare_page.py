@@ -6,10 +6,11 @@ from typing import Any
 from edgefl.report.chart import Json
 from edgefl.report.compare_answer import answer_of_comparison, best_first, known_costs
 from edgefl.report.compare_charts import accuracy_charts, colours_of, tier_chart
-from edgefl.report.compare_page_budget import budget_notes, budget_table, budget_text, class_table, front_charts, winner
-from edgefl.report.compare_tables import compare_table, key_table, mixed_accuracies, setting_table
+from edgefl.report.compare_page_budget import assignment_table, budget_table, class_table, front_charts, pair_table
+from edgefl.report.compare_tables import compare_table, key_table, mixed_accuracies, sd_label, setting_table
 from edgefl.report.metric import metric_of, metric_text
 from edgefl.report.page import facts, render_page
+from edgefl.report.verdict_words import OTHER_QUESTION, budget_text, limited, measure, rule_text, verdict_notes, winner
 from edgefl.report.words import NOT_VALIDATED, UNKNOWN_ENERGY, names
 
 
@@ -25,6 +26,8 @@ def compare_page(summary: Json) -> str:
         names=names([row["label"] for row in rows]),
         target=metric_text(metric_of(summary), summary["target_accuracy"]),
         metric=metric_of(summary).name,
+        measure=measure(summary),
+        sd=sd_label(summary),
         asked=_asked(summary),
         key_figures=key_table(summary),
         table=compare_table(summary),
@@ -40,18 +43,21 @@ def compare_page(summary: Json) -> str:
     )
 
 
-def _asked(summary: Json) -> Mapping[str, Any] | None:
-    """Return what the page says of a budget or of an accuracy that was asked for; None if neither was."""
-    if (found := summary["under_budget"]) is None:
-        return None
-    colours = colours_of(summary)
+def _asked(summary: Json) -> Mapping[str, Any]:
+    """Return what the page says of the verdict."""
+    found, colours = summary["verdict"], colours_of(summary)
     return {
-        "limited": any(found["budget"].values()),
+        "limited": limited(summary),
+        "target": found["target_accuracy"] is not None,
         "budget": budget_text(found["budget"]),
         "winner": winner(summary),
-        "notes": budget_notes(summary).splitlines(),
+        "rule": rule_text(summary),
+        "notes": verdict_notes(summary),
+        "assignment": assignment_table(summary),
+        "other": f"mkdir equal && cp comparison.toml equal && edgefl compare --out equal --resume {OTHER_QUESTION}",
         "table": budget_table(summary),
         "colours": [colours[row["label"]] for row in found["methods"]],
+        "pairs": pair_table(summary),
         "classes": class_table(summary),
         "charts": front_charts(summary, colours),
     }

@@ -1,12 +1,24 @@
-"""What a comparison shows of a budget: the ranking, device classes, and accuracy over each budget with its Pareto front."""
+"""What a comparison shows of its verdict: the ranking, what each device class gets, the pairs, and the best method of every budget."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from edgefl.report.chart import Chart, Json, Spec, clock_unit, layer, layered, lines, number, share
+from edgefl.report.chart import Chart, Json, Spec, clock_unit, layer, layered, lines, number
+from edgefl.report.metric import metric_axis, metric_of, metric_text
 from edgefl.report.run_budget import AXES
 from edgefl.report.tables import Column, PlainTable, Row
+from edgefl.report.verdict_words import (
+    budget_text,
+    difference_text,
+    interval_text,
+    limited,
+    measure,
+    p_text,
+    seldom,
+    test_text,
+    verdict_notes,
+)
 from edgefl.report.words import joined, tier_label
 from edgefl.util.units import MISSING, human_bytes, human_count, human_joules, human_percent, human_seconds
 
@@ -22,68 +34,115 @@ _FAR = 5
 _LIMIT_OF = dict(zip(AXES, ("s", "bytes", "j"), strict=True))
 
 
-def budget_text(budget: Row) -> str:
-    """Return a budget for people.
-
-    >>> budget_text({"s": 600, "bytes": 100e6, "j": None}), budget_text({"s": None, "bytes": None, "j": None})
-    ('10 min 00 s and 100 MB a client', 'no budget')
-    """
-    human = (human_seconds, human_bytes, human_joules)
-    limits = [(write(budget[key]), key) for key, write in zip(("s", "bytes", "j"), human, strict=True) if budget[key] is not None]
-    parts = [text if key == "s" else f"{text} a client" for text, key in limits]
-    return joined(parts) if parts else "no budget"
-
-
-def nothing_fits(row: Row) -> str:
-    """Return what the first evaluated round of a method takes, as the reason for its row."""
-    time, *used = (human(row["first"][axis]) for axis, (_, human) in _WORDS.items() if row["first"][axis] is not None)
-    return f"the first evaluated round ends after {time}, {' and '.join(used)} a client"
-
-
 def budget_table(summary: Row) -> PlainTable:
-    """Return the methods under the budget, best first; ``summary`` is the content of ``compare.json``, with a budget or a target."""
-    found = summary["under_budget"]
-    limited = any(found["budget"].values())
-    target = found["target_accuracy"]
-    rows = found["methods"]
-    group = "in budget" if limited else "at the end"
+    """Return the methods under the budget, best first; ``summary`` is the content of ``compare.json``."""
+    found = summary["verdict"]
+    target, rows = found["target_accuracy"], found["methods"]
+    group = ("in budget" if limited(summary) else "at the end") + error_label(rows)
+    classes = f"device classes{error_label(rows)}"
     columns = [
         Column("method", "", lambda row: str(row["label"]), numeric=False),
-        Column("method", "rank", lambda row: _rank(row, rows)),
-        Column(group, "accuracy", lambda row: mean_error(row["accuracy"])),
+        Column("method", "rank", lambda row: rank_text(row, rows)),
+        *accuracy_columns(summary, group, found["rank_by"]),
+        Column(group, "clients refused", lambda row: human_percent(row["refused"])),
         Column(group, "round", _rounds),
-        *([Column(group, "limit", _limit, numeric=False)] if limited else []),
-        *(_until(target) if target is not None else ()),
-        Column("device classes", "least", lambda row: _of_classes(row, min)),
-        Column("device classes", "most", lambda row: _of_classes(row, max)),
-        Column("device classes", "least trained", _least_trained),
-        *(Column("on front", word, _on_front(axis), numeric=False) for axis, (word, _) in _WORDS.items() if _known(found, axis)),
+        *([Column(group, "limit", _limit, numeric=False)] if limited(summary) else []),
+        *(_until(target, error_label(rows)) if target is not None else ()),
+        Column(classes, "least trained", _least_trained),
+        *(Column("best for some", word, _on_front(axis), numeric=False) for axis, (word, _) in _WORDS.items() if _known(found, axis)),
     ]
-    title = f"Within {budget_text(found['budget'])}" if limited else "At the end of the runs"
-    return PlainTable.of(columns, rows, title=title, note=budget_notes(summary), stacked=True)
+    title = f"Within {budget_text(found['budget'])}" if limited(summary) else "At the end of the runs"
+    return PlainTable.of(columns, rows, title=title, note="\n".join(verdict_notes(summary)), stacked=True)
+
+
+def accuracy_columns(summary: Row, group: str, rank_by: str) -> tuple[Column, ...]:
+    """Return what methods are ranked by, and the other accuracies beside it; a metric that is no accuracy is of global models only."""
+    if not (metric := metric_of(summary)).share:
+        return (Column(group, metric.name, lambda row: mean_error(row["accuracy"], lambda value: metric_text(metric, value))),)
+    heads = {"clients": "mean over clients", "worst": "worst class", "global": "global accuracy"}
+    order = sorted(heads, key=lambda key: key != rank_by)
+    return tuple(Column(group, heads[key], _accuracy(f"{key}_accuracy")) for key in order)
+
+
+def _accuracy(key: str) -> Callable[[Row], str]:
+    return lambda row: mean_error(row[key])
+
+
+def error_label(rows: Sequence[Row]) -> str:
+    """Return what ± is in a group of columns: the standard error over seeds, where there are several.
+
+    >>> error_label([{"seeds": [0]}]), error_label([{"seeds": [0, 1]}])
+    ('', ', ± SE')
+    """
+    return ", ± SE" if max((len(row["seeds"]) for row in rows), default=0) > 1 else ""
 
 
 def class_table(summary: Row) -> PlainTable:
-    """Return per method and device class its tiers, their accuracy within the budget, and the share of clients that had trained."""
-    rows = [{"label": row["label"], **of} for row in summary["under_budget"]["methods"] for of in row["classes"]]
+    """Return per method and device class its tiers, the accuracy of what its clients run, and the share of them that had trained."""
+    methods = summary["verdict"]["methods"]
+    rows = [{"label": row["label"], **of} for row in methods for of in row["classes"]]
+    error = error_label(methods)
     columns = (
         Column("method", "", lambda row: str(row["label"]), numeric=False),
         Column("device class", "", lambda row: str(row["title"]), numeric=False),
         Column("clients", "", lambda row: human_count(row["clients"])),
         Column("tier", "", class_tiers),
-        Column("accuracy of the tier", "", lambda row: mean_error(row["accuracy"])),
-        Column("clients that trained", "", lambda row: mean_error(row["trained_share"])),
+        Column(f"accuracy of what it gets{error}", "", lambda row: mean_error(row["accuracy"])),
+        Column(f"clients that trained{error}", "", lambda row: mean_error(row["trained_share"])),
     )
     return PlainTable.of(columns, rows)
+
+
+def assignment_table(summary: Row) -> PlainTable:
+    """Return the tier of each device class under every method."""
+    methods = [row for row in summary["verdict"]["methods"] if row["classes"]]
+    rows = [{of["device"]: of for of in row["classes"]} for row in methods]
+    devices = rows[0] if rows else {}
+    lines_ = [{"title": of["title"], "clients": of["clients"], "of": [row[device] for row in rows]} for device, of in devices.items()]
+    columns = (
+        Column("device class", "", lambda row: str(row["title"]), numeric=False),
+        Column("clients", "", lambda row: human_count(row["clients"])),
+        *(Column(row["label"], "", _tiers_of(place), numeric=False) for place, row in enumerate(methods)),
+    )
+    return PlainTable.of(columns, lines_)
+
+
+def _tiers_of(place: int) -> Callable[[Row], str]:
+    return lambda row: class_tiers(row["of"][place])
+
+
+def pair_table(summary: Row) -> PlainTable:
+    """Return the difference of every two methods, with its test."""
+    pairs = summary["verdict"]["pairs"]
+    columns = (
+        Column("better mean", "", lambda row: str(row["above"]), numeric=False),
+        Column("than", "", lambda row: str(row["below"]), numeric=False),
+        Column("difference", "", lambda row: difference_text(summary, row)),
+        Column("95 % interval", "", lambda row: interval_text(summary, row)),
+        Column("p", "", lambda row: p_text(row["p"])),
+        Column("p, corrected", "", lambda row: p_text(row["corrected_p"])),
+        Column("test", "", test_text, numeric=False),
+        Column("verdict", "", lambda row: "better" if row["decided"] else "tied" if row["p"] is not None else "one seed", numeric=False),
+    )
+    return PlainTable.of(columns, pairs)
 
 
 def class_tiers(row: Row) -> str:
     """Return the tier of a device class, or all of them where it is not the same with every seed's data.
 
-    >>> class_tiers({"tiers": [0.25, 0.5, 0.25]}), class_tiers({"tiers": [1.0, 1.0]}), class_tiers({"tiers": [None]})
-    ('0.25 / 0.5', '1', '–')
+    >>> class_tiers({"tiers": [0.25, 0.5, 0.25], "runs": [["0.25"], ["0.5"], ["0.25"]]})
+    '0.25 / 0.5'
+    >>> class_tiers({"tiers": [None, None], "runs": [["0.25"], []]})
+    'refused, runs 0.25 / refused, no model'
     """
-    return " / ".join(MISSING if tier is None else tier_label(tier) for tier in dict.fromkeys(row["tiers"]))
+    return " / ".join(dict.fromkeys(map(_tier_of, row["tiers"], row["runs"])))
+
+
+def _tier_of(tier: float | None, runs: Sequence[str]) -> str:
+    if tier is None:
+        return f"refused, runs {joined(runs)}" if runs else "refused, no model"
+    label = tier_label(tier)
+    return label if label in runs else f"{label}, not trained" + (f", runs {joined(runs)}" if runs else "")
 
 
 def mean_error(found: Row | None, human: Callable[[float], str] = human_percent) -> str:
@@ -101,79 +160,42 @@ def mean_error(found: Row | None, human: Callable[[float], str] = human_percent)
     return f"{human(found['mean'])} ± {100 * found['error'] / found['mean'] if found['mean'] else 0:.2g} %"
 
 
-def budget_notes(summary: Row) -> str:
-    """Return what a reader of the ranking must know: ties, single seeds, early ends, what does not fit, targets that are not reached."""
-    found = summary["under_budget"]
-    rows, target = found["methods"], found["target_accuracy"]
-    notes = []
-    for rank in dict.fromkeys(row["rank"] for row in rows if row["rank"] is not None):
-        tied = [row["label"] for row in rows if row["rank"] == rank]
-        if len(tied) > 1:
-            paired = max(len(row["seeds"]) for row in rows if row["rank"] == rank) > 1
-            near = (
-                f"each is within two standard errors of {tied[0]}, by paired differences" if paired else "their accuracy is equal"
-            )
-            notes.append(f"a tie: {joined(tied)}; {near}")
-    if sum(row["rank"] is not None for row in rows) > 1 and max(len(row["seeds"]) for row in rows) < 2:
-        notes.append("one seed gives no error, so the order is not decided; give more --seeds")
-    for row in rows:
-        if row["first"] and row["accuracy"] is None:
-            fits = sum(round_ is not None for round_ in row["rounds"])
-            some = f"fits in {fits} of {len(row['rounds'])} seeds" if fits else "nothing fits"
-            notes.append(f"{row['label']}: {some}: {nothing_fits(row)}")
-        elif row["ended_at"] is not None:
-            notes.append(f"{row['label']}: ended early, at {human_percent(row['ended_at'])} of the budget")
-        if target is not None and row["best"] and row["to_target"] is None:
-            notes.append(f"{row['label']}: {human_percent(target)} {_seldom(row)}; best {mean_error(row['best'])}")
-    return "\n".join(notes)
-
-
-def winner(summary: Row) -> str:
-    """Return the sentence that names the best method, or those that tie for it."""
-    found = summary["under_budget"]
-    best = [row for row in found["methods"] if row["rank"] == 1]
-    if not best:
-        return "No method has an evaluated round within the budget."
-    where = f"within {budget_text(found['budget'])}" if any(found["budget"].values()) else "at the end of the runs"
-    figure = mean_error(best[0]["accuracy"])
-    if len(best) == 1:
-        return f"{best[0]['label']} is the most accurate {where}: {figure}."
-    return f"{joined(row['label'] for row in best)} tie for the best accuracy {where}: {figure} for {best[0]['label']}."
-
-
 def front_charts(summary: Row, colours: Mapping[str, str]) -> tuple[Chart, ...]:
-    """Return accuracy over time, bytes and energy: a line per method, the Pareto front as a step line, and the budget as a rule."""
-    found = summary["under_budget"]
-    limited = any(found["budget"].values())
-    longest_s = max((point["simulated_s"] for row in found["methods"] for point in row["curve"]), default=0.0)
+    """Return accuracy over time, bytes and energy: a step line per method, the best of them dashed, and the budget as a rule."""
+    found = summary["verdict"]
+    longest_s = max((step["cost"] for row in found["methods"] for step in _steps(row, "simulated_s")), default=0.0)
     limit_s = found["budget"]["s"] or 0.0
     unit, unit_s = clock_unit(max(longest_s, limit_s if limit_s <= _FAR * longest_s else 0.0))
+    title = measure(summary).capitalize()
     xs = {
-        "simulated_s": ("Accuracy and time", number("simulated_s", f"simulated time ({unit})"), unit_s),
+        "simulated_s": (f"{title} and time", number("simulated_s", f"simulated time ({unit})"), unit_s),
         "client_bytes": (
-            "Accuracy and bytes of a client",
+            f"{title} and bytes of a client",
             number("client_bytes", "bytes of a client, down and up", "~s", "B"),
             1.0,
         ),
-        "client_j": ("Accuracy and energy of a client", number("client_j", "joules of a client", "~s", "J"), 1.0),
+        "client_j": (f"{title} and energy of a client", number("client_j", "joules of a client", "~s", "J"), 1.0),
     }
     return tuple(
-        Chart(
-            f"front-{axis}", title, front_text(found["fronts"][axis], axis, limited), _front_chart(found, axis, colours, x, per)
-        )
+        Chart(f"front-{axis}", title, front_text(summary, axis), _front_chart(summary, axis, colours, x, per))
         for axis, (title, x, per) in xs.items()
         if _known(found, axis)
     )
 
 
+def _steps(row: Row, axis: str) -> Sequence[Json]:
+    return (row["steps"] or {}).get(axis, ())
+
+
 def _known(found: Json, axis: str) -> bool:
     """Whether it is known what every method used of ``axis``."""
-    return all(point[axis] is not None for row in found["methods"] for point in row["curve"])
+    return all(axis in row["steps"] for row in found["methods"] if row["steps"] is not None)
 
 
-def front_text(front: Sequence[Json], axis: str, limited: bool = True) -> str:
-    """Return which method is best up to which cost, within a budget if the comparison is ``limited``."""
+def front_text(summary: Row, axis: str) -> str:
+    """Return which method has the best mean up to which cost, within a budget if there is one."""
     word, human = _WORDS[axis]
+    metric, front = metric_of(summary), summary["verdict"]["fronts"][axis]
     if not front:
         return "No evaluated round is within the budget."
     # Methods that coincide, because every device fits the whole network, share their points.
@@ -182,50 +204,48 @@ def front_text(front: Sequence[Json], axis: str, limited: bool = True) -> str:
     stretches = [next(points) for _, points in itertools.groupby(owned, key=lambda pair: pair[0])]
     best, top = owned[-1]
     one = len(same[-1]) == 1
-    have, reached = "has" if one else "have", f"{human_percent(top['accuracy'])}, with {human(top['cost'])}"
-    last = f"{best} {have} the best accuracy{' within the budget' if limited else ''}, {reached}."
+    last = f"With the whole budget, {best}" if limited(summary) else f"At the end, {best}"
+    last += f" {'has' if one else 'have'} the best mean, {metric_text(metric, top['accuracy'])}, from {human(top['cost'])} on."
     if len(stretches) == 1:
-        return f"{best} {'is' if one else 'are'} best for every budget of {word}. {last}"
+        return f"{best} {'has' if one else 'have'} the best mean for every budget of {word}. {last}"
     if len(stretches) > 4:
-        return f"{joined(dict.fromkeys(point['label'] for point in front))} are on the front of accuracy against {word}. {last}"
+        return f"{joined(dict.fromkeys(point['label'] for point in front))} each have the best mean for some budget of {word}. {last}"
     steps = ", then ".join(f"{owner} from {human(point['cost'])}" for owner, point in stretches)
-    return f"Best for a budget of {word}: {steps}. {last}"
+    return f"Best mean for a budget of {word}: {steps}. {last}"
 
 
-def _front_chart(found: Json, axis: str, colours: Mapping[str, str], x: Spec, per: float) -> Spec:
+def _front_chart(summary: Row, axis: str, colours: Mapping[str, str], x: Spec, per: float) -> Spec:
     """Return accuracy over ``axis``, whose values are divided by ``per``."""
-    human = _WORDS[axis][1]
+    human, metric, found = _WORDS[axis][1], metric_of(summary), summary["verdict"]
     rows = [
         {
-            axis: point[axis] / per,
-            "accuracy": point["accuracy"],
+            axis: step["cost"] / per,
+            "accuracy": step["accuracy"],
             "series": row["label"],
-            "told": f"{row['label']}, round {point['round']}: {human_percent(point['accuracy'])} with {human(point[axis])}",
+            "told": f"{row['label']}: {metric_text(metric, step['accuracy'])} from {human(step['cost'])} on",
         }
         for row in found["methods"]
-        for point in row["curve"]
+        for step in _steps(row, axis)
     ]
     steps = [{axis: point["cost"] / per, "accuracy": point["accuracy"]} for point in found["fronts"][axis]]
     limit, target = found["budget"][_LIMIT_OF[axis]], found["target_accuracy"]
-    y = share("accuracy", "accuracy", zero=False)
+    y = metric_axis(metric, zero=False)
     rule = {"type": "rule", "color": "var(--soft)", "strokeDash": [2, 3], "strokeWidth": 2}
     near = limit is not None and limit / per <= _FAR * max((row[axis] for row in rows), default=0.0)
     rules = [layer(rule, [{axis: limit / per}], x=x)] if near else []
     rules += [layer(rule, [{"accuracy": target}], y=y)] if target is not None else []
     front = {"type": "line", "interpolate": "step-after", "color": "var(--ink)", "strokeWidth": 2.5, "strokeDash": [5, 3]}
     looks = {label: colours[label] for label in colours if any(row["series"] == label for row in rows)}
-    return layered(260, *rules, *lines(rows, looks, x, y), layer(front, steps, x=x, y=y))
+    line, points = lines(rows, looks, x, y)
+    stepped = {**line, "mark": {"type": "line", "interpolate": "step-after"}}
+    return layered(260, *rules, stepped, points, layer(front, steps, x=x, y=y))
 
 
-def _rank(row: Row, rows: Sequence[Row]) -> str:
+def rank_text(row: Row, rows: Sequence[Row]) -> str:
+    """Return the rank of a method; a rank that several share ends with "="."""
     if row["rank"] is None:
         return MISSING
     return f"{row['rank']} =" if sum(other["rank"] == row["rank"] for other in rows) > 1 else str(row["rank"])
-
-
-def _seldom(row: Row) -> str:
-    """Return in how many runs a method reached the target accuracy, if not in all."""
-    return f"reached in {row['reached']} of {len(row['seeds'])} seeds" if row["reached"] else "not reached"
 
 
 def _on_front(axis: str) -> Callable[[Row], str]:
@@ -245,25 +265,20 @@ def _limit(row: Row) -> str:
     return ", ".join([_WORDS[axis][0] for axis in row["limited_by"]] + ended) or MISSING
 
 
-def _until(target: float) -> tuple[Column, ...]:
-    group = f"until {human_percent(target)}"
+def _until(target: float, error: str) -> tuple[Column, ...]:
+    group = f"until {human_percent(target)}{error}"
     human: dict[str, Callable[[Any], str]] = {**{axis: write for axis, (_, write) in _WORDS.items()}, "macs": human_count}
 
     def text(key: str) -> Callable[[Row], str]:
         def written(row: Row) -> str:
             if row["to_target"] is None:
-                return _seldom(row) if row["best"] and key == "simulated_s" else MISSING
+                return seldom(row) if row["best"] and key == "simulated_s" else MISSING
             return mean_error(row["to_target"][key], human[key])
 
         return written
 
     heads = {"simulated_s": "time", "client_bytes": "bytes", "client_j": "energy", "macs": "MACs"}
     return tuple(Column(group, head, text(key)) for key, head in heads.items())
-
-
-def _of_classes(row: Row, pick: Callable[..., Json]) -> str:
-    found = [of["accuracy"] for of in row["classes"] if of["accuracy"]]
-    return mean_error(pick(found, key=lambda accuracy: accuracy["mean"])) if found else MISSING
 
 
 def _least_trained(row: Row) -> str:

@@ -1,14 +1,15 @@
 """The tables of a comparison: every figure of every method, the few that a terminal shows, and the settings."""
 
-from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 
 from edgefl.records import ACCURACY, Metric
 from edgefl.report.answer import diverged_text, many_diverged
-from edgefl.report.compare_answer import COSTS, best_first, fronts_of, known_costs, ranks_of
+from edgefl.report.compare_answer import best_first
+from edgefl.report.compare_page_budget import rank_text
 from edgefl.report.metric import metric_of, metric_text
 from edgefl.report.tables import Column, PlainTable, Row, human_of, text, under
+from edgefl.report.verdict_words import measure, verdict_notes, winner
 from edgefl.report.words import USEFUL, counts_text, names, tier_label, tiers_text
 from edgefl.util.units import MISSING, human_count, human_percent
 
@@ -24,13 +25,12 @@ def compare_table(summary: Row) -> PlainTable:
         _rank(summary),
         Column("tiers", "", _tiers, numeric=False),
         *_result(summary),
-        *under(f"{metric.name} per tier", partial(mean_sd, metric=metric), "tier_accuracy", **tiers),
+        *under(f"{metric.name} per tier{sd_label(summary)}", partial(mean_sd, metric=metric), "tier_accuracy", **tiers),
         *_means("bytes in all", download_bytes="down", upload_bytes="up"),
         *_means("spent in all", macs="MACs", simulated_s="simulated time", energy_j="energy"),
         _USED,
         Column("sessions", "not used", lambda row: _not_used(row["statuses"]), numeric=False, wraps=True),
         *under("parameters per tier", human_count, "params", **tiers),
-        *_on_fronts(summary),
         Column("runs", "seeds", _seeds),
         *_means("runs", host_s="this computer's time"),
     )
@@ -46,43 +46,36 @@ def key_table(summary: Row) -> PlainTable:
         *_result(summary),
         *_means("in all", bytes="bytes", macs="MACs", simulated_s="time", energy_j="energy"),
         _USED,
-        Column("on the Pareto front", "", lambda row: names(COSTS[key][0] for key in fronts_of(summary).get(row["label"], ()))),
     )
     return PlainTable.of(columns, best_first(summary))
 
 
 def compact_comparison(summary: Row) -> PlainTable:
-    """Return the table that ends a comparison in a terminal."""
+    """Return the table that ends a comparison in a terminal; the verdict is below it."""
     columns = (
         _METHOD,
+        Column("method", "rank", _rank(summary).cell),
         Column("method", "tiers", _tiers, numeric=False),
         *_result(summary),
         *_means("in all", bytes="bytes", macs="MACs", simulated_s="time", energy_j="energy"),
         Column("parameters", "largest", lambda row: human_count(max(row["params"].values(), default=None))),
         Column("parameters", "smallest", lambda row: human_count(min(row["params"].values(), default=None))),
     )
-    return PlainTable.of(columns, best_first(summary), note=footnote(summary), stacked=True)
+    # A budget has a table of its own, with these notes.
+    asked = any(summary["verdict"][key] for key in ("target_accuracy",)) or any(summary["verdict"]["budget"].values())
+    own = [] if asked else verdict_notes(summary)
+    return PlainTable.of(columns, best_first(summary), note="\n".join([winner(summary), *own, footnote(summary)]).strip(), stacked=True)
 
 
 def _rank(summary: Row) -> Column:
-    ranks = ranks_of(summary)
-    counts = Counter(ranks.values())
-
-    def text(row: Row) -> str:
-        rank = ranks.get(row["label"])
-        return MISSING if rank is None else f"{rank} =" if counts[rank] > 1 else str(rank)
-
-    return Column("rank", "", text)
+    rows = summary["verdict"]["methods"]
+    ranks = {row["label"]: rank_text(row, rows) for row in rows}
+    return Column("rank", "", lambda row: ranks[row["label"]])
 
 
-def _on_fronts(summary: Row) -> tuple[Column, ...]:
-    """Return whether no other method is at least as accurate for less, a column per cost."""
-    fronts = fronts_of(summary)
-
-    def column(key: str, word: str) -> Column:
-        return Column("on the Pareto front", word, lambda row: "yes" if key in fronts.get(row["label"], ()) else MISSING)
-
-    return tuple(column(key, COSTS[key][0]) for key in known_costs(summary))
+def sd_label(summary: Row) -> str:
+    """Return what ± is in a group of columns: the standard deviation over seeds, where there are several."""
+    return ", ± SD" if max((len(row["seeds"]) for row in summary["methods"]), default=0) > 1 else ""
 
 
 def setting_table(summary: Row) -> PlainTable:
@@ -90,7 +83,7 @@ def setting_table(summary: Row) -> PlainTable:
     columns = (
         _METHOD,
         text("is", "", "title"),
-        Column("tiers", "", _tiers, numeric=False),
+        Column("tiers", "", lambda row: ", ".join(map(tier_label, row["tiers"])) or MISSING, numeric=False),
         Column("why these", "", lambda row: str(row["tiers_why"]), numeric=False, wraps=True),
         Column("options of its own", "", lambda row: names([f"{k} = {v}" for k, v in row["options"].items()]), False, wraps=True),
     )
@@ -116,8 +109,8 @@ def _not_used(statuses: Mapping[str, int]) -> str:
 
 
 def _tiers(row: Row) -> str:
-    """Return a method's tiers as a list for people."""
-    return ", ".join(map(tier_label, row["tiers"])) or MISSING
+    """Return the tiers that clients trained, as a list for people."""
+    return ", ".join(label for label in map(tier_label, row["tiers"]) if label in row["tier_accuracy"]) or MISSING
 
 
 def mixed_accuracies(summary: Row) -> str:
@@ -151,14 +144,17 @@ def footnote(summary: Row) -> str:
 
 
 def _result(summary: Row) -> tuple[Column, ...]:
-    metric = metric_of(summary)
+    metric, sd = metric_of(summary), sd_label(summary)
     group = f"until {metric_text(metric, summary['target_accuracy'])}"
-    after = Column(metric.name, "after training", lambda row: mean_sd(row.get("accuracy_after_training"), metric))
+    ranked, beside = f"{measure(summary)}{sd}", f"{metric.name}{sd}"
+    after = Column(beside, "after training", lambda row: mean_sd(row.get("accuracy_after_training"), metric))
     epsilon = Column("ε", "", lambda row: MISSING if row.get("epsilon") is None else f"{row['epsilon']:.3g}")
+    whole = Column(beside, "global", lambda row: mean_sd(row["accuracy"], metric))
     return (
-        Column(metric.name, "", lambda row: mean_sd(row["accuracy"], metric)),
+        Column(ranked, "", lambda row: mean_sd(row["score"], metric)),
+        *([whole] if summary["verdict"]["rank_by"] != "global" else []),
         *([after] if any(row.get("accuracy_after_training") for row in summary["methods"]) else []),
-        *under(metric.name, lambda value: value or MISSING, accuracy_of="of"),
+        *under(beside, lambda value: value or MISSING, accuracy_of="of"),
         *([epsilon] if any(row.get("epsilon") is not None for row in summary["methods"]) else []),
         *under(group, lambda value: MISSING if value is None else str(value), "to_target", round="round"),
         *under(group, outer="to_target", bytes="bytes", macs="MACs", simulated_s="time"),

@@ -10,7 +10,9 @@ from typing import Any
 
 from edgefl import __version__
 from edgefl.records import ACCURACY, Metric
-from edgefl.report.comparison_budget import BudgetRun, BudgetSummary, budget_summary, evaluated_of
+from edgefl.report.comparison_budget import BudgetSummary, Rule, budget_summary
+from edgefl.report.comparison_clock import clocks_of
+from edgefl.report.evaluated import CountedRun, RankBy, counted_run
 from edgefl.report.metric import metric_of, reaches, worst_of
 from edgefl.report.results import Result
 from edgefl.report.run_budget import RunBudget
@@ -87,15 +89,15 @@ class MethodResult(Result):
     Attributes:
         label: how it was asked for: ``fedhm``, ``fedavg@0.5``.
         accuracy_of: "global" (the global model) or "clients" (mean over clients).
-        accuracy: accuracy after the last round, in [0, 1].
+        score: what methods are ranked by, after the last round: :attr:`edgefl.report.comparison_budget.BudgetSummary.rank_by`.
+        accuracy: accuracy of the global model after the last round, in [0, 1].
         accuracy_after_training: mean over the last round's clients, each with the model that it has just trained, on its own held-out
             samples; None unless every run evaluated them.
-        tier_accuracy: tier → its accuracy after the last round, in the runs that have it.
+        tier_accuracy: tier → its accuracy after the last round, in the runs in which some client trained it.
         statuses: status → how many sessions ended in it, in all runs.
-        untrained_tiers: tier → the seeds of the runs in which no client trained it. There its accuracy comes only from the updates of
-            other tiers.
+        untrained_tiers: tier → the seeds of the runs in which no client trained it.
         params: tier → number of parameters.
-        curve: one point per evaluated round.
+        curve: one point per evaluated round, of what methods are ranked by.
         to_target: what was spent until the curve reached the target accuracy; None if it never did.
         bytes: bytes sent, down and up. This field and those of its kind are totals over the rounds; ``energy_j`` is None if it is unknown.
         epsilon: the largest ε that a run spent; None without differential privacy.
@@ -110,6 +112,7 @@ class MethodResult(Result):
     seeds: tuple[int, ...] = ()
     tiers: tuple[float, ...] = ()
     accuracy_of: str | None = None
+    score: Spread | None = None
     accuracy: Spread | None = None
     accuracy_after_training: Spread | None = None
     tier_accuracy: Mapping[str, Spread] = field(default_factory=dict)
@@ -134,8 +137,8 @@ class ComparisonSummary(Result):
     """The content of ``compare.json``: what all runs have in common (None if none finished), and a row per method.
 
     Attributes:
-        target_accuracy: the lowest final accuracy among the methods, each the mean over its seeds.
-        under_budget: how the methods compare under a budget or at an accuracy that was asked for; None if neither was.
+        target_accuracy: the lowest final accuracy among the methods, each the mean over its seeds, of what they are ranked by.
+        verdict: which method is the best, within the budget if there is one.
         metric: what is under the keys of accuracy.
         adversary, defence: which clients attack, and the robust aggregation; None: every client is honest, updates are not compared.
     """
@@ -160,7 +163,7 @@ class ComparisonSummary(Result):
     tiers: tuple[float, ...] | str
     target_accuracy: float | None
     methods: tuple[MethodResult, ...]
-    under_budget: BudgetSummary | None = None
+    verdict: BudgetSummary
     metric: Metric = ACCURACY
     adversary: str | None = None
     defence: str | None = None
@@ -176,46 +179,40 @@ def comparison_of(
     tiers: Sequence[float] | str,
     budget: RunBudget | None = None,
     target_accuracy: float | None = None,
+    rank_by: RankBy = "clients",
 ) -> ComparisonSummary:
     """Return the content of ``compare.json`` from the methods with their finished runs.
 
     ``to_target`` is read from the mean curve of each method, at the first evaluated round with at least the target accuracy.
     """
-    rows = [_result(row, runs) for row, runs in contenders]
-    asked = (budget or RunBudget()).limits or target_accuracy
     first = next((played.summary for _, runs in contenders for played in runs), {})
-    metric, finals = metric_of(first), [row.accuracy.mean for row in rows if row.accuracy]
+    metric = metric_of(first)
+    rule = Rule(budget or RunBudget(), target_accuracy, rank_by if metric.share else "global", metric, clocks_of(first))
+    counted = {row.label: [counted_run(of.seed, of.summary, of.rounds) for of in runs] for row, runs in contenders}
+    rows = [_result(row, runs, counted[row.label], rule.rank_by) for row, runs in contenders]
+    finals = [row.score.mean for row in rows if row.score]
     target = worst_of(metric)(finals) if finals else None
     return ComparisonSummary(
-        1,
+        2,
         __version__,
         **{key: first.get(key) for key in _COMMON},
         seeds=tuple(seeds),
         tiers=tiers if isinstance(tiers, str) else tuple(tiers),
         target_accuracy=target,
         methods=tuple(replace(row, to_target=_reached(row.curve, target, metric)) for row in rows),
-        under_budget=_under_budget(contenders, budget or RunBudget(), target_accuracy) if asked else None,
+        verdict=budget_summary(counted, rule),
         metric=metric,
     )
 
 
-def _under_budget(
-    contenders: Sequence[tuple[MethodResult, Sequence[Played]]], budget: RunBudget, target: float | None
-) -> BudgetSummary:
-    methods = {
-        row.label: [BudgetRun(played.seed, evaluated_of(played.rounds), played.summary["participation"]) for played in runs]
-        for row, runs in contenders
-    }
-    return budget_summary(methods, budget, target)
-
-
-def curve_of(runs: Sequence[Played]) -> tuple[CurvePoint, ...]:
-    """Return a point per evaluated round."""
+def curve_of(runs: Sequence[Played], counted: Sequence[CountedRun], rank_by: RankBy) -> tuple[CurvePoint, ...]:
+    """Return a point per evaluated round of all runs; ``counted`` are the same runs."""
     sums = [_spent(played.rounds) for played in runs]
+    scores = [{point.round: run.score(point, rank_by) for point in run.points} for run in counted]
     points = []
     for number, record in enumerate(runs[0].rounds if runs else ()):
         if record["accuracy"]:
-            reached = [float(played.rounds[number]["accuracy"]["global"]) for played in runs]
+            reached = [score[record["round"]] for score in scores]
             range_ = {"accuracy": statistics.fmean(reached), "lowest": min(reached), "highest": max(reached)}
             spent: dict[str, Any] = {key: known_mean(of_run[number][key] for of_run in sums) for key in _SPENT}
             points.append(CurvePoint(round=record["round"], **spent, **range_))
@@ -239,12 +236,13 @@ def _reached(curve: Sequence[CurvePoint], target: float | None, metric: Metric) 
     return None if found is None else Spent(found.round, *(getattr(found, key) for key in _SPENT))
 
 
-def _result(row: MethodResult, runs: Sequence[Played]) -> MethodResult:
+def _result(row: MethodResult, runs: Sequence[Played], counted: Sequence[CountedRun], rank_by: RankBy) -> MethodResult:
     """Return ``row`` with the figures of its finished ``runs``."""
     if not runs:
         return row
     last = [played.rounds[-1]["accuracy"] for played in runs]
     tiers = _tiers(runs)
+    trained = [_trained(played) for played in runs]
     after = [found for played in runs if (found := played.summary.get("accuracy_after_training")) is not None]
     totals = [{**played.summary, **_spent(played.rounds)[-1]} for played in runs]
     summed = (*_SPENT, "download_bytes", "upload_bytes", "host_s")
@@ -255,13 +253,22 @@ def _result(row: MethodResult, runs: Sequence[Played]) -> MethodResult:
         seeds=tuple(played.seed for played in runs),
         tiers=tuple(row["tier"] for row in tiers.values()),
         accuracy_of=runs[0].summary["accuracy_of"],
+        score=Spread.of([run.score(run.points[-1], rank_by) for run in counted]),
         accuracy=Spread.of([float(accuracy["global"]) for accuracy in last]),
         accuracy_after_training=Spread.of(after) if len(after) == len(runs) else None,
-        tier_accuracy={label: Spread.of([float(found[label]) for found in last if label in found]) for label in tiers},
+        tier_accuracy={
+            label: Spread.of(values)
+            for label in tiers
+            if (values := [float(at[label]) for at, own in zip(last, trained, strict=True) if label in own])
+        },
         statuses=sum((statuses_of(played.summary) for played in runs), Counter()),
-        untrained_tiers=_untrained(runs, tiers),
+        untrained_tiers={
+            label: idle
+            for label in tiers
+            if (idle := tuple(played.seed for played in runs if label in _labels(played) - _trained(played)))
+        },
         params={label: row["params"] for label, row in tiers.items()},
-        curve=curve_of(runs),
+        curve=curve_of(runs, counted, rank_by),
         **spreads,
         uncounted_ops=tuple(sorted({name for row in tiers.values() for name in row["uncounted_ops"]})),
         epsilon=max((spent["epsilon"] for played in runs if (spent := played.summary.get("privacy"))), default=None),
@@ -274,10 +281,10 @@ def _tiers(runs: Sequence[Played]) -> dict[str, Json]:
     return {tier_label(row["tier"]): row for row in rows}
 
 
-def _untrained(runs: Sequence[Played], tiers: Mapping[str, Json]) -> dict[str, tuple[int, ...]]:
-    """Return tier → the seeds of the runs in which no client trained it."""
-    idle = {
-        played.seed: {tier_label(row["tier"]) for row in played.summary["tiers"] if row.get("updates") == 0} for played in runs
-    }
-    found = {label: tuple(seed for seed, none in idle.items() if label in none) for label in tiers}
-    return {label: seeds for label, seeds in found.items() if seeds}
+def _labels(played: Played) -> set[str]:
+    return {tier_label(row["tier"]) for row in played.summary["tiers"]}
+
+
+def _trained(played: Played) -> set[str]:
+    """Return the tiers that some client trained in a run; older summaries do not say."""
+    return {tier_label(row["tier"]) for row in played.summary["tiers"] if row.get("updates") != 0}

@@ -108,7 +108,7 @@ class ClassRow(Result):
     """One class of devices: its share of the population, its tier (None if none fits), and the steps of its assignment.
 
     ``refusals`` are budgets that refused a tier; ``assumed`` are figures of its profile; its seconds of training may be wrong by the factor
-    ``clock_error``.
+    ``clock_error``, and it takes ``idle_w`` watts while it is on (None: its energy is unknown).
     """
 
     device: str
@@ -123,6 +123,7 @@ class ClassRow(Result):
     assumed: tuple[str, ...]
     clock_error: Number
     recompute: tuple[str, ...] = ()
+    idle_w: Number | None = None
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,7 @@ def class_rows(plan: Plan) -> list[ClassRow]:
                 assumed=tuple(c.device.assumed),
                 clock_error=c.device.clock_error,
                 recompute=fit.recompute,
+                idle_w=None if c.device.energy is None else c.device.energy.idle_w,
             )
         )
     return rows

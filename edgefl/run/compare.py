@@ -15,13 +15,14 @@ from edgefl.fleet.profile import unknown_energy
 from edgefl.records import RoundRecord
 from edgefl.registry import methods as known_methods
 from edgefl.report.compare_page import compare_page
-from edgefl.report.compare_page_budget import budget_text, nothing_fits
 from edgefl.report.compare_tables import compact_comparison
 from edgefl.report.comparison import ComparisonSummary, Failure, MethodResult, Played, comparison_of
+from edgefl.report.evaluated import RankBy, check_rank_by
 from edgefl.report.notebook import table_html, table_text
 from edgefl.report.results import Results
 from edgefl.report.run_budget import RunBudget, check_target
 from edgefl.report.run_files import read_rounds, read_summary
+from edgefl.report.verdict_words import budget_text, nothing_fits
 from edgefl.run.compare_entries import Asked, Options, Part, asked_of, parts_of
 from edgefl.run.folder import Notify, RunFolder
 from edgefl.run.simulate import simulate
@@ -74,6 +75,7 @@ def compare(
     options: Mapping[str, Options] | None = None,
     budget: RunBudget | None = None,
     target_accuracy: float | None = None,
+    rank_by: RankBy = "clients",
     resume: bool = False,
     on_round: OnRound | None = None,
     notify: Notify | None = None,
@@ -93,6 +95,8 @@ def compare(
         options: method → its own options.
         budget: what a run may take. Methods are ranked by the accuracy that they reach within it, and all runs train to their end.
         target_accuracy: share in (0, 1]; the comparison shows what each method uses until it has this accuracy.
+        rank_by: "clients": the mean over clients of the model that each gets; "worst": that of the worst device class; "global": the
+            global model. Methods are always ranked by the global model if the run has a loss of its own.
         resume: continue the comparison in ``out``: complete runs stay, interrupted runs resume.
         on_round: called with the run and the record of every round.
         notify: called with a line of text for the user.
@@ -115,7 +119,7 @@ def compare(
         raise ConfigError(
             "compare: budget and target_accuracy rank methods by accuracy, and the run has a loss of its own; leave them out"
         )
-    asked = replace(asked, budget=budget or RunBudget(), target_accuracy=target_accuracy)
+    asked = replace(asked, budget=budget or RunBudget(), target_accuracy=target_accuracy, rank_by=check_rank_by(rank_by))
     _check_energy(asked)
     folder = Path(out)
     with one_thread():
@@ -126,7 +130,7 @@ def compare(
     done = [_play(folder, part, resume, on_round, say) for part in parts]
     _check_any(done, "finished")
     contenders = _contenders(folder, done, asked)
-    summary = comparison_of(contenders, asked.seeds, asked.config.tiers or (), asked.budget, asked.target_accuracy)
+    summary = comparison_of(contenders, asked.seeds, asked.config.tiers or (), asked.budget, asked.target_accuracy, asked.rank_by)
     trust = asked.config.adversary, None if asked.config.defence == "none" else asked.config.defence
     summary = replace(summary, adversary=trust[0], defence=trust[1])
     _check_fits(summary, folder)
@@ -193,8 +197,8 @@ def _contenders(folder: Path, parts: Sequence[Part], asked: Asked) -> list[tuple
 
 def _check_fits(summary: ComparisonSummary, folder: Path) -> None:
     """Raise :class:`BudgetError` if no evaluated round of any run is within the budget that was asked for."""
-    found = summary.under_budget
-    if found is not None and not any(round_ for row in found.methods for round_ in row.rounds):
+    found = summary.verdict
+    if not any(round_ for row in found.methods for round_ in row.rounds):
         needs = "\n".join(f"{row.label}: {nothing_fits(row.to_dict())}" for row in found.methods if row.first)
         remedy = f"all runs are complete: give a larger budget with --resume --out {folder}"
         raise BudgetError(f"no method has an evaluated round within {budget_text(vars(found.budget))}:\n{needs}\n{remedy}")

@@ -14,6 +14,7 @@ from edgefl.config import RunConfig
 from edgefl.errors import BudgetError, CheckpointError, ConfigError, InputError
 from edgefl.plugins import resolved
 from edgefl.registry import methods as known_methods
+from edgefl.report.evaluated import RankBy, check_rank_by
 from edgefl.report.run_budget import RunBudget, check_target
 from edgefl.run.prepare import prepare
 from edgefl.util.files import read_toml
@@ -88,6 +89,7 @@ class Asked:
     options: Mapping[str, Options] = field(default_factory=dict)
     budget: RunBudget = field(default_factory=RunBudget)
     target_accuracy: float | None = None
+    rank_by: RankBy = "clients"
 
     def to_toml(self) -> str:
         """Return the TOML form."""
@@ -95,7 +97,8 @@ class Asked:
         options = {method: dict(of) for method, of in self.options.items()}
         limits = {key: value for key, value in vars(self.budget).items() if value is not None}
         target = {} if self.target_accuracy is None else {"target_accuracy": self.target_accuracy}
-        values = {"methods": list(self.methods), "seeds": list(self.seeds), **target, "config": config, "options": options}
+        first = {"methods": list(self.methods), "seeds": list(self.seeds), **target, "rank_by": self.rank_by}
+        values = {**first, "config": config, "options": options}
         return tomlkit.dumps({**values, **({"budget": limits} if limits else {})})
 
     @classmethod
@@ -107,17 +110,18 @@ class Asked:
             ConfigError: a flag is wrong.
         """
         values = read_toml(path, CheckpointError)
-        if values.keys() - {"budget", "target_accuracy"} != {"methods", "seeds", "config", "options"}:
+        if values.keys() - {"budget", "target_accuracy", "rank_by"} != {"methods", "seeds", "config", "options"}:
             raise CheckpointError(f"{path}: expected the keys methods, seeds, config and options; start a new comparison")
         config = RunConfig.of({**RunConfig.of(values["config"], str(path)).model_dump(), **(flags or {})})
         limits, target = values.get("budget", {}), values.get("target_accuracy")
         try:
             check_target(target)
             budget = RunBudget(**limits)
+            rank_by = check_rank_by(values.get("rank_by", "clients"))
         except (ConfigError, TypeError) as error:
-            remedy = "expected a table budget with s, bytes and j, and a target_accuracy in (0, 1]"
+            remedy = "expected a table budget with s, bytes and j, a target_accuracy in (0, 1], and rank_by"
             raise CheckpointError(f"{path}: {error}; {remedy}") from None
-        return cls(tuple(values["methods"]), config, tuple(values["seeds"]), values["options"], budget, target)
+        return cls(tuple(values["methods"]), config, tuple(values["seeds"]), values["options"], budget, target, rank_by)
 
 
 def asked_of(methods: Sequence[str], config: RunConfig, seeds: Sequence[int] | None, options: Mapping[str, Options]) -> Asked:
