@@ -35,4 +35,4 @@ def two(**asked: Any) -> dict[str, Any]:
     cheap = contender(
         "cheap", played(0, [0.2, 0.4, 0.6], sent=10, tiers=(0.5,)), failures={1: "no device fits\n  needs 2, has 1"}
     )
-    return comparison_of([quick, cheap], [0, 1], (1.0, 0.5), **asked).to_dict()
+    return comparison_of([quick, cheap], [0, 1], (1.0, 0.5), rank_by="global", **asked).to_dict()

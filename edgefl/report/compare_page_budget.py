@@ -49,7 +49,11 @@ def budget_table(summary: Row) -> PlainTable:
         *([Column(group, "limit", _limit, numeric=False)] if limited(summary) else []),
         *(_until(target, error_label(rows)) if target is not None else ()),
         Column(classes, "least trained", _least_trained),
-        *(Column("best for some", word, _on_front(axis), numeric=False) for axis, (word, _) in _WORDS.items() if _known(found, axis)),
+        *(
+            Column("best for some", word, _on_front(axis), numeric=False)
+            for axis, (word, _) in _WORDS.items()
+            if _known(found, axis)
+        ),
     ]
     title = f"Within {budget_text(found['budget'])}" if limited(summary) else "At the end of the runs"
     return PlainTable.of(columns, rows, title=title, note="\n".join(verdict_notes(summary)), stacked=True)
@@ -98,7 +102,9 @@ def assignment_table(summary: Row) -> PlainTable:
     methods = [row for row in summary["verdict"]["methods"] if row["classes"]]
     rows = [{of["device"]: of for of in row["classes"]} for row in methods]
     devices = rows[0] if rows else {}
-    lines_ = [{"title": of["title"], "clients": of["clients"], "of": [row[device] for row in rows]} for device, of in devices.items()]
+    lines_ = [
+        {"title": of["title"], "clients": of["clients"], "of": [row[device] for row in rows]} for device, of in devices.items()
+    ]
     columns = (
         Column("device class", "", lambda row: str(row["title"]), numeric=False),
         Column("clients", "", lambda row: human_count(row["clients"])),
@@ -122,7 +128,12 @@ def pair_table(summary: Row) -> PlainTable:
         Column("p", "", lambda row: p_text(row["p"])),
         Column("p, corrected", "", lambda row: p_text(row["corrected_p"])),
         Column("test", "", test_text, numeric=False),
-        Column("verdict", "", lambda row: "better" if row["decided"] else "tied" if row["p"] is not None else "one seed", numeric=False),
+        Column(
+            "verdict",
+            "",
+            lambda row: "better" if row["decided"] else "tied" if row["p"] is not None else "one seed",
+            numeric=False,
+        ),
     )
     return PlainTable.of(columns, pairs)
 

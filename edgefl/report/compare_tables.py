@@ -64,7 +64,9 @@ def compact_comparison(summary: Row) -> PlainTable:
     # A budget has a table of its own, with these notes.
     asked = any(summary["verdict"][key] for key in ("target_accuracy",)) or any(summary["verdict"]["budget"].values())
     own = [] if asked else verdict_notes(summary)
-    return PlainTable.of(columns, best_first(summary), note="\n".join([winner(summary), *own, footnote(summary)]).strip(), stacked=True)
+    return PlainTable.of(
+        columns, best_first(summary), note="\n".join([winner(summary), *own, footnote(summary)]).strip(), stacked=True
+    )
 
 
 def _rank(summary: Row) -> Column:

@@ -53,7 +53,9 @@ def comparison_draws(
     labels = [label for label, own in methods.items() if own]
 
     def first_of(factors: Draws) -> list[str | None]:
-        found = np.stack([np.mean([_drawn(run, budget, rank_by, factors, idle_w) for run in methods[of]], axis=0) for of in labels])
+        found = np.stack(
+            [np.mean([_drawn(run, budget, rank_by, factors, idle_w) for run in methods[of]], axis=0) for of in labels]
+        )
         signed = np.where(np.isnan(found), -np.inf, sign * found)
         best = signed.argmax(axis=0)
         return [None if np.isneginf(signed[place, draw]) else labels[place] for draw, place in enumerate(best)]

@@ -94,7 +94,9 @@ def winner(summary: Json) -> str:
     if one_seed(rows):
         return f"{best['label']} has the best {figure} {where(summary)}, with one seed, which decides nothing."
     if len(first) > 1:
-        return f"{joined(first)} are tied {where(summary)}: {figure} for {best['label']}; {_differs(summary, first[0], first[1])}."
+        return (
+            f"{joined(first)} are tied {where(summary)}: {figure} for {best['label']}; {_differs(summary, first[0], first[1])}."
+        )
     return f"{best['label']} is the best {where(summary)}: {figure}; {_differs(summary, best['label'], rows[1]['label'])}."
 
 
@@ -166,10 +168,10 @@ def verdict_notes(summary: Json) -> list[str]:
 def served_sentence(row: Json) -> str:
     """Return which share of clients a method refuses, and what these have instead."""
     refused = [of for of in row["classes"] if of["refused"]]
-    without = [of["title"] for of in refused if not any(of["runs"])]
-    using = [f"{of['title']} run tier {joined(dict.fromkeys(label for own in of['runs'] for label in own))}" for of in refused]
-    instead = "they have no model and count as 0" if len(without) == len(refused) else joined(using)
-    return f"{row['label']}: {human_percent(row['refused'])} of clients are refused ({joined(of['title'] for of in refused)}); {instead}"
+    instead = {of["title"]: dict.fromkeys(label for own in of["runs"] for label in own) for of in refused}
+    using = [f"{title} run tier {joined(labels)}" for title, labels in instead.items() if labels]
+    using += [f"{title} have no model and count as 0" for title, labels in instead.items() if not labels]
+    return f"{row['label']}: {human_percent(row['refused'])} of clients are refused; {joined(using)}"
 
 
 def nothing_fits(row: Json) -> str:
@@ -194,4 +196,6 @@ def rule_text(summary: Json) -> str:
             "can run, or as 0 without one"
         )
     level = f"{100 * LEVEL:g} %"
-    return f"{rule}. Methods are tied unless p, by paired differences and after Holm's correction for all pairs, is below {level}."
+    return (
+        f"{rule}. Methods are tied unless p, by paired differences and after Holm's correction for all pairs, is below {level}."
+    )

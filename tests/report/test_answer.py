@@ -6,9 +6,9 @@ import pytest
 from compared import contender, played, two
 
 from edgefl.report.answer import answer_of_run
-from edgefl.report.compare_answer import answer_of_comparison, best_first, fronts_of, ranks_of
+from edgefl.report.compare_answer import answer_of_comparison, best_first
 from edgefl.report.compare_tables import compact_comparison, compare_table
-from edgefl.report.comparison import comparison_of
+from edgefl.report.comparison import Played, comparison_of
 from edgefl.report.cost_page import answer_of_costs
 from edgefl.report.dry_page import answer_of_dry
 from edgefl.report.fleet_charts import weakest_sentence
@@ -146,23 +146,31 @@ def test_there_is_one_host_time() -> None:
     assert host_seconds({"host_s": 3.0, "host_stages": {"server": {}}}) == 3.0
 
 
+def even(last: tuple[float, ...], **costs: Any) -> list[Played]:
+    """A run per seed whose accuracy rises to its value of ``last``."""
+    return [played(seed, [0.5, value], **costs) for seed, value in enumerate(last)]
+
+
 def test_methods_are_ranked_and_the_best_is_named_with_its_cheaper_rival() -> None:
-    summary = two()
-    assert ranks_of(summary) == {"quick": 1, "cheap": 2}
+    rows = [contender("quick", *even((0.9, 0.88, 0.89))), contender("cheap", *even((0.6, 0.61, 0.6), sent=10))]
+    summary = comparison_of(rows, [0, 1, 2], (1.0, 0.5), rank_by="global").to_dict()
+    assert [row["rank"] for row in summary["verdict"]["methods"]] == [1, 2]
     assert [row["label"] for row in best_first(summary)] == ["quick", "cheap"]
-    assert fronts_of(summary) == {"quick": ("bytes", "simulated_s", "energy_j"), "cheap": ("bytes",)}
     found = answer_of_comparison(summary)
-    assert found.found == "quick is the best: quick 85.0 %, cheap 60.0 %."
+    assert found.found == "quick is the best: quick 89.0 %, cheap 60.3 %."
     assert found.advice == (
-        "Take quick, or cheap to save bytes: it takes 90.0 % less for 25.0 points of accuracy. "
-        "Train longer before you choose: cheap still rose by 20.0 points in the last round."
+        "Take quick, or cheap to save bytes: it takes 90.0 % less for 28.7 points of accuracy. "
+        "Train longer before you choose: quick still rose by 39.0 points in the last round."
     )
 
 
 def test_methods_whose_accuracy_no_longer_rises_may_be_chosen() -> None:
     rows = [contender(label, *(played(seed, [0.5, last]) for seed in (0, 1))) for label, last in (("a", 0.505), ("b", 0.4))]
     found = answer_of_comparison(comparison_of(rows, [0, 1], (1.0,)).to_dict())
-    assert found.advice == "Take a: no other method takes fewer bytes, less time or less energy."
+    assert (
+        found.advice
+        == "Take a: no other method takes fewer bytes, less time or less energy. More --seeds would tell the best apart."
+    )
 
 
 def test_diverged_sessions_come_before_the_choice() -> None:
@@ -193,7 +201,7 @@ def test_a_target_that_no_method_reaches_is_said_and_asks_for_more_rounds() -> N
 
 def test_a_target_that_some_seeds_reach_is_said() -> None:
     rows = [contender("a", played(0, [0.5, 0.9]), played(1, [0.5, 0.7]))]
-    found = answer_of_comparison(comparison_of(rows, [0, 1], (1.0, 0.5), target_accuracy=0.8).to_dict())
+    found = answer_of_comparison(comparison_of(rows, [0, 1], (1.0, 0.5), target_accuracy=0.8, rank_by="global").to_dict())
     assert found.found == "a is the best: a 80.0 %; 80.0 % was reached by a in 1 of 2 seeds."
 
 
@@ -202,16 +210,18 @@ def test_with_a_budget_the_answer_is_what_each_method_reaches_within_it() -> Non
     rows = [contender("large", played(0, [0.5, 0.9], sent=100)), contender("small", played(0, [0.4, 0.6], sent=10))]
 
     def answer(target: float | None = None, **budget: float) -> Any:
-        return answer_of_comparison(comparison_of(rows, [0], (1.0, 0.5), RunBudget(**budget), target).to_dict())
+        return answer_of_comparison(comparison_of(rows, [0], (1.0, 0.5), RunBudget(**budget), target, "global").to_dict())
 
     found = answer(bytes=100)
-    assert found.asked.endswith("has the best accuracy on digits within 100 B a client?")
+    assert found.asked.endswith("has the best global accuracy on digits within 100 B a client?")
     assert found.found == "small is the best: small 60.0 %; the budget is too small for large."
     assert found.advice == "Take small."
     found = answer(bytes=200)
-    assert found.found == "small is the best: small 60.0 %, large 50.0 %."
-    assert found.advice == "Take small. One seed does not decide it: repeat with --seeds 0,1,2."
-    assert answer(bytes=400).found.startswith("large is the best: large 90.0 %, small 60.0 %")
+    assert found.found == "small has the best value of one seed: small 60.0 %, large 50.0 %."
+    assert found.advice == (
+        "Take any of small and large, as far as these seeds tell. One seed does not decide it: repeat with --seeds 0,1,2."
+    )
+    assert answer(bytes=400).found.startswith("large has the best value of one seed: large 90.0 %, small 60.0 %")
     found = answer(0.8, bytes=200)
     assert found.found.endswith("; 80.0 % was reached within it by none.")
     assert found.advice == "Give a larger budget, or a lower --target-accuracy than 80.0 %."

@@ -17,6 +17,7 @@ from edgefl.errors import BudgetError, CheckpointError, ConfigError, InputError
 from edgefl.report.compare_page import compare_page
 from edgefl.report.compare_tables import compact_comparison, compare_table
 from edgefl.report.comparison import comparison_of, curve_of
+from edgefl.report.evaluated import counted_run
 from edgefl.report.page import vega
 from edgefl.run.compare import compare
 from edgefl.run.compare_entries import Asked, Entry, asked_of, parts_of
@@ -25,7 +26,8 @@ SMALL = RunConfig(rounds=1, clients=4, local_epochs=1, model="mlp", data_share=0
 
 
 def test_a_curve_is_the_mean_over_seeds_of_accuracy_and_of_what_was_spent_so_far() -> None:
-    points = curve_of([played(0, [0.5, -1, 0.9]), played(1, [0.3, -1, 0.8], sent=300)])
+    runs = [played(0, [0.5, -1, 0.9]), played(1, [0.3, -1, 0.8], sent=300)]
+    points = curve_of(runs, [counted_run(of.seed, of.summary, of.rounds) for of in runs], "global")
     assert [point.round for point in points] == [1, 3]
     assert points[0].accuracy == pytest.approx(0.4)
     assert (points[0].lowest, points[0].highest) == (0.3, 0.5)
@@ -49,7 +51,7 @@ def test_the_target_is_the_lowest_final_accuracy_and_read_off_the_mean_curve() -
 
 def test_a_method_without_a_run_is_a_row_of_dashes_with_its_reason() -> None:
     summary = comparison_of(
-        [contender("quick", played(0, [0.5])), contender("none", failures={0: "too large"})], [0], (1.0,)
+        [contender("quick", played(0, [0.5])), contender("none", failures={0: "too large"})], [0], (1.0,), rank_by="global"
     ).to_dict()
     assert summary["methods"][1]["to_target"] is None
     assert summary["target_accuracy"] == 0.5
@@ -64,9 +66,9 @@ def test_the_tables_hold_the_figures() -> None:
     summary = two()
     table = compare_table(summary)
     first = {f"{c.group} {c.head}".strip(): text for c, text in zip(table.columns, table.rows[0], strict=True)}
-    assert first["accuracy"] == "85.0 ± 7.1 %"
+    assert first["global accuracy, ± SD"] == "85.0 ± 7.1 %"
     assert (first["until 60.0 % round"], first["until 60.0 % bytes"], first["until 60.0 % time"]) == ("2", "400 B", "4.00 s")
-    assert (first["accuracy per tier 0.5"], first["parameters per tier 1"], first["runs seeds"]) == (
+    assert (first["accuracy per tier, ± SD 0.5"], first["parameters per tier 1"], first["runs seeds"]) == (
         "75.0 ± 7.1 %",
         "1.00 k",
         "0, 1",
@@ -75,7 +77,10 @@ def test_the_tables_hold_the_figures() -> None:
     assert max(map(len, text.splitlines())) <= 80
     assert "85.0 ± 7.1 %" in text
     plain = compact_comparison(summary).to_plain().splitlines()
-    assert plain[0].startswith("method quick, tiers 1, 0.5; accuracy 85.0 ± 7.1 %, of global; until 60.0 % round 2, bytes 400 B")
+    assert plain[0].startswith(
+        "method quick, rank 1 =, tiers 1, 0.5; global accuracy, ± SD 85.0 ± 7.1 %; accuracy, ± SD of global; until 60.0 % round 2, bytes 400 B"
+    )
+    assert plain[2].startswith("quick and cheap are tied at the end of the runs: global accuracy 85.0 ± 5.0 % (SE) for quick;")
     assert plain[-1] == "cheap, seed 1: failed: no device fits"
 
 
@@ -103,27 +108,23 @@ def test_unlike_accuracies_and_untrained_tiers_are_said() -> None:
     assert "of lazy it is the global model's" in text
     assert summary["methods"][1]["untrained_tiers"] == {"0.5": [0]}
     assert "lazy: no client trained tier 0.5" in compact_comparison(summary).to_plain()
-    spec = charts_of(compare_page(summary))["compare-tiers"]
-    bars, hatched = layers(spec, "bar")
-    assert [(row["series"], row["tier"], row["untrained"]) for row in bars["data"]["values"]] == [
-        ("own", "tier 1", False),
-        ("own", "tier 0.5", False),
-        ("lazy", "tier 1", False),
-        ("lazy", "tier 0.5", True),
+    assert list(summary["methods"][1]["tier_accuracy"]) == ["1"]
+    (bars,) = layers(charts_of(compare_page(summary))["compare-tiers"], "bar")
+    assert [(row["series"], row["tier"]) for row in bars["data"]["values"]] == [
+        ("own", "tier 1"),
+        ("own", "tier 0.5"),
+        ("lazy", "tier 1"),
     ]
-    assert hatched["data"]["values"] == bars["data"]["values"][3:]
-    assert hatched["mark"]["fill"] == "url(#untrained)"
 
 
-def test_a_tier_that_is_untrained_in_some_seeds_only_is_drawn_and_counted_as_trained() -> None:
+def test_a_tier_has_the_accuracy_of_the_seeds_in_which_some_client_trained_it() -> None:
     lazy, busy = played(0, [0.8]), played(1, [0.6])
     lazy.summary["tiers"][1]["updates"] = 0  # type: ignore[index]
     summary = comparison_of([contender("half", lazy, busy)], [0, 1], (1.0, 0.5)).to_dict()
     assert summary["methods"][0]["untrained_tiers"] == {"0.5": [0]}
+    assert summary["methods"][0]["tier_accuracy"]["0.5"]["values"] == [0.5]
     assert "half: no client trained tier 0.5 in 1 of 2 seeds" in compact_comparison(summary).to_plain()
-    page = compare_page(summary)
-    assert not any(row["untrained"] for bars in layers(charts_of(page)["compare-tiers"], "bar") for row in bars["data"]["values"])
-    assert "The weakest is tier 0.5 of half, 60.0 %" in Page(page).text
+    assert "The weakest is tier 0.5 of half, 50.0 %" in Page(compare_page(summary)).text
 
 
 def test_runs_of_a_method_may_have_tiers_of_their_own() -> None:
@@ -141,7 +142,12 @@ def test_runs_of_a_method_may_have_tiers_of_their_own() -> None:
 def test_the_page_draws_a_line_per_method_and_a_band_where_there_are_seeds() -> None:
     page = compare_page(two())
     charts = charts_of(page)
-    assert list(charts) == ["compare-bytes", "compare-macs", "compare-simulated_s", "compare-tiers"]
+    assert [key for key in charts if key.startswith("compare")] == [
+        "compare-bytes",
+        "compare-macs",
+        "compare-simulated_s",
+        "compare-tiers",
+    ]
     (band,), (line,) = layers(charts["compare-bytes"], "area"), layers(charts["compare-bytes"], "line")
     assert (band["encoding"]["y"]["field"], band["encoding"]["y2"]["field"]) == ("lowest", "highest")
     assert series(band["data"]["values"], "highest") == {"quick": [0.5, 0.9, 0.9]}
@@ -156,7 +162,7 @@ def test_the_page_draws_a_line_per_method_and_a_band_where_there_are_seeds() -> 
     assert all(map(drawn, charts.values()))
     text = Page(page).text
     assert "cheap reaches 60.0 %, which all methods reach, with least: 60 B; quick takes most: 400 B, 6.67 times as much." in text
-    assert [level for level, _ in Page(page).headings][:3] == [1, 2, 2]
+    assert [level for level, _ in Page(page).headings][:3] == [1, 2, 3]
     assert page == compare_page(two())
 
 
@@ -165,6 +171,7 @@ def test_the_page_loads_nothing_and_escapes_what_it_shows() -> None:
     summary = two()
     summary["dataset"] = evil
     summary["methods"][0] |= {"label": evil, "tiers_why": evil, "options": {evil: evil}}
+    summary["verdict"]["methods"][0]["label"] = evil
     summary["methods"][1]["failures"][0]["reason"] = evil
     rendered = compare_page(summary)
     bare = rendered.replace(vega().packed, "")

@@ -17,10 +17,12 @@ from edgefl.cli.compare import command
 from edgefl.config import RunConfig
 from edgefl.errors import BudgetError, CheckpointError, ConfigError
 from edgefl.report.compare_page import compare_page
-from edgefl.report.compare_page_budget import budget_notes, budget_table, class_table, front_text, winner
+from edgefl.report.compare_page_budget import budget_table, class_table, front_text
 from edgefl.report.comparison import ComparisonSummary, MethodResult, Played, comparison_of
-from edgefl.report.comparison_budget import evaluated_of, ranked
+from edgefl.report.evaluated import evaluated_of
+from edgefl.report.ranks import ranked
 from edgefl.report.run_budget import RunBudget
+from edgefl.report.verdict_words import verdict_notes, winner
 from edgefl.run.compare import _check_fits, compare
 from edgefl.run.compare_entries import Asked
 
@@ -81,12 +83,16 @@ def row_of(label: str) -> MethodResult:
 
 def summary_of(runs: dict[str, list[Played]], target: float | None = None, **budget: float) -> dict[str, Any]:
     contenders = [(row_of(label), own) for label, own in runs.items()]
-    return comparison_of(contenders, [0], (1.0, 0.5), RunBudget(**budget), target).to_dict()
+    return comparison_of(contenders, [0], (1.0, 0.5), RunBudget(**budget), target, "global").to_dict()
 
 
 def within(runs: dict[str, list[Played]], target: float | None = None, **budget: float) -> dict[str, Any]:
-    found: dict[str, Any] = summary_of(runs, target, **budget)["under_budget"]
+    found: dict[str, Any] = summary_of(runs, target, **budget)["verdict"]
     return found
+
+
+def notes_of(summary: dict[str, Any]) -> str:
+    return "\n".join(verdict_notes(summary))
 
 
 def rows_of(found: dict[str, Any]) -> dict[str, Any]:
@@ -132,16 +138,16 @@ def test_rounds_that_were_not_evaluated_do_not_count() -> None:
 
 def test_a_run_that_ends_within_the_budget_counts_and_says_how_much_it_used() -> None:
     summary = summary_of({"short": [even([0.5, 0.7])]}, s=100, bytes=250)
-    row = summary["under_budget"]["methods"][0]
+    row = summary["verdict"]["methods"][0]
     # 200 of 250 bytes is the larger share.
     assert (row["rounds"], row["accuracy"]["mean"], row["ended_at"], row["limited_by"]) == ([2], 0.7, 0.8, [])
-    assert "short: ended early, at 80.0 % of the budget" in budget_notes(summary)
+    assert "short: ended early, at 80.0 % of the budget" in notes_of(summary)
     assert "limit none (80.0 % used)" in budget_table(summary).to_plain()
 
 
 def test_the_cost_of_a_target_is_that_of_the_first_round_with_it_or_the_best_accuracy_is_shown() -> None:
     summary = summary_of({"a": [even([0.5, 0.8, 0.7, 0.9])], "b": [even([0.4, 0.75, 0.6, 0.6])]}, target=0.8)
-    rows = rows_of(summary["under_budget"])
+    rows = rows_of(summary["verdict"])
     assert {key: value["mean"] for key, value in rows["a"]["to_target"].items()} == {
         "simulated_s": 20,
         "client_bytes": 200,
@@ -149,7 +155,7 @@ def test_the_cost_of_a_target_is_that_of_the_first_round_with_it_or_the_best_acc
         "macs": 2000,
     }
     assert (rows["b"]["to_target"], rows["b"]["reached"], rows["b"]["best"]["mean"]) == (None, 0, 0.75)
-    assert "b: 80.0 % not reached; best 75.0 %" in budget_notes(summary)
+    assert "b: 80.0 % not reached; best 75.0 %" in notes_of(summary)
     assert rows["a"]["accuracy"]["mean"] == 0.9  # without a budget: at the end
     assert rows["a"]["ended_at"] is None
     assert "until 80.0 % time not reached, bytes –" in budget_table(summary).to_plain()
@@ -158,44 +164,57 @@ def test_the_cost_of_a_target_is_that_of_the_first_round_with_it_or_the_best_acc
 def test_seeds_give_means_with_standard_errors_and_a_target_counts_if_all_reach_it() -> None:
     runs = {"a": [even([0.5, 0.7], 0), even([0.5, 0.9], 1)], "b": [even([0.5, 0.8], 0), even([0.8, 0.8], 1, step_s=5)]}
     summary = summary_of(runs, target=0.8, s=20)
-    rows = rows_of(summary["under_budget"])
+    rows = rows_of(summary["verdict"])
     assert rows["a"]["accuracy"] == {"mean": pytest.approx(0.8), "error": pytest.approx(0.1), "values": [0.7, 0.9]}
     assert (rows["a"]["reached"], rows["a"]["to_target"]) == (1, None)
-    assert "a: 80.0 % reached in 1 of 2 seeds; best 80.0 ± 10.0 %" in budget_notes(summary)
-    assert "until 80.0 % time reached in 1 of 2 seeds, bytes –" in budget_table(summary).to_plain()
+    assert "a: 80.0 % reached in 1 of 2 seeds; best 80.0 ± 10.0 % (SE)" in notes_of(summary)
+    assert "until 80.0 %, ± SE time reached in 1 of 2 seeds, bytes –" in budget_table(summary).to_plain()
     assert rows["b"]["to_target"]["simulated_s"] == {"mean": 12.5, "error": pytest.approx(7.5), "values": [20, 5]}
     assert rows["b"]["ended_at"] == 0.5  # of the seed that ended earliest within the budget
 
 
 def test_methods_that_the_seeds_cannot_tell_apart_share_a_rank() -> None:
-    best, close, noisy = {0: 0.90, 1: 0.80, 2: 0.85}, {0: 0.88, 1: 0.78, 2: 0.83}, {0: 0.88, 1: 0.83, 2: 0.82}
-    # .02 lower at every seed is decided although the spread over seeds is larger; noisy differs by .02, −.03 and .03.
-    assert ranked({"close": close, "noisy": noisy, "best": best}) == {"best": 1, "noisy": 1, "close": 3}
-    assert ranked({"a": {0: 0.5}, "b": {0: 0.6}, "c": {0: 0.5}}) == {"b": 1, "a": 2, "c": 2}
+    best, close, noisy = {0: 0.90, 1: 0.80, 2: 0.85}, {0: 0.881, 1: 0.780, 2: 0.829}, {0: 0.88, 1: 0.83, 2: 0.82}
+    # About .02 lower at every seed is decided although the spread over seeds is larger; noisy differs by .02, −.03 and .03.
+    ranks, pairs = ranked({"close": close, "noisy": noisy, "best": best})
+    assert ranks == {"best": 1, "noisy": 1, "close": 3}
+    assert [(pair.above, pair.below, pair.decided) for pair in pairs] == [
+        ("best", "noisy", False),
+        ("best", "close", True),
+        ("noisy", "close", False),
+    ]
+    # One seed decides nothing, and neither do three equal differences: signs alone give p = 1/4.
+    assert ranked({"a": {0: 0.5}, "b": {0: 0.6}, "c": {0: 0.5}})[0] == {"b": 1, "a": 1, "c": 1}
+    equal, (pair,) = ranked({"a": {0: 0.9, 1: 0.8, 2: 0.7}, "b": {0: 0.88, 1: 0.78, 2: 0.68}})
+    assert (equal, pair.p, pair.test) == ({"a": 1, "b": 1}, 0.25, "permutation")
 
 
 def test_the_best_is_named_and_ties_and_single_seeds_are_said() -> None:
     one = summary_of({"a": [even([0.5])], "b": [even([0.6])]}, s=10)
-    assert [row["label"] for row in one["under_budget"]["methods"]] == ["b", "a"]
-    assert winner(one) == "b is the most accurate within 10.0 s: 60.0 %."
-    assert "one seed gives no error, so the order is not decided; give more --seeds" in budget_notes(one)
+    assert [row["label"] for row in one["verdict"]["methods"]] == ["b", "a"]
+    assert winner(one) == "b has the best global accuracy 60.0 % within 10.0 s, with one seed, which decides nothing."
+    assert "one seed gives no error, so the order is not decided; give more --seeds" in notes_of(one)
     two = summary_of({"a": [even([0.5]), even([0.7], 1)], "b": [even([0.7]), even([0.55], 1)]}, bytes=1e6)
-    assert winner(two).startswith("b and a tie for the best accuracy within 1.00 MB a client: 62.5 ± 7.5 % for b")
-    assert "a tie: b and a; each is within two standard errors of b" in budget_notes(two)
+    assert winner(two) == (
+        "b and a are tied within 1.00 MB a client: global accuracy 62.5 ± 7.5 % (SE) for b; the difference to a is 2.5 points, "
+        "95 % interval −219.9 to +224.9, p = 0.910 by Student's t of 2 seeds."
+    )
     assert [row[1] for row in budget_table(two).rows] == ["1 =", "1 ="]
+    sure = {"a": [even([0.9 + 0.001 * n], n) for n in range(3)], "b": [even([0.5 - 0.002 * n], n) for n in range(3)]}
+    assert winner(summary_of(sure)).startswith("a is the best at the end of the runs: global accuracy 90.1 ± 0.1 % (SE)")
 
 
 def test_a_method_that_does_not_fit_is_a_row_with_what_it_needs() -> None:
     summary = summary_of({"slow": [even([0.9], step_s=50)], "quick": [even([0.5])], "none": []}, s=20)
-    rows = rows_of(summary["under_budget"])
+    rows = rows_of(summary["verdict"])
     assert list(rows) == ["quick", "slow", "none"]
     assert (rows["slow"]["rank"], rows["slow"]["accuracy"], rows["slow"]["rounds"]) == (None, None, [None])
-    assert "slow: nothing fits: the first evaluated round ends after 50.0 s, 100 B and 1.00 J a client" in budget_notes(summary)
+    assert "slow: nothing fits: the first evaluated round ends after 50.0 s, 100 B and 1.00 J a client" in notes_of(summary)
     assert "nothing fits" in printed(budget_table(summary), 80)
     # A method counts only if every seed fits.
     mixed = summary_of({"a": [even([0.9]), even([0.9], 1, step_s=50)], "b": [even([0.5])]}, s=20)
-    assert rows_of(mixed["under_budget"])["a"]["accuracy"] is None
-    assert "a: fits in 1 of 2 seeds" in budget_notes(mixed)
+    assert rows_of(mixed["verdict"])["a"]["accuracy"] is None
+    assert "a: fits in 1 of 2 seeds" in notes_of(mixed)
 
 
 def test_where_nothing_fits_the_error_says_what_each_method_needs(tmp_path: Path) -> None:
@@ -217,68 +236,88 @@ def test_device_classes_have_their_tiers_accuracy_and_the_share_that_trained() -
         line(3, 0.9, 30, (2, "trained", 1, 1.0)),
     ]
     summary = summary_of({"a": [played(rounds)]}, s=20)
-    phone, board = summary["under_budget"]["methods"][0]["classes"]
+    phone, board = summary["verdict"]["methods"][0]["classes"]
     assert (phone["accuracy"]["mean"], phone["trained_share"]["mean"]) == (0.8, 1)
     assert (board["tiers"], board["accuracy"]["mean"], board["trained_share"]["mean"]) == ([0.5], pytest.approx(0.7), 0.5)
     assert class_table(summary).rows[1] == ("a", "Board", "2", "0.5", "70.0 %", "50.0 %")
-    assert "device classes least 70.0 %, most 80.0 %, least trained 50.0 %" in budget_table(summary).to_plain()
+    assert "device classes least trained 50.0 %" in budget_table(summary).to_plain()
 
 
 def test_a_class_has_the_tiers_that_fit_it_with_the_data_of_every_seed() -> None:
     first, second = even([0.6, 0.8], 0), even([0.5, 0.9], 1)
     second.summary["participation"][1]["tier"] = 1.0  # type: ignore[index]
     summary = summary_of({"a": [first, second]}, s=20)
-    board = summary["under_budget"]["methods"][0]["classes"][1]
+    board = summary["verdict"]["methods"][0]["classes"][1]
     assert (board["tiers"], board["accuracy"]["values"]) == ([0.5, 1.0], pytest.approx([0.7, 0.9]))
     assert class_table(summary).rows[1][3] == "0.5 / 1"
 
 
-def test_fronts_have_the_points_that_no_other_beats_within_the_budget() -> None:
-    cheap = even([0.3, 0.6, 0.5], step_s=10, sent=10)
+def test_the_front_is_the_best_method_of_every_budget_up_to_the_whole() -> None:
+    cheap = even([0.3, 0.6, 0.52], step_s=10, sent=10)
     good = even([0.5, 0.55, 0.9], step_s=15, sent=100)
     bad = even([0.2, 0.2, 0.2], step_s=20, sent=200)
-    found = within({"cheap": [cheap], "good": [good], "bad": [bad]}, s=45)
-    fronts = {axis: [(p["label"], p["round"], p["cost"]) for p in points] for axis, points in found["fronts"].items()}
-    assert fronts["simulated_s"] == [("cheap", 1, 10), ("good", 1, 15), ("cheap", 2, 20), ("good", 3, 45)]
-    assert fronts["client_bytes"] == [("cheap", 1, 20), ("cheap", 2, 40), ("good", 3, 600)]
+    summary = summary_of({"cheap": [cheap], "good": [good], "bad": [bad]}, s=45)
+    found = summary["verdict"]
+    fronts = {axis: [(p["label"], p["cost"], p["accuracy"]) for p in points] for axis, points in found["fronts"].items()}
+    # At 30 s the last round of cheap is .52, so the best falls to good's .55: what counts is the last round, as in the ranks.
+    assert fronts["simulated_s"] == [
+        *(("cheap", 10, 0.3), ("good", 15, 0.5), ("cheap", 20, 0.6), ("good", 30, 0.55), ("good", 45, 0.9)),
+    ]
+    assert fronts["client_bytes"] == [
+        ("cheap", 20, 0.3),
+        ("cheap", 40, 0.6),
+        ("cheap", 60, 0.52),
+        ("good", 400, 0.55),
+        ("good", 600, 0.9),
+    ]
     on = {row["label"]: row["fronts"] for row in found["methods"]}
     assert on["good"] == ["simulated_s", "client_bytes", "client_j"]
     assert on["bad"] == []
-    assert front_text(found["fronts"]["client_bytes"], "client_bytes") == (
-        "Best for a budget of bytes: cheap from 20 B, then good from 600 B. "
-        "good has the best accuracy within the budget, 90.0 %, with 600 B."
+    assert front_text(summary, "client_bytes") == (
+        "Best mean for a budget of bytes: cheap from 20 B, then good from 400 B. "
+        "With the whole budget, good has the best mean, 90.0 %, from 600 B on."
     )
     # Beyond a smaller budget nothing is on a front; of equal points both are.
-    assert {p["label"] for p in within({"cheap": [cheap], "good": [good]}, s=30)["fronts"]["client_bytes"]} == {"cheap"}
+    assert {p["label"] for p in within({"cheap": [cheap], "good": [good]}, s=14)["fronts"]["client_bytes"]} == {"cheap"}
     assert {p["label"] for p in within({"a": [cheap], "b": [cheap]}, s=30)["fronts"]["client_j"]} == {"a", "b"}
 
 
 def test_methods_that_coincide_are_named_together() -> None:
     low, same = even([0.3, 0.4], sent=10), even([0.5, 0.9], sent=100)
     found = summary_of({"low": [low], "a": [same], "b": [same]}, s=45)
-    assert front_text(found["under_budget"]["fronts"]["client_bytes"], "client_bytes") == (
-        "Best for a budget of bytes: low from 20 B, then a and b from 200 B. "
-        "a and b have the best accuracy within the budget, 90.0 %, with 400 B."
+    assert front_text(found, "client_bytes") == (
+        "Best mean for a budget of bytes: low from 20 B, then a and b from 200 B. "
+        "With the whole budget, a and b have the best mean, 90.0 %, from 400 B on."
     )
-    assert "a tie: a and b; their accuracy is equal" in budget_notes(found)
-    front = within({"a": [same], "b": [same]}, s=45)["fronts"]["client_j"]
-    assert front_text(front, "client_j").startswith(
-        "a and b are best for every budget of energy. a and b have the best accuracy within"
+    alone = summary_of({"a": [same], "b": [same]})
+    assert front_text(alone, "client_j") == (
+        "a and b have the best mean for every budget of energy. At the end, a and b have the best mean, 90.0 %, from 2.00 J on."
     )
-    assert "accuracy, 90.0 %" in front_text(front, "client_j", limited=False)
 
 
-def test_a_round_that_one_run_cannot_afford_is_on_no_front() -> None:
-    # At 80 and 110 bytes, the mean of a's first rounds is 95 bytes, which is within the budget.
+def test_each_run_counts_with_its_own_rounds_in_rank_front_line_and_sentence() -> None:
+    """Only one run of ``fast`` has a second round within 25 s; the fronts took rounds that every run affords, and ranks did not."""
+    fast = [even([0.3, 0.9], 0, step_s=10), even([0.3, 0.9], 1, step_s=20)]
+    slow = [even([0.5, 0.5], 0, step_s=10), even([0.5, 0.5], 1, step_s=10)]
+    summary = summary_of({"fast": fast, "slow": slow}, s=25)
+    found = summary["verdict"]
+    best = found["methods"][0]
+    assert (best["label"], best["accuracy"]["mean"], best["rounds"]) == ("fast", pytest.approx(0.6), [2, 1])
+    for axis, points in found["fronts"].items():
+        assert (points[-1]["label"], points[-1]["accuracy"]) == ("fast", best["accuracy"]["mean"])
+        assert best["steps"][axis][-1]["accuracy"] == best["accuracy"]["mean"]
+        assert "fast has the best mean, 60.0 %" in front_text(summary, axis)
+    assert "60.0 ± 30.0 % (SE) for fast" in winner(summary)
+
+
+def test_a_method_that_one_run_cannot_afford_is_on_no_front() -> None:
     a, b = [even([0.9], 0, sent=40), even([0.9], 1, sent=55)], [even([0.5], 0), even([0.5], 1)]
     found = summary_of({"a": a, "b": b}, bytes=100)
-    under = found["under_budget"]
+    under = found["verdict"]
     assert {point["label"] for points in under["fronts"].values() for point in points} == {"b"}
     assert [(row["label"], row["rank"], len(row["fronts"])) for row in under["methods"]] == [("b", 1, 3), ("a", None, 0)]
-    assert "a: fits in 1 of 2 seeds: the first evaluated round ends after 10.0 s, 110 B and" in budget_notes(found)
-    # With two rounds, the first is within the budget in both runs, and the second in one.
-    longer = within({"a": [even([0.6, 0.9], 0, sent=24), even([0.6, 0.9], 1, sent=26)]}, bytes=100)
-    assert [(point["round"], point["cost"]) for point in longer["fronts"]["client_bytes"]] == [(1, 50)]
+    assert "a: fits in 1 of 2 seeds: the first evaluated round ends after 10.0 s, 110 B and" in notes_of(found)
+    assert winner(found) == "b is the only method with a result within 100 B a client: global accuracy 50.0 ± 0.0 % (SE)."
 
 
 def three() -> dict[str, Any]:
@@ -302,31 +341,35 @@ def test_the_terminal_table_fits_80_columns() -> None:
         assert said in " ".join(text.split())
 
 
-def test_the_page_ranks_draws_the_fronts_and_stays_as_it_was_without_a_budget() -> None:
+def test_the_page_ranks_and_draws_the_fronts_also_without_a_budget() -> None:
     page = compare_page(three())
     text = " ".join(Page(page).text.split())
-    assert "fedhm is the most accurate within 20.0 s, 1.00 kB a client and 1.00 kJ a client: 75.0 ± 5.0 %." in text
+    assert (
+        "fedhm and heterofl are tied within 20.0 s, 1.00 kB a client and 1.00 kJ a client: global accuracy 75.0 ± 5.0 % (SE)"
+        in text
+    )
     assert "heterofl: 72.0 % reached in 1 of 2 seeds" in text
     assert (2, "Which method wins under the budget") in Page(page).headings
     charts = charts_of(page)
     assert all(drawn(charts[f"front-{axis}"]) for axis in ("simulated_s", "client_bytes", "client_j"))
     chart = charts["front-simulated_s"]
     curve, front = layers(chart, "line")
-    assert series(curve["data"]["values"], "simulated_s")["fedhm"] == [10, 20, 30]
+    assert curve["mark"]["interpolate"] == "step-after"
+    assert series(curve["data"]["values"], "simulated_s")["fedhm"] == [10, 20]
     assert (front["mark"]["interpolate"], [p["simulated_s"] for p in front["data"]["values"]]) == ("step-after", [10, 20])
     assert [rule["data"]["values"] for rule in layers(chart, "rule")] == [[{"simulated_s": 20}], [{"accuracy": 0.72}]]
     bare = comparison_of([(row_of("a"), [even([0.5])])], [0], (1.0,)).to_dict()
-    assert bare["under_budget"] is None
-    assert "Who wins" not in compare_page(bare)
+    assert (bare["verdict"]["rank_by"], bare["verdict"]["budget"]["s"]) == ("clients", None)
+    assert (2, "Which method wins") in Page(compare_page(bare)).headings
 
 
 def test_the_json_form_is_that_of_the_records() -> None:
     summary = three()
     assert TypeAdapter(ComparisonSummary).validate_json(json.dumps(summary)).to_dict() == summary
-    found = summary["under_budget"]
+    found = summary["verdict"]
     assert found["budget"] == {"s": 20, "bytes": 1000, "j": 1000}
     assert found["target_accuracy"] == 0.72
-    assert [point["round"] for point in found["methods"][0]["curve"]] == [1, 2, 3]
+    assert [step["cost"] for step in found["methods"][0]["steps"]["simulated_s"]] == [10, 20]
 
 
 @pytest.mark.parametrize("values", [{"s": 0}, {"bytes": -1}, {"j": float("nan")}, {"s": float("inf")}, {"j": True}, {"s": "10"}])
@@ -374,11 +417,11 @@ def test_help_has_the_budget_under_a_heading_of_its_own() -> None:
 
 
 def test_budget_and_target_are_stored_for_resume(tmp_path: Path) -> None:
-    asked = Asked(("fedhm",), SMALL.model_copy(update={"tiers": (1.0,)}), (0,), {}, edgefl.RunBudget(s=600, j=2.5), 0.85)
+    asked = Asked(("fedhm",), SMALL.model_copy(update={"tiers": (1.0,)}), (0,), {}, edgefl.RunBudget(s=600, j=2.5), 0.85, "worst")
     path = tmp_path / "comparison.toml"
     path.write_text(asked.to_toml())
     assert Asked.of_file(path) == asked
-    for wrong in ("\ns = 600", "\nseconds = 600"), ("\ns = 600", "\ns = -1"), ("0.85", "85"):
+    for wrong in ("\ns = 600", "\nseconds = 600"), ("\ns = 600", "\ns = -1"), ("0.85", "85"), ("worst", "best"):
         path.write_text(asked.to_toml().replace(*wrong))
         with pytest.raises(CheckpointError, match=r"comparison\.toml: .*; expected a table budget with s, bytes and j"):
             Asked.of_file(path)
