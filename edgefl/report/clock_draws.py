@@ -62,8 +62,8 @@ def _changed(first: Sequence[str | None], predicted: str | None) -> float:
 def clock_sentence(found: Mapping[str, Any] | None, quote: str = "") -> str:
     """Return in how many draws what is first stays first, and what to measure; nothing without draws.
 
-    >>> found = {"draws": 200, "first": {"a": 0.62, "b": 0.38}, "errors": {"x": 23.0}, "decides": "x", "titles": {"x": "Phone"}}
-    >>> clock_sentence(found)
+    >>> errors, titles = {"x": 23.0}, {"x": "Phone"}
+    >>> clock_sentence({"draws": 200, "first": {"a": 0.62, "b": 0.38}, "errors": errors, "decides": "x", "titles": titles})
     'Under the stated error of the clock, a is first in 62.0 % and b in 38.0 % of 200 draws: measure Phone, which is wrong by up to 23 times.'
     """
     if found is None or not found["first"]:

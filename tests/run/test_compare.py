@@ -78,7 +78,8 @@ def test_the_tables_hold_the_figures() -> None:
     assert "85.0 ± 7.1 %" in text
     plain = compact_comparison(summary).to_plain().splitlines()
     assert plain[0].startswith(
-        "method quick, rank 1 =, tiers 1, 0.5; global accuracy, ± SD 85.0 ± 7.1 %; accuracy, ± SD of global; until 60.0 % round 2, bytes 400 B"
+        "method quick, rank 1 =, tiers 1, 0.5; global accuracy, ± SD 85.0 ± 7.1 %; accuracy, ± SD of global; "
+        "until 60.0 % round 2, bytes 400 B"
     )
     assert plain[2].startswith("quick and cheap are tied at the end of the runs: global accuracy 85.0 ± 5.0 % (SE) for quick;")
     assert plain[-1] == "cheap, seed 1: failed: no device fits"
