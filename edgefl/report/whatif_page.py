@@ -6,6 +6,7 @@ from typing import Any
 
 from edgefl import __version__
 from edgefl.report.answer import Answer
+from edgefl.report.clock_draws import SURE, clock_sentence
 from edgefl.report.chart import Chart, Json, Spec, clock_unit, layer, layered, legend, number, share
 from edgefl.report.learned import advice_by_accuracy, assumptions, learned_chart, learned_columns, with_learned
 from edgefl.report.page import facts, render_page
@@ -60,7 +61,13 @@ def compact_whatif(result: Json) -> PlainTable:
     )
     note = f"* {footnote(result)}" if best else footnote(result)
     trust = f"Seconds of training are right within a factor of {result['clock_error']:.3g}; energy is {_energy(rows)}."
-    return PlainTable.of(columns, starred, note=f"{note} {trust}")
+    return PlainTable.of(columns, starred, note=" ".join(filter(None, [note, trust, fastest(result)])))
+
+
+def fastest(result: Json) -> str:
+    """Return in how many draws of the clock's error each policy is the fastest; nothing without draws."""
+    what = "fastest" if result.get("surrogate") is None else "first at the target"
+    return clock_sentence(result.get("clock"), "“”").replace(" first in ", f" {what} in ")
 
 
 def _energy(rows: Sequence[Json]) -> str:
@@ -126,7 +133,7 @@ def _weakest(result: Json) -> Callable[[Json], str]:
     return lambda row: MISSING if row["weakest"] is None else titles.get(row["weakest"], str(row["weakest"]))
 
 
-_SHOWN = {"profile", "surrogate", "edgefl_version", "format", "clock_error", "clock_margin"}
+_SHOWN = {"profile", "surrogate", "edgefl_version", "format", "clock_error", "clock_margin", "clock"}
 _NARROW_PX, _HEIGHT_PX = 230, 360
 """The plot on a phone."""
 
@@ -146,7 +153,7 @@ def render(result: Json) -> str:
         assumes=assumptions(result),
         table=whatif_table(result),
         inclusion=inclusion_table(result),
-        note=footnote(result),
+        note=" ".join(filter(None, [footnote(result), fastest(result)])),
         edgefl_version=result.get("edgefl_version", __version__),
     )
 
@@ -160,7 +167,7 @@ def answer_of_whatif(result: Json) -> Answer:
     if not known:
         return Answer(asked, "No client trained under any policy.", "Give a longer deadline or smaller tiers.")
     if (chosen := advice_by_accuracy(result)) is not None:
-        return Answer(asked, chosen[0], chosen[1] if len(rows) > 1 else _ALONE)
+        return Answer(asked, chosen[0], chosen[1] + _unsure(result) if len(rows) > 1 else _ALONE)
     if len(rows) == 1:
         return Answer(asked, _alone(result, known[0]), _ALONE)
     best = max(known, key=lambda row: (updates_per_hour(result, row), row["inclusion"]))
@@ -169,9 +176,17 @@ def answer_of_whatif(result: Json) -> Answer:
         f"Take “{best['label']}” for speed: about {human_count(round(updates_per_hour(result, best)))} useful updates an hour"
     )
     if fair["label"] == best["label"]:
-        return Answer(asked, _sentence(known), f"{advice}, and no policy includes its weakest class more.")
+        return Answer(asked, _sentence(known), f"{advice}, and no policy includes its weakest class more.{_unsure(result)}")
     weakest = f"{_weakest(result)(fair)}: {human_percent(fair['weakest_inclusion'])} of its sessions train"
-    return Answer(asked, _sentence(known), f"{advice}; take “{fair['label']}” to include {weakest}.")
+    return Answer(asked, _sentence(known), f"{advice}; take “{fair['label']}” to include {weakest}.{_unsure(result)}")
+
+
+def _unsure(result: Json) -> str:
+    """Return that the clock's error decides which policy is the fastest, and what to measure; nothing if it does not."""
+    clock = result.get("clock")
+    if clock is None or clock["decides"] is None or max(clock["first"].values(), default=0.0) >= SURE:
+        return ""
+    return f" {fastest(result)}"
 
 
 _ALONE = "Give other policies to choose from, by --deadlines, --tiers or --over-selections."

@@ -1,4 +1,4 @@
-"""Compares deadlines, tiers and over-selections on simulated rounds, without training."""
+"""Compares deadlines, tiers and over-selections on simulated rounds, without training, also with clocks that are wrong."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,13 +13,15 @@ from edgefl.config.rounds import RoundsKeys
 from edgefl.config.secure import SecureKeys
 from edgefl.config.tiers import TiersKeys
 from edgefl.errors import ConfigError, InputError
+from edgefl.report.clock_draws import ClockDraws
 from edgefl.report.results import Result, Results
 from edgefl.report.run_files import read_rounds, read_summary
 from edgefl.report.surrogate import Surrogate, check_accuracy, judged
 from edgefl.run.auto_tiers import chosen_tiers
-from edgefl.run.dry_run import PolicyOutcome, outcome_of
+from edgefl.run.dry_run import PolicyOutcome, outcome_in
 from edgefl.run.folder import RunFolder
 from edgefl.run.prepare import prepare
+from edgefl.run.policy_clock import Simulated, policy_draws, simulated
 from edgefl.run.run import Run
 from edgefl.util.compute import one_thread
 
@@ -43,6 +45,8 @@ class WhatIf(Result):
         rows: one outcome per policy, in the order asked for.
         surrogate: what each policy would learn, by a run that was given; None without one.
         clock_margin: tiers are assigned as if training took this many times the predicted seconds.
+        clock: how often each policy is the fastest under the error of the devices' clocks: in useful updates an hour or, with a run, until
+            the target. None for a single policy, and in mode async.
     """
 
     profile: str
@@ -56,6 +60,7 @@ class WhatIf(Result):
     rows: Results[PolicyOutcome]
     surrogate: Surrogate | None = None
     clock_margin: float = 1.0
+    clock: ClockDraws | None = None
 
     def to_pandas(self) -> Any:
         """Return the rows as a ``pandas.DataFrame``."""
@@ -110,7 +115,7 @@ def whatif(
     source = None if run_folder is None else (Path(run_folder), read_summary(Path(run_folder) / "summary.json"))
     if source is not None:
         check_accuracy(source[1], str(source[0]))
-    policies, rows = list[tuple[str, Run]](), []
+    policies, rows, rounds = list[tuple[str, Run]](), list[PolicyOutcome](), list[Simulated]()
     with one_thread():
         runs = {text: _prepared(config, text) for text in secure}
         if source is not None:
@@ -127,16 +132,19 @@ def whatif(
         for label, policy in policies:  # all are valid
             if on_policy is not None:
                 on_policy(label)
-            rows.append(outcome_of(label, policy, config.rounds))
+            lines, again = simulated(policy, config.rounds)
+            rows.append(outcome_in(label, policy, lines))
+            rounds.append(again)
     keys = ("profile", "method", "rounds", "clients", "per_round", "seed", "clock_margin")
     titles = {c.device.name: c.device.title for c in run.fleet.classes}
     error = max(c.device.clock_error for c in run.fleet.classes)
     found = WhatIf(**{key: getattr(run.config, key) for key in keys}, clock_error=error, titles=titles, rows=Results(rows))
     if source is None:
-        return found
+        return replace(found, clock=policy_draws(found.rows, rounds, run.fleet))
     folder, summary = source
     lines, outcomes = read_rounds(folder / "rounds.jsonl"), found.rows.to_dict()
-    return replace(found, surrogate=judged(folder.name, summary, lines, outcomes, config.rounds, target_accuracy))
+    surrogate = judged(folder.name, summary, lines, outcomes, config.rounds, target_accuracy)
+    return replace(found, surrogate=surrogate, clock=policy_draws(found.rows, rounds, run.fleet, surrogate))
 
 
 def _prepared(config: RunConfig, secure_aggregation: str | None) -> Run:
