@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 
+from edgefl.fleet.budget import Budget
+from edgefl.fleet.profile import DeviceProfile
+from edgefl.records import Timing
 from edgefl.rng import generator
 
 DRAWS = 200
 _NINE_IN_TEN = 1.6448536269514722
 """Standard deviations of a normal variable that hold nine draws in ten."""
+
+Confidence = Literal["safe", "likely", "open"]
+"""How sure it is that limits of time hold: in 95 % of cases or more, in 75 % or more, or less."""
+_SAFE, _LIKELY = 0.95, 0.75
 
 Draws = Mapping[str, np.ndarray]
 """Device → a factor on its seconds of training per draw, float64 of shape (draws,)."""
@@ -42,6 +50,28 @@ def chance_within(slack: float, error: float) -> float:
     """
     if slack <= 0:
         return 0.0
-    if error == 1:
+    if error == 1 or slack == math.inf:
         return float(slack >= 1)
     return 0.5 * (1 + math.erf(math.log(slack) / math.log(error) * _NINE_IN_TEN / math.sqrt(2)))
+
+
+def chance_of(device: DeviceProfile, timing: Timing, budget: Budget) -> float | None:
+    """Return the chance that a round with the predicted ``timing`` meets the limits of seconds and joules; None without such a limit."""
+    slacks = []
+    if budget.deadline_s is not None:
+        slacks.append((budget.deadline_s - timing.total_s + timing.train_s) / timing.train_s)
+    if budget.energy_j is not None and device.energy is not None and timing.total_j is not None:
+        spare_j, later_j = budget.energy_j - timing.total_j, device.energy.idle_w * timing.train_s
+        slacks.append(1 + spare_j / later_j if later_j else math.inf if spare_j >= 0 else 0.0)
+    return chance_within(min(slacks), device.clock_error) if slacks else None
+
+
+def confidence_of(chance: float | None) -> Confidence | None:
+    """Return how sure a limit is.
+
+    >>> confidence_of(0.95), confidence_of(0.75), confidence_of(0.5), confidence_of(None)
+    ('safe', 'likely', 'open', None)
+    """
+    if chance is None:
+        return None
+    return "safe" if chance >= _SAFE else "likely" if chance >= _LIKELY else "open"

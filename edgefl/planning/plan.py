@@ -14,6 +14,7 @@ from edgefl.cost.memory import Timeline
 from edgefl.errors import BudgetError, ConfigError, UnknownNameError
 from edgefl.fleet.budget import Budget, margin_of, use
 from edgefl.fleet.clock import round_timing
+from edgefl.fleet.clock_error import Confidence, chance_of, confidence_of
 from edgefl.fleet.load import load_device
 from edgefl.fleet.profile import DeviceProfile, unknown_energy
 from edgefl.methods.base import Method
@@ -54,6 +55,8 @@ class Planned(Result):
         energy_share: share of the factorized layers' energy that the ranks keep; None for methods without ranks.
         clock_error, clock_margin, round_seconds_low, round_seconds_high: the device's seconds of training may be wrong by the first
             factor; the needs are for training that takes the second times as long; a round lasts between the others. None without a device.
+        clock_chance, confidence: the chance that limits of seconds and joules hold under this error, and what it is called: "safe" from
+            95 % on, "likely" from 75 % on, else "open". None without such a limit.
         gap: upper bound of what a better plan could add to that share, from costs predicted between traces; None for a uniform plan.
     """
 
@@ -68,11 +71,13 @@ class Planned(Result):
     clock_margin: float | None = None
     round_seconds_low: float | None = None
     round_seconds_high: float | None = None
+    clock_chance: float | None = None
+    confidence: Confidence | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form, with the share of each budget, and the scalars of the cost."""
         budgets = [{"budget": name, "need": need, "have": have, "share": need / have} for name, (need, have) in self.uses.items()]
-        clock = "clock_error", "clock_margin", "round_seconds_low", "round_seconds_high"
+        clock = "clock_error", "clock_margin", "round_seconds_low", "round_seconds_high", "clock_chance", "confidence"
         own = {name: getattr(self, name) for name in ("ratio", "ranks", "energy_share", "gap", *clock)}
         return {"allocate": self.kind, **own, "budgets": budgets, **CostRow.of(self.cost).to_dict()}
 
@@ -176,14 +181,14 @@ def plan(
     energy = _energy(architecture, chosen, weights, seed, error) if weighed else None
     if ratio:
         share = share_kept(energy, ranks) if energy else None
-        found.append(Planned("uniform", ratio, ranks, trace(ratio), uses_of(trace(ratio)), share, **_clock(trace(ratio), work)))
+        found.append(Planned("uniform", ratio, ranks, trace(ratio), uses_of(trace(ratio)), share, **_clock(trace(ratio), work, limits)))
     if allocate == "spectral" and energy is not None:
         layers = rank_candidates(architecture.skeleton(), rules)
         start = ranks if ratio else dict.fromkeys(layers, 1)
         tracers = _tracers(architecture, chosen, training, codec, recompute)
         better = spectral(layers, energy, start, *tracers, uses_of, work)
         if better is not None:
-            found.append(Planned("spectral", ratio, uses=uses_of(better.cost), **vars(better), **_clock(better.cost, work)))
+            found.append(Planned("spectral", ratio, uses=uses_of(better.cost), **vars(better), **_clock(better.cost, work, limits)))
     if not found:
         raise BudgetError(_smallest(architecture.model, method, trace(1 / STEPS), uses_of, clock_margin))
     return Results(found)
@@ -216,11 +221,14 @@ def _timing(cost: Cost, work: DeviceRound, margin: float = 1.0) -> Timing:
     return round_timing(work.device, cost, work.samples, work.passes, work.updates, margin=margin)
 
 
-def _clock(cost: Cost, work: DeviceRound | None) -> dict[str, Any]:
+def _clock(cost: Cost, work: DeviceRound | None, limits: Budget) -> dict[str, Any]:
     """Return what a plan says of the device's clock, by field; nothing without a device."""
     if work is None:
         return {}
-    return {"clock_margin": work.margin, **clock_columns(_timing(cost, work), work.device.clock_error)}
+    timing = _timing(cost, work)
+    chance = chance_of(work.device, timing, limits)
+    sure = {"clock_chance": chance, "confidence": confidence_of(chance)}
+    return {"clock_margin": work.margin, **clock_columns(timing, work.device.clock_error), **sure}
 
 
 def _energy(architecture: Architecture, method: Method, weights: Any, seed: int, error: Truncation) -> dict[str, Any]:

@@ -25,6 +25,7 @@ def plan_tables(plans: Sequence[Planned]) -> Iterator[Any]:
         *under("train memory", training_memory_bytes=""),
         *under("bytes up", upload_bytes=""),
         *under("energy kept", energy_share=""),
+        *_sure(plans),
         *(Column(f"{BUDGETS.get(name, name)} used{margin(name)}", "", _used(at)) for at, name in enumerate(plans[0].uses)),
     )
     yield PlainTable.of(columns, (planned.to_dict() for planned in plans))
@@ -36,6 +37,13 @@ def plan_tables(plans: Sequence[Planned]) -> Iterator[Any]:
         heads = [f"rank, {planned.kind}" for planned in plans]
         ranks = ([layer, *(str(planned.ranks.get(layer, "dense")) for planned in plans)] for layer in layers)
         yield PlainTable.of_texts(["layer", *heads], ranks, numeric=heads)
+
+
+def _sure(plans: Sequence[Planned]) -> tuple[Column, ...]:
+    """Return how sure the limits of seconds and joules are under the error of the device's clock, if there are any."""
+    if plans[0].confidence is None:
+        return ()
+    return (Column("clock", "", lambda row: f"{row['confidence']} ({human_percent(row['clock_chance'])} within limits)", numeric=False),)
 
 
 def _used(at: int) -> Callable[[Row], str]:

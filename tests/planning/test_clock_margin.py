@@ -7,11 +7,12 @@ import edgefl
 from edgefl.errors import ConfigError
 from edgefl.fleet.budget import Budget
 from edgefl.fleet.clock import within
+from edgefl.fleet.clock_error import chance_of, confidence_of
 from edgefl.fleet.load import load_device
 from edgefl.fleet.time_model import ONE_RATE_ERROR
 from edgefl.planning.plan import plan
 from edgefl.planning.profile import profile
-from edgefl.records import Tier
+from edgefl.records import Tier, Timing
 from edgefl.report.summary import class_rows
 
 BOARD = "raspberry-pi-4"
@@ -144,3 +145,26 @@ def test_an_inference_at_one_rate_of_macs_is_said_to_be_the_least(called, tmp_pa
     path.write_text(path.read_text().replace("[power]", f"[compute.inference_step]\n{costs}[power]"))
     status, table, _ = called("profile", "mlp", "--device", str(path))
     assert (status, "Inference time" in table) == (0, False)
+
+
+@pytest.mark.parametrize(("factor", "confidence"), [(1.0, "open"), (1.1, "likely"), (1.19, "safe")])
+def test_a_plan_is_open_likely_or_safe_by_the_error_of_the_clock(factor, confidence, called):
+    """The error of the board is 1.18. The chance of at most f times the seconds is Φ(1.645 · ln f / ln 1.18): .5, .83 and .96."""
+    device = load_device(BOARD)
+    row = profile("cnn-digits", method="fedhm", device=BOARD, tiers=(1.0,))[0]
+    timing = Timing(1.0, 10.0, 1.0, 5.0, 1.0)
+    assert confidence_of(chance_of(device, timing, deadline(2.0 + factor * 10.0))) == confidence
+    joules = 6.0 + device.energy.idle_w * (factor - 1) * 10.0
+    assert confidence_of(chance_of(device, timing, Budget(energy_j=joules, deadline_s=1e6))) == confidence
+    assert chance_of(device, timing, Budget(memory_bytes=1.0)) is None
+    (planned,) = plan("cnn-digits", device=BOARD, budget=deadline(factor * row.round_seconds))
+    assert planned.confidence in ({"open", "likely"} if factor == 1.0 else {confidence, "safe"})
+    assert planned.to_dict()["confidence"] == planned.confidence
+    status, text, _ = called("plan", "cnn-digits", "--device", BOARD, "--seconds", f"{factor * row.round_seconds:.6f}")
+    assert status == 0
+    assert f"{planned.confidence} (" in text
+
+
+def test_a_plan_without_a_limit_of_time_has_no_confidence():
+    (planned,) = plan("cnn-digits", device=BOARD)
+    assert (planned.confidence, planned.clock_chance) == (None, None)
