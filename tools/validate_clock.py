@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 
 from clock.boards import BOARDS, PI_4, PI_5, differences, left_out, steps_of, table_of
-from clock.errors import APART, Prediction, Spread, between, inversions, page_table
+from clock.errors import APART, Prediction, Spread, between, inversions, order_of, page_table
 from clock.networks import OVER_8_GB, write
 from clock.rows import MEASURED, Row, read
 from counters.markdown import publish, table
@@ -57,27 +57,35 @@ def predicted(rows: Sequence[Row]) -> list[Prediction]:
     return found
 
 
-def spreads(predictions: Sequence[Prediction]) -> list[tuple[str, Spread]]:
-    """Return the error of every device and split, of training steps, of forward passes, and of steps at one rate of MACs."""
+def spreads(predictions: Sequence[Prediction]) -> list[tuple[str, Spread, tuple[float, float]]]:
+    """Return the error of every device and split, of training steps, of forward passes, and of steps at one rate of MACs.
+
+    Beside each error are τ and ρ of the order.
+    """
     found = []
     for device in dict.fromkeys(p.row.device for p in predictions):
         for split in ("held-out", "fit"):
             own = [p for p in predictions if (p.row.device, p.row.split) == (device, split)]
             steps = [p for p in own if not p.forward]
-            for what, ratios in (
-                ("training step", [p.ratio for p in steps]),
-                ("classifier only", [p.ratio for p in own if p.forward]),
-                ("training step at one rate of MACs", [p.one_rate_s / p.measured_s for p in steps]),
+            for what, rows, predicted_s in (
+                ("training step", steps, [p.predicted_s for p in steps]),
+                ("classifier only", forward := [p for p in own if p.forward], [p.predicted_s for p in forward]),
+                ("training step at one rate of MACs", steps, [p.one_rate_s for p in steps]),
             ):
-                if ratios:
-                    found.append((f"{device}, {split}: {what}", Spread.of(ratios)))
+                measured_s = [p.measured_s for p in rows]
+                if rows:
+                    spread = Spread.of([of / measured for of, measured in zip(predicted_s, measured_s, strict=True)])
+                    found.append((f"{device}, {split}: {what}", spread, order_of(measured_s, predicted_s)))
     return found
 
 
 def summary(predictions: Sequence[Prediction]) -> str:
-    """Return the errors as a table."""
-    rows = [[name, str(spread.rows), *str(spread).split(" | ")] for name, spread in spreads(predictions)]
-    return table(["", "rows", "median error", "90th percentile", "worst"], rows)
+    """Return the errors as a table, with τ and ρ of the order."""
+    rows = [
+        [name, str(spread.rows), *str(spread).split(" | "), *map("{:.3f}".format, order)]
+        for name, spread, order in spreads(predictions)
+    ]
+    return table(["", "rows", "median error", "90th percentile", "worst", "Kendall's τ", "Spearman's ρ"], rows)
 
 
 def missed(predictions: Sequence[Prediction]) -> list[str]:
@@ -131,7 +139,7 @@ def page(predictions: Sequence[Prediction], rows: Sequence[Row]) -> str:
     """Return what the page of docs/ says of the held-out rows."""
     held = [p for p in predictions if p.row.split == "held-out" and not p.forward]
     families = [
-        [f"{device}, each family of `fit` left out once", str(len(ratios)), *str(Spread.of(ratios)).split(" | ")]
+        [f"{device}, each family of `fit` left out once", str(len(ratios)), *str(Spread.of(ratios)).split(" | "), "", ""]
         for device, ratios in left_out(rows).items()
     ]
     lines = "\n".join(f"| {' | '.join(line)} |" for line in families)

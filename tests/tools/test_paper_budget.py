@@ -8,7 +8,7 @@ import pytest
 from tool_modules import on_the_path, tool_of  # noqa: F401 - a fixture is used by its name
 
 from edgefl.methods.create import create
-from edgefl.report.comparison_budget import evaluated_of
+from edgefl.report.evaluated import evaluated_of
 
 CLASSES = [
     {"device": "a", "title": "Phone A", "clients": 4, "tier": 1.0},

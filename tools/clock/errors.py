@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from counters.markdown import percent, table
+from scipy.stats import kendalltau, spearmanr
 
 from clock.rows import Row
 
@@ -66,6 +67,19 @@ def factor_of(ratios: Sequence[float]) -> float:
     """
     factors = [max(ratio, 1 / ratio) for ratio in ratios]
     return float(np.percentile(factors, 90, method="inverted_cdf"))
+
+
+def order_of(measured: Sequence[float], predicted: Sequence[float]) -> tuple[float, float]:
+    """Return Kendall's τ and Spearman's ρ of measured and predicted seconds: 1 if all are predicted in their order, NaN of a single row.
+
+    >>> order_of([1.0, 2.0, 3.0], [1.1, 2.5, 2.4])
+    (0.333, 0.5)
+    """
+    if len(measured) < 2:
+        return math.nan, math.nan
+    found = (statistic(measured, predicted).statistic for statistic in (kendalltau, spearmanr))
+    tau, rho = (round(float(value), 3) for value in found)
+    return tau, rho
 
 
 APART = 1.5

@@ -8,13 +8,15 @@ from typing import Any
 
 from counters.markdown import table
 
-from edgefl.report.compare_page_budget import budget_notes, budget_table, class_tiers, front_text, mean_error
-from edgefl.report.comparison_budget import BudgetRun, Evaluated, budget_summary
+from edgefl.report.compare_page_budget import budget_table, class_tiers, front_text, mean_error
+from edgefl.report.comparison_budget import Rule, budget_summary
+from edgefl.report.evaluated import CountedRun, Evaluated, Served
 from edgefl.report.run_budget import AXES, RunBudget
+from edgefl.report.verdict_words import verdict_notes, winner
 from papers.captions import protocol
 from papers.paired import capacity
 from papers.runs import FULL, PROFILE, SMALLEST, Entry, Run, Scale, seeded
-from papers.show import NONE, STALE, Figures, at_tier
+from papers.show import STALE, Figures, at_tier
 from papers.tuning import Tuning
 
 TITLE = "Who wins under a budget (beyond the papers)"
@@ -94,7 +96,7 @@ def _common(fleet: str, data: str, settings: dict[str, Any], scale: Scale) -> di
 
 
 def render(entries: Sequence[Entry], scale: Scale) -> str:
-    """Return per fleet and data set the ranking, what a reader must know of it, the Pareto fronts and the device classes."""
+    """Return per fleet and data set the ranking, what a reader must know of it, the best methods of smaller budgets and the device classes."""
     found = Figures(entries)
     limits = BUDGET[scale]
     parts = [
@@ -122,18 +124,16 @@ def _ranking(found: Figures, fleet: str, data: str, scale: Scale) -> str:
     methods = {label: own for row in METHODS for label, own in [_runs_of(found, row, column)] if own}
     if not methods:
         return f"**{column}**: not run yet."
-    summary = {"under_budget": budget_summary(methods, BUDGET[scale], TARGET).to_dict()}
-    fronts = [f"- {front_text(summary['under_budget']['fronts'][axis], axis)}" for axis in AXES]
-    notes = [f"- {note.removesuffix('; give more --seeds')}" for note in budget_notes(summary).splitlines()]
-    return "\n\n".join(
-        [f"**{column}**:", _budget(summary), "\n".join([*notes, *fronts]), _classes(summary["under_budget"]["methods"])]
-    )
+    summary = {"verdict": budget_summary(methods, Rule(BUDGET[scale], TARGET)).to_dict()}
+    fronts = [f"- {front_text(summary, axis)}" for axis in AXES]
+    notes = [f"- {note.removesuffix('; give more --seeds')}" for note in (winner(summary), *verdict_notes(summary))]
+    return "\n\n".join([f"**{column}**:", _budget(summary), "\n".join([*notes, *fronts]), _classes(summary["verdict"]["methods"])])
 
 
 def _budget(summary: dict[str, Any]) -> str:
     """Return the ranking without its columns on the fronts, which are sentences on this page."""
     full = budget_table(summary)
-    kept = [number for number, column in enumerate(full.columns) if column.group != "on front"]
+    kept = [number for number, column in enumerate(full.columns) if column.group != "best for some"]
     rows = tuple(tuple(row[number] for number in kept) for row in full.rows)
     return replace(full, columns=tuple(full.columns[number] for number in kept), rows=rows).to_markdown()
 
@@ -149,18 +149,22 @@ def _classes(methods: Sequence[dict[str, Any]]) -> str:
     lines = []
     for number, of in enumerate(ranked[0]["classes"]):
         own = [row["classes"][number] for row in ranked]
-        cells = [f"{mean_error(one['accuracy'])} ({class_tiers(one)})" if one["accuracy"] else NONE for one in own]
+        cells = [f"{mean_error(one['accuracy'])} ({class_tiers(one)})" for one in own]
         lines.append([of["title"], str(of["clients"]), *cells])
     heads = ["device class", "clients", *(row["label"] for row in ranked)]
-    return "The tier of each device class in parentheses, and the accuracy of that tier:\n\n" + table(heads, lines)
+    return "The tier of each device class in parentheses, and the accuracy of what its clients run:\n\n" + table(heads, lines)
 
 
-def _runs_of(found: Figures, row: str, column: str) -> tuple[str, list[BudgetRun]]:
+def _runs_of(found: Figures, row: str, column: str) -> tuple[str, list[CountedRun]]:
     """Return a row's name, marked if a run is stale, and its runs by seed."""
     entries = [entry for entry in found.of(row, column) if "curve" in entry["figures"]]
     stale = any(entry.get("stale") for entry in entries)
     made = [
-        BudgetRun(entry["seed"], tuple(Evaluated(**point) for point in entry["figures"]["curve"]), entry["figures"]["classes"])
+        CountedRun(
+            entry["seed"],
+            tuple(Evaluated(**point) for point in entry["figures"]["curve"]),
+            tuple(Served.of_tier(**of) for of in entry["figures"]["classes"]),
+        )
         for entry in sorted(entries, key=lambda entry: int(entry["seed"]))
     ]
     return f"{row} {STALE}" if stale else row, made

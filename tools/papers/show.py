@@ -8,7 +8,7 @@ from typing import Any
 
 from counters.markdown import table
 
-from papers.paired import chance, difference, in_points
+from papers.paired import difference, in_points
 from papers.runs import Entry
 
 NONE = "–"
@@ -153,9 +153,7 @@ def orderings(found: Figures, pairs: Sequence[tuple[str, str]], measures: Mappin
         for above, below in pairs
     ]
     head = (
-        "Orderings: differences in points, paired by seed, ± standard error. *Shown*: at least two standard errors above zero. "
-        "*Reversed*: at least two below zero."
+        "Orderings: differences in points, paired by seed, ± standard error. *Shown*: above zero with p < 5 % by Student's t. "
+        "*Reversed*: below zero with p < 5 %. Each ordering is tested by itself."
     )
-    if (seeds := len({entry["seed"] for entry in found.entries})) > 1:
-        head += f" Of rows that are equal, {100 * chance(seeds):.0f} % pass either bar by chance with {seeds} seeds."
     return f"{head}\n\n{table(['', *measures], lines)}"

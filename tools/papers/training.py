@@ -16,7 +16,7 @@ from edgefl.config import RunConfig
 from edgefl.factor.svd import unroll
 from edgefl.methods.ranks import hybrid_ranks
 from edgefl.records import RoundRecord, Tier
-from edgefl.report.comparison_budget import evaluated_of
+from edgefl.report.evaluated import evaluated_of
 from edgefl.report.summary import participation_rows
 from edgefl.run.folder import RunFolder
 from edgefl.run.prepare import prepare
@@ -48,7 +48,7 @@ def figures(settings: Mapping[str, Any], local: bool, folder: Path, until: float
     """Return the figures of a run: JSON-able, and the same whether or not it was interrupted.
 
     Conditions are ideal unless ``settings`` have others, and no client is lost. Under the conditions of a fleet, clients may be lost, and
-    ``curve`` has an :class:`edgefl.report.comparison_budget.Evaluated` per evaluated round, ``classes`` the tier of each device class.
+    ``curve`` has an :class:`edgefl.report.evaluated.Evaluated` per evaluated round, ``classes`` the tier of each device class.
 
     ``accuracy`` maps "global" and every tier's label to a share in [0, 1], ``local_accuracy`` is the mean over clients with the models
     that they receive, ``local_accuracy_after`` with those that they have trained from them in the last round (both None unless asked
