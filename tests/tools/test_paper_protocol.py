@@ -28,24 +28,26 @@ def by_seed(*values):
 @pytest.mark.parametrize(
     ("above", "below", "mean", "error", "verdict"),
     [
-        # d = 1, 2, 3: m = 2, s = 1/√3 = .577; 2 > 1.155
-        ((5, 7, 9), (4, 5, 6), 2.0, 0.57735, "shown"),
-        # d = −1, −2, −3
-        ((4, 5, 6), (5, 7, 9), -2.0, 0.57735, "reversed"),
-        # d = 4, −1, 3: m = 2, s = √((4 + 9 + 1)/2)/√3 = √7/√3 = 1.528; 2 < 3.055
+        # d = 1, 2, 3: m = 2, s = 1/√3 = .577; t = 3.46 < 4.30, which two degrees of freedom want
+        ((5, 7, 9), (4, 5, 6), 2.0, 0.57735, "not decided"),
+        # d = 2, 2, 3: m = 7/3, s = 1/3; t = 7
+        ((6, 7, 9), (4, 5, 6), 7 / 3, 0.33333, "shown"),
+        # d = −2, −2, −3
+        ((4, 5, 6), (6, 7, 9), -7 / 3, 0.33333, "reversed"),
+        # d = 4, −1, 3: m = 2, s = √((4 + 9 + 1)/2)/√3 = √7/√3 = 1.528
         ((4, -1, 3), (0, 0, 0), 2.0, 1.52753, "not decided"),
-        # d = −4, 1, −3: mixed signs, the other way round
-        ((0, 0, 0), (4, -1, 3), -2.0, 1.52753, "not decided"),
-        # d = 3, −1, 4, 6: m = 3, s = √((0 + 16 + 1 + 9)/3)/√4 = 1.472; 3 > 2.944: one sign differs, and it is shown all the same
-        ((3, -1, 4, 6), (0, 0, 0, 0), 3.0, 1.47196, "shown"),
-        # d = 3, 1: m = 2, s = √2/√2 = 1; exactly two standard errors
-        ((3, 1), (0, 0), 2.0, 1.0, "shown"),
+        # d = 1, 2, 4, 3: m = 2.5, s = √((2.25 + .25 + 2.25 + .25)/3)/√4 = .6455; t = 3.87 > 3.18
+        ((1, 2, 4, 3), (0, 0, 0, 0), 2.5, 0.6455, "shown"),
+        # d = 3, 1: m = 2, s = √2/√2 = 1; one degree of freedom wants 12.7
+        ((3, 1), (0, 0), 2.0, 1.0, "not decided"),
         ((2, 2), (2, 2), 0.0, 0.0, "not decided"),
-        ((3, 3), (2, 2), 1.0, 0.0, "shown"),
+        # Equal differences have no spread: the signs of two or three of them decide nothing, those of six do (2/64).
+        ((3, 3), (2, 2), 1.0, 0.0, "not decided"),
+        ((3,) * 6, (2,) * 6, 1.0, 0.0, "shown"),
         ((90,), (10,), 80.0, None, "not decided"),
     ],
 )
-def test_an_ordering_is_decided_at_two_standard_errors(above, below, mean, error, verdict):
+def test_an_ordering_is_decided_by_students_t(above, below, mean, error, verdict):
     found = paired().difference(by_seed(*map(float, above)), by_seed(*map(float, below)))
     assert found.mean == pytest.approx(mean)
     assert (found.error is None) if error is None else math.isclose(found.error, error, abs_tol=1e-5)
