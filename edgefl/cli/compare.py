@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from edgefl.cli.console import loading, note_new, show_result
 from edgefl.cli.flags import given, run_flags
 from edgefl.cli.names import check_names, check_run
 from edgefl.cli.options import Command, config_option, json_option, method_option, option, options_of, plugin_option
-from edgefl.cli.param_types import PATH, Amount, Listed, Share
+from edgefl.cli.param_types import PATH, Amount, Listed, MethodOption, Share
 from edgefl.config import TASK, RunConfig, keys_of
 from edgefl.errors import Interrupted
 from edgefl.registry import methods as known_methods
@@ -40,6 +40,15 @@ _budget = options_of("Budget of a run: which method is the most accurate within 
 @method_option(
     section=TASK, metavar="NAME.KEY=VALUE", help="Option of one method, may be repeated; 'edgefl methods NAME' lists them."
 )
+@option(
+    "--set",
+    "settings",
+    multiple=True,
+    type=MethodOption(),
+    section=TASK,
+    metavar="NAME.KEY=VALUE",
+    help="Key of one method's runs, such as heterofl.lr=0.01, of training or of the server; may be repeated.",
+)
 @option("--seeds", type=Listed(int, "0,1,2"), help="Seeds; each is a run of every method. [0]")
 @_budget("--budget-s", type=Amount("s"), metavar="TIME", help="Simulated time, such as 600, 10min or 2h. [no limit]")
 @_budget("--budget-bytes", type=Amount("B"), metavar="SIZE", help="Bytes of each client, down and up, such as 100MB. [no limit]")
@@ -61,6 +70,7 @@ _budget = options_of("Budget of a run: which method is the most accurate within 
 def command(
     runs: tuple[Path, ...],
     methods: str | None,
+    settings: tuple[tuple[str, Any], ...],
     seeds: tuple[int, ...],
     budget_s: float | None,
     budget_bytes: float | None,
@@ -91,7 +101,8 @@ def command(
     A method that has only one size trains the largest tier that fits every device class. If no device fits a run, the report gives the
     reason in its row; if no run is possible, the exit status is 3.
     """
-    options, keys = _by_method(flags.pop("method_options")), given(flags)
+    options, keys = _by_method(flags.pop("method_options"), "--method-option"), given(flags)
+    own = _by_method(settings, "--set")
     if runs:
         if len(runs) != 2 or methods:
             raise click.UsageError(f"give the folders of two runs, REAL SIMULATED, and no --methods; got {len(runs)}")
@@ -124,7 +135,7 @@ def command(
         # Methods, seeds and keys that are given replace those of the comparison; there may be more of them than before.
         before = Asked.of_file(out / _FILE, keys_of(config_file, keys))
         config, names, seeds = before.config, names or before.methods, seeds or before.seeds
-        options = {m: {**before.options.get(m, {}), **options.get(m, {})} for m in before.options.keys() | options}
+        options, own = _merged(before.options, options), _merged(before.settings, own)
         if not budget.limits and target_accuracy is None:
             budget, target_accuracy = before.budget, before.target_accuracy
         rank_by = rank_by or before.rank_by
@@ -137,6 +148,7 @@ def command(
             out,
             seeds=seeds,
             options=options,
+            settings=own,
             budget=budget,
             target_accuracy=target_accuracy,
             rank_by=rank_by or "clients",
@@ -181,12 +193,16 @@ def _show_twin(real: Path, simulated: Path, out: Path | None, as_json: bool) -> 
         show_result(twin_table(found))
 
 
-def _by_method(given: tuple[tuple[str, Any], ...]) -> dict[str, dict[str, Any]]:
+def _merged(before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {method: {**before.get(method, {}), **now.get(method, {})} for method in before.keys() | now}
+
+
+def _by_method(given: tuple[tuple[str, Any], ...], flag: str) -> dict[str, dict[str, Any]]:
     """Return method → options, from ``NAME.KEY`` and value."""
     options: dict[str, dict[str, Any]] = {}
     for key, value in given:
         method, dot, name = key.rpartition(".")
         if not dot:
-            raise click.UsageError(f"--method-option: {key!r} names no method; several are compared: give NAME.{key}=VALUE")
+            raise click.UsageError(f"{flag}: {key!r} names no method; several are compared: give NAME.{key}=VALUE")
         options.setdefault(method, {})[name] = value
     return options

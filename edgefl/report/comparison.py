@@ -88,6 +88,7 @@ class MethodResult(Result):
 
     Attributes:
         label: how it was asked for: ``fedhm``, ``fedavg@0.5``.
+        options: of the method; ``settings`` are keys of the run that it has for itself.
         accuracy_of: "global" (the global model) or "clients" (mean over clients).
         score: what methods are ranked by, after the last round: :attr:`edgefl.report.comparison_budget.BudgetSummary.rank_by`.
         accuracy: accuracy of the global model after the last round, in [0, 1].
@@ -109,6 +110,7 @@ class MethodResult(Result):
     options: Json
     tiers_why: str
     failures: tuple[Failure, ...]
+    settings: Json = field(default_factory=dict)
     seeds: tuple[int, ...] = ()
     tiers: tuple[float, ...] = ()
     accuracy_of: str | None = None
@@ -134,7 +136,7 @@ class MethodResult(Result):
 
 @dataclass(frozen=True)
 class ComparisonSummary(Result):
-    """The content of ``compare.json``: what all runs have in common (None if none finished), and a row per method.
+    """The content of ``compare.json``: what all runs have in common (None where they differ, or if none finished), and a row per method.
 
     Attributes:
         target_accuracy: the lowest final accuracy among the methods, each the mean over its seeds, of what they are ranked by.
@@ -195,7 +197,7 @@ def comparison_of(
     return ComparisonSummary(
         2,
         __version__,
-        **{key: first.get(key) for key in _COMMON},
+        **_common([played.summary for _, runs in contenders for played in runs]),
         seeds=tuple(seeds),
         tiers=tiers if isinstance(tiers, str) else tuple(tiers),
         target_accuracy=target,
@@ -203,6 +205,15 @@ def comparison_of(
         verdict=budget_summary(counted, rule),
         metric=metric,
     )
+
+
+def _common(summaries: Sequence[Json]) -> dict[str, Any]:
+    """Return what all runs have in common; None where they differ, as methods may have settings of their own."""
+    found: dict[str, Any] = {}
+    for key in _COMMON:
+        values = [summary.get(key) for summary in summaries]
+        found[key] = values[0] if values and all(value == values[0] for value in values) else None
+    return found
 
 
 def curve_of(runs: Sequence[Played], counted: Sequence[CountedRun], rank_by: RankBy) -> tuple[CurvePoint, ...]:

@@ -23,7 +23,7 @@ from edgefl.report.results import Results
 from edgefl.report.run_budget import RunBudget, check_target
 from edgefl.report.run_files import read_rounds, read_summary
 from edgefl.report.verdict_words import budget_text, nothing_fits
-from edgefl.run.compare_entries import Asked, Options, Part, asked_of, parts_of
+from edgefl.run.compare_entries import Asked, Options, Part, asked_of, own_settings, parts_of
 from edgefl.run.folder import Notify, RunFolder
 from edgefl.run.simulate import simulate
 from edgefl.util.compute import one_thread
@@ -73,6 +73,7 @@ def compare(
     *,
     seeds: Sequence[int] | None = None,
     options: Mapping[str, Options] | None = None,
+    settings: Mapping[str, Options] | None = None,
     budget: RunBudget | None = None,
     target_accuracy: float | None = None,
     rank_by: RankBy = "clients",
@@ -93,6 +94,8 @@ def compare(
         out: the folder to write: ``compare.html``, ``compare.json``, and a run folder ``METHOD/seed-N`` each.
         seeds: one run of every method each; None for the configuration's seed.
         options: method → its own options.
+        settings: method, or ``METHOD@R`` → keys of the configuration that it has for itself, such as ``{"heterofl": {"lr": 0.01}}``: those
+            of training and of the server.
         budget: what a run may take. Methods are ranked by the accuracy that they reach within it, and all runs train to their end.
         target_accuracy: share in (0, 1]; the comparison shows what each method uses until it has this accuracy.
         rank_by: "clients": the mean over clients of the model that each gets; "worst": that of the worst device class; "global": the
@@ -114,7 +117,7 @@ def compare(
     """
     say = notify or (lambda message: None)
     check_target(target_accuracy)
-    asked = asked_of(methods, config or RunConfig(), seeds, options or {})
+    asked = asked_of(methods, config or RunConfig(), seeds, options or {}, settings)
     if asked.config.loss is not None and (target_accuracy is not None or (budget or RunBudget()).limits):
         raise ConfigError(
             "compare: budget and target_accuracy rank methods by accuracy, and the run has a loss of its own; leave them out"
@@ -188,6 +191,7 @@ def _contenders(folder: Path, parts: Sequence[Part], asked: Asked) -> list[tuple
             method=method,
             title=known_methods.load(method).title,
             options=from_json(to_json(asked.options.get(method, {}), inf_nan_mode="strings")),  # JSON has no infinity
+            settings=from_json(to_json(own_settings(own[0].entry, asked), inf_nan_mode="strings")),
             tiers_why=own[0].tiers_why,
             failures=tuple(Failure(part.seed, part.failure) for part in own if part.failure),
         )

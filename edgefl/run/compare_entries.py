@@ -11,6 +11,8 @@ from typing import Any
 import tomlkit
 
 from edgefl.config import RunConfig
+from edgefl.config.server import ServerKeys
+from edgefl.config.training import TrainingKeys
 from edgefl.errors import BudgetError, CheckpointError, ConfigError, InputError
 from edgefl.plugins import resolved
 from edgefl.registry import methods as known_methods
@@ -21,6 +23,8 @@ from edgefl.util.files import read_toml
 from edgefl.util.spec import at_ratio
 
 Options = Mapping[str, Any]
+OWN_KEYS = (*TrainingKeys.model_fields, *ServerKeys.model_fields)
+"""Keys of a run that a method may have for itself. Others would change the clients, their data or their devices."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,7 @@ class Asked:
     budget: RunBudget = field(default_factory=RunBudget)
     target_accuracy: float | None = None
     rank_by: RankBy = "clients"
+    settings: Mapping[str, Options] = field(default_factory=dict)
 
     def to_toml(self) -> str:
         """Return the TOML form."""
@@ -98,7 +103,8 @@ class Asked:
         limits = {key: value for key, value in vars(self.budget).items() if value is not None}
         target = {} if self.target_accuracy is None else {"target_accuracy": self.target_accuracy}
         first = {"methods": list(self.methods), "seeds": list(self.seeds), **target, "rank_by": self.rank_by}
-        values = {**first, "config": config, "options": options}
+        settings = {label: dict(of) for label, of in self.settings.items()}
+        values = {**first, "config": config, "options": options, **({"settings": settings} if settings else {})}
         return tomlkit.dumps({**values, **({"budget": limits} if limits else {})})
 
     @classmethod
@@ -110,7 +116,7 @@ class Asked:
             ConfigError: a flag is wrong.
         """
         values = read_toml(path, CheckpointError)
-        if values.keys() - {"budget", "target_accuracy", "rank_by"} != {"methods", "seeds", "config", "options"}:
+        if values.keys() - {"budget", "target_accuracy", "rank_by", "settings"} != {"methods", "seeds", "config", "options"}:
             raise CheckpointError(f"{path}: expected the keys methods, seeds, config and options; start a new comparison")
         config = RunConfig.of({**RunConfig.of(values["config"], str(path)).model_dump(), **(flags or {})})
         limits, target = values.get("budget", {}), values.get("target_accuracy")
@@ -121,10 +127,17 @@ class Asked:
         except (ConfigError, TypeError) as error:
             remedy = "expected a table budget with s, bytes and j, a target_accuracy in (0, 1], and rank_by"
             raise CheckpointError(f"{path}: {error}; {remedy}") from None
-        return cls(tuple(values["methods"]), config, tuple(values["seeds"]), values["options"], budget, target, rank_by)
+        asked = tuple(values["methods"]), config, tuple(values["seeds"]), values["options"]
+        return cls(*asked, budget, target, rank_by, values.get("settings", {}))
 
 
-def asked_of(methods: Sequence[str], config: RunConfig, seeds: Sequence[int] | None, options: Mapping[str, Options]) -> Asked:
+def asked_of(
+    methods: Sequence[str],
+    config: RunConfig,
+    seeds: Sequence[int] | None,
+    options: Mapping[str, Options],
+    settings: Mapping[str, Options] | None = None,
+) -> Asked:
     """Return what to compare, with names and numbers checked; raise an InputError for one that is wrong or given twice."""
     entries = [Entry.of(text) for text in methods]
     labels = [entry.label for entry in entries]
@@ -144,7 +157,28 @@ def asked_of(methods: Sequence[str], config: RunConfig, seeds: Sequence[int] | N
     plugins = config.plugins
     for entry in entries:
         plugins = resolved({"plugins": plugins, "method": entry.method}).get("plugins")
-    return Asked(tuple(labels), config.model_copy(update={"method_options": {}, "plugins": plugins}), chosen, options)
+    shared = config.model_copy(update={"method_options": {}, "plugins": plugins})
+    return Asked(tuple(labels), shared, chosen, options, settings=_settings(entries, settings or {}))
+
+
+def _settings(entries: Sequence[Entry], settings: Mapping[str, Options]) -> dict[str, Options]:
+    """Return the keys that methods have for themselves, by method or ``METHOD@R``, checked."""
+    known = [*dict.fromkeys(name for entry in entries for name in (entry.method, entry.label))]
+    found = {_resolved(label): own for label, own in settings.items()}
+    for label, own in found.items():
+        if label not in known:
+            raise ConfigError(f"settings of {label}: not among the methods: {', '.join(known)}")
+        for key in own:
+            if key in RunConfig.model_fields and key not in OWN_KEYS:
+                raise ConfigError(f"settings of {label}: {key} is the same for all methods; each may have its own {', '.join(OWN_KEYS)}")
+        RunConfig.of(own, f"settings of {label}")
+    return found
+
+
+def _resolved(label: str) -> str:
+    with suppress(InputError):
+        return Entry.of(label).label
+    return label
 
 
 def parts_of(asked: Asked) -> tuple[list[Part], Asked]:
@@ -172,6 +206,11 @@ def parts_of(asked: Asked) -> tuple[list[Part], Asked]:
     return [replace(made[key], number=number) for number, key in enumerate(order)], asked
 
 
+def own_settings(entry: Entry, asked: Asked) -> dict[str, Any]:
+    """Return the keys that a method has for itself; those of ``METHOD@R`` replace those of the method."""
+    return {**asked.settings.get(entry.method, {}), **asked.settings.get(entry.label, {})}
+
+
 def _own_tiers(entry: Entry) -> tuple[float, ...]:
     return tuple(known_methods.load(entry.method).default_tiers) if entry.ratio is None else (entry.ratio,)
 
@@ -180,6 +219,7 @@ def _config(asked: Asked, entry: Entry, seed: int, tiers: tuple[float, ...] | st
     """Return the configuration of one run; with a single tier, the tier assignment is "auto"."""
     options = dict(asked.options.get(entry.method, {}))
     values = asked.config.model_dump() | {"method": entry.method, "method_options": options, "seed": seed, "tiers": tiers}
+    values |= own_settings(entry, asked)
     if len(tiers) == 1:
         values |= {"tier_assignment": "auto", "tier_shares": None}
     return RunConfig.of(values)

@@ -297,3 +297,32 @@ def test_the_command_says_what_it_needs(
     result = CliRunner().invoke(command, arguments)
     assert result.exit_code == 2
     assert message in result.output
+
+
+def test_a_method_may_have_settings_of_its_own(tmp_path: Path) -> None:
+    asked = asked_of(["fedhm", "fedavg@0.5"], SMALL, (0,), {}, {"fedhm": {"lr": 0.01}, "fedavg@0.50": {"batch_size": 8}})
+    parts, asked = parts_of(asked)
+    assert [(part.entry.label, part.config.lr, part.config.batch_size) for part in parts] == [
+        ("fedhm", 0.01, 32),
+        ("fedavg@0.5", SMALL.lr, 8),
+    ]
+    path = tmp_path / "comparison.toml"
+    path.write_text(asked.to_toml())
+    assert Asked.of_file(path) == asked
+    for settings, message in (
+        ({"prism": {"lr": 1.0}}, "settings of prism: not among the methods: fedhm, fedavg, fedavg@0.5"),
+        ({"fedhm": {"clients": 9}}, "settings of fedhm: clients is the same for all methods; each may have its own local_epochs, batch"),
+        ({"fedhm": {"lr": -1}}, "settings of fedhm: lr"),
+        ({"fedhm": {"rate": 1}}, "settings of fedhm: .*rate"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            asked_of(["fedhm", "fedavg@0.5"], SMALL, (0,), {}, settings)
+    result = CliRunner().invoke(command, ["--methods", "fedhm", "--out", str(tmp_path / "c"), "--set", "lr=0.1"])
+    assert (result.exit_code, "--set: 'lr' names no method" in result.output) == (2, True)
+
+
+def test_what_runs_do_not_have_in_common_is_not_stated_as_common() -> None:
+    large, small = played(0, [0.9]), played(0, [0.8])
+    large.summary["batch_size"], small.summary["batch_size"] = 32, 8  # type: ignore[index]
+    summary = comparison_of([contender("large", large), contender("small", small)], [0], (1.0,))
+    assert (summary.batch_size, summary.model) == (None, "mlp")
