@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from edgefl.planning.plan import plan as plan
     from edgefl.planning.profile import profile as profile
     from edgefl.report.run_budget import RunBudget as RunBudget
-    from edgefl.run.compare import Comparison as Comparison
     from edgefl.run.compare import compare as compare
+    from edgefl.run.compare_finished import compare_runs as compare_runs
+    from edgefl.run.comparison_result import Comparison as Comparison
+    from edgefl.run.comparison_result import load_comparison as load_comparison
     from edgefl.run.device_round import FedRound as FedRound
     from edgefl.run.device_round import fed_round as fed_round
     from edgefl.run.dry_run import dry_run as dry_run
@@ -42,8 +44,10 @@ _HOMES = {
     "Budget": "edgefl.fleet.budget",
     "FedRound": "edgefl.run.device_round",
     "fed_round": "edgefl.run.device_round",
-    "Comparison": "edgefl.run.compare",
+    "Comparison": "edgefl.run.comparison_result",
+    "load_comparison": "edgefl.run.comparison_result",
     "compare": "edgefl.run.compare",
+    "compare_runs": "edgefl.run.compare_finished",
     "RunBudget": "edgefl.report.run_budget",
     "RunConfig": "edgefl.config",
     "Dataset": "edgefl.data.sources",
@@ -64,8 +68,8 @@ _HOMES = {
 
 __all__ = [
     "Budget", "Comparison", "Dataset", "EdgeflError", "FedRound", "RunBudget", "RunConfig", "RunResult", "__version__", "compare",
-    "dry_run", "export", "export_network", "fed_round", "inspect", "inspect_data", "load_run", "plan", "profile", "simulate", "verify",
-    "whatif",
+    "compare_runs", "dry_run", "export", "export_network", "fed_round", "inspect", "inspect_data", "load_comparison", "load_run", "plan",
+    "profile", "simulate", "verify", "whatif",
 ]  # fmt: skip
 
 

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,13 +22,14 @@ from edgefl.util.spec import at_ratio
 
 if TYPE_CHECKING:
     from edgefl.report.evaluated import RankBy
+    from edgefl.run.comparison_result import Comparison
 
 _FILE = "comparison.toml"
 _budget = options_of("Budget of a run: which method is the most accurate within it")
 
 
 @click.command(cls=Command)
-@click.argument("runs", nargs=-1, type=PATH, metavar="[REAL SIMULATED]")
+@click.argument("runs", nargs=-1, type=PATH, metavar="[RUN …]")
 @option(
     "--methods",
     metavar="NAME[@R],…",
@@ -66,6 +68,13 @@ _budget = options_of("Budget of a run: which method is the most accurate within 
     is_flag=True,
     help="Continue the comparison in --out, with the same or more --rounds; complete runs are not repeated.",
 )
+@option(
+    "--format",
+    "format_",
+    type=click.Choice(("table", "latex", "csv", "json")),
+    default="table",
+    help="Format of the ranking on standard output; latex: a table of booktabs.",
+)
 @json_option
 def command(
     runs: tuple[Path, ...],
@@ -80,6 +89,7 @@ def command(
     config_file: Path | None,
     out: Path | None,
     resume: bool,
+    format_: str,
     as_json: bool,
     **flags: Any,
 ) -> None:
@@ -89,24 +99,29 @@ def command(
     edgefl compare --methods fedhm,heterofl,fedavg --out runs/three
     edgefl compare --methods fedhm,fedavg@0.5 --seeds 0,1,2 --out runs/two
     edgefl compare --out runs/two --resume --budget-s 10min --budget-bytes 100MB
+    edgefl compare runs/0001-fedhm-digits runs/0002-flanc-digits --out both
     edgefl compare app-run runs/0001-fedhm-digits
 
     Methods are ranked by what their clients get: at the end, or with a budget by the last evaluated round within it. Ties are what the
     seeds do not decide. --resume with another budget or --rank-by shows a finished comparison again, without training. Flags of the budget
     and the target then replace all earlier ones.
 
-    REAL SIMULATED are the folders of two finished runs: one with real devices ('edgefl flower'), and its simulation. Real and predicted
-    seconds, bytes and losses are shown side by side. With --out, a page is written too, compare.html.
+    With RUN, the folders of finished simulations are compared, and nothing trains. Runs that differ in nothing but their seeds are one
+    method; settings that differ are shown. The folders of a run with real devices ('edgefl flower') and of its simulation, in this order,
+    are compared as twins: real and predicted seconds, bytes and losses. With --out, a page is written too, compare.html.
 
     A method that has only one size trains the largest tier that fits every device class. If no device fits a run, the report gives the
     reason in its row; if no run is possible, the exit status is 3.
     """
     options, keys = _by_method(flags.pop("method_options"), "--method-option"), given(flags)
     own = _by_method(settings, "--set")
+    format_ = "json" if as_json else format_
     if runs:
-        if len(runs) != 2 or methods:
-            raise click.UsageError(f"give the folders of two runs, REAL SIMULATED, and no --methods; got {len(runs)}")
-        _show_twin(*runs, out, as_json)
+        if len(runs) < 2 or methods or settings or seeds or options or keys or resume or config_file:
+            raise click.UsageError(
+                f"give the folders of at least two runs, and only budgets, --rank-by, --format and --out beside them; got {len(runs)}"
+            )
+        _finished(runs, out, format_, (budget_s, budget_bytes, budget_j), target_accuracy, rank_by or "clients")
         return
     if out is None:
         raise click.UsageError("give --out, the folder for the report and all runs")
@@ -122,8 +137,6 @@ def command(
         note_new(out, "comparison")
     # Torch takes seconds to import: what can be refused without it has been by now.
     with loading():
-        from edgefl.report.compare_page_budget import budget_table
-        from edgefl.report.compare_tables import compact_comparison
         from edgefl.report.run_budget import RunBudget
         from edgefl.run.compare import compare
 
@@ -141,7 +154,7 @@ def command(
         rank_by = rank_by or before.rank_by
     from edgefl.cli.progress import Progress
 
-    with _continued(out), Progress(config.rounds, quiet=as_json, runs=len(names) * len(seeds or (0,))) as progress:
+    with _continued(out), Progress(config.rounds, quiet=format_ != "table", runs=len(names) * len(seeds or (0,))) as progress:
         found = compare(
             names,
             config,
@@ -156,13 +169,27 @@ def command(
             on_round=lambda part, record: progress.show(record, part.name, part.number),
             notify=progress.say,
         )
-    if as_json:
-        click.echo(json.dumps(found.to_dict(), indent=2))
-    else:
-        show_result(compact_comparison(found.to_dict()))
-        if budget.limits or target_accuracy is not None:
-            show_result(budget_table(found.to_dict()))
+    _show(found, format_)
+    if format_ == "table":
         click.echo(f"comparison: {found.folder}  (compare.html, compare.json, a run folder per method and seed)")
+
+
+def _show(found: "Comparison", format_: str) -> None:
+    """Print a comparison in a format."""
+    from edgefl.report.compare_page_budget import budget_table
+    from edgefl.report.compare_tables import compact_comparison
+
+    summary = found.to_dict()
+    asked = any(summary["verdict"]["budget"].values()) or summary["verdict"]["target_accuracy"] is not None
+    if format_ == "json":
+        click.echo(json.dumps(summary, indent=2))
+    elif format_ == "table":
+        show_result(compact_comparison(summary))
+        if asked:
+            show_result(budget_table(summary))
+    else:
+        table = budget_table(summary)
+        click.echo(table.to_latex() if format_ == "latex" else table.to_csv())
 
 
 @contextmanager
@@ -176,11 +203,36 @@ def _continued(folder: Path) -> Iterator[None]:
         raise Interrupted(f"edgefl compare --out {shlex.quote(str(folder))} --resume") from None
 
 
-def _show_twin(real: Path, simulated: Path, out: Path | None, as_json: bool) -> None:
+def _finished(
+    runs: tuple[Path, ...],
+    out: Path | None,
+    format_: str,
+    limits: tuple[float | None, float | None, float | None],
+    target_accuracy: float | None,
+    rank_by: "RankBy",
+) -> None:
+    """Compare finished runs, or a run of real devices with its simulation."""
+    from edgefl.report.run_budget import RunBudget
     from edgefl.report.run_files import read_rounds, read_summary
+    from edgefl.report.words import of_devices
+    from edgefl.run.compare_finished import compare_runs
+
+    both = [(read_summary(path / "summary.json"), read_rounds(path / "rounds.jsonl")) for path in runs]
+    if len(runs) == 2 and of_devices(both[0][1]):
+        _show_twin(both, out, format_ == "json")
+        return
+    with TemporaryDirectory() as scratch:
+        found = compare_runs(
+            runs, out or Path(scratch) / "runs", budget=RunBudget(*limits), target_accuracy=target_accuracy, rank_by=rank_by
+        )
+        _show(found, format_)
+    if out is not None and format_ == "table":
+        click.echo(f"comparison: {out}  (compare.html, compare.json)")
+
+
+def _show_twin(both: list[Any], out: Path | None, as_json: bool) -> None:
     from edgefl.report.twin import twin_of, twin_table
 
-    both = [(read_summary(path / "summary.json"), read_rounds(path / "rounds.jsonl")) for path in (real, simulated)]
     found = twin_of(both[0], both[1])
     if out is not None:
         from edgefl.report.twin_page import twin_page

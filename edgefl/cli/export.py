@@ -68,8 +68,8 @@ if TYPE_CHECKING:
     "kind",
     type=click.Choice(("bundle", "csv", "weights")),
     default="bundle",
-    help="bundle: for devices; csv: rounds, sessions, tiers, classes and clients of a run as tables; weights: a safetensors file "
-    "per tier, for torch.",
+    help="bundle: for devices; csv: rounds, sessions, tiers, classes and clients of a run, or methods, verdict and pairs of a "
+    "comparison, as tables; weights: a safetensors file per tier, for torch.",
 )
 @json_option
 @option("--with-client", is_flag=True, help="Also write the Python, TypeScript and browser clients.")
@@ -146,9 +146,10 @@ def command(
 
 
 def _tables(run: Path, out: Path) -> None:
+    from edgefl.run.comparison_result import is_comparison, load_comparison
     from edgefl.run.result import load_run
 
-    load_run(run).to_csv(out)
+    (load_comparison(run) if is_comparison(run) else load_run(run)).to_csv(out)
 
 
 def _weights(run: Path, out: Path) -> None:

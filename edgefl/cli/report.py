@@ -1,4 +1,4 @@
-"""The command ``report``: Write report.html of a finished run again."""
+"""The command ``report``: Write the page of a finished run or comparison again."""
 
 from pathlib import Path
 
@@ -14,14 +14,19 @@ from edgefl.cli.values import runs
 @click.argument("run", type=PATH, shell_complete=runs)
 @json_option
 def command(run: Path, as_json: bool) -> None:
-    """Write report.html of the finished run in the folder RUN again: one file that needs no network connection.
+    """Write the page of the finished run in the folder RUN, or of a comparison, again: one file that needs no network connection.
 
     \b
     edgefl report runs/0001-fedhm-digits
     """
-    from edgefl.report import html
+    from edgefl.run.comparison_result import is_comparison, load_comparison
 
-    page = html.write(run)
+    if is_comparison(run):
+        page = load_comparison(run).write()
+    else:
+        from edgefl.report import html
+
+        page = html.write(run)
     if as_json:
         print_json({"report": str(page)})
     else:

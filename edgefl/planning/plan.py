@@ -181,14 +181,18 @@ def plan(
     energy = _energy(architecture, chosen, weights, seed, error) if weighed else None
     if ratio:
         share = share_kept(energy, ranks) if energy else None
-        found.append(Planned("uniform", ratio, ranks, trace(ratio), uses_of(trace(ratio)), share, **_clock(trace(ratio), work, limits)))
+        found.append(
+            Planned("uniform", ratio, ranks, trace(ratio), uses_of(trace(ratio)), share, **_clock(trace(ratio), work, limits))
+        )
     if allocate == "spectral" and energy is not None:
         layers = rank_candidates(architecture.skeleton(), rules)
         start = ranks if ratio else dict.fromkeys(layers, 1)
         tracers = _tracers(architecture, chosen, training, codec, recompute)
         better = spectral(layers, energy, start, *tracers, uses_of, work)
         if better is not None:
-            found.append(Planned("spectral", ratio, uses=uses_of(better.cost), **vars(better), **_clock(better.cost, work, limits)))
+            found.append(
+                Planned("spectral", ratio, uses=uses_of(better.cost), **vars(better), **_clock(better.cost, work, limits))
+            )
     if not found:
         raise BudgetError(_smallest(architecture.model, method, trace(1 / STEPS), uses_of, clock_margin))
     return Results(found)

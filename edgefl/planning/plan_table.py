@@ -43,7 +43,11 @@ def _sure(plans: Sequence[Planned]) -> tuple[Column, ...]:
     """Return how sure the limits of seconds and joules are under the error of the device's clock, if there are any."""
     if plans[0].confidence is None:
         return ()
-    return (Column("clock", "", lambda row: f"{row['confidence']} ({human_percent(row['clock_chance'])} within limits)", numeric=False),)
+    return (
+        Column(
+            "clock", "", lambda row: f"{row['confidence']} ({human_percent(row['clock_chance'])} within limits)", numeric=False
+        ),
+    )
 
 
 def _used(at: int) -> Callable[[Row], str]:

@@ -64,7 +64,7 @@ def clock_sentence(found: Mapping[str, Any] | None, quote: str = "") -> str:
 
     >>> errors, titles = {"x": 23.0}, {"x": "Phone"}
     >>> clock_sentence({"draws": 200, "first": {"a": 0.62, "b": 0.38}, "errors": errors, "decides": "x", "titles": titles})
-    'Under the stated error of the clock, a is first in 62.0 % and b in 38.0 % of 200 draws: measure Phone, which is wrong by up to 23 times.'
+    'Under the stated error of the clock, a is first in 62.0 % and b in 38.0 % of 200 draws: measure Phone, off by up to 23 times.'
     """
     if found is None or not found["first"]:
         return ""
@@ -74,5 +74,5 @@ def clock_sentence(found: Mapping[str, Any] | None, quote: str = "") -> str:
         return f"Under the stated error of the clock, {best} is first in all of {found['draws']} draws."
     parts = [f"{best} is first in {human_percent(share)}", *(f"{name} in {human_percent(part)}" for name, part in others)]
     title, error = found["titles"].get(device, device), found["errors"][device]
-    measure = f"measure {title}, which is wrong by up to {error:.3g} times"
+    measure = f"measure {title}, off by up to {error:.3g} times"
     return f"Under the stated error of the clock, {joined(parts)} of {found['draws']} draws: {measure}."

@@ -1,5 +1,6 @@
 """One self-contained HTML page on several methods that trained the same clients."""
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,7 +23,7 @@ def compare_page(summary: Json) -> str:
         summary=summary,
         about=_about(summary),
         answer=answer_of_comparison(summary),
-        command="mkdir again && cp comparison.toml again && edgefl compare --out again --resume",
+        command=_again(summary),
         names=names([row["label"] for row in rows]),
         target=metric_text(metric_of(summary), summary["target_accuracy"]),
         metric=metric_of(summary).name,
@@ -32,7 +33,8 @@ def compare_page(summary: Json) -> str:
         key_figures=key_table(summary),
         table=compare_table(summary),
         colours=[colours_of(summary)[row["label"]] for row in best_first(summary)],
-        runs=[(row["label"], row["seeds"]) for row in rows if row["seeds"]],
+        runs=[(row["label"], row["seeds"]) for row in rows if row["seeds"] and not row.get("folders")],
+        folders=[(row["label"], row["folders"]) for row in rows if row.get("folders")],
         over=accuracy_charts(summary),
         per_tier=tier_chart(summary),
         warning=mixed_accuracies(summary),
@@ -43,9 +45,17 @@ def compare_page(summary: Json) -> str:
     )
 
 
+def _again(summary: Json) -> str:
+    """Return the command that makes the comparison again."""
+    if folders := [folder for row in summary["methods"] for folder in row.get("folders") or ()]:
+        return f"edgefl compare {' '.join(map(shlex.quote, folders))} --out again"
+    return "mkdir again && cp comparison.toml again && edgefl compare --out again --resume"
+
+
 def _asked(summary: Json) -> Mapping[str, Any]:
     """Return what the page says of the verdict."""
-    found, colours = summary["verdict"], colours_of(summary)
+    found, colours, again = summary["verdict"], colours_of(summary), _again(summary)
+    equal = f"edgefl compare --out equal --resume {OTHER_QUESTION}"
     return {
         "limited": limited(summary),
         "target": found["target_accuracy"] is not None,
@@ -54,7 +64,7 @@ def _asked(summary: Json) -> Mapping[str, Any]:
         "rule": rule_text(summary),
         "notes": verdict_notes(summary),
         "assignment": assignment_table(summary),
-        "other": f"mkdir equal && cp comparison.toml equal && edgefl compare --out equal --resume {OTHER_QUESTION}",
+        "other": "" if again.startswith("edgefl") else f"mkdir equal && cp comparison.toml equal && {equal}",
         "table": budget_table(summary),
         "colours": [colours[row["label"]] for row in found["methods"]],
         "pairs": pair_table(summary),

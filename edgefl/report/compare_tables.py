@@ -87,13 +87,15 @@ def setting_table(summary: Row) -> PlainTable:
         text("is", "", "title"),
         Column("tiers", "", lambda row: ", ".join(map(tier_label, row["tiers"])) or MISSING, numeric=False),
         Column("why these", "", lambda row: str(row["tiers_why"]), numeric=False, wraps=True),
-        Column("settings and options of its own", "", _own, False, wraps=True),
+        *(_setting(key) for key in dict.fromkeys(key for row in summary["methods"] for key in row.get("settings") or {})),
+        Column("options of its own", "", lambda row: names([f"{k} = {v}" for k, v in row["options"].items()]), False, wraps=True),
     )
     return PlainTable.of(columns, summary["methods"])
 
 
-def _own(row: Row) -> str:
-    return names([f"{key} = {value}" for key, value in {**row.get("settings", {}), **row["options"]}.items()])
+def _setting(key: str) -> Column:
+    """Return the column of a setting that is not the same for all methods."""
+    return Column(key.replace("_", " "), "", lambda row: str((row.get("settings") or {}).get(key, MISSING)), numeric=False)
 
 
 def mean_sd(found: Row | None, metric: Metric = ACCURACY) -> str:

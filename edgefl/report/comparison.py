@@ -20,6 +20,8 @@ from edgefl.report.words import statuses_of, tier_label
 from edgefl.util.unknown import known_mean, known_sum
 
 Json = Mapping[str, Any]
+FORMAT = 2
+"""Of ``compare.json``."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ class MethodResult(Result):
     Attributes:
         label: how it was asked for: ``fedhm``, ``fedavg@0.5``.
         options: of the method; ``settings`` are keys of the run that it has for itself.
+        folders: those of finished runs that were given; empty if the comparison made the runs.
         accuracy_of: "global" (the global model) or "clients" (mean over clients).
         score: what methods are ranked by, after the last round: :attr:`edgefl.report.comparison_budget.BudgetSummary.rank_by`.
         accuracy: accuracy of the global model after the last round, in [0, 1].
@@ -111,6 +114,7 @@ class MethodResult(Result):
     tiers_why: str
     failures: tuple[Failure, ...]
     settings: Json = field(default_factory=dict)
+    folders: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
     tiers: tuple[float, ...] = ()
     accuracy_of: str | None = None
@@ -195,7 +199,7 @@ def comparison_of(
     finals = [row.score.mean for row in rows if row.score]
     target = worst_of(metric)(finals) if finals else None
     return ComparisonSummary(
-        2,
+        FORMAT,
         __version__,
         **_common([played.summary for _, runs in contenders for played in runs]),
         seeds=tuple(seeds),

@@ -137,6 +137,14 @@ class PlainTable:
         writer.writerows([_heads(self.columns), *self.rows])
         return text.getvalue().rstrip("\n")
 
+    def to_latex(self) -> str:
+        """Return the table as LaTeX, for the package booktabs."""
+        kinds = "".join("r" if column.numeric else "l" for column in self.columns)
+        heads, *rows = [" & ".join(map(_latex, line)) + r" \\" for line in (_heads(self.columns), *self.rows)]
+        return "\n".join(
+            [rf"\begin{{tabular}}{{{kinds}}}", r"\toprule", heads, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]
+        )
+
     def to_markdown(self) -> str:
         """Return the table as Markdown, with markup escaped."""
         lines = [_heads(self.columns), ["---:" if column.numeric else "---" for column in self.columns]]
@@ -206,6 +214,19 @@ def _raw(value: Any) -> str:
 
 def _heads(columns: Iterable[Column]) -> list[str]:
     return [column.title for column in columns]
+
+
+_TEX = {"±": r"$\pm$", "–": "--", "−": "$-$", "≥": r"$\geq$", "µ": r"$\mu$", "ε": r"$\varepsilon$", "\\": r"\textbackslash{}"}
+_TEX |= {char: f"\\{char}" for char in "&%$#_{}"} | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\n": " ", "<": "$<$"}
+
+
+def _latex(text: str) -> str:
+    r"""Return a text as LaTeX.
+
+    >>> _latex("75.0 ± 5.0 %"), _latex("a_b")
+    ('75.0 $\\pm$ 5.0 \\%', 'a\\_b')
+    """
+    return "".join(_TEX.get(char, char) for char in text)
 
 
 def _shade(column: Column, row: Row) -> float | None:

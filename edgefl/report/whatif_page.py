@@ -6,8 +6,8 @@ from typing import Any
 
 from edgefl import __version__
 from edgefl.report.answer import Answer
-from edgefl.report.clock_draws import SURE, clock_sentence
 from edgefl.report.chart import Chart, Json, Spec, clock_unit, layer, layered, legend, number, share
+from edgefl.report.clock_draws import SURE, clock_sentence
 from edgefl.report.learned import advice_by_accuracy, assumptions, learned_chart, learned_columns, with_learned
 from edgefl.report.page import facts, render_page
 from edgefl.report.run_charts import margin_facts

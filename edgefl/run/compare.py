@@ -1,10 +1,9 @@
 """Compares methods on the same clients, data, random draws and tiers: one ordinary run each, and one report."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pydantic_core import from_json, to_json
 
@@ -14,56 +13,20 @@ from edgefl.fleet.load import load_fleet
 from edgefl.fleet.profile import unknown_energy
 from edgefl.records import RoundRecord
 from edgefl.registry import methods as known_methods
-from edgefl.report.compare_page import compare_page
-from edgefl.report.compare_tables import compact_comparison
 from edgefl.report.comparison import ComparisonSummary, Failure, MethodResult, Played, comparison_of
 from edgefl.report.evaluated import RankBy, check_rank_by
-from edgefl.report.notebook import table_html, table_text
-from edgefl.report.results import Results
 from edgefl.report.run_budget import RunBudget, check_target
 from edgefl.report.run_files import read_rounds, read_summary
 from edgefl.report.verdict_words import budget_text, nothing_fits
 from edgefl.run.compare_entries import Asked, Options, Part, asked_of, own_settings, parts_of
+from edgefl.run.comparison_result import Comparison
 from edgefl.run.folder import Notify, RunFolder
 from edgefl.run.simulate import simulate
 from edgefl.util.compute import one_thread
-from edgefl.util.files import write_bytes, write_json
+from edgefl.util.files import write_bytes
 
 OnRound = Callable[[Part, RoundRecord], None]
 _ASKED = "comparison.toml"
-
-
-@dataclass(frozen=True, repr=False)
-class Comparison:
-    """A finished comparison.
-
-    Attributes:
-        folder: the folder with ``compare.html`` and the run folders.
-        summary: the content of ``compare.json``.
-    """
-
-    folder: Path
-    summary: ComparisonSummary
-
-    @property
-    def methods(self) -> Results[MethodResult]:
-        """One row per method, in the order asked for."""
-        return Results(self.summary.methods)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the content of ``compare.json``."""
-        return self.summary.to_dict()
-
-    def to_pandas(self) -> Any:
-        """Return a ``pandas.DataFrame`` with a row per method."""
-        return self.methods.to_pandas()
-
-    def __repr__(self) -> str:
-        """Return the table of the methods."""
-        return table_text(str(self.folder), compact_comparison(self.to_dict()))
-
-    def _repr_html_(self) -> str:
-        return table_html(str(self.folder), compact_comparison(self.to_dict()))
 
 
 def compare(
@@ -137,9 +100,9 @@ def compare(
     trust = asked.config.adversary, None if asked.config.defence == "none" else asked.config.defence
     summary = replace(summary, adversary=trust[0], defence=trust[1])
     _check_fits(summary, folder)
-    write_bytes(folder / "compare.html", compare_page(summary.to_dict()).encode())
-    write_json(folder / "compare.json", summary.to_dict())
-    return Comparison(folder, summary)
+    comparison = Comparison(folder, summary)
+    comparison.write()
+    return comparison
 
 
 def _check_energy(asked: Asked) -> None:

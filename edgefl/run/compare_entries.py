@@ -170,7 +170,9 @@ def _settings(entries: Sequence[Entry], settings: Mapping[str, Options]) -> dict
             raise ConfigError(f"settings of {label}: not among the methods: {', '.join(known)}")
         for key in own:
             if key in RunConfig.model_fields and key not in OWN_KEYS:
-                raise ConfigError(f"settings of {label}: {key} is the same for all methods; each may have its own {', '.join(OWN_KEYS)}")
+                raise ConfigError(
+                    f"settings of {label}: {key} is the same for all methods; each may have its own {', '.join(OWN_KEYS)}"
+                )
         RunConfig.of(own, f"settings of {label}")
     return found
 

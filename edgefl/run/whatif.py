@@ -20,8 +20,8 @@ from edgefl.report.surrogate import Surrogate, check_accuracy, judged
 from edgefl.run.auto_tiers import chosen_tiers
 from edgefl.run.dry_run import PolicyOutcome, outcome_in
 from edgefl.run.folder import RunFolder
-from edgefl.run.prepare import prepare
 from edgefl.run.policy_clock import Simulated, policy_draws, simulated
+from edgefl.run.prepare import prepare
 from edgefl.run.run import Run
 from edgefl.util.compute import one_thread
 

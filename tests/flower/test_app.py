@@ -77,8 +77,8 @@ def test_wrong_arguments_write_nothing(app, arguments, message):
 
 def test_the_folders_of_two_runs_are_compared_and_nothing_else(app):
     for arguments, message in (
-        (("one",), "give the folders of two runs, REAL SIMULATED"),
-        (("one", "two", "--methods", "fedhm"), "and no --methods"),
+        (("one",), "give the folders of at least two runs"),
+        (("one", "two", "--methods", "fedhm"), "only budgets, --rank-by, --format and --out beside them"),
         (("one", "two"), "one/summary.json: no such file"),
         ((), "give --out, the folder"),
     ):

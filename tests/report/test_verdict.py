@@ -192,7 +192,7 @@ def test_a_clock_error_that_flips_the_order_is_said_with_the_device_to_measure()
     advice = answer_of_comparison(wrong).advice
     assert advice.startswith("Take risky. The clock may be wrong, and risky is first in ")
     assert advice.endswith(" of draws only: measure Board.")
-    assert "of 200 draws: measure Board, which is wrong by up to 3 times." in " ".join(Page(compare_page(wrong)).text.split())
+    assert "of 200 draws: measure Board, off by up to 3 times." in " ".join(Page(compare_page(wrong)).text.split())
 
 
 def test_a_deadline_that_a_wrong_clock_misses_costs_updates_and_a_budget_of_bytes_does_not() -> None:

@@ -311,7 +311,10 @@ def test_a_method_may_have_settings_of_its_own(tmp_path: Path) -> None:
     assert Asked.of_file(path) == asked
     for settings, message in (
         ({"prism": {"lr": 1.0}}, "settings of prism: not among the methods: fedhm, fedavg, fedavg@0.5"),
-        ({"fedhm": {"clients": 9}}, "settings of fedhm: clients is the same for all methods; each may have its own local_epochs, batch"),
+        (
+            {"fedhm": {"clients": 9}},
+            "settings of fedhm: clients is the same for all methods; each may have its own local_epochs, batch",
+        ),
         ({"fedhm": {"lr": -1}}, "settings of fedhm: lr"),
         ({"fedhm": {"rate": 1}}, "settings of fedhm: .*rate"),
     ):

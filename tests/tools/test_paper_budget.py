@@ -92,7 +92,10 @@ def test_the_ranking_is_made_from_the_stored_curves(budget):
     assert "| FedHM | 1 | 32.4 ± 0.2 % | 0.0 ± 0.0 % | 81.0 ± 0.6 % | 60.0 % | 6 | time |" in ranking
     assert "| HeteroFL | 2 | 24.4 ± 0.3 % | 0.0 ± 0.0 % | 61.1 ± 0.6 % | 60.0 % | 4 | time |" in ranking
     assert "| FLANC † | – | – | – | – | 60.0 % | nothing fits | time |" in ranking
-    assert "FedHM is the best within 10 min 00 s, 100 MB a client and 1.00 kJ a client: mean accuracy over clients 32.4 ± 0.2 % (SE)" in ranking
+    assert (
+        "FedHM is the best within 10 min 00 s, 100 MB a client and 1.00 kJ a client: mean accuracy over clients 32.4 ± 0.2 % (SE)"
+        in ranking
+    )
     assert "FLANC †: nothing fits: the first evaluated round ends after 11 min 40 s, 10.0 MB and 1.00 J a client" in ranking
     assert "| device class | clients | FedHM | HeteroFL |" in ranking
     assert "| Phone A | 4 | 81.0 ± 0.6 % (1) | 61.1 ± 0.6 % (1) |" in ranking

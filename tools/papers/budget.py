@@ -96,7 +96,7 @@ def _common(fleet: str, data: str, settings: dict[str, Any], scale: Scale) -> di
 
 
 def render(entries: Sequence[Entry], scale: Scale) -> str:
-    """Return per fleet and data set the ranking, what a reader must know of it, the best methods of smaller budgets and the device classes."""
+    """Return per fleet and data set the ranking, what a reader must know of it, the best of smaller budgets and the device classes."""
     found = Figures(entries)
     limits = BUDGET[scale]
     parts = [
