@@ -37,7 +37,7 @@ class UnknownNameError(InputError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         known = sorted(known)
-        hint = _of_path(kind, name) or nearest(name, known)
+        hint = _of_path(kind, name) or _ELSEWHERE.get((kind, _letters(name)), "") or nearest(name, known)
         own = "; for your own: edgefl devices --template FILE" if kind in ("device", "profile") else ""
         super().__init__(f"unknown {kind} {name!r};{hint} {'Known' if hint else 'known'}: {', '.join(known)}{own}")
 
@@ -114,14 +114,31 @@ def printable(text: str, layout: str = "\n\t") -> str:
     return "".join(c if c.isprintable() or c in layout else ascii(c)[1:-1] for c in text)
 
 
+_MEANT = {"fmnist": "fashion-mnist", "fashion": "fashion-mnist", "noniid": "dirichlet", "niid": "dirichlet", "lda": "dirichlet"}
+"""What the field calls some names, where spelling alone would suggest another."""
+_ELSEWHERE = {
+    ("method", name): f" it combines with any method: {flag}."
+    for name, flag in {
+        "fedprox": "--objective prox",
+        "feddyn": "--objective dyn",
+        "scaffold": "--objective scaffold",
+        "fedavgm": "--server-optimizer avgm",
+        "fedadam": "--server-optimizer adam",
+        "fedyogi": "--server-optimizer yogi",
+    }.items()
+}
+"""What a name of a kind is here, if it is no part of this kind."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ``" did you mean 'x'?"`` for the closest known name, or an empty string.
 
-    >>> nearest("heteroflx", ["fedavg", "heterofl"])
-    " did you mean 'heterofl'?"
+    >>> nearest("heteroflx", ["fedavg", "heterofl"]), nearest("non-iid", ["iid", "dirichlet"])
+    (" did you mean 'heterofl'?", " did you mean 'dirichlet'?")
     """
     known = list(known)
-    matches = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    matches = [meant for meant in known if meant == _MEANT.get(_letters(name))]
+    matches = matches or difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     matches = matches or [other for other in known if len(name) > 1 and _letters(name) in _letters(other)]
     return f" did you mean {matches[0]!r}?" if matches else ""
 

@@ -171,9 +171,12 @@ RUN: dict[str, set[str]] = {
     "offered": {"run", "folder"},
     "device_round": {"privacy", "run", "folder", "prepare", "offered", "trained", "bundle", "worse"},
     "dry_run": {"run", "folder", "result", "prepare", "trained"},
-    "whatif": {"run", "folder", "auto_tiers", "prepare", "dry_run"},
+    "policy_clock": {"run", "trained", "dry_run"},
+    "whatif": {"run", "folder", "auto_tiers", "prepare", "dry_run", "policy_clock"},
     "compare_entries": {"prepare"},
-    "compare": {"run", "folder", "simulate", "compare_entries"},
+    "comparison_result": set(),
+    "compare": {"run", "folder", "simulate", "compare_entries", "comparison_result"},
+    "compare_finished": {"folder", "comparison_result"},
 }
 
 

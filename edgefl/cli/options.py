@@ -69,6 +69,19 @@ class Option(click.Option):
         return {key: value for key, value in super().get_help_extra(ctx).items() if key == "required"}
 
 
+_INSTEAD = {
+    "--gpu": "--device cuda",
+    "--cuda": "--device cuda",
+    "--alpha": "--partition dirichlet:ALPHA",
+    "--dirichlet": "--partition dirichlet:ALPHA",
+    "--num-clients": "--clients",
+    "--num-rounds": "--rounds",
+    "--epochs": "--local-epochs",
+    "--learning-rate": "--lr",
+}
+"""What other simulators call an option → what it is here."""
+
+
 class Command(click.Command):
     """A command whose help groups its options by their sections, and breaks no name at a hyphen.
 
@@ -84,7 +97,14 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse ``--help`` last: it shows the names of plug-ins, wherever ``--plugin`` stands."""
         ctx.meta[_SHORT] = "-h" in args and "--help" not in args and self._sectioned()
-        return super().parse_args(ctx, sorted(args, key=ctx.help_option_names.__contains__))
+        try:
+            return super().parse_args(ctx, sorted(args, key=ctx.help_option_names.__contains__))
+        except click.NoSuchOption as error:
+            instead = _INSTEAD.get(error.option_name)
+            known = {name for parameter in self.params for name in parameter.opts}
+            if instead is None or instead.partition(" ")[0] not in known:
+                raise
+            raise click.UsageError(f"no such option {error.option_name!r}; give {instead}", ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a list of options per section, those of the command itself last."""
