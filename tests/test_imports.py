@@ -177,6 +177,7 @@ RUN: dict[str, set[str]] = {
     "comparison_result": set(),
     "compare": {"run", "folder", "simulate", "compare_entries", "comparison_result"},
     "compare_finished": {"folder", "comparison_result"},
+    "sweep": {"folder", "compare", "compare_entries", "comparison_result"},
 }
 
 

@@ -18,6 +18,7 @@ _ORDER = (
     *(
         "simulate",
         "compare",
+        "sweep",
         "whatif",
         "methods",
         "profile",

@@ -64,8 +64,8 @@ def _pairs(order: list[str], values: Mapping[str, Mapping[int, float]], sign: in
     count = len(order) * (len(order) - 1) // 2
     found: dict[tuple[str, str], Difference] = {}
     for above, below in combinations(order, 2):
-        signed = ({seed: sign * value for seed, value in values[label].items()} for label in (above, below))
-        if (of_pair := difference(*signed, pairs=count)) is not None:
+        one, other = ({seed: sign * value for seed, value in values[label].items()} for label in (above, below))
+        if (of_pair := difference(one, other, count)) is not None:
             found[above, below] = of_pair
     corrected = holm({pair: of.p for pair, of in found.items()})
     return tuple(_pair(pair, of, corrected[pair]) for pair, of in found.items())

@@ -139,6 +139,8 @@ def asked_of(
     settings: Mapping[str, Options] | None = None,
 ) -> Asked:
     """Return what to compare, with names and numbers checked; raise an InputError for one that is wrong or given twice."""
+    if isinstance(methods, str):
+        raise ConfigError(f"methods: got the text {methods!r}, expected a list, such as {methods.split(',')!r}")
     entries = [Entry.of(text) for text in methods]
     labels = [entry.label for entry in entries]
     if not labels:

@@ -44,7 +44,9 @@ def test_runs_that_differ_in_their_seeds_are_one_method_and_settings_that_differ
         ("fedavg lr=0.01", (0, 1), {"lr": "0.01"}),
     ]
     assert first.folders == (str(runs / "a0"), str(runs / "a1"))
-    assert first.accuracy.values == tuple(json.loads((runs / n / "summary.json").read_text())["global_accuracy"] for n in ("a0", "a1"))
+    assert first.accuracy.values == tuple(
+        json.loads((runs / n / "summary.json").read_text())["global_accuracy"] for n in ("a0", "a1")
+    )
     text = " ".join(Page((tmp_path / "both" / "compare.html").read_text()).text.split())
     assert f"edgefl compare {runs / 'a0'} {runs / 'a1'}" in text
     assert "fedavg lr=0.05" in text

@@ -103,8 +103,8 @@ class Figures:
 
     def paired(self, above: str, below: str, column: str, read: Measure) -> str:
         """Return the paired difference of two rows with its standard error and verdict."""
-        rows = [self.values(row, column, read) for row in (above, below)]
-        return self._marked(in_points(difference(*rows)), [above, below], column)
+        one, other = (self.values(row, column, read) for row in (above, below))
+        return self._marked(in_points(difference(one, other)), [above, below], column)
 
     def mean(self, row: str, column: str | None, read: Measure) -> float | None:
         """Return the mean over seeds of what ``read`` takes from an entry's figures; None without entries."""
