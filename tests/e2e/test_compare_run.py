@@ -124,18 +124,21 @@ def test_another_budget_only_shows_finished_runs_anew(finished, tmp_path):
 
     result = run("--out", str(tmp_path / "c"), "--resume", f"--budget-s={2 * first_s}", "--budget-j=1kJ", "--target-accuracy=99%")
     assert result.returncode == 0, result.stderr
-    assert "in budget accuracy" in result.stdout
+    assert "in budget, ± SE mean over clients" in result.stdout
     found = json.loads((tmp_path / "c" / "compare.json").read_text())
-    assert found["under_budget"]["budget"] == {"s": 2 * first_s, "bytes": None, "j": 1000}
-    assert found["under_budget"]["target_accuracy"] == 0.99
-    assert {r["label"] for r in found["under_budget"]["methods"]} == set(METHODS)
+    assert found["verdict"]["budget"] == {"s": 2 * first_s, "bytes": None, "j": 1000}
+    assert found["verdict"]["target_accuracy"] == 0.99
+    assert {r["label"] for r in found["verdict"]["methods"]} == set(METHODS)
     assert "Which method wins under the budget" in (tmp_path / "c" / "compare.html").read_text()
 
     # What was asked last is asked again, and a budget replaces it as a whole.
     assert json.loads(run("--out", str(tmp_path / "c"), "--resume", "--json").stdout) == found
-    other = json.loads(run("--out", str(tmp_path / "c"), "--resume", "--budget-bytes=1GB", "--json").stdout)["under_budget"]
+    other = json.loads(run("--out", str(tmp_path / "c"), "--resume", "--budget-bytes=1GB", "--json").stdout)["verdict"]
     assert (other["budget"], other["target_accuracy"]) == ({"s": None, "bytes": 1e9, "j": None}, None)
     assert {row["label"]: row["accuracy"]["mean"] for row in other["methods"]} == {
+        row.label: pytest.approx(row.score.mean) for row in finished.methods
+    }
+    assert {row["label"]: row["global_accuracy"]["mean"] for row in other["methods"]} == {
         row.label: pytest.approx(row.accuracy.mean) for row in finished.methods
     }
 

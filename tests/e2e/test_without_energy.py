@@ -103,8 +103,8 @@ def test_a_comparison_ranks_by_what_is_known(home: Path) -> None:
     assert not JOULES.search(found.stdout + page.text)
     assert UNKNOWN in page.text
     assert {row["energy_j"] for row in summary["methods"]} == {None}
-    assert summary["under_budget"]["fronts"]["client_j"] == []
-    assert summary["under_budget"]["fronts"]["client_bytes"] != []
+    assert summary["verdict"]["fronts"]["client_j"] == []
+    assert summary["verdict"]["fronts"]["client_bytes"] != []
 
 
 def test_a_mixed_fleet_knows_the_energy_of_its_parts_and_not_of_the_whole(home: Path) -> None:

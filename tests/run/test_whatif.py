@@ -4,13 +4,16 @@ import re
 import shutil
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from edgefl import RunConfig
 from edgefl.errors import InputError
+from edgefl.report.whatif_page import fastest
 from edgefl.run.folder import RunFolder
+from edgefl.run.policy_clock import Simulated, policy_draws
 from edgefl.run.prepare import prepare
 from edgefl.run.whatif import WhatIf, _check_same
 
@@ -79,3 +82,31 @@ def test_the_page_of_commands_names_keys_of_the_result():
     lines = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8").splitlines()
     (row,) = (line for line in lines if line.startswith("| `whatif`"))
     assert set(re.findall(r"`(\w+)`", row.split("|")[2])) == {"rows"} <= {field.name for field in fields(WhatIf)}
+
+
+def rounds_of(train_s: float, clients: int, deadline_s: float | None) -> Simulated:
+    """Three rounds of boards that all answer in time."""
+    client = {"device": "board", "status": "trained", "train_s": train_s, "total_s": train_s}
+    lines = [{"clients": [client] * clients, "clock_s": train_s * number, "deadline_s": deadline_s} for number in (1, 2, 3)]
+    return Simulated(lines, clients)
+
+
+def test_the_fastest_policy_is_sought_again_with_clocks_that_are_wrong():
+    """The short deadline has twice the updates, unless boards take more than 1.05 times as long; then it has none."""
+    rows = [SimpleNamespace(label=label, inclusion=1.0) for label in ("short", "long")]
+    policies = [rounds_of(1.0, 2, 1.05), rounds_of(1.0, 1, None)]
+
+    def drawn(error):
+        device = SimpleNamespace(name="board", title="Board", clock_error=error)
+        return policy_draws(rows, policies, SimpleNamespace(classes=[SimpleNamespace(device=device)]))
+
+    exact, wrong = drawn(1.0), drawn(3.0)
+    assert (exact.first, exact.decides) == ({"short": 1.0}, None)
+    # Φ(ln 1.05 / (ln 3 / 1.645)) = .53
+    assert wrong.first["short"] == pytest.approx(0.53, abs=0.08)
+    assert (wrong.first["short"] + wrong.first["long"], wrong.decides) == (1, "board")
+    result = {"clock": wrong.to_dict()}
+    assert fastest(result).endswith("of 200 draws: measure Board, off by up to 3 times.")
+    assert "“short” is fastest in" in fastest(result)
+    assert policy_draws(rows[:1], policies[:1], SimpleNamespace(classes=[])) is None
+    assert policy_draws(rows, [policies[0], Simulated((), 1)], SimpleNamespace(classes=[])) is None
