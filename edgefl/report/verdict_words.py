@@ -108,7 +108,10 @@ def _differs(summary: Json, above: str, below: str) -> str:
     if pair["error"] is None:
         return f"the difference to {below} is {difference_text(summary, pair)}, at one common seed"
     count = len(summary["verdict"]["pairs"])
-    test = f"p = {p_text(pair['corrected_p'])} by {test_text(pair)}" + (f", corrected for {count} pairs" if count > 1 else "")
+    p = p_text(pair["corrected_p"])
+    test = f"p {p if p.startswith('<') else f'= {p}'} by {test_text(pair)}" + (
+        f", corrected for {count} pairs" if count > 1 else ""
+    )
     interval = interval_text(summary, pair)
     return f"the difference to {below} is {difference_text(summary, pair)}, 95 % interval {interval}, {test}"
 
@@ -127,9 +130,9 @@ def p_text(p: float | None) -> str:
     """Return a p value.
 
     >>> p_text(0.0321), p_text(0.00004), p_text(1.0), p_text(None)
-    ('0.032', '<0.001', '1.000', '–')
+    ('0.032', '< 0.001', '1.000', '–')
     """
-    return MISSING if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
+    return MISSING if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def difference_text(summary: Json, pair: Json) -> str:

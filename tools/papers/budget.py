@@ -127,7 +127,9 @@ def _ranking(found: Figures, fleet: str, data: str, scale: Scale) -> str:
     summary = {"verdict": budget_summary(methods, Rule(BUDGET[scale], TARGET)).to_dict()}
     fronts = [f"- {front_text(summary, axis)}" for axis in AXES]
     notes = [f"- {note.removesuffix('; give more --seeds')}" for note in (winner(summary), *verdict_notes(summary))]
-    return "\n\n".join([f"**{column}**:", _budget(summary), "\n".join([*notes, *fronts]), _classes(summary["verdict"]["methods"])])
+    return "\n\n".join(
+        [f"**{column}**:", _budget(summary), "\n".join([*notes, *fronts]), _classes(summary["verdict"]["methods"])]
+    )
 
 
 def _budget(summary: dict[str, Any]) -> str:
