@@ -66,10 +66,10 @@ if TYPE_CHECKING:
 @option(
     "--format",
     "kind",
-    type=click.Choice(("bundle", "csv", "weights")),
+    type=click.Choice(("bundle", "csv", "weights", "svg", "pdf")),
     default="bundle",
     help="bundle: for devices; csv: rounds, sessions, tiers, classes and clients of a run, or methods, verdict and pairs of a "
-    "comparison, as tables; weights: a safetensors file per tier, for torch.",
+    "comparison, as tables; weights: a safetensors file per tier, for torch; svg, pdf: the charts of a comparison.",
 )
 @json_option
 @option("--with-client", is_flag=True, help="Also write the Python, TypeScript and browser clients.")
@@ -85,7 +85,7 @@ def command(
     unsigned: bool,
     network: str | None,
     weights: Path | None,
-    kind: Literal["bundle", "csv", "weights"],
+    kind: Literal["bundle", "csv", "weights", "svg", "pdf"],
     inputs: tuple[str, ...],
     classes: int | None,
     method: str | None,
@@ -118,7 +118,10 @@ def command(
     if kind != "bundle":
         if run is None or quantize or fp16 or sign or unsigned or form != "auto" or with_client or also or operators:
             raise click.UsageError(f"--format {kind} needs a run, and takes no options of a bundle")
-        (_tables if kind == "csv" else _weights)(run, out)
+        if kind == "svg" or kind == "pdf":
+            _figures(run, out, kind)
+        else:
+            (_tables if kind == "csv" else _weights)(run, out)
         files = sorted(path.name for path in out.iterdir())
         if as_json:
             print_json({"folder": str(out), "files": files, "signer": None})
@@ -150,6 +153,12 @@ def _tables(run: Path, out: Path) -> None:
     from edgefl.run.result import load_run
 
     (load_comparison(run) if is_comparison(run) else load_run(run)).to_csv(out)
+
+
+def _figures(comparison: Path, out: Path, kind: Literal["svg", "pdf"]) -> None:
+    from edgefl.run.comparison_result import load_comparison
+
+    load_comparison(comparison).to_figures(out, kind)
 
 
 def _weights(run: Path, out: Path) -> None:

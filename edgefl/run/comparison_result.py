@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -62,6 +62,20 @@ class Comparison:
             for name, rows in tables.items():
                 if rows:
                     (folder / f"{name}.csv").write_text(Results(rows).to_csv(), encoding="utf-8")
+        return Path(out)
+
+    def to_figures(self, out: Path | str, kind: Literal["svg", "pdf"] = "svg") -> Path:
+        """Write the charts of the page as SVG or PDF to ``out``, a new or empty folder, and return it.
+
+        Raises:
+            InputError: ``out`` exists and is not an empty folder.
+            StorageError: the disk is full. Nothing is written in either case.
+        """
+        from edgefl.report.figures import comparison_charts, write_charts
+
+        check_free(Path(out), InputError)
+        with whole_folder(Path(out)) as folder:
+            write_charts(comparison_charts(self.to_dict()), folder, kind)
         return Path(out)
 
     def write(self) -> Path:

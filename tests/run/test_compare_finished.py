@@ -69,6 +69,12 @@ def test_a_comparison_is_shown_again_and_written_as_tables(runs, tmp_path):
     told = CliRunner().invoke(export_command, [str(folder), "--format", "csv", "--out", str(tmp_path / "tables")])
     assert told.exit_code == 0, told.output
     assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == ["methods.csv", "pairs.csv", "verdict.csv"]
+    for kind, first in (("svg", b"<svg"), ("pdf", b"%PDF")):
+        told = CliRunner().invoke(export_command, [str(folder), "--format", kind, "--out", str(tmp_path / kind)])
+        assert told.exit_code == 0, told.output
+        figures = sorted((tmp_path / kind).iterdir())
+        assert {path.stem for path in figures} >= {"compare-bytes", "compare-tiers", "front-simulated_s"}
+        assert all(path.read_bytes().startswith(first) and b"var(--" not in path.read_bytes() for path in figures)
     rows = list(csv.DictReader((tmp_path / "tables" / "methods.csv").read_text().splitlines()))
     assert [row["label"] for row in rows] == ["fedavg lr=0.05", "fedavg lr=0.01"]
 
