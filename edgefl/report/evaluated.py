@@ -157,12 +157,12 @@ def served_of(summary: Json, rounds: Sequence[Json]) -> tuple[Served, ...]:
 def _served(summary: Json, row: Json, drawn: Mapping[float | None, float]) -> Served:
     assigned = drawn or {row["tier"]: 1.0}
     trained = {tier["tier"] for tier in summary["tiers"] if tier.get("updates") != 0}
-    runs: Counter[str] = Counter()
+    runs: dict[str, float] = {}
     for tier, share in assigned.items():
         used = tier if tier in trained else _smallest_that_runs(summary, row["device"])
         if used is not None:
-            runs[tier_label(used)] += share
-    return Served(row["device"], row["title"], row["clients"], row["tier"], dict(runs), assigned.get(None, 0.0))
+            runs[tier_label(used)] = runs.get(tier_label(used), 0.0) + share
+    return Served(row["device"], row["title"], row["clients"], row["tier"], runs, assigned.get(None, 0.0))
 
 
 def _drawn(rounds: Sequence[Json], device: str) -> dict[float | None, float]:

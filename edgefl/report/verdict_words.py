@@ -171,10 +171,16 @@ def verdict_notes(summary: Json) -> list[str]:
 def served_sentence(row: Json) -> str:
     """Return which share of clients a method refuses, and what these have instead."""
     refused = [of for of in row["classes"] if of["refused"]]
-    instead = {of["title"]: dict.fromkeys(label for own in of["runs"] for label in own) for of in refused}
+    instead = {of["title"]: _run_instead(of) for of in refused}
     using = [f"{title} run tier {joined(labels)}" for title, labels in instead.items() if labels]
     using += [f"{title} have no model and count as 0" for title, labels in instead.items() if not labels]
     return f"{row['label']}: {human_percent(row['refused'])} of clients are refused; {joined(using)}"
+
+
+def _run_instead(of: Json) -> list[str]:
+    """Return the tiers that refused clients of a class run, in the runs that refuse it; where clients draw their tiers, in all runs."""
+    without = [runs for tier, runs in zip(of["tiers"], of["runs"], strict=True) if tier is None] or of["runs"]
+    return list(dict.fromkeys(label for runs in without for label in runs))
 
 
 def nothing_fits(row: Json) -> str:

@@ -105,7 +105,7 @@ def _check_same(runs: Sequence[Finished]) -> None:
 
 
 def _compared(run: Finished) -> tuple[str, ...]:
-    sources: Mapping[str, Any] = run.config.sources or {}
+    sources = dict[Any, str](run.config.sources or {})
     own = run.config.dataset, run.config.validation_share, run.config.eval_samples, metric_of(run.played.summary).name
     return (*map(str, own), str(sources.get("data", "that of its name")))
 

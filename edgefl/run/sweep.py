@@ -125,7 +125,7 @@ def sweep(
     )
     shared: dict[str, Any] = {"budget": budget, "rank_by": rank_by, "on_round": on_round, "notify": notify}
     trials: list[Trial] = []
-    better = max
+    better: Callable[..., Any] = max
     for point in points:
         if on_trial is not None:
             on_trial(point)

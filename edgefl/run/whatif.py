@@ -142,8 +142,8 @@ def whatif(
     if source is None:
         return replace(found, clock=policy_draws(found.rows, rounds, run.fleet))
     folder, summary = source
-    lines, outcomes = read_rounds(folder / "rounds.jsonl"), found.rows.to_dict()
-    surrogate = judged(folder.name, summary, lines, outcomes, config.rounds, target_accuracy)
+    finished, outcomes = read_rounds(folder / "rounds.jsonl"), found.rows.to_dict()
+    surrogate = judged(folder.name, summary, finished, outcomes, config.rounds, target_accuracy)
     return replace(found, surrogate=surrogate, clock=policy_draws(found.rows, rounds, run.fleet, surrogate))
 
 
