@@ -55,6 +55,7 @@ WRONG = {
     "simulate --resume": "--resume needs --out",
     "compare": "give --out",
     "compare --out x": "give --methods",
+    "sweep --methods fedhm --grid lr --out x": "'lr' is not of the form KEY=V1,V2",
     "whatif --deadlines soon": "is not a list of times such as 10,30,2min",
     "simulate --device raspberry-pi-4": "got 'raspberry-pi-4', expected cpu or cuda, the hardware of this computer",
     "simulate --dataset photos/": "unknown dataset 'photos/'; no such file or folder",
