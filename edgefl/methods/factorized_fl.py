@@ -94,8 +94,9 @@ class FactorizedFL(FedAvg):
     does the same (``get_weights`` of ``server.py``).
 
     Text and code differ in two points, and the defaults are the code's. The text trains a penalty λ‖μ‖₁ (Eq. 6). The code adds it from
-    detached tensors, without a gradient, and only drops small entries of μ: ``penalty`` is the text's. The text makes every filter a multiple
-    of u, so that the kernels of a layer have rank 1. The code fills the weight row after row, which gives them full rank: ``reshape``.
+    detached tensors, without a gradient, and only drops small entries of μ: ``penalty`` is the text's. The text makes every filter a
+    multiple of u, so that the kernels of a layer have rank 1. The code fills the weight row after row, which gives them full rank:
+    ``reshape``.
 
     A new client receives the last round's mean of u, by samples; in the first round it is the initial u. Deployed networks are dense, with
     entries of μ below λ pruned. A network for no particular client has this mean, and initial values of all other tensors. The server's
@@ -111,8 +112,8 @@ class FactorizedFL(FedAvg):
     Differs from the paper: Eq. 5 prints the sum over u_i outside of the weights, which gives every client a multiple of the plain sum. Here
     each u_i has its own weight. The sum includes all clients that ever took part, not only those of the present round. The paper does not
     print the initial values (:func:`edgefl.factor.rank1.first_factors`), or τ and ε for its scenarios. These are from the authors' code.
-    That code averages normalisation, sends β's μ unpruned, starts μ of the classifier at random, and resets the classifier in every round if
-    labels are alike.
+    That code averages normalisation, sends β's μ unpruned, starts μ of the classifier at random, and resets the classifier in every round
+    if labels are alike.
     """
 
     config: FactorizedFLConfig

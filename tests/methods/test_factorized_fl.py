@@ -397,7 +397,15 @@ def test_composition_and_its_gradients_are_counted_apart_from_the_samples():
 
 @pytest.mark.parametrize(
     "option",
-    [{"sparsity": -1}, {"penalty": -1}, {"threshold": 1.5}, {"scale": float("inf")}, {"least_share": 1.5}, {"init": "zeros"}, {"reshape": "rows"}],
+    [
+        {"sparsity": -1},
+        {"penalty": -1},
+        {"threshold": 1.5},
+        {"scale": float("inf")},
+        {"least_share": 1.5},
+        {"init": "zeros"},
+        {"reshape": "rows"},
+    ],
 )
 def test_options_out_of_range_are_named(option):
     with pytest.raises(ConfigError, match=f"method_options.{next(iter(option))}"):

@@ -7,7 +7,7 @@ from typing import Any
 
 from counters.markdown import table
 
-from papers.captions import protocol
+from papers.captions import protocol, work
 from papers.paired import capacity
 from papers.runs import FULL, PROFILE, SMALLEST, Entry, Run, Scale, seeded
 from papers.show import Figures, Measure, at_tier, mean_of_tiers, orderings, size
@@ -55,6 +55,8 @@ PAPER = {
     ("FjORD", "3 classes a client"): (83.7, 85.5, 83.1, 81.6),
     ("FLANC", "3 classes a client"): (86.8, 86.0, 85.7, 82.0),
 }
+PAPER_WORK = 200
+"""Rounds of one local epoch each, in the authors' script."""
 SCALE: dict[Scale, dict[str, Any]] = {
     "full": {"rounds": 200, "local_epochs": 1, "batch_size": 32, "lr_schedule": "step", "weight_decay": 1e-4, "augment": "flip"},
     "quick": {
@@ -112,7 +114,7 @@ def render(entries: Sequence[Entry], scale: Scale, rows: Sequence[str] = tuple(M
     drawn = "*Tiers* are drawn anew every round, with equal chances."
     parts = [protocol(entries, scale, drawn, *notes, *_tiers(scale), *([SHARED] if same else []))]
     for column in PARTITIONS:
-        titles = [f"{column}: width"]
+        titles = [f"{column}: width ({work(entries, PAPER_WORK)})"]
         for row in rows:
             titles += [row, "paper"] if (row, column) in PAPER else [row]
         lines = [[f"{width:g}", *_cells(found, column, i, scale, rows)] for i, width in enumerate(WIDTHS)]

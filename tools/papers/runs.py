@@ -20,6 +20,7 @@ SAMPLES = {"digits": 1437, "digits-edges": 1437, "fashion-mnist": 60_000}
 """Data set → its training samples."""
 SAMPLE_S = {
     **{"cnn-tiny": 5e-5, "mlp": 4e-5, "cnn-digits": 1.5e-4, "cnn-fashion": 9e-4, "cnn-flanc": 2.6e-3},
+    **{"cnn-pooled": 5e-4},
     **{"resnet9": 4e-3, "resnet18": 4e-2},
 }
 """Model → processor seconds of a training step for one sample, at full width."""

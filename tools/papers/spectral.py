@@ -7,7 +7,8 @@ from typing import Any
 
 from counters.markdown import table
 
-from papers.captions import protocol
+from papers.captions import protocol, work
+from papers.fedhm import PAPER_WORK
 from papers.paired import capacity
 from papers.runs import FULL, PROFILE, SMALLEST, Entry, Run, Scale, seeded
 from papers.show import Figures, at_tier, mean_of_tiers, orderings, size
@@ -64,7 +65,7 @@ def render(entries: Sequence[Entry], scale: Scale) -> str:
         cells += [size(found.bytes_of_round(row, "IID", tier), "B") for row in ROWS]
         lines.append([tier, *cells, *(found.accuracy(row, "IID", tier) for row in ROWS)])
     kinds = ("forward MACs", "parameters", "bytes of a client's round", "accuracy")
-    titles = ["γ", *(f"{kind}, {row}" for kind in kinds for row in ROWS)]
+    titles = [f"γ ({work(entries, PAPER_WORK)})", *(f"{kind}, {row}" for kind in kinds for row in ROWS)]
     return "\n\n".join(
         [
             protocol(

@@ -33,8 +33,8 @@ def start():
 def compose(u, v, mu, form="text"):
     """Return u vᵀ ⊕ μ, one entry at a time.
 
-    In the text, v runs over output and input channels, and u over the kernel. In the code, the k-th value of a convolution has column k mod b
-    and row k div b of u vᵀ (a, b). Both have v of the outputs and u of the inputs of a linear layer.
+    In the text, v runs over output and input channels, and u over the kernel. In the code, the k-th value of a convolution has column
+    k mod b and row k div b of u vᵀ (a, b). Both have v of the outputs and u of the inputs of a linear layer.
     """
     weight = np.zeros(mu.shape)
     for k, index in enumerate(np.ndindex(mu.shape)):
