@@ -18,6 +18,7 @@ from edgefl.models.input_spec import InputSpec
 from edgefl.onnxgrad.macs import count_macs
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Tier
+from edgefl.rng import generator
 from edgefl.testing.cases import ARCHITECTURES, TRAINING, Case, Home, images, rule, trained
 from edgefl.testing.parity import measured
 
@@ -33,7 +34,7 @@ def test_a_toy_problem_reaches_its_optimum(case: Case) -> None:
     x, y = images(200, 99)
     asked, queried = Split(x.numpy(), y.numpy()), [Split(home.x.numpy(), home.y.numpy()) for home in homes]
     for round_ in range(1, ROUNDS + 1):
-        method, state = method.advance(state, round_)
+        method, state = method.advance(state, round_, generator(0, round_, "advance"))
         current = replace(case, method=method)
         state = method.aggregate(state, [trained(current, state, tier, c, homes[c], round_) for c, tier in enumerate(tiers)])
         if round_ <= WARM_UP:
@@ -45,6 +46,24 @@ def test_a_toy_problem_reaches_its_optimum(case: Case) -> None:
         if min(reached.values()) >= 0.99:
             return
     assert min(reached.values()) >= 0.99, reached
+
+
+@rule("a subclass stays its class")
+def test_a_subclass_stays_its_class(case: Case) -> None:
+    """Also in its next phase; the same generator leads to the same phase."""
+    kind = type("Subclass", (type(case.method),), {})
+    method, state, homes = (
+        kind(case.method.config),
+        case.state(),
+        [Home(*images(12, client)) for client in range(len(case.tiers))],
+    )
+    for round_ in range(1, WARM_UP + 2):
+        again, _ = method.advance(state, round_, generator(0, round_, "advance"))
+        method, state = method.advance(state, round_, generator(0, round_, "advance"))
+        assert type(method) is kind, f"advance returned a {type(method).__name__} in round {round_}"
+        assert method == again
+        current = replace(case, method=method)
+        state = method.aggregate(state, [trained(current, state, tier, c, homes[c], round_) for c, tier in enumerate(case.tiers)])
 
 
 @rule("one sample and a partial batch of one train")

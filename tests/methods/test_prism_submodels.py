@@ -15,6 +15,8 @@ from edgefl.methods.create import create
 from edgefl.records import Tier
 from edgefl.rng import generator
 
+RNG = np.random.default_rng(0)
+
 
 @pytest.mark.parametrize("architecture", [CNN, TEXT], ids=["cnn", "lstm"])
 @pytest.mark.parametrize("keep", [0.2, 0.4, 0.7])
@@ -111,15 +113,15 @@ def test_a_warm_up_sends_the_first_kernels_to_everyone_and_ends():
         sent = method.submodel(state, Tier(0.4), generator(0, round_, client), client)
         return sent.places["conv2.u.weight"].index[0].flatten().tolist()
 
-    warming, same = method.advance(state, 1)
+    warming, same = method.advance(state, 1, RNG)
     assert same is state
     assert warming.config.model_dump() == {**method.config.model_dump(), "warming_up": True}
     assert all(kernels(warming, round_, client) == list(range(26)) for round_ in (1, 2) for client in range(3))
-    assert warming.advance(state, 2) == (warming, state)
+    assert warming.advance(state, 2, RNG) == (warming, state)
     # A resumed run creates the method from the options of the checkpoint, here that of round 2.
-    after, _ = create("prism", warming.config.model_dump()).advance(state, 3)
+    after, _ = create("prism", warming.config.model_dump()).advance(state, 3, RNG)
     assert after == method
-    assert after.advance(state, 4) == (after, state)
+    assert after.advance(state, 4, RNG) == (after, state)
     assert kernels(after, 3, 0) == kernels(create("prism", {"sampling": "uniform"}), 3, 0) != list(range(26))
 
 

@@ -10,6 +10,7 @@ from small_conv_by_hand import data
 from edgefl.methods.create import create
 from edgefl.records import Tier
 
+RNG = np.random.default_rng(0)
 TIERS = (Tier(1.0), Tier(0.5))
 
 
@@ -61,7 +62,7 @@ def test_distillation_rises_in_ten_steps():
     state = state_of(method, TIERS, hand.start())
     weights = {}
     for round_ in (1, 2, 3, 11, 20, 21, 500):
-        method, state = method.advance(state, round_)
+        method, state = method.advance(state, round_, RNG)
         weights[round_] = method.weight
     after = {1: 0, 2: 0, 3: 0.1, 11: 0.5, 20: 0.9, 21: 1, 500: 1}
     assert weights == pytest.approx({round_: 0.5 * np.exp(-5 * (1 - share) ** 2) for round_, share in after.items()})
