@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from pathlib import Path
@@ -15,6 +16,7 @@ from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.planning.tier_costs import tier_cost, training_of
 from edgefl.records import Tier
+from edgefl.registry import models
 from edgefl.wire.payload import payload_bytes
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +39,15 @@ def test_all_settings_are_valid_and_no_run_is_there_twice(tool, name, scale):
         assert config.eval_every == config.rounds, "evaluated once, at the end"
         create(config.method, config.method_options, tiers=config.tiers)
         assert run.work > 0
+
+
+@pytest.mark.parametrize("scale", ["full", "quick"])
+@pytest.mark.parametrize("name", [*TABLES, "budget", "robustness"])
+def test_no_row_is_evaluated_with_the_statistics_of_the_test_batch(tool, name, scale):
+    """A device with one image has none."""
+    for run in tool.table_of(name).runs(scale):
+        usual = inspect.signature(models.load(run.settings["model"])).parameters["norm"].default
+        assert run.settings.get("norm", usual) != "batch"
 
 
 @pytest.mark.parametrize("name", TABLES)

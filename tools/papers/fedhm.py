@@ -21,7 +21,7 @@ SHARES: dict[str, tuple[float, float]] = {"all γ = 1": (1.0, 0.0), "1 in 10 sma
 """Name → the shares of clients at γ = 1 and at the smallest γ."""
 FASHION: dict[str, Any] = {
     **{"dataset": "fashion-mnist", "model": "cnn-fashion", "clients": 100, "data_share": 0.2},
-    **{"batch_size": 32, "local_epochs": 1, "norm": "batch"},
+    **{"batch_size": 32, "local_epochs": 1, "norm": "static"},
 }
 TASKS: dict[str, tuple[float, dict[str, Any]]] = {
     "digits": (0.25, {"dataset": "digits", "model": "cnn-digits", "clients": 20, "batch_size": 16, "local_epochs": 5}),

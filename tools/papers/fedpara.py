@@ -42,14 +42,14 @@ SCALE: dict[Scale, dict[str, Any]] = {
     "full": {"rounds": 100, "local_epochs": 1, "batch_size": 64, "per_round": 10},
     "quick": {
         **{"rounds": 20, "local_epochs": 1, "batch_size": 10, "per_round": 10, "data_share": 0.1, "eval_samples": 1000},
-        **{"norm": "batch", "lr": 0.02},
+        **{"norm": "static", "lr": 0.02},
     },
     "smoke": {"rounds": 2, "local_epochs": 1, "batch_size": 5, "per_round": 2, "data_share": 0.005, "eval_samples": 50},
 }
 TUNING: dict[Scale, Tuning | None] = {
-    "full": Tuning((0.01, 0.003, 0.03, 0.1), ("batch", "static"), length=0.1),
+    "full": Tuning((0.01, 0.003, 0.03, 0.1), ("static",), length=0.1),
     "quick": None,
-    "smoke": Tuning((0.01,), ("batch", "static")),
+    "smoke": Tuning((0.01,), ("static",)),
 }
 NOTE = (
     f"*Factors*: γ = {GAMMA:g} for both convolutions after the stem. The classifier with its 136 K parameters stays dense, also in the "
