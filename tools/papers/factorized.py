@@ -124,9 +124,8 @@ def render(entries: Sequence[Entry], scale: Scale) -> str:
         lines.append([row, *accuracies, *own, standard, permuted, traffic])
     heads = [head for column in columns for head in (column, "after training")]
     titles = [work(entries, PAPER_WORK), *heads, "μ kept", "bytes, all", "paper: IID", "permuted", "bytes"]
-    alone = [
-        f"- {column}. {capacity(*(found.values(row, column, show.local) for row in ('FedAvg', SMALLEST)))}" for column in columns
-    ]
+    alone = {column: found.alone(column, "FedAvg", SMALLEST, show.local) for column in columns}
+    sentences = [f"- {column}. {capacity(*of)}" for column, of in alone.items()]
     return "\n\n".join(
         [
             protocol(
@@ -143,7 +142,7 @@ def render(entries: Sequence[Entry], scale: Scale) -> str:
                 "which contradict each other. edgefl's pFedPara at γ = .5 sends 3.85 GB there, and 7.64 GB if both inner weights travel.",
             ),
             table(titles, lines),
-            "\n".join([*alone, "- The full network alone is FedAvg."]),
-            orderings(found, ORDERINGS, before_and_after(columns)),
+            "\n".join([*sentences, "- The full network alone is FedAvg."]),
+            orderings(found, ORDERINGS, before_and_after(columns), alone),
         ]
     )

@@ -111,11 +111,11 @@ def render(entries: Sequence[Entry], scale: Scale) -> str:
             [name, found.measured(name, column, tail), *(found.accuracy(name, column, f"{tier:g}") for tier in (1, smallest))]
             for name in (row_of(rule, share) for share in SHARES for rule in RULES)
         ]
-        alone = [found.values(row, column, at_tier()) for row in (FULL, SMALLEST)]
-        parts += [f"**{column}**", table(titles, lines), capacity(*alone)]
+        parts += [f"**{column}**", table(titles, lines), capacity(*found.alone(column))]
         if sentence := finding(found, column):
             parts.append(sentence)
-    parts.append(orderings(found, ORDERINGS, {f"{column}: tier 1": (column, at_tier("1")) for column in TASKS}))
+    measures = {f"{column}: tier 1": (column, at_tier("1")) for column in TASKS}
+    parts.append(orderings(found, ORDERINGS, measures, {column: found.alone(column) for column in TASKS}))
     return "\n\n".join(parts)
 
 

@@ -119,12 +119,12 @@ def render_of(
         COLUMN,
         "paper, VGG16 on CIFAR-10, IID",
     ]
-    alone = capacity(*(found.values(row, COLUMN, at_tier()) for row in (DENSE, SMALL)))
+    alone = found.alone(COLUMN, DENSE, SMALL)
     return "\n\n".join(
         [
             protocol(entries, scale, *notes),
             table(titles, lines),
-            f"{alone} (The full network alone is FedAvg with equal rounds, the smallest tier the narrow network.)",
-            orderings(found, pairs, {COLUMN: (COLUMN, at_tier())}),
+            f"{capacity(*alone)} (The full network alone is FedAvg with equal rounds, the smallest tier the narrow network.)",
+            orderings(found, pairs, {COLUMN: (COLUMN, at_tier())}, {COLUMN: alone}),
         ]
     )

@@ -118,13 +118,13 @@ def render(entries: Sequence[Entry], scale: Scale, rows: Sequence[str] = tuple(M
         for row in rows:
             titles += [row, "paper"] if (row, column) in PAPER else [row]
         lines = [[f"{width:g}", *_cells(found, column, i, scale, rows)] for i, width in enumerate(WIDTHS)]
-        alone = [found.values(row, column, at_tier()) for row in (FULL, SMALLEST)]
-        parts += [table(titles, lines), f"{column}. {capacity(*alone)}"]
+        parts += [table(titles, lines), f"{column}. {capacity(*found.alone(column))}"]
     measures: dict[str, tuple[str, Measure]] = {}
     for column in PARTITIONS:
         measures[f"{column}: mean of widths"] = (column, mean_of_tiers)
         measures[f"{column}: global model"] = (column, at_tier())
-    parts += [orderings(found, [pair for pair in ORDERINGS if set(pair) <= set(rows)], measures)]
+    pairs = [pair for pair in ORDERINGS if set(pair) <= set(rows)]
+    parts += [orderings(found, pairs, measures, {column: found.alone(column) for column in PARTITIONS})]
     parts += ["One client's round at each tier, with the mean number of samples:", _costs(found, scale, rows)]
     return "\n\n".join(parts)
 

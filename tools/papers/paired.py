@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping
 
-from edgefl.report.paired import ERRORS, Difference, difference
+from edgefl.report.paired import Difference, difference
 
-__all__ = ["Difference", "capacity", "chance", "difference", "in_points"]
+__all__ = ["Alone", "Difference", "capacity", "difference", "has_capacity", "in_points"]
+
+Alone = tuple[Mapping[int, float], Mapping[int, float]]
+"""Seed → share correct, of the full network alone and of the smallest tier alone."""
 
 
 def in_points(found: Difference | None) -> str:
     """Return a difference of shares in percentage points, with its standard error and verdict.
 
-    >>> in_points(Difference(-0.0123, 0.004, 3)), in_points(Difference(0.02, None, 1)), in_points(None)
-    ('−1.2 ± 0.4, reversed', '+2.0, not decided', '–')
+    >>> in_points(difference({0: 0.5, 1: 0.6, 2: 0.7}, {0: 0.61, 1: 0.72, 2: 0.81})), in_points(difference({0: 0.5}, {0: 0.48}))
+    ('−11.3 ± 0.3, reversed', '+2.0, not decided')
     """
     if found is None:
         return "–"
     error = "" if found.error is None else f" ± {100 * found.error:.1f}"
     return f"{100 * found.mean:+z.1f}{error}, {found.verdict}".replace("-", "−")
-
-
-def chance(seeds: int) -> float:
-    """Return how often two equal rows are decided by chance: P(|t| ≥ 2) of Student's t with ``seeds`` − 1 degrees of freedom.
-
-    >>> [round(chance(seeds), 3) for seeds in (2, 3, 5)]  # 1 − 2·arctan(2)/π, 1 − 2/√6
-    [0.295, 0.184, 0.116]
-    """
-    free, steps = seeds - 1, 1000
-    scale = math.exp(math.lgamma(seeds / 2) - math.lgamma(free / 2)) / math.sqrt(math.pi * free)
-    at = [scale * (1 + (ERRORS * step / steps) ** 2 / free) ** (-seeds / 2) for step in range(steps + 1)]
-    return 1 - 2 * ERRORS / steps * (math.fsum(at) - (at[0] + at[-1]) / 2)  # the trapezoidal rule
 
 
 def capacity(full: Mapping[int, float], smallest: Mapping[int, float]) -> str:
@@ -55,3 +45,9 @@ def capacity(full: Mapping[int, float], smallest: Mapping[int, float]) -> str:
     if found.verdict == "reversed":
         return f"{figures}. The smallest tier is the better one: **tiers cannot be compared here.**"
     return f"{figures}. They tie: **tiers cannot be compared here.**"
+
+
+def has_capacity(full: Mapping[int, float], smallest: Mapping[int, float]) -> bool:
+    """Whether the full network alone is shown to be above the smallest tier alone. Else tiers cannot be compared."""
+    found = difference(full, smallest)
+    return found is not None and found.verdict == "shown"

@@ -74,9 +74,8 @@ def render(entries: Sequence[Entry], scale: Scale) -> str:
         ]
         for row, own in ROWS.items()
     ]
-    alone = [
-        f"- {column}. {capacity(*(found.values(row, column, show.local) for row in ('FedAvg', SMALLEST)))}" for column in columns
-    ]
+    alone = {column: found.alone(column, "FedAvg", SMALLEST, show.local) for column in columns}
+    sentences = [f"- {column}. {capacity(*of)}" for column, of in alone.items()]
     return "\n\n".join(
         [
             protocol(
@@ -94,7 +93,7 @@ def render(entries: Sequence[Entry], scale: Scale) -> str:
                 ],
                 lines,
             ),
-            "\n".join([*alone, "- The full network alone is FedAvg."]),
-            orderings(found, ORDERINGS, before_and_after(columns)),
+            "\n".join([*sentences, "- The full network alone is FedAvg."]),
+            orderings(found, ORDERINGS, before_and_after(columns), alone),
         ]
     )
