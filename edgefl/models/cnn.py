@@ -110,6 +110,13 @@ def cnn_pooled(input_shape: tuple[int, ...], classes: int, width: float = 1.0, n
     return ConvNet(stages, image_shape("cnn-pooled", input_shape, 8), classes, width, norm, bias=False, means=True)
 
 
+@model("cnn-deep", usual_input=(1, 28, 28))
+def cnn_deep(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "group") -> nn.Module:
+    """Return a narrow CNN of five convolutions with global average pooling: 130,538 parameters for 1×28×28 and 10 classes."""
+    stages = Conv(32, padding=1, stride=2, pool=True), Conv(64, padding=1, pool=True), *(Conv(64, padding=1) for _ in range(3))
+    return ConvNet(stages, image_shape("cnn-deep", input_shape, 8), classes, width, norm, bias=False, means=True)
+
+
 @model("mlp", usual_input=(1, 28, 28))
 def mlp(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "none") -> nn.Module:
     """Return a 2-layer MLP with 256 hidden units. The only policy is ``none``, as it has no feature maps; ConfigError for others."""

@@ -12,6 +12,7 @@ from prism_networks import CNN, TEXT, first_state, moved, weights
 from edgefl.factor.kernels import effective_rank, kernels_of
 from edgefl.factor.svd import factorize
 from edgefl.methods.create import create
+from edgefl.models.base import Architecture
 from edgefl.records import Tier
 from edgefl.rng import generator
 
@@ -34,6 +35,34 @@ def test_a_submodel_with_all_of_its_kernels_is_the_leading_slice_of_the_network(
         assert len(layer.rows) * (len(narrow[layer.target]) // len(layer.rows)) == len(narrow[layer.target])
         assert layer.rows.tolist() == list(range(len(layer.rows))), "the first channels, of every gate"
         assert layer.count == int(np.ceil(keep * kernels_of(layer.shape) - 1e-9))
+
+
+@pytest.mark.parametrize("keep", [0.8, 0.6, 0.4, 0.2])
+def test_no_layer_of_a_client_has_a_rank_limit(keep):
+    """Conv_U maps r kernels to no more outputs, in 16 of 16 layers of ResNet-18. With 0.4 of the outputs it maps fewer below 0.4."""
+    architecture = Architecture("resnet18", (3, 32, 32), 10)
+    for options, limited in (({}, 0), ({"outputs": 0.4}, 16 if keep < 0.4 else 0)):
+        shapes = create("prism", options).shapes(architecture, Tier(keep))
+        maps = [shape for name, shape in shapes.items() if name.endswith(".u.weight")]
+        assert len(maps) == 16
+        assert sum(outputs > kernels for outputs, kernels, *_ in maps) == limited
+
+
+def test_every_narrow_network_is_a_submodel():
+    """With the identity as Conv_U, Conv_V may be any narrow weight: a client computes what one of OrigDrop can, and no more."""
+    keep = 0.4
+    narrow = CNN.build(keep).eval()
+    module = create("prism").network(CNN, Tier(keep)).eval()
+    dense, tensors = narrow.state_dict(), module.state_dict()
+    for name in tensors:
+        layer, _, part = name.removesuffix(".weight").rpartition(".")
+        if part == "u":
+            tensors[name].copy_(torch.eye(len(tensors[name])).view(tensors[name].shape))
+        else:
+            tensors[name].copy_(dense[f"{layer}.weight" if part == "v" else name])
+    x = weights(5, 1, 8, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(module(x), narrow(x), atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("architecture", [CNN, TEXT], ids=["cnn", "lstm"])

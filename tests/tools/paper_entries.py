@@ -9,7 +9,10 @@ from tool_modules import tool_of
 
 from edgefl.methods.create import create
 
-TABLES = ("flanc", "pfedpara", "factorized", "fedpara-pooled", "fedpara", "prism", "fedhm", "flanc-net", "spectral")
+TABLES = (
+    *("flanc", "pfedpara", "factorized", "fedpara-pooled", "fedpara", "prism-deep", "prism", "fedhm-sizes", "fedhm", "flanc-net"),
+    "spectral",
+)
 
 
 def figures_of(run: Any, accuracy: float = 0.5) -> dict[str, Any]:

@@ -181,6 +181,36 @@ def test_fedhms_ratios_are_the_nearest_to_the_widths(tool):
     assert (1.0, by_params, *by_macs) == flanc.RATIOS
 
 
+def parameters(method, architecture, ratio):
+    return sum(torch.Size(shape).numel() for shape in create(method).shapes(architecture, Tier(ratio)).values())
+
+
+def test_rivals_of_fedhm_have_its_parameters_to_one_percent(tool):
+    table = tool.table_of("fedhm-sizes")
+    architecture = Architecture(table.MODEL, (1, 28, 28), 10, table.NORM)
+    for ratio, width in zip(table.RATIOS, table.WIDTHS, strict=True):
+        found = parameters("fedhm", architecture, ratio)
+        assert parameters("heterofl", architecture, width) == pytest.approx(found, rel=0.01)
+    bases = create("splitmix", tiers=table.BASES)
+    sizes = [sum(torch.Size(s).numel() for s in bases.shapes(architecture, Tier(ratio)).values()) for ratio in table.BASES]
+    assert sizes == [count * parameters("heterofl", architecture, table.WIDTHS[-1]) for count in (3, 2, 1)]
+
+
+def test_fedpara_on_the_pooled_network_saves_as_much_as_in_the_paper(tool):
+    table = tool.table_of("fedpara-pooled")
+    architecture = Architecture(table.MODEL, (1, 28, 28), 10)
+    found = parameters("fedpara", architecture, table.GAMMA)
+    assert parameters("fedavg", architecture, 1.0) / found == pytest.approx(9.2, abs=0.05)
+    assert parameters("origdrop", architecture, table.NARROW) == pytest.approx(found, rel=0.01)
+    low = create("lowrank", {"match": "fedpara"}).shapes(architecture, Tier(table.GAMMA)).values()
+    assert 0.99 * found < sum(torch.Size(shape).numel() for shape in low) <= found
+
+
+def test_four_layers_of_prisms_network_are_factorized(tool):
+    architecture = Architecture("cnn-deep", (1, 28, 28), 10, "static")
+    assert sum(".u." in name for name in create("prism").shapes(architecture, Tier(tool.table_of("prism-deep").KEEP))) == 4
+
+
 def test_low_rank_has_fedparas_parameters_and_fedavg_its_bytes(tool):
     fedpara = tool.table_of("fedpara")
     tier = Tier(fedpara.GAMMA)

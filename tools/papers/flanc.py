@@ -112,13 +112,16 @@ def render(entries: Sequence[Entry], scale: Scale, rows: Sequence[str] = tuple(M
     shared = [{**e, "row": row} for row, of in same.items() for e in entries if (e["row"], e["column"]) == (of, "IID")]
     found = Figures([*entries, *shared])
     drawn = "*Tiers* are drawn anew every round, with equal chances."
+    of_ranks = [row for row in rows if row.startswith("FedHM")]
     parts = [protocol(entries, scale, drawn, *notes, *_tiers(scale), *([SHARED] if same else []))]
     for column in PARTITIONS:
-        titles = [f"{column}: width ({work(entries, PAPER_WORK)})"]
-        for row in rows:
-            titles += [row, "paper"] if (row, column) in PAPER else [row]
-        lines = [[f"{width:g}", *_cells(found, column, i, scale, rows)] for i, width in enumerate(WIDTHS)]
-        parts += [table(titles, lines), f"{column}. {capacity(*found.alone(column))}"]
+        for label, shown in (("width", [row for row in rows if row not in of_ranks]), ("FedHM's γ", of_ranks)):
+            titles = [f"{column}: {label} ({work(entries, PAPER_WORK)})"]
+            for row in shown:
+                titles += [row, "paper"] if (row, column) in PAPER else [row]
+            tiers = ratios(shown[0], scale)
+            parts.append(table(titles, [[f"{tier:g}", *_cells(found, column, i, scale, shown)] for i, tier in enumerate(tiers)]))
+        parts.append(f"{column}. {capacity(*found.alone(column))}")
     measures: dict[str, tuple[str, Measure]] = {}
     for column in PARTITIONS:
         measures[f"{column}: mean of widths"] = (column, mean_of_tiers)
@@ -131,7 +134,7 @@ def render(entries: Sequence[Entry], scale: Scale, rows: Sequence[str] = tuple(M
 
 def _tiers(scale: Scale) -> list[str]:
     shown = ", ".join(f"{ratio:g}" for ratio in ratios("FedHM", scale))
-    fedhm = f"*FedHM*: the tiers are the rank ratios {shown}."
+    fedhm = f"*FedHM*: the tiers are the rank ratios {shown}. They are no widths: a small one has more bytes and activations."
     if scale == "quick":
         fedhm += (
             " Ratio 0.42 has as many parameters as width 0.75. Ratios 0.28 and 0.03 have the forward MACs of widths 0.5 and 0.25. Equal "
