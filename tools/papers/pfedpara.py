@@ -94,6 +94,6 @@ def render(entries: Sequence[Entry], scale: Scale) -> str:
                 lines,
             ),
             "\n".join([*sentences, "- The full network alone is FedAvg."]),
-            orderings(found, ORDERINGS, before_and_after(columns), alone),
+            orderings(found, ORDERINGS, before_and_after(columns)),
         ]
     )

@@ -152,15 +152,18 @@ def before_and_after(columns: Sequence[str]) -> dict[str, tuple[str, Measure]]:
 
 
 def orderings(
-    found: Figures, pairs: Sequence[tuple[str, str]], measures: Mapping[str, tuple[str, Measure]], alone: Mapping[str, Alone]
+    found: Figures,
+    pairs: Sequence[tuple[str, str]],
+    measures: Mapping[str, tuple[str, Measure]],
+    alone: Mapping[str, Alone] | None = None,
 ) -> str:
     """Return the table of the orderings that a paper claims or that a reader asks for: for each pair (above, below) the paired differences.
 
     ``measures`` maps a title to a column and what is compared there. ``alone`` tells of each column whether there is capacity to lose;
-    where there is none, no ordering is printed.
+    where there is none, no ordering is printed. None: the rows do not differ in size.
     """
-    able = {title: of for title, of in measures.items() if has_capacity(*alone[of[0]])}
-    tied = dict.fromkeys(column for column, _ in measures.values() if not has_capacity(*alone[column]))
+    tied = dict.fromkeys(column for column, _ in measures.values() if alone is not None and not has_capacity(*alone[column]))
+    able = {title: of for title, of in measures.items() if of[0] not in tied}
     said = [f"No orderings for {' and '.join(tied)}: tiers cannot be compared there."] if tied else []
     if able:
         lines = [
