@@ -49,10 +49,12 @@ def probe_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     clients = min(config.clients, CLIENTS)
     everyone = config.per_round == config.clients
     own: Mapping[str, Any] = getattr(create(config.method, config.method_options).config, "model_dump", dict)()
-    weak = (*WEAK, "sparsity") if own.get("penalty") else WEAK  # what a stronger penalty makes small is pruned as well
+    weak = {name: value for name in WEAK if isinstance(value := own.get(name), float) and value}  # FLANC's penalty is a word
+    if "penalty" in weak:
+        weak["sparsity"] = own["sparsity"]  # what a stronger penalty makes small is pruned as well
     options = {
         **config.method_options,
-        **{name: STRENGTH * own[name] for name in weak if own.get(name)},
+        **{name: STRENGTH * value for name, value in weak.items()},
         **{name: rounds for name, rounds in PHASES.items() if own.get(name)},
     }
     return {
