@@ -8,6 +8,7 @@ from small_conv import ARCHITECTURE, assert_tensors, state_of, trained
 from small_conv_by_hand import data
 
 from edgefl.methods.create import create
+from edgefl.methods.depthfl import DepthFL
 from edgefl.records import Tier
 
 RNG = np.random.default_rng(0)
@@ -70,3 +71,13 @@ def test_distillation_rises_in_ten_steps():
     first = create("depthfl", {"ramp_rounds": 20}, tiers=(1.0, 0.5))
     update = trained(first, state_of(first, TIERS, before), 0, Tier(1.0), 0.4, 3, hand.LR)
     assert_tensors(update.tensors, hand.local(before, "A", float(np.exp(-5)), steps=1))
+
+
+def test_a_subclass_keeps_its_class_while_the_ramp_rises():
+    class Own(DepthFL):
+        pass
+
+    method = Own(create("depthfl", {"ramp_rounds": 10}).config)
+    state = method.init(ARCHITECTURE, TIERS, np.random.default_rng(0))
+    later, same = method.advance(state, 2, RNG)
+    assert (type(later), later.config.ramp_step, same is state) == (Own, 1, True)
