@@ -134,7 +134,7 @@ def _kept(trained: Trained) -> dict[str, float]:
         return {}
     shares = []
     for client in range(run.config.clients):
-        tensors = trained.module(run.tiers[0], client, factored=True).state_dict() | clients.get(client, {})
+        tensors = {**trained.module(run.tiers[0], client, factored=True).state_dict(), **clients.get(client, {})}
         mu = torch.cat([tensor.flatten() for name, tensor in tensors.items() if name.endswith(".mu")])
         shares.append(float((mu != 0).double().mean()))
     return {"kept": sum(shares) / len(shares)}
