@@ -51,7 +51,7 @@ def compose(u, v, mu, form="text"):
 
 def plain(held, form="text"):
     """Return the dense network that ``held`` composes."""
-    weights = {f"{layer}.weight": compose(*(held[f"{layer}.{part}"] for part in ("u", "v", "mu")), form) for layer in LAYERS}
+    weights = {f"{layer}.weight": compose(*(held[f"{layer}.{part}"] for part in ("u", "v", "mu")), form=form) for layer in LAYERS}
     return {**weights, **{f"{layer}.bias": held[f"{layer}.bias"] for layer in BIASED}}
 
 
