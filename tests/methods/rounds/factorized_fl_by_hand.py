@@ -51,7 +51,12 @@ def compose(u, v, mu, form="text"):
 
 def plain(held, form="text"):
     """Return the dense network that ``held`` composes."""
-    weights = {f"{layer}.weight": compose(*(held[f"{layer}.{part}"] for part in ("u", "v", "mu")), form=form) for layer in LAYERS}
+
+    def weight(layer):
+        u, v, mu = (held[f"{layer}.{part}"] for part in ("u", "v", "mu"))
+        return compose(u, v, mu, form)
+
+    weights = {f"{layer}.weight": weight(layer) for layer in LAYERS}
     return {**weights, **{f"{layer}.bias": held[f"{layer}.bias"] for layer in BIASED}}
 
 
