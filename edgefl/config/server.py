@@ -2,18 +2,41 @@
 
 from typing import Annotated
 
+from pydantic import AfterValidator
+
 from edgefl.config.field import Keys, Positive, key, known
+from edgefl.errors import InputError, UnknownNameError
 from edgefl.registry import codecs, server_optimizers
+from edgefl.util.spec import called
 
 SERVER = "Server and codec"
 """Heading of these keys in the command line's help."""
 
 
+def _known_optimizer(spec: str) -> str:
+    try:
+        name, options = called(spec)
+    except ValueError:
+        raise ValueError(f"expected NAME or NAME(option=value, …), such as adam(start=0), got {spec!r}") from None
+    try:
+        server_optimizers.check(name)
+        if options:
+            server_optimizers.load(name).of(options)
+    except UnknownNameError as error:
+        raise ValueError(str(error)) from None
+    except InputError as error:
+        raise ValueError(f"{name}: {error}") from None
+    return spec
+
+
 class ServerKeys(Keys):
     """Keys of the server's step, and the encoding of updates."""
 
-    server_optimizer: Annotated[str, known(server_optimizers)] = key(
-        "avg", SERVER, "How the server steps; avg takes the average as it is.", names=server_optimizers
+    server_optimizer: Annotated[str, AfterValidator(_known_optimizer)] = key(
+        "avg",
+        SERVER,
+        "How the server steps; avg takes the average as it is. Options: adam(start=0).",
+        names=server_optimizers,
     )
     server_lr: Positive | None = key(None, SERVER, "Learning rate of the server. [1; adam and yogi: 0.01]")
     codec: Annotated[str, known(codecs)] = key("fp32", SERVER, "Encoding of the updates that clients send.", names=codecs)

@@ -8,7 +8,7 @@ A 1×1 kernel is a matrix, because T would add values and no rank.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,6 +16,8 @@ from torch import Tensor
 from edgefl.factor.gradient import gradients
 
 Shape = tuple[int, ...]
+Init = Literal["he", "authors"]
+"""How large the first factors of FedPara are: see :func:`inner_stds`."""
 
 
 def positions(shape: Shape) -> int:
@@ -168,6 +170,23 @@ def inner_variances(shape: Shape, plus_one: bool = False) -> tuple[float, float]
     target = he_variance(shape)
     second = math.sqrt(target)
     return (target / (1 + second) if plus_one else second), second
+
+
+def inner_stds(shape: Shape, rank: int, init: Init = "he", plus_one: bool = False) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the standard deviations of the factors of W₁, and of those of W₂, each by name.
+
+    ``he`` gives the composed weight the variance :func:`he_variance`. ``authors``, as in their notebook, draws every factor by He's rule
+    for its own fan-in: n for X, m for Y and R·k₁k₂ for T. A composed kernel is then much smaller: its standard deviation is 8R/(n·m·k₁k₂).
+
+    >>> he, authors = (inner_stds((512, 512, 3, 3), 52, init)[0] for init in ("he", "authors"))
+    >>> [round((52 * stds["x"] * stds["y"] * stds["t"]) ** 2, 5) for stds in (he, authors)]
+    [0.02083, 0.00018]
+    """
+    if init == "authors":
+        own = {name: math.sqrt(2 / fan) for name, fan in (("x", shape[0]), ("y", shape[1]), ("t", rank * positions(shape)))}
+        return own, own
+    first, second = (factor_stds(shape, (rank, rank), variance) for variance in inner_variances(shape, plus_one))
+    return first, second
 
 
 def jacobian_gap(

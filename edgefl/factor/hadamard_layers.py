@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
 from edgefl.factor import hadamard
-from edgefl.factor.hadamard import Shape
+from edgefl.factor.hadamard import Init, Shape
 from edgefl.util.convolutions import Convolution, convolved, take_place
 
 RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
@@ -30,12 +30,11 @@ class HadamardWeight(nn.Module):
 
     given: Tensor | None
 
-    def __init__(self, shape: Shape, rank: int, tanh: bool = False, plus_one: bool = False) -> None:
+    def __init__(self, shape: Shape, rank: int, tanh: bool = False, plus_one: bool = False, init: Init = "he") -> None:
         super().__init__()
         self.shape, self.rank, self.tanh, self.plus_one = tuple(shape), rank, tanh, plus_one
         self.given = None
-        for which, variance in enumerate(hadamard.inner_variances(self.shape, plus_one), 1):
-            stds = hadamard.factor_stds(self.shape, (rank, rank), variance)
+        for which, stds in enumerate(hadamard.inner_stds(self.shape, rank, init, plus_one), 1):
             for name, size in hadamard.factor_shapes(self.shape, rank).items():
                 self.register_parameter(f"{name}{which}", nn.Parameter(hadamard.draw(size, stds[name])))
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, ClassVar, Self, get_type_hints
 
 import numpy as np
 import torch
@@ -240,12 +240,17 @@ class Method:
         """
         return replace(update, tensors=moved(update.tensors, sent, now, weight))
 
-    def advance(self, state: GlobalState, round_: int) -> tuple["Method", GlobalState]:
+    def advance(self, state: GlobalState, round_: int, rng: np.random.Generator) -> tuple["Method", GlobalState]:
         """Return the method and state with which round ``round_`` (from 1) starts: by default ``self`` and ``state``.
 
-        A method of several phases returns itself with another config, so that a client or a resumed run can create it again.
+        A method of several phases returns :meth:`with_options`, so that a client or a resumed run can create it again. ``rng`` is the
+        round's own: a resumed run calls this again with the same draws.
         """
         return self, state
+
+    def with_options(self, **options: Any) -> Self:
+        """Return the method with other values of ``options``, and of the same class."""
+        return replace(self, config=self.config.model_copy(update=options))
 
     def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:
         """Return JSON values for the round's record, from the state at the start of the round and from the sub-models that were sent.

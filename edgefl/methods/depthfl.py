@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field
@@ -186,12 +187,12 @@ class DepthFL(Method):
         over = self.config.ramp_step / RAMP_STEPS if self.config.ramp_rounds else 1.0
         return self.config.distill * math.exp(-5 * (1 - over) ** 2)
 
-    def advance(self, state: GlobalState, round_: int) -> tuple[Method, GlobalState]:
+    def advance(self, state: GlobalState, round_: int, rng: np.random.Generator) -> tuple[Method, GlobalState]:
         """Return the method with the weight of self-distillation of round ``round_``."""
         step = min(RAMP_STEPS, RAMP_STEPS * (round_ - 1) // self.config.ramp_rounds) if self.config.ramp_rounds else 0
         if step == self.config.ramp_step:
             return self, state
-        return DepthFL(self.config.model_copy(update={"ramp_step": step})), state
+        return self.with_options(ramp_step=step), state
 
     def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
         """Raise :class:`ConfigError` if a tier is below 1 and the network has one block only."""

@@ -53,22 +53,26 @@ class FactorizedFLConfig(PersonalClassifierConfig):
     """Options of Factorized-FL. The values for None are those of the authors' code (``main.py``), by scenario.
 
     Attributes:
-        sparsity: λ of λ·‖μ‖₁ (Eq. 6). Entries of μ below λ are pruned in deployed networks. The paper has 5e-4 to 1e-3.
+        sparsity: λ. Smaller entries of μ are pruned where a network is evaluated or deployed, and in β's uploads. They are trained on, as
+            in the authors' code. The paper has 5e-4 to 1e-3.
+        penalty: weight of ‖μ‖₁ in the loss of every batch. 0: none, as in the authors' code, where no gradient of the penalty reaches μ.
+            Eq. 6 of the text has λ, once an epoch.
         threshold: τ. Clients with a smaller cosine similarity are left out of a client's average (Eq. 4). None: 0; with domains 0.95.
         scale: ε of softmax(ε·σ) (Eq. 5). None: 1; with domains 20.
         least_share: the share of the known clients that are averaged at least: the most similar ones, rounded up. None: 0 if a
             ``threshold`` is given. Otherwise 1 if labels are alike, 0.5 if permuted, 0.2 with domains: 20, 10 and 4 of 20 clients.
         init: the size of the first u and v: ``xavier`` as in the authors' code, or ``dense`` with the norm of dense initial weights.
-        reshape: how π orders the values of kernels above 1×1 (:mod:`edgefl.factor.rank1`). ``filters``, as in the text: every filter of a
-            layer is a multiple of u. ``flat``, as in the authors' code: filters are multiples of pieces of v.
+        reshape: how π orders the values of kernels above 1×1 (:mod:`edgefl.factor.rank1`). ``flat``, as in the authors' code: filters are
+            pieces of v, times entries of u. ``filters``, as in the text: every filter of a layer is a multiple of u.
     """
 
     sparsity: float = Field(5e-4, ge=0, allow_inf_nan=False)
+    penalty: float = Field(0.0, ge=0, allow_inf_nan=False)
     threshold: float | None = Field(None, ge=-1, le=1)
     scale: float | None = Field(None, ge=0, allow_inf_nan=False)
     least_share: float | None = Field(None, ge=0, le=1)
     init: Init = "xavier"
-    reshape: Literal["filters", "flat"] = "filters"
+    reshape: Literal["filters", "flat"] = "flat"
 
     def matching(self) -> Matching:
         """Return τ, ε and the least share of clients. An option that is None has the value of the scenario."""
@@ -81,13 +85,18 @@ class FactorizedFLConfig(PersonalClassifierConfig):
 
 @method("factorized-fl")
 class FactorizedFL(FedAvg):
-    """W = π(u vᵀ ⊕ μ) in every convolution and linear layer; u, v and μ are trained with the penalty λ‖μ‖₁ (Eq. 2, 3 and 6).
+    """W = π(u vᵀ ⊕ μ) in every convolution and linear layer; u, v and μ are trained (Eq. 2 and 3).
 
     A client sends u of every layer and v of the second-last layer. The server stores the latest u and v of each client. Client k receives
     u_k = Σ_i softmax(ε·σ)_i u_i over the clients i with σ_i ≥ τ (Eq. 4 and 5, Algorithm 1). σ_i is the cosine similarity of their v and
     the client's own, and 1 for the client itself. v, μ, biases and normalisation stay on the client. The average has at least the share
     ``least_share`` of the clients, the most similar ones: by default all if labels are alike, half if they are permuted. The authors' code
     does the same (``get_weights`` of ``server.py``).
+
+    Text and code differ in two points, and the defaults are the code's. The text trains a penalty λ‖μ‖₁ (Eq. 6). The code adds it from
+    detached tensors, without a gradient, and only drops small entries of μ: ``penalty`` is the text's. The text makes every filter a
+    multiple of u, so that the kernels of a layer have rank 1. The code fills the weight row after row, which gives them full rank:
+    ``reshape``.
 
     A new client receives the last round's mean of u, by samples; in the first round it is the initial u. Deployed networks are dense, with
     entries of μ below λ pruned. A network for no particular client has this mean, and initial values of all other tensors. The server's
@@ -103,8 +112,8 @@ class FactorizedFL(FedAvg):
     Differs from the paper: Eq. 5 prints the sum over u_i outside of the weights, which gives every client a multiple of the plain sum. Here
     each u_i has its own weight. The sum includes all clients that ever took part, not only those of the present round. The paper does not
     print the initial values (:func:`edgefl.factor.rank1.first_factors`), or τ and ε for its scenarios. These are from the authors' code.
-    That code composes kernels in another way than the text (``reshape``) and averages normalisation. It also starts μ of the classifier at
-    random, and resets the classifier in every round if labels are alike.
+    That code averages normalisation, sends β's μ unpruned, starts μ of the classifier at random, and resets the classifier in every round
+    if labels are alike.
     """
 
     config: FactorizedFLConfig
@@ -229,9 +238,9 @@ class FactorizedFL(FedAvg):
         return network
 
     def penalties(self, module: nn.Module) -> Iterable[Tensor]:
-        """Return λ·‖μ‖₁ of each layer (Eq. 6)."""
-        sparsity = self.config.sparsity
-        return (sparsity * layer.mu.abs().sum() for layer in rank_one_layers(module).values() if sparsity)
+        """Return ``penalty``·‖μ‖₁ of each layer (Eq. 6)."""
+        penalty = self.config.penalty
+        return (penalty * layer.mu.abs().sum() for layer in rank_one_layers(module).values() if penalty)
 
     def upload(self, module: nn.Module) -> dict[str, Tensor]:
         up = self._up(module)

@@ -146,7 +146,7 @@ class FedHM(Method):
                 if rank > (full := min(unroll(candidates[name].weight).shape)):
                     raise ConfigError(f"method_options.ranks.{label}.{name}: rank {rank} is over the full rank {full}")
 
-    def advance(self, state: GlobalState, round_: int) -> tuple[Method, GlobalState]:
+    def advance(self, state: GlobalState, round_: int, rng: np.random.Generator) -> tuple[Method, GlobalState]:
         """Return the method with new spectral ranks if they are due, from round 2 on: initial weights have no structure."""
         if self.config.allocate != "spectral" or round_ < 2 or (round_ - 2) % self.config.plan_every:
             return self, state
@@ -156,7 +156,7 @@ class FedHM(Method):
         small = [tier for tier in state.tiers if tier.ratio < 1]
         of = partial(spectral_ranks, values=values, relative=self.config.error == "relative", rules=self.config.factorize)
         plans = {tier.label: of(state.architecture, tier.ratio) for tier in small}
-        return FedHM(self.config.model_copy(update={"ranks": plans})), state
+        return self.with_options(ranks=plans), state
 
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
         ranks = self._state_ranks(state, tier)

@@ -72,12 +72,12 @@ class FLoRA(Adapted):
         """Return name → shape of the dense classifier, and of each layer's stack or, if that is no smaller, its weight."""
         pairs = {name for layer in self.ranks(architecture.skeleton(), 1) for name in names_of(layer)}
         heads = {name: shape for name, shape in self.upload_shapes(architecture, tier).items() if name not in pairs}
-        return heads | self._base_shapes(architecture)
+        return heads | self.base_shapes(architecture)
 
     def upload_shapes(self, architecture: Architecture, tier: Tier) -> dict[str, Shape]:
         return super().shapes(architecture, tier)
 
-    def _base_shapes(self, architecture: Architecture) -> dict[str, Shape]:
+    def base_shapes(self, architecture: Architecture) -> dict[str, Shape]:
         """Return name → shape of the tensors that a client makes its base from."""
         found: dict[str, Shape] = {}
         weights = named_tensors(architecture.skeleton()) if self.config.stacked else {}
@@ -94,9 +94,7 @@ class FLoRA(Adapted):
     def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
         """Return the dense network, and stacks of zeros in the shapes of the option ``stacked``, as a later state has them."""
         state = super().init(architecture, tiers, rng)
-        stacks = {
-            name: torch.zeros(shape) for name, shape in self._base_shapes(architecture).items() if name not in state.tensors
-        }
+        stacks = {name: torch.zeros(shape) for name, shape in self.base_shapes(architecture).items() if name not in state.tensors}
         return state.replace({**state.tensors, **stacks})
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
@@ -114,15 +112,15 @@ class FLoRA(Adapted):
             warm |= {own[0]: _after(warm, own[0], a, 0), own[1]: _after(warm, own[1], b, 1)}
         return state.replace({**state.tensors, **heads}, warm=warm)
 
-    def advance(self, state: GlobalState, round_: int) -> tuple[Method, GlobalState]:
+    def advance(self, state: GlobalState, round_: int, rng: np.random.Generator) -> tuple[Method, GlobalState]:
         """Return the method and state for the next round: clients then receive the stack of the last round too."""
         if not state.warm:
             return self, state
         tensors, layers = dict(state.tensors), self.layers(state)
         added = {layer: len(state.warm[_stack(layer)[0]]) for layer in layers}
         stacked = self.config.stacked | {layer: self.config.stacked.get(layer, 0) + rank for layer, rank in added.items()}
-        later = FLoRA(self.config.model_copy(update={"stacked": stacked}))
-        sent = later._base_shapes(state.architecture)  # a weight that is sent once is sent from then on
+        later = self.with_options(stacked=stacked)
+        sent = later.base_shapes(state.architecture)  # a weight that is sent once is sent from then on
         for layer in layers:
             name, own = f"{layer}.weight", _stack(layer)
             stack = {part: _after(tensors, part, state.warm[part], axis) for axis, part in enumerate(own)}

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -87,14 +88,14 @@ class HetLoRA(Adapted):
                 norms = [tail.square().sum().clamp_min(_TINY).sqrt() for tail in (pair.u.weight[kept:], pair.v.weight[:, kept:])]
                 yield self.config.prune_strength * norms[0] * norms[1]
 
-    def advance(self, state: GlobalState, round_: int) -> tuple[Method, GlobalState]:
+    def advance(self, state: GlobalState, round_: int, rng: np.random.Generator) -> tuple[Method, GlobalState]:
         """Return the method with smaller ranks for each tier in which more than half of the clients pruned in the last round."""
         if not state.warm:
             return self, state
         tiers = {tier.label: tier for tier in state.tiers}
         pruned = {label: self._kept(tiers[label]) for label, votes in state.warm.items() if 2 * int(votes[0]) > int(votes[1])}
         state = state.replace(state.tensors, warm={})  # votes count once, also if the next round has no update
-        return HetLoRA(self.config.model_copy(update={"present": self.config.present | pruned})) if pruned else self, state
+        return (self.with_options(present=self.config.present | pruned) if pruned else self), state
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
         """Return the state with the weighted means of the factors, and with the mean of the classifiers; ``warm`` has the tiers' votes."""

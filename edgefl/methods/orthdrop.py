@@ -51,7 +51,7 @@ class OrthDrop(PriSM):
     def outputs(self, tier: Tier) -> float:
         return 1.0
 
-    def advance(self, state: GlobalState, round_: int) -> tuple[Method, GlobalState]:
+    def advance(self, state: GlobalState, round_: int, rng: np.random.Generator) -> tuple[Method, GlobalState]:
         return self, state
 
     def factorized(self, tier: Tier) -> bool:

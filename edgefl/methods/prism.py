@@ -150,12 +150,12 @@ class PriSM(Method):
     def _deploys_factors(self, tier: Tier) -> bool:
         return self.config.outputs is not None and tier.ratio < 1
 
-    def advance(self, state: GlobalState, round_: int) -> tuple[Method, GlobalState]:
+    def advance(self, state: GlobalState, round_: int, rng: np.random.Generator) -> tuple[Method, GlobalState]:
         """Return the method with the option ``warming_up`` of round ``round_``."""
         warming_up = round_ <= self.config.warmup_rounds
         if warming_up == self.config.warming_up:
             return self, state
-        return type(self)(self.config.model_copy(update={"warming_up": warming_up})), state
+        return self.with_options(warming_up=warming_up), state
 
     def _kernel_layers(self, state: GlobalState, tier: Tier) -> tuple[KernelLayer, ...]:
         """Return the tier's matrices that consist of kernels, in the order of the network; cached."""

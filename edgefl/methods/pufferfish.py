@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar, Literal, Self
 
+import numpy as np
 from pydantic import Field
 from torch import nn
 
@@ -69,7 +70,7 @@ class Pufferfish(FedAvg):
         network = architecture.build()
         return network if self.config.phase == "dense" else ranked(network, self._ranks(network, tier))
 
-    def advance(self, state: GlobalState, round_: int) -> tuple[Method, GlobalState]:
+    def advance(self, state: GlobalState, round_: int, rng: np.random.Generator) -> tuple[Method, GlobalState]:
         """Return the method of the phase "lowrank" and a state of factors, when the warm-up ends."""
         if self.config.phase == "lowrank" or round_ <= self.config.warmup_rounds:
             return self, state
@@ -83,7 +84,7 @@ class Pufferfish(FedAvg):
 
     def after_warmup(self) -> Self:
         """Return the method of the phase "lowrank"."""
-        return type(self)(self.config.model_copy(update={"phase": "lowrank"}))
+        return self.with_options(phase="lowrank")
 
     def global_tier(self, state: GlobalState) -> Tier:
         """Return tier 1 in the warm-up, when the server's network is dense, and the only tier afterwards."""

@@ -30,20 +30,32 @@ class Conv:
 
 
 class ConvNet(nn.Module):
-    """Stages ``conv1``, ``norm1``, ``conv2``, …, a linear layer of ``hidden`` units with ReLU (0: none), and the classifier ``fc``."""
+    """Stages ``conv1``, ``norm1``, ``conv2``, …, a linear layer of ``hidden`` units with ReLU (0: none), and the classifier ``fc``.
+
+    Attributes:
+        means: whether the layer after the stages is given the mean of each channel over all pixels, instead of the pixels.
+    """
 
     def __init__(
-        self, stages: Sequence[Conv], shape: ImageShape, classes: int, width: float, norm: str, bias: bool = True, hidden: int = 0
+        self,
+        stages: Sequence[Conv],
+        shape: ImageShape,
+        classes: int,
+        width: float,
+        norm: str,
+        bias: bool = True,
+        hidden: int = 0,
+        means: bool = False,
     ) -> None:
         super().__init__()
-        self.pools = [stage.pool for stage in stages]
+        self.pools, self.means = [stage.pool for stage in stages], means
         channels, height, width_px = shape
         for number, stage in enumerate(stages, 1):
             outputs = scaled(stage.channels, width)
             self.add_module(f"conv{number}", nn.Conv2d(channels, outputs, stage.kernel, stage.stride, stage.padding, bias=bias))
             self.add_module(f"norm{number}", norm2d(norm, outputs))
             channels, height, width_px = outputs, stage.side(height), stage.side(width_px)
-        inputs = channels * height * width_px
+        inputs = channels if means else channels * height * width_px
         self.hidden = nn.Linear(inputs, scaled(hidden, width)) if hidden else None
         self.fc = nn.Linear(scaled(hidden, width) if hidden else inputs, classes)
 
@@ -52,7 +64,7 @@ class ConvNet(nn.Module):
         for number, pool in enumerate(self.pools, 1):
             x = F.relu(self.get_submodule(f"norm{number}")(self.get_submodule(f"conv{number}")(x)))
             x = F.max_pool2d(x, 2) if pool else x
-        x = x.flatten(1)
+        x = x.mean((2, 3)) if self.means else x.flatten(1)
         return self.fc(x if self.hidden is None else F.relu(self.hidden(x)))
 
 
@@ -89,6 +101,20 @@ def cnn_tiny(input_shape: tuple[int, ...], classes: int, width: float = 1.0, nor
     """Return a network so small that a simulator's own work is visible: 20,490 parameters for 1×28×28, 10 classes."""
     stages = Conv(16, padding=1, stride=2), Conv(32, padding=1, stride=2)
     return ConvNet(stages, image_shape("cnn-tiny", input_shape, 4), classes, width, norm)
+
+
+@model("cnn-pooled", usual_input=(1, 28, 28))
+def cnn_pooled(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "group") -> nn.Module:
+    """Return a CNN with global average pooling: 371,402 parameters for 1×28×28 and 10 classes, of which 1,290 are the classifier's."""
+    stages = Conv(64, padding=1, stride=2, pool=True), Conv(128, padding=1, pool=True), Conv(128, padding=1), Conv(128, padding=1)
+    return ConvNet(stages, image_shape("cnn-pooled", input_shape, 8), classes, width, norm, bias=False, means=True)
+
+
+@model("cnn-deep", usual_input=(1, 28, 28))
+def cnn_deep(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "group") -> nn.Module:
+    """Return a narrow CNN of five convolutions with global average pooling: 130,538 parameters for 1×28×28 and 10 classes."""
+    stages = Conv(32, padding=1, stride=2, pool=True), Conv(64, padding=1, pool=True), *(Conv(64, padding=1) for _ in range(3))
+    return ConvNet(stages, image_shape("cnn-deep", input_shape, 8), classes, width, norm, bias=False, means=True)
 
 
 @model("mlp", usual_input=(1, 28, 28))

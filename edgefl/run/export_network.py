@@ -139,7 +139,8 @@ def export_network(
     check_finite(network, title)
     state = begun(chosen, architecture, sizes, _floats(whole), _SEED)
     # The network is trained: warm-ups are over, and ranks may follow its spectra.
-    chosen, state = chosen.advance(state, 2 + getattr(chosen.config, "warmup_rounds", 0))
+    round_ = 2 + getattr(chosen.config, "warmup_rounds", 0)
+    chosen, state = chosen.advance(state, round_, generator(_SEED, round_, "advance"))
     training = Training(epochs, batch_size, lr, momentum, 0.0, optimizer)
     trains = Trains(chosen, architecture, training, 0.0 if optimizer == "sgd" else momentum, alone=_ALONE)
     written = []

@@ -158,7 +158,8 @@ class Run:
 
     def advanced(self, state: ServerState) -> tuple[Run, ServerState]:
         """Return the run and the state for the next round; they change if a new phase of the method begins with it."""
-        advanced: Any = self.method.advance(state.model, state.round + 1)
+        round_ = state.round + 1
+        advanced: Any = self.method.advance(state.model, round_, generator(self.config.seed, round_, "advance"))
         match advanced:
             case (Method() as method, GlobalState() as model):
                 pass

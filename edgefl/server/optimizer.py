@@ -5,14 +5,18 @@ in ``edgefl/server/optimizers/`` with a class decorated ``@server_optimizer("nam
 """
 
 import abc
-from dataclasses import dataclass
-from typing import ClassVar
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from edgefl.errors import ConfigError, nearest
 from edgefl.methods.state import Tensors
 from edgefl.registry import server_optimizers
+from edgefl.util.spec import called
 
 SLOT = "optimizer:"
 """Prefix of the names of an optimizer's slots among the server's tensors."""
@@ -25,13 +29,28 @@ class ServerOptimizer(abc.ABC):
     Attributes:
         lr: η, the learning rate of the server.
         usual_lr: η if a run does not set it.
-        slots: names of the tensors that the optimizer stores for each tensor of the state, such as moments; they start at zero.
+        slots: names of the tensors that the optimizer stores for each tensor of the state, such as moments; they start at :meth:`first`.
     """
 
     lr: float
 
     usual_lr: ClassVar[float] = 1.0
     slots: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], lr: float | None = None) -> Self:
+        """Return the optimizer with ``options`` and its usual rate, or ``lr``; ConfigError for an unknown option or a wrong value."""
+        known = [field.name for field in fields(cls) if field.name != "lr"]
+        for name, value in options.items():
+            if name not in known:
+                raise ConfigError(f"{name!r} is no option;{nearest(name, known)} known: {', '.join(known) or 'none'}")
+            if type(value) not in (int, float) or not 0 <= value < math.inf:
+                raise ConfigError(f"{name}: expected a finite number of at least 0, got {value!r}")
+        return cls(cls.usual_lr if lr is None else lr, **options)
+
+    def first(self, slot: str) -> float:
+        """Return the value of all entries of ``slot`` before the first round."""
+        return 0.0
 
     @abc.abstractmethod
     def change(self, delta: Tensor, *slots: Tensor) -> tuple[Tensor, ...]:
@@ -55,18 +74,24 @@ class ServerOptimizer(abc.ABC):
             if before is None or before.shape != after.shape or not after.is_floating_point():
                 tensors[name] = after
                 continue
-            names = [f"{SLOT}{slot}/{name}" for slot in self.slots]
-            change, *slots = self.change(after - before, *(memory.get(key, torch.zeros_like(after)) for key in names))
+            names = {f"{SLOT}{slot}/{name}": self.first(slot) for slot in self.slots}
+            stored = (memory.get(key, torch.full_like(after, first)) for key, first in names.items())
+            change, *slots = self.change(after - before, *stored)
             tensors[name] = before + self.lr * change
             kept |= dict(zip(names, slots, strict=True))
         return tensors, kept
 
 
-def optimizer_named(name: str, lr: float | None = None) -> ServerOptimizer:
-    """Return the server optimizer ``name`` with its usual rate or ``lr``, or raise :class:`UnknownNameError`.
+def optimizer_named(spec: str, lr: float | None = None) -> ServerOptimizer:
+    """Return the server optimizer ``name`` or ``name(option=value, …)`` with its usual rate or ``lr``.
 
-    >>> optimizer_named("adam").lr
-    0.01
+    Raises:
+        UnknownNameError: there is no such optimizer.
+        ConfigError: it has no such option, or a value is wrong.
+
+    >>> optimizer_named("adam").lr, optimizer_named("adam(beta2=0.5)").beta2
+    (0.01, 0.5)
     """
+    name, options = called(spec)
     kind: type[ServerOptimizer] = server_optimizers.load(name)
-    return kind(kind.usual_lr if lr is None else lr)
+    return kind.of(options, lr)

@@ -13,11 +13,13 @@ from edgefl.bundle.tier_graphs import same_network
 from edgefl.bundle.write import TierFiles, build_tier
 from edgefl.client.evaluate import accuracy, with_statistics
 from edgefl.data.sources import Split
+from edgefl.methods.base import Method
 from edgefl.models.base import Architecture
 from edgefl.models.input_spec import InputSpec
 from edgefl.onnxgrad.macs import count_macs
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Tier
+from edgefl.rng import generator
 from edgefl.testing.cases import ARCHITECTURES, TRAINING, Case, Home, images, rule, trained
 from edgefl.testing.parity import measured
 
@@ -33,7 +35,7 @@ def test_a_toy_problem_reaches_its_optimum(case: Case) -> None:
     x, y = images(200, 99)
     asked, queried = Split(x.numpy(), y.numpy()), [Split(home.x.numpy(), home.y.numpy()) for home in homes]
     for round_ in range(1, ROUNDS + 1):
-        method, state = method.advance(state, round_)
+        method, state = method.advance(state, round_, generator(0, round_, "advance"))
         current = replace(case, method=method)
         state = method.aggregate(state, [trained(current, state, tier, c, homes[c], round_) for c, tier in enumerate(tiers)])
         if round_ <= WARM_UP:
@@ -45,6 +47,22 @@ def test_a_toy_problem_reaches_its_optimum(case: Case) -> None:
         if min(reached.values()) >= 0.99:
             return
     assert min(reached.values()) >= 0.99, reached
+
+
+@rule("a subclass stays its class")
+def test_a_subclass_stays_its_class(case: Case) -> None:
+    """Also in its next phase; the same generator leads to the same phase."""
+    kind: type[Method] = type("Subclass", (type(case.method),), {})
+    method, state = kind(case.method.config), case.state()
+    homes = [Home(*images(12, client)) for client in range(len(case.tiers))]
+    phases = WARM_UP + 1 if kind.advance is not Method.advance else 1
+    for round_ in range(1, phases + 1):
+        again, _ = method.advance(state, round_, generator(0, round_, "advance"))
+        method, state = method.advance(state, round_, generator(0, round_, "advance"))
+        assert type(method) is kind, f"advance returned a {type(method).__name__} in round {round_}"
+        assert method == again
+        current = replace(case, method=method)
+        state = method.aggregate(state, [trained(current, state, tier, c, homes[c], round_) for c, tier in enumerate(case.tiers)])
 
 
 @rule("one sample and a partial batch of one train")

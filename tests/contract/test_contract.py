@@ -15,11 +15,12 @@ from edgefl.testing.rules_of_training import *  # noqa: F403
 # Every method, and options that change its networks.
 METHODS = {name: create(name) for name in methods.names()} | {
     "prism outputs": create("prism", {"outputs": 0.4}),
-    "factorized-fl-beta flat": create("factorized-fl-beta", {"reshape": "flat"}),
+    "factorized-fl-beta as printed": create("factorized-fl-beta", {"reshape": "filters", "penalty": 5e-4}),
 }
 # Options that change what travels or how the server aggregates, and none of the networks.
 AGGREGATIONS = {
     **{f"fedhm {how}": create("fedhm", {"aggregation": how}) for how in ("residual", "bands")},
+    "fedhm spectral": create("fedhm", {"allocate": "spectral", "plan_every": 1}),
     "clustered-fl personal classifier": create("clustered-fl", {"personal_classifier": True}),
 }
 # A network of 1×1 convolutions, which are factorized only if they are named.
@@ -36,7 +37,7 @@ OVER_OTHER_AXES = [
         "prism outputs",
         "flanc",
         "factorized-fl",
-        "factorized-fl-beta flat",
+        "factorized-fl-beta as printed",
         "flora",
     )
 ]

@@ -15,6 +15,7 @@ from edgefl.factor.hadamard import inner_weight, rank_of, rank_range
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.records import Tier
+from edgefl.wire.payload import payload_bytes
 
 # γ → millions of parameters, 10 classes and 100 classes (Table 5).
 TABLE_5 = {
@@ -132,6 +133,22 @@ def test_what_personalised_methods_send_of_two_linear_layers():
     assert whole / count("pfedpara", architecture, 0.5) == pytest.approx(3.4, abs=0.05)
     assert whole / count("fedper", architecture, 1.0) == pytest.approx(1.07, abs=0.01)
     assert [rank_of(shape, 0.5) for shape in ((256, 784), (62, 256))] == [56, 16]
+
+
+@pytest.mark.parametrize(
+    ("method", "gamma", "codec", "printed_mb"),
+    [
+        ("fedavg", 1.0, "fp32", 122),
+        ("fedavg", 1.0, "fp16", 91.4),
+        ("fedpara", 0.5, "fp32", 46.4),
+        ("fedpara", 0.5, "fp16", 34.74),
+    ],
+)
+def test_bytes_of_a_round_in_table_12(method, gamma, codec, printed_mb):
+    """VGG16: both ways, in MB of 10⁶ bytes. FedPAQ sends updates as fp16."""
+    made, architecture = create(method), Architecture("vgg16", (3, 32, 32), 10)
+    down, up = made.shapes(architecture, Tier(gamma)), made.upload_shapes(architecture, Tier(gamma))
+    assert (payload_bytes(down) + payload_bytes(up, codec)) / 1e6 == pytest.approx(printed_mb, rel=0.002)
 
 
 def test_the_lstm_at_gamma_zero():

@@ -62,6 +62,22 @@ def test_the_plain_widths_are_those_that_table_1_compares_with(model, shape, pri
         assert (cut if width in cuts else rounded)(size, printed) == printed, width
 
 
+@pytest.mark.parametrize(
+    ("sizes", "printed"),
+    [
+        (SENT[0][-1], "83K"),
+        (PLAIN[0][-2], "155K"),
+        (SENT[1][-1], "2.0M"),
+        (PLAIN[1][-2], "5.2M"),
+        ([exact for _, exact in RECURRENT_SENT.values()], "348K"),
+    ],
+)
+def test_the_averages_over_the_widths(sizes, printed):
+    """The rows "Avg" of Table 1. It prints 373K for the plain recurrent layer, of which .5 does not fit its other widths."""
+    mean = sum(sizes) / len(WIDTHS)
+    assert (f"{mean / 1e3:.0f}K" if mean < 1e6 else f"{mean / 1e6:.1f}M") == printed
+
+
 class RecurrentLayer(Architecture):
     """A recurrent layer of 512 units at width 1 for 1024 inputs, and a classifier, which Table 1 does not count."""
 

@@ -24,6 +24,7 @@ from edgefl.records import Batch, Tier, Update
 from edgefl.rng import generator
 from edgefl.wire.payload import header_bytes
 
+RNG = np.random.default_rng(0)
 U, V = names_of("0")
 TIERS = Tier(1.0), Tier(0.5)
 # Clients' A (r × 3) and B (4 × r) of one layer, of rank 2 and 1, with mixed signs.
@@ -125,11 +126,11 @@ def test_hetlora_prunes_the_tier_whose_last_ranks_shrink() -> None:
     # The first client's second rank is cut off: the weights are the norms of its first rank alone, and of the whole second product.
     w1, w2 = (14 * 5.25) ** 0.5, 138.5**0.5
     np.testing.assert_allclose(after.tensors[V][:, 1], np.array([-1, 1, 0.5, 1]) * w2 / (w1 + w2), rtol=1e-6)
-    same, _ = method.advance(after, 2)
+    same, _ = method.advance(after, 2, RNG)
     assert same == method  # one of two is not more than half
-    pruned, later = method.advance(method.aggregate(state, [shrunk]), 2)
+    pruned, later = method.advance(method.aggregate(state, [shrunk]), 2, RNG)
     assert [pruned.shapes(architecture, tier)[U] for tier in TIERS] == [(1, 3), (1, 3)]
-    assert pruned.advance(later, 3)[0] == pruned  # votes count once
+    assert pruned.advance(later, 3, RNG)[0] == pruned  # votes count once
     assert pruned.fits(pruned.init(architecture, TIERS, generator(0, "init")), later) == ""
     assert create("hetlora", {"gamma": 1}).lacks == {}
 
@@ -154,10 +155,10 @@ def test_flora_stacks_exactly_where_averages_of_factors_are_wrong() -> None:
     assert (2 * averaged - change).abs().max() > 1
 
     # The next round sends the stack of rank 3, unless it has no fewer values than the weight of 4 × 3.
-    later, state = method.advance(after, 2)
+    later, state = method.advance(after, 2, RNG)
     assert later.shapes(architecture, TIERS[1]) == {"2.weight": (2, 4), "2.bias": (2,), "0.weight": (4, 3)}
     torch.testing.assert_close(state.tensors["0.weight"], before + change)
-    only, state = method.advance(method.aggregate(first, [*updates()][1:]), 2)
+    only, state = method.advance(method.aggregate(first, [*updates()][1:]), 2, RNG)
     assert only.shapes(architecture, TIERS[0])["0.stack.u.weight"] == (1, 3)
     assert only.upload_shapes(architecture, TIERS[0])[V] == (4, 2)
     assert only.fits(only.init(architecture, TIERS, generator(0, "init")), state) == ""
@@ -177,7 +178,7 @@ def test_a_client_of_flora_receives_all_earlier_adapters_also_after_the_weight_w
     nothing = torch.empty(0), torch.empty(0)
     both, alone = (2 * (0.25 * one + 0.75 * two), slice(None)), (2 * two, slice(1, None))
     for round_, (change, who) in enumerate([alone, both, alone, alone, both], start=2):
-        method, state = method.advance(method.aggregate(state, [*updates()][who]), round_)
+        method, state = method.advance(method.aggregate(state, [*updates()][who]), round_, RNG)
         expected = expected + change
         assert method.fits(method.init(architecture, TIERS, generator(0, "init")), state) == ""
         module = method.network(architecture, TIERS[1])

@@ -225,7 +225,7 @@ def test_cosines_of_parallel_opposite_and_zero_vectors():
 
 def test_the_penalty_has_a_gradient():
     """λ·sign(μ) on top of the loss's own, in every layer; none where μ is zero."""
-    method, plain = create("factorized-fl", {"sparsity": 0.3}), create("factorized-fl", {"sparsity": 0.0})
+    method, plain = create("factorized-fl", {"penalty": 0.3}), create("factorized-fl", {"penalty": 0.0})
     module = method.network(CNN, TIER)
     for number, parameter in enumerate(module.parameters()):
         parameter.data = random(tuple(parameter.shape), number)
@@ -239,6 +239,21 @@ def test_the_penalty_has_a_gradient():
     for name, parameter in module.named_parameters():
         expected = 0.3 * torch.sign(parameter) if name.endswith(".mu") else torch.zeros_like(parameter)
         torch.testing.assert_close(found[method][name] - found[plain][name], expected.detach(), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_by_default_mu_is_pruned_and_no_penalty_is_trained(name):
+    """As in the authors' code: the penalty comes from detached tensors, and small entries are dropped when a network is evaluated."""
+    method = create(name, {"sparsity": 0.5})
+    module = method.network(CNN, TIER)
+    module.conv2.mu.data = random(tuple(module.conv2.mu.shape))
+    batch = Batch(random((3, 1, 8, 8), 50), torch.tensor([0, 3, 1]))
+    assert list(method.penalties(module)) == []
+    assert torch.equal(method.local_loss(module, batch), method.criterion(module(batch.x), batch))
+    state = method.init(CNN, (TIER,), generator(0, "init"))
+    network = method.factored(state, TIER, {"conv2.mu": module.conv2.mu.data}, 0)
+    assert torch.equal(network.conv2.mu, prune(module.conv2.mu.data, 0.5))
+    assert network.conv2.flat, "the code fills a kernel's weight row after row"
 
 
 def answered(method, architecture=CNN, clients=(0, 1, 2), seed=0):
@@ -348,7 +363,7 @@ def test_a_deployed_client_has_its_own_tensors_and_mu_without_small_entries():
     personal = {n: random(tuple(t.shape), 90) for n, t in method.first_personal(CNN, TIER, generator(0, "init")).items()}
     network = method.deploy(state, TIER, personal, 1)
     u = method.submodel(state, TIER, generator(0), 1).tensors["conv2.u"]
-    expected = compose(u, personal["conv2.v"], prune(personal["conv2.mu"], 0.5))
+    expected = compose(u, personal["conv2.v"], prune(personal["conv2.mu"], 0.5), flat=True)
     assert torch.equal(network.conv2.weight, expected)
     assert torch.equal(network.fc.bias, personal["fc.bias"])
     assert not network.training
@@ -382,7 +397,15 @@ def test_composition_and_its_gradients_are_counted_apart_from_the_samples():
 
 @pytest.mark.parametrize(
     "option",
-    [{"sparsity": -1}, {"threshold": 1.5}, {"scale": float("inf")}, {"least_share": 1.5}, {"init": "zeros"}, {"reshape": "rows"}],
+    [
+        {"sparsity": -1},
+        {"penalty": -1},
+        {"threshold": 1.5},
+        {"scale": float("inf")},
+        {"least_share": 1.5},
+        {"init": "zeros"},
+        {"reshape": "rows"},
+    ],
 )
 def test_options_out_of_range_are_named(option):
     with pytest.raises(ConfigError, match=f"method_options.{next(iter(option))}"):

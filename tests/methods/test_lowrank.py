@@ -24,6 +24,7 @@ from edgefl.models.base import Architecture
 from edgefl.records import Tier
 from edgefl.rng import generator, torch_seeded
 
+RNG = np.random.default_rng(0)
 DIGITS = Architecture("cnn-digits", (1, 8, 8), 4)
 SHAPES = st.tuples(st.integers(1, 64), st.integers(1, 64), st.sampled_from([(), (1, 1), (3, 3), (1, 5)])).map(
     lambda s: (s[0], s[1], *s[2])
@@ -143,10 +144,10 @@ def test_pufferfish_switches_once_and_says_so_in_its_options():
     method, tier = create("pufferfish", {"warmup_rounds": 2}), Tier(0.5)
     state = method.init(DIGITS, (tier,), generator(0, "init"))
     for round_ in (1, 2):
-        assert method.advance(state, round_) == (method, state)
-    switched, factors = method.advance(state, 3)
+        assert method.advance(state, round_, RNG) == (method, state)
+    switched, factors = method.advance(state, 3, RNG)
     assert switched.config.model_dump() == {"factorize": "", "warmup_rounds": 2, "phase": "lowrank"}
-    assert switched.advance(factors, 4) == (switched, factors)
+    assert switched.advance(factors, 4, RNG) == (switched, factors)
     assert {n: tuple(t.shape) for n, t in factors.tensors.items()} == switched.shapes(DIGITS, tier)
     assert list(factors.tensors) == list(switched.shapes(DIGITS, tier))
     # A run that is resumed makes the method again from its options, and finds its own first state to fit.
@@ -162,7 +163,7 @@ def test_pufferfish_keeps_what_the_rank_can_hold():
     method = create("pufferfish", {"warmup_rounds": 0})
     architecture = Architecture("mlp", (1, 8, 8), 4)
     state = method.init(architecture, (tier,), generator(0, "init"))
-    switched, factors = method.advance(state, 1)
+    switched, factors = method.advance(state, 1, RNG)
     x = torch.randn(5, 1, 8, 8)
     with torch.no_grad():
         before, after = method.deploy(state, tier)(x), switched.deploy(factors, tier)(x)

@@ -12,8 +12,11 @@ from prism_networks import CNN, TEXT, first_state, moved, weights
 from edgefl.factor.kernels import effective_rank, kernels_of
 from edgefl.factor.svd import factorize
 from edgefl.methods.create import create
+from edgefl.models.base import Architecture
 from edgefl.records import Tier
 from edgefl.rng import generator
+
+RNG = np.random.default_rng(0)
 
 
 @pytest.mark.parametrize("architecture", [CNN, TEXT], ids=["cnn", "lstm"])
@@ -32,6 +35,34 @@ def test_a_submodel_with_all_of_its_kernels_is_the_leading_slice_of_the_network(
         assert len(layer.rows) * (len(narrow[layer.target]) // len(layer.rows)) == len(narrow[layer.target])
         assert layer.rows.tolist() == list(range(len(layer.rows))), "the first channels, of every gate"
         assert layer.count == int(np.ceil(keep * kernels_of(layer.shape) - 1e-9))
+
+
+@pytest.mark.parametrize("keep", [0.8, 0.6, 0.4, 0.2])
+def test_no_layer_of_a_client_has_a_rank_limit(keep):
+    """Conv_U maps r kernels to no more outputs, in 16 of 16 layers of ResNet-18. With 0.4 of the outputs it maps fewer below 0.4."""
+    architecture = Architecture("resnet18", (3, 32, 32), 10)
+    for options, limited in (({}, 0), ({"outputs": 0.4}, 16 if keep < 0.4 else 0)):
+        shapes = create("prism", options).shapes(architecture, Tier(keep))
+        maps = [shape for name, shape in shapes.items() if name.endswith(".u.weight")]
+        assert len(maps) == 16
+        assert sum(outputs > kernels for outputs, kernels, *_ in maps) == limited
+
+
+def test_every_narrow_network_is_a_submodel():
+    """With the identity as Conv_U, Conv_V may be any narrow weight: a client computes what one of OrigDrop can, and no more."""
+    keep = 0.4
+    narrow = CNN.build(keep).eval()
+    module = create("prism").network(CNN, Tier(keep)).eval()
+    dense, tensors = narrow.state_dict(), module.state_dict()
+    for name in tensors:
+        layer, _, part = name.removesuffix(".weight").rpartition(".")
+        if part == "u":
+            tensors[name].copy_(torch.eye(len(tensors[name])).view(tensors[name].shape))
+        else:
+            tensors[name].copy_(dense[f"{layer}.weight" if part == "v" else name])
+    x = weights(5, 1, 8, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(module(x), narrow(x), atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("architecture", [CNN, TEXT], ids=["cnn", "lstm"])
@@ -111,15 +142,15 @@ def test_a_warm_up_sends_the_first_kernels_to_everyone_and_ends():
         sent = method.submodel(state, Tier(0.4), generator(0, round_, client), client)
         return sent.places["conv2.u.weight"].index[0].flatten().tolist()
 
-    warming, same = method.advance(state, 1)
+    warming, same = method.advance(state, 1, RNG)
     assert same is state
     assert warming.config.model_dump() == {**method.config.model_dump(), "warming_up": True}
     assert all(kernels(warming, round_, client) == list(range(26)) for round_ in (1, 2) for client in range(3))
-    assert warming.advance(state, 2) == (warming, state)
+    assert warming.advance(state, 2, RNG) == (warming, state)
     # A resumed run creates the method from the options of the checkpoint, here that of round 2.
-    after, _ = create("prism", warming.config.model_dump()).advance(state, 3)
+    after, _ = create("prism", warming.config.model_dump()).advance(state, 3, RNG)
     assert after == method
-    assert after.advance(state, 4) == (after, state)
+    assert after.advance(state, 4, RNG) == (after, state)
     assert kernels(after, 3, 0) == kernels(create("prism", {"sampling": "uniform"}), 3, 0) != list(range(26))
 
 

@@ -71,10 +71,12 @@ def test_widths_round_up_but_not_for_binary_rounding(channels, width, expected):
 
 SIZES = {
     "cnn-5x5": ((1, 28, 28), 10, 582_026),
+    "cnn-deep": ((1, 28, 28), 10, 130_538),
     "cnn-digits": ((1, 8, 8), 10, 66_154),
     "cnn-fashion": ((1, 28, 28), 10, 285_186),
     "cnn-femnist": ((1, 28, 28), 10, 54_602),
     "cnn-flanc": ((1, 28, 28), 10, 284_554),
+    "cnn-pooled": ((1, 28, 28), 10, 371_402),
     "cnn-tiny": ((1, 28, 28), 10, 20_490),
     "deit-tiny": ((3, 32, 32), 10, 5_362_762),
     "lstm-imdb": ((500,), 2, 920_642),

@@ -9,7 +9,10 @@ from tool_modules import tool_of
 
 from edgefl.methods.create import create
 
-TABLES = ("flanc", "pfedpara", "factorized", "fedpara", "prism", "fedhm", "flanc-net", "spectral")
+TABLES = (
+    *("flanc", "pfedpara", "factorized", "fedpara-pooled", "fedpara", "prism-deep", "prism", "fedhm-sizes", "fedhm", "flanc-net"),
+    "spectral",
+)
 
 
 def figures_of(run: Any, accuracy: float = 0.5) -> dict[str, Any]:
@@ -54,7 +57,9 @@ def table_at(name: str, scale: str) -> Any:
 def stored(name: str, scale: str) -> list[dict[str, Any]]:
     """Return the entries of a table of which everything has been run: trials, then runs."""
     table = table_at(name, scale)
-    entries = [entry_of(run) for run in table.trials([])]
+    entries: list[dict[str, Any]] = []
+    while trials := table.trials(entries):  # grids may grow
+        entries += map(entry_of, trials)
     return [*entries, *(entry_of(run) for run in table.left(entries))]
 
 

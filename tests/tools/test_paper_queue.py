@@ -273,6 +273,27 @@ def test_a_queue_without_time_says_what_is_left(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == "spectral: time is over, and 12 of 12 runs are left; the same command resumes\n"
 
 
+def test_a_queue_trains_the_trials_of_a_grown_grid_before_the_runs(tmp_path, monkeypatch):
+    module, jobs, rates = tool_of("papers.queue"), tool_of("papers.jobs"), []
+
+    def ends(due, at_once, nice):
+        for job in due:
+            entry = entry_of(job.run)
+            if job.run.kind == "trial":
+                rates.append(job.run.settings["lr"])
+                entry["figures"]["score"] = 1 - abs(job.run.settings["lr"] - 1)
+            else:
+                assert job.run.settings["lr"] == 1.0
+            store().add(job.results / f"{job.table}.jsonl", job.scale, entry)
+            yield jobs.Ended(job, "stored", "50.0 %", 1.0, entry)
+
+    monkeypatch.setattr(module, "train_all", ends)
+    only = ("fedpara-pooled/FedPara/IID/0",)
+    assert module.train(queue_in(tmp_path, "full", only=only), ["fedpara-pooled"])
+    assert rates == [0.1, 0.03, 0.3, 0.01, 1.0, 3.0]
+    assert [entry["kind"] for entry in store().load(tmp_path / "fedpara-pooled.jsonl")["full"]].count("run") == 1
+
+
 def test_two_queues_do_not_train_the_same_run(tmp_path, short):
     jobs = tool_of("papers.jobs")
     job = job_of(tmp_path, short)

@@ -42,6 +42,16 @@ def protocol(entries: Sequence[Entry], scale: str, *notes: str) -> str:
     return "\n".join([f"**{KINDS[scale]}.**", "", *(f"- {item}" for item in items)])
 
 
+def work(entries: Sequence[Entry], paper: int) -> str:
+    """Return the head of a table's first column: the most rounds times local epochs of a row, as a share of the ``paper``'s.
+
+    >>> work([{"settings": {"rounds": 100, "local_epochs": 5}}], 200 * 10)
+    "local work: 25 % of the paper's"
+    """
+    most = max((entry["settings"]["rounds"] * entry["settings"]["local_epochs"] for entry in entries), default=0)
+    return f"local work: {100 * most / paper:.3g} % of the paper's"
+
+
 def again(table: str, entries: Sequence[Entry], scale: str) -> str:
     """Return the line with the command that repeats a cell; the first run stands for all of them."""
     if not entries:
@@ -62,7 +72,8 @@ def _choice(entries: Sequence[Entry]) -> list[str]:
             "short runs of a few methods that looked at test images. They were not tuned for each method."
         ]
     one = next(iter(tuned.values()))
-    tried = {key: sorted({str(result[key]) for result in one["validation"]}) for key in one["choice"]}
+    grown = {rate for chosen in tuned.values() for rate in chosen.get("grown", ())}
+    tried = {key: sorted({str(result[key]) for result in one["validation"] if result[key] not in grown}) for key in one["choice"]}
     grid = "; ".join(f"{key} {', '.join(values)}" for key, values in tried.items())
     common = "rows" in one
     rounds = _range([chosen["rounds"] for chosen in tuned.values()])
@@ -71,6 +82,7 @@ def _choice(entries: Sequence[Entry]) -> list[str]:
     said = [
         "All rows have one setting," if common else "Each row has its own setting,",
         f"chosen from one grid ({grid}).",
+        *([f"Where its edge was best, the grid grew, up to {len(grown)} more rates."] if grown else []),
         f"Trials of {rounds} rounds with the whole schedule were compared on {100 * one['share']:g} % of the training samples,",
         f"{'by their mean over the rows' if common else 'which no client has'}.",
         *(["No client has these samples."] if common else []),

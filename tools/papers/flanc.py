@@ -7,7 +7,7 @@ from typing import Any
 
 from counters.markdown import table
 
-from papers.captions import protocol
+from papers.captions import protocol, work
 from papers.paired import capacity
 from papers.runs import FULL, PROFILE, SMALLEST, Entry, Run, Scale, seeded
 from papers.show import Figures, Measure, at_tier, mean_of_tiers, orderings, size
@@ -55,19 +55,21 @@ PAPER = {
     ("FjORD", "3 classes a client"): (83.7, 85.5, 83.1, 81.6),
     ("FLANC", "3 classes a client"): (86.8, 86.0, 85.7, 82.0),
 }
+PAPER_WORK = 200
+"""Rounds of one local epoch each, in the authors' script."""
 SCALE: dict[Scale, dict[str, Any]] = {
     "full": {"rounds": 200, "local_epochs": 1, "batch_size": 32, "lr_schedule": "step", "weight_decay": 1e-4, "augment": "flip"},
     "quick": {
         **{"rounds": 20, "local_epochs": 1, "batch_size": 10, "data_share": 0.1, "eval_samples": 1000},
-        **{"norm": "batch", "lr": 0.02, "lr_schedule": "cosine"},
+        **{"norm": "static", "lr": 0.02, "lr_schedule": "cosine"},
     },
     "smoke": {"rounds": 1, "local_epochs": 1, "batch_size": 5, "data_share": 0.005, "eval_samples": 50, "lr_schedule": "step"},
 }
 """Full scale is the authors' published ``demo.sh``: 600 samples a client, and a tenth of the rate in the second half."""
 TUNING: dict[Scale, Tuning | None] = {
-    "full": Tuning((0.01, 0.003, 0.03), ("batch", "static"), length=0.1, column="IID", same=UNMASKED),
+    "full": Tuning((0.01, 0.003, 0.03), ("static",), length=0.1, column="IID", same=UNMASKED),
     "quick": None,
-    "smoke": Tuning((0.01,), ("batch", "static"), column="IID"),
+    "smoke": Tuning((0.01,), ("static",), column="IID"),
 }
 
 
@@ -110,26 +112,29 @@ def render(entries: Sequence[Entry], scale: Scale, rows: Sequence[str] = tuple(M
     shared = [{**e, "row": row} for row, of in same.items() for e in entries if (e["row"], e["column"]) == (of, "IID")]
     found = Figures([*entries, *shared])
     drawn = "*Tiers* are drawn anew every round, with equal chances."
+    of_ranks = [row for row in rows if row.startswith("FedHM")]
     parts = [protocol(entries, scale, drawn, *notes, *_tiers(scale), *([SHARED] if same else []))]
     for column in PARTITIONS:
-        titles = [f"{column}: width"]
-        for row in rows:
-            titles += [row, "paper"] if (row, column) in PAPER else [row]
-        lines = [[f"{width:g}", *_cells(found, column, i, scale, rows)] for i, width in enumerate(WIDTHS)]
-        alone = [found.values(row, column, at_tier()) for row in (FULL, SMALLEST)]
-        parts += [table(titles, lines), f"{column}. {capacity(*alone)}"]
+        for label, shown in (("width", [row for row in rows if row not in of_ranks]), ("FedHM's γ", of_ranks)):
+            titles = [f"{column}: {label} ({work(entries, PAPER_WORK)})"]
+            for row in shown:
+                titles += [row, "paper"] if (row, column) in PAPER else [row]
+            tiers = ratios(shown[0], scale)
+            parts.append(table(titles, [[f"{tier:g}", *_cells(found, column, i, scale, shown)] for i, tier in enumerate(tiers)]))
+        parts.append(f"{column}. {capacity(*found.alone(column))}")
     measures: dict[str, tuple[str, Measure]] = {}
     for column in PARTITIONS:
         measures[f"{column}: mean of widths"] = (column, mean_of_tiers)
         measures[f"{column}: global model"] = (column, at_tier())
-    parts += [orderings(found, [pair for pair in ORDERINGS if set(pair) <= set(rows)], measures)]
+    pairs = [pair for pair in ORDERINGS if set(pair) <= set(rows)]
+    parts += [orderings(found, pairs, measures, {column: found.alone(column) for column in PARTITIONS})]
     parts += ["One client's round at each tier, with the mean number of samples:", _costs(found, scale, rows)]
     return "\n\n".join(parts)
 
 
 def _tiers(scale: Scale) -> list[str]:
     shown = ", ".join(f"{ratio:g}" for ratio in ratios("FedHM", scale))
-    fedhm = f"*FedHM*: the tiers are the rank ratios {shown}."
+    fedhm = f"*FedHM*: the tiers are the rank ratios {shown}. They are no widths: a small one has more bytes and activations."
     if scale == "quick":
         fedhm += (
             " Ratio 0.42 has as many parameters as width 0.75. Ratios 0.28 and 0.03 have the forward MACs of widths 0.5 and 0.25. Equal "

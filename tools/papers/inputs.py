@@ -20,7 +20,7 @@ from edgefl.config import RunConfig
 from edgefl.fleet.load import load_fleet
 from edgefl.registry import adversaries, codecs, datasets, defences, methods, models, objectives, server_optimizers
 from edgefl.util.files import sha256
-from edgefl.util.spec import named
+from edgefl.util.spec import called, named
 
 PACKAGE = Path(edgefl.__file__).parent
 FOLLOWED = (
@@ -95,7 +95,7 @@ def roots(config: RunConfig) -> Iterator[str]:
     for name in config.dataset.split("+"):
         yield datasets.load(name).__module__
     yield objectives.load(config.objective).__module__
-    yield server_optimizers.load(config.server_optimizer).__module__
+    yield server_optimizers.load(called(config.server_optimizer)[0]).__module__
     yield codecs.load(config.codec).__module__
     if config.adversary is not None:
         yield adversaries.load(named(config.adversary)[0]).__module__

@@ -7,7 +7,10 @@ from collections.abc import Mapping
 
 from edgefl.report.paired import Difference, difference
 
-__all__ = ["Difference", "capacity", "difference", "in_points"]
+__all__ = ["Alone", "Difference", "capacity", "difference", "has_capacity", "in_points"]
+
+Alone = tuple[Mapping[int, float], Mapping[int, float]]
+"""Seed → share correct, of the full network alone and of the smallest tier alone."""
 
 
 def in_points(found: Difference | None) -> str:
@@ -42,3 +45,9 @@ def capacity(full: Mapping[int, float], smallest: Mapping[int, float]) -> str:
     if found.verdict == "reversed":
         return f"{figures}. The smallest tier is the better one: **tiers cannot be compared here.**"
     return f"{figures}. They tie: **tiers cannot be compared here.**"
+
+
+def has_capacity(full: Mapping[int, float], smallest: Mapping[int, float]) -> bool:
+    """Whether the full network alone is shown to be above the smallest tier alone. Else tiers cannot be compared."""
+    found = difference(full, smallest)
+    return found is not None and found.verdict == "shown"

@@ -8,7 +8,7 @@ from typing import Any
 from counters.markdown import table
 
 from papers import show
-from papers.captions import protocol
+from papers.captions import protocol, work
 from papers.paired import capacity
 from papers.runs import PROFILE, SMALLEST, Entry, Run, Scale, seeded
 from papers.show import Figures, before_and_after, orderings, size
@@ -25,6 +25,8 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 ORDERINGS = (("pFedPara", "FedPer"), ("pFedPara", "FedAvg"), ("pFedPara", "Stand-alone"))
 TWO, SCARCE = "2 classes", "20 % of the samples"
+PAPER_WORK = 100 * 5
+"""Rounds times local epochs (Table 6)."""
 SCALE: dict[Scale, dict[str, Any]] = {
     "full": {"rounds": 100, "local_epochs": 5, "batch_size": 10},
     "quick": {"rounds": 20, "local_epochs": 2, "batch_size": 20, "eval_samples": 1000, "lr": 0.03, "lr_schedule": "cosine"},
@@ -72,9 +74,8 @@ def render(entries: Sequence[Entry], scale: Scale) -> str:
         ]
         for row, own in ROWS.items()
     ]
-    alone = [
-        f"- {column}. {capacity(*(found.values(row, column, show.local) for row in ('FedAvg', SMALLEST)))}" for column in columns
-    ]
+    alone = {column: found.alone(column, "FedAvg", SMALLEST, show.local) for column in columns}
+    sentences = [f"- {column}. {capacity(*of)}" for column, of in alone.items()]
     return "\n\n".join(
         [
             protocol(
@@ -84,8 +85,15 @@ def render(entries: Sequence[Entry], scale: Scale) -> str:
                 "*20 % of the samples*: partition Dirichlet 0.5, and a fifth of the samples of the other column. The paper shows this case "
                 "as a figure only.",
             ),
-            table(["", "bytes of a client's round", *(head for column in columns for head in (column, "after training"))], lines),
-            "\n".join([*alone, "- The full network alone is FedAvg."]),
+            table(
+                [
+                    work(entries, PAPER_WORK),
+                    "bytes of a client's round",
+                    *(head for column in columns for head in (column, "after training")),
+                ],
+                lines,
+            ),
+            "\n".join([*sentences, "- The full network alone is FedAvg."]),
             orderings(found, ORDERINGS, before_and_after(columns)),
         ]
     )

@@ -35,7 +35,7 @@ Probe = dict[str, list[float]]
 SEED, ROUNDS, CLIENTS, PER_ROUND, SHARD, BATCH, HELD_OUT = 1001, 4, 8, 4, 16, 8, 200
 RATE = 0.003
 """Of every probe: a rate is a setting, and one probe serves all trials of a grid."""
-WEAK, STRENGTH = ("frobenius_decay", "orthogonality", "sparsity"), 300.0
+WEAK, STRENGTH = ("frobenius_decay", "orthogonality", "penalty"), 300.0
 """Weights of terms that are small beside the loss, and how many times as strong they are in a probe."""
 PHASES = {"plan_every": 1, "warmup_rounds": 1}
 """Options that count rounds → their value in a probe."""
@@ -49,9 +49,12 @@ def probe_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     clients = min(config.clients, CLIENTS)
     everyone = config.per_round == config.clients
     own: Mapping[str, Any] = getattr(create(config.method, config.method_options).config, "model_dump", dict)()
+    weak = {name: value for name in WEAK if isinstance(value := own.get(name), float) and value}  # FLANC's penalty is a word
+    if "penalty" in weak:
+        weak["sparsity"] = own["sparsity"]  # what a stronger penalty makes small is pruned as well
     options = {
         **config.method_options,
-        **{name: STRENGTH * own[name] for name in WEAK if own.get(name)},
+        **{name: STRENGTH * value for name, value in weak.items()},
         **{name: rounds for name, rounds in PHASES.items() if own.get(name)},
     }
     return {

@@ -121,11 +121,12 @@ def train(queue: Queue, names: Sequence[str]) -> bool:
     for name in names:
         confirm(queue.path(name), functools.partial(print, flush=True), queue.scale)
         stages = [queue.trials, queue.runs]
-        for due in stages:
-            jobs, late, diverged = due(name), 0, 0
+        for stage, due in enumerate(stages):
+            jobs, late, diverged, stored = due(name), 0, 0, 0
             for number, ended in enumerate(train_all(jobs, queue.at_once, queue.nice) if jobs else (), 1):
                 late += ended.status == "out of time"
                 diverged += ended.status == "diverged"
+                stored += ended.status == "stored"
                 if ended.status != "out of time" or ended.cpu_s:
                     print(f"[{number}/{len(jobs)}] {_said(ended, before[name])}", file=_stream(ended), flush=True)
                 good &= ended.status not in ("failed", "full disk")
@@ -135,8 +136,10 @@ def train(queue: Queue, names: Sequence[str]) -> bool:
             if late:
                 print(f"{name}: time is over, and {late} of {len(jobs)} runs are left; the same command resumes", flush=True)
                 return good
+            if due == queue.trials and stored:
+                stages.insert(stage + 1, queue.trials)  # grids may have grown
             if diverged:
-                stages.append(queue.runs)
+                stages += [queue.trials, queue.runs]
     return good
 
 

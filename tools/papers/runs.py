@@ -20,12 +20,13 @@ SAMPLES = {"digits": 1437, "digits-edges": 1437, "fashion-mnist": 60_000}
 """Data set → its training samples."""
 SAMPLE_S = {
     **{"cnn-tiny": 5e-5, "mlp": 4e-5, "cnn-digits": 1.5e-4, "cnn-fashion": 9e-4, "cnn-flanc": 2.6e-3},
+    **{"cnn-pooled": 5e-4, "cnn-deep": 3e-4},
     **{"resnet9": 4e-3, "resnet18": 4e-2},
 }
 """Model → processor seconds of a training step for one sample, at full width."""
-FACTORS = {("pfedpara", "mlp"): 8.0, ("fedpara", "cnn-fashion"): 1.3, ("prism", "cnn-tiny"): 3.0}
+FACTORS = {("pfedpara", "mlp"): 8.0, ("fedpara", "cnn-fashion"): 1.3, ("prism", "cnn-tiny"): 3.0, ("prism", "cnn-deep"): 2.0}
 """Methods that take longer than the network's own MACs: composing the weights counts."""
-NARROWER = ("heterofl", "fjord", "flanc", "fedhm", "origdrop", "prism")
+NARROWER = ("heterofl", "fjord", "flanc", "fedhm", "origdrop", "prism", "depthfl")
 """Methods whose smaller tiers take less time, about in proportion."""
 PROFILE = "laptop"
 """Every tier fits it, and a fleet of one device has no deadline: the protocol of the paper gives out tiers, not budgets."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from counters.markdown import table
 
-from papers.paired import difference, in_points
-from papers.runs import Entry
+from papers.paired import Alone, difference, has_capacity, in_points
+from papers.runs import FULL, SMALLEST, Entry
 
 NONE = "–"
 STALE = "†"
@@ -58,6 +58,10 @@ def local_after(figures: Mapping[str, Any]) -> float:
     return float(figures["local_accuracy_after"])
 
 
+ORDERINGS = (
+    "Orderings: differences in points, paired by seed, ± standard error. *Shown* and *reversed*: above and below zero by Student's t for "
+    "the number of seeds. Of rows that are equal, 5 % are shown or reversed by chance."
+)
 BEFORE_AND_AFTER = (
     "*Accuracy*: the mean over clients, each on its own held-out samples, with the model that it receives after the last aggregation. "
     "*After training*: with the model that the client has right after its last local training."
@@ -88,6 +92,10 @@ class Figures:
             except KeyError:
                 continue  # a stale run with other tiers
         return found
+
+    def alone(self, column: str, full: str = FULL, smallest: str = SMALLEST, read: Measure = at_tier()) -> Alone:  # noqa: B008
+        """Return what tells whether there is capacity to lose: the values of the full network alone and of the smallest tier alone."""
+        return self.values(full, column, read), self.values(smallest, column, read)
 
     def measured(self, row: str, column: str, read: Measure) -> str:
         """Return mean ± spread of an accuracy."""
@@ -143,17 +151,24 @@ def before_and_after(columns: Sequence[str]) -> dict[str, tuple[str, Measure]]:
     return {**before, **{f"{column}, after training": (column, local_after) for column in columns}}
 
 
-def orderings(found: Figures, pairs: Sequence[tuple[str, str]], measures: Mapping[str, tuple[str, Measure]]) -> str:
+def orderings(
+    found: Figures,
+    pairs: Sequence[tuple[str, str]],
+    measures: Mapping[str, tuple[str, Measure]],
+    alone: Mapping[str, Alone] | None = None,
+) -> str:
     """Return the table of the orderings that a paper claims or that a reader asks for: for each pair (above, below) the paired differences.
 
-    ``measures`` maps a title to a column and what is compared there.
+    ``measures`` maps a title to a column and what is compared there. ``alone`` tells of each column whether there is capacity to lose;
+    where there is none, no ordering is printed. None: the rows do not differ in size.
     """
-    lines = [
-        [f"{above} above {below}", *(found.paired(above, below, column, read) for column, read in measures.values())]
-        for above, below in pairs
-    ]
-    head = (
-        "Orderings: differences in points, paired by seed, ± standard error. *Shown*: above zero with p < 5 % by Student's t. "
-        "*Reversed*: below zero with p < 5 %. Each ordering is tested by itself."
-    )
-    return f"{head}\n\n{table(['', *measures], lines)}"
+    tied = dict.fromkeys(column for column, _ in measures.values() if alone is not None and not has_capacity(*alone[column]))
+    able = {title: of for title, of in measures.items() if of[0] not in tied}
+    said = [f"No orderings for {' and '.join(tied)}: tiers cannot be compared there."] if tied else []
+    if able:
+        lines = [
+            [f"{above} above {below}", *(found.paired(above, below, column, read) for column, read in able.values())]
+            for above, below in pairs
+        ]
+        said = [f"{ORDERINGS}{' ' if said else ''}{''.join(said)}", table(["", *able], lines)]
+    return "\n\n".join(said)

@@ -7,10 +7,11 @@ from typing import Any
 
 from counters.markdown import table
 
-from papers.captions import protocol
+from papers.captions import protocol, work
+from papers.fedhm import PAPER_WORK
 from papers.paired import capacity
 from papers.runs import FULL, PROFILE, SMALLEST, Entry, Run, Scale, seeded
-from papers.show import Figures, at_tier, mean_of_tiers, orderings, size
+from papers.show import Figures, mean_of_tiers, orderings, size
 from papers.tuning import Tuning
 
 TITLE = "A rank for every layer (FedHM, beyond the paper)"
@@ -64,7 +65,7 @@ def render(entries: Sequence[Entry], scale: Scale) -> str:
         cells += [size(found.bytes_of_round(row, "IID", tier), "B") for row in ROWS]
         lines.append([tier, *cells, *(found.accuracy(row, "IID", tier) for row in ROWS)])
     kinds = ("forward MACs", "parameters", "bytes of a client's round", "accuracy")
-    titles = ["γ", *(f"{kind}, {row}" for kind in kinds for row in ROWS)]
+    titles = [f"γ ({work(entries, PAPER_WORK)})", *(f"{kind}, {row}" for kind in kinds for row in ROWS)]
     return "\n\n".join(
         [
             protocol(
@@ -75,7 +76,9 @@ def render(entries: Sequence[Entry], scale: Scale) -> str:
                 "activations of the uniform ratio. The table shows the costs of the last plan.",
             ),
             table(titles, lines),
-            capacity(*(found.values(row, "IID", at_tier()) for row in ALONE)),
-            orderings(found, (("spectral", "uniform"),), {"IID: mean of tiers": ("IID", mean_of_tiers)}),
+            capacity(*found.alone("IID")),
+            orderings(
+                found, (("spectral", "uniform"),), {"IID: mean of tiers": ("IID", mean_of_tiers)}, {"IID": found.alone("IID")}
+            ),
         ]
     )

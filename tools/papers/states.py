@@ -39,12 +39,12 @@ class Table:
         """Return the trials that are missing or stale: those of all runs, or those that choose the settings of the runs ``of``."""
         if self.tuning is None:
             return []
-        every = {
-            (own.row, own.column): own
-            for run in reversed(self.runs if of is None else of)
-            for own in self.tuning.tuned(run, self.runs)
-        }.values()
-        return missing(entries, [trial for run in every for trial in self.tuning.trials(run)])
+        once = {(run.row, run.column): run for run in reversed(self.runs if of is None else of)}
+        if self.tuning.common:
+            once = dict(list(once.items())[:1])  # whose trials are those of all rows
+        wanted = [trial for run in reversed(once.values()) for trial in self.tuning.wanted(run, entries, self.runs)]
+        every = {(trial.row, trial.column, *trial.tried.values()): trial for trial in wanted}
+        return missing(entries, list(every.values()))
 
     def left(self, entries: Sequence[Entry]) -> list[Run]:
         """Return the runs that are missing or stale and whose trials are all there, seed by seed, those that take longest first."""

@@ -14,6 +14,7 @@ import torch
 from edgefl.client import evaluate
 from edgefl.config import RunConfig
 from edgefl.factor.svd import unroll
+from edgefl.methods.factorized_fl import FactorizedFL
 from edgefl.methods.ranks import hybrid_ranks
 from edgefl.records import RoundRecord, Tier
 from edgefl.report.evaluated import evaluated_of
@@ -54,6 +55,7 @@ def figures(settings: Mapping[str, Any], local: bool, folder: Path, until: float
     that they receive, ``local_accuracy_after`` with those that they have trained from them in the last round (both None unless asked
     for); ``tiers`` has what one client's round costs, at a mean number of samples; ``total`` is summed over all rounds; ``samples`` is
     the mean number per client. FedHM with several tiers has ``tail``: layer → share of its energy beyond the smallest tier's rank.
+    Factorized-FL has ``kept``: the share of the entries of μ that a client does not prune, mean over clients.
 
     Args:
         settings: keys of a configuration.
@@ -99,6 +101,7 @@ def figures_of(trained: Trained, rounds: Sequence[Mapping[str, Any]], local: boo
     run, accuracy = trained.run, dict(rounds[-1]["accuracy"])
     return {
         **_tail(trained),
+        **_kept(trained),
         "accuracy": accuracy,
         "local_accuracy": _local(trained, accuracy) if local else None,
         "local_accuracy_after": rounds[-1].get("accuracy_after_training"),
@@ -122,6 +125,19 @@ def _tail(trained: Trained) -> dict[str, Any]:
         energies = torch.linalg.svdvals(unroll(tensors[f"{layer}.weight"]).double()).square()
         shares[layer] = float(energies[rank:].sum() / energies.sum())
     return {"tail": shares}
+
+
+def _kept(trained: Trained) -> dict[str, float]:
+    """Return ``kept`` of Factorized-FL: of what a client sent last, else of what it deploys."""
+    run, clients = trained.run, trained.state.model.clients
+    if not isinstance(run.method, FactorizedFL):
+        return {}
+    shares = []
+    for client in range(run.config.clients):
+        tensors = {**trained.module(run.tiers[0], client, factored=True).state_dict(), **clients.get(client, {})}
+        mu = torch.cat([tensor.flatten() for name, tensor in tensors.items() if name.endswith(".mu")])
+        shares.append(float((mu != 0).double().mean()))
+    return {"kept": sum(shares) / len(shares)}
 
 
 def _of_attack(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

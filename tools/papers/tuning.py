@@ -13,6 +13,8 @@ from papers.runs import Entry, Run, kind_of
 
 SEED = 1000
 """Of all trials: no seed of a table, so that no final run repeats the draws of a trial."""
+MOST_RATES = 8
+"""A grid grows up to this size."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class Tuning:
 
     Attributes:
         rates: learning rates; of equal accuracies the first counts.
+        grows: whether the next rate is tried as well while the best one is at the grid's edge.
         norms: norm layers; empty: the model's own.
         length: rounds of a trial, as a share of the run's.
         share: validation samples, as a share of the training samples.
@@ -36,18 +39,18 @@ class Tuning:
     column: str | None = None
     common: bool = False
     same: Mapping[str, str] = field(default_factory=dict)
+    grows: bool = False
 
-    @property
-    def grid(self) -> list[dict[str, Any]]:
-        """All combinations of settings."""
-        return [{"lr": lr, **norm} for norm in ([{"norm": norm} for norm in self.norms] or [{}]) for lr in self.rates]
+    def grid(self, rates: Sequence[float]) -> list[dict[str, Any]]:
+        """Return all combinations of settings."""
+        return [{"lr": lr, **norm} for norm in ([{"norm": norm} for norm in self.norms] or [{}]) for lr in rates]
 
-    def trials(self, run: Run) -> list[Run]:
-        """Return the trials that choose the settings of ``run``: the same ones for all of its seeds."""
+    def trials(self, run: Run, rates: Sequence[float] = ()) -> list[Run]:
+        """Return the trials that choose the settings of ``run``: the same ones for all of its seeds. ``rates``: others than the first."""
         rounds = max(1, math.ceil(self.length * run.settings["rounds"]))
         common = {**run.settings, "seed": SEED, "rounds": rounds, "eval_every": rounds, "validation_share": self.share}
         common.pop("eval_samples", None)
-        return [replace(run, settings={**common, **point}, kind="trial") for point in self.grid]
+        return [replace(run, settings={**common, **point}, kind="trial") for point in self.grid(rates or self.rates)]
 
     def tuned(self, run: Run, runs: Sequence[Run]) -> list[Run]:
         """Return the runs, among all of a table, whose trials choose the settings of ``run``."""
@@ -63,32 +66,73 @@ class Tuning:
         Raises:
             ValueError: with every setting, a trial or a whole run has diverged.
         """
-        stored = {name: entry for entry in entries if kind_of(entry) == "trial" and (name := _key(entry)) is not None}
         tuned = self.tuned(run, runs)
-        found: list[Entry] = []
-        for trial in (trial for one in tuned for trial in self.trials(one)):
-            if (entry := current(trial, stored.get(_key(trial.stored({}, "")), {}))) is None:
-                return None
-            found.append(entry)
-        size = len(self.grid)
-        results = [
-            {**point, "accuracy": _mean([entry["figures"]["score"] for entry in found[place::size]])}
-            for place, point in enumerate(self.grid)
-        ]
-        able = [result for result in results if result["accuracy"] is not None]
-        if not able:
+        rates, results = self._grown(tuned, entries)
+        if results is None:
+            return None
+        if (best := _best(results)) is None:
             raise ValueError(f"{run.row}, {run.column}: all settings of the trials have diverged: give the table smaller rates")
-        best = max(able, key=lambda result: result["accuracy"])  # the first of several
         choice = {key: value for key, value in best.items() if key != "accuracy"}
         chosen = {
             "choice": choice,
             "validation": results,
             "share": self.share,
-            "rounds": found[0]["settings"]["rounds"],
+            "rounds": self.trials(tuned[0])[0].settings["rounds"],
+            **({"grown": list(rates[len(self.rates) :])} if len(rates) > len(self.rates) else {}),
             **({"rows": [one.row for one in tuned]} if self.common else {}),
             **({"column": tuned[0].column} if tuned[0].column != run.column else {}),
         }
         return replace(run, settings={**run.settings, **choice}, chosen=chosen)
+
+    def wanted(self, run: Run, entries: Sequence[Entry], runs: Sequence[Run] = ()) -> list[Run]:
+        """Return all trials that choose the settings of ``run``, one of ``runs``, as far as stored trials tell."""
+        tuned = self.tuned(run, runs)
+        rates = self._grown(tuned, entries)[0] if self.grows else self.rates
+        return [trial for one in tuned for trial in self.trials(one, rates)]
+
+    def _grown(self, tuned: Sequence[Run], entries: Sequence[Entry]) -> tuple[tuple[float, ...], list[dict[str, Any]] | None]:
+        """Return the rates of the grid for ``tuned`` rows, and its results; None while a trial is missing or stale."""
+        stored = {name: entry for entry in entries if kind_of(entry) == "trial" and (name := _key(entry)) is not None}
+        rates = self.rates
+        while (results := self._results(tuned, stored, rates)) is not None:
+            more = beyond(best["lr"], rates) if self.grows and (best := _best(results)) is not None else None
+            if more is None or len(rates) == MOST_RATES:
+                break
+            rates = (*rates, more)
+        return rates, results
+
+    def _results(
+        self, tuned: Sequence[Run], stored: Mapping[tuple[Any, ...], Entry], rates: Sequence[float]
+    ) -> list[dict[str, Any]] | None:
+        """Return each point of the grid with its mean accuracy over ``tuned`` rows; None while a trial is missing or stale."""
+        found: list[Entry] = []
+        for trial in (trial for one in tuned for trial in self.trials(one, rates)):
+            if (entry := current(trial, stored.get(_key(trial.stored({}, "")), {}))) is None:
+                return None
+            found.append(entry)
+        grid = self.grid(rates)
+        return [
+            {**point, "accuracy": _mean([entry["figures"]["score"] for entry in found[place :: len(grid)]])}
+            for place, point in enumerate(grid)
+        ]
+
+
+def beyond(rate: float, rates: Sequence[float]) -> float | None:
+    """Return the rate that follows ``rate`` if it is the largest or the smallest of ``rates``, in steps of about 3; None if it is neither.
+
+    >>> beyond(0.3, (0.1, 0.3)), beyond(0.03, (0.1, 0.03)), beyond(0.1, (0.3, 0.1, 0.03))
+    (1.0, 0.01, None)
+    """
+    thrice = f"{rate:e}".startswith("3")
+    if rate == max(rates):
+        return float(f"{rate * (10 / 3 if thrice else 3):.0e}")
+    return float(f"{rate / (3 if thrice else 10 / 3):.0e}") if rate == min(rates) else None
+
+
+def _best(results: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the first of the most accurate results; None if all have diverged."""
+    able = [result for result in results if result["accuracy"] is not None]
+    return max(able, key=lambda result: result["accuracy"]) if able else None
 
 
 def _mean(scores: Sequence[float | None]) -> float | None:

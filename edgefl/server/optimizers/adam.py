@@ -18,14 +18,23 @@ class Adam(ServerOptimizer):
         beta1: β₁; this and the other values are FedPara's (its section C).
         beta2: β₂.
         tau: τ, which bounds the step where v is small.
+        start: v before the first round. None: τ², the least that Algorithm 2 allows. Flower's FedAdam and FedYogi begin with 0. Newer
+            versions of FedAdam also scale η for that in the first rounds, which this does not.
     """
 
     beta1: float = 0.9
     beta2: float = 0.99
     tau: float = 1e-3
+    start: float | None = None
 
     usual_lr: ClassVar[float] = 0.01
     slots: ClassVar[tuple[str, ...]] = ("m", "v")
+
+    def first(self, slot: str) -> float:
+        """Return 0 for m, and ``start`` for v."""
+        if slot == "m":
+            return 0.0
+        return self.tau**2 if self.start is None else self.start
 
     def change(self, delta: Tensor, *slots: Tensor) -> tuple[Tensor, ...]:
         """Return m/(√v + τ), m and v."""

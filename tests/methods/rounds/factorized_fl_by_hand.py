@@ -1,8 +1,9 @@
 """NumPy only: two rounds of Factorized-FL and of its β, from its equations, on the network of small_conv_by_hand.py.
 
-Client A (3 samples) and client B (5 samples) take one step of gradient descent on Eq. 6 in each round. μ begins with values of both signs,
-so that its penalty counts from the first step. For the second round, every client receives its own average by Eq. 4 and 5, each u_i
-with its own weight.
+Client A (3 samples) and client B (5 samples) take one step of gradient descent in each round. For the second round, every client receives
+its own average by Eq. 4 and 5, each u_i with its own weight. There are two forms. "text": kernels are multiples of u, and the step is on
+Eq. 6; μ begins with values of both signs, so that its penalty counts from the first step. "code": the authors' ``view`` fills a weight with
+u vᵀ row after row, and the loss has no penalty, because theirs comes from detached tensors. Both drop small entries of μ from what counts.
 """
 
 from functools import cache
@@ -29,22 +30,33 @@ def start():
     return held
 
 
-def compose(u, v, mu):
-    """Return u vᵀ ⊕ μ, one entry at a time: v runs over output and input channels, u over the kernel (linear: outputs, inputs)."""
+def compose(u, v, mu, form="text"):
+    """Return u vᵀ ⊕ μ, one entry at a time.
+
+    In the text, v runs over output and input channels, and u over the kernel. In the code, the k-th value of a convolution has column
+    k mod b and row k div b of u vᵀ (a, b). Both have v of the outputs and u of the inputs of a linear layer.
+    """
     weight = np.zeros(mu.shape)
-    for index in np.ndindex(mu.shape):
+    for k, index in enumerate(np.ndindex(mu.shape)):
         if mu.ndim == 2:
             n, m = index
             weight[index] = v[n] * u[m] + mu[index]
+        elif form == "code":
+            weight[index] = u[k // len(v)] * v[k % len(v)] + mu[index]
         else:
             n, m, i, j = index
             weight[index] = v[n * mu.shape[1] + m] * u[2 * i + j] + mu[index]
     return weight
 
 
-def plain(held):
+def plain(held, form="text"):
     """Return the dense network that ``held`` composes."""
-    weights = {f"{layer}.weight": compose(*(held[f"{layer}.{part}"] for part in ("u", "v", "mu"))) for layer in LAYERS}
+
+    def weight(layer):
+        u, v, mu = (held[f"{layer}.{part}"] for part in ("u", "v", "mu"))
+        return compose(u, v, mu, form)
+
+    weights = {f"{layer}.weight": weight(layer) for layer in LAYERS}
     return {**weights, **{f"{layer}.bias": held[f"{layer}.bias"] for layer in BIASED}}
 
 
@@ -53,9 +65,10 @@ def pruned(held):
     return {name: np.where(np.abs(t) < SPARSITY, 0.0, t) if name.endswith(".mu") else t for name, t in held.items()}
 
 
-def objective(held, x, y):
-    """Return Eq. 6."""
-    return cross_entropy(plain(held), x, y) + SPARSITY * sum(np.abs(held[f"{layer}.mu"]).sum() for layer in LAYERS)
+def objective(held, x, y, form):
+    """Return Eq. 6; the code's penalty is a constant, whatever its value."""
+    penalty = SPARSITY * sum(np.abs(held[f"{layer}.mu"]).sum() for layer in LAYERS)
+    return cross_entropy(plain(held, form), x, y) + (penalty if form == "text" else 0.0)
 
 
 def names(beta):
@@ -66,11 +79,11 @@ def names(beta):
     return travels, travels
 
 
-def trained(client, held):
+def trained(client, held, form="text"):
     """Return everything that a client holds after its step."""
     samples, begin = CLIENTS[client]
     x, y = data(samples, begin)
-    return descend(lambda tensors: objective(tensors, x, y), held, LR)
+    return descend(lambda tensors: objective(tensors, x, y, form), held, LR)
 
 
 def averages(sent, me, down):
@@ -87,18 +100,18 @@ def averages(sent, me, down):
 
 
 @cache
-def rounds(beta):
+def rounds(beta, form="text"):
     """Return (what each client sent in round 1, what each receives in round 2, what each sent then, the mean of what was sent last)."""
     down, up = names(beta)
     kept, sent = {}, {}
     for client in CLIENTS:
-        after = trained(client, start())
+        after = trained(client, start(), form)
         kept[client] = {name: t for name, t in after.items() if name not in down}
         sent[client] = {name: (pruned(after) if beta else after)[name] for name in up}
     received = {client: averages(sent, client, down) for client in CLIENTS}
     again = {}
     for client in CLIENTS:
-        after = trained(client, {**received[client], **kept[client]})
+        after = trained(client, {**received[client], **kept[client]}, form)
         again[client] = {name: (pruned(after) if beta else after)[name] for name in up}
     total = sum(samples for samples, _ in CLIENTS.values())
     mean = {name: sum(CLIENTS[c][0] * again[c][name] for c in CLIENTS) / total for name in up}

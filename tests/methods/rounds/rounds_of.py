@@ -55,7 +55,7 @@ def play(method: Method, state: GlobalState, tier: Tier, kept=None, rounds=1):
     """Return method, state and client → what it keeps, after ``rounds`` rounds of one step per client on all of its samples."""
     kept = dict(kept or {})
     for round_ in range(1, rounds + 1):
-        method, state = method.advance(state, round_)
+        method, state = method.advance(state, round_, np.random.default_rng(round_))
         updates = []
         for client, count in CLIENTS:
             images, labels = samples(client, count)

@@ -8,8 +8,10 @@ from small_conv import ARCHITECTURE, assert_tensors, state_of, trained
 from small_conv_by_hand import data
 
 from edgefl.methods.create import create
+from edgefl.methods.depthfl import DepthFL
 from edgefl.records import Tier
 
+RNG = np.random.default_rng(0)
 TIERS = (Tier(1.0), Tier(0.5))
 
 
@@ -61,7 +63,7 @@ def test_distillation_rises_in_ten_steps():
     state = state_of(method, TIERS, hand.start())
     weights = {}
     for round_ in (1, 2, 3, 11, 20, 21, 500):
-        method, state = method.advance(state, round_)
+        method, state = method.advance(state, round_, RNG)
         weights[round_] = method.weight
     after = {1: 0, 2: 0, 3: 0.1, 11: 0.5, 20: 0.9, 21: 1, 500: 1}
     assert weights == pytest.approx({round_: 0.5 * np.exp(-5 * (1 - share) ** 2) for round_, share in after.items()})
@@ -69,3 +71,13 @@ def test_distillation_rises_in_ten_steps():
     first = create("depthfl", {"ramp_rounds": 20}, tiers=(1.0, 0.5))
     update = trained(first, state_of(first, TIERS, before), 0, Tier(1.0), 0.4, 3, hand.LR)
     assert_tensors(update.tensors, hand.local(before, "A", float(np.exp(-5)), steps=1))
+
+
+def test_a_subclass_keeps_its_class_while_the_ramp_rises():
+    class Own(DepthFL):
+        pass
+
+    method = Own(create("depthfl", {"ramp_rounds": 10}).config)
+    state = method.init(ARCHITECTURE, TIERS, np.random.default_rng(0))
+    later, same = method.advance(state, 2, RNG)
+    assert (type(later), later.config.ramp_step, same is state) == (Own, 1, True)

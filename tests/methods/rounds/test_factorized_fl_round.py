@@ -12,6 +12,8 @@ from edgefl.records import Batch, Tier, Update
 
 TIER = Tier(1.0)
 OPTIONS = {"personal_classifier": True, "sparsity": hand.SPARSITY, "threshold": hand.THRESHOLD, "scale": hand.SCALE}
+FORMS = {"code": OPTIONS, "text": {**OPTIONS, "reshape": "filters", "penalty": hand.SPARSITY}}
+"""The authors' code is the default."""
 NUMBERS = {"A": 3, "B": 8}
 
 
@@ -30,10 +32,11 @@ def played(method, state, client, kept):
 
 
 @pytest.mark.parametrize("order", ["AB", "BA"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", ["factorized-fl", "factorized-fl-beta"])
-def test_two_rounds_are_those_of_equations_3_to_6(name, order):
-    method, beta = create(name, OPTIONS), name.endswith("beta")
-    sent, received, again, mean = hand.rounds(beta)
+def test_two_rounds_are_those_of_equations_3_to_6(name, form, order):
+    method, beta = create(name, FORMS[form]), name.endswith("beta")
+    sent, received, again, mean = hand.rounds(beta, form)
     begin = hand.start()
     state = state_of(method, (TIER,), begin)
     personal = method.personal(method.network(ARCHITECTURE, TIER))
@@ -57,21 +60,23 @@ def test_two_rounds_are_those_of_equations_3_to_6(name, order):
         assert_tensors(state.clients[NUMBERS[client]], again[client])
 
 
-def test_the_derivation_moves_what_it_should_and_matches_both_clients_in_part():
-    sent, received, _, _ = hand.rounds(True)
+@pytest.mark.parametrize("form", FORMS)
+def test_the_derivation_moves_what_it_should_and_matches_both_clients_in_part(form):
+    sent, received, _, _ = hand.rounds(True, form)
     assert not np.allclose(received["A"]["conv1.u"], received["B"]["conv1.u"], atol=1e-3), "averages must differ between clients"
     assert not np.allclose(received["A"]["conv1.u"], sent["A"]["conv1.u"], atol=1e-3), "the other client must have a part"
     zeros = float(np.mean(sent["A"]["conv2.mu"] == 0))
     assert 0.05 < zeros < 0.95, "some entries of μ must be pruned and some must not"
 
 
-def test_a_deployed_client_is_the_composed_dense_network_with_pruned_mu():
-    method = create("factorized-fl", OPTIONS)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_deployed_client_is_the_composed_dense_network_with_pruned_mu(form):
+    method = create("factorized-fl", FORMS[form])
     state = state_of(method, (TIER,), hand.start())
     personal = method.personal(method.network(ARCHITECTURE, TIER))
-    held = hand.trained("B", hand.start())
+    held = hand.trained("B", hand.start(), form)
     network = method.deploy(state, TIER, {n: torch.from_numpy(held[n]).float() for n in personal}, 8)
-    expected = hand.plain(hand.pruned({**held, "conv1.u": hand.start()["conv1.u"], "conv2.u": hand.start()["conv2.u"]}))
+    expected = hand.plain(hand.pruned({**held, "conv1.u": hand.start()["conv1.u"], "conv2.u": hand.start()["conv2.u"]}), form)
     assert_tensors(network.state_dict(), expected)
     x, _ = data(4, 1.0)
     with torch.no_grad():

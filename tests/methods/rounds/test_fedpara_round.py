@@ -47,3 +47,18 @@ def test_the_jacobian_correction_is_the_distance_of_the_two_steps():
         batch = Batch(torch.from_numpy(x).float(), torch.from_numpy(y))
         losses.append(method.local_loss(module, batch).item())
     np.testing.assert_allclose(losses[1] - losses[0], strength / 2 * sum(gaps), rtol=1e-4)
+
+
+def test_the_first_factors_of_the_authors_are_those_of_their_notebook():
+    """Kaiming's rule on T (R, R, k, k), O (R, n) and I (R, m), each with its own fan-in; the composed weight is that much smaller."""
+    method = create("fedpara", {"init": "authors"})
+    state = method.init(ARCHITECTURE, (TIER,), np.random.default_rng(0))
+    for name, (n, m, r) in hand.LAYERS.items():
+        expected = {"x": np.sqrt(2 / n), "y": np.sqrt(2 / m), "t": np.sqrt(2 / (9 * r))}
+        for factor, size in expected.items():
+            for i in "12":
+                found = state.tensors[f"{name}.{factor}{i}"].double().square().mean().sqrt()
+                np.testing.assert_allclose(found, size, rtol=1e-5)
+    # A round from there is the same round: only the first weights differ.
+    _, after, _ = play(method, first_state(method, TIER, hand.start()), TIER)
+    assert_same(after.tensors, hand.after())
