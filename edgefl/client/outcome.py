@@ -82,4 +82,5 @@ def _score(task: Task, shards: Shards, prepared: PreparedJob) -> float:
     with span("evaluate", client=job.client):
         module = evaluate.with_statistics(local.module, map(shards.train, [job.client]), local.training.batch_size)
         adapted = job.method.adapt(module, local.x, local.y)
-        return evaluate.score(adapted, shards.test(job.client), task.criterion)
+        with evaluate.evaluating(f"round {job.round}, client {job.client}"):
+            return evaluate.score(adapted, shards.test(job.client), task.criterion)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from edgefl.bundle.manifest_file import read
+from edgefl.client.evaluate import evaluating
 from edgefl.client.objective import CONTROL
 from edgefl.client.parts import trained_shapes
 from edgefl.config import SCREENING, RunConfig
@@ -27,6 +28,7 @@ from edgefl.run.run import Run
 from edgefl.run.trained import Trained, accuracies, tier_networks
 from edgefl.run.worse import MAX_DROP, check_drop
 from edgefl.server.checkpoint import to_bytes
+from edgefl.server.client_store import ClientStore
 from edgefl.server.exchange import Exchange
 from edgefl.server.screening import Screen
 from edgefl.server.state import ServerState
@@ -129,7 +131,7 @@ def fed_round(
         after, found = _aggregated(prepared, state, sent, expected, received.updates)
         with folder.client_store(state) as store:
             # On the same held-out samples: all that the run's last round was evaluated on.
-            before, now = (accuracies(Trained(prepared, replace(of, round=config.rounds), store)) for of in (state, after))
+            before, now = (_accuracies(prepared, of, store, when) for of, when in ((state, "before"), (after, "after")))
             result = _result(target, number, prepared, received, (before, now), _update_rows(received.updates, found))
             if not keep_anyway:
                 suspects = partial(_suspects, prepared, state, sent, expected, received.updates)
@@ -171,6 +173,11 @@ def _warn_of_senders(received: Received, keys: DeviceKeys | None, say: Notify) -
         say(
             f"{count} of {len(received.updates)} updates have the same tensors, those of {first}: one sender under several names?"
         )
+
+
+def _accuracies(run: Run, state: ServerState, store: ClientStore, when: str) -> dict[str, float]:
+    with evaluating(f"{when} this round (nothing is written)"):
+        return accuracies(Trained(run, replace(state, round=run.config.rounds), store))
 
 
 def _aggregated(

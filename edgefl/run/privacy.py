@@ -132,11 +132,19 @@ def check_private(config: RunConfig, method: Method, architecture: Architecture,
         network = method.skeleton(architecture, tier)
         if config.privacy == "example" and not splits_batches(network):
             why = "needs the gradient of every sample, and BatchNorm mixes the samples of a batch"
-        elif needs_statistics(network) or any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in network.modules()):
-            why = "does not cover the statistics of samples that BatchNorm collects from clients"
+        elif layer := _measures(network):
+            why = f"does not cover the statistics of samples that {layer} collects from clients"
         else:
             continue
         raise ConfigError(f"privacy: {config.privacy} {why} (tier {tier.label} of {who}); give norm group, layer or none")
+
+
+def _measures(network: nn.Module) -> str:
+    """Return the kind of the layers of ``network`` that have statistics of samples, "" if none has."""
+    if needs_statistics(network) or any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in network.modules()):
+        return "BatchNorm"
+    measuring = (layer for layer in network.modules() if getattr(layer, "track_running_stats", False))
+    return next((type(layer).__name__ for layer in measuring), "")
 
 
 def check_simulated(config: RunConfig, what: str) -> None:

@@ -28,6 +28,7 @@ from edgefl.server.optimizers.avg import AVERAGE
 from edgefl.server.screening import NO_SCREENING, Screen, Screening
 from edgefl.server.secure_sums import SecureRules, SecureSums
 from edgefl.server.state import OpenSession, ServerState, check_aggregated
+from edgefl.server.statistics import statistics
 from edgefl.timing.spans import span
 from edgefl.wire.message import Blob
 from edgefl.wire.payload import decode, encode
@@ -221,12 +222,18 @@ class Exchange:
             return replace(state, model=after, memory={**kept, **slots, **bounds})
 
     def _stepped(self, after: GlobalState) -> tuple[GlobalState, dict[str, Tensor]]:
-        """Return the model after the server optimizer's step towards the aggregate ``after``, and the optimizer's slots."""
-        kind = type(self.rules.optimizer)
-        tensors, slots = self.rules.optimizer.step(self.state.model.tensors, after.tensors, self.state.memory)
-        stepped = after.replace(tensors)
-        if kind is not type(AVERAGE):  # the average is the aggregate, which was checked
-            check_aggregated(after, stepped, f"server optimizer {kind.__name__}: its step")
+        """Return the model after the server optimizer's step towards the aggregate ``after``, and the optimizer's slots.
+
+        Statistics are those of the aggregate.
+        """
+        if self.rules.optimizer == AVERAGE:  # its step is the aggregate, which was checked
+            return after, {}
+        names = statistics(self.method, self.state.model)
+        averaged = {name: tensor for name, tensor in after.tensors.items() if name in names}
+        trained = {name: tensor for name, tensor in after.tensors.items() if name not in names}
+        tensors, slots = self.rules.optimizer.step(self.state.model.tensors, trained, self.state.memory)
+        stepped = after.replace({**averaged, **tensors})
+        check_aggregated(after, stepped, f"server optimizer {type(self.rules.optimizer).__name__}: its step")
         return stepped, slots
 
     def _noised(self, central: Central, updates: Iterator[Update]) -> GlobalState:

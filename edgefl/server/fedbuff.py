@@ -6,6 +6,8 @@ applied to the present model::
 
     x ← aggregate of (x + s(τ_i) · Δ_i) over the K updates in the buffer
 
+Statistics such as BatchNorm's are (1 − s(τ_i)) · x + s(τ_i) · received instead (:mod:`edgefl.server.statistics`).
+
 Differs from the paper: the method weighs the updates (most methods by samples); the paper gives them equal weights. The learning rate of
 the server is that of the server optimizer.
 """

@@ -18,6 +18,7 @@ from edgefl.server.forecast import Forecast
 from edgefl.server.schedule import Schedule, Synchronous
 from edgefl.server.sessions import failed_after, idle
 from edgefl.server.state import OpenSession, ServerState
+from edgefl.server.statistics import measured, mixed
 from edgefl.timing.spans import span
 from edgefl.wire.payload import decode
 
@@ -118,7 +119,7 @@ def _updates(server: Server, engine: Engine, schedule: Schedule, exchange: Excha
 
     In mode async, the change of each is applied to the present model.
     """
-    missing = schedule.wanted
+    missing, state = schedule.wanted, exchange.state.model
     while missing and (arrived := schedule.arrive(missing)):
         sent: dict[int, _Sent] = {}
         exchange.hear(arrived)
@@ -145,7 +146,9 @@ def _updates(server: Server, engine: Engine, schedule: Schedule, exchange: Excha
                 start = decode(payload, exchange.shapes(session.tier), f"what client {outcome.client} was sent")
             weight = server.buffer.weight(exchange.state.round - session.step)
             # The change that is clipped is the client's own, from what it was sent; its age scales it afterwards.
-            yield server.method.rebased(exchange.screen.admitted(update, start), start, submodel.tensors, weight)
+            admitted, names = exchange.screen.admitted(update, start), measured(state.architecture, server.method, session.tier)
+            rebased = server.method.rebased(admitted, start, submodel.tensors, weight)
+            yield mixed(rebased, admitted.tensors, submodel.tensors, names, weight)
 
 
 def _jobs(server: Server, exchange: Exchange, arrived: Iterable[OpenSession], sent: dict[int, _Sent]) -> Iterator[Job]:

@@ -3,7 +3,9 @@
 import json
 
 import pytest
+import torch
 from runs import checkpoint_of, lines_of, stopped_after
+from torch import nn
 
 from edgefl import RunConfig, simulate
 from edgefl.errors import ConfigError
@@ -140,6 +142,22 @@ def test_keys_that_contradict_each_other_are_refused(changes, text):
 def test_what_a_method_or_network_cannot_promise_is_refused(level, changes, text):
     with pytest.raises(ConfigError, match=text):
         prepare(config_of(level, **changes))
+
+
+class Measuring(nn.Module):
+    """It measures the mean and the variance of each channel."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.norm, self.fc = nn.InstanceNorm2d(1, track_running_stats=True), nn.Linear(64, num_classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.norm(x).flatten(1))
+
+
+def test_noise_would_make_a_variance_negative():
+    with pytest.raises(ConfigError, match="local does not cover the statistics of samples that InstanceNorm2d collects"):
+        prepare(config_of("local", method="fedavg", tiers=(1.0,), model=Measuring(10)))
 
 
 def test_a_large_delta_is_worth_a_warning():
