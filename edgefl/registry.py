@@ -242,6 +242,7 @@ codec = codecs = Registry("codec", "edgefl.wire.codecs", Interface("edgefl.wire.
 objective = objectives = Registry(
     "objective", "edgefl.client.objectives", Interface("edgefl.client.objective:Objective", facts=_CHOICE)
 )
+stage = stages = Registry("stage", "edgefl.client.stages", Interface("edgefl.client.stage:Stage", facts=_CHOICE))
 server_optimizer = server_optimizers = Registry(
     "server_optimizer", "edgefl.server.optimizers", Interface("edgefl.server.optimizer:ServerOptimizer", facts=_CHOICE)
 )

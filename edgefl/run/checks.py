@@ -20,7 +20,7 @@ from edgefl.methods.base import Method
 from edgefl.models.base import Architecture
 from edgefl.planning.tier_costs import objective_of
 from edgefl.plugins import only_here
-from edgefl.run.resolved import screening_of
+from edgefl.run.resolved import chain_of
 from edgefl.secagg.vector import Coding
 from edgefl.util.fields import Fields
 from edgefl.util.networks import title_of
@@ -62,7 +62,7 @@ def check_axes(method: Method, config: RunConfig) -> None:
         raise ConfigError(f"loss: {title_of(config.loss)} makes no sense with {name}: {why}")
     if config.clip_norm is not None and (why := next((method.lacks[need] for need in CLIPPED if need in method.lacks), "")):
         raise ConfigError(f"clip_norm: makes no sense with {name}: {why}")
-    screening_of(config)  # checks the strength of the defence
+    chain_of(config)  # checks the strength of the defence
     if config.server_lr not in (None, 1.0) and "server_step" in method.lacks:
         raise ConfigError(f"server_lr: {config.server_lr:g} makes no sense with {name}: {method.lacks['server_step']}")
 
@@ -94,9 +94,9 @@ def check_secure(config: RunConfig, conditions: Conditions, most: int) -> None:
             f"{key} sends integers of {rules.bits} bits that add up, and what codec {config.codec} sends does not; give codec fp32, and "
             "bits=16 or bits=24 for fewer bytes"
         )
-    if screening_of(config).holds or config.clip_norm == "adaptive":
-        what = "outliers" if config.outliers else f"defence {config.defence}"
-        what = what if screening_of(config).holds else "clip_norm adaptive"
+    holds = config.outliers or config.defence != "none"
+    if holds or config.clip_norm == "adaptive":
+        what = "outliers" if config.outliers else f"defence {config.defence}" if holds else "clip_norm adaptive"
         raise ConfigError(
             f"{key} shows the server sums only, and {what} compares updates; leave it out, or give a fixed clip_norm"
         )

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from edgefl.client import evaluate
-from edgefl.client.objective import CONTROL, MEMORY
+from edgefl.client.leaving import personal_in
+from edgefl.client.objective import CONTROL
 from edgefl.client.parts import first_personal
 from edgefl.data.sources import Split
 from edgefl.engine.contract import Cluster, Engine, open_engine
@@ -68,7 +69,7 @@ class Trained:
 
     def control(self, tier: Tier) -> dict[str, Tensor]:
         """Return the server's control variates for ``tier`` by their names in payloads, nothing where the objective has none."""
-        if not self.run.rules.objective.controls:
+        if not self.run.clients.task.objective.controls:
             return {}
         return {name: tensor for name, tensor in self.handed_out(tier)[1].items() if name.startswith(CONTROL)}
 
@@ -79,11 +80,9 @@ class Trained:
 
     def personal(self, tier: Tier, client: int | None) -> dict[str, Tensor]:
         """Return the personal tensors of ``client``, without the objective's memory; the initial ones if it has not trained yet."""
-        if client is not None and (kept := self.store.get(client)) is not None:
-            tensors = stored_tensors(kept, f"what client {client} kept")
-            if own := {name: tensor for name, tensor in tensors.items() if not name.startswith(MEMORY)}:
-                return own
-        return first_personal(self.run.method, self.run.architecture, tier, self.run.config.seed)
+        kept = None if client is None else self.store.get(client)
+        own = {} if kept is None else personal_in(stored_tensors(kept, f"what client {client} kept"))
+        return own or first_personal(self.run.method, self.run.architecture, tier, self.run.config.seed)
 
     def _ready(self, module: nn.Module) -> nn.Module:
         return evaluate.with_statistics(module, self.run.shards(), self.run.config.batch_size)

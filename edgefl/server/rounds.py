@@ -79,13 +79,13 @@ def run_round(server: Server, state: ServerState) -> tuple[ServerState, RoundRec
         exchange = Exchange(server.method, state, server.rules, clients, server.buffer is None, schedule.asked)
         after = exchange.aggregated(_updates(server, server.engine, schedule, exchange))
         with span("observe"):
-            observed = {**observed_by(server.method, state, exchange.sent), **exchange.screen.observed(), **exchange.observed}
+            observed = {**observed_by(server.method, state, exchange.sent), **exchange.observed}
     end = schedule.close()
     if server.engine is not None and server.buffer is not None:
         with span("keep"):
             _store_payloads(server, exchange, end.fleet.sessions)
     host_s, deadline_s = time.perf_counter() - started, server.forecast.plan.deadline_s
-    screened = exchange.screen.report() if server.engine is not None else {}
+    screened = exchange.turn.found if server.engine is not None else {}
     records = tuple(replace(of, screened=screened.get(of.client)) for of in end.clients) if screened else end.clients
     observed = {**observed, **end.observed}
     record = RoundRecord(state.round + 1, records, end.round_s, end.clock_s, {}, host_s, observed, end.waited_s, deadline_s)
@@ -131,23 +131,23 @@ def _updates(server: Server, engine: Engine, schedule: Schedule, exchange: Excha
                 continue
             missing -= 1
             if exchange.sums is not None:
-                exchange.screen.summed(session.tier, outcome, exchange.samples_of(session))
-                continue
-            if exchange.secure is not None:
-                exchange.receive_masked(outcome, session, server.store)
+                exchange.noted(session, outcome)
                 continue
             if submodel is None:  # the same part of the model as it was sent, with its present values
                 submodel, _ = exchange.send(outcome.client, session.tier, session.step + 1)
-            update = exchange.receive(outcome, exchange.samples_of(session), submodel, server.store)
+            samples = exchange.samples_of(session)
             if server.buffer is None:
-                yield exchange.screen.admitted(update, submodel.tensors)
+                update = exchange.receive(outcome, samples, submodel, server.store)
+                if not update.folded:
+                    yield update
                 continue
             with span("decode"):
                 start = decode(payload, exchange.shapes(session.tier), f"what client {outcome.client} was sent")
             weight = server.buffer.weight(exchange.state.round - session.step)
             # The change that is clipped is the client's own, from what it was sent; its age scales it afterwards.
-            admitted, names = exchange.screen.admitted(update, start), measured(state.architecture, server.method, session.tier)
+            admitted = exchange.receive(outcome, samples, submodel, server.store, start)
             rebased = server.method.rebased(admitted, start, submodel.tensors, weight)
+            names = measured(state.architecture, server.method, session.tier)
             yield mixed(rebased, admitted.tensors, submodel.tensors, names, weight)
 
 

@@ -8,12 +8,15 @@ from runs import checkpoint_of, lines_of, stopped_after
 from torch import nn
 
 from edgefl import RunConfig, simulate
+from edgefl.client.stage import AtClient, Leaving
+from edgefl.client.stages.noised import Noised
 from edgefl.errors import ConfigError
 from edgefl.privacy.accountant import epsilon
 from edgefl.privacy.guarantee import Sampling
 from edgefl.run.prepare import prepare
 from edgefl.run.privacy import check_simulated
 from edgefl.run.whatif import whatif
+from edgefl.server.stages.central import CentralNoise
 
 SMALL = {
     "rounds": 2,
@@ -77,9 +80,12 @@ def test_epochs_of_dp_sgd_are_releases():
 
 def test_clients_have_equal_weights_and_keep_their_labels(tmp_path):
     run = prepare(config_of("central", method="heterofl"))
-    assert run.rules.equal_weights
-    assert sum(run.rules.central.clients.values()) == 4
-    assert run.clients.task.privacy is not None
+    (noise,) = (stage for stage in run.chain.stages if isinstance(stage, CentralNoise))
+    assert sum(noise.central.clients.values()) == 4
+    assert run.chain.counts(3, 50, None) == 1
+    (own,) = (stage for stage in run.clients.task.stages if isinstance(stage, Noised))
+    left = own.leave(Leaving({}, {}, labels=(1, 2)), AtClient(0, 1, 3))
+    assert left.labels is None
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 import torch
 
+from edgefl.client.stages.coded import PLAIN
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.options import MethodConfig
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.records import Tier, Update
+from edgefl.server.chain import Chain
 from edgefl.server.exchange import Exchange, ExchangeRules
 from edgefl.server.optimizer import optimizer_named
+from edgefl.server.stages.optimizer import Optimized
 from edgefl.server.state import ServerState
 
 ROUNDS = [np.array([0.5, -1.0, 0.0]), np.array([-2.0, 0.25, 1.0]), np.array([0.1, 0.1, -0.3])]
@@ -59,7 +62,7 @@ def test_the_memory_of_single_clients_is_no_weight():
         def aggregate(self, state, updates):
             return state.replace({"w": torch.ones(2)}, clients=remembered)
 
-    rules = ExchangeRules(0, optimizer=optimizer_named("adam"))
+    rules = ExchangeRules(0, Chain.of((PLAIN, Optimized(optimizer_named("adam")))))
     exchange = Exchange(Remembering(MethodConfig()), ServerState(before), rules, 5)
     after = exchange.aggregated(iter([Update(3, tier, {}, {}, 1)]))
     assert after.model.clients is remembered

@@ -8,6 +8,7 @@ from torch import nn
 
 import edgefl
 from edgefl import RunConfig
+from edgefl.client.stages.coded import PLAIN
 from edgefl.errors import ConfigError, EdgeflError, MetricError
 from edgefl.methods.create import create
 from edgefl.methods.fedavg import FedAvg
@@ -17,8 +18,10 @@ from edgefl.records import Tier, Update
 from edgefl.registry import methods, server_optimizers
 from edgefl.rng import generator
 from edgefl.run.prepare import prepare
+from edgefl.server.chain import Chain
 from edgefl.server.exchange import Exchange, ExchangeRules
 from edgefl.server.optimizer import optimizer_named
+from edgefl.server.stages.optimizer import Optimized
 from edgefl.server.state import ServerState
 from edgefl.server.statistics import measured, mixed, statistics
 
@@ -61,7 +64,8 @@ def updated(network: Architecture, optimizer: str, lr: float, variance: float) -
     state = method.init(network, (tier,), generator(0, "init"))
     submodel = method.submodel(state, tier, generator(0, "sub"))
     tensors = {n: torch.full_like(t, variance) if "running" in n else t + 1 for n, t in submodel.tensors.items()}
-    exchange = Exchange(method, ServerState(state), ExchangeRules(0, optimizer=optimizer_named(optimizer, lr)), 4)
+    rules = ExchangeRules(0, Chain.of((PLAIN, Optimized(optimizer_named(optimizer, lr)))))
+    exchange = Exchange(method, ServerState(state), rules, 4)
     return exchange.aggregated(iter([Update(0, tier, tensors, submodel.places, 5)]))
 
 

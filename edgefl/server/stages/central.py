@@ -1,0 +1,45 @@
+"""The noise of central privacy as a stage: sums of clipped changes get noise before a method sees them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from edgefl.client.stage import Stage, TierSums, Turn
+from edgefl.client.stages.clip import Clip, norms_of
+from edgefl.methods.tier_sum import TierSum
+from edgefl.records import Tier
+from edgefl.server.central import Central
+
+
+@dataclass(frozen=True)
+class CentralNoise(Stage):
+    """The sums of a round get noise, those of tiers without clients too.
+
+    Attributes:
+        central: the noise.
+        clip: bounds the changes.
+    """
+
+    central: Central
+    clip: Clip
+
+    sums = True
+
+    def summed(self, sums: TierSums, turn: Turn) -> TierSums:
+        """Return sums of the updates with noise, each of which counts for the clients that its tier expects."""
+        bounds = self._bounds(turn)
+        sent = {tier: turn.submodel(tier) for tier in bounds}
+        updates = self.central.updates(turn.method, turn.model, sums, sent, bounds, turn.draw)
+        found: dict[Tier, TierSum] = {}
+        for tier, update in updates.items():
+            found[tier] = turn.method.tier_sum(turn.model.architecture, tier)
+            found[tier].add(update, self.central.clients[tier])
+        return found
+
+    def record(self, turn: Turn) -> Mapping[str, Any]:
+        """Return the noise of each tier's sum; adapt the bounds by counts with noise."""
+        turn.after.update(self.central.bounds(self.clip, turn.memory, norms_of(turn), turn.draw))
+        return {"noise_std": {tier.label: self.central.sum_multiplier * bound for tier, bound in self._bounds(turn).items()}}
+
+    def _bounds(self, turn: Turn) -> dict[Tier, float]:
+        return {tier: self.clip.bound(turn.memory, tier) for tier in self.central.clients}
