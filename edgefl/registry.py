@@ -255,5 +255,20 @@ logger = loggers = Registry("logger", "edgefl.log", Interface("", ("run",), requ
 export_format = export_formats = Registry(
     "export_format", "edgefl.bundle.formats", Interface("", ("network", "sample"), required=("needs", "extra", "suffix"))
 )
-ALL = (methods, models, datasets, codecs, objectives, server_optimizers, defences, adversaries, engines, loggers, export_formats)
+ALL = (
+    *(
+        methods,
+        models,
+        datasets,
+        codecs,
+        objectives,
+        stages,
+        server_optimizers,
+        defences,
+        adversaries,
+        engines,
+        loggers,
+        export_formats,
+    ),
+)
 """Every registry."""

@@ -22,11 +22,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from dataclasses import fields as dataclass_fields
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from torch import Tensor
 
+from edgefl.errors import ConfigError
 from edgefl.methods.base import Method
 from edgefl.methods.state import GlobalState, Shapes, Tensors
 from edgefl.methods.tier_sum import TierSum
@@ -34,6 +37,7 @@ from edgefl.models.base import Architecture
 from edgefl.records import Cost, Expected, Screened, Submodel, Tier, Update
 from edgefl.registry import stages
 from edgefl.rng import generator
+from edgefl.util.validation import explain
 
 TierSums = Mapping[Tier, TierSum]
 """The sum of each tier's updates."""
@@ -142,6 +146,8 @@ class Turn:
 class Stage:
     """A stage of the chain; the moments that a subclass does not write do nothing."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+
     sums: ClassVar[bool] = False
     """Whether it needs the sums of tiers, also of a method that reads every update."""
 
@@ -152,8 +158,11 @@ class Stage:
 
     def at_client(self) -> Stage | None:
         """Return the stage as a client needs it; None: it does nothing there."""
-        kind = type(self)
-        return self if kind.leave is not Stage.leave or kind.folded is not Stage.folded else None
+        return self if self.writes("leave") or self.writes("folded") else None
+
+    def writes(self, moment: str) -> bool:
+        """Whether its class writes a moment."""
+        return getattr(type(self), moment) is not getattr(Stage, moment)
 
     def fields(self) -> dict[str, Any]:
         """Return its fields as JSON has them; the class makes the stage from them in another process."""
@@ -161,8 +170,12 @@ class Stage:
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:
-        """Return the stage of its :meth:`fields`."""
-        return cls(**fields)
+        """Return the stage of its :meth:`fields`; ConfigError for an unknown one or a wrong value."""
+        try:
+            return TypeAdapter(cls).validate_python(dict(fields))
+        except ValidationError as error:
+            names = [field.name for field in dataclass_fields(cls)]
+            raise ConfigError("; ".join(explain(problem, names) for problem in error.errors())) from None
 
     @property
     def meeting(self) -> Any:
@@ -172,9 +185,8 @@ class Stage:
     @property
     def folds(self) -> bool:
         """Whether updates may be added up before this stage sees them."""
-        kind = type(self)
-        reads = kind.admit is not Stage.admit and kind.folded is Stage.folded
-        return not reads and kind.together is Stage.together and kind.first_memory is Stage.first_memory
+        reads = self.writes("admit") and not self.writes("folded")
+        return not (reads or self.writes("together") or self.writes("first_memory"))
 
     # Sending.
 
@@ -233,14 +245,3 @@ class Stage:
     def record(self, turn: Turn) -> Mapping[str, Any]:
         """Return figures of the round, by name, after its last step."""
         return {}
-
-
-def given(stage: str) -> tuple[str, dict[str, Any]]:
-    """Return the name and the fields of a text such as ``top-k(share=0.1)``.
-
-    >>> given("top-k(share=0.1)"), given("mine")
-    (('top-k', {'share': 0.1}), ('mine', {}))
-    """
-    name, _, rest = stage.partition("(")
-    parts = [part.partition("=") for part in rest.removesuffix(")").split(",") if part.strip()]
-    return name.strip(), {key.strip(): float(value) for key, _, value in parts}

@@ -20,7 +20,8 @@ from edgefl.methods.base import Method
 from edgefl.models.base import Architecture
 from edgefl.planning.tier_costs import objective_of
 from edgefl.plugins import only_here
-from edgefl.run.resolved import chain_of
+from edgefl.registry import stages
+from edgefl.run.resolved import chain_of, outside_of
 from edgefl.secagg.vector import Coding
 from edgefl.util.fields import Fields
 from edgefl.util.networks import title_of
@@ -65,6 +66,28 @@ def check_axes(method: Method, config: RunConfig) -> None:
     chain_of(config)  # checks the strength of the defence
     if config.server_lr not in (None, 1.0) and "server_step" in method.lacks:
         raise ConfigError(f"server_lr: {config.server_lr:g} makes no sense with {name}: {method.lacks['server_step']}")
+
+
+def check_stages(method: Method, config: RunConfig) -> None:
+    """Raise :class:`ConfigError` where a stage of a plug-in makes no sense with ``method`` or with other keys, by what it needs."""
+    for stage in outside_of(config):
+        title, wanted = f"stages: {stage.name}", stages.facts(stage.name).get("needs", ())
+        if reason := next((method.gaps[need] for need in wanted if need in method.gaps), ""):
+            raise ConfigError(f"{title} makes no sense with {type(method).title}: {reason}")
+        if config.mode == "async" and (stage.writes("together") or stage.sums):
+            raise ConfigError(f"{title} reads all updates of a round, and mode async has no rounds; give mode sync")
+        if config.tier_assignment == "dynamic" and stage.writes("first_memory"):
+            raise ConfigError(
+                f"{title} stores tensors on clients, whose tiers change from round to round; give tier_assignment uniform"
+            )
+        if config.secure is not None and not stage.folds:
+            key = f"secure_aggregation: {config.secure_aggregation}"
+            raise ConfigError(f"{key} shows the server sums only, and {title} reads every update; leave one of them out")
+        changes = [moment for moment in ("admit", "folded", "counts", "together", "summed") if stage.writes(moment)]
+        if config.privacy == "central" and changes:
+            raise ConfigError(
+                f"privacy: central bounds what a client changes, and {title} has {changes[0]} after that; leave it out"
+            )
 
 
 def check_adversary(method: Method, config: RunConfig, clients: Clients) -> None:

@@ -105,6 +105,8 @@ def fed_round(
     folder = run_of(Path(bundle), manifest, run)
     config = _screened_by(folder.config(), screening or {})
     check_simulated(config, "fed-round")
+    if config.stages:
+        raise ConfigError(f"stages: {', '.join(config.stages)} is simulated only: fed-round takes updates of devices without it")
     if config.secure is not None:
         raise ConfigError(
             f"secure_aggregation: {config.secure_aggregation} is simulated only: update files have no masks; start a new run without it, "

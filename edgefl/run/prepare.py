@@ -32,7 +32,15 @@ from edgefl.records import Tier
 from edgefl.registry import methods, models
 from edgefl.rng import generator, torch_seeded
 from edgefl.run.auto_tiers import chosen_tiers
-from edgefl.run.checks import check_adversary, check_axes, check_device, check_preparation, check_reach, check_secure
+from edgefl.run.checks import (
+    check_adversary,
+    check_axes,
+    check_device,
+    check_preparation,
+    check_reach,
+    check_secure,
+    check_stages,
+)
 from edgefl.run.loss import checked_loss, criterion_of
 from edgefl.run.network import check_finite, network_of, with_weights
 from edgefl.run.privacy import check_private, spending_of
@@ -95,6 +103,7 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
         config = config.model_copy(update={"tiers": chosen_tiers(config, fleet, clients)})
     tiers, method = tiers_of(config), method_of(config)
     check_axes(method, config)
+    check_stages(method, config)
     check_adversary(method, config, clients)
     check_secure(config, conditions, clients.shards.largest if method.weighs_samples else 1)
     method.check(architecture, tiers, config.clients)

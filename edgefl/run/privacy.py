@@ -159,6 +159,8 @@ def no_updates(config: RunConfig) -> str:
     """Return why devices of a run send no updates: what they send has neither noise nor masks. Empty if they send some."""
     if config.privacy != "none":
         return f"the run has privacy {config.privacy}, and devices train without its clipping and noise"
+    if config.stages:
+        return f"the run has the stages {', '.join(config.stages)}, and devices train without them"
     if config.secure is not None:
         return f"the run has secure_aggregation {config.secure_aggregation}, and update files have no masks"
     return ""

@@ -9,6 +9,7 @@ from edgefl.client.stages.clip import Clip, Measured
 from edgefl.client.stages.coded import Coded
 from edgefl.client.stages.noised import Noised
 from edgefl.config import RunConfig
+from edgefl.errors import ConfigError
 from edgefl.fleet.conditions import Conditions
 from edgefl.fleet.population import Population
 from edgefl.fleet.profile import Fleet
@@ -18,6 +19,7 @@ from edgefl.methods.options import Scenario
 from edgefl.planning.tier_costs import Costs, objective_of
 from edgefl.privacy.guarantee import Privacy
 from edgefl.records import Cost, Tier
+from edgefl.registry import stages
 from edgefl.server.assign import PlanCosts, make_plan
 from edgefl.server.assignment import Plan, TierPolicy, Workload
 from edgefl.server.chain import Chain
@@ -30,6 +32,7 @@ from edgefl.server.stages.optimizer import Optimized
 from edgefl.server.stages.secure import SecureGroups
 from edgefl.server.stages.trust import Capped, Compared, Defended
 from edgefl.util.datasets import is_own
+from edgefl.util.spec import called
 
 
 def chain_of(config: RunConfig, privacy: Privacy | None = None, most: int = 1) -> Chain:
@@ -54,12 +57,25 @@ def _stages(config: RunConfig, privacy: Privacy | None, most: int) -> Iterator[S
         yield Measured()
     if privacy is not None:
         yield Noised(privacy.level, privacy.clip, privacy.noise_multiplier, privacy.delta)
+    yield from outside_of(config)
     if config.sample_cap != "off":
         yield Capped(config.sample_cap)
     if config.defence != "none":
         yield Defended(defence_named(config.defence, config.defence_strength))
     if optimizer != AVERAGE:
         yield Optimized(optimizer)
+
+
+def outside_of(config: RunConfig) -> list[Stage]:
+    """Return the stages of plug-ins that a run names; ConfigError if an option is wrong."""
+    found = []
+    for text in config.stages:
+        name, options = called(text)
+        try:
+            found.append(stages.load(name).of(options))
+        except ConfigError as error:
+            raise ConfigError(f"stages: {name}: {error}") from None
+    return found
 
 
 def clip_of(config: RunConfig) -> Clip:

@@ -73,7 +73,7 @@ class Chain:
 
     def beside(self, trained: Callable[[], Mapping[str, Shape]]) -> dict[str, Shape]:
         """Return name → shape of what travels beside the parameters that ``trained`` returns."""
-        found = (stage.beside(trained()) for stage in self.stages if _writes(stage, "beside"))
+        found = (stage.beside(trained()) for stage in self.stages if stage.writes("beside"))
         return {name: shape for of in found for name, shape in of.items()}
 
     def sends(self, submodel: Submodel, turn: Turn) -> dict[str, Tensor]:
@@ -82,7 +82,7 @@ class Chain:
 
     def hands(self, session: Expected, weight: int, turn: Turn) -> dict[str, Any]:
         """Return what a client is told for each stage that tells it something."""
-        handed = ((stage.name, stage.hands(session, weight, turn)) for stage in self.stages if _writes(stage, "hands"))
+        handed = ((stage.name, stage.hands(session, weight, turn)) for stage in self.stages if stage.writes("hands"))
         return {name: value for name, value in handed if value is not None}
 
     def counts(self, client: int, samples: int, turn: Turn) -> int:
@@ -111,7 +111,7 @@ class Chain:
 
     def step(self, after: GlobalState, turn: Turn) -> GlobalState:
         """Return the next model, given the aggregate ``after``. Stages see trained tensors; statistics are those of the aggregate."""
-        stages = [stage for stage in self.stages if _writes(stage, "step")]
+        stages = [stage for stage in self.stages if stage.writes("step")]
         names = statistics(turn.method, turn.model) if stages else frozenset[str]()
         for stage in stages:
             averaged = {name: tensor for name, tensor in after.tensors.items() if name in names}
@@ -162,7 +162,3 @@ _OUTSIDE = 7
 
 def _rank(stage: Stage) -> float:
     return next((place for place, kind in enumerate(_ORDER) if isinstance(stage, kind)), _OUTSIDE - 0.5)
-
-
-def _writes(stage: Stage, moment: str) -> bool:
-    return getattr(type(stage), moment) is not getattr(Stage, moment)

@@ -71,7 +71,7 @@ def wanted(clients):
     def updates():
         for job, outcome in zip(jobs_of(20), outcomes, strict=True):
             shapes = METHOD.upload_shapes(TASK.architecture, job.tier)
-            tensors = decode(outcome.payload, shapes, "client", TASK.codec)
+            tensors = decode(outcome.payload, shapes, "client", "int8")
             yield Update(job.client, job.tier, tensors, SENT[job.tier].places, job.weight, outcome.labels)
 
     weighing = type("Weighing", (type(METHOD),), {"weighs_samples": True})(METHOD.config)
