@@ -20,6 +20,7 @@ from edgefl.registry import (
     methods,
     models,
     objectives,
+    samplers,
     server_optimizers,
     stages,
 )
@@ -70,6 +71,8 @@ def resolved(values: Mapping[str, Any]) -> dict[str, Any]:
     found, sources = dict(values), load(given or ())
     if isinstance(texts := values.get("stages"), (list, tuple)):
         found["stages"] = [_resolved(stages, text, sources) if isinstance(text, str) else text for text in texts]
+    if isinstance(text := values.get("sampler"), str):
+        found["sampler"] = _resolved(samplers, text, sources)
     for key, registry in PARTS.items():
         if isinstance(name := values.get(key), str) and not _is_own(registry, name):
             named, rest = spec.named(name) if registry is adversaries else (name, "")

@@ -250,6 +250,7 @@ adversary = adversaries = Registry(
     "adversary", "edgefl.client.adversaries", Interface("edgefl.client.adversary:Adversary", facts=_CHOICE), "adversaries"
 )
 defence = defences = Registry("defence", "edgefl.server.defences", Interface("edgefl.server.defence:Defence", facts=_CHOICE))
+sampler = samplers = Registry("sampler", "edgefl.server.samplers", Interface("edgefl.server.sampler:Sampler", facts=_CHOICE))
 engine = engines = Registry("engine", "edgefl.engine", _ENGINE)
 logger = loggers = Registry("logger", "edgefl.log", Interface("", ("run",), required=("needs", "extra")))
 export_format = export_formats = Registry(
@@ -266,9 +267,10 @@ ALL = (
         server_optimizers,
         defences,
         adversaries,
+        samplers,
         engines,
         loggers,
-        export_formats,
     ),
+    export_formats,
 )
 """Every registry."""

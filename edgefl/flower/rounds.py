@@ -17,6 +17,7 @@ from edgefl.records import ClientRecord, Expected, Outcome, RoundRecord, Shortfa
 from edgefl.server.exchange import Exchange
 from edgefl.server.forecast import Asked
 from edgefl.server.rounds import Server, observed_by
+from edgefl.server.sampler import heard
 from edgefl.server.state import OpenSession, ServerState
 from edgefl.timing.spans import span
 from edgefl.wire.values import check_values
@@ -111,7 +112,8 @@ def fleet_round(fleet: Fleet, server: Server, state: ServerState) -> tuple[Serve
     record = RoundRecord(
         number, records, round_s, clock_s, {}, fleet.clock_s() - began_s, observed, waited_s, server.forecast.plan.deadline_s
     )
-    return replace(after, round=number, clock_s=clock_s), record
+    memory = {**after.memory, **heard(server.forecast.sampler, state.memory, records, number, exchange.clients)}
+    return replace(after, round=number, clock_s=clock_s, memory=memory), record
 
 
 def _expected(server: Server, state: ServerState, devices: Mapping[int, Device]) -> list[Expected]:
@@ -120,7 +122,9 @@ def _expected(server: Server, state: ServerState, devices: Mapping[int, Device])
     population = forecast.plan.population.clients
     ideal = Conditions(over_selection=forecast.conditions.over_selection)
     away = {client: float("inf") for client in range(population) if client not in devices}
-    clients, _ = ideal.select(forecast.seed, population, server.per_round, number, 0.0, away)
+    clients, _ = ideal.select(
+        forecast.seed, population, server.per_round, number, 0.0, away, forecast.choose(state.memory, number)
+    )
     forecast = replace(forecast, conditions=ideal, size_of=lambda client: devices[client].samples)
     return [_as_trained(server, e, devices[e.client]) for e in forecast.expected(Asked(clients, number, state.clock_s), {})]
 

@@ -23,6 +23,7 @@ from edgefl.plugins import only_here
 from edgefl.registry import stages
 from edgefl.run.resolved import chain_of, outside_of
 from edgefl.secagg.vector import Coding
+from edgefl.server.sampler import sampler_of
 from edgefl.util.fields import Fields
 from edgefl.util.networks import title_of
 from edgefl.wire.codec import codec_named
@@ -70,6 +71,7 @@ def check_axes(method: Method, config: RunConfig) -> None:
 
 def check_stages(method: Method, config: RunConfig) -> None:
     """Raise :class:`ConfigError` where a stage of a plug-in makes no sense with ``method`` or with other keys, by what it needs."""
+    sampler_of(config.sampler)  # checks its options
     for stage in outside_of(config):
         title, wanted = f"stages: {stage.name}", stages.facts(stage.name).get("needs", ())
         if reason := next((method.gaps[need] for need in wanted if need in method.gaps), ""):

@@ -103,6 +103,8 @@ def _sampling(config: RunConfig, conditions: Conditions) -> tuple[Sampling | Non
     who can be drawn next depends on who was drawn before. Where more clients are asked than wanted, the fast ones answer.
     """
     assert config.per_round is not None  # resolved
+    if config.sampler != "uniform":
+        return None, f"sampler {config.sampler} decides who takes part; with uniform the random choice counts"
     random = replace(conditions, drop_out=0.0, interrupted=0.0, start_hour=0.0)
     if random != Conditions() or "send" in config.on_shortfall:
         reason = "availability, batteries, deadlines or over-selection decide who takes part besides chance"

@@ -40,6 +40,7 @@ from edgefl.server.exchange import ExchangeRules
 from edgefl.server.fedbuff import Buffer
 from edgefl.server.forecast import Forecast
 from edgefl.server.rounds import Server, run_round
+from edgefl.server.sampler import sampler_of
 from edgefl.server.stages.central import CentralNoise
 from edgefl.server.state import ServerState
 from edgefl.util.fields import Fields, named
@@ -139,7 +140,8 @@ class Run:
     @cached_property
     def forecast(self) -> Forecast:
         """What the server expects of clients under the plan."""
-        return Forecast(self.plan, self.conditions, self.config.seed, self.clients.shards.size, self.chain.meeting)
+        who = self.chain.meeting, sampler_of(self.config.sampler)
+        return Forecast(self.plan, self.conditions, self.config.seed, self.clients.shards.size, *who)
 
     def at(self, method: Method) -> Run:
         """Return this run in the phase ``method``, with that phase's costs and plan."""

@@ -8,13 +8,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from edgefl.fleet.clock import added_s, durations, energies, trips_s
-from edgefl.fleet.conditions import Conditions
+from edgefl.fleet.conditions import Choose, Conditions
 from edgefl.fleet.time_model import train_s
 from edgefl.records import Expected, Shortfall, Tier, Timing
+from edgefl.rng import generator
 from edgefl.server.assignment import Assignment, ClassPlan, Plan, split
 from edgefl.server.meeting import APART, Meeting
+from edgefl.server.sampler import Known, Sampler, choice
+from edgefl.server.samplers.uniform import UNIFORM
 from edgefl.server.sessions import Session
 
 
@@ -41,6 +45,7 @@ class Forecast:
         plan: which tier each class trains, in the present phase of the method.
         size_of: client → number of its training samples.
         meeting: how clients that are asked at one moment wait for one another.
+        sampler: whom the server asks.
     """
 
     plan: Plan
@@ -48,6 +53,7 @@ class Forecast:
     seed: int
     size_of: Callable[[int], int]
     meeting: Meeting = APART
+    sampler: Sampler = UNIFORM
     _loads: dict[tuple[int, Assignment, int], tuple[int, float]] = field(default_factory=dict, repr=False, compare=False)
 
     def expected(self, asked: Asked, drained_j: Mapping[int, float]) -> list[Expected]:
@@ -127,6 +133,14 @@ class Forecast:
             work_s += added_s(of_class.device, cost) / of_class.state.speed_share
             self._loads[key] = cost.macs_of(seen, passes, evaluated), work_s
         return self._loads[key]
+
+    def choose(self, memory: Mapping[str, Tensor], turn: int) -> Choose | None:
+        """Return how clients are chosen in a round, given the tensors of the server; None: the first eligible ones in random order."""
+        if self.sampler.blind:
+            return None
+        population = self.plan.population.clients
+        known = Known.of(memory, population, turn, lambda of: [c.device.name for c in self.plan.class_plans_of(of, turn)])
+        return choice(self.sampler, known, lambda: generator(self.seed, turn, "sampler"))
 
     def class_plan_of(self, client: int, turn: int) -> ClassPlan:
         """Return the plan of a client's class in the state of its device during a turn."""

@@ -15,6 +15,7 @@ from edgefl.server.client_store import ClientStore
 from edgefl.server.exchange import Exchange, ExchangeRules
 from edgefl.server.fedbuff import Buffer, Buffered, blob_of
 from edgefl.server.forecast import Forecast
+from edgefl.server.sampler import heard
 from edgefl.server.schedule import Schedule, Synchronous
 from edgefl.server.sessions import failed_after, idle
 from edgefl.server.state import OpenSession, ServerState
@@ -89,7 +90,9 @@ def run_round(server: Server, state: ServerState) -> tuple[ServerState, RoundRec
     records = tuple(replace(of, screened=screened.get(of.client)) for of in end.clients) if screened else end.clients
     observed = {**observed, **end.observed}
     record = RoundRecord(state.round + 1, records, end.round_s, end.clock_s, {}, host_s, observed, end.waited_s, deadline_s)
-    return replace(after, round=record.round, clock_s=end.clock_s, fleet=end.fleet), record
+    population = server.forecast.plan.population.clients
+    memory = {**after.memory, **heard(server.forecast.sampler, state.memory, records, record.round, population)}
+    return replace(after, round=record.round, clock_s=end.clock_s, fleet=end.fleet, memory=memory), record
 
 
 def observed_by(method: Method, state: ServerState, sent: Sequence[Submodel]) -> Mapping[str, Any]:

@@ -114,9 +114,10 @@ class Round:
 def ask(forecast: Forecast, state: ServerState, wanted: int) -> Round:
     """Return the clients of the round after ``state``, drawn at the first moment at which enough clients are eligible."""
     population, clock_s, number = forecast.plan.population.clients, state.clock_s, state.round + 1
+    choose = forecast.choose(state.memory, number)
     while True:
         busy = fleet_at(forecast, state.fleet, clock_s).busy
-        clients, start_s = forecast.conditions.select(forecast.seed, population, wanted, number, clock_s, busy)
+        clients, start_s = forecast.conditions.select(forecast.seed, population, wanted, number, clock_s, busy, choose)
         expected = forecast.expected(Asked(clients, number, start_s), fleet_at(forecast, state.fleet, start_s).drained_j)
         if not expected or not all(map(low_battery, expected)) or clock_s > state.clock_s:
             break
