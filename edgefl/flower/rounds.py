@@ -123,7 +123,7 @@ def _expected(server: Server, state: ServerState, devices: Mapping[int, Device])
     ideal = Conditions(over_selection=forecast.conditions.over_selection)
     away = {client: float("inf") for client in range(population) if client not in devices}
     clients, _ = ideal.select(
-        forecast.seed, population, server.per_round, number, 0.0, away, forecast.choose(state.memory, number)
+        forecast.seed, population, server.per_round, number, 0.0, away, forecast.choose(state.memory, number, number)
     )
     forecast = replace(forecast, conditions=ideal, size_of=lambda client: devices[client].samples)
     return [_as_trained(server, e, devices[e.client]) for e in forecast.expected(Asked(clients, number, state.clock_s), {})]

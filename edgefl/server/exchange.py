@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -150,23 +151,26 @@ class Exchange:
         """Return the state with the model and the memory after ``updates`` and those in :attr:`sums`; without any, the same state."""
         links, turn = self.rules.chain, self.turn
         with span("aggregate", round=turn.number):
-            after = self._combined(links.together(updates, turn))
-            if after is not None:
-                check_aggregated(self.state.model, after, f"method {type(self.method).title}: aggregation")
-                after = links.step(after, turn)
+            aggregate = self._aggregation(links.together(updates, turn))
+            if aggregate is None:
+                self.observed = links.record(turn)
+                return self.state
+            after = aggregate()
+            check_aggregated(self.state.model, after, f"method {type(self.method).title}: aggregation")
+            after = links.step(after, turn)
             self.observed = links.record(turn)
-            return self.state if after is None else replace(self.state, model=after, memory={**self.state.memory, **turn.after})
+            return replace(self.state, model=after, memory={**self.state.memory, **turn.after})
 
-    def _combined(self, updates: Iterator[Update]) -> GlobalState | None:
-        """Return what the method makes of the sums of the round, or else of single ``updates``; None: there are none."""
+    def _aggregation(self, updates: Iterator[Update]) -> Callable[[], GlobalState] | None:
+        """Return how the method aggregates the sums of the round, or else single ``updates``; None: there are none."""
         model, sums, first = self.state.model, {} if self.sums is None else self.sums.tiers, None
         if self.rules.chain.sums:
             added(self.method, model, updates, sums)
         else:
             first = next(updates, None)  # clients train while updates are read, also those that are part of a sum
         if summed := self.rules.chain.summed(sums, self.turn):
-            return combined(self.method, model, summed, self._submodel)
-        return None if first is None else self.method.aggregate(model, chain([first], updates))
+            return partial(combined, self.method, model, summed, self._submodel)
+        return None if first is None else partial(self.method.aggregate, model, chain([first], updates))
 
     def _submodel(self, tier: Tier) -> Submodel:
         """Return what clients of ``tier`` are sent in this round."""

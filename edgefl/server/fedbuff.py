@@ -129,7 +129,7 @@ class Buffered:
                 self._asked, self._low_battery, self._slept = self._asked - self._low_battery, set(), True
                 continue
             busy, turn = dict.fromkeys(excluded, float("inf")), self._fleet.turns + 1
-            choose = self._forecast.choose(self._state.memory, turn)
+            choose = self._forecast.choose(self._state.memory, turn, self._step + 1)
             if self._fleet.sessions:  # a client that is not eligible now may be when the next session ends
                 clients, start_s = conditions.eligible(seed, population, 1, turn, self._clock_s, busy, choose), self._clock_s
             else:

@@ -134,12 +134,15 @@ class Forecast:
             self._loads[key] = cost.macs_of(seen, passes, evaluated), work_s
         return self._loads[key]
 
-    def choose(self, memory: Mapping[str, Tensor], turn: int) -> Choose | None:
-        """Return how clients are chosen in a round, given the tensors of the server; None: the first eligible ones in random order."""
+    def choose(self, memory: Mapping[str, Tensor], turn: int, round_: int) -> Choose | None:
+        """Return how clients are chosen, given the tensors of the server; None: the first eligible ones in random order.
+
+        ``turn`` seeds the choice: the number of the round, or of the request in mode async.
+        """
         if self.sampler.blind:
             return None
         population = self.plan.population.clients
-        known = Known.of(memory, population, turn, lambda of: [c.device.name for c in self.plan.class_plans_of(of, turn)])
+        known = Known.of(memory, population, round_, lambda of: [c.device.name for c in self.plan.class_plans_of(of, turn)])
         return choice(self.sampler, known, lambda: generator(self.seed, turn, "sampler"))
 
     def class_plan_of(self, client: int, turn: int) -> ClassPlan:

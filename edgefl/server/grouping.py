@@ -18,6 +18,7 @@ from edgefl.rng import generator
 from edgefl.secagg.graph import Graph, graph_of, masked_with, shortage, threshold_of, willing
 from edgefl.secagg.messages import stages
 from edgefl.secagg.spec import SecureAggregation
+from edgefl.secagg.vector import Coding
 from edgefl.server.assignment import ClassPlan
 from edgefl.server.meeting import Closing
 from edgefl.server.sessions import Session, retimed
@@ -42,6 +43,13 @@ class Grouping:
         """Return the neighbours of the members of a group in a round."""
         neighbours = None if self.rules.protocol == "secagg" else self.rules.neighbours
         return graph_of(sorted(members), neighbours, generator(self.seed, turn, "neighbours", key[0].label, key[1]))
+
+    def coding(self, members: int, most: int) -> Coding:
+        """Return how the values of a group of so many members become integers, if their weights are at most ``most``.
+
+        ValueError: the bits are too few.
+        """
+        return Coding(self.rules.bits, members, self.rules.bound, most)
 
     def threshold(self, members: int) -> int:
         """Return the shares that give a secret in a group of so many members."""

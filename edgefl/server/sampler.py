@@ -40,7 +40,7 @@ class Known:
     """What the server knows of all clients, by their numbers.
 
     Attributes:
-        round: the number of the round that clients are chosen for, from 1; in mode async, of the request.
+        round: the number of the round that clients are chosen for, from 1; in mode async, of the server's next step.
         losses: mean training loss that each client reported last, (clients,) float64; NaN: none so far.
         durations_s: how long its last session took in simulated seconds, (clients,) float64; NaN: it had none so far.
         samples: how many samples it has, (clients,) int64; 0: it had no session so far.

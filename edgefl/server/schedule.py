@@ -114,7 +114,7 @@ class Round:
 def ask(forecast: Forecast, state: ServerState, wanted: int) -> Round:
     """Return the clients of the round after ``state``, drawn at the first moment at which enough clients are eligible."""
     population, clock_s, number = forecast.plan.population.clients, state.clock_s, state.round + 1
-    choose = forecast.choose(state.memory, number)
+    choose = forecast.choose(state.memory, number, number)
     while True:
         busy = fleet_at(forecast, state.fleet, clock_s).busy
         clients, start_s = forecast.conditions.select(forecast.seed, population, wanted, number, clock_s, busy, choose)

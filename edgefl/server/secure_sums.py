@@ -26,36 +26,21 @@ from edgefl.timing.spans import span
 from edgefl.util.exact_sum import ExactSum
 
 
-@dataclass(frozen=True)
-class SecureRules:
-    """What a run's secure sums have in common in all rounds.
-
-    Attributes:
-        grouping: how clients form groups.
-        most: the most samples of a client.
-    """
-
-    grouping: Grouping
-    most: int
-
-    def coding(self, members: int, weighs_samples: bool) -> Coding:
-        """Return how the values of a group of so many members become integers; ValueError if the bits are too few."""
-        rules = self.grouping.rules
-        return Coding(rules.bits, members, rules.bound, self.most if weighs_samples else 1)
-
-
 @dataclass
 class SecureSums:
     """The secure sums of one round.
 
     Attributes:
+        grouping: how clients form groups.
+        most: the largest weight of a client.
         turn: number of the round.
         asked: what is expected of all clients that were asked.
     """
 
     method: Method
     architecture: Architecture
-    rules: SecureRules
+    grouping: Grouping
+    most: int
     turn: int
     asked: Sequence[Expected]
     _groups: dict[Key, "_Group"] = field(init=False, repr=False)
@@ -64,9 +49,9 @@ class SecureSums:
     def __post_init__(self) -> None:
         self._groups, self._sessions = {}, {session.client: session for session in self.asked}
         for key, members in groups_in(self.asked).items():
-            coding = self.rules.coding(len(members), self.method.weighs_samples)
+            coding = self.grouping.coding(len(members), self.most)
             total = self.method.tier_sum(self.architecture, key[0])
-            self._groups[key] = _Group(self.rules.grouping, self.turn, key, members, coding, total)
+            self._groups[key] = _Group(self.grouping, self.turn, key, members, coding, total)
 
     def masking(self, session: Expected, weight: int) -> Masking:
         """Return how a client masks its update, of this weight."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +56,12 @@ SMALL: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory) -> Path:
+def own(tmp_path_factory) -> Iterator[Path]:
     file = tmp_path_factory.mktemp("plugin") / "top_k.py"
     file.write_text(TOP_K)
-    return file
+    yield file
+    for known in (stages._plugged, stages._loaded, stages._facts):
+        known.pop("top-k", None)
 
 
 def config_of(own: Path, text: str = "top-k(share=0.05)", **keys: Any) -> RunConfig:

@@ -12,7 +12,7 @@ from edgefl.records import Added, Cost, Expected, RoundTrip, Tier, Update
 from edgefl.secagg.messages import stages, vector_bytes
 from edgefl.secagg.spec import SecureAggregation
 from edgefl.server.grouping import Grouping
-from edgefl.server.secure_sums import SecureRules, SecureSums
+from edgefl.server.secure_sums import SecureSums
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,11 @@ class SecureGroups(Masked):
         return secured(cost, method, architecture, tier, self.grouping.rules, clients)
 
     def _groups(self, turn: Turn) -> SecureSums:
-        rules = SecureRules(self.grouping, self.most)
-        architecture = turn.model.architecture
-        found: SecureSums = turn.notes(self, lambda: SecureSums(turn.method, architecture, rules, turn.number, turn.asked))
+        def groups() -> SecureSums:
+            most = self.most if turn.method.weighs_samples else 1
+            return SecureSums(turn.method, turn.model.architecture, self.grouping, most, turn.number, turn.asked)
+
+        found: SecureSums = turn.notes(self, groups)
         return found
 
 
