@@ -7,8 +7,8 @@ stage's moments does nothing unless it is written:
 on clients ``leave``: the update before it is sent; ``folded``: what a process that trains clients does before it adds updates up
 arrival    ``counts``: the samples that an update counts for; ``admit``: one update
 a round    ``together``: all updates; ``summed``: their sums by tier; ``step``: the trained tensors of the next model
-figures    ``adds``: what a session costs; ``record``: figures of the round
-sending    ``sends``: tensors beside a sub-model; ``hands``: what one client is told
+figures    ``adds``: what a session costs; ``meeting``: who waits for whom; ``record``: figures of the round
+sending    ``sends``, of the shapes ``beside``: tensors with a sub-model; ``hands``: what one client is told
 ========== ======================================================================================================================
 
 What a stage remembers from round to round are tensors: of the server in :attr:`Turn.after`, of a client in :attr:`Leaving.memory`. Both

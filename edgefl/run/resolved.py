@@ -57,7 +57,7 @@ def _stages(config: RunConfig, privacy: Privacy | None, most: int) -> Iterator[S
         yield Measured()
     if privacy is not None:
         yield Noised(privacy.level, privacy.clip, privacy.noise_multiplier, privacy.delta)
-    yield from outside_of(config)
+    yield from reversed(outside_of(config))  # they are listed in the order of clients
     if config.sample_cap != "off":
         yield Capped(config.sample_cap)
     if config.defence != "none":

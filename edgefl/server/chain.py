@@ -3,11 +3,14 @@
 An update leaves its client through the stages in reverse order, so that the first stage of the server opens what the last one of the
 client has closed::
 
-    client   leave ◄── outside ◄── noise ◄── clip ◄── codec or masks ──► payload
-    worker   opened ──► folded (clip) ──► sum of its tier                      if every stage allows it
+    client   leave: outside ─► noise ─► clip ─► codec or masks ─► payload
+    worker   decode ─► folded: clip ─► sum of its tier              if every stage allows it
     server   admit: codec or masks ─► objective ─► outliers ─► clip ─► noise ─► outside ─► cap
-             together: defence     summed: masks ─► central noise     Method.finish or Method.aggregate
-             step: objective ─► server optimizer                      record: all
+             together: outside ─► defence
+             summed: masks ─► outside ─► central noise
+             Method.finish or Method.aggregate
+             step: objective ─► outside ─► server optimizer
+             record: all
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ class Chain:
 
     @classmethod
     def of(cls, stages: Iterable[Stage]) -> Self:
-        """Return the chain of ``stages`` in their fixed order: by kind, and those of plug-ins as they are given."""
+        """Return the chain of ``stages`` in their fixed order: by kind, and those of plug-ins as they are given, for the server."""
         return cls(tuple(sorted(stages, key=_rank)))
 
     @property
