@@ -1,6 +1,7 @@
 """The outcome of a client's job: its update and what it stores, or why there is none."""
 
 import math
+from dataclasses import replace
 
 from edgefl.client import evaluate
 from edgefl.client.job import Job, PreparedJob, Task
@@ -39,8 +40,8 @@ def outcome_after_training(task: Task, shards: Shards, prepared: PreparedJob, re
         left, _ = through([encoder], left, task.seed, prepared)
         written = encode({**stored, **kept}) if stored or kept else b""
     score = _score(task, shards, prepared) if job.eval_after_training and prepared.attack is None else None
-    sent_out = left.payload, written, score, left.labels
-    return Outcome(job.client, "trained", result.steps, loss, *measured, None, *sent_out, figures=left.figures)
+    done = Outcome(job.client, "trained", result.steps, loss, *measured, payload=left.payload, kept=written)
+    return replace(done, accuracy_after_training=score, labels=left.labels, figures=left.figures)
 
 
 def over_memory(job: Job, over: OverMemory) -> Outcome:
