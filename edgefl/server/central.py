@@ -141,3 +141,14 @@ class Central:
             within = total / clients + 0.5
             found[CLIP + tier.label] = torch.tensor(adapted(bound, within, clipping.quantile, clipping.rate), dtype=torch.float64)
         return found
+
+
+def weighed(
+    method: Method, state: GlobalState, clients: Mapping[Tier, int], updates: Mapping[Tier, Update]
+) -> dict[Tier, TierSum]:
+    """Return the sum of each tier, whose update counts for so many ``clients``."""
+    found: dict[Tier, TierSum] = {}
+    for tier, update in updates.items():
+        found[tier] = method.tier_sum(state.architecture, tier)
+        found[tier].add(update, clients[tier])
+    return found

@@ -15,7 +15,7 @@ from edgefl.methods.tier_sum import TierSum
 from edgefl.models.base import Architecture
 from edgefl.records import Place, Submodel, Tier, Update
 from edgefl.rng import generator
-from edgefl.server.central import Central
+from edgefl.server.central import Central, weighed
 from edgefl.server.exchange import added, combined
 
 MLP = Architecture("mlp", (1, 8, 8), 10)
@@ -26,12 +26,8 @@ C = 0.5
 
 def applied(method, state, clients, updates):
     """Return the state after the updates of tiers, each of which counts for so many ``clients``."""
-    sums, places = {}, {}
-    for tier, update in updates.items():
-        places[tier] = SimpleNamespace(places=update.places)
-        sums[tier] = method.tier_sum(state.architecture, tier)
-        sums[tier].add(update, clients[tier])
-    return combined(method, state, sums, places.__getitem__)
+    sent = {tier: SimpleNamespace(places=update.places) for tier, update in updates.items()}
+    return combined(method, state, weighed(method, state, clients, updates), sent.__getitem__)
 
 
 def draw(purpose):

@@ -6,9 +6,8 @@ from typing import Any
 
 from edgefl.client.stage import Stage, TierSums, Turn
 from edgefl.client.stages.clip import Clip, norms_of
-from edgefl.methods.tier_sum import TierSum
 from edgefl.records import Tier
-from edgefl.server.central import Central
+from edgefl.server.central import Central, weighed
 
 
 @dataclass(frozen=True)
@@ -30,11 +29,7 @@ class CentralNoise(Stage):
         bounds = self._bounds(turn)
         sent = {tier: turn.submodel(tier) for tier in bounds}
         updates = self.central.updates(turn.method, turn.model, sums, sent, bounds, turn.draw)
-        found: dict[Tier, TierSum] = {}
-        for tier, update in updates.items():
-            found[tier] = turn.method.tier_sum(turn.model.architecture, tier)
-            found[tier].add(update, self.central.clients[tier])
-        return found
+        return weighed(turn.method, turn.model, self.central.clients, updates)
 
     def record(self, turn: Turn) -> Mapping[str, Any]:
         """Return the noise of each tier's sum; adapt the bounds by counts with noise."""
