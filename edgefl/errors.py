@@ -93,7 +93,7 @@ class AggregationError(EdgeflError):
 
 
 class MetricError(EdgeflError):
-    """The metric of a run's own loss is not finite for a model."""
+    """A model has no metric: its outputs, or the metric of a run's own loss, are not finite."""
 
 
 def first_line(error: BaseException) -> str:

@@ -3,8 +3,8 @@
 A plug-in is a Python file or module outside of the package. Decorated definitions are known by name once it is imported: by
 ``--plugin FILE``, by ``RunConfig(plugins=[...])``, by an ``import`` in your script, or at an entry point of an installed package
 (``edgefl.methods``, ``edgefl.models``, ``edgefl.datasets``, ``edgefl.codecs``, ``edgefl.objectives``, ``edgefl.server_optimizers``,
-``edgefl.adversaries``, ``edgefl.defences``, ``edgefl.engines``, ``edgefl.loggers``, ``edgefl.export_formats``; ``edgefl.profiles`` names a
-package with folders ``devices``, ``links`` and ``fleets``)::
+``edgefl.adversaries``, ``edgefl.defences``, ``edgefl.stages``, ``edgefl.samplers``, ``edgefl.engines``, ``edgefl.loggers``,
+``edgefl.export_formats``; ``edgefl.profiles`` names a package with folders ``devices``, ``links`` and ``fleets``)::
 
     @method("mine")
     class Mine(FedAvg): ...
@@ -26,6 +26,10 @@ from edgefl.client.adversary import Adversary as Adversary
 from edgefl.client.client import Clients as Clients
 from edgefl.client.job import Job as Job
 from edgefl.client.objective import Objective as Objective
+from edgefl.client.stage import AtClient as AtClient
+from edgefl.client.stage import Leaving as Leaving
+from edgefl.client.stage import Stage as Stage
+from edgefl.client.stage import Turn as Turn
 from edgefl.data.sources import Dataset as Dataset
 from edgefl.data.sources import Split as Split
 from edgefl.engine.contract import Engine as Engine
@@ -50,12 +54,16 @@ from edgefl.registry import logger as logger
 from edgefl.registry import method as method
 from edgefl.registry import model as model
 from edgefl.registry import objective as objective
+from edgefl.registry import sampler as sampler
 from edgefl.registry import server_optimizer as server_optimizer
+from edgefl.registry import stage as stage
 from edgefl.rng import generator as generator
 from edgefl.server.defence import Centre as Centre
 from edgefl.server.defence import Defence as Defence
 from edgefl.server.defence import Filter as Filter
 from edgefl.server.optimizer import ServerOptimizer as ServerOptimizer
+from edgefl.server.sampler import Known as Known
+from edgefl.server.sampler import Sampler as Sampler
 from edgefl.wire.codec import Codec as Codec
 from edgefl.wire.codec import Part as Part
 

@@ -20,7 +20,9 @@ from edgefl.registry import (
     methods,
     models,
     objectives,
+    samplers,
     server_optimizers,
+    stages,
 )
 from edgefl.util import spec
 from edgefl.util.datasets import is_own, options_in
@@ -67,6 +69,10 @@ def resolved(values: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(given, str) or not isinstance(given, (Iterable, type(None))):
         raise ConfigError(f"plugins: expected a list of files and modules, got {given!r}")
     found, sources = dict(values), load(given or ())
+    if isinstance(texts := values.get("stages"), (list, tuple)):
+        found["stages"] = [_resolved(stages, text, sources) if isinstance(text, str) else text for text in texts]
+    if isinstance(text := values.get("sampler"), str):
+        found["sampler"] = _resolved(samplers, text, sources)
     for key, registry in PARTS.items():
         if isinstance(name := values.get(key), str) and not _is_own(registry, name):
             named, rest = spec.named(name) if registry is adversaries else (name, "")
@@ -75,6 +81,15 @@ def resolved(values: Mapping[str, Any]) -> dict[str, Any]:
             for definition, source in filter(None, map(registry.plugin, names)):
                 sources.setdefault(source, source_sha256(source, definition))
     return found | ({"plugins": sources} if sources else {})
+
+
+def _resolved(registry: Registry, text: str, sources: dict[str, str]) -> str:
+    """Return ``text``, a name and perhaps options, with the name under which it is registered; add its source to ``sources``."""
+    given, bracket, options = text.partition("(")
+    name = registry.resolve(given)
+    if (found := registry.plugin(name)) is not None:
+        sources.setdefault(found.source, source_sha256(found.source, found.definition))
+    return f"{name}{bracket}{options}"
 
 
 def blamed(error: BaseException) -> str:

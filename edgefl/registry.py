@@ -242,6 +242,7 @@ codec = codecs = Registry("codec", "edgefl.wire.codecs", Interface("edgefl.wire.
 objective = objectives = Registry(
     "objective", "edgefl.client.objectives", Interface("edgefl.client.objective:Objective", facts=_CHOICE)
 )
+stage = stages = Registry("stage", "edgefl.client.stages", Interface("edgefl.client.stage:Stage", facts=_CHOICE))
 server_optimizer = server_optimizers = Registry(
     "server_optimizer", "edgefl.server.optimizers", Interface("edgefl.server.optimizer:ServerOptimizer", facts=_CHOICE)
 )
@@ -249,10 +250,27 @@ adversary = adversaries = Registry(
     "adversary", "edgefl.client.adversaries", Interface("edgefl.client.adversary:Adversary", facts=_CHOICE), "adversaries"
 )
 defence = defences = Registry("defence", "edgefl.server.defences", Interface("edgefl.server.defence:Defence", facts=_CHOICE))
+sampler = samplers = Registry("sampler", "edgefl.server.samplers", Interface("edgefl.server.sampler:Sampler", facts=_CHOICE))
 engine = engines = Registry("engine", "edgefl.engine", _ENGINE)
 logger = loggers = Registry("logger", "edgefl.log", Interface("", ("run",), required=("needs", "extra")))
 export_format = export_formats = Registry(
     "export_format", "edgefl.bundle.formats", Interface("", ("network", "sample"), required=("needs", "extra", "suffix"))
 )
-ALL = (methods, models, datasets, codecs, objectives, server_optimizers, defences, adversaries, engines, loggers, export_formats)
+ALL = (
+    *(
+        methods,
+        models,
+        datasets,
+        codecs,
+        objectives,
+        stages,
+        server_optimizers,
+        defences,
+        adversaries,
+        samplers,
+        engines,
+        loggers,
+    ),
+    export_formats,
+)
 """Every registry."""

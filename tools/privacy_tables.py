@@ -29,7 +29,8 @@ from edgefl.privacy.accountant import epsilon
 from edgefl.privacy.guarantee import Sampling
 from edgefl.records import Tier
 from edgefl.rng import generator
-from edgefl.server.central import Central, applied
+from edgefl.server.central import Central, weighed
+from edgefl.server.exchange import combined
 from edgefl.util.files import write_bytes
 
 RESULTS = Path(__file__).parent / "results" / "privacy.jsonl"
@@ -148,7 +149,8 @@ def composition_table() -> str:
             updates = Central(multiplier, clients).updates(
                 own, state, {}, sent, dict.fromkeys(tiers, 0.5), lambda purpose: generator(0, 1, purpose)
             )
-            network = own.deploy(applied(own, state, clients, updates), tiers[0])
+            after = combined(own, state, weighed(own, state, clients, updates), sent.__getitem__)
+            network = own.deploy(after, tiers[0])
             values.append(torch.cat([tensor.double().flatten() for tensor in network.state_dict().values()]))
         noise = float((values[1] - values[0]).norm())
         dense = dense or noise

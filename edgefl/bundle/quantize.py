@@ -32,6 +32,7 @@ import onnx.numpy_helper
 
 from edgefl.bundle.manifest import Variant
 from edgefl.client.criterion import CROSS_ENTROPY, Criterion
+from edgefl.client.evaluate import evaluating
 from edgefl.errors import ConfigError, EdgeflError, first_line
 from edgefl.onnxgrad.exporter import quiet, strip
 from edgefl.onnxgrad.graphs import graphs_in
@@ -96,7 +97,8 @@ def variant(
 ) -> tuple[Variant, bytes]:
     """Return the record and the graph of a tier's variant (see :func:`quantized`); its accuracy or metric is that on x, y (n, …)."""
     made = quantized(graph, kind, calibration)
-    accuracy = criterion.measured(predict(made, x, batch_size=_BATCH), y)
+    with evaluating(f"tier {label}, variant {kind}"):
+        accuracy = criterion.measured(predict(made, x, batch_size=_BATCH), y)
     return Variant(kind=kind, graph=f"{label}/forward.{kind}.onnx", bytes=len(made), accuracy=accuracy), made
 
 

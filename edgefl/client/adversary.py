@@ -60,7 +60,7 @@ class Adversary:
             return TypeAdapter(cls).validate_python(dict(options))
         except ValidationError as error:
             known = [field.name for field in fields(cls)]
-            problems = [explain(_unknown(problem), known) for problem in error.errors()]
+            problems = [explain(problem, known) for problem in error.errors()]
             raise ConfigError("; ".join(problems)) from None
 
     # Subclasses override these.
@@ -223,8 +223,3 @@ def scaled(rng: np.random.Generator, like: Tensor, size: Tensor) -> Tensor:
     """Return normal draws of the shape of ``like``, float32, times the root mean square of ``size``."""
     drawn = torch.from_numpy(rng.standard_normal(tuple(like.shape), dtype=np.float32))
     return drawn * (size.square().mean().sqrt() if size.numel() else 0.0)
-
-
-def _unknown(problem: Any) -> Any:
-    """Return pydantic's problem with an unknown field of a dataclass as it would be with one of a model."""
-    return {**problem, "type": "extra_forbidden"} if problem["type"] == "unexpected_keyword_argument" else problem

@@ -14,6 +14,7 @@ from edgefl.client.fast.gradients import written
 from edgefl.client.fast.grouping import train_together
 from edgefl.client.fast.layout import in_layout
 from edgefl.client.job import GroupMember, Job, PreparedJob, Task
+from edgefl.client.leaving import first_memory
 from edgefl.client.loop import LocalTraining, OverMemory, TrainingResult, check_memory, metered, train
 from edgefl.client.loss import loss_of
 from edgefl.client.optimizer import FusedOptimizer
@@ -236,8 +237,9 @@ class Clients:
         return self._arrived[1]
 
     def _kept(self, job: Job, parts: Parts) -> tuple[Tensors, Tensors]:
-        """Return the client's personal tensors and its objective's memory: as it stored them, or before round 1 the initial ones."""
+        """Return the client's personal tensors, and what its objective and the stages store: of its last round, or the initial ones."""
         memory = self.task.objective.first_memory(parts.parameters if self.task.objective.remembers else {})
+        memory |= first_memory(self.task.stages, parts.shapes)
         memory = {name: tensor.to(self.device) for name, tensor in memory.items()}
         if job.kept is None:
             return parts.personal, memory

@@ -134,13 +134,16 @@ class Criterion:
         return torch.ones(classes, dtype=torch.bool) if classes and self.target is None else None
 
     def measured(self, outputs: np.ndarray, targets: np.ndarray) -> float:
-        """Return the metric of outputs (n, …), or (n, outputs) of a graph, for targets (n, …); MetricError if it is no finite number.
+        """Return the metric of outputs (n, …), or (n, outputs) of a graph, for targets (n, …).
+
+        MetricError: it is no finite number, or outputs are NaN.
 
         >>> Criterion().measured(np.array([[0.1, 0.9], [0.8, 0.2]]), np.array([1, 1]))
         0.5
         """
         if self._measure is None:
-            return float((outputs.argmax(1) == targets).mean())
+            return float((predicted(outputs) == targets).mean())
+        _check_outputs(np.isnan(outputs).reshape(len(outputs), -1).any(1), self.metric.name)
         title = f"loss: metric {self.metric.name}"
         shaped = torch.from_numpy(outputs if self.output is None else outputs.reshape(len(outputs), *self.output))
         value = float(_scalar(title, self._measure, shaped, torch.tensor(targets)))
@@ -201,6 +204,27 @@ class Criterion:
                 return bool(torch.isclose(value, crossed) & ~torch.isclose(value, paired))
         except Exception:  # noqa: BLE001 - a user's function may raise anything, also for these shapes
             return False
+
+
+def predicted(outputs: np.ndarray) -> np.ndarray:
+    """Return the class with the largest of the outputs (n, classes), (n,) int64; MetricError if a largest output is NaN or infinite.
+
+    A network may exclude a class by an output of minus infinity.
+
+    >>> predicted(np.array([[0.1, 0.9], [0.8, -np.inf]])).tolist()
+    [1, 0]
+    """
+    _check_outputs(~np.isfinite(outputs.max(1)), "accuracy")
+    return np.asarray(outputs.argmax(1))
+
+
+def _check_outputs(wrong: np.ndarray, metric: str) -> None:
+    """Raise :class:`MetricError` if any sample has ``wrong`` outputs."""
+    if count := int(wrong.sum()):
+        raise MetricError(
+            f"{metric}: the network returns NaN or infinity for {count} of {len(wrong)} samples, expected finite outputs; its training has "
+            "diverged, so give a smaller lr or server_lr, or a statistic of its normalisation is wrong, such as a negative variance"
+        )
 
 
 def _reshaped(function: Compared, outputs: Any, targets: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """The accuracy of a model on held-out samples, or the metric of the run's own loss."""
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -8,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from edgefl.client.criterion import CROSS_ENTROPY, Criterion
+from edgefl.client.criterion import CROSS_ENTROPY, Criterion, predicted
 from edgefl.client.fast.layout import laid, layout_of
 from edgefl.data.sources import Split
+from edgefl.errors import MetricError
 from edgefl.models.norm import calibrate, needs_statistics
 from edgefl.util.fields import Fields, each, first, rows
 
@@ -40,6 +42,20 @@ def accuracy(module: nn.Module, split: Split, batch_size: int = BATCH_SIZE) -> f
 def score(module: nn.Module, split: Split, criterion: Criterion, batch_size: int = BATCH_SIZE) -> float:
     """Return the metric of ``module`` on all samples of ``split``."""
     return criterion.measured(outputs(module, split.taken().x, batch_size), split.y)
+
+
+def classes_of(module: nn.Module, split: Split) -> np.ndarray:
+    """Return the class that ``module`` predicts for each sample of ``split``, (n,) int64; MetricError if its outputs are not finite."""
+    return predicted(outputs(module, split.taken().x, BATCH_SIZE))
+
+
+@contextlib.contextmanager
+def evaluating(what: str) -> Iterator[None]:
+    """Make a :class:`MetricError` of the block begin with ``what`` is evaluated."""
+    try:
+        yield
+    except MetricError as error:
+        raise MetricError(f"{what}: {error}") from None
 
 
 def with_statistics(module: nn.Module, shards: Iterable[Split], batch_size: int) -> nn.Module:

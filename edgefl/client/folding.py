@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from edgefl.client.clipping import clipped
 from edgefl.client.job import Job
+from edgefl.client.stage import Stage
+from edgefl.client.stages.coded import PLAIN, Coded
 from edgefl.errors import WireError
 from edgefl.methods.base import Method
 from edgefl.methods.tier_sum import TierSum
@@ -28,13 +29,13 @@ class Sums:
     """The sums of updates, by tier. They are exact: sums of several processes add up to the same bits in any order and grouping.
 
     Attributes:
-        codec: name of the codec of updates.
+        stages: what an update passes before it is added, in the order in which it leaves a client; the last one encodes it.
         tiers: the sum of each tier with an update that was added.
     """
 
     method: Method
     architecture: Architecture
-    codec: str = "fp32"
+    stages: Sequence[Stage] = (PLAIN,)
     tiers: dict[Tier, TierSum] = field(default_factory=dict)
     _sent: tuple[object, dict[str, Tensor]] = field(default=(None, {}), repr=False)
 
@@ -49,12 +50,17 @@ class Sums:
             return outcome
         total = self._of(job.tier)
         with span("aggregate", client=job.client):
-            tensors: Mapping[str, Tensor] = decode(outcome.payload, total.shapes, f"client {job.client}", self.codec, copy=False)
-            norm = None
-            if job.clip_norm is not None:
-                tensors, norm = clipped(tensors, self._sent_to(job), job.clip_norm)
-            total.add(Update(job.client, job.tier, tensors, {}, job.weight, outcome.labels), job.weight)
-        return replace(outcome, payload=b"", summed_bytes=len(outcome.payload), change_norm=norm)
+            update = Update(
+                job.client, job.tier, {}, {}, job.weight, outcome.labels, payload=outcome.payload, figures=outcome.figures
+            )
+            *stages, encoder = self.stages
+            assert isinstance(encoder, Coded)  # others need every update
+            update = encoder.opened(update, total.shapes)
+            update = replace(update, start=self._sent_to(job)) if job.handed else update
+            for stage in reversed(stages):
+                update = stage.folded(update, job.handed.get(stage.name))
+            total.add(update, job.weight)
+        return replace(outcome, payload=b"", summed_bytes=len(outcome.payload), figures=update.figures)
 
     def written(self) -> tuple[list[Row], list[bytes]]:
         """Return the sums as they travel: a row per tier, and the bytes of all limbs."""

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from edgefl.client.adversary import Adversaries
 from edgefl.client.criterion import CROSS_ENTROPY, Criterion
 from edgefl.client.loop import LocalTraining
-from edgefl.client.masking import Masking
 from edgefl.client.objective import Objective
 from edgefl.client.objectives.none import PLAIN
 from edgefl.client.parts import Parts
+from edgefl.client.stage import Stage
+from edgefl.client.stages.coded import PLAIN as PLAIN_CODEC
 from edgefl.client.training import Training
 from edgefl.cost.step_memory import StepMemory
 from edgefl.data.given import PLAIN_READING, Reading
 from edgefl.methods.base import Method
 from edgefl.methods.state import Tensors
 from edgefl.models.base import Architecture
-from edgefl.privacy.guarantee import Privacy
 from edgefl.records import Tier
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Task:
         device: hardware that torch trains on, "cpu" or "cuda".
         plugins: what a worker imports first, see :func:`edgefl.plugins.load`.
         adversary: which clients attack the run, and how, see :class:`edgefl.client.adversary.Adversaries`; None: nobody.
-        privacy: what noise protects; None: there is none.
+        stages: what an update passes on a client, in order; the last stage encodes it.
     """
 
     seed: int
@@ -53,7 +53,6 @@ class Task:
     training: Training
     objective: Objective = PLAIN
     criterion: Criterion = CROSS_ENTROPY
-    codec: str = "fp32"
     permute_labels: bool = False
     data_share: float = 1.0
     validation_share: float = 0.0
@@ -63,7 +62,7 @@ class Task:
     reading: Reading = PLAIN_READING
     plugins: Mapping[str, str] | None = None
     adversary: str | None = None
-    privacy: Privacy | None = None
+    stages: tuple[Stage, ...] = (PLAIN_CODEC,)
 
 
 @dataclass(frozen=True)
@@ -81,8 +80,7 @@ class Job:
         graphs: the tier's training steps for onnxruntime; None: torch trains.
         eval_after_training: whether the outcome has the metric of the network that the client has trained.
         weight: the update's weight in the sum of its tier; None: the server needs the update itself.
-        clip_norm: largest norm of a change in the sum, see :func:`edgefl.client.clipping.clipped`; None: no limit.
-        masking: how the client masks its update; None: it is sent plain.
+        handed: what the server tells this client for a stage, by the stage's name, as JSON.
     """
 
     round: int
@@ -97,8 +95,7 @@ class Job:
     eval_after_training: bool = False
     recompute: tuple[str, ...] = ()
     weight: int | None = None
-    clip_norm: float | None = None
-    masking: Masking | None = None
+    handed: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -115,6 +112,11 @@ class PreparedJob:
     local: LocalTraining
     attack: Adversaries | None = None
     start: Tensors = field(default_factory=dict)
+
+    @property
+    def received(self) -> Tensors:
+        """The tensors that arrived with the sub-model, without those of an objective."""
+        return {name: self.arrived[name].cpu() for name in self.parts.shapes}
 
 
 class GroupMember(NamedTuple):

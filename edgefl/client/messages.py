@@ -20,14 +20,14 @@ from pydantic import TypeAdapter
 from edgefl import errors, plugins
 from edgefl.client.criterion import Criterion
 from edgefl.client.job import Job, Task
-from edgefl.client.masking import Masking
 from edgefl.client.objective import objective_named
+from edgefl.client.stage import Stage
 from edgefl.errors import ConfigError, EdgeflError, WireError
 from edgefl.methods.base import Method
 from edgefl.methods.create import create
 from edgefl.models.custom import architecture_in
 from edgefl.records import Ending, Outcome, Tier
-from edgefl.registry import methods
+from edgefl.registry import methods, stages
 from edgefl.wire.message import Blob, read_header, read_message, write_header, write_message
 
 if TYPE_CHECKING:
@@ -126,6 +126,7 @@ def task_fields(task: Task) -> dict[str, Any]:
         "architecture": task.architecture.fields(),
         "objective": objective,
         "criterion": task.criterion.fields(),
+        "stages": [(stage.name, stage.fields()) for stage in task.stages],
     }
 
 
@@ -135,22 +136,26 @@ def task_of(fields: Mapping[str, Any]) -> Task:
     with _reading("a task"):
         parts = {"architecture": architecture_in(fields["architecture"]), "objective": objective_named(*fields["objective"])}
         parts |= {"criterion": Criterion.read(fields["criterion"])}
+        parts |= {"stages": tuple(_stage(*of) for of in fields["stages"])}
         return TypeAdapter(Task).validate_python({**fields, **parts})
+
+
+def _stage(name: str, fields: Mapping[str, Any]) -> Stage:
+    kind: type[Stage] = stages.load(name)
+    return kind.of(fields)
 
 
 def job_row(job: Job, setup: str, payload: Reference, kept: Reference) -> tuple[Any, ...]:
     """Return the JSON form of a job; ``setup`` is the hash of its setup."""
-    masking = None if job.masking is None else job.masking.row()
-    of_client = job.memory_bytes, job.micro_batch, job.eval_after_training, job.recompute, job.weight, job.clip_norm, masking
+    of_client = job.memory_bytes, job.micro_batch, job.eval_after_training, job.recompute, job.weight, job.handed
     return setup, payload, kept, job.round, job.client, *of_client
 
 
 def job_of(row: Sequence[Any], setup: Setup, payload: bytes, kept: bytes | None) -> Job:
     """Return the job of a JSON form, its setup and its bytes."""
-    round_, client, memory_bytes, micro_batch, evaluates, recompute, weight, clip_norm, masked = row[3:]
+    round_, client, memory_bytes, micro_batch, evaluates, recompute, weight, handed = row[3:]
     of_client = round_, client, setup.method, setup.tier
-    summed = weight, clip_norm, None if masked is None else Masking.of(masked)
-    return Job(*of_client, payload, kept, memory_bytes, micro_batch, setup.graphs, evaluates, tuple(recompute), *summed)
+    return Job(*of_client, payload, kept, memory_bytes, micro_batch, setup.graphs, evaluates, tuple(recompute), weight, handed)
 
 
 def outcome_row(outcome: Outcome, payload: Reference, kept: Reference) -> tuple[Any, ...]:

@@ -6,7 +6,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator
 
 from edgefl.config.field import Count, Keys, Seconds, key
+from edgefl.errors import UnknownNameError
+from edgefl.registry import samplers
 from edgefl.util.datasets import data_spec
+from edgefl.util.spec import called
 
 FLEET = "Fleet and conditions"
 """Heading of these keys in the command line's help."""
@@ -31,6 +34,16 @@ def _steps(steps: tuple[str, ...]) -> tuple[str, ...]:
     return steps
 
 
+def _sampler(text: str) -> str:
+    try:
+        samplers.check(called(text)[0])
+    except UnknownNameError as error:
+        raise ValueError(str(error)) from None
+    except ValueError:
+        raise ValueError(f"got {text!r}, expected a name with options, such as power-of-choice(candidates=20)") from None
+    return text
+
+
 class FleetKeys(Keys):
     """Keys of the fleet, its conditions, and what a client that lacks memory does."""
 
@@ -39,6 +52,13 @@ class FleetKeys(Keys):
     )
     over_selection: float | None = key(
         None, FLEET, "Clients selected per wanted update. [the profile's own; ideal: 1]", ge=1, le=10
+    )
+    sampler: Annotated[str, AfterValidator(_sampler)] = key(
+        "uniform",
+        "",
+        "Whom the server asks, of the eligible clients: uniform, fresh (each once before any twice), power-of-choice, oort or tifl, with "
+        "options such as power-of-choice(candidates=20).",
+        "NAME(option=X)",
     )
     deadline_s: Seconds | None = key(
         None,

@@ -6,7 +6,7 @@ from pydantic import AfterValidator
 
 from edgefl.config.field import Keys, Positive, key, known
 from edgefl.errors import InputError, UnknownNameError
-from edgefl.registry import codecs, server_optimizers
+from edgefl.registry import codecs, server_optimizers, stages
 from edgefl.util.spec import called
 
 SERVER = "Server and codec"
@@ -29,6 +29,19 @@ def _known_optimizer(spec: str) -> str:
     return spec
 
 
+def _stages(texts: tuple[str, ...]) -> tuple[str, ...]:
+    for text in texts:
+        try:
+            stages.check(called(text)[0])
+        except UnknownNameError as error:
+            raise ValueError(str(error)) from None
+        except ValueError:
+            raise ValueError(f"got {text!r}, expected a name with options, such as top-k(share=0.1)") from None
+        if stages.plugin(called(text)[0]) is None:
+            raise ValueError(f"{called(text)[0]} follows from other keys, such as codec and clip_norm; give stages of plug-ins")
+    return texts
+
+
 class ServerKeys(Keys):
     """Keys of the server's step, and the encoding of updates."""
 
@@ -40,3 +53,6 @@ class ServerKeys(Keys):
     )
     server_lr: Positive | None = key(None, SERVER, "Learning rate of the server. [1; adam and yogi: 0.01]")
     codec: Annotated[str, known(codecs)] = key("fp32", SERVER, "Encoding of the updates that clients send.", names=codecs)
+    stages: Annotated[tuple[str, ...], AfterValidator(_stages)] = key(
+        (), "", "Stages of plug-ins that updates pass before they are encoded, such as top-k(share=0.1).", "NAME(option=X)"
+    )

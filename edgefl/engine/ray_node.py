@@ -131,7 +131,7 @@ class Node:
         from edgefl.engine.peer import Fold
 
         if part not in self._folds:
-            self._folds[part] = Fold(Sums(job.method, self._task.architecture, self._task.codec), part)
+            self._folds[part] = Fold(Sums(job.method, self._task.architecture, self._task.stages), part)
         return self._folds[part]
 
     async def _until(self, done: Callable[[], bool]) -> None:

@@ -155,7 +155,7 @@ def _run(train: Train, task: Task, sums: dict[str, Sums], asked: Asked) -> Seque
     if not asked.fold or not asked.jobs:
         return outcomes
     if asked.fold not in sums:
-        sums[asked.fold] = Sums(asked.jobs[0].method, task.architecture, task.codec)
+        sums[asked.fold] = Sums(asked.jobs[0].method, task.architecture, task.stages)
     return [sums[asked.fold].add(job, outcome) for job, outcome in zip(asked.jobs, outcomes, strict=True)]
 
 

@@ -2,7 +2,7 @@
 
 from edgefl.fleet.profile import DeviceProfile
 from edgefl.fleet.time_model import train_s
-from edgefl.records import Cost, Stage, Timing
+from edgefl.records import Cost, RoundTrip, Timing
 from edgefl.records.work import Work
 
 
@@ -23,23 +23,20 @@ def durations(
     return download_s, throttled_s(device, work_s), upload_s
 
 
-def stage_s(device: DeviceProfile, stage: Stage, link_share: float = 1.0) -> float:
-    """Return the seconds of a stage of secure aggregation on the device's link: a round trip, and its bytes both ways."""
+def trip_s(device: DeviceProfile, trip: RoundTrip, link_share: float = 1.0) -> float:
+    """Return the seconds of a round trip on the device's link with its bytes both ways."""
     link = device.link
-    down_s = stage.download_bytes / (link.download_bytes_per_s * link_share)
-    return link.rtt_s + down_s + stage.upload_bytes / (link.upload_bytes_per_s * link_share)
+    down_s = trip.download_bytes / (link.download_bytes_per_s * link_share)
+    return link.rtt_s + down_s + trip.upload_bytes / (link.upload_bytes_per_s * link_share)
 
 
-def mask_s(device: DeviceProfile, cost: Cost) -> float:
-    """Return the seconds in which a device computes its masks and adds them to its update, at its full rate.
+def added_s(device: DeviceProfile, cost: Cost) -> float:
+    """Return the seconds of the element-wise work that stages add to a session, at the device's full rate.
 
-    They are charged as element-wise work: the stream of each mask is written and read, and the update is read and written, at 4 bytes a
-    value each. A device whose profile has only one rate of MACs is not charged.
+    A device whose profile has only one rate of MACs is not charged.
     """
-    costs = device.compute.training_step
-    if cost.secure is None or costs is None:
-        return 0.0
-    return Work(elementwise_bytes=16 * cost.secure.mask_values).seconds(costs.seconds)
+    costs, added_bytes = device.compute.training_step, cost.added.elementwise_bytes
+    return 0.0 if costs is None or not added_bytes else Work(elementwise_bytes=added_bytes).seconds(costs.seconds)
 
 
 def energies(
@@ -73,21 +70,19 @@ def round_timing(
     throttling. :func:`edgefl.fleet.time_model.train_s` describes the other arguments.
     """
     macs = cost.macs_of(samples, passes, evaluated)
-    work_s = train_s(device.compute, cost, samples, passes, updates, evaluated) / speed + mask_s(device, cost) / speed
+    work_s = train_s(device.compute, cost, samples, passes, updates, evaluated) / speed + added_s(device, cost) / speed
     down_bytes, up_bytes = cost.model_bytes
     download_s, predicted_s, upload_s = durations(device, down_bytes, work_s, up_bytes)
     parts = download_s, predicted_s * margin, upload_s
-    agree_s, unmask_s = stages_s(device, cost)
+    agree_s, unmask_s = trips_s(device, cost)
     spent = energies(device, macs, cost.download_bytes, cost.upload_bytes, sum(parts) + agree_s + unmask_s)
     return Timing(*parts, *spent, agree_s, unmask_s)
 
 
-def stages_s(device: DeviceProfile, cost: Cost, link_share: float = 1.0) -> tuple[float, float]:
-    """Return the seconds of secure aggregation before the model is sent, and after its update has arrived, without waiting for others."""
-    if cost.secure is None:
-        return 0.0, 0.0
-    agreement = sum(stage_s(device, stage, link_share) for stage in cost.secure.agreement)
-    return agreement, stage_s(device, cost.secure.unmasking, link_share)
+def trips_s(device: DeviceProfile, cost: Cost, link_share: float = 1.0) -> tuple[float, float]:
+    """Return the seconds of round trips before the model is sent, and after its update has arrived, without waiting for others."""
+    before, after = (sum((trip_s(device, trip, link_share) for trip in of), 0.0) for of in (cost.added.before, cost.added.after))
+    return before, after
 
 
 def within(timing: Timing, error: float) -> tuple[float, float]:

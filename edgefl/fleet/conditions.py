@@ -1,6 +1,6 @@
 """Conditions of sessions: links that vary, sessions that are lost, devices that change, hours of the day."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import ceil
 
@@ -23,6 +23,9 @@ WAIT_STEP_S = 600.0
 
 LEAST_SHARE = 1e-6
 """The smallest share of a link's rate, and factor on computing time, that a session draws: the smallest number of six decimals."""
+
+Choose = Callable[[np.ndarray, int], np.ndarray]
+"""(clients in random order, how many to ask) → those that are asked."""
 
 _SELECT_AT_ONCE = 4096
 _LONGEST_WAIT_S = 7 * 24 * 3600.0
@@ -99,16 +102,23 @@ class Conditions:
         return interrupted, ~interrupted & (fate < self.interrupted + self.drop_out), moment
 
     def select(
-        self, seed: int, clients: int, wanted: int, round_: int, clock_s: float, busy: Mapping[int, float]
+        self,
+        seed: int,
+        clients: int,
+        wanted: int,
+        round_: int,
+        clock_s: float,
+        busy: Mapping[int, float],
+        choose: Choose | None = None,
     ) -> tuple[np.ndarray, float]:
         """Return the clients that are asked, ascending, and the clock when they are.
 
         The server waits until ``wanted`` clients are eligible and not busy. After an hour it asks those that are; if there are none, the
-        first that are eligible within a week. The work grows with the clients asked, not with all.
+        first that are eligible within a week. The work grows with the clients asked, unless ``choose`` has to see all that are eligible.
         """
         asked, began_s = self.asked(wanted, clients), clock_s
         while True:
-            found = self.eligible(seed, clients, asked, round_, clock_s, busy)
+            found = self.eligible(seed, clients, asked, round_, clock_s, busy, choose)
             patient = clock_s < began_s + PATIENCE_S
             if len(found) >= min(wanted, clients) or (len(found) and not patient) or clock_s >= began_s + _LONGEST_WAIT_S:
                 return np.sort(found), clock_s
@@ -116,8 +126,22 @@ class Conditions:
             later_s = clock_s + WAIT_STEP_S
             clock_s = min((until_s for until_s in busy.values() if clock_s < until_s < later_s), default=later_s)
 
-    def eligible(self, seed: int, clients: int, asked: int, round_: int, clock_s: float, busy: Mapping[int, float]) -> np.ndarray:
-        """Return ``asked`` clients that are eligible and not busy, or fewer, in the order in which they were drawn."""
+    def eligible(
+        self,
+        seed: int,
+        clients: int,
+        asked: int,
+        round_: int,
+        clock_s: float,
+        busy: Mapping[int, float],
+        choose: Choose | None = None,
+    ) -> np.ndarray:
+        """Return ``asked`` clients that are eligible and not busy, or fewer, in the order in which they were drawn.
+
+        ``choose`` returns which of all eligible clients, in random order, are asked; None: the first.
+        """
+        if choose is not None:
+            return choose(self.eligible(seed, clients, clients, round_, clock_s, busy), asked)
         found: list[np.ndarray] = []
         count, start = 0, 0
         working = np.array([client for client, until in busy.items() if until > clock_s], np.int64)

@@ -17,6 +17,7 @@ from edgefl.records import ClientRecord, Expected, Outcome, RoundRecord, Shortfa
 from edgefl.server.exchange import Exchange
 from edgefl.server.forecast import Asked
 from edgefl.server.rounds import Server, observed_by
+from edgefl.server.sampler import heard
 from edgefl.server.state import OpenSession, ServerState
 from edgefl.timing.spans import span
 from edgefl.wire.values import check_values
@@ -105,13 +106,14 @@ def fleet_round(fleet: Fleet, server: Server, state: ServerState) -> tuple[Serve
     after = exchange.aggregated(_updates(fleet, server, exchange, sendings, answers, ended))
     observed = {**observed, "setup_bytes": fleet.setup_bytes - setup_bytes, "late_answers": stale}
     clock_s, waited_s = state.clock_s + fleet.clock_s() - began_s, start_s - began_s
-    screened = exchange.screen.report()
-    observed |= exchange.screen.observed()
+    screened = exchange.turn.found
+    observed |= exchange.observed
     records = tuple(replace(ended[e.client], screened=screened.get(e.client)) for e in expected)
     record = RoundRecord(
         number, records, round_s, clock_s, {}, fleet.clock_s() - began_s, observed, waited_s, server.forecast.plan.deadline_s
     )
-    return replace(after, round=number, clock_s=clock_s), record
+    memory = {**after.memory, **heard(server.forecast.sampler, state.memory, records, number, exchange.clients)}
+    return replace(after, round=number, clock_s=clock_s, memory=memory), record
 
 
 def _expected(server: Server, state: ServerState, devices: Mapping[int, Device]) -> list[Expected]:
@@ -120,7 +122,9 @@ def _expected(server: Server, state: ServerState, devices: Mapping[int, Device])
     population = forecast.plan.population.clients
     ideal = Conditions(over_selection=forecast.conditions.over_selection)
     away = {client: float("inf") for client in range(population) if client not in devices}
-    clients, _ = ideal.select(forecast.seed, population, server.per_round, number, 0.0, away)
+    clients, _ = ideal.select(
+        forecast.seed, population, server.per_round, number, 0.0, away, forecast.choose(state.memory, number, number)
+    )
     forecast = replace(forecast, conditions=ideal, size_of=lambda client: devices[client].samples)
     return [_as_trained(server, e, devices[e.client]) for e in forecast.expected(Asked(clients, number, state.clock_s), {})]
 
@@ -193,20 +197,20 @@ def _updates(
     """Yield the updates in the order of the forecast. An update that cannot be used ends its session as ``crashed``; the round goes on."""
     samples = {sending.session.client: sending.session.expected.samples for sending in sendings}
     claims = [samples[client] for client, answer in answers.items() if answer.outcome.status == "trained"]
-    exchange.screen.cap = exchange.rules.screening.cap(claims)
+    exchange.turn.claims, exchange.turn.check = claims, check_values
     for sending in sendings:
         client, expected = sending.session.client, sending.session.expected
         answer = answers.get(client)
         if answer is not None and answer.outcome.status == "trained":
             try:
-                update = exchange.receive(answer.outcome, expected.samples, sending.submodel, server.store, check_values)
+                update = exchange.receive(answer.outcome, expected.samples, sending.submodel, server.store)
             except WireError as error:
                 answer = replace(answer, outcome=Outcome(client, "crashed"), problem=str(error))
                 ended[client] = _ended(
                     server, replace(sending.session, expected=ended[client].expected), answer, answer.total_s, False
                 )
             else:
-                yield exchange.screen.admitted(update, sending.submodel.tensors)
+                yield update
         if answer is not None and answer.problem:
             fleet.say(f"round {exchange.state.round + 1}, client {client}: {answer.outcome.status}: {answer.problem}")
 

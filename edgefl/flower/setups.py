@@ -47,6 +47,8 @@ def check_run(run: Run) -> None:
             f"secure_aggregation: got {run.config.secure_aggregation!r}, expected 'off': the app of devices has no messages for masks; "
             "simulate it, or leave it out"
         )
+    if run.config.stages:
+        raise ConfigError(f"stages: {', '.join(run.config.stages)} is simulated only: devices train without it; leave it out")
     if of_clients(run):
         what = f"method {run.config.method}" if run.method.personalised else "permute_labels"
         raise ConfigError(

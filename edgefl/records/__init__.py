@@ -3,7 +3,7 @@
 Units are in the names: ``_bytes``, ``_macs``, ``_s`` (simulated seconds; only ``host_s`` is this computer's time), ``_j`` (joules).
 """
 
-from edgefl.records.cost import Cost, Deployed, LayerCost, Secure, Stage, Timing
+from edgefl.records.cost import Added, Cost, Deployed, LayerCost, RoundTrip, Timing
 from edgefl.records.data import DataRecord
 from edgefl.records.metric import ACCURACY, Metric
 from edgefl.records.model import Batch, Index, Place, Submodel, Tier, Update
@@ -12,7 +12,7 @@ from edgefl.records.round import ClientRecord, RoundRecord, Screened, Totals
 from edgefl.records.session import BUDGETS, BudgetName, Ending, Expected, Foreseen, Grouped, Outcome, Shortfall, Status
 
 __all__ = [
-    "ACCURACY", "BUDGETS", "Batch", "BudgetName", "ClientRecord", "Cost", "DataRecord", "Deployed", "Ending", "Expected", "Foreseen",
-    "Grouped", "Index", "LayerCost", "Metric", "NodeRecord", "Outcome", "Place", "RoundRecord", "Screened", "Secure", "Shortfall",
-    "Stage", "Status", "Submodel", "Tier", "Timing", "Totals", "Update",
+    "ACCURACY", "BUDGETS", "Added", "Batch", "BudgetName", "ClientRecord", "Cost", "DataRecord", "Deployed", "Ending", "Expected",
+    "Foreseen", "Grouped", "Index", "LayerCost", "Metric", "NodeRecord", "Outcome", "Place", "RoundRecord", "RoundTrip", "Screened",
+    "Shortfall", "Status", "Submodel", "Tier", "Timing", "Totals", "Update",
 ]  # fmt: skip

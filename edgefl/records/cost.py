@@ -28,8 +28,8 @@ class LayerCost:
     work: StepWork = NO_STEP_WORK
 
 
-class Stage(NamedTuple):
-    """The bytes of one stage of secure aggregation for one client. A stage is a round trip of its own."""
+class RoundTrip(NamedTuple):
+    """The bytes of one client's messages that go to the server and back beside the model and its update."""
 
     name: str
     upload_bytes: int
@@ -37,23 +37,26 @@ class Stage(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Secure:
-    """What secure aggregation adds to a session, at most.
+class Added:
+    """What stages of the chain add to a session, at most.
 
     Attributes:
-        agreement: the stages before the model is sent: public keys, and shares of secrets.
-        unmasking: the stage after the vectors of a group have arrived.
-        mask_values: values of all masks that a client computes.
+        before: round trips before the model is sent, such as an agreement on masks.
+        after: round trips after the updates of a group have arrived.
+        elementwise_bytes: bytes that a client reads and writes for them.
     """
 
-    agreement: tuple[Stage, ...]
-    unmasking: Stage
-    mask_values: int
+    before: tuple[RoundTrip, ...] = ()
+    after: tuple[RoundTrip, ...] = ()
+    elementwise_bytes: int = 0
 
     @property
-    def stages(self) -> tuple[Stage, ...]:
-        """All stages."""
-        return *self.agreement, self.unmasking
+    def round_trips(self) -> tuple[RoundTrip, ...]:
+        """All round trips."""
+        return *self.before, *self.after
+
+
+NOTHING_ADDED = Added()
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ class Cost:
 
     ``work`` has all of it by kind, as a clock needs it; ``inference_work`` is that of an inference of ``batch_size`` samples.
 
-    ``secure`` has the messages of secure aggregation, which ``download_bytes`` and ``upload_bytes`` include; None: updates are sent plain.
+    ``added`` has what stages of the chain add to a session; ``download_bytes`` and ``upload_bytes`` include its messages.
 
     Everything is about the network that is trained but for ``*_inference``, which is about the one that a device runs: ``deployed``,
     None where it is the same. Factors are composed then, and what only training holds, such as an objective's tensors, is gone.
@@ -118,7 +121,7 @@ class Cost:
     deployed: Deployed | None = None
     work: StepWork = NO_STEP_WORK
     inference_work: Work = NO_WORK
-    secure: Secure | None = None
+    added: Added = NOTHING_ADDED
 
     @property
     def not_counted(self) -> str:
@@ -131,14 +134,10 @@ class Cost:
         )
 
     @property
-    def stages(self) -> tuple[Stage, ...]:
-        """The stages of secure aggregation, if there are any."""
-        return () if self.secure is None else self.secure.stages
-
-    @property
     def model_bytes(self) -> tuple[int, int]:
-        """Bytes down and up of the model and of its update, masked or not, without other messages of secure aggregation."""
-        down, up = (sum(getattr(stage, name) for stage in self.stages) for name in ("download_bytes", "upload_bytes"))
+        """Bytes down and up of the model and of its update, without other messages."""
+        trips = self.added.round_trips
+        down, up = (sum(getattr(trip, name) for trip in trips) for name in ("download_bytes", "upload_bytes"))
         return self.download_bytes - down, self.upload_bytes - up
 
     @property

@@ -98,6 +98,10 @@ class Update:
         labels: the labels that it has samples of, ascending; None: not known. Like ``samples`` it is metadata of the message, which no
             count of bytes includes.
         sent: the tensors that the client was sent, by name, as far as the method needs them and the server's state has others now.
+        start: the tensors that the client was sent, by name, for the stages that it passes.
+        payload: the encoded update until a stage decodes it.
+        figures: what the client reports beside the update, by name.
+        folded: whether it is part of a sum already, so that it has no tensors here.
     """
 
     client: int
@@ -107,3 +111,7 @@ class Update:
     samples: int
     labels: tuple[int, ...] | None = None
     sent: Mapping[str, Tensor] = field(default_factory=dict)
+    start: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+    payload: bytes = field(default=b"", repr=False)
+    figures: Mapping[str, float] = field(default_factory=dict)
+    folded: bool = False

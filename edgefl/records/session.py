@@ -1,9 +1,10 @@
 """One client's session: what the server expects of it, and what became of its job."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from edgefl.records.cost import Stage, Timing
+from edgefl.records.cost import RoundTrip, Timing
 from edgefl.records.model import Tier
 from edgefl.util.units import need_have
 
@@ -86,7 +87,7 @@ class Grouped:
     """
 
     group: int
-    stages: tuple[Stage, ...]
+    stages: tuple[RoundTrip, ...]
     unmask_s: float
     agreed: bool = True
     answers: bool = True
@@ -159,8 +160,7 @@ class Outcome:
         labels: the labels that it has samples of, ascending; None unless the method needs them. Metadata of the update, not counted in
             bytes.
         summed_bytes: length of the encoded update, if it was added to a sum where the client trained and is not in ``payload``.
-        clipped_values: values of a masked update that were clipped. Only a simulation knows it.
-        change_norm: norm of the change that was clipped and added to a sum where the client trained, before clipping; None: it was not.
+        figures: what stages report beside the update, by name, such as the norm of a change that was clipped where the client trained.
     """
 
     client: int
@@ -175,5 +175,4 @@ class Outcome:
     accuracy_after_training: float | None = None
     labels: tuple[int, ...] | None = None
     summed_bytes: int = 0
-    clipped_values: int = 0
-    change_norm: float | None = None
+    figures: Mapping[str, float] = field(default_factory=dict)

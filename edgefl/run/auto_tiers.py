@@ -11,10 +11,9 @@ from edgefl.fleet.profile import Fleet
 from edgefl.fleet.resolve import conditions_of
 from edgefl.methods.base import Method
 from edgefl.planning.largest_ratio import STEPS, largest_ratio, parts_of
-from edgefl.planning.secure_costs import secured
 from edgefl.planning.tier_costs import Costs
 from edgefl.records import Cost, Tier
-from edgefl.run.resolved import method_of
+from edgefl.run.resolved import chain_of, method_of
 from edgefl.server.assignment import fastest_round_s, timing_of
 
 Ratios = tuple[float, ...]
@@ -53,7 +52,7 @@ class _Search:
         self._costs = cache(
             lambda method: Costs(method, config, self._task.architecture, self._task.training, self._task.criterion)
         )
-        self._cost = cache(self._secured)
+        self._chain, self._cost = chain_of(config), cache(self._whole)
         self._method = cache(lambda ratios: method_of(config.model_copy(update={"tiers": ratios})))
         full = self._costs(self._method((1.0,))).full
         fastest_s = fastest_round_s(fleet, full, self._task.training, self._samples)
@@ -102,9 +101,8 @@ class _Search:
         timing = timing_of(device, cost, self._task.training, self._samples, method.evaluated, margin=margin)
         return not shortfalls(cost, timing, self._budgets[number], device.name, tier)
 
-    def _secured(self, method: Method, tier: Tier) -> Cost:
-        cost = self._costs(method).of(tier)
-        return secured(cost, method, self._task.architecture, tier, self._config.secure, self._asked)
+    def _whole(self, method: Method, tier: Tier) -> Cost:
+        return self._chain.adds(self._costs(method).of(tier), method, self._task.architecture, tier, self._asked)
 
 
 def _distinct(chosen: Chosen) -> Ratios:

@@ -209,8 +209,12 @@ def _without_bundle(error: EdgeflError | ValidationError) -> NoBundleError:
 
 def in_torch(run: Run, tiers: Mapping[Tier, TierNetworks]) -> dict[Tier, TierResult]:
     """Return the results of the tiers of a run that has no bundle."""
-    scores = {tier: evaluate.score(chosen.deployed, chosen.test, run.criterion) for tier, chosen in tiers.items()}
-    return {tier: TierResult(score, score) for tier, score in scores.items()}
+    found = {}
+    for tier, chosen in tiers.items():
+        with evaluate.evaluating(f"tier {tier.label}"):
+            score = evaluate.score(chosen.deployed, chosen.test, run.criterion)
+        found[tier] = TierResult(score, score)
+    return found
 
 
 def _deploy(run: Run, tier: Tier, chosen: TierNetworks, say: Callable[[str], None], wanted: Wanted) -> Deployed:
@@ -319,7 +323,8 @@ def _run_on_device(
             inputs = named(test.taken(slice(batch_size)).x, "x").values()
             whole = batch_size == full <= len(test)
             held = ran.peak_activation_bytes + sum(x.nbytes for x in inputs) if whole else None
-            return run.criterion.measured(ran.logits, test.y), held
+            with evaluate.evaluating(f"tier {tier.label}, the bundle's graph"):
+                return run.criterion.measured(ran.logits, test.y), held
         except OutOfMemoryError as error:
             if batch_size == 1:
                 none, told = (None, f"it has no {metric.name}") if not metric.share else (0.0, "its accuracy counts as 0")

@@ -20,8 +20,10 @@ from edgefl.methods.base import Method
 from edgefl.models.base import Architecture
 from edgefl.planning.tier_costs import objective_of
 from edgefl.plugins import only_here
-from edgefl.run.resolved import screening_of
+from edgefl.registry import stages
+from edgefl.run.resolved import chain_of, outside_of
 from edgefl.secagg.vector import Coding
+from edgefl.server.sampler import sampler_of
 from edgefl.util.fields import Fields
 from edgefl.util.networks import title_of
 from edgefl.wire.codec import codec_named
@@ -64,9 +66,32 @@ def check_axes(method: Method, config: RunConfig) -> None:
         raise ConfigError(f"loss: {title_of(config.loss)} makes no sense with {name}: {why}")
     if config.clip_norm is not None and (why := next((method.lacks[need] for need in CLIPPED if need in method.lacks), "")):
         raise ConfigError(f"clip_norm: makes no sense with {name}: {why}")
-    screening_of(config)  # checks the strength of the defence
+    chain_of(config)  # checks the strength of the defence
     if config.server_lr not in (None, 1.0) and "server_step" in method.lacks:
         raise ConfigError(f"server_lr: {config.server_lr:g} makes no sense with {name}: {method.lacks['server_step']}")
+
+
+def check_stages(method: Method, config: RunConfig) -> None:
+    """Raise :class:`ConfigError` where a stage of a plug-in makes no sense with ``method`` or with other keys, by what it needs."""
+    sampler_of(config.sampler)  # checks its options
+    for stage in outside_of(config):
+        title, wanted = f"stages: {stage.name}", stages.facts(stage.name).get("needs", ())
+        if reason := next((method.gaps[need] for need in wanted if need in method.gaps), ""):
+            raise ConfigError(f"{title} makes no sense with {type(method).title}: {reason}")
+        if config.mode == "async" and (stage.writes("together") or stage.sums):
+            raise ConfigError(f"{title} reads all updates of a round, and mode async has no rounds; give mode sync")
+        if config.tier_assignment == "dynamic" and stage.writes("first_memory"):
+            raise ConfigError(
+                f"{title} stores tensors on clients, whose tiers change from round to round; give tier_assignment uniform"
+            )
+        if config.secure is not None and not stage.folds:
+            key = f"secure_aggregation: {config.secure_aggregation}"
+            raise ConfigError(f"{key} shows the server sums only, and {title} reads every update; leave one of them out")
+        changes = [moment for moment in ("admit", "folded", "counts", "together", "summed") if stage.writes(moment)]
+        if config.privacy == "central" and changes:
+            raise ConfigError(
+                f"privacy: central bounds what a client changes, and {title} has {changes[0]} after that; leave it out"
+            )
 
 
 def check_adversary(method: Method, config: RunConfig, clients: Clients) -> None:
@@ -96,9 +121,9 @@ def check_secure(config: RunConfig, conditions: Conditions, most: int) -> None:
             f"{key} sends integers of {rules.bits} bits that add up, and what codec {config.codec} sends does not; give codec fp32, and "
             "bits=16 or bits=24 for fewer bytes"
         )
-    if screening_of(config).holds or config.clip_norm == "adaptive":
-        what = "outliers" if config.outliers else f"defence {config.defence}"
-        what = what if screening_of(config).holds else "clip_norm adaptive"
+    holds = config.outliers or config.defence != "none"
+    if holds or config.clip_norm == "adaptive":
+        what = "outliers" if config.outliers else f"defence {config.defence}" if holds else "clip_norm adaptive"
         raise ConfigError(
             f"{key} shows the server sums only, and {what} compares updates; leave it out, or give a fixed clip_norm"
         )

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from edgefl.bundle.manifest_file import read
-from edgefl.client.objective import CONTROL
-from edgefl.client.parts import trained_shapes
+from edgefl.client.evaluate import evaluating
 from edgefl.config import SCREENING, RunConfig
 from edgefl.errors import CheckpointError, ConfigError, WireError, nearest
 from edgefl.records import ACCURACY, Metric, Screened, Submodel, Update
@@ -27,8 +25,8 @@ from edgefl.run.run import Run
 from edgefl.run.trained import Trained, accuracies, tier_networks
 from edgefl.run.worse import MAX_DROP, check_drop
 from edgefl.server.checkpoint import to_bytes
+from edgefl.server.client_store import ClientStore
 from edgefl.server.exchange import Exchange
-from edgefl.server.screening import Screen
 from edgefl.server.state import ServerState
 from edgefl.util.compute import one_thread
 from edgefl.util.files import json_bytes, sha256, whole_folder
@@ -107,6 +105,8 @@ def fed_round(
     folder = run_of(Path(bundle), manifest, run)
     config = _screened_by(folder.config(), screening or {})
     check_simulated(config, "fed-round")
+    if config.stages:
+        raise ConfigError(f"stages: {', '.join(config.stages)} is simulated only: fed-round takes updates of devices without it")
     if config.secure is not None:
         raise ConfigError(
             f"secure_aggregation: {config.secure_aggregation} is simulated only: update files have no masks; start a new run without it, "
@@ -129,7 +129,7 @@ def fed_round(
         after, found = _aggregated(prepared, state, sent, expected, received.updates)
         with folder.client_store(state) as store:
             # On the same held-out samples: all that the run's last round was evaluated on.
-            before, now = (accuracies(Trained(prepared, replace(of, round=config.rounds), store)) for of in (state, after))
+            before, now = (_accuracies(prepared, of, store, when) for of, when in ((state, "before"), (after, "after")))
             result = _result(target, number, prepared, received, (before, now), _update_rows(received.updates, found))
             if not keep_anyway:
                 suspects = partial(_suspects, prepared, state, sent, expected, received.updates)
@@ -173,6 +173,11 @@ def _warn_of_senders(received: Received, keys: DeviceKeys | None, say: Notify) -
         )
 
 
+def _accuracies(run: Run, state: ServerState, store: ClientStore, when: str) -> dict[str, float]:
+    with evaluating(f"{when} this round (nothing is written)"):
+        return accuracies(Trained(run, replace(state, round=run.config.rounds), store))
+
+
 def _aggregated(
     run: Run, state: ServerState, sent: Mapping[str, Submodel], expected: Expected, updates: tuple[DeviceUpdate, ...]
 ) -> tuple[ServerState, dict[int, Screened]]:
@@ -180,46 +185,43 @@ def _aggregated(
 
     ``sent`` and ``expected`` are those of :func:`offer`.
     """
-    method, exchange = run.method, Exchange(run.method, state, run.rules, run.config.clients)
-    exchange.screen.cap, exchange.screen.measures = run.rules.screening.cap(update.samples for update in updates), True
-    names = {label: trained_shapes(method, run.architecture, of.tier) for label, of in sent.items()}
+    rules = replace(run.rules, chain=run.rules.chain.measuring())
+    exchange = Exchange(run.method, state, rules, run.config.clients)
+    exchange.turn.claims = [update.samples for update in updates]
 
     def arriving() -> Iterator[Update]:
         for client, accepted in enumerate(updates):  # read again: only one is held at a time
-            update, tensors = _update(client, accepted, expected, sent)
-            submodel = sent[accepted.tier]
-            exchange.control.add(submodel, names[accepted.tier], tensors, state.model)
-            yield exchange.screen.admitted(update, submodel.tensors)
+            yield rules.chain.admit(_update(client, accepted, expected, sent), exchange.turn)
 
     after = exchange.aggregated(arriving())
     for name, tensor in after.model.tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             problem = "the updates, finite each, do not add up to finite weights"
             raise WireError(f"{name}: {problem}; leave out those with huge values")
-    return replace(after, round=state.round + 1), exchange.screen.report()
+    return replace(after, round=state.round + 1), exchange.turn.found
 
 
-def _update(
-    client: int, accepted: DeviceUpdate, expected: Expected, sent: Mapping[str, Submodel]
-) -> tuple[Update, dict[str, Tensor]]:
-    """Return the update in a file, and all tensors of the file, control variates included."""
+def _update(client: int, accepted: DeviceUpdate, expected: Expected, sent: Mapping[str, Submodel]) -> Update:
+    """Return the update in a file with all of its tensors, control variates included."""
     update, submodel = read_update(accepted.path, expected), sent[accepted.tier]
     if update != accepted:
         raise WireError(f"{accepted.path}: changed while the round was aggregated; try again")
     tensors = {name: torch.from_numpy(tensor) for name, tensor in update.tensors.items()}
-    own = {name: tensor for name, tensor in tensors.items() if not name.startswith(CONTROL)}
-    return Update(client, submodel.tier, own, submodel.places, update.samples, update.labels), tensors
+    known = Update(client, submodel.tier, tensors, submodel.places, update.samples, update.labels)
+    return replace(known, start=submodel.tensors)
 
 
 def _suspects(
     run: Run, state: ServerState, sent: Mapping[str, Submodel], expected: Expected, updates: tuple[DeviceUpdate, ...]
 ) -> list[str]:
     """Return a line about every update that looks wrong beside the others of its tier; all of them are read at once."""
-    screening = replace(run.rules.screening, outliers=True)
-    screen = Screen(screening, state.memory, screening.cap(update.samples for update in updates))
+    rules = replace(run.rules, chain=run.rules.chain.measuring().comparing())
+    exchange = Exchange(run.method, state, rules, run.config.clients)
+    exchange.turn.claims = [update.samples for update in updates]
     for client, accepted in enumerate(updates):
-        screen.admitted(_update(client, accepted, expected, sent)[0], sent[accepted.tier].tensors)
-    rows = _update_rows(updates, screen.report())
+        rules.chain.admit(_update(client, accepted, expected, sent), exchange.turn)
+    rules.chain.record(exchange.turn)
+    rows = _update_rows(updates, exchange.turn.found)
     return [f"{row['file']}: {', '.join(found)}" for row in rows if (found := remarks(row))]
 
 

@@ -4,7 +4,6 @@ import numpy as np
 from torch import nn
 
 from edgefl.client import evaluate
-from edgefl.data.sources import Split
 from edgefl.records import Tier
 from edgefl.report.evaluation import MOST_CLASSES, ClientScore, Evaluation
 from edgefl.run.trained import Trained, evaluated_clients, of_clients
@@ -30,7 +29,8 @@ def final_scores(trained: Trained, simulated: bool = True) -> Evaluation | None:
             continue
         module = trained.module(tier, client) if run.method.personalised else modules.get(tier) or trained.module(tier)
         modules[tier] = module
-        predicted = _predicted(module, split)
+        with evaluate.evaluating(f"client {client}, tier {tier.label}"):
+            predicted = evaluate.classes_of(module, split)
         if own:
             np.add.at(counts, (split.y, predicted), 1)
         device = run.plan.class_plans_of(np.array([client]), trained.state.round)[0].device.name
@@ -38,13 +38,9 @@ def final_scores(trained: Trained, simulated: bool = True) -> Evaluation | None:
     if not own:
         whole = trained.run.method.global_tier(trained.state.model)
         module = modules.get(whole) or trained.module(whole)
-        np.add.at(counts, (test.y, _predicted(module, test)), 1)
+        with evaluate.evaluating("the global model"):
+            np.add.at(counts, (test.y, evaluate.classes_of(module, test)), 1)
     labels = tuple(run.data.class_names) if len(run.data.class_names) == classes else tuple(map(str, range(classes)))
     confusion = tuple(map(tuple, counts.tolist())) if classes <= MOST_CLASSES else ()
     samples, right = counts.sum(1), counts.diagonal()
     return Evaluation(labels, tuple(samples.tolist()), tuple(right.tolist()), confusion, tuple(clients))
-
-
-def _predicted(module: nn.Module, split: Split) -> np.ndarray:
-    outputs = evaluate.outputs(module, split.taken().x, evaluate.BATCH_SIZE)
-    return np.asarray(outputs.argmax(1))

@@ -1,6 +1,7 @@
 """What a bundle gave to devices: the run that it is of, and the sub-models and shapes that their updates must have."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import safetensors.torch
@@ -75,7 +76,7 @@ def offer(run: Run, state: ServerState, bundle: Path, manifest: Manifest) -> tup
         if dict(entry.train.upload) != shapes[entry.label]:
             problem = f"upload: the bundle's tensors are not those that {manifest.method} aggregates"
             raise BundleError(f"{bundle}: tier {entry.label}: {problem}")
-        controls = run.rules.objective.control_shapes(trained_shapes(run.method, run.architecture, tier))
+        controls = run.chain.beside(partial(trained_shapes, run.method, run.architecture, tier))
         shapes[entry.label] = {**shapes[entry.label], **controls}
     return sent, Expected(manifest.manifest_sha256, manifest.round, shapes, manifest.classes)
 

@@ -32,11 +32,19 @@ from edgefl.records import Tier
 from edgefl.registry import methods, models
 from edgefl.rng import generator, torch_seeded
 from edgefl.run.auto_tiers import chosen_tiers
-from edgefl.run.checks import check_adversary, check_axes, check_device, check_preparation, check_reach, check_secure
+from edgefl.run.checks import (
+    check_adversary,
+    check_axes,
+    check_device,
+    check_preparation,
+    check_reach,
+    check_secure,
+    check_stages,
+)
 from edgefl.run.loss import checked_loss, criterion_of
 from edgefl.run.network import check_finite, network_of, with_weights
 from edgefl.run.privacy import check_private, spending_of
-from edgefl.run.resolved import method_of, plan_of, tiers_of
+from edgefl.run.resolved import chain_of, method_of, plan_of, tiers_of
 from edgefl.run.run import Run
 from edgefl.util.datasets import is_own as is_own_data
 from edgefl.util.files import sha256
@@ -45,7 +53,7 @@ from edgefl.util.networks import is_own
 from edgefl.util.ratios import check_ratios
 
 _OF_TASK = (
-    "seed", "dataset", "data_dir", "partition", "clients", "codec", "permute_labels", "data_share", "validation_share", "enforce",
+    "seed", "dataset", "data_dir", "partition", "clients", "permute_labels", "data_share", "validation_share", "enforce",
     "cpu_limit_s", "device", "plugins", "adversary",
 )  # fmt: skip
 
@@ -87,7 +95,7 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
         objective=objective_of(config),
         criterion=criterion,
         reading=reading,
-        privacy=None if spending is None else spending.privacy,
+        stages=chain_of(config, None if spending is None else spending.privacy).at_clients,
         **{key: getattr(config, key) for key in _OF_TASK},
     )
     clients = Clients(task, data)
@@ -95,6 +103,7 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
         config = config.model_copy(update={"tiers": chosen_tiers(config, fleet, clients)})
     tiers, method = tiers_of(config), method_of(config)
     check_axes(method, config)
+    check_stages(method, config)
     check_adversary(method, config, clients)
     check_secure(config, conditions, clients.shards.largest if method.weighs_samples else 1)
     method.check(architecture, tiers, config.clients)

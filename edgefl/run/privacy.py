@@ -103,6 +103,8 @@ def _sampling(config: RunConfig, conditions: Conditions) -> tuple[Sampling | Non
     who can be drawn next depends on who was drawn before. Where more clients are asked than wanted, the fast ones answer.
     """
     assert config.per_round is not None  # resolved
+    if config.sampler != "uniform":
+        return None, f"sampler {config.sampler} decides who takes part; with uniform the random choice counts"
     random = replace(conditions, drop_out=0.0, interrupted=0.0, start_hour=0.0)
     if random != Conditions() or "send" in config.on_shortfall:
         reason = "availability, batteries, deadlines or over-selection decide who takes part besides chance"
@@ -132,11 +134,19 @@ def check_private(config: RunConfig, method: Method, architecture: Architecture,
         network = method.skeleton(architecture, tier)
         if config.privacy == "example" and not splits_batches(network):
             why = "needs the gradient of every sample, and BatchNorm mixes the samples of a batch"
-        elif needs_statistics(network) or any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in network.modules()):
-            why = "does not cover the statistics of samples that BatchNorm collects from clients"
+        elif layer := _measures(network):
+            why = f"does not cover the statistics of samples that {layer} collects from clients"
         else:
             continue
         raise ConfigError(f"privacy: {config.privacy} {why} (tier {tier.label} of {who}); give norm group, layer or none")
+
+
+def _measures(network: nn.Module) -> str:
+    """Return the kind of the layers of ``network`` that have statistics of samples, "" if none has."""
+    if needs_statistics(network) or any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in network.modules()):
+        return "BatchNorm"
+    measuring = (layer for layer in network.modules() if getattr(layer, "track_running_stats", False))
+    return next((type(layer).__name__ for layer in measuring), "")
 
 
 def check_simulated(config: RunConfig, what: str) -> None:
@@ -151,6 +161,8 @@ def no_updates(config: RunConfig) -> str:
     """Return why devices of a run send no updates: what they send has neither noise nor masks. Empty if they send some."""
     if config.privacy != "none":
         return f"the run has privacy {config.privacy}, and devices train without its clipping and noise"
+    if config.stages:
+        return f"the run has the stages {', '.join(config.stages)}, and devices train without them"
     if config.secure is not None:
         return f"the run has secure_aggregation {config.secure_aggregation}, and update files have no masks"
     return ""

@@ -1,34 +1,87 @@
-"""What a resolved configuration stands for: the tiers, the method, the plan and the screening of a run."""
+"""What a resolved configuration stands for: the tiers, the method, the plan and the chain of a run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from edgefl.client.client import Clients
+from edgefl.client.stage import Stage
+from edgefl.client.stages.clip import Clip, Measured
+from edgefl.client.stages.coded import Coded
+from edgefl.client.stages.noised import Noised
 from edgefl.config import RunConfig
+from edgefl.errors import ConfigError
 from edgefl.fleet.conditions import Conditions
 from edgefl.fleet.population import Population
 from edgefl.fleet.profile import Fleet
 from edgefl.methods.base import Method
 from edgefl.methods.create import create
 from edgefl.methods.options import Scenario
-from edgefl.planning.secure_costs import secured
-from edgefl.planning.tier_costs import Costs
+from edgefl.planning.tier_costs import Costs, objective_of
+from edgefl.privacy.guarantee import Privacy
 from edgefl.records import Cost, Tier
+from edgefl.registry import stages
 from edgefl.server.assign import PlanCosts, make_plan
 from edgefl.server.assignment import Plan, TierPolicy, Workload
+from edgefl.server.chain import Chain
 from edgefl.server.defence import defence_named
-from edgefl.server.screening import Clipping, Screening
+from edgefl.server.grouping import Grouping
+from edgefl.server.optimizer import optimizer_named
+from edgefl.server.optimizers.avg import AVERAGE
+from edgefl.server.stages.objective import Remembered
+from edgefl.server.stages.optimizer import Optimized
+from edgefl.server.stages.secure import SecureGroups
+from edgefl.server.stages.trust import Capped, Compared, Defended
 from edgefl.util.datasets import is_own
+from edgefl.util.spec import called
 
 
-def screening_of(config: RunConfig) -> Screening:
-    """Return what the server of a run believes of updates."""
-    cap = None if config.sample_cap == "off" else config.sample_cap
-    clipping = None
+def chain_of(config: RunConfig, privacy: Privacy | None = None, most: int = 1) -> Chain:
+    """Return what the updates of a run pass, except the noise of central privacy, which depends on the plan.
+
+    ``privacy`` is what the noise of clients protects; ``most`` are the most samples of a client.
+    """
+    return Chain.of(_stages(config, privacy, most))
+
+
+def _stages(config: RunConfig, privacy: Privacy | None, most: int) -> Iterator[Stage]:
+    secure = config.secure
+    yield Coded(config.codec) if secure is None else SecureGroups(Grouping(secure, config.seed), most)
+    objective, optimizer = objective_of(config), optimizer_named(config.server_optimizer, config.server_lr)
+    if objective.remembers or objective.controls:
+        yield Remembered(objective)
+    if config.outliers:
+        yield Compared()
     if config.clip_norm is not None:
-        norm = None if isinstance(config.clip_norm, str) else config.clip_norm
-        clipping = Clipping(norm, config.clip_start, config.clip_quantile, config.clip_rate)
-    return Screening(cap, clipping, defence_named(config.defence, config.defence_strength), config.outliers)
+        yield clip_of(config)
+    elif config.outliers or config.defence != "none":
+        yield Measured()
+    if privacy is not None:
+        yield Noised(privacy.level, privacy.clip, privacy.noise_multiplier, privacy.delta)
+    yield from reversed(outside_of(config))  # they are listed in the order of clients
+    if config.sample_cap != "off":
+        yield Capped(config.sample_cap)
+    if config.defence != "none":
+        yield Defended(defence_named(config.defence, config.defence_strength))
+    if optimizer != AVERAGE:
+        yield Optimized(optimizer)
+
+
+def outside_of(config: RunConfig) -> list[Stage]:
+    """Return the stages of plug-ins that a run names; ConfigError if an option is wrong."""
+    found = []
+    for text in config.stages:
+        name, options = called(text)
+        try:
+            found.append(stages.load(name).of(options))
+        except ConfigError as error:
+            raise ConfigError(f"stages: {name}: {error}") from None
+    return found
+
+
+def clip_of(config: RunConfig) -> Clip:
+    """Return how a run clips changes."""
+    norm = config.clip_norm if isinstance(config.clip_norm, float) else None
+    return Clip(norm, config.clip_start, config.clip_quantile, config.clip_rate, config.secure is not None)
 
 
 def tiers_of(config: RunConfig) -> tuple[Tier, ...]:
@@ -48,12 +101,12 @@ def method_of(config: RunConfig) -> Method:
 def plan_of(costs: Costs, config: RunConfig, fleet: Fleet, clients: Clients, conditions: Conditions) -> Plan:
     """Return the plan of a run: which tier each class of the fleet trains."""
     tiers = tiers_of(config)
-    asked = conditions.asked(config.per_round or 1, config.clients)
+    asked, links = conditions.asked(config.per_round or 1, config.clients), chain_of(config)
 
-    def with_messages(of: Callable[..., Cost]) -> Callable[..., Cost]:
-        return lambda tier, *parts: secured(of(tier, *parts), costs.method, costs.architecture, tier, config.secure, asked)
+    def added(of: Callable[..., Cost]) -> Callable[..., Cost]:
+        return lambda tier, *parts: links.adds(of(tier, *parts), costs.method, costs.architecture, tier, asked)
 
-    cost_of, recomputed = with_messages(costs.of), with_messages(costs.recomputed)
+    cost_of, recomputed = added(costs.of), added(costs.recomputed)
     split = cost_of if costs.splits(tiers[0]) else None
     plan_costs = PlanCosts({tier: cost_of(tier) for tier in tiers}, costs.full, split, recomputed)
     training, shards = clients.task.training, clients.shards

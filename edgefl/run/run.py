@@ -32,16 +32,16 @@ from edgefl.rng import generator
 from edgefl.run.checks import check_secure
 from edgefl.run.network import inputs_of
 from edgefl.run.privacy import Spending, central_of, spending_of
-from edgefl.run.resolved import method_of, plan_of, screening_of, tiers_of
+from edgefl.run.resolved import chain_of, clip_of, method_of, plan_of, tiers_of
 from edgefl.server.assignment import Plan
+from edgefl.server.chain import Chain
 from edgefl.server.client_store import ClientStore
 from edgefl.server.exchange import ExchangeRules
 from edgefl.server.fedbuff import Buffer
 from edgefl.server.forecast import Forecast
-from edgefl.server.grouping import Grouping
-from edgefl.server.optimizer import optimizer_named
 from edgefl.server.rounds import Server, run_round
-from edgefl.server.secure_sums import SecureRules
+from edgefl.server.sampler import sampler_of
+from edgefl.server.stages.central import CentralNoise
 from edgefl.server.state import ServerState
 from edgefl.util.fields import Fields, named
 
@@ -110,14 +110,20 @@ class Run:
 
     @property
     def rules(self) -> ExchangeRules:
-        """How updates are encoded and aggregated."""
-        optimizer = optimizer_named(self.config.server_optimizer, self.config.server_lr)
-        graphs = self.step_graphs if self.config.runtime == "onnx" else None
-        screening, of_run = screening_of(self.config), (self.config.seed, self.config.codec, self.clients.task.objective)
-        grouping = self.forecast.grouping
-        secure = None if grouping is None else SecureRules(grouping, self.clients.shards.largest)
-        noise = central_of(self.spending, self.plan, self.per_round), self.config.privacy in ("central", "local")
-        return ExchangeRules(*of_run, optimizer, graphs, screening, secure, *noise, self.clients.adversaries)
+        """How updates are sent and aggregated."""
+        graphs, attack = self.step_graphs if self.config.runtime == "onnx" else None, self.clients.adversaries
+        claimed = attack.claimed if attack is not None and attack.kind.claims else None
+        return ExchangeRules(self.config.seed, self.chain, graphs, claimed)
+
+    @cached_property
+    def chain(self) -> Chain:
+        """What every update passes."""
+        privacy = None if self.spending is None else self.spending.privacy
+        found, noise = (
+            chain_of(self.config, privacy, self.clients.shards.largest),
+            central_of(self.spending, self.plan, self.per_round),
+        )
+        return found if noise is None else Chain.of((*found.stages, CentralNoise(noise, clip_of(self.config))))
 
     def graphs_of(self, method: Method, tier: Tier, parts: bool = False) -> TierGraphs:
         """Return the ONNX graphs that a client of ``tier`` trains and infers with, its weights outside; ``parts``: in micro-batches too."""
@@ -134,8 +140,8 @@ class Run:
     @cached_property
     def forecast(self) -> Forecast:
         """What the server expects of clients under the plan."""
-        grouping = None if self.config.secure is None else Grouping(self.config.secure, self.config.seed)
-        return Forecast(self.plan, self.conditions, self.config.seed, self.clients.shards.size, grouping)
+        who = self.chain.meeting, sampler_of(self.config.sampler)
+        return Forecast(self.plan, self.conditions, self.config.seed, self.clients.shards.size, *who)
 
     def at(self, method: Method) -> Run:
         """Return this run in the phase ``method``, with that phase's costs and plan."""

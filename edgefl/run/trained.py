@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from edgefl.client import evaluate
-from edgefl.client.objective import CONTROL, MEMORY
+from edgefl.client.leaving import personal_in
+from edgefl.client.objective import CONTROL
 from edgefl.client.parts import first_personal
 from edgefl.data.sources import Split
 from edgefl.engine.contract import Cluster, Engine, open_engine
@@ -68,7 +69,7 @@ class Trained:
 
     def control(self, tier: Tier) -> dict[str, Tensor]:
         """Return the server's control variates for ``tier`` by their names in payloads, nothing where the objective has none."""
-        if not self.run.rules.objective.controls:
+        if not self.run.clients.task.objective.controls:
             return {}
         return {name: tensor for name, tensor in self.handed_out(tier)[1].items() if name.startswith(CONTROL)}
 
@@ -79,11 +80,9 @@ class Trained:
 
     def personal(self, tier: Tier, client: int | None) -> dict[str, Tensor]:
         """Return the personal tensors of ``client``, without the objective's memory; the initial ones if it has not trained yet."""
-        if client is not None and (kept := self.store.get(client)) is not None:
-            tensors = stored_tensors(kept, f"what client {client} kept")
-            if own := {name: tensor for name, tensor in tensors.items() if not name.startswith(MEMORY)}:
-                return own
-        return first_personal(self.run.method, self.run.architecture, tier, self.run.config.seed)
+        kept = None if client is None else self.store.get(client)
+        own = {} if kept is None else personal_in(stored_tensors(kept, f"what client {client} kept"))
+        return own or first_personal(self.run.method, self.run.architecture, tier, self.run.config.seed)
 
     def _ready(self, module: nn.Module) -> nn.Module:
         return evaluate.with_statistics(module, self.run.shards(), self.run.config.batch_size)
@@ -101,14 +100,14 @@ def accuracies(trained: Trained, seen: Seen = lambda split: split) -> dict[str, 
     means over clients, adversaries excluded. A tier without clients is then evaluated on the held-out samples, without any personal
     tensors. ``seen`` maps held-out samples to those that are evaluated; without any there are no accuracies.
     """
-    run, method, criterion = trained.run, trained.run.method, trained.run.criterion
+    run, method = trained.run, trained.run.method
     test = seen(run.test_of(trained.state.round))
     if not len(test):
         return {}
     if of_clients(run):
         return _client_means(trained, seen)
     whole = method.global_tier(trained.state.model)
-    found = {tier: evaluate.score(trained.module(tier), test, criterion) for tier in dict.fromkeys((whole, *run.tiers))}
+    found = {tier: _score(trained, trained.module(tier), test, tier) for tier in dict.fromkeys((whole, *run.tiers))}
     return {"global": found[whole]} | {tier.label: found[tier] for tier in run.tiers}
 
 
@@ -134,15 +133,21 @@ def _client_means(trained: Trained, seen: Seen) -> dict[str, float]:
         else:
             module = shared.get(tier) or shared.setdefault(tier, trained.module(tier))
         if len(test := seen(run.clients.shards.test(client))):
-            by_tier[tier].append(evaluate.score(module, test, run.criterion))
+            by_tier[tier].append(_score(trained, module, test, tier, client))
     everyone = [value for values in by_tier.values() for value in values]
     if not everyone:
         return {}
     means = {"global": sum(everyone) / len(everyone)}
     for tier in run.tiers:
-        own = by_tier[tier] or [evaluate.score(trained.module(tier), seen(run.test_of(trained.state.round)), run.criterion)]
+        own = by_tier[tier] or [_score(trained, trained.module(tier), seen(run.test_of(trained.state.round)), tier)]
         means[tier.label] = sum(own) / len(own)
     return means
+
+
+def _score(trained: Trained, module: nn.Module, test: Split, tier: Tier, client: int | None = None) -> float:
+    whose = "" if client is None else f", client {client}"
+    with evaluate.evaluating(f"tier {tier.label}{whose}"):
+        return evaluate.score(module, test, trained.run.criterion)
 
 
 def evaluated_clients(run: Run) -> list[int]:
@@ -178,7 +183,7 @@ def train(
             record = replace(record, adversaries=tuple(attack.among(client.client for client in record.clients)))
         if run.evaluates(state.round):
             started = time.perf_counter()
-            with span("evaluate", round=state.round):
+            with span("evaluate", round=state.round), evaluate.evaluating(f"round {state.round}"):
                 accuracy, success = accuracies(now := Trained(run, state, store)), attack_success(now)
             observed = {**record.observed, "attack_success": success} if success else record.observed
             host_s = record.host_s + time.perf_counter() - started

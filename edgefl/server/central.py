@@ -12,7 +12,7 @@ Where a method averages entries of the state, the sums of all tiers are one sum 
 that is in k tiers then has a k-th of the variance.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,11 +21,11 @@ from torch import Tensor
 
 from edgefl.client.clipping import adapted
 from edgefl.client.noised import gaussian
+from edgefl.client.stages.clip import CLIP, Clip
 from edgefl.methods.base import Method
 from edgefl.methods.state import GlobalState
 from edgefl.methods.tier_sum import TierSum
 from edgefl.records import Submodel, Tier, Update
-from edgefl.server.screening import CLIP, Clipping
 
 Draw = Callable[[str], np.random.Generator]
 """Returns the generator of a round for a part of the noise."""
@@ -125,7 +125,7 @@ class Central:
         return {name: gaussian(of.shape, std, rng) / of.clamp_min(1) for name, of in clients.items()}
 
     def bounds(
-        self, clipping: Clipping, memory: Mapping[str, Tensor], norms: Mapping[Tier, Iterable[float]], draw: Draw
+        self, clipping: Clip, memory: Mapping[str, Tensor], norms: Mapping[Tier, Iterable[float]], draw: Draw
     ) -> dict[str, Tensor]:
         """Return the adaptive bounds after a round by name, from counts with noise; empty if the bound is fixed.
 
@@ -143,27 +143,12 @@ class Central:
         return found
 
 
-def summed(method: Method, state: GlobalState, updates: Iterable[Update], into: dict[Tier, TierSum]) -> None:
-    """Add ``updates`` to the sums of their tiers, each with weight 1."""
-    for update in updates:
-        if update.tier not in into:
-            into[update.tier] = method.tier_sum(state.architecture, update.tier)
-        into[update.tier].add(update, 1)
-
-
-def applied(method: Method, state: GlobalState, clients: Mapping[Tier, int], updates: Mapping[Tier, Update]) -> GlobalState:
-    """Return the state that ``method`` makes of each tier's update, which counts for so many ``clients``."""
-    if method.folds:
-        sums = []
-        for tier, update in updates.items():
-            total = method.tier_sum(state.architecture, tier)
-            total.add(update, clients[tier])
-            sums.append((update.places, total))
-        return method.finish(state, sums)
-
-    def repeated() -> Iterator[Update]:
-        for tier, update in updates.items():
-            for _ in range(clients[tier]):
-                yield update
-
-    return method.aggregate(state, repeated())
+def weighed(
+    method: Method, state: GlobalState, clients: Mapping[Tier, int], updates: Mapping[Tier, Update]
+) -> dict[Tier, TierSum]:
+    """Return the sum of each tier, whose update counts for so many ``clients``."""
+    found: dict[Tier, TierSum] = {}
+    for tier, update in updates.items():
+        found[tier] = method.tier_sum(state.architecture, tier)
+        found[tier].add(update, clients[tier])
+    return found

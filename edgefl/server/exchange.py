@@ -4,29 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from torch import Tensor
 
-from edgefl.client.adversary import Adversaries
 from edgefl.client.folding import Sums
 from edgefl.client.job import Job
-from edgefl.client.objective import Objective
-from edgefl.client.objectives.none import PLAIN
 from edgefl.client.parts import trained_shapes
+from edgefl.client.stage import TierSums, Turn
 from edgefl.methods.base import Method
 from edgefl.methods.state import GlobalState
+from edgefl.methods.tier_sum import TierSum
 from edgefl.records import Expected, Outcome, Submodel, Tier, Update
 from edgefl.rng import generator
-from edgefl.server.central import Central, applied, summed
+from edgefl.server.chain import Chain
 from edgefl.server.client_store import ClientStore
-from edgefl.server.control_variates import Control
-from edgefl.server.optimizer import ServerOptimizer
-from edgefl.server.optimizers.avg import AVERAGE
-from edgefl.server.screening import NO_SCREENING, Screen, Screening
-from edgefl.server.secure_sums import SecureRules, SecureSums
 from edgefl.server.state import OpenSession, ServerState, check_aggregated
 from edgefl.timing.spans import span
 from edgefl.wire.message import Blob
@@ -36,37 +30,23 @@ if TYPE_CHECKING:
     from edgefl.onnxgrad.stepper import StepGraphs
 
 Shapes = Mapping[str, tuple[int, ...]]
-Check = Callable[[Mapping[str, Tensor], str], None]
-"""Refuses tensors of the client that the text names."""
 
 
 @dataclass(frozen=True)
 class ExchangeRules:
-    """How updates are encoded and aggregated, the same in all rounds of a run.
+    """How updates are sent and aggregated, the same in all rounds of a run.
 
     Attributes:
-        seed: seed of the random draws of sub-models.
-        codec: name of the codec of updates.
-        objective: what clients add to their loss, and the server's half of it.
-        optimizer: the server optimizer.
+        seed: seed of the random draws of sub-models and of stages.
+        chain: what every update passes.
         graphs: (method, tier) → training steps as ONNX graphs, if onnxruntime trains; None: torch trains.
-        screening: what the server believes of updates.
-        secure: how updates are added up securely; None: they are sent plain.
-        central: the noise that the server adds; None: none.
-        equal_weights: whether every update counts the same, whatever its samples.
-        adversaries: clients that may claim other samples than they have; None: every client says the truth.
+        claimed: (client, samples) → the samples that it says it has; None: the server knows them.
     """
 
     seed: int
-    codec: str = "fp32"
-    objective: Objective = PLAIN
-    optimizer: ServerOptimizer = AVERAGE
+    chain: Chain = field(default_factory=Chain)
     graphs: Callable[[Method, Tier], StepGraphs] | None = None
-    screening: Screening = NO_SCREENING
-    secure: SecureRules | None = None
-    central: Central | None = None
-    equal_weights: bool = False
-    adversaries: Adversaries | None = None
+    claimed: Callable[[int, int], int] | None = None
 
 
 @dataclass
@@ -78,12 +58,10 @@ class Exchange:
         clients: how many clients the run has.
         synchronous: whether all updates are of the same round, so that clients of a tier were sent the same.
         asked: what is expected of the clients of a synchronous round.
-        control: the server's half of the objective.
+        turn: the round as the stages of the chain see it.
         sent: the sub-models that were sent, without their tensors.
-        sums: the sums of updates by tier; None: the server needs every update.
-        screen: what the screening finds in each update.
-        secure: the sums of masked updates; None: updates are sent plain.
-        observed: figures of the round for its record.
+        sums: the sums of updates by tier; None: the server receives every update.
+        observed: figures of the round for its record, once it is aggregated.
     """
 
     method: Method
@@ -92,38 +70,27 @@ class Exchange:
     clients: int
     synchronous: bool = False
     asked: Sequence[Expected] = ()
-    control: Control = field(init=False)
-    screen: Screen = field(init=False)
+    turn: Turn = field(init=False)
     sums: Sums | None = field(init=False, default=None)
-    secure: SecureSums | None = field(init=False, default=None)
     sent: list[Submodel] = field(default_factory=list)
     observed: dict[str, Any] = field(default_factory=dict)
-    _parameters: dict[Tier, Shapes] = field(default_factory=dict)
+    _trained: dict[Tier, Shapes] = field(default_factory=dict)
     _answers: dict[Tier, Shapes] = field(default_factory=dict)
     _made: dict[tuple[Tier, int], tuple[Submodel, bytes]] = field(default_factory=dict)
-    _claims: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.control = Control(self.rules.objective, self.state.memory, self.clients)
-        screening = self.rules.screening
-        self.screen = Screen(screening, self.state.memory, screening.cap())
-        folds = self.synchronous and (self.method.folds or self.rules.central is not None) and not screening.holds
-        if self.rules.secure is not None:
-            turn = self.state.round + 1
-            self.secure = SecureSums(self.method, self.state.model.architecture, self.rules.secure, turn, self.asked)
-        elif folds and not self.rules.objective.remembers and not self._stores():
-            self.sums = Sums(self.method, self.state.model.architecture, self.rules.codec)
+        state, rules, links = self.state, self.rules, self.rules.chain
+        of_round = state.memory, state.round + 1, rules.seed, self.clients, self.asked
+        self.turn = Turn(self.method, state.model, *of_round, self._submodel, self._upload, self._parameters)
+        if self.synchronous and links.folds and (self.method.folds or links.sums) and not self._stores():
+            self.sums = Sums(self.method, state.model.architecture, links.at_clients)
+            self.turn.folds = True
 
     def send(self, client: int, tier: Tier, drawn: int | None = None) -> tuple[Submodel, bytes]:
         """Return the sub-model for ``client`` and its payload.
 
         Which part of the model a sub-model has may be drawn at random: ``drawn`` is the round of that draw, None the present round.
         """
-        architecture = self.state.model.architecture
-        if tier not in self._answers:
-            self._answers[tier] = self.method.upload_shapes(architecture, tier)
-        if self.rules.objective.remembers and tier not in self._parameters:
-            self._parameters[tier] = trained_shapes(self.method, architecture, tier)
         key = tier, self.state.round + 1 if drawn is None else drawn
         if self.method.per_client:
             made = self._make(*key, client)
@@ -136,38 +103,34 @@ class Exchange:
 
     def shapes(self, tier: Tier) -> Shapes:
         """Return name → shape of the tensors in the payload for a client of ``tier``."""
-        control = self.rules.objective.control_shapes(self._parameters.get(tier, {}))
-        return {**self.method.shapes(self.state.model.architecture, tier), **control}
+        return {**self.method.shapes(self.state.model.architecture, tier), **self._beside(tier)}
 
     def job(self, session: OpenSession, payload: bytes, kept: bytes | None, eval_after_training: bool = False) -> Job:
         """Return the job of a session: its client received ``payload`` and stored ``kept`` after its last session (None: it had none)."""
         graphs = self.rules.graphs and self.rules.graphs(self.method, session.tier)
         limits = session.expected.memory_bytes, session.expected.micro_batch
         of_client = session.step + 1, session.client, self.method, session.tier
-        samples, bound = self._counted(self.screen.counted(self.samples_of(session))), self.screen.bound(session.tier)
+        samples = self.rules.chain.counts(session.client, self.samples_of(session), self.turn)
         weight = samples if self.method.weighs_samples else min(samples, 1)
-        masking = None if self.secure is None else self.secure.masking(session.expected, weight)
         known = *of_client, payload, kept, *limits, graphs, eval_after_training, session.expected.recompute
-        summed, clip_norm = None if self.sums is None else weight, None if self.sums is None and masking is None else bound
-        return Job(*known, weight=summed, clip_norm=clip_norm, masking=masking)
+        return Job(*known, weight if self.turn.folds else None, self.rules.chain.hands(session.expected, weight, self.turn))
 
     def samples_of(self, session: OpenSession) -> int:
         """Return how many samples the client of a session says it has."""
-        samples, adversaries = session.expected.samples, self.rules.adversaries
-        return samples if adversaries is None else adversaries.claimed(session.client, samples)
+        samples, claimed = session.expected.samples, self.rules.claimed
+        return samples if claimed is None else claimed(session.client, samples)
 
     def hear(self, sessions: Iterable[OpenSession]) -> None:
-        """Cap the samples of the round by what the clients of ``sessions``, and of those before, claim; nothing if all are believed."""
-        if self.rules.adversaries is not None and self.rules.adversaries.kind.claims:
-            self._claims += map(self.samples_of, sessions)
-            self.screen.cap = self.rules.screening.cap(self._claims)
+        """Note what the clients of ``sessions`` claim; nothing if the server knows their samples."""
+        if self.rules.claimed is not None:
+            self.turn.claims += map(self.samples_of, sessions)
 
     def receive(
-        self, outcome: Outcome, samples: int, submodel: Submodel, store: ClientStore, check: Check = lambda tensors, who: None
+        self, outcome: Outcome, samples: int, submodel: Submodel, store: ClientStore, start: Mapping[str, Tensor] | None = None
     ) -> Update:
-        """Return the verified update of a client, without its control variates; write what the client stores to ``store``.
+        """Return the update of a client after it has been admitted; write what the client stores to ``store``.
 
-        ``check`` refuses tensors with a WireError, before the server remembers anything of them.
+        ``start`` has the tensors that it was sent, if they are not those of ``submodel``. An update that is part of a sum is ``folded``.
 
         Raises:
             WireError: the payload is damaged, or has other tensors than expected; names the client.
@@ -175,86 +138,61 @@ class Exchange:
         if outcome.kept:
             with span("keep"):
                 store.put(outcome.client, outcome.kept)
-        names = self._parameters.get(submodel.tier, {})
-        extra = self.rules.objective.control_shapes(names)
-        expected = {**self._answers[submodel.tier], **extra}
-        with span("decode", client=outcome.client):
-            tensors = decode(outcome.payload, expected, f"client {outcome.client}", self.rules.codec, copy=False)
-        check(tensors, f"client {outcome.client}")
-        self.control.add(submodel, names, tensors, self.state.model)
-        tensors = {name: tensor for name, tensor in tensors.items() if name not in extra}
-        return Update(outcome.client, submodel.tier, tensors, submodel.places, self._counted(samples), outcome.labels)
+        known = Update(outcome.client, submodel.tier, {}, submodel.places, samples, outcome.labels, figures=outcome.figures)
+        begun = submodel.tensors if start is None else start
+        return self.rules.chain.admit(replace(known, start=begun, payload=outcome.payload), self.turn)
 
-    def receive_masked(self, outcome: Outcome, session: OpenSession, store: ClientStore) -> None:
-        """Add the masked update of a client to the sum of its group; write what the client stores to ``store``; WireError if damaged."""
-        assert self.secure is not None
-        if outcome.kept:
-            with span("keep"):
-                store.put(outcome.client, outcome.kept)
-        self.secure.add(session.expected, outcome)
+    def noted(self, session: OpenSession, outcome: Outcome) -> None:
+        """Admit an update that was added up where its client trained."""
+        known = Update(outcome.client, session.tier, {}, {}, self.samples_of(session), figures=outcome.figures, folded=True)
+        self.rules.chain.admit(known, self.turn)
 
     def aggregated(self, updates: Iterator[Update]) -> ServerState:
         """Return the state with the model and the memory after ``updates`` and those in :attr:`sums`; without any, the same state."""
-        state, central = self.state, self.rules.central
-        with span("aggregate", round=state.round + 1):
-            first = next(updates, None)
-            if central is not None:
-                after = self._noised(central, updates if first is None else chain([first], updates))
-            elif self.secure is not None:
-                made = {tier: submodel for (tier, _), (submodel, _) in self._made.items()}
-                if not (secure := self.secure.sums(made)):
-                    return state
-                after = self.method.finish(state.model, secure)
-            elif self.sums is not None and self.sums.tiers:
-                sent = {tier: self._made[tier, state.round + 1][0].places for tier in self.sums.tiers}
-                after = self.method.finish(state.model, ((sent[tier], of) for tier, of in self.sums.tiers.items()))
-            elif first is not None:
-                after = self.method.aggregate(
-                    state.model, self.screen.defended(self.method, state.model, chain([first], updates))
-                )
-            else:
-                return state
-            check_aggregated(state.model, after, f"method {type(self.method).title}: aggregation")
-            after, kept = self.control.finish(state.model, after)
-            after, slots = self._stepped(after)
-            bounds = self.screen.bounds_after() if central is None else self._noised_bounds(central)
-            return replace(state, model=after, memory={**kept, **slots, **bounds})
+        links, turn = self.rules.chain, self.turn
+        with span("aggregate", round=turn.number):
+            aggregate = self._aggregation(links.together(updates, turn))
+            if aggregate is None:
+                self.observed = links.record(turn)
+                return self.state
+            after = aggregate()
+            check_aggregated(self.state.model, after, f"method {type(self.method).title}: aggregation")
+            after = links.step(after, turn)
+            self.observed = links.record(turn)
+            return replace(self.state, model=after, memory={**self.state.memory, **turn.after})
 
-    def _stepped(self, after: GlobalState) -> tuple[GlobalState, dict[str, Tensor]]:
-        """Return the model after the server optimizer's step towards the aggregate ``after``, and the optimizer's slots."""
-        kind = type(self.rules.optimizer)
-        tensors, slots = self.rules.optimizer.step(self.state.model.tensors, after.tensors, self.state.memory)
-        stepped = after.replace(tensors)
-        if kind is not type(AVERAGE):  # the average is the aggregate, which was checked
-            check_aggregated(after, stepped, f"server optimizer {kind.__name__}: its step")
-        return stepped, slots
+    def _aggregation(self, updates: Iterator[Update]) -> Callable[[], GlobalState] | None:
+        """Return how the method aggregates the sums of the round, or else single ``updates``; None: there are none."""
+        model, sums, first = self.state.model, {} if self.sums is None else self.sums.tiers, None
+        if self.rules.chain.sums:
+            added(self.method, model, updates, sums)
+        else:
+            first = next(updates, None)  # clients train while updates are read, also those that are part of a sum
+        if summed := self.rules.chain.summed(sums, self.turn):
+            return partial(combined, self.method, model, summed, self._submodel)
+        return None if first is None else partial(self.method.aggregate, model, chain([first], updates))
 
-    def _noised(self, central: Central, updates: Iterator[Update]) -> GlobalState:
-        """Return the model after ``updates`` and those in :attr:`sums`, whose sums get noise; tiers without clients get it too."""
-        model = self.state.model
-        sums = {} if self.sums is None else self.sums.tiers
-        summed(self.method, model, updates, sums)
-        bounds = {tier: self._bound(tier) for tier in central.clients}
-        sent = {tier: self._made.get((tier, self.state.round + 1)) or self._make(tier, self.state.round + 1) for tier in bounds}
-        self.observed["noise_std"] = {tier.label: central.sum_multiplier * bound for tier, bound in bounds.items()}
-        of_tiers = central.updates(self.method, model, sums, {tier: made[0] for tier, made in sent.items()}, bounds, self._draw)
-        return applied(self.method, model, central.clients, of_tiers)
+    def _submodel(self, tier: Tier) -> Submodel:
+        """Return what clients of ``tier`` are sent in this round."""
+        key = tier, self.state.round + 1
+        return (self._made.get(key) or self._make(*key))[0]
 
-    def _noised_bounds(self, central: Central) -> dict[str, Tensor]:
-        clipping = self.rules.screening.clipping
-        assert clipping is not None  # noise needs clipping, which is checked with the configuration
-        return central.bounds(clipping, self.state.memory, self.screen.norms(), self._draw)
+    def _upload(self, tier: Tier) -> Shapes:
+        """Return name → shape of what clients of ``tier`` send."""
+        if tier not in self._answers:
+            own = self.method.upload_shapes(self.state.model.architecture, tier)
+            self._answers[tier] = {**own, **self._beside(tier)}
+        return self._answers[tier]
 
-    def _bound(self, tier: Tier) -> float:
-        bound = self.screen.bound(tier)
-        assert bound is not None  # as above
-        return bound
+    def _beside(self, tier: Tier) -> Shapes:
+        """Return name → shape of what stages send beside these, both ways."""
+        return self.rules.chain.beside(lambda: self._parameters(tier))
 
-    def _draw(self, purpose: str) -> np.random.Generator:
-        return generator(self.rules.seed, self.state.round + 1, purpose)
-
-    def _counted(self, samples: int) -> int:
-        return min(samples, 1) if self.rules.equal_weights else samples
+    def _parameters(self, tier: Tier) -> Shapes:
+        """Return name → shape of the parameters that travel between clients of ``tier`` and the server."""
+        if tier not in self._trained:
+            self._trained[tier] = trained_shapes(self.method, self.state.model.architecture, tier)
+        return self._trained[tier]
 
     def _stores(self) -> bool:
         model = self.state.model
@@ -264,12 +202,39 @@ class Exchange:
         key = (round_, "submodel") if client is None else (round_, client, "submodel")
         with span("factorize", tier=tier.label):
             submodel = self.method.submodel(self.state.model, tier, generator(self.rules.seed, *key), client)
-            control = self.control.variates(submodel, self._parameters.get(tier, {}))
+            beside = self.rules.chain.sends(submodel, self.turn)
         with span("encode", tier=tier.label):
-            payload = encode({**submodel.tensors, **control})
+            payload = encode({**submodel.tensors, **beside})
             return submodel, payload if self.method.per_client else Blob(payload)
 
 
+def added(method: Method, state: GlobalState, updates: Iterable[Update], into: dict[Tier, TierSum]) -> None:
+    """Add ``updates`` to the sums of their tiers, with the weights that the method gives them."""
+    for update in updates:
+        if update.tier not in into:
+            into[update.tier] = method.tier_sum(state.architecture, update.tier)
+        into[update.tier].add(update, update.samples if method.weighs_samples else 1)
+
+
+def combined(method: Method, state: GlobalState, sums: TierSums, sent: Callable[[Tier], Submodel]) -> GlobalState:
+    """Return the state that ``method`` makes of the sums of tiers; ``sent`` returns what their clients were sent.
+
+    A method that reads every update gets the mean of each tier as often as it counts.
+    """
+    if method.folds:
+        return method.finish(state, ((sent(tier).places, total) for tier, total in sums.items()))
+
+    def repeated() -> Iterator[Update]:
+        for tier, total in sums.items():
+            mean = {name: (part.value() / total.weight).float() for name, part in total.parts().items()}
+            for _ in range(total.weight):
+                yield Update(_NOBODY, tier, mean, sent(tier).places, 1)
+
+    return method.aggregate(state, repeated())
+
+
+_NOBODY = -1
+"""The client of an update that stands for a tier."""
 _FIRST_CLIENT = 0
 """If a method sends each client its own part of the model, all real devices of a tier train the part of this client."""
 

@@ -6,6 +6,8 @@ applied to the present model::
 
     x ← aggregate of (x + s(τ_i) · Δ_i) over the K updates in the buffer
 
+Statistics such as BatchNorm's are (1 − s(τ_i)) · x + s(τ_i) · received instead (:mod:`edgefl.server.statistics`).
+
 Differs from the paper: the method weighs the updates (most methods by samples); the paper gives them equal weights. The learning rate of
 the server is that of the server optimizer.
 """
@@ -127,10 +129,11 @@ class Buffered:
                 self._asked, self._low_battery, self._slept = self._asked - self._low_battery, set(), True
                 continue
             busy, turn = dict.fromkeys(excluded, float("inf")), self._fleet.turns + 1
+            choose = self._forecast.choose(self._state.memory, turn, self._step + 1)
             if self._fleet.sessions:  # a client that is not eligible now may be when the next session ends
-                clients, start_s = conditions.eligible(seed, population, 1, turn, self._clock_s, busy), self._clock_s
+                clients, start_s = conditions.eligible(seed, population, 1, turn, self._clock_s, busy, choose), self._clock_s
             else:
-                clients, start_s = conditions.select(seed, population, 1, turn, self._clock_s, busy)
+                clients, start_s = conditions.select(seed, population, 1, turn, self._clock_s, busy, choose)
             self._wait(start_s)
             if not len(clients):
                 return

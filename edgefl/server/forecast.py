@@ -8,13 +8,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
-from edgefl.fleet.clock import durations, energies, mask_s, stages_s
-from edgefl.fleet.conditions import Conditions
+from edgefl.fleet.clock import added_s, durations, energies, trips_s
+from edgefl.fleet.conditions import Choose, Conditions
 from edgefl.fleet.time_model import train_s
 from edgefl.records import Expected, Shortfall, Tier, Timing
+from edgefl.rng import generator
 from edgefl.server.assignment import Assignment, ClassPlan, Plan, split
-from edgefl.server.grouping import Grouping
+from edgefl.server.meeting import APART, Meeting
+from edgefl.server.sampler import Known, Sampler, choice
+from edgefl.server.samplers.uniform import UNIFORM
 from edgefl.server.sessions import Session
 
 
@@ -40,14 +44,16 @@ class Forecast:
     Attributes:
         plan: which tier each class trains, in the present phase of the method.
         size_of: client → number of its training samples.
-        grouping: how clients are divided into groups whose updates are added up securely; None: updates are sent plain.
+        meeting: how clients that are asked at one moment wait for one another.
+        sampler: whom the server asks.
     """
 
     plan: Plan
     conditions: Conditions
     seed: int
     size_of: Callable[[int], int]
-    grouping: Grouping | None = None
+    meeting: Meeting = APART
+    sampler: Sampler = UNIFORM
     _loads: dict[tuple[int, Assignment, int], tuple[int, float]] = field(default_factory=dict, repr=False, compare=False)
 
     def expected(self, asked: Asked, drained_j: Mapping[int, float]) -> list[Expected]:
@@ -86,7 +92,7 @@ class Forecast:
                 end_s, status = until[i] - asked.start_s, "interrupted"
             sizes = self.plan.cost(given).model_bytes
             found.append(Session(of_class, whole, end_s, status, until[i] - asked.start_s, links[i], sizes))
-        return [session.ended() for session in found] if self.grouping is None else self.grouping.sessions(turn, found)
+        return self.meeting.sessions(turn, found)
 
     def _whole(
         self, of_class: ClassPlan, given: Assignment | None, client: int, link: float, response: float, start_s: float
@@ -98,7 +104,7 @@ class Forecast:
         cost, (macs, work_s) = self.plan.cost(given), self._load(of_class, given, samples)
         down_bytes, up_bytes = cost.model_bytes
         down_s, train_s, up_s = durations(device, down_bytes, work_s, up_bytes, link)
-        parts, (agree_s, unmask_s) = (down_s, train_s * response, up_s), stages_s(device, cost, link)
+        parts, (agree_s, unmask_s) = (down_s, train_s * response, up_s), trips_s(device, cost, link)
         spent = energies(device, macs, cost.download_bytes, cost.upload_bytes, sum(parts) + agree_s + unmask_s)
         return Expected(
             client,
@@ -124,9 +130,20 @@ class Forecast:
             training, evaluated = split(plan.workload.training, given), plan.workload.evaluated(samples)
             seen, passes, updates = training.amounts(samples)
             work_s = train_s(of_class.device.compute, cost, seen, passes, updates, evaluated) / of_class.state.speed_share
-            work_s += mask_s(of_class.device, cost) / of_class.state.speed_share
+            work_s += added_s(of_class.device, cost) / of_class.state.speed_share
             self._loads[key] = cost.macs_of(seen, passes, evaluated), work_s
         return self._loads[key]
+
+    def choose(self, memory: Mapping[str, Tensor], turn: int, round_: int) -> Choose | None:
+        """Return how clients are chosen, given the tensors of the server; None: the first eligible ones in random order.
+
+        ``turn`` seeds the choice: the number of the round, or of the request in mode async.
+        """
+        if self.sampler.blind:
+            return None
+        population = self.plan.population.clients
+        known = Known.of(memory, population, round_, lambda of: [c.device.name for c in self.plan.class_plans_of(of, turn)])
+        return choice(self.sampler, known, lambda: generator(self.seed, turn, "sampler"))
 
     def class_plan_of(self, client: int, turn: int) -> ClassPlan:
         """Return the plan of a client's class in the state of its device during a turn."""

@@ -6,30 +6,25 @@ has answered; if a client does not answer, it lasts until the server stops waiti
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, NamedTuple
 
-from edgefl.fleet.clock import stage_s
-from edgefl.records import ClientRecord, Expected, Foreseen, Grouped, Shortfall, Stage, Tier, Timing
+from edgefl.client.stages.masked import CLIPPED
+from edgefl.fleet.clock import trip_s
+from edgefl.records import ClientRecord, Expected, Foreseen, Grouped, RoundTrip, Shortfall, Tier, Timing
 from edgefl.rng import generator
 from edgefl.secagg.graph import Graph, graph_of, masked_with, shortage, threshold_of, willing
 from edgefl.secagg.messages import stages
 from edgefl.secagg.spec import SecureAggregation
+from edgefl.secagg.vector import Coding
 from edgefl.server.assignment import ClassPlan
+from edgefl.server.meeting import Closing
 from edgefl.server.sessions import Session, retimed
 
 Key = tuple[Tier, int]
 """Tier and number of a group."""
-
-
-class Unmasked(NamedTuple):
-    """The end of a round: its records, its seconds, and a line per group for the round's record."""
-
-    records: tuple[ClientRecord, ...]
-    round_s: float
-    lines: list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -48,6 +43,13 @@ class Grouping:
         """Return the neighbours of the members of a group in a round."""
         neighbours = None if self.rules.protocol == "secagg" else self.rules.neighbours
         return graph_of(sorted(members), neighbours, generator(self.seed, turn, "neighbours", key[0].label, key[1]))
+
+    def coding(self, members: int, most: int) -> Coding:
+        """Return how the values of a group of so many members become integers, if their weights are at most ``most``.
+
+        ValueError: the bits are too few.
+        """
+        return Coding(self.rules.bits, members, self.rules.bound, most)
 
     def threshold(self, members: int) -> int:
         """Return the shares that give a secret in a group of so many members."""
@@ -82,7 +84,7 @@ class Grouping:
         graph = self.graph(turn, key, [m.whole.client for m in members])
         threshold, limit_s = self.threshold(len(members)), self.rules.stage_s
         most = stages(*[self.rules.neighbours_in(len(members))] * 3)
-        seconds = {m.whole.client: [stage_s(m.of_class.device, Stage(*stage), m.link) for stage in most] for m in members}
+        seconds = {m.whole.client: [trip_s(m.of_class.device, RoundTrip(*stage), m.link) for stage in most] for m in members}
         lasts = {m.whole.client: float("inf") if m.status == "expected" else m.end_s for m in members}
         keys = {c for c, (first, _, _) in seconds.items() if first <= min(limit_s, lasts[c])}
         second_s = {c: of[1] for c, of in seconds.items() if c in keys}
@@ -94,19 +96,19 @@ class Grouping:
         for member in members:
             client = member.whole.client
             known, got = len(graph[client] & keys), len(graph[client] & agreed)
-            first, second, _ = (Stage(*stage) for stage in stages(known, got, 0))
+            first, second, _ = (RoundTrip(*stage) for stage in stages(known, got, 0))
             took = (first, second) if client in agreed else (first,) if client in keys else ()
             grouped = Grouped(key[1], took, seconds[client][2], client in agreed)
             waited_s = agree_s if client in agreed else first_s if client in keys else 0.0
             ended[client] = _ended(member, grouped, waited_s, limit_s)
         return ended
 
-    def unmasked(self, turn: int, plans: Mapping[int, ClassPlan], records: Sequence[ClientRecord], round_s: float) -> Unmasked:
+    def closed(self, turn: int, plan_of: Callable[[int], ClassPlan], records: Sequence[ClientRecord], round_s: float) -> Closing:
         """Return the end of a round with masked vectors that arrived within ``round_s``: all groups unmask their sums at once.
 
         Args:
             turn: number of the round.
-            plans: client → the plan of its class.
+            plan_of: client → the plan of its class.
             records: how every session has ended so far.
             round_s: seconds from the start of the round until the server waits for no more vectors.
         """
@@ -115,7 +117,7 @@ class Grouping:
             end = self.ending(turn, key, members, {m.client for m in members if ended[m.client].status == "trained"})
             last_s = max(last_s, end.seconds)
             for client in end.vectors:
-                ended[client] = _answered(ended[client], plans[client], end, round_s)
+                ended[client] = _answered(ended[client], plan_of(client), end, round_s)
             lines.append(self._line(key, end, [ended[m.client] for m in members]))
         refused: dict[Tier, int] = {}
         for session in (record.expected for record in records):
@@ -124,7 +126,8 @@ class Grouping:
         for tier, clients in refused.items():
             why = f"{clients} clients in this round, expected at least {self.rules.least}"
             lines.append({"tier": tier.number, "group": None, "clients": clients, "summed": False, "reason": why})
-        return Unmasked(tuple(ended[record.client] for record in records), round_s + last_s, lines)
+        records = tuple(ended[record.client] for record in records)
+        return Closing(records, round_s + last_s, {"secure_aggregation": lines})
 
     def ending(self, turn: int, key: Key, members: Sequence[Expected], vectors: set[int]) -> "Ending":
         """Return how a group of ``members`` ends, if the masked vectors of the clients ``vectors`` arrived."""
@@ -145,18 +148,18 @@ class Grouping:
         enough = bisect_left(counts, True, key=lambda n: not shortage(graph, agreed, vectors, ordered[:n], threshold))
         return Ending(graph, threshold, agreed, vectors, answers, own_s[ordered[enough - 1]], "")
 
-    def quotas(self, expected: Iterable[Expected], over_selection: float) -> dict[Key, int]:
-        """Return group → how many vectors the server waits for: as many as it asked, divided by the over-selection, if so many agreed."""
+    def quota(self, expected: Iterable[Expected], over_selection: float, wanted: int) -> "_Vectors":
+        """Return how many vectors of each group count: as many as were asked, divided by the over-selection, if so many agreed."""
         found = {}
         for key, members in groups_in(expected).items():
             agreed = sum(m.grouped is not None and m.grouped.agreed for m in members)
             found[key] = min(agreed, ceil(round(len(members) / over_selection, 6)))
-        return found
+        return _Vectors(found)
 
     def _line(self, key: Key, end: "Ending", records: Sequence[ClientRecord]) -> dict[str, Any]:
         """Return what a round's record says about a group; bytes are those of all messages but the masked vectors."""
         taken = [stage for record in records if record.expected.grouped for stage in record.expected.grouped.stages]
-        clipped = [record.outcome.clipped_values for record in records if record.outcome is not None]
+        clipped = [record.outcome.figures.get(CLIPPED, 0) for record in records if record.outcome is not None]
         return {
             "tier": key[0].number,
             "group": key[1],
@@ -173,6 +176,29 @@ class Grouping:
             "download_bytes": sum(stage.download_bytes for stage in taken),
             "clipped_values": sum(clipped),
         }
+
+
+class _Vectors:
+    """How many more vectors the server waits for, by group."""
+
+    def __init__(self, missing: dict[Key, int]) -> None:
+        self._missing, self.wanted = missing, max(1, sum(missing.values()))
+
+    def takes(self, session: Expected) -> bool:
+        """Whether the group of a client lacks a vector."""
+        lacks = self._missing[_group_of(session)] > 0
+        self._missing[_group_of(session)] -= lacks
+        return lacks
+
+    def missed(self, session: Expected) -> None:
+        """Count that the group of a client lacks its vector."""
+        self._missing[_group_of(session)] += 1
+
+
+def _group_of(session: Expected) -> Key:
+    assert session.tier is not None  # only clients of a tier are asked
+    assert session.grouped is not None
+    return session.tier, session.grouped.group
 
 
 class Ending(NamedTuple):
@@ -246,7 +272,7 @@ def _answered(record: ClientRecord, of_class: ClassPlan, end: Ending, round_s: f
     if session.client not in end.answers:
         return record
     neighbours = end.graph[session.client]
-    last = Stage(*stages(0, len(neighbours & end.agreed), len(neighbours & end.vectors))[2])
+    last = RoundTrip(*stages(0, len(neighbours & end.agreed), len(neighbours & end.vectors))[2])
     sizes = session.download_bytes + last.download_bytes, session.upload_bytes + last.upload_bytes
     session = replace(session, grouped=replace(grouped, stages=(*grouped.stages, last)))
     session = replace(session, download_bytes=sizes[0], upload_bytes=sizes[1])

@@ -1,6 +1,7 @@
 """The contract of a server optimizer: how the server uses the aggregate of a round.
 
-It treats Δ = aggregated − old as a gradient (Reddi et al. 2021, Adaptive Federated Optimization, Algorithm 2). To add one, write a file
+It treats Δ = aggregated − old as a gradient (Reddi et al. 2021, Adaptive Federated Optimization, Algorithm 2). It sees trained tensors;
+statistics such as BatchNorm's are those of the aggregate (:mod:`edgefl.server.statistics`). To add one, write a file
 in ``edgefl/server/optimizers/`` with a class decorated ``@server_optimizer("name", needs=("server_step",))``.
 """
 

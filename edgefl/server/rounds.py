@@ -15,9 +15,11 @@ from edgefl.server.client_store import ClientStore
 from edgefl.server.exchange import Exchange, ExchangeRules
 from edgefl.server.fedbuff import Buffer, Buffered, blob_of
 from edgefl.server.forecast import Forecast
+from edgefl.server.sampler import heard
 from edgefl.server.schedule import Schedule, Synchronous
 from edgefl.server.sessions import failed_after, idle
 from edgefl.server.state import OpenSession, ServerState
+from edgefl.server.statistics import measured, mixed
 from edgefl.timing.spans import span
 from edgefl.wire.payload import decode
 
@@ -78,17 +80,19 @@ def run_round(server: Server, state: ServerState) -> tuple[ServerState, RoundRec
         exchange = Exchange(server.method, state, server.rules, clients, server.buffer is None, schedule.asked)
         after = exchange.aggregated(_updates(server, server.engine, schedule, exchange))
         with span("observe"):
-            observed = {**observed_by(server.method, state, exchange.sent), **exchange.screen.observed(), **exchange.observed}
+            observed = {**observed_by(server.method, state, exchange.sent), **exchange.observed}
     end = schedule.close()
     if server.engine is not None and server.buffer is not None:
         with span("keep"):
             _store_payloads(server, exchange, end.fleet.sessions)
     host_s, deadline_s = time.perf_counter() - started, server.forecast.plan.deadline_s
-    screened = exchange.screen.report() if server.engine is not None else {}
+    screened = exchange.turn.found if server.engine is not None else {}
     records = tuple(replace(of, screened=screened.get(of.client)) for of in end.clients) if screened else end.clients
     observed = {**observed, **end.observed}
     record = RoundRecord(state.round + 1, records, end.round_s, end.clock_s, {}, host_s, observed, end.waited_s, deadline_s)
-    return replace(after, round=record.round, clock_s=end.clock_s, fleet=end.fleet), record
+    population = server.forecast.plan.population.clients
+    memory = {**after.memory, **heard(server.forecast.sampler, state.memory, records, record.round, population)}
+    return replace(after, round=record.round, clock_s=end.clock_s, fleet=end.fleet, memory=memory), record
 
 
 def observed_by(method: Method, state: ServerState, sent: Sequence[Submodel]) -> Mapping[str, Any]:
@@ -118,7 +122,7 @@ def _updates(server: Server, engine: Engine, schedule: Schedule, exchange: Excha
 
     In mode async, the change of each is applied to the present model.
     """
-    missing = schedule.wanted
+    missing, state = schedule.wanted, exchange.state.model
     while missing and (arrived := schedule.arrive(missing)):
         sent: dict[int, _Sent] = {}
         exchange.hear(arrived)
@@ -130,22 +134,24 @@ def _updates(server: Server, engine: Engine, schedule: Schedule, exchange: Excha
                 continue
             missing -= 1
             if exchange.sums is not None:
-                exchange.screen.summed(session.tier, outcome, exchange.samples_of(session))
-                continue
-            if exchange.secure is not None:
-                exchange.receive_masked(outcome, session, server.store)
+                exchange.noted(session, outcome)
                 continue
             if submodel is None:  # the same part of the model as it was sent, with its present values
                 submodel, _ = exchange.send(outcome.client, session.tier, session.step + 1)
-            update = exchange.receive(outcome, exchange.samples_of(session), submodel, server.store)
+            samples = exchange.samples_of(session)
             if server.buffer is None:
-                yield exchange.screen.admitted(update, submodel.tensors)
+                update = exchange.receive(outcome, samples, submodel, server.store)
+                if not update.folded:
+                    yield update
                 continue
             with span("decode"):
                 start = decode(payload, exchange.shapes(session.tier), f"what client {outcome.client} was sent")
             weight = server.buffer.weight(exchange.state.round - session.step)
             # The change that is clipped is the client's own, from what it was sent; its age scales it afterwards.
-            yield server.method.rebased(exchange.screen.admitted(update, start), start, submodel.tensors, weight)
+            admitted = exchange.receive(outcome, samples, submodel, server.store, start)
+            rebased = server.method.rebased(admitted, start, submodel.tensors, weight)
+            names = measured(state.architecture, server.method, session.tier)
+            yield mixed(rebased, admitted.tensors, submodel.tensors, names, weight)
 
 
 def _jobs(server: Server, exchange: Exchange, arrived: Iterable[OpenSession], sent: dict[int, _Sent]) -> Iterator[Job]:

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from edgefl.fleet.conditions import WAIT_STEP_S
 from edgefl.records import ClientRecord, Expected
+from edgefl.server.assignment import ClassPlan
 from edgefl.server.forecast import Asked, Forecast
-from edgefl.server.grouping import Key
 from edgefl.server.state import FleetMemory, OpenSession, ServerState
 
 
@@ -114,9 +114,10 @@ class Round:
 def ask(forecast: Forecast, state: ServerState, wanted: int) -> Round:
     """Return the clients of the round after ``state``, drawn at the first moment at which enough clients are eligible."""
     population, clock_s, number = forecast.plan.population.clients, state.clock_s, state.round + 1
+    choose = forecast.choose(state.memory, number, number)
     while True:
         busy = fleet_at(forecast, state.fleet, clock_s).busy
-        clients, start_s = forecast.conditions.select(forecast.seed, population, wanted, number, clock_s, busy)
+        clients, start_s = forecast.conditions.select(forecast.seed, population, wanted, number, clock_s, busy, choose)
         expected = forecast.expected(Asked(clients, number, start_s), fleet_at(forecast, state.fleet, start_s).drained_j)
         if not expected or not all(map(low_battery, expected)) or clock_s > state.clock_s:
             break
@@ -128,15 +129,12 @@ class Synchronous:
     """The schedule of a synchronous round that waits for ``wanted`` answers."""
 
     def __init__(self, forecast: Forecast, state: ServerState, wanted: int) -> None:
-        self._forecast, self._state, self.wanted = forecast, state, wanted
+        self._forecast, self._state = forecast, state
         self._round = ask(forecast, state, wanted)
         self._queue = self._round.arrivals
         self._done: list[ClientRecord] = []
-        self._missing: dict[Key, int] | None = None
-        """How many more vectors the server waits for, by group; None: updates are sent plain."""
-        if forecast.grouping is not None:
-            self._missing = forecast.grouping.quotas(self._round.expected, forecast.conditions.over_selection)
-            self.wanted = max(1, sum(self._missing.values()))
+        self._quota = forecast.meeting.quota(self._round.expected, forecast.conditions.over_selection, wanted)
+        self.wanted = self._quota.wanted
 
     @property
     def asked(self) -> Sequence[Expected]:
@@ -144,49 +142,32 @@ class Synchronous:
         return self._round.expected
 
     def arrive(self, most: int) -> list[OpenSession]:
-        """Return the next sessions that answer in time. A group that enough vectors have arrived from is skipped."""
+        """Return the next sessions that answer in time and that the round waits for."""
         number, left, found = self._round.number, list[Expected](), list[Expected]()
         for place, session in enumerate(self._queue):
             if len(found) == most:
                 left += self._queue[place:]
                 break
-            (found if self._take(session) else left).append(session)
+            (found if self._quota.takes(session) else left).append(session)
         self._queue = left
         return [OpenSession(number, number - 1, session) for session in found]
 
     def end(self, session: OpenSession, record: ClientRecord) -> None:
         """Record how a session ended."""
         self._done.append(record)
-        if self._missing is not None and record.status != "trained":
-            self._missing[_group_of(record.expected)] += 1
-
-    def _take(self, session: Expected) -> bool:
-        """Count a session among those that the server waits for; False if its group has enough."""
-        if self._missing is None:
-            return True
-        group = _group_of(session)
-        if not self._missing[group]:
-            return False
-        self._missing[group] -= 1
-        return True
+        if record.status != "trained":
+            self._quota.missed(record.expected)
 
     def close(self) -> Closed:
         """Return how the round ended."""
         start_s = self._round.start_s
         clients, round_s = self._round.closed(self._done, self.wanted)
-        observed: dict[str, Any] = {}
-        if (grouping := self._forecast.grouping) is not None:
-            plans = {e.client: self._forecast.class_plan_of(e.client, self._round.number) for e in self._round.expected}
-            clients, round_s, lines = grouping.unmasked(self._round.number, plans, clients, round_s)
-            observed["secure_aggregation"] = lines
+        clients, round_s, observed = self._forecast.meeting.closed(self._round.number, self._plan_of, clients, round_s)
         idle_s = WAIT_STEP_S if all_refused(clients) else 0.0
         clock_s, waited_s = start_s + round_s + idle_s, start_s - self._state.clock_s + idle_s
         sessions, battery = (record.expected for record in clients), self._forecast.conditions.battery
         fleet = fleet_at(self._forecast, self._state.fleet, start_s).after(sessions, clock_s, battery)
         return Closed(clients, round_s, waited_s, clock_s, fleet, observed)
 
-
-def _group_of(session: Expected) -> Key:
-    assert session.tier is not None  # only clients of a tier are asked
-    assert session.grouped is not None
-    return session.tier, session.grouped.group
+    def _plan_of(self, client: int) -> ClassPlan:
+        return self._forecast.class_plan_of(client, self._round.number)

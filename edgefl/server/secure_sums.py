@@ -5,7 +5,7 @@ server's half (:class:`edgefl.secagg.group.Group`) gets from them nothing but th
 """
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -17,7 +17,7 @@ from edgefl.errors import WireError
 from edgefl.methods.base import Method
 from edgefl.methods.tier_sum import TierSum
 from edgefl.models.base import Architecture
-from edgefl.records import Expected, Outcome, Place, Submodel, Tier
+from edgefl.records import Expected, Submodel, Tier, Update
 from edgefl.rng import generator
 from edgefl.secagg.errors import ProtocolError
 from edgefl.secagg.vector import Coding, Values, unpacked
@@ -26,70 +26,56 @@ from edgefl.timing.spans import span
 from edgefl.util.exact_sum import ExactSum
 
 
-@dataclass(frozen=True)
-class SecureRules:
-    """What a run's secure sums have in common in all rounds.
-
-    Attributes:
-        grouping: how clients form groups.
-        most: the most samples of a client.
-    """
-
-    grouping: Grouping
-    most: int
-
-    def coding(self, members: int, weighs_samples: bool) -> Coding:
-        """Return how the values of a group of so many members become integers; ValueError if the bits are too few."""
-        rules = self.grouping.rules
-        return Coding(rules.bits, members, rules.bound, self.most if weighs_samples else 1)
-
-
 @dataclass
 class SecureSums:
     """The secure sums of one round.
 
     Attributes:
+        grouping: how clients form groups.
+        most: the largest weight of a client.
         turn: number of the round.
         asked: what is expected of all clients that were asked.
     """
 
     method: Method
     architecture: Architecture
-    rules: SecureRules
+    grouping: Grouping
+    most: int
     turn: int
     asked: Sequence[Expected]
     _groups: dict[Key, "_Group"] = field(init=False, repr=False)
+    _sessions: dict[int, Expected] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._groups = {}
+        self._groups, self._sessions = {}, {session.client: session for session in self.asked}
         for key, members in groups_in(self.asked).items():
-            coding = self.rules.coding(len(members), self.method.weighs_samples)
+            coding = self.grouping.coding(len(members), self.most)
             total = self.method.tier_sum(self.architecture, key[0])
-            self._groups[key] = _Group(self.rules.grouping, self.turn, key, members, coding, total)
+            self._groups[key] = _Group(self.grouping, self.turn, key, members, coding, total)
 
     def masking(self, session: Expected, weight: int) -> Masking:
         """Return how a client masks its update, of this weight."""
         return self._group(session).masking(session.client, weight)
 
-    def add(self, session: Expected, outcome: Outcome) -> None:
+    def add(self, update: Update) -> None:
         """Add the masked update of a client that has trained; WireError if it is damaged."""
-        with span("aggregate", client=outcome.client):
+        with span("aggregate", client=update.client):
             try:
-                self._group(session).add(outcome)
+                self._group(self._sessions[update.client]).add(update)
             except ProtocolError as error:
-                raise WireError(f"client {outcome.client}: {error}") from None
+                raise WireError(f"client {update.client}: {error}") from None
 
-    def sums(self, sent: Mapping[Tier, Submodel]) -> list[tuple[Mapping[str, Place], TierSum]]:
-        """Return the places and the sum of every tier in which a group could unmask its sum; ``sent`` are the tiers' sub-models."""
+    def sums(self, sent: Callable[[Tier], Submodel]) -> dict[Tier, TierSum]:
+        """Return the sum of every tier in which a group could unmask its sum; ``sent`` returns the tiers' sub-models."""
         found: dict[Tier, TierSum] = {}
         for (tier, _), group in self._groups.items():
-            if (total := group.unmasked(sent.get(tier))) is None:
+            if (total := group.unmasked(sent)) is None:
                 continue
             if tier in found:
                 found[tier].merge(total)
             else:
                 found[tier] = total
-        return [(sent[tier].places, of) for tier, of in found.items()]
+        return found
 
     def _group(self, session: Expected) -> "_Group":
         assert session.tier is not None  # only clients of a group are sent a job
@@ -119,18 +105,19 @@ class _Group:
         masks = b"" if self._real is None else self._real.masks[client]
         return Masking(self._coding, weight, tuple(sorted(total.by_label)), len(total.label_weights), masks)
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, update: Update) -> None:
         if self._real is not None:
-            self._real.server.add_vector(outcome.client, outcome.payload)
+            self._real.server.add_vector(update.client, update.payload)
         else:
-            self._sum += unpacked(outcome.payload, self._count, self._coding.bits)
-        self._vectors.add(outcome.client)
+            self._sum += unpacked(update.payload, self._count, self._coding.bits)
+        self._vectors.add(update.client)
 
-    def unmasked(self, sent: Submodel | None) -> TierSum | None:
+    def unmasked(self, sent_to: Callable[[Tier], Submodel]) -> TierSum | None:
         """Return the sum of the group's updates; None if too few clients were left to unmask it."""
         end = self._grouping.ending(self._turn, self._key, self._members, self._vectors)
-        if end.reason or sent is None:
+        if end.reason:
             return None
+        sent = sent_to(self._key[0])
         values = self._sum & self._coding.mask if self._real is None else self._real.unmasked(end.answers)
         total, classes = self._total, len(self._total.label_weights)
         changes, (weight, *labels) = values[: -1 - classes], values[-1 - classes :].tolist()

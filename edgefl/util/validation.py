@@ -47,7 +47,7 @@ def explain(problem: ErrorDetails, known: Collection[str] = (), otherwise: str =
         key = str(places[0]) if kind == "value_error" else f"{places[0]}, entry {place + 1},"
     if kind == "missing":
         return f"{key}: missing"
-    if kind == "extra_forbidden":
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         hint = nearest(str(problem["loc"][-1]), known) or otherwise or (f" known: {', '.join(known)}" if known else "")
         return f"{key}: unknown key{hint and ';'}{hint}"
     if kind == "value_error":

@@ -196,7 +196,7 @@ def test_every_key_of_a_run_has_a_flag_that_sets_it(asked: list[RunConfig]) -> N
     given = {
         key: VALUES.get(key, ("x", "x") if key in TEXTS else ("3", 3))
         for key in RunConfig.model_fields
-        if key not in ("method_options", "sources", "plugins", *PRIVACY)
+        if key not in ("method_options", "sampler", "sources", "stages", "plugins", *PRIVACY)
     }
     flags = [f"--{key.replace('_', '-')}" + (f"={text}" if text else "") for key, (text, _) in given.items()]
     invoked("simulate", *flags, "--method-option", "a=1")
@@ -204,7 +204,7 @@ def test_every_key_of_a_run_has_a_flag_that_sets_it(asked: list[RunConfig]) -> N
     files = dict.fromkeys(("weights", "data_dir"), str(Path("x").resolve()))  # the same files from any folder
     assert config.model_dump() == {
         **{key: value for key, (_, value) in given.items()}, **files, "method_options": {"a": 1}, "sources": None,
-        "plugins": None, **{key: RunConfig.model_fields[key].default for key in PRIVACY},
+        "plugins": None, "sampler": "uniform", "stages": (), **{key: RunConfig.model_fields[key].default for key in PRIVACY},
     }  # fmt: skip
 
 
@@ -217,7 +217,7 @@ def test_the_keys_of_privacy_have_flags_that_set_them(noise: str, asked: list[Ru
     assert given == {key: text if key == "privacy" else float(text) for key, text in texts.items()}
 
 
-@pytest.mark.parametrize("key", sorted(RunConfig.model_fields.keys() - {"sources"}))  # which a run records
+@pytest.mark.parametrize("key", sorted(RunConfig.model_fields.keys() - {"sampler", "sources", "stages"}))  # which have no flag
 def test_help_shows_the_default_of_every_key(key: str) -> None:
     default = RunConfig.model_fields[key].default
     command = group.get_command(None, "simulate")  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from edgefl import RunConfig
 from edgefl.client import evaluate
 from edgefl.client.client import Clients
 from edgefl.client.job import Job, Task
+from edgefl.client.stages.coded import Coded
 from edgefl.client.training import Training
 from edgefl.data.sources import Dataset, Split
 from edgefl.engine.contract import open_engine
@@ -88,7 +89,7 @@ def share_right(weights: dict[str, np.ndarray], split: Split) -> float:
 @pytest.mark.parametrize("name", ["fedper", "fedavg"])
 @pytest.mark.parametrize("codec", ["fp32", "int8"])
 def test_it_is_that_of_the_trained_network(name, codec):
-    method, clients = create(name), Clients(replace(TASK, codec=codec), DATA)
+    method, clients = create(name), Clients(replace(TASK, stages=(Coded(codec),)), DATA)
     start = {key: np.array(value) for key, value in WEIGHTS.items()}
     tensors = {key: torch.tensor(value) for key, value in WEIGHTS.items()}
     personal = {key for key in tensors if name == "fedper" and key.startswith("fc")}

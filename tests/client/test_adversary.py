@@ -14,6 +14,8 @@ from torch import Tensor
 from edgefl.client.adversary import Adversaries, Adversary, started
 from edgefl.client.client import Clients
 from edgefl.client.messages import task_fields, task_of
+from edgefl.client.stages.clip import Clip
+from edgefl.client.stages.coded import Coded
 from edgefl.data.digits import digits
 from edgefl.data.sources import Split
 from edgefl.engine.contract import in_order
@@ -213,7 +215,7 @@ def test_an_update_beyond_float32_is_a_client_that_diverged() -> None:
 
 @pytest.mark.parametrize("spec", ["backdoor:0.25(scale=3)", "free-rider:0.25", "sybil:0.25"])
 def test_workers_and_groups_have_the_same_adversaries(spec: str) -> None:
-    task = replace(TASK, adversary=spec, codec="int8")
+    task = replace(TASK, adversary=spec, stages=(Clip(2.0, on_client=True), Coded("int8")))
     assert task_of(task_fields(task)) == task
     with one_thread():
         expected = list(in_order(InlineEngine(Clients(task, digits())), jobs_of(16)))

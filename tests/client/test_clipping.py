@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from edgefl.client.clipping import adapted, change_of, clipped, norm_of
 from edgefl.client.folding import Sums
 from edgefl.client.job import Job
+from edgefl.client.stages.clip import Clip
+from edgefl.client.stages.coded import PLAIN
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.records import Outcome, Tier, Update
@@ -85,20 +87,20 @@ def test_a_worker_clips_to_the_bits_of_the_server():
     """Sums of clipped updates where clients train, and the server's own aggregate of them."""
     method, architecture, tiers = create("heterofl"), Architecture("mlp", (1, 8, 8), 10), (Tier(1.0), Tier(0.5))
     state = method.init(architecture, tiers, generator(0, "init"))
-    sums, updates, rng = Sums(method, architecture), [], torch.Generator().manual_seed(5)
+    sums, updates, rng = Sums(method, architecture, (Clip(2.0), PLAIN)), [], torch.Generator().manual_seed(5)
     submodels = {tier: method.submodel(state, tier, np.random.default_rng(0)) for tier in tiers}
     payloads = {tier: encode(submodel.tensors) for tier, submodel in submodels.items()}
     for client in range(6):
         tier, size = tiers[client % 2], 10.0 ** (client - 3)
         sent = submodels[tier]
         trained = {name: tensor + size * torch.randn(tensor.shape, generator=rng) for name, tensor in sent.tensors.items()}
-        job = Job(1, client, method, tier, payloads[tier], weight=1, clip_norm=2.0)  # the method weighs all clients alike
+        job = Job(1, client, method, tier, payloads[tier], weight=1, handed={"clip": 2.0})  # the method weighs all clients alike
         outcome = sums.add(job, Outcome(client, "trained", payload=encode(trained)))
         tensors, norm = clipped(trained, sent.tensors, 2.0)
-        assert (outcome.change_norm, outcome.payload) == (norm, b"")
+        assert (outcome.figures, outcome.payload) == ({"change_norm": norm}, b"")
         updates.append(Update(client, tier, tensors, sent.places, client + 1))
     folded = method.finish(state, ((submodels[tier].places, of) for tier, of in sums.tiers.items()))
     whole = method.aggregate(state, iter(updates))
     assert all(torch.equal(folded.tensors[name], tensor) for name, tensor in whole.tensors.items())
-    unclipped = replace(job, clip_norm=None)
-    assert sums.add(unclipped, Outcome(5, "trained", payload=encode(trained))).change_norm is None
+    unclipped = replace(job, handed={})
+    assert not sums.add(unclipped, Outcome(5, "trained", payload=encode(trained))).figures

@@ -177,6 +177,21 @@ def test_a_metric_that_is_not_finite_ends_the_run(own):
         own("inverse").measured(np.zeros((2, 5), np.float32), np.zeros(2, np.int64))
 
 
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_outputs_that_are_not_finite_are_no_class(wrong):
+    outputs, labels = np.array([[0.0, 1.0], [wrong, 0.0], [0.0, -np.inf]]), np.array([1, 0, 0])
+    with pytest.raises(MetricError, match="accuracy: the network returns NaN or infinity for 1 of 3 samples, expected finite"):
+        Criterion().measured(outputs, labels)
+    outputs[1] = 0.0
+    assert Criterion().measured(outputs, labels) == 1.0
+
+
+def test_outputs_that_are_nan_have_no_metric_of_an_own_loss(own):
+    outputs = np.full((2, 5), np.nan, np.float32)
+    with pytest.raises(MetricError, match="the network returns NaN or infinity for 2 of 2 samples"):
+        own("good").measured(outputs, np.zeros(2, np.int64))
+
+
 def test_a_changed_source_is_another_criterion(own, tmp_path):
     before = own("good")
     (tmp_path / "own.py").write_text(LOSSES + "\n")

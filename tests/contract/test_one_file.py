@@ -197,6 +197,25 @@ class Mine(Centre):
         return (values.amin(0) + values.amax(0)) / 2
 ''',
     ),
+    "sampler": (
+        "edgefl/server/samplers/mine.py",
+        '''"""The clients with the lowest numbers."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgefl.registry import sampler
+from edgefl.server.sampler import Known, Sampler
+
+
+@sampler("mine")
+@dataclass(frozen=True)
+class Mine(Sampler):
+    def chosen(self, candidates: np.ndarray, count: int, known: Known, rng: np.random.Generator) -> np.ndarray:
+        return np.sort(candidates)[:count]
+''',
+    ),
     "engine": (
         "edgefl/engine/mine.py",
         '''"""The engine of this process, last job first."""
@@ -253,14 +272,25 @@ def test_a_run_uses_one_new_file_of_every_kind(copied: Path) -> None:
         *("--method=mine", "--model=mine", "--dataset=mine", "--codec=mine", "--objective=mine", "--server-optimizer=mine"),
         *("--profile=mine", "--engine=mine", "--adversary=mine:0.5", "--defence=mine"),
     ]
-    small = ("--rounds=1", "--clients=2", "--per-round=2", "--local-epochs=1", "--conditions=ideal", "--out=run")
+    (copied / "keys.toml").write_text('sampler = "mine"\n', encoding="utf-8")
+    small = (
+        "--rounds=1",
+        "--clients=2",
+        "--per-round=2",
+        "--local-epochs=1",
+        "--conditions=ideal",
+        "--config=keys.toml",
+        "--out=run",
+    )
     done = edgefl_in(copied, "simulate", *names, *small)
     assert done.returncode == 0, done.stderr
     (line,) = (copied / "run" / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
     clients = json.loads(line)["clients"]
     assert [client["status"] for client in clients] == ["trained"] * 2
     assert {client["device"] for client in clients} == {"mine"}
-    assert 'engine = "mine"' in (copied / "run" / "config.toml").read_text(encoding="utf-8")
+    config = (copied / "run" / "config.toml").read_text(encoding="utf-8")
+    assert 'engine = "mine"' in config
+    assert 'sampler = "mine"' in config
     values = 8 * 16 + 8 + 2 * 8 + 2
     # Two bytes a value less; the codec's name takes 32 bytes of the header.
     assert {client["download_bytes"] - client["upload_bytes"] for client in clients} == {2 * values - 32}

@@ -14,6 +14,7 @@ import torch
 from edgefl.client.client import Clients
 from edgefl.client.folding import Sums
 from edgefl.client.job import Job, Task
+from edgefl.client.stages.coded import Coded
 from edgefl.client.training import Training
 from edgefl.data.digits import digits
 from edgefl.engine.contract import in_order
@@ -30,7 +31,8 @@ from edgefl.wire.payload import decode, encode
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="workers need Linux or macOS")
 
 TIERS = Tier(1.0), Tier(0.5)
-TASK = Task(0, "digits", None, "classes:3", 12, Architecture("mlp", (1, 8, 8), 10), Training(1, 64, 0.05, 0.9, 0.0), codec="int8")
+TASK = Task(0, "digits", None, "classes:3", 12, Architecture("mlp", (1, 8, 8), 10), Training(1, 64, 0.05, 0.9, 0.0))
+TASK = replace(TASK, stages=(Coded("int8"),))
 METHOD = create("heterofl")
 STATE = METHOD.init(TASK.architecture, TIERS, generator(0, "init"))
 SENT = {tier: METHOD.submodel(STATE, tier, np.random.default_rng(0)) for tier in TIERS}
@@ -44,7 +46,7 @@ def jobs_of(count: int) -> list[Job]:
 
 
 def sums() -> Sums:
-    return Sums(METHOD, TASK.architecture, TASK.codec)
+    return Sums(METHOD, TASK.architecture, TASK.stages)
 
 
 def finished(of: Sums) -> dict[str, torch.Tensor]:
@@ -69,7 +71,7 @@ def wanted(clients):
     def updates():
         for job, outcome in zip(jobs_of(20), outcomes, strict=True):
             shapes = METHOD.upload_shapes(TASK.architecture, job.tier)
-            tensors = decode(outcome.payload, shapes, "client", TASK.codec)
+            tensors = decode(outcome.payload, shapes, "client", "int8")
             yield Update(job.client, job.tier, tensors, SENT[job.tier].places, job.weight, outcome.labels)
 
     weighing = type("Weighing", (type(METHOD),), {"weighs_samples": True})(METHOD.config)

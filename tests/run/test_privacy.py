@@ -3,15 +3,20 @@
 import json
 
 import pytest
+import torch
 from runs import checkpoint_of, lines_of, stopped_after
+from torch import nn
 
 from edgefl import RunConfig, simulate
+from edgefl.client.stage import AtClient, Leaving
+from edgefl.client.stages.noised import Noised
 from edgefl.errors import ConfigError
 from edgefl.privacy.accountant import epsilon
 from edgefl.privacy.guarantee import Sampling
 from edgefl.run.prepare import prepare
 from edgefl.run.privacy import check_simulated
 from edgefl.run.whatif import whatif
+from edgefl.server.stages.central import CentralNoise
 
 SMALL = {
     "rounds": 2,
@@ -75,9 +80,12 @@ def test_epochs_of_dp_sgd_are_releases():
 
 def test_clients_have_equal_weights_and_keep_their_labels(tmp_path):
     run = prepare(config_of("central", method="heterofl"))
-    assert run.rules.equal_weights
-    assert sum(run.rules.central.clients.values()) == 4
-    assert run.clients.task.privacy is not None
+    (noise,) = (stage for stage in run.chain.stages if isinstance(stage, CentralNoise))
+    assert sum(noise.central.clients.values()) == 4
+    assert run.chain.counts(3, 50, None) == 1
+    (own,) = (stage for stage in run.clients.task.stages if isinstance(stage, Noised))
+    left = own.leave(Leaving({}, {}, labels=(1, 2)), AtClient(0, 1, 3))
+    assert left.labels is None
 
 
 @pytest.mark.parametrize(
@@ -140,6 +148,22 @@ def test_keys_that_contradict_each_other_are_refused(changes, text):
 def test_what_a_method_or_network_cannot_promise_is_refused(level, changes, text):
     with pytest.raises(ConfigError, match=text):
         prepare(config_of(level, **changes))
+
+
+class Measuring(nn.Module):
+    """It measures the mean and the variance of each channel."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.norm, self.fc = nn.InstanceNorm2d(1, track_running_stats=True), nn.Linear(64, num_classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.norm(x).flatten(1))
+
+
+def test_noise_would_make_a_variance_negative():
+    with pytest.raises(ConfigError, match="local does not cover the statistics of samples that InstanceNorm2d collects"):
+        prepare(config_of("local", method="fedavg", tiers=(1.0,), model=Measuring(10)))
 
 
 def test_a_large_delta_is_worth_a_warning():

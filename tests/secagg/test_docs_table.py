@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from edgefl.fleet.clock import stage_s
+from edgefl.fleet.clock import trip_s
 from edgefl.fleet.load import load_fleet
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture
-from edgefl.planning.secure_costs import masked_values
-from edgefl.records import Stage, Tier
+from edgefl.records import RoundTrip, Tier
 from edgefl.secagg.graph import threshold_of
 from edgefl.secagg.messages import stages, vector_bytes
+from edgefl.server.stages.secure import masked_values
 from edgefl.wire.payload import payload_bytes
 
 PAGE = Path(__file__).parents[2] / "docs" / "secure-aggregation.md"
@@ -35,7 +35,7 @@ def test_the_table_of_costs_is_what_the_code_computes():
         assert plain == f"{payload_bytes(method.upload_shapes(NETWORKS[network], full)):,}"
         for name, seconds in zip(("flagship-phone", "low-end-phone"), masks, strict=True):
             device = phones[name]
-            assert extra == f"{sum(stage_s(device, Stage(*stage)) for stage in of):.3f} s"
+            assert extra == f"{sum(trip_s(device, RoundTrip(*stage)) for stage in of):.3f} s"
             assert device.compute.training_step is not None
             per_byte = device.compute.training_step.elementwise_ps_per_byte.value * 1e-12
             assert float(seconds.removesuffix(" s")) == pytest.approx(16 * (k + 1) * values * per_byte, abs=6e-4)

@@ -1,6 +1,7 @@
 """Central privacy: the sensitivity of its sums by brute force, the variance of its noise, and values worked out by hand."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,18 +9,25 @@ import pytest
 import torch
 
 from edgefl.client.clipping import change_of, clipped, norm_of
+from edgefl.client.stages.clip import Clip
 from edgefl.methods.create import create
 from edgefl.methods.tier_sum import TierSum
 from edgefl.models.base import Architecture
 from edgefl.records import Place, Submodel, Tier, Update
 from edgefl.rng import generator
-from edgefl.server.central import Central, applied, summed
-from edgefl.server.screening import Clipping
+from edgefl.server.central import Central, weighed
+from edgefl.server.exchange import added, combined
 
 MLP = Architecture("mlp", (1, 8, 8), 10)
 FULL, HALF = Tier(1.0), Tier(0.5)
 METHODS = [("fedavg", (FULL,)), ("heterofl", (FULL, HALF)), ("fedhm", (FULL, HALF)), ("flanc", (FULL, HALF))]
 C = 0.5
+
+
+def applied(method, state, clients, updates):
+    """Return the state after the updates of tiers, each of which counts for so many ``clients``."""
+    sent = {tier: SimpleNamespace(places=update.places) for tier, update in updates.items()}
+    return combined(method, state, weighed(method, state, clients, updates), sent.__getitem__)
 
 
 def draw(purpose):
@@ -45,7 +53,7 @@ class Setup:
 
     def noised(self, noise, updates):
         sums = {}
-        summed(self.method, self.state, updates, sums)
+        added(self.method, self.state, [replace(update, samples=1) for update in updates], sums)
         return noise.updates(self.method, self.state, sums, self.sent, self.bounds, draw)
 
     def sum_of(self, noise, updates):
@@ -146,7 +154,7 @@ def test_values_worked_out_by_hand():
 
 
 def test_bounds_adapt_by_counts_with_noise():
-    clipping, noise = Clipping(start=1.0, quantile=0.5, rate=0.2), Central(1.0, {FULL: 4}, adaptive=True)
+    clipping, noise = Clip(start=1.0, quantile=0.5, rate=0.2), Central(1.0, {FULL: 4}, adaptive=True)
     assert noise.count_std == 1.0
     draws = SimpleNamespace(standard_normal=lambda: 0.5)
     found = noise.bounds(clipping, {}, {FULL: [0.3, 2.0, 0.8]}, lambda purpose: draws)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,17 @@ import torch
 from runs import checkpoint_of, lines_of, stopped_after
 
 from edgefl import RunConfig
+from edgefl.client.stage import Turn
+from edgefl.client.stages.clip import Clip
+from edgefl.client.stages.coded import PLAIN
 from edgefl.errors import ConfigError
 from edgefl.records import Tier, Update
 from edgefl.run.prepare import prepare
-from edgefl.run.resolved import screening_of
+from edgefl.run.resolved import chain_of
+from edgefl.server.chain import Chain
 from edgefl.server.checkpoint import of_file
 from edgefl.server.defence import defence_named
-from edgefl.server.screening import Clipping, Screen, Screening
+from edgefl.server.stages.trust import Capped, Compared, Defended
 
 SMALL: dict[str, Any] = {
     "dataset": "digits", "model": "mlp", "method": "heterofl", "tiers": (1.0, 0.5), "tier_assignment": "uniform", "profile": "laptop",
@@ -27,7 +30,13 @@ SENT = {"w": torch.tensor([1.0, -2.0])}
 
 
 def update(client: int, change: list[float], samples: int = 10, tier: float = 1.0) -> Update:
-    return Update(client, Tier(tier), {"w": SENT["w"] + torch.tensor(change)}, {}, samples)
+    return Update(client, Tier(tier), {"w": SENT["w"] + torch.tensor(change)}, {}, samples, start=SENT)
+
+
+def turn_of(memory: dict[str, torch.Tensor]) -> Turn:
+    """Return a round of a server that remembers ``memory``, for stages that ask for nothing else."""
+    nothing: Any = None
+    return Turn(nothing, nothing, memory, 1, 0, 3, (), nothing, nothing, nothing)
 
 
 def played(folder: Path, **keys: Any) -> tuple[float, list[dict[str, Any]]]:
@@ -93,37 +102,38 @@ def test_a_default_run_has_no_figures_of_screening(tmp_path):
 
 
 def test_what_was_found_in_each_update():
-    screen = Screen(Screening(20, Clipping(5.0), outliers=True), {}, cap=20)
-    admitted = [screen.admitted(update(client, change, samples), SENT) for client, change, samples in [
+    chain, turn = Chain.of((PLAIN, Capped(20), Clip(5.0), Compared())), turn_of({})
+    admitted = [chain.admit(update(client, change, samples), turn) for client, change, samples in [
         (1, [3.0, 0.0], 10), (2, [0.0, -4.0], 10**9), (3, [-60.0, 80.0], 20),
     ]]  # fmt: skip
     assert [of.samples for of in admitted] == [10, 20, 20]
     assert (admitted[2].tensors["w"] - SENT["w"]).tolist() == [-3.0, 4.0]
-    found = screen.report()
+    observed, found = chain.record(turn), turn.found
     assert [found[n].change_norm for n in (1, 2, 3)] == [3.0, 4.0, 100.0]
     assert [found[n].norm_ratio for n in (1, 2, 3)] == [0.75, 1.0, 25.0]
     assert [found[n].clipped for n in (1, 2, 3)] == [False, False, True]
     assert [found[n].counted_samples for n in (1, 2, 3)] == [None, 20, None]
     # The median of the changes (3, 0), (0, −4), (−60, 80) is (0, 0): it has no direction.
     assert [found[n].cosine for n in (1, 2, 3)] == [None] * 3
-    assert screen.observed() == {"clip_norm": {"1": 5.0}, "screening": {"clipped": 1, "dropped": 0, "capped": 1}}
+    assert observed == {"clip_norm": {"1": 5.0}, "screening": {"clipped": 1, "dropped": 0, "capped": 1}}
 
 
 def test_bounds_of_tiers_adapt_apart():
     """γ = ½ and η = 0.2: no change within the bound raises it by e^0.1, all of them lower it by as much."""
-    screen = Screen(Screening(None, Clipping(start=2.0)), {"clip_norm:0.5": torch.tensor(50.0, dtype=torch.float64)})
+    chain, turn = Chain.of((PLAIN, Clip(start=2.0))), turn_of({"clip_norm:0.5": torch.tensor(50.0, dtype=torch.float64)})
     for client, (change, tier) in enumerate([([3.0, 4.0], 1.0), ([0.0, 6.0], 1.0), ([30.0, 0.0], 0.5)]):
-        screen.admitted(update(client, change, tier=tier), SENT)
-    after = {name: float(bound) for name, bound in screen.bounds_after().items()}
+        chain.admit(update(client, change, tier=tier), turn)
+    chain.record(turn)
+    after = {name: float(bound) for name, bound in turn.after.items()}
     assert after == pytest.approx({"clip_norm:1": 2 * 1.1051709180756477, "clip_norm:0.5": 50 * 0.9048374180359595}, rel=1e-14)
 
 
 @pytest.mark.parametrize(
     ("claims", "cap", "expected"),
-    [([10, 12, 10**9], "auto", 36), ([10**9, 7], "auto", 21), ([], "auto", None), ([5, 10**9], 40, 40), ([5], None, None)],
+    [([10, 12, 10**9], "auto", 36), ([10**9, 7], "auto", 21), ([], "auto", None), ([5, 10**9], 40, 40)],
 )
 def test_the_cap_follows_the_median_of_claims(claims, cap, expected):
-    assert Screening(cap).cap(claims) == expected
+    assert Capped(cap).cap(claims) == expected
 
 
 @pytest.mark.parametrize(
@@ -155,10 +165,12 @@ def test_contradictions_are_explained(keys, message):
 
 def test_the_record_follows_the_configuration():
     config = RunConfig(sample_cap="off", clip_norm="adaptive", clip_quantile=0.8, defence="krum", defence_strength=0.3)
-    expected = Screening(None, Clipping(None, 1.0, 0.8, 0.2), defence_named("krum", 0.3))
-    assert screening_of(config) == expected
-    assert expected.holds
-    assert not replace(expected, defence=defence_named("none")).holds
+    chain = chain_of(config)
+    assert chain.stages == (PLAIN, Clip(None, 1.0, 0.8, 0.2), Defended(defence_named("krum", 0.3)))
+    assert not chain.folds
+    assert chain.at_clients == (Clip(None, 1.0, 0.8, 0.2), PLAIN)
+    assert chain_of(RunConfig(clip_norm=1.0)).folds
+    assert chain_of(RunConfig()).stages == (PLAIN, Capped("auto"))
 
 
 def test_clipping_is_switched_off_by_name():

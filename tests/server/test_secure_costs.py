@@ -7,8 +7,8 @@ from secure_rounds import observed
 from small_fleet import expected, play, small, write_device, write_fleet
 
 from edgefl.errors import ConfigError
-from edgefl.fleet.clock import stage_s
-from edgefl.records import Stage, Tier
+from edgefl.fleet.clock import trip_s
+from edgefl.records import Added, RoundTrip, Tier
 from edgefl.run.whatif import whatif
 from edgefl.secagg.messages import stages, vector_bytes
 from edgefl.server.grouping import groups_in
@@ -23,8 +23,8 @@ def test_a_tier_s_bytes_are_those_of_every_message(two_links):
     # Worked out by hand for five neighbours: 68·5 and 86·5 and 4·5 down, 64 and 86·5 and 37·6 up.
     assert cost.download_bytes - before.download_bytes == 340 + 430 + 20
     assert cost.upload_bytes - -(-values * 20 // 8) == 64 + 430 + 222
-    assert cost.secure.mask_values == 6 * values
-    assert before.secure is None
+    assert cost.added.elementwise_bytes == 16 * 6 * values
+    assert before.added == Added()
 
 
 def test_a_session_has_three_more_round_trips_and_waits_for_the_slowest(two_links):
@@ -75,10 +75,10 @@ def test_masks_take_time_only_where_a_profile_knows_its_memory(tmp_path):
         bare = plain.plan.timing(of_class.device, run.tiers[0], 100)
         assert costs is not None
         per_byte = costs.elementwise_ps_per_byte.value * 1e-12
-        assert secured.train_s - bare.train_s == pytest.approx(16 * cost.secure.mask_values * per_byte)
-        assert secured.agree_s == pytest.approx(sum(stage_s(of_class.device, stage) for stage in cost.secure.agreement))
+        assert secured.train_s - bare.train_s == pytest.approx(cost.added.elementwise_bytes * per_byte)
+        assert secured.agree_s == pytest.approx(sum(trip_s(of_class.device, trip) for trip in cost.added.before))
         assert secured.total_s > bare.total_s
-    assert before.secure is None
+    assert before.added == Added()
 
 
 def test_budgets_include_the_messages(tmp_path):
@@ -110,4 +110,4 @@ def test_whatif_shows_what_it_costs(two_links):
 def test_a_stage_takes_a_round_trip_and_its_bytes(tmp_path):
     run = small(write_fleet(tmp_path, {"board": 1.0}, "") if write_device(tmp_path, "board") else "")
     device = run.plan.classes[0].device
-    assert stage_s(device, Stage("keys", 500, 2000), 0.5) == pytest.approx(0.05 + 500 / 0.25e6 + 2000 / 0.5e6)
+    assert trip_s(device, RoundTrip("keys", 500, 2000), 0.5) == pytest.approx(0.05 + 500 / 0.25e6 + 2000 / 0.5e6)

@@ -18,6 +18,7 @@ from edgefl.client.messages import read_jobs, write_jobs
 from edgefl.methods.create import create
 from edgefl.records import Tier
 from edgefl.secagg.vector import Coding, unpacked
+from edgefl.server.stages.secure import SecureGroups
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,8 @@ def test_masked_rounds_give_the_bits_of_unmasked_sums_and_nearly_those_of_plain_
         state, record = play(run)
         found[name] = state.model.tensors
         assert record.useful.clients == 12
-    step = real.rules.secure.coding(12, real.method.weighs_samples).step
+    (groups,) = (stage for stage in real.chain.stages if isinstance(stage, SecureGroups))
+    step = groups.grouping.coding(12, groups.most if real.method.weighs_samples else 1).step
     start = plain.start().model.tensors
     for name, tensor in found["plain"].items():
         assert torch.equal(found["real"][name], found["costed"][name])
@@ -78,9 +80,9 @@ def test_the_weights_of_rows_are_inside_the_vector():
 
 def test_a_masked_job_travels_between_processes():
     masking = Masking(Coding(24, 5, 0.5, 7), 3, ("fc.bias",), 10, bytes(range(33)))
-    job = Job(1, 2, create("fedavg"), Tier(1.0), b"payload", masking=masking)
+    job = Job(1, 2, create("fedavg"), Tier(1.0), b"payload", handed={"masked": masking.row()})
     (read,) = read_jobs(write_jobs([job], JobSetups()))
-    assert read.masking == masking
+    assert Masking.of(read.handed["masked"]) == masking
     assert json.dumps(masking.row())
 
 

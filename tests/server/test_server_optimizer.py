@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from edgefl.client.stages.coded import PLAIN
 from edgefl.config import RunConfig
 from edgefl.errors import ConfigError
 from edgefl.methods.fedavg import FedAvg
@@ -14,8 +15,10 @@ from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.records import Tier, Update
 from edgefl.run.prepare import prepare
+from edgefl.server.chain import Chain
 from edgefl.server.exchange import Exchange, ExchangeRules
 from edgefl.server.optimizer import optimizer_named
+from edgefl.server.stages.optimizer import Optimized
 from edgefl.server.state import ServerState
 
 ROUNDS = [np.array([0.5, -1.0, 0.0]), np.array([-2.0, 0.25, 1.0]), np.array([0.1, 0.1, -0.3])]
@@ -79,7 +82,8 @@ def test_wrong_options_are_named(spec, message):
 
 def test_a_run_takes_the_options_of_its_optimizer():
     run = prepare(RunConfig.of({"server_optimizer": "yogi(start=0, tau=0.01)", "method": "fedavg", "rounds": 1}))
-    assert (run.rules.optimizer.start, run.rules.optimizer.tau, run.rules.optimizer.lr) == (0, 0.01, 0.01)
+    (optimizer,) = (stage.optimizer for stage in run.rules.chain.stages if isinstance(stage, Optimized))
+    assert (optimizer.start, optimizer.tau, optimizer.lr) == (0, 0.01, 0.01)
 
 
 def test_plain_averaging_gives_the_aggregate_itself_to_the_bit():
@@ -98,7 +102,7 @@ def test_the_memory_of_single_clients_is_no_weight():
         def aggregate(self, state, updates):
             return state.replace({"w": torch.ones(2)}, clients=remembered)
 
-    rules = ExchangeRules(0, optimizer=optimizer_named("adam"))
+    rules = ExchangeRules(0, Chain.of((PLAIN, Optimized(optimizer_named("adam")))))
     exchange = Exchange(Remembering(MethodConfig()), ServerState(before), rules, 5)
     after = exchange.aggregated(iter([Update(3, tier, {}, {}, 1)]))
     assert after.model.clients is remembered

@@ -33,11 +33,13 @@ FOLLOWED = (
     "client.adversary",
     "client.adversaries",
     "client.clipping",
-    "server.screening",
+    "client.stage",
+    "client.stages",
     "server.coordinates",
     "server.defence",
     "server.defences",
     "server.optimizer",
+    "server.stages",
     "wire.codecs",
     "util.exact_sum",
     "rng",
@@ -100,7 +102,7 @@ def roots(config: RunConfig) -> Iterator[str]:
     if config.adversary is not None:
         yield adversaries.load(named(config.adversary)[0]).__module__
     if config.clip_norm is not None or config.defence != "none":
-        yield "edgefl.server.screening"
+        yield "edgefl.server.chain"
         yield defences.load(config.defence).__module__
 
 

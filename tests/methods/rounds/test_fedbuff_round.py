@@ -17,6 +17,7 @@ from edgefl.server.client_store import ClientStore
 from edgefl.server.exchange import ExchangeRules
 from edgefl.server.fedbuff import Buffer, blob_of
 from edgefl.server.rounds import Server, run_round
+from edgefl.server.samplers.uniform import UNIFORM
 from edgefl.server.state import ServerState
 from edgefl.wire.payload import decode, encode
 
@@ -28,6 +29,11 @@ class Always:
 
     conditions, seed = Conditions(), 0
     plan = SimpleNamespace(population=SimpleNamespace(clients=3), deadline_s=None)
+
+    sampler = UNIFORM
+
+    def choose(self, memory, turn, round_):
+        return None
 
     def expected(self, asked, drained_j):
         found = []

@@ -1,0 +1,1 @@
+"""The stages with a half on clients. The registry finds them by their decorators."""

@@ -1,0 +1,1 @@
+"""The stages of the server. Those with a half on clients are in :mod:`edgefl.client.stages`."""

@@ -1,0 +1,28 @@
+"""The server optimizer as a stage: the aggregate of a round is a gradient."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from edgefl.client.stage import Stage, Turn
+from edgefl.methods.state import Tensors
+from edgefl.server.optimizer import ServerOptimizer
+
+
+@dataclass(frozen=True)
+class Optimized(Stage):
+    """The model moves towards the aggregate of a round by a server optimizer, which stores its slots."""
+
+    optimizer: ServerOptimizer
+
+    @property
+    def name(self) -> str:
+        """The class of the optimizer, for messages."""
+        return f"server optimizer {type(self.optimizer).__name__}"
+
+    def step(self, before: Tensors, after: Tensors, turn: Turn) -> Mapping[str, Tensor]:
+        """Return the optimizer's step from the tensors ``before`` towards their aggregate."""
+        tensors, slots = self.optimizer.step(before, after, turn.memory)
+        turn.after.update(slots)
+        return tensors
