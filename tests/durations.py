@@ -83,7 +83,7 @@ class Durations:
         FILE.write_text("{\n" + lines + "\n}\n", encoding="utf-8")
 
 
-class ByGroup(LoadScopeScheduling):
+class ByGroup(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
     """Hands whole groups of tests to processes."""
 
     def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:
