@@ -13,7 +13,7 @@ import click
 from edgefl.cli.console import loading, note_new, show_result
 from edgefl.cli.flags import given, run_flags
 from edgefl.cli.names import check_names, check_run
-from edgefl.cli.options import Command, config_option, json_option, method_option, option, options_of, plugin_option
+from edgefl.cli.options import Command, config_option, json_option, method_option, option, options_of, plugin_option, trust_option
 from edgefl.cli.param_types import PATH, Amount, Listed, MethodOption, Share
 from edgefl.config import TASK, RunConfig, keys_of
 from edgefl.errors import Interrupted
@@ -75,6 +75,7 @@ _budget = options_of("Budget of a run: which method is the most accurate within 
     default="table",
     help="Format of the ranking on standard output; latex: a table of booktabs.",
 )
+@trust_option
 @json_option
 def command(
     runs: tuple[Path, ...],

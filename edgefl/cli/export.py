@@ -9,7 +9,7 @@ import click
 
 from edgefl.cli.console import busy, loading, note, print_json
 from edgefl.cli.names import check_names
-from edgefl.cli.options import Command, json_option, option, sign_options, signing, sub_model_options
+from edgefl.cli.options import Command, json_option, option, sign_options, signing, sub_model_options, trust_option
 from edgefl.cli.param_types import PATH, Listed, Within
 from edgefl.cli.values import runs
 from edgefl.errors import BundleError, InputError
@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     help="bundle: for devices; csv: rounds, sessions, tiers, classes and clients of a run, or methods, verdict and pairs of a "
     "comparison, as tables; weights: a safetensors file per tier, for torch; svg, pdf: the charts of a comparison.",
 )
+@trust_option
 @json_option
 @option("--with-client", is_flag=True, help="Also write the Python, TypeScript and browser clients.")
 def command(

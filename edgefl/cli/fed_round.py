@@ -9,7 +9,7 @@ import click
 
 from edgefl.cli.console import busy, loading, note, print_json, show
 from edgefl.cli.flags import given, run_flags
-from edgefl.cli.options import Command, json_option, option, sign_options, signing
+from edgefl.cli.options import Command, json_option, option, sign_options, signing, trust_option
 from edgefl.cli.param_types import PATH, Within
 from edgefl.cli.values import runs
 from edgefl.config import SCREENING
@@ -33,6 +33,7 @@ from edgefl.config import SCREENING
 )
 @option("--keep-anyway", is_flag=True, help="Write a model that gets worse by more than --max-drop.")
 @run_flags(*SCREENING)
+@trust_option
 @json_option
 def command(
     bundle: Path,

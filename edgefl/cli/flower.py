@@ -8,7 +8,16 @@ import click
 from edgefl.cli.console import loading, print_json
 from edgefl.cli.flags import given, run_flags
 from edgefl.cli.names import check_run
-from edgefl.cli.options import METHOD_OPTION, Command, config_option, json_option, method_option, option, plugin_option
+from edgefl.cli.options import (
+    METHOD_OPTION,
+    Command,
+    config_option,
+    json_option,
+    method_option,
+    option,
+    plugin_option,
+    trust_option,
+)
 from edgefl.cli.param_types import PATH
 from edgefl.config import TASK, RunConfig
 
@@ -34,6 +43,7 @@ def command() -> None:
 @config_option
 @option("--out", type=PATH, metavar="RUN", help="Folder of the run, where the SuperLink runs. [DIR-run]")
 @option("--shards", type=PATH, metavar="DIR", help="Also write each client's samples as client-N.npz, for a rehearsal.")
+@trust_option
 @json_option
 def new(folder: Path, config_file: Path | None, out: Path | None, shards: Path | None, as_json: bool, **flags: Any) -> None:
     """Write a Flower app to DIR. Its devices train the run that the flags configure.

@@ -30,7 +30,7 @@ _ORDER = (
         "verify",
         "serve",
     ),
-    *("open", "fed-round", "enroll", "revoke", "keys", "flower", "report", "doctor", "completion"),
+    *("open", "fed-round", "enroll", "revoke", "keys", "trust", "flower", "report", "doctor", "completion"),
 )
 
 

@@ -231,6 +231,22 @@ def _plugins(ctx: click.Context, param: click.Parameter, given: tuple[str, ...])
     return load(given)
 
 
+def trust_option(command: F) -> F:
+    """Decorate a command with ``--trust-code``, by which code that a configuration or a run names may run in this call."""
+    text = (
+        "Run the Python files that the configuration or the run's folder names, in this call. [those on your list: edgefl trust]"
+    )
+    flag = option("--trust-code", is_flag=True, is_eager=True, expose_value=False, callback=_trust, help=text)
+    return flag(command)
+
+
+def _trust(ctx: click.Context, param: click.Parameter, given: bool) -> None:
+    if given:
+        from edgefl.consent import trust_code
+
+        ctx.with_resource(trust_code())
+
+
 def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the names that an argument of a command may be."""
     return values.completed(param, incomplete, None, ctx.info_name or "")

@@ -8,6 +8,7 @@ import tomlkit
 
 from edgefl.client.client import Clients
 from edgefl.config import RunConfig
+from edgefl.consent import remember
 from edgefl.errors import InputError
 from edgefl.flower.setups import check_run
 from edgefl.run.prepare import prepare
@@ -29,6 +30,7 @@ def new_app(config: RunConfig, folder: Path | str, out: Path | str | None = None
     check_free(folder, InputError)
     check_run(prepare(config))  # finds what is wrong before devices are started
     run = Path(out) if out is not None else folder.parent / f"{folder.name}-run"
+    remember(config.model_dump())
     with whole_folder(folder) as temporary:
         for path, content in _files():
             write_bytes(temporary / path, content)

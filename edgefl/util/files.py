@@ -227,7 +227,11 @@ def read_toml(path: Path, error_class: type[InputError]) -> dict[str, Any]:
         raise error_class(f"{path}: no such file") from None
     except OSError as error:
         raise error_class(f"{path}: cannot be read ({error.strerror})") from None
-    content = read_at_most(path, _MOST_TOML_BYTES, error_class)
+    return toml_in(read_at_most(path, _MOST_TOML_BYTES, error_class), path, error_class)
+
+
+def toml_in(content: bytes, path: Path, error_class: type[InputError]) -> dict[str, Any]:
+    """Return what the ``content`` of the TOML file ``path`` says; raise ``error_class``, with file and line, if it is malformed."""
     try:
         return tomllib.loads(content.decode("utf-8-sig"))  # editors on Windows begin files with a mark
     except UnicodeDecodeError:
