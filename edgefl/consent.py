@@ -26,7 +26,7 @@ from edgefl.errors import ConfigError, InputError, WireError
 from edgefl.plugins import code_in
 from edgefl.registry import ALL
 from edgefl.util.code_files import CodeFile, files_behind, is_installed, read_code, root_of, search_path
-from edgefl.util.files import json_bytes, read_at_most, user_config, write_bytes
+from edgefl.util.files import json_bytes, read_at_most, user_config, whole_path, write_bytes
 from edgefl.util.modules import RAN, imported
 from edgefl.util.pinned import PINNED
 
@@ -117,7 +117,7 @@ def trust(file: CodeFile) -> Trusted:
 
 def distrust(what: str) -> list[Trusted]:
     """Remove a hash, or all entries of a file's path, from the user's list, and return what was removed; InputError if there is none."""
-    path = str(Path(what).resolve())
+    path = whole_path(what)
     found = [entry for entry in trusted().values() if entry.sha256 == what or entry.path == path]
     if not found:
         raise InputError(f"{what}: not in your list; expected a hash or a file of 'edgefl trust list'")
@@ -207,7 +207,7 @@ def receive(files: Iterable[tuple[str, str, str]]) -> None:
 
 
 def _whole(source: str) -> str:
-    return str(Path(source).resolve()) if source.endswith(".py") else source
+    return whole_path(source) if source.endswith(".py") else source
 
 
 def _roots(source: str, entries: Mapping[str, Trusted], hints: Collection[str]) -> list[Path]:

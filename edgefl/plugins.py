@@ -27,6 +27,7 @@ from edgefl.registry import (
 )
 from edgefl.util import spec
 from edgefl.util.datasets import is_own, options_in
+from edgefl.util.files import whole_path
 from edgefl.util.modules import BY_PATH, OBJECT, imported, is_file, loaded, source_of, source_of_module, source_sha256
 from edgefl.util.networks import is_onnx
 
@@ -180,7 +181,7 @@ def _source(given: Any) -> str:
     if isinstance(given, ModuleType):
         return source_of_module(given)
     if isinstance(given, (str, Path)):
-        return str(Path(given).resolve()) if str(given).endswith(".py") or isinstance(given, Path) else given
+        return whole_path(given) if str(given).endswith(".py") or isinstance(given, Path) else given
     if all(registry.name_of(given) is None for registry in ALL):
         told = getattr(given, "__name__", repr(given))
         raise ConfigError(f"plugins: {told} is not registered; decorate it, such as with @edgefl.extend.method('name')")

@@ -69,6 +69,18 @@ def exists(path: Path) -> bool:
         return False
 
 
+def whole_path(path: str | Path) -> str:
+    r"""Return the whole path of a file without links; of a name that no file can have, such as a loop of links, as it is given.
+
+    >>> whole_path("a\0b")
+    'a\x00b'
+    """
+    try:
+        return str(Path(path).resolve())
+    except (OSError, RuntimeError, ValueError):
+        return str(path)
+
+
 @contextlib.contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
     """Turn the error of a full or unwritable disk, or of an impossible path, into a :class:`StorageError` that names ``path``."""
