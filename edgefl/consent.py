@@ -72,7 +72,7 @@ class Trusted:
 
 
 def _folder() -> Path:
-    return user_config() / "trusted"
+    return user_config() / "trusted-code"
 
 
 def trusted() -> dict[str, Trusted]:

@@ -248,7 +248,7 @@ def test_a_module_that_the_user_typed_is_found_again_where_it_was(here: Path) ->
         [*start[:4], *start[5:], "--resume", "--rounds=2"], cwd=here.parent, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    shutil.rmtree(Path(os.environ["XDG_CONFIG_HOME"]) / "edgefl" / "trusted")
+    shutil.rmtree(Path(os.environ["XDG_CONFIG_HOME"]) / "edgefl" / "trusted-code")
     done = subprocess.run(
         [*start[:4], *start[5:], "--resume", "--rounds=3"], cwd=here, capture_output=True, text=True, check=False
     )
@@ -351,7 +351,7 @@ def test_what_is_no_python_file_is_refused(kind: str, here: Path) -> None:
 
 def test_a_damaged_list_trusts_nothing(here: Path) -> None:
     entry = trust(read_code(here / "evil.py"))
-    folder = Path(os.environ["XDG_CONFIG_HOME"]) / "edgefl" / "trusted"
+    folder = Path(os.environ["XDG_CONFIG_HOME"]) / "edgefl" / "trusted-code"
     file = folder / f"{entry.sha256}.json"
     for content in (
         b"",

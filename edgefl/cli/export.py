@@ -84,6 +84,7 @@ def command(
     operators: bool,
     sign: Path | None,
     unsigned: bool,
+    lasts_s: float | None,
     network: str | None,
     weights: Path | None,
     kind: Literal["bundle", "csv", "weights", "svg", "pdf"],
@@ -117,7 +118,7 @@ def command(
     check_free(out, BundleError if kind == "bundle" else InputError)  # before torch is imported, and a tier exported
     more: dict[str, Any] = {"client": with_client, "also": also or (), "operators": operators}
     if kind != "bundle":
-        if run is None or quantize or fp16 or sign or unsigned or form != "auto" or with_client or also or operators:
+        if run is None or quantize or fp16 or sign or unsigned or lasts_s or form != "auto" or with_client or also or operators:
             raise click.UsageError(f"--format {kind} needs a run, and takes no options of a bundle")
         if kind == "svg" or kind == "pdf":
             _figures(run, out, kind)
@@ -130,8 +131,8 @@ def command(
         click.echo(f"{out}: {joined(files)} written")
         return
     if run is None:
-        if quantize or fp16 or form != "auto":
-            raise click.UsageError("--form, --quantize and --fp16 need a run")
+        if quantize or fp16 or form != "auto" or lasts_s:
+            raise click.UsageError("--form, --quantize, --fp16 and --lasts need a run")
         check_names(model=[network], method=[method])
         with uncollected(), loading():
             from edgefl.run.export_network import export_network, network_and_samples
@@ -144,7 +145,7 @@ def command(
     with uncollected(), loading():
         from edgefl.run.export import export
     with uncollected(), busy("exporting and verifying"):
-        how: dict[str, Any] = {"form": form, "quantize": quantize, "fp16": fp16, **more}
+        how: dict[str, Any] = {"form": form, "quantize": quantize, "fp16": fp16, "lasts_s": lasts_s, **more}
         export(run, out, sign=signing(sign, unsigned), notify=note, **how)
     _written(out, as_json)
 

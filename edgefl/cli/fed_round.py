@@ -44,6 +44,7 @@ def command(
     keys: Path | None,
     sign: Path | None,
     unsigned: bool,
+    lasts_s: float | None,
     max_drop: float | None,
     keep_anyway: bool,
     as_json: bool,
@@ -69,7 +70,7 @@ def command(
         from edgefl.run.device_round import fed_round
     most = MAX_DROP if max_drop is None else max_drop
     screened: dict[str, Any] = {"screening": given(flags), "max_drop": most, "keep_anyway": keep_anyway}
-    keyed: dict[str, Any] = {"keys": keys, "sign": signing(sign, unsigned)}
+    keyed: dict[str, Any] = {"keys": keys, "sign": signing(sign, unsigned), "lasts_s": lasts_s}
     with busy("checking and aggregating the updates"):
         result = fed_round(bundle, updates, out, run=run, skip_bad=skip_bad, notify=note, **keyed, **screened)
     if as_json:

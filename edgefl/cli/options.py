@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 
 from edgefl.cli import values
-from edgefl.cli.param_types import PATH, Listed, MethodOption
+from edgefl.cli.param_types import PATH, Amount, Listed, MethodOption
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -184,12 +184,19 @@ def sub_model_options(section: str) -> Callable[[F], F]:
 
 
 def sign_options(command: F) -> F:
-    """Decorate a command that writes a bundle with ``--sign`` and ``--unsigned``; see :func:`signing`."""
+    """Decorate a command that writes a bundle with ``--sign``, ``--unsigned`` and ``--lasts``; see :func:`signing`."""
     decorators = (
         option(
             "--sign", type=PATH, metavar="KEY", help="Sign the bundle with this Ed25519 private key, a PEM file. [your own key]"
         ),
         option("--unsigned", is_flag=True, help="Do not sign: devices then refuse the bundle unless told otherwise."),
+        option(
+            "--lasts",
+            "lasts_s",
+            type=Amount("s"),
+            metavar="TIME",
+            help="Devices refuse the bundle after TIME, such as 48h. [no end]",
+        ),
     )
     for decorator in reversed(decorators):
         command = decorator(command)

@@ -73,6 +73,7 @@ def fed_round(
     keep_anyway: bool = False,
     keys: Path | str | None = None,
     sign: Chosen = None,
+    lasts_s: float | None = None,
     notify: Notify | None = None,
 ) -> FedRound:
     """Aggregate the update files of devices that trained ``bundle`` into the next global model, and write it with its bundle.
@@ -92,6 +93,7 @@ def fed_round(
         keep_anyway: write the model even then.
         keys: file with the public keys of enrolled devices; other updates are refused. None: updates of every sender count.
         sign: PEM file of an Ed25519 private key to sign the next bundle with; None: the user's own key; False: it is not signed.
+        lasts_s: seconds after which devices refuse the next bundle; None: there is no end.
         notify: called with a line about each skipped file, and about tiers that do not run on their device.
 
     Raises:
@@ -134,7 +136,7 @@ def fed_round(
             if not keep_anyway:
                 suspects = partial(_suspects, prepared, state, sent, expected, received.updates)
                 check_drop(before, now, prepared.criterion.metric, max_drop, suspects)
-            _write(folder, Trained(*prepared.advanced(after), store), result, key, say)
+            _write(folder, Trained(*prepared.advanced(after), store), result, Wanted(key=key, lasts_s=lasts_s), say)
     return result
 
 
@@ -260,7 +262,7 @@ def _result(
     return FedRound(target, number, tuple(rows), ways, received.problems, updates, devices, run.criterion.metric)
 
 
-def _write(run: RunFolder, trained: Trained, result: FedRound, key: SigningKey | None, say: Notify) -> None:
+def _write(run: RunFolder, trained: Trained, result: FedRound, wanted: Wanted, say: Notify) -> None:
     """Write the folder, whole or not at all."""
     with whole_folder(result.folder) as temporary:
         content = to_bytes(trained.state)
@@ -269,7 +271,7 @@ def _write(run: RunFolder, trained: Trained, result: FedRound, key: SigningKey |
         if (kept := run.path / "clients.sqlite").is_file():
             shutil.copyfile(kept, temporary / kept.name)
         source = Source(trained.state.round, sha256(content))
-        build_bundle(trained.run, tier_networks(trained), source, temporary / "bundle", say, Wanted(key=key))
+        build_bundle(trained.run, tier_networks(trained), source, temporary / "bundle", say, wanted)
         before, after = result.accuracy
         rows = {"tiers": [dict(row) for row in result.tiers], "accuracy": {"before": before, "after": after}}
         rows["metric"] = asdict(result.metric)
