@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from edgefl.cli.console import busy, loading, note, print_json
+from edgefl.cli.console import busy, echo, loading, note, print_json
 from edgefl.cli.names import check_names
 from edgefl.cli.options import Command, json_option, option, sign_options, signing, sub_model_options, trust_option
 from edgefl.cli.param_types import PATH, Listed, Within
@@ -128,7 +128,7 @@ def command(
         if as_json:
             print_json({"folder": str(out), "files": files, "signer": None})
             return
-        click.echo(f"{out}: {joined(files)} written")
+        echo(f"{out}: {joined(files)} written")
         return
     if run is None:
         if quantize or fp16 or form != "auto" or lasts_s:
@@ -180,4 +180,4 @@ def _written(out: Path, as_json: bool) -> None:
         print_json({"folder": str(out), "files": files, "signer": signer})
         return
     signed = f"signed by {signer}" if signer else "not signed"
-    click.echo(f"{out}: written, {signed}; check it with: edgefl verify {out}")
+    echo(f"{out}: written, {signed}; check it with: edgefl verify {out}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from edgefl.cli.console import busy, loading, note, print_json, show
+from edgefl.cli.console import busy, echo, loading, note, print_json, show
 from edgefl.cli.flags import given, run_flags
 from edgefl.cli.options import Command, json_option, option, sign_options, signing, trust_option
 from edgefl.cli.param_types import PATH, Within
@@ -90,5 +90,5 @@ def command(
     count = sum(row["updates"] for row in result.tiers)
     left_out = f", {len(result.refused)} left out" if result.refused else ""
     of = f"{count} {'update' if count == 1 else 'updates'}{left_out}"
-    click.echo(f"global model: {own}{before} before, {after} after round {result.round}, of {of}")
-    click.echo(f"folder: {result.folder}  (model.safetensors, bundle/)")
+    echo(f"global model: {own}{before} before, {after} after round {result.round}, of {of}")
+    echo(f"folder: {result.folder}  (model.safetensors, bundle/)")

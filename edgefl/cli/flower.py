@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from edgefl.cli.console import loading, print_json
+from edgefl.cli.console import echo, loading, print_json
 from edgefl.cli.flags import given, run_flags
 from edgefl.cli.names import check_run
 from edgefl.cli.options import (
@@ -66,6 +66,6 @@ def new(folder: Path, config_file: Path | None, out: Path | None, shards: Path |
     if as_json:
         print_json({"app": str(folder), "shards": [str(path) for path in paths]})
         return
-    click.echo(f"app: {folder}  (flwr run {folder} SUPERLINK --stream)")
+    echo(f"app: {folder}  (flwr run {folder} SUPERLINK --stream)")
     if shards is not None:
-        click.echo(f"samples: {shards}  ({len(paths)} files, client-0.npz to {paths[-1].name})")
+        echo(f"samples: {shards}  ({len(paths)} files, client-0.npz to {paths[-1].name})")

@@ -100,6 +100,7 @@ def main() -> None:
         status = group.main(prog_name="edgefl", standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
     except click.ClickException as error:
+        error.message = printable(error.message)
         if "--json" in sys.argv:
             _fail(error.format_message(), error.exit_code)
         error.show()
@@ -109,7 +110,7 @@ def main() -> None:
     except (KeyboardInterrupt, click.Abort) as error:
         stopped = error.__cause__ if isinstance(error, click.Abort) else error  # click turns one into the other
         more = f" Continue with: {stopped.command}" if isinstance(stopped, Interrupted) else ""
-        click.echo(f"Interrupted.{more}", err=True)
+        click.echo(printable(f"Interrupted.{more}"), err=True)
         sys.exit(130)
     except BrokenPipeError:
         # The reader of a pipe has gone, as in `edgefl devices | head`. That is no error; the rest of the output is discarded.

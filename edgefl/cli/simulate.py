@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from edgefl.cli.console import loading, note_new, show, show_result, show_text
+from edgefl.cli.console import echo, loading, note_new, show, show_result, show_text
 from edgefl.cli.flags import given, run_flags
 from edgefl.cli.names import check_run
 from edgefl.cli.options import (
@@ -99,7 +99,7 @@ def command(
         else:
             result = simulate(config, out, resume=resume, on_round=progress.show, notify=progress.say, trace=trace)
     if as_json:
-        click.echo(json.dumps(result.summary, indent=2))
+        echo(json.dumps(result.summary, indent=2))
     else:
         (_print_dry if dry_run else _print_result)(dict(result.summary), result.folder)
 

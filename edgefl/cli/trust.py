@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgefl.cli.console import note, print_json
+from edgefl.cli.console import echo, note, print_json
 from edgefl.cli.options import Command, json_option
 from edgefl.cli.param_types import PATH
 
@@ -83,4 +83,4 @@ def _show(entries: Iterable[Trusted], as_json: bool, doing: str = "") -> None:
         print_json([asdict(entry) for entry in entries])
         return
     for entry in entries:
-        click.echo(f"{doing}{entry.sha256}  {entry.path}")
+        echo(f"{doing}{entry.sha256}  {entry.path}")
