@@ -58,8 +58,9 @@ def _batches(table: Any, columns: list[str]) -> Any:
 
 def _check_identifier(identifier: str) -> None:
     """Raise :class:`DataError` for what ``datasets`` would not fetch: a path, or one of its own readers, of which one unpickles files."""
-    from datasets.packaged_modules import _PACKAGED_DATASETS_MODULES as readers
+    from datasets import packaged_modules
 
+    readers = packaged_modules._PACKAGED_DATASETS_MODULES  # noqa: SLF001 - there is no other list of them
     if not _ID.fullmatch(identifier) or identifier in readers or exists(Path(identifier)):
         told = "is no data set of the hub, but a folder or a reader of files; give the path of your files without it"
         raise DataError(f"{HUB}{identifier}: {told}")
