@@ -29,7 +29,7 @@ from edgefl.config import SCREENING
     *("--max-drop", "max_drop"),
     type=Within(float, 0),
     metavar="X",
-    help="Refuse a model whose accuracy drops by more than X. [0.03: 3 points]",
+    help="Refuse a model whose accuracy is lower than the best so far by more than X. [0.03: 3 points]",
 )
 @option("--keep-anyway", is_flag=True, help="Write a model that gets worse by more than --max-drop.")
 @run_flags(*SCREENING)
@@ -58,10 +58,11 @@ def command(
 
     Every update is checked first: names, shapes, finite values, bundle, round and signature. NEXT is then the RUN of the following round.
     Its bundle is signed with your own key.
-    Updates are screened as the run's config.toml says; flags under "Trust in updates" win, in this round.
+    Updates are screened as the run's config.toml says; flags under "Trust in updates" win, in this round. Without a defence in both,
+    norm-filter drops updates with far too large changes; --defence none averages them as they are.
     """
     from edgefl.report.metric import metric_text
-    from edgefl.report.outliers import update_table
+    from edgefl.report.outliers import remarks, update_table
     from edgefl.report.tables import PlainTable, under
     from edgefl.report.words import tier_label
     from edgefl.run.worse import MAX_DROP
@@ -88,6 +89,9 @@ def command(
     before, after = map(told, result.accuracy)
     own = "" if metric.share else f"{metric.name} "
     count = sum(row["updates"] for row in result.tiers)
+    for row in result.updates:
+        if row["dropped"]:
+            echo(f"left out by the defence: {row['file']} ({', '.join(remarks(row))})")
     left_out = f", {len(result.refused)} left out" if result.refused else ""
     of = f"{count} {'update' if count == 1 else 'updates'}{left_out}"
     echo(f"global model: {own}{before} before, {after} after round {result.round}, of {of}")

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from edgefl.cli.console import echo, loading, print_json
+from edgefl.cli.console import echo, loading, note, print_json
 from edgefl.cli.flags import given, run_flags
 from edgefl.cli.names import check_run
 from edgefl.cli.options import (
@@ -61,7 +61,7 @@ def new(folder: Path, config_file: Path | None, out: Path | None, shards: Path |
     with loading():
         from edgefl.flower.new import new_app, write_shards
 
-    new_app(config, folder, out)
+    new_app(config, folder, out, note)
     paths = write_shards(config, shards) if shards is not None else []
     if as_json:
         print_json({"app": str(folder), "shards": [str(path) for path in paths]})
