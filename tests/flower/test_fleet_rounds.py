@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import tomllib
 from dataclasses import replace
 
 import numpy as np
@@ -14,10 +15,12 @@ from safetensors.numpy import load, load_file, save
 from small_fleet import small, write_device, write_fleet
 from texts import write_texts
 
+from edgefl.config import RunConfig
 from edgefl.errors import ConfigError, EdgeflError
-from edgefl.flower.server import connected, serve
+from edgefl.flower.new import new_app
+from edgefl.flower.server import Watch, _best, connected, serve
 from edgefl.flower.wire import Reply
-from edgefl.records import Tier
+from edgefl.records import RoundRecord, Tier
 
 FEDAVG = {"method": "fedavg", "tiers": (1.0,), "tier_assignment": "auto"}
 
@@ -362,6 +365,7 @@ def test_what_real_devices_cannot_train_is_refused_before_the_first_round(run, k
     [
         ({"out": "here"}, "out: got 'here', expected the absolute path"),
         ({"join-s": "soon"}, "join-s: got 'soon', expected seconds, a number from 0"),
+        ({"max-drop": -1}, "max-drop: got -1, expected a number from 0"),
         ({}, "rounds must be at least 1, got 0"),
     ],
 )
@@ -387,3 +391,30 @@ def test_relative_paths_of_a_run_begin_where_its_app_was_written(tmp_path):
         serve(None, {**settings, "files": str(tmp_path)}, tmp_path / "run.toml")
     with pytest.raises(EdgeflError, match="lab.toml: no such file"):
         serve(None, settings, tmp_path / "run.toml")
+
+
+def test_a_model_that_falls_slowly_ends_the_run(tmp_path):
+    """Three points less in every round: compared with the round before, each would pass."""
+    watch = Watch(0.1, {})
+    rows = [RoundRecord(number, (), 1.0, float(number), {"global": 0.9 - 0.03 * number, "1": 0.9}) for number in range(1, 6)]
+    for row in rows[:4]:
+        watch.round(row)
+    watch.round(RoundRecord(5, (), 1.0, 5.0, {}))  # not evaluated
+    with pytest.raises(
+        EdgeflError, match=r"round 5: the global model .*: accuracy 0\.7500, 0\.8700 at best, more than max-drop allows \(0\.1\)"
+    ):
+        watch.round(rows[4])
+    (tmp_path / "rounds.jsonl").write_text("".join(json.dumps(row.to_json()) + "\n" for row in rows[:2]))
+    assert _best(tmp_path) == pytest.approx({"global": 0.87, "1": 0.9})
+
+
+def test_an_app_has_a_defence_unless_it_is_switched_off(tmp_path, monkeypatch):
+    monkeypatch.setattr("edgefl.flower.new.prepare", lambda config: config)
+    monkeypatch.setattr("edgefl.flower.new.check_run", lambda run: None)
+    for name, keys, defence in (
+        ("on", {}, "norm-filter"),
+        ("off", {"defence": "none"}, "none"),
+        ("own", {"defence": "median"}, "median"),
+    ):
+        app = new_app(RunConfig.of({**FEDAVG, **keys}), tmp_path / name)
+        assert tomllib.loads((app / "edgefl_app" / "run.toml").read_text())["defence"] == defence
