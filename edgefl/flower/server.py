@@ -16,7 +16,7 @@ from edgefl.flower.fleet import FlowerFleet, Waits
 from edgefl.flower.rounds import fleet_round
 from edgefl.flower.setups import check_run
 from edgefl.flower.wire import GridLink, Link
-from edgefl.records import Metric, RoundRecord
+from edgefl.records import RoundRecord
 from edgefl.run.folder import RunFolder
 from edgefl.run.run import Run, RunOne
 from edgefl.run.simulate import simulate
@@ -46,7 +46,7 @@ def serve(grid: Grid, settings: Mapping[str, Any], config: Path) -> None:
         devices = partial(connected, GridLink(grid), _waits(settings))
         resume = bool(settings.get("resume", False))
         with chdir(files) if files.is_dir() else nullcontext():
-            watch = Watch(_max_drop(settings), _best(Path(out)) if resume else {})
+            watch = Watch(_max_drop(settings), _accuracies(Path(out)) if resume else [])
             result = simulate(
                 RunConfig.load(config, {}), out, resume=resume, on_round=watch.round, notify=_LOG.info, devices=devices
             )
@@ -91,33 +91,38 @@ def _max_drop(settings: Mapping[str, Any]) -> float:
     return float(value)
 
 
-def _best(out: Path) -> dict[str, float]:
-    """Return the best values of the models of a run's rounds so far."""
-    best: dict[str, float] = {}
-    for line in RunFolder(out).rounds() if (out / ROUNDS).is_file() else ():
-        best = best_of(best, line.get("accuracy", {}), Metric(**line["metric"])) if line.get("metric") else best
-    return best
+def _accuracies(out: Path) -> list[dict[str, float]]:
+    """Return the values of the models after each round of a run so far."""
+    return [line.get("accuracy", {}) for line in RunFolder(out).rounds()] if (out / ROUNDS).is_file() else []
 
 
 @dataclass
 class Watch:
-    """Tells the user about rounds, and ends a run whose model falls, however slowly: it is compared with the ``best`` so far."""
+    """Tells the user about rounds, and ends a run whose model falls, however slowly: it is compared with the best so far.
+
+    ``before`` are the values of the models after earlier rounds.
+    """
 
     max_drop: float
-    best: dict[str, float]
+    before: list[dict[str, float]]
 
     def round(self, record: RoundRecord) -> None:
         """Tell about a round; EdgeflError if a model is worse than the best so far by more than ``max_drop``."""
         _told(record)
+        best: dict[str, float] = {}
+        for values in self.before:
+            best |= best_of(best, values, record.metric)
         for name, value in record.accuracy.items():
-            if drop_of(self.best.get(name, value), value, record.metric) > self.max_drop:
+            if drop_of(best.get(name, value), value, record.metric) > self.max_drop:
                 model = "the global model" if name == "global" else f"the model of tier {name}"
-                told = f"{record.metric.name} {value:.4f}, {self.best[name]:.4f} at best, more than max-drop allows ({self.max_drop:g})"
+                told = (
+                    f"{record.metric.name} {value:.4f}, {best[name]:.4f} at best, more than max-drop allows ({self.max_drop:g})"
+                )
                 raise EdgeflError(
                     f"round {record.round}: {model} gets worse on held-out data: {told}; find out which devices send such updates, then "
                     "begin anew, or continue with resume=true and a larger max-drop"
                 )
-        self.best = {**self.best, **best_of(self.best, record.accuracy, record.metric)}
+        self.before = [best, dict(record.accuracy)]
 
 
 def _told(record: RoundRecord) -> None:

@@ -18,7 +18,7 @@ from texts import write_texts
 from edgefl.config import RunConfig
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.flower.new import new_app
-from edgefl.flower.server import Watch, _best, connected, serve
+from edgefl.flower.server import Watch, _accuracies, connected, serve
 from edgefl.flower.wire import Reply
 from edgefl.records import RoundRecord, Tier
 
@@ -395,17 +395,20 @@ def test_relative_paths_of_a_run_begin_where_its_app_was_written(tmp_path):
 
 def test_a_model_that_falls_slowly_ends_the_run(tmp_path):
     """Three points less in every round: compared with the round before, each would pass."""
-    watch = Watch(0.1, {})
-    rows = [RoundRecord(number, (), 1.0, float(number), {"global": 0.9 - 0.03 * number, "1": 0.9}) for number in range(1, 6)]
-    for row in rows[:4]:
-        watch.round(row)
-    watch.round(RoundRecord(5, (), 1.0, 5.0, {}))  # not evaluated
-    with pytest.raises(
-        EdgeflError, match=r"round 5: the global model .*: accuracy 0\.7500, 0\.8700 at best, more than max-drop allows \(0\.1\)"
-    ):
+
+    def row(number: int, accuracy: dict[str, float]) -> RoundRecord:
+        return RoundRecord(number, (), 1.0, float(number), accuracy, 0.1)
+
+    watch, rows = Watch(0.1, []), [row(number, {"global": 0.9 - 0.03 * number, "1": 0.9}) for number in range(1, 6)]
+    for one in (*rows[:4], row(5, {})):  # the last one was not evaluated
+        watch.round(one)
+    told = r"round 5: the global model .*: accuracy 0\.7500, 0\.8700 at best, more than max-drop allows \(0\.1\)"
+    with pytest.raises(EdgeflError, match=told):
         watch.round(rows[4])
-    (tmp_path / "rounds.jsonl").write_text("".join(json.dumps(row.to_json()) + "\n" for row in rows[:2]))
-    assert _best(tmp_path) == pytest.approx({"global": 0.87, "1": 0.9})
+    (tmp_path / "rounds.jsonl").write_text("".join(json.dumps(one.to_json()) + "\n" for one in rows[:2]))
+    assert [values["global"] for values in _accuracies(tmp_path)] == pytest.approx([0.87, 0.84])
+    with pytest.raises(EdgeflError, match="0.8700 at best"):
+        Watch(0.1, _accuracies(tmp_path)).round(rows[4])
 
 
 def test_an_app_has_a_defence_unless_it_is_switched_off(tmp_path, monkeypatch):
