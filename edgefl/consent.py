@@ -156,7 +156,7 @@ def admit(
         dict[Path, tuple[str, CodeFile]](),
     )
     for source, key in asked:
-        if source in typed_sources or _of_entry_point(source):
+        if source in typed_sources or _of_entry_point(key, source):
             installed += [] if source in typed_sources or source.endswith(".py") else [(source, key)]
             continue
         try:
@@ -222,17 +222,13 @@ def _imported_from(source: str) -> list[Path]:
     return [Path(file).resolve().parents[source.count(".") + (Path(file).name == "__init__.py")]] if file else []
 
 
-def _of_entry_point(source: str) -> bool:
-    """Whether a module, or a file, is of an installed package that an entry point of edgefl names."""
-    tops = {name.partition(".")[0] for registry in ALL for name in registry.installed()}
+def _of_entry_point(key: str, source: str) -> bool:
+    """Whether a plug-in is of an installed package that an entry point of edgefl names, and where Python finds that package."""
+    tops = {name.partition(".")[0] for registry in ALL for name in registry.installed()} if key == "plugins" else set()
     if source.endswith(".py"):
-        return is_installed(Path(source)) and root_of(Path(source))[1].partition(".")[0] in tops
-    if source.partition(".")[0] not in tops:
-        return False
-    try:
-        return is_installed(files_behind(source, search_path())[-1].path)
-    except InputError:
-        return False
+        root, module = root_of(Path(source))
+        return module.partition(".")[0] in tops and root in search_path()
+    return source.partition(".")[0] in tops
 
 
 def _allowed(entries: Mapping[str, Trusted], everything: bool, file: CodeFile) -> bool:

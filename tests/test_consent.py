@@ -442,7 +442,7 @@ def test_files_beside_are_found_by_reading(tmp_path: Path) -> None:
     files = {
         "net.py": "import os, lab.a\ntry:\n    from lab import b as c, nothing\nexcept ImportError: pass\ndef f():\n    import late\n",
         "late.py": "", "unused.py": "", "lab/__init__.py": "from . import d\n", "lab/a.py": "from .. import x\n", "lab/b.py": "def (",
-        "lab/d.py": "from lab.a import *\n",
+        "lab/d.py": "from lab.a import *\n", "edgefl.py": "", "sys.py": "", "lab/e.py": "import edgefl, sys\n",
     }  # fmt: skip
     for name, content in files.items():
         (tmp_path / name).write_text(content, encoding="utf-8")

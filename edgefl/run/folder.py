@@ -102,15 +102,14 @@ class RunFolder:
             CheckpointError: there is none, or it was edited since the run began.
             ConfigError: it names code that the user has not consented to, see :mod:`edgefl.consent`.
         """
-        return RunConfig.of(self.keys({}))
+        return self.read({})[1]
 
-    def keys(self, typed: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the keys of the run's configuration; the code that it names may be ``typed``, too."""
+    def read(self, typed: Mapping[str, Any]) -> tuple[dict[str, Any], RunConfig]:
+        """Return the keys of the run's configuration, and the configuration; the code that it names may be ``typed``, too."""
         path = self.require(CONFIG)
         values = toml_in(checked(path, path.read_bytes()), path, ConfigError)
         admit_keys(values, str(path), typed)
-        RunConfig.of(values, str(path))
-        return values
+        return values, RunConfig.of(values, str(path))
 
     def note_on_source(self, config: RunConfig) -> str:
         """Return a warning if the source of the network or of the loss has changed since the run began, else an empty text."""
@@ -279,8 +278,7 @@ def resumed_config(run: Path, given: Mapping[str, Any]) -> RunConfig:
     Raises:
         CheckpointError: there is no run, or a given key has another value.
     """
-    before = RunFolder(run).keys(given)
-    stored = RunConfig.of(before)
+    before, stored = RunFolder(run).read(given)
     if "workers" not in given and is_remote(given.get("engine")) != is_remote(stored.engine):
         before.pop("workers", None)  # slots of a cluster are not processes of this computer
     asked = with_engine_of(stored, RunConfig.of({**before, **given}))

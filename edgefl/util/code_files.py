@@ -12,6 +12,8 @@ from pathlib import Path
 from edgefl.errors import InputError
 from edgefl.util.files import sha256
 
+_RUNNING = sys.stdlib_module_names | {__name__.partition(".")[0]}
+"""Modules that nothing takes the place of: Python's own, and this package."""
 _MOST_BYTES = 1 << 24
 """More than the source of any module."""
 
@@ -125,7 +127,7 @@ def _beside(root: Path, first: CodeFile) -> Iterator[CodeFile]:
     while waiting:
         for name in _imports(waiting.pop()):
             parts = name.split(".")
-            path = None if parts[0] in sys.stdlib_module_names else _in(root, parts)
+            path = None if parts[0] in _RUNNING else _in(root, parts)
             if path is not None and (path := path.resolve()) not in seen:
                 seen.add(path)
                 waiting.append(found := read_code(path, name))
