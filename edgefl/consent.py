@@ -96,7 +96,7 @@ def trusted() -> dict[str, Trusted]:
 
 def _entry(path: Path) -> Trusted:
     try:
-        values = json.loads(read_at_most(path, _MOST_BYTES, InputError)) if path.is_file() else None
+        values: Any = json.loads(read_at_most(path, _MOST_BYTES, InputError))
         entry = Trusted(path.stem, values["path"], values["module"])
         if not _HASH.fullmatch(path.stem) or not isinstance(entry.path, str) or not isinstance(entry.module, str):
             raise ValueError("not an entry")

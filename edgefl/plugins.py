@@ -169,7 +169,7 @@ def blamed(error: BaseException) -> str:
 def changed(source: str, before: str, now: str) -> str:
     """Return the message that a plug-in has another hash than a run has recorded."""
     told = f"plugins: {source.removeprefix(OBJECT)} has changed since this run began"
-    return f"{told}: its SHA-256 was {before[:12]}…, now {now[:12]}…; restore it, or start a new run in another folder"
+    return f"{told}: its SHA-256 was {str(before)[:12]}…, now {now[:12]}…; restore it, or start a new run in another folder"
 
 
 def only_here(sources: Sources | None) -> list[str]:

@@ -105,7 +105,8 @@ def test_no_key_of_a_configuration_runs_code(key: str, form: str, here: Path) ->
 VALUES = (
     *("evil.py", "evil.py:x", "./evil.py:x.y", "evil:x", "evil:x:0.1(a=1)", "evil.py:x:0.1", "evil.py:x.onnx", "hf:evil.py:x"),
     "digits+evil.py:x",
-    *(["evil.py:x"], ["evil"], {"evil.py": ""}, {"evil": ""}, {"x": "evil.py:x"}, [{"evil.py": ""}], "a\0.py:x", " evil.py:x", ".evil:x"),
+    *(["evil.py:x"], ["evil"], {"evil.py": ""}, {"evil": ""}, {"evil.py": 5}, {"evil.py": ["a"]}),
+    *({"x": "evil.py:x"}, [{"evil.py": ""}], "a\0.py:x", " evil.py:x", ".evil:x"),
 )  # fmt: skip
 
 
@@ -442,7 +443,7 @@ def test_files_beside_are_found_by_reading(tmp_path: Path) -> None:
     files = {
         "net.py": "import os, lab.a\ntry:\n    from lab import b as c, nothing\nexcept ImportError: pass\ndef f():\n    import late\n",
         "late.py": "", "unused.py": "", "lab/__init__.py": "from . import d\n", "lab/a.py": "from .. import x\n", "lab/b.py": "def (",
-        "lab/d.py": "from lab.a import *\n", "edgefl.py": "", "sys.py": "", "lab/e.py": "import edgefl, sys\n",
+        "lab/d.py": "from lab.a import *\nimport edgefl, sys\n", "edgefl.py": "", "sys.py": "",
     }  # fmt: skip
     for name, content in files.items():
         (tmp_path / name).write_text(content, encoding="utf-8")

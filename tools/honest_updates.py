@@ -22,7 +22,7 @@ from edgefl.errors import EdgeflError
 from edgefl.methods.axes import conflict
 from edgefl.methods.create import create
 from edgefl.registry import methods
-from edgefl.run.guarded import DEFENCE
+from edgefl.run.guarded import DEFENCE, STRENGTH
 from edgefl.util.files import write_json
 
 ROOT = Path(__file__).parents[1]
@@ -31,7 +31,7 @@ PAGE, BEGIN, END = ROOT / "docs" / "trust.md", "<!-- honest-updates:begin -->\n"
 PARTITIONS = {"iid": "alike", "classes:1": "one class a client"}
 SETTING = {
     "model": "cnn-tiny", "clients": 12, "per_round": 12, "rounds": 4, "local_epochs": 1, "conditions": "ideal", "eval_every": 4,
-    "tier_assignment": "uniform", "bundle": False, "defence": DEFENCE, "data_share": 0.5,
+    "tier_assignment": "uniform", "bundle": False, "defence": DEFENCE, "defence_strength": STRENGTH, "data_share": 0.5,
 }  # fmt: skip
 MOST = 0.01
 """The largest share of honest updates that a default may cost."""

@@ -118,9 +118,9 @@ def keys_in(values: Mapping[str, Any], source: str, flags: Mapping[str, Any]) ->
     RunConfig.of(values, source)
     options = {**values.get("method_options", {}), **flags.get("method_options", {})}
     found = {**values, **flags} | ({"method_options": options} if options else {})
-    both = values.get("plugins"), flags.get("plugins")
-    if all(isinstance(plugins, Mapping) for plugins in both):
-        found["plugins"] = {source: digest for plugins in both for source, digest in plugins.items()}
+    own, given = values.get("plugins"), flags.get("plugins")
+    if isinstance(own, Mapping) and isinstance(given, Mapping):
+        found["plugins"] = {**own, **given}
     return found
 
 

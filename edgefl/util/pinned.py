@@ -23,9 +23,9 @@ class _Read(SourceFileLoader):
         self._file, self._apart = file, apart
 
     def get_code(self, fullname: str) -> CodeType:
-        return self.source_to_code(self._file.content, str(self._file.path))  # type: ignore[no-any-return]
+        return self.source_to_code(self._file.content, str(self._file.path))
 
-    def get_data(self, path: str) -> bytes:  # type: ignore[override]
+    def get_data(self, path: str) -> bytes:
         return self._file.content
 
     def exec_module(self, module: ModuleType) -> None:
@@ -73,7 +73,7 @@ class Pinned:
         """
         self._more = more
         if self not in sys.meta_path:
-            sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+            sys.meta_path.insert(0, self)
         for file in files:
             if file.module:
                 self._check_name(file)
@@ -109,9 +109,10 @@ class Pinned:
             return None
         at = Path(self._folders[package])
         beside = next((one for one in (at / last / "__init__.py", at / f"{last}.py") if one.is_file()), None)
-        if beside is not None and self._more(file := read_code(beside, name)):
-            self.pin([file], self._more)
-            return spec_of(name, file)
+        read = None if beside is None else read_code(beside, name)
+        if read is not None and self._more(read):
+            self.pin([read], self._more)
+            return spec_of(name, read)
         raise ModuleNotFoundError(f"No module named {name!r} that you consented to ({beside or at})", name=name)
 
 
