@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import edgefl_keys
 import edgefl_trust
@@ -17,7 +15,7 @@ import pytest
 import safetensors.numpy
 from handmade import Regression, changed, samples
 from python_client import header, ran
-from signing import device_key, sign_bundle
+from signing import LINE, device_key, of_round, sign_bundle
 
 from edgefl.errors import WireError
 from edgefl.util.keys import PublicKey, SigningKey
@@ -213,21 +211,6 @@ def test_a_key_that_others_may_read_or_that_is_none_is_refused(state, owner, cal
     assert call("enroll", "--name", "a b", "--out", tmp_path / "u")[0] == 2
     assert not (tmp_path / "u").exists()
     assert edgefl_trust.pins() == config / "trusted.json"
-
-
-LINE = "a" * 64
-
-
-def of_round(folder: Path, owner: SigningKey, round_: int, **fresh: Any) -> Path:
-    """Write a signed bundle of a round, which says something of its age."""
-    shutil.rmtree(folder, ignore_errors=True)
-    Regression().write(folder)
-    content = json.dumps({"line": LINE, **fresh}).encode()
-    (folder / "freshness.json").write_bytes(content)
-    files = json.loads((folder / "manifest.json").read_text())["files"]
-    entry = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
-    changed(folder, round=round_, files={**files, "freshness.json": entry})
-    return sign_bundle(folder, owner)
 
 
 def test_an_older_bundle_of_a_publisher_does_not_come_back(owner, call, config, tmp_path):
