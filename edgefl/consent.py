@@ -26,7 +26,7 @@ from edgefl.errors import ConfigError, InputError, WireError
 from edgefl.plugins import code_in
 from edgefl.registry import ALL
 from edgefl.util.code_files import CodeFile, files_behind, is_installed, read_code, root_of, search_path
-from edgefl.util.files import json_bytes, read_at_most, user_config, whole_path, write_bytes
+from edgefl.util.files import json_bytes, read_at_most, storage_errors, user_config, whole_path, write_bytes
 from edgefl.util.modules import RAN, imported
 from edgefl.util.pinned import PINNED
 
@@ -110,7 +110,8 @@ def trust(file: CodeFile) -> Trusted:
     """Add the content of a file to the user's list; StorageError if that is not possible."""
     found = Trusted(file.sha256, str(file.path), file.module or root_of(file.path)[1])
     content = json_bytes({"path": found.path, "module": found.module})
-    _folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+    with storage_errors(_folder()):
+        _folder().mkdir(parents=True, exist_ok=True, mode=0o700)
     write_bytes(_folder() / f"{found.sha256}.json", content)
     return found
 

@@ -19,8 +19,8 @@ import tomlkit
 
 import edgefl
 from edgefl.config import RunConfig, admit_keys
-from edgefl.consent import admit, distrust, receive, sent, trust, trusted
-from edgefl.errors import ConfigError, InputError, WireError
+from edgefl.consent import admit, distrust, receive, remember, sent, trust, trusted
+from edgefl.errors import ConfigError, InputError, StorageError, WireError
 from edgefl.registry import ALL
 from edgefl.run.prepare import prepare
 from edgefl.util.code_files import files_behind, read_code
@@ -359,6 +359,14 @@ def test_what_is_no_python_file_is_refused(kind: str, here: Path) -> None:
     status, _, errors = told("simulate", "--config", "run.toml", "--dry-run", "--out", "out")
     assert (status, errors.count("\n")) == (2, 1)
     assert str(path) in errors or "/dev/zero" in errors
+
+
+def test_a_list_that_cannot_be_written_stops_no_run(here: Path, tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("", encoding="utf-8")  # where the folder should be
+    with pytest.raises(StorageError, match="cannot be written"):
+        trust(read_code(here / "evil.py"))
+    remember({"plugins": {"evil.py": ""}})
+    assert told("trust", "list")[0] == 0
 
 
 def test_a_damaged_list_trusts_nothing(here: Path) -> None:
