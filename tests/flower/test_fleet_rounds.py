@@ -6,20 +6,25 @@ import json
 import logging
 import tomllib
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from pydantic import ValidationError
 from rehearsal import federation, joined, played
 from safetensors.numpy import load, load_file, save
 from small_fleet import small, write_device, write_fleet
 from texts import write_texts
 
 from edgefl.config import RunConfig
-from edgefl.errors import ConfigError, EdgeflError
+from edgefl.errors import ConfigError, EdgeflError, WireError
+from edgefl.flower.devices import Device
+from edgefl.flower.fleet import _SAID
 from edgefl.flower.new import new_app
 from edgefl.flower.server import Watch, _accuracies, connected, serve
-from edgefl.flower.wire import Reply
+from edgefl.flower.wire import Reply, _reply
 from edgefl.records import RoundRecord, Tier
 
 FEDAVG = {"method": "fedavg", "tiers": (1.0,), "tier_assignment": "auto"}
@@ -421,3 +426,31 @@ def test_an_app_has_a_defence_unless_it_is_switched_off(tmp_path, monkeypatch):
     ):
         app = new_app(RunConfig.of({**FEDAVG, **keys}), tmp_path / name)
         assert tomllib.loads((app / "edgefl_app" / "run.toml").read_text())["defence"] == defence
+
+
+HELLO = {"key": "ab" * 8, "device": "laptop", "samples": 5, "trainer": "onnx"}
+
+
+@pytest.mark.parametrize("key", ["client", "memory_bytes", "samples"])
+@pytest.mark.parametrize("number", [-1, -(10**400), 10**400, True, 1.5, float("nan")])
+def test_an_odd_number_of_a_node_is_no_device(key, number):
+    with pytest.raises(WireError, match=f"cannot be read: .*{key}"):
+        Device.read({**HELLO, key: number})
+    said = {"status": "trained", "ready_s": 0.0, "train_s": 0.0, "measured_peak_activation_bytes": number}
+    with pytest.raises(ValidationError):
+        _SAID.validate_python(said)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        RecordDict({"edgefl": ConfigRecord({"json": "[" * 100_000})}), RecordDict({"edgefl": ConfigRecord({"json": b"\xff"})}),
+        RecordDict({"edgefl": ConfigRecord({"json": [1, 2]})}), RecordDict({}), RecordDict({"edgefl": ArrayRecord({})}), None,
+        RecordDict({"edgefl": ConfigRecord({"json": "{}"}), "blobs": ConfigRecord({"a": 1})}),
+        RecordDict({"edgefl": ConfigRecord({"json": "1" * 5000}), "blobs": ArrayRecord({})}),
+    ],
+)  # fmt: skip
+def test_a_message_of_a_hostile_node_is_an_error_of_its_own(content):
+    found = _reply(SimpleNamespace(has_error=lambda: False, content=content))
+    assert found.error
+    assert found.fields == {}
