@@ -432,7 +432,7 @@ HELLO = {"key": "ab" * 8, "device": "laptop", "samples": 5, "trainer": "onnx"}
 
 
 @pytest.mark.parametrize("key", ["client", "memory_bytes", "samples"])
-@pytest.mark.parametrize("number", [-1, -(10**400), 10**400, True, 1.5, float("nan")])
+@pytest.mark.parametrize("number", [-1, -(10**400), 10**400, 1.5, float("nan")])
 def test_an_odd_number_of_a_node_is_no_device(key, number):
     with pytest.raises(WireError, match=f"cannot be read: .*{key}"):
         Device.read({**HELLO, key: number})
