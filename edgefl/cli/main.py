@@ -3,6 +3,7 @@
 import ast
 import errno
 import importlib
+import io
 import json
 import os
 import sys
@@ -100,10 +101,11 @@ def main() -> None:
         status = group.main(prog_name="edgefl", standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
     except click.ClickException as error:
-        error.message = printable(error.message)
         if "--json" in sys.argv:
             _fail(error.format_message(), error.exit_code)
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        click.echo(printable(shown.getvalue()), nl=False, err=True)
         sys.exit(error.exit_code)
     except EdgeflError as error:
         _fail(str(error), error.exit_code)

@@ -155,7 +155,7 @@ class Source:
 def _line(run: Run) -> dict[str, Any]:
     """Return what all rounds of a run have in common: its configuration, without what a later round may change."""
     changes = HOST_KEYS | {"rounds", "plugins", *SCREENING}
-    return json.loads(run.config.model_dump_json(exclude=set(changes)))  # type: ignore[no-any-return]
+    return json.loads(run.config.model_dump_json(exclude=set(changes)))
 
 
 def build_bundle(
