@@ -178,14 +178,17 @@ def test_no_run_folder_runs_code(reader: str, source: str, here: Path, finished:
     assert f"{folder}/config.toml: " in errors
 
 
-@pytest.mark.parametrize("where", ["config", "methods", "options"])
+@pytest.mark.parametrize("where", ["config", "methods", "options", "settings"])
 def test_no_comparison_runs_code(where: str, here: Path) -> None:
     (here / "cmp").mkdir()
     values: dict[str, Any] = {"methods": ["fedavg"], "seeds": [0], "config": {}, "options": {}}
     spec = f"{here}/evil.py:x"
-    values |= {"config": {"config": {"loss": spec}}, "methods": {"methods": [f"{spec}@0.5"]}, "options": {"options": {spec: {}}}}[
-        where
-    ]
+    values |= {
+        "config": {"config": {"loss": spec}},
+        "methods": {"methods": [f"{spec}@0.5"]},
+        "options": {"options": {spec: {}}},
+        "settings": {"settings": {"fedavg": {"codec": spec}}},
+    }[where]
     (here / "cmp/comparison.toml").write_text(tomlkit.dumps(values), encoding="utf-8")
     status, _, errors = told("compare", "--out", "cmp", "--resume")
     assert (status, ran(here)) == (2, False)

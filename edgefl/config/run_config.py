@@ -124,13 +124,13 @@ def keys_in(values: Mapping[str, Any], source: str, flags: Mapping[str, Any]) ->
     return found
 
 
-def admit_keys(values: Mapping[str, Any], source: str, typed: Mapping[str, Any], methods: Iterable[str] = ()) -> None:
+def admit_keys(values: Mapping[str, Any], source: str, typed: Mapping[str, Any], others: Iterable[Any] = ()) -> None:
     """Raise :class:`ConfigError` if the file ``source`` names code that is not ``typed`` too, and that nobody consented to.
 
-    ``methods`` are those that it names beside the keys of a run.
+    ``others`` are more tables of keys in the file.
     """
     plugins, folders = (found if isinstance(found := values.get(key), Mapping) else {} for key in ("plugins", "sources"))
-    named = [*code_in(values), *(pair for method in methods for pair in code_in({"method": method}))]
+    named = [pair for table in (values, *others) for pair in code_in(table)]
     admit(named, source, code_in(typed), plugins, {str(folders.get(root)) for root in ("root", "loss_root")})
 
 

@@ -123,12 +123,11 @@ class Asked:
             raise CheckpointError(
                 f"{path}: expected lists methods and seeds, and tables config and options; start a new comparison"
             )
-        admit_keys(
-            values["config"],
-            str(path),
-            flags or {},
-            [at_ratio(str(name))[0] for name in (*values["methods"], *values["options"])],
-        )
+        settings = values.get("settings", {})
+        if not isinstance(settings, dict):
+            raise CheckpointError(f"{path}: settings: expected a table for each method; start a new comparison")
+        methods = [{"method": at_ratio(str(name))[0]} for name in (*values["methods"], *values["options"], *settings)]
+        admit_keys(values["config"], str(path), flags or {}, [*methods, *settings.values()])
         config = RunConfig.of({**RunConfig.of(values["config"], str(path)).model_dump(), **(flags or {})})
         limits, target = values.get("budget", {}), values.get("target_accuracy")
         try:
