@@ -106,12 +106,10 @@ def code_in(values: Any) -> Iterator[tuple[str, str]]:
         if isinstance(source, (str, Path)) and not str(source).startswith(OBJECT):
             yield "plugins", str(source)
     named = [(key, registry, [values.get(key)]) for key, registry in PARTS.items()]
-    several = {"log": loggers, "stages": stages}
-    lists = [(key, of, list(given) if isinstance(given := values.get(key), (list, tuple)) else []) for key, of in several.items()]
-    lists[1] = "stages", stages, [name.partition("(")[0] for name in lists[1][2] if isinstance(name, str)]
-    sampler = values.get("sampler")
-    lists.append(("sampler", samplers, [sampler.partition("(")[0]] if isinstance(sampler, str) else []))
-    for key, registry, names in [*named, *lists]:
+    for key, registry in (("log", loggers), ("stages", stages), ("sampler", samplers)):
+        several = listed if isinstance(listed := values.get(key), (list, tuple)) else [listed]
+        named.append((key, registry, [name.partition("(")[0] for name in several if isinstance(name, str)]))
+    for key, registry, names in named:
         for part in (part for name in names if isinstance(name, str) for part in _parts(registry, name)):
             where, colon, _ = part.rpartition(":")
             if colon and part.partition(":")[0] not in registry.names():

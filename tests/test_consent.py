@@ -34,7 +34,7 @@ NET = "from torch import nn\ndef make():\n    return nn.Sequential(nn.Flatten(),
 SMALL = {"rounds": 1, "clients": 2, "local_epochs": 1, "data_share": 0.2, "conditions": "ideal", "method": "fedavg"}
 KEYS: dict[str, Any] = {
     **dict.fromkeys(("model", "loss", "method", "dataset", "codec", "defence", "objective", "server_optimizer", "engine"), "{}:x"),
-    "adversary": "{}:x:0.1", "log": ["{}:x"], "plugins": ["{}"],
+    "adversary": "{}:x:0.1", "log": ["{}:x"], "plugins": ["{}"], "stages": ["{}:x(a=1)"], "sampler": "{}:x(a=1)",
 }  # fmt: skip
 """Every key that may name code → its value."""
 FORMS = ("evil.py", "./evil.py", "sub/../evil.py", "{here}/evil.py", "link.py", "evil", "got.evil", "pack.evil", "sub.evil")

@@ -29,7 +29,7 @@ from edgefl.util.validation import explain_all
 
 HOST_KEYS = frozenset({"engine", "workers", "data_dir", "sources", "log", "bundle", "ray_address", "ray_auth", "mixed_nodes"})
 """Keys that describe this computer and its files. A resumed run may change them; :func:`changed` has the one exception."""
-_CODE = frozenset({*PARTS, "model", "loss", "log"})
+_CODE = frozenset({*PARTS, "model", "loss", "log", "stages", "sampler"})
 """Keys that may name code."""
 
 
