@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from edgefl.bundle.verify import verify as verify
     from edgefl.config import RunConfig as RunConfig
+    from edgefl.consent import trust_code as trust_code
     from edgefl.data.sources import Dataset as Dataset
     from edgefl.errors import EdgeflError as EdgeflError
     from edgefl.fleet.budget import Budget as Budget
@@ -51,6 +52,7 @@ _HOMES = {
     "RunBudget": "edgefl.report.run_budget",
     "RunConfig": "edgefl.config",
     "Dataset": "edgefl.data.sources",
+    "trust_code": "edgefl.consent",
     "EdgeflError": "edgefl.errors",
     "plan": "edgefl.planning.plan",
     "inspect": "edgefl.planning.inspect",
@@ -69,7 +71,7 @@ _HOMES = {
 __all__ = [
     "Budget", "Comparison", "Dataset", "EdgeflError", "FedRound", "RunBudget", "RunConfig", "RunResult", "__version__", "compare",
     "compare_runs", "dry_run", "export", "export_network", "fed_round", "inspect", "inspect_data", "load_comparison", "load_run", "plan",
-    "profile", "simulate", "verify", "whatif",
+    "profile", "simulate", "trust_code", "verify", "whatif",
 ]  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 import inspect
 import re
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +17,7 @@ from edgefl.registry import (
     datasets,
     defences,
     engines,
+    loggers,
     methods,
     models,
     objectives,
@@ -26,7 +27,9 @@ from edgefl.registry import (
 )
 from edgefl.util import spec
 from edgefl.util.datasets import is_own, options_in
+from edgefl.util.files import whole_path
 from edgefl.util.modules import BY_PATH, OBJECT, imported, is_file, loaded, source_of, source_of_module, source_sha256
+from edgefl.util.networks import is_onnx
 
 Sources = Mapping[str, str]
 """Path of a file, or name of a module → SHA-256 of its content."""
@@ -51,10 +54,7 @@ def load(given: Sources | Iterable[Any]) -> dict[str, str]:
     for source, before in wanted.items():
         found[source] = _sha256(source)
         if before not in ("", found[source]):
-            raise ConfigError(
-                f"plugins: {source.removeprefix(OBJECT)} has changed since this run began: its SHA-256 was {before[:12]}…, now "
-                f"{found[source][:12]}…; restore it, or start a new run in another folder"
-            )
+            raise ConfigError(changed(source, before, found[source]))
         if source not in _known():
             loaded(Path(source), "plugins") if source.endswith(".py") else imported(source, "plugins")
     return found
@@ -74,10 +74,9 @@ def resolved(values: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(text := values.get("sampler"), str):
         found["sampler"] = _resolved(samplers, text, sources)
     for key, registry in PARTS.items():
-        if isinstance(name := values.get(key), str) and not _is_own(registry, name):
-            named, rest = spec.named(name) if registry is adversaries else (name, "")
-            names = [registry.resolve(part) for part in (named.split("+") if registry is datasets else [named])]
-            found[key] = "+".join(names) + rest
+        if isinstance(name := values.get(key), str) and (parts := _parts(registry, name)):
+            names = list(map(registry.resolve, parts))
+            found[key] = "+".join(names) + (spec.named(name)[1] if registry is adversaries else "")
             for definition, source in filter(None, map(registry.plugin, names)):
                 sources.setdefault(source, source_sha256(source, definition))
     return found | ({"plugins": sources} if sources else {})
@@ -90,6 +89,58 @@ def _resolved(registry: Registry, text: str, sources: dict[str, str]) -> str:
     if (found := registry.plugin(name)) is not None:
         sources.setdefault(found.source, source_sha256(found.source, found.definition))
     return f"{name}{bracket}{options}"
+
+
+def code_in(values: Any) -> Iterator[tuple[str, str]]:
+    """Yield key and source of all code that the keys of a configuration name: a file's path, or the name of a module.
+
+    Networks of libraries and losses of torch are none: there a name chooses one of a fixed set.
+
+    >>> list(code_in({"model": "timm:resnet18", "loss": "lab.losses:mine", "method": "fedhm", "plugins": ["mine.py"]}))
+    [('plugins', 'mine.py'), ('loss', 'lab.losses')]
+    """
+    if not isinstance(values, Mapping):
+        return
+    given = values.get("plugins")
+    for source in given if isinstance(given, (Mapping, list, tuple)) else ():
+        if isinstance(source, (str, Path)) and not str(source).startswith(OBJECT):
+            yield "plugins", str(source)
+    named = [(key, registry, [values.get(key)]) for key, registry in PARTS.items()]
+    for key, registry in (("log", loggers), ("stages", stages), ("sampler", samplers)):
+        several = listed if isinstance(listed := values.get(key), (list, tuple)) else [listed]
+        named.append((key, registry, [name.partition("(")[0] for name in several if isinstance(name, str)]))
+    for key, registry, names in named:
+        for part in (part for name in names if isinstance(name, str) for part in _parts(registry, name)):
+            where, colon, _ = part.rpartition(":")
+            if colon and part.partition(":")[0] not in registry.names():
+                yield key, where
+    for key in ("model", "loss"):
+        if isinstance(name := values.get(key), (str, Path)) and not _is_data(key, str(name)):
+            yield key, str(name).rpartition(":")[0]
+
+
+def _is_data(key: str, name: str) -> bool:
+    """Whether the name of a network or loss names no module or file that is imported for its sake."""
+    where, colon, attribute = name.rpartition(":")
+    if not colon or name.startswith(OBJECT) or (key == "model" and is_onnx(name)):
+        return True
+    return where in ("timm", "torchvision") if key == "model" else where in _LOSSES and attribute.isidentifier()
+
+
+_LOSSES = ("torch.nn.functional", "torch.nn")
+
+
+def _parts(registry: Registry, name: str) -> list[str]:
+    """Return the names in the value of a key; none if it is a network or a data set of the user, which no registry has."""
+    if (registry is models and ":" in name) or (registry is datasets and _is_own_data(name)):
+        return []
+    named = spec.named(name)[0] if registry is adversaries else name
+    return named.split("+") if registry is datasets else [named]
+
+
+def _is_own_data(name: str) -> bool:
+    """Whether ``name`` is a data set of the user, which no registry has."""
+    return (is_own(name) and not is_file(name)) or bool(options_in(name)[1])
 
 
 def blamed(error: BaseException) -> str:
@@ -113,23 +164,22 @@ def blamed(error: BaseException) -> str:
     return f"{inspect.getsourcefile(kinds[-1]) or kinds[-1].__module__}, in {kinds[-1].__qualname__}" if kinds else ""
 
 
+def changed(source: str, before: str, now: str) -> str:
+    """Return the message that a plug-in has another hash than a run has recorded."""
+    told = f"plugins: {source.removeprefix(OBJECT)} has changed since this run began"
+    return f"{told}: its SHA-256 was {str(before)[:12]}…, now {now[:12]}…; restore it, or start a new run in another folder"
+
+
 def only_here(sources: Sources | None) -> list[str]:
     """Return the names of definitions that other processes cannot import, such as those of a notebook."""
     return [source.removeprefix(OBJECT) for source in sources or () if source.startswith(OBJECT)]
-
-
-def _is_own(registry: Registry, name: str) -> bool:
-    """Whether ``name`` is a network or a data set of the user, which no registry has."""
-    if registry is datasets:
-        return (is_own(name) and not is_file(name)) or bool(options_in(name)[1])
-    return registry is models and ":" in name
 
 
 def _source(given: Any) -> str:
     if isinstance(given, ModuleType):
         return source_of_module(given)
     if isinstance(given, (str, Path)):
-        return str(Path(given).resolve()) if str(given).endswith(".py") or isinstance(given, Path) else given
+        return whole_path(given) if str(given).endswith(".py") or isinstance(given, Path) else given
     if all(registry.name_of(given) is None for registry in ALL):
         told = getattr(given, "__name__", repr(given))
         raise ConfigError(f"plugins: {told} is not registered; decorate it, such as with @edgefl.extend.method('name')")

@@ -102,6 +102,10 @@ class Registry:
             found[point.name] = sorted({*found.get(point.name, ()), point.value})
         return found
 
+    def installed(self) -> set[str]:
+        """Return the modules that entry points of installed packages name."""
+        return {value.partition(":")[0] for values in self._entry_points.values() for value in values}
+
     def names(self) -> list[str]:
         """Return every known name, sorted."""
         return sorted({*self._decorators, *self._plugged, *self._entry_points})
@@ -190,7 +194,7 @@ class Registry:
     def _load_entry_point(self, name: str) -> None:
         value = self._entry_points[name][0]
         title = f"entry point edgefl.{self.plural}, {name} = {value}"
-        definition = object_in(value, title, f"a {self.kind.replace('_', ' ')}")
+        definition = object_in(value, title, f"a {self.kind.replace('_', ' ')}", here=False)
         if (other := self.name_of(definition)) not in (name, None):
             raise InputError(f"{title}: is registered as {other!r}; give both the same name")
         if name not in self._plugged:
@@ -206,7 +210,7 @@ class Registry:
         for value in self._entry_points.get(name, ()):
             if plugged is None or not (
                 plugged.source == source_named(value.partition(":")[0])
-                or plugged.definition is object_in(value, name, "a definition")
+                or plugged.definition is object_in(value, name, "a definition", here=False)
             ):
                 yield value
 

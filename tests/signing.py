@@ -1,13 +1,18 @@
 """Devices and publishers that sign: keys from fixed bytes, updates and requests as the client makes them, signed bundles."""
 
+import hashlib
+import json
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import safetensors.numpy
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from handmade import Regression, changed
 
 from edgefl.bundle.signature import signature_files
 from edgefl.util.files import shared
@@ -17,6 +22,7 @@ sys.path.insert(0, str(shared("export") / "python"))
 
 from edgefl_keys import DeviceKey, enrolment, signed  # type: ignore[import-not-found]
 
+LINE = "a" * 64
 # Derived by signed_update_by_hand.py with openssl.
 KEY = "ebVWLo/mVPlAeLES6KmLp5AfhTrmlb7X4OORC60ElmQ="
 CONTENT = "ee31fb52e2f5bc757847b68a6501841a38f728300bd1d21cc25f800a667e6d70"
@@ -43,6 +49,18 @@ def sign_bundle(folder: Path, key: SigningKey) -> Path:
     for name, content in signature_files((folder / "manifest.json").read_bytes(), key).items():
         (folder / name).write_bytes(content)
     return folder
+
+
+def of_round(folder: Path, key: SigningKey, round_: int, **fresh: Any) -> Path:
+    """Write a signed bundle of a round, which says something of its age."""
+    shutil.rmtree(folder, ignore_errors=True)
+    Regression().write(folder)
+    content = json.dumps({"line": LINE, **fresh}).encode()
+    (folder / "freshness.json").write_bytes(content)
+    files = json.loads((folder / "manifest.json").read_text())["files"]
+    entry = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+    changed(folder, round=round_, files={**files, "freshness.json": entry})
+    return sign_bundle(folder, key)
 
 
 def request(folder: Path, name: str, key: DeviceKey) -> Path:

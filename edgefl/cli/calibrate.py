@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from edgefl.cli.console import loading, note, show
+from edgefl.cli.console import echo, loading, note, show
 from edgefl.cli.names import check_names
 from edgefl.cli.options import Command, json_option, option
 from edgefl.cli.param_types import OUT_FILE, Amount, Within
@@ -67,7 +67,7 @@ def command(
 
     values, measured = calibrate(out, name=name, link=link, like=like, rows=rows, seconds=seconds, threads=threads, notify=note)
     if as_json:
-        click.echo(json.dumps({"file": str(out), "busy": measured and measured.busy, "profile": values}, indent=2))
+        echo(json.dumps({"file": str(out), "busy": measured and measured.busy, "profile": values}, indent=2))
     else:
         show(f"{values['name']}: {values['title']}\n")
         shown = (

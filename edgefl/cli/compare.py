@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgefl.cli.console import loading, note_new, show_result
+from edgefl.cli.console import echo, loading, note_new, show_result
 from edgefl.cli.flags import given, run_flags
 from edgefl.cli.names import check_names, check_run
-from edgefl.cli.options import Command, config_option, json_option, method_option, option, options_of, plugin_option
+from edgefl.cli.options import Command, config_option, json_option, method_option, option, options_of, plugin_option, trust_option
 from edgefl.cli.param_types import PATH, Amount, Listed, MethodOption, Share
 from edgefl.config import TASK, RunConfig, keys_of
 from edgefl.errors import Interrupted
@@ -75,6 +75,7 @@ _budget = options_of("Budget of a run: which method is the most accurate within 
     default="table",
     help="Format of the ranking on standard output; latex: a table of booktabs.",
 )
+@trust_option
 @json_option
 def command(
     runs: tuple[Path, ...],
@@ -171,7 +172,7 @@ def command(
         )
     _show(found, format_)
     if format_ == "table":
-        click.echo(f"comparison: {found.folder}  (compare.html, compare.json, a run folder per method and seed)")
+        echo(f"comparison: {found.folder}  (compare.html, compare.json, a run folder per method and seed)")
 
 
 def _show(found: "Comparison", format_: str) -> None:
@@ -182,14 +183,14 @@ def _show(found: "Comparison", format_: str) -> None:
     summary = found.to_dict()
     asked = any(summary["verdict"]["budget"].values()) or summary["verdict"]["target_accuracy"] is not None
     if format_ == "json":
-        click.echo(json.dumps(summary, indent=2))
+        echo(json.dumps(summary, indent=2))
     elif format_ == "table":
         show_result(compact_comparison(summary))
         if asked:
             show_result(budget_table(summary))
     else:
         table = budget_table(summary)
-        click.echo(table.to_latex() if format_ == "latex" else table.to_csv())
+        echo(table.to_latex() if format_ == "latex" else table.to_csv())
 
 
 @contextmanager
@@ -227,7 +228,7 @@ def _finished(
         )
         _show(found, format_)
     if out is not None and format_ == "table":
-        click.echo(f"comparison: {out}  (compare.html, compare.json)")
+        echo(f"comparison: {out}  (compare.html, compare.json)")
 
 
 def _show_twin(both: list[Any], out: Path | None, as_json: bool) -> None:
@@ -240,7 +241,7 @@ def _show_twin(both: list[Any], out: Path | None, as_json: bool) -> None:
 
         write_bytes(out / "compare.html", twin_page(found).encode())
     if as_json:
-        click.echo(json.dumps(found.to_dict(), indent=2))
+        echo(json.dumps(found.to_dict(), indent=2))
     else:
         show_result(twin_table(found))
 

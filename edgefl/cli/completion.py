@@ -2,7 +2,7 @@
 
 import click
 
-from edgefl.cli.console import print_json
+from edgefl.cli.console import echo, print_json
 from edgefl.cli.options import Command, json_option
 
 _USE = {
@@ -32,4 +32,4 @@ def command(ctx: click.Context, shell: str, as_json: bool) -> None:
     if as_json:
         print_json({"shell": shell, "use": _USE[shell], "script": script})
     else:
-        click.echo(script)
+        echo(script)

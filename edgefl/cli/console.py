@@ -23,9 +23,14 @@ if TYPE_CHECKING:
     from edgefl.report.tables import PlainTable
 
 
+def echo(text: object, err: bool = False) -> None:
+    """Print a text, with what would change a terminal escaped: titles, labels and names of files may come from anybody."""
+    click.echo(printable(str(text)), err=err)
+
+
 def note(message: str) -> None:
     """Print a message on standard error, which leaves standard output to results."""
-    click.echo(printable(message), err=True)
+    echo(message, err=True)
 
 
 def note_new(out: Path, what: str) -> None:
@@ -71,10 +76,10 @@ def console_of(stream: TextIO) -> Console:
 
 
 def show(what: Any) -> None:
-    """Print text or a rich table; 200 columns wide if standard output is not a terminal."""
+    """Print text, escaped as by :func:`echo`, or a table; 200 columns wide if standard output is not a terminal."""
     console = console_of(sys.stdout)
     try:
-        console.print(what)
+        console.print(printable(what) if isinstance(what, str) else what)
     except SystemExit:
         # Rich exits when the reader of a pipe has gone. The command line treats that as success.
         raise BrokenPipeError from None
@@ -82,7 +87,7 @@ def show(what: Any) -> None:
 
 def print_json(result: Any) -> None:
     """Print a result as JSON, the only thing on standard output."""
-    click.echo(json.dumps(result, indent=2, default=str))
+    echo(json.dumps(result, indent=2, default=str))
 
 
 def columns() -> int:
@@ -95,13 +100,13 @@ def show_indented(first: str, then: str, marked: bool = False) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    show(Text(first, style="yellow" if marked else "bold"))
-    show(Padding(Text(then), (0, 0, 0, 4)))
+    show(Text(printable(first), style="yellow" if marked else "bold"))
+    show(Padding(Text(printable(then)), (0, 0, 0, 4)))
 
 
 def show_text(text: str) -> None:
     """Print a line of text, which a terminal breaks between words."""
-    (show if sys.stdout.isatty() else click.echo)(text)
+    (show if sys.stdout.isatty() else echo)(text)
 
 
 def show_result(table: PlainTable, piped: PlainTable | None = None) -> None:
@@ -109,7 +114,7 @@ def show_result(table: PlainTable, piped: PlainTable | None = None) -> None:
     if sys.stdout.isatty():
         show(table)
     else:
-        click.echo((piped or table).to_plain())
+        echo((piped or table).to_plain())
 
 
 def as_text(what: Any) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgefl.cli.console import columns, loading, note, print_json, show, show_indented
+from edgefl.cli.console import columns, echo, loading, note, print_json, show, show_indented
 from edgefl.cli.options import Command, complete_name, json_option, option
 from edgefl.cli.param_types import OUT_FILE, Within
 from edgefl.report.tables import Column, PlainTable, under
@@ -64,7 +64,7 @@ def command(name: str | None, validate: str | None, template: Path | None, threa
         devices, fleets = [load_device(n) for n in names("devices")], [load_fleet(n) for n in names("fleets")]
         if as_json:
             rows = {"devices": [_row(d) for d in devices], "fleets": [_fleet_row(f) for f in fleets]}
-            click.echo(json.dumps(rows, indent=2))
+            echo(json.dumps(rows, indent=2))
         else:
             _print_list(devices, fleets)
         return
@@ -74,9 +74,9 @@ def command(name: str | None, validate: str | None, template: Path | None, threa
     if as_json and alone:
         figures = {key: figure.model_dump() for key, figure in device.figures().items()}
         facts = device.model_dump(include={"name", "title", "reference_hardware"})
-        click.echo(json.dumps(facts | {"link": device.link.name, "figures": figures}, indent=2))
+        echo(json.dumps(facts | {"link": device.link.name, "figures": figures}, indent=2))
     elif as_json:
-        click.echo(json.dumps(_fleet_row(fleet), indent=2))
+        echo(json.dumps(_fleet_row(fleet), indent=2))
     elif alone:
         show(f"{device.name}: {device.title}\n{device.reference_hardware}; link {device.link.name}: {device.link.title}\n")
         _print_figures(device.figures())
@@ -99,7 +99,7 @@ def _write_template(path: Path, as_json: bool) -> None:
     if as_json:
         print_json({"file": str(path)})
     else:
-        click.echo(f"{path}: written; replace its figures, then check it with: edgefl devices {path}")
+        echo(f"{path}: written; replace its figures, then check it with: edgefl devices {path}")
 
 
 def _row(device: DeviceProfile) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def _validate(profile: str, threads: int | None, as_json: bool) -> None:
     compute = device.compute if device else Rates.of(measure(threads=threads, notify=note))
     result = validate(compute, threads, notify=note)
     if as_json:
-        click.echo(json.dumps({"profile": profile} | result.to_json(), indent=2))
+        echo(json.dumps({"profile": profile} | result.to_json(), indent=2))
         return
     show(f"A training step on this machine: predicted from {profile}, and measured\n")
     columns = (

@@ -18,7 +18,7 @@ from typing import Literal
 import click
 
 from edgefl import __version__
-from edgefl.cli.console import busy, print_json, show
+from edgefl.cli.console import busy, echo, print_json, show
 from edgefl.cli.options import Command, json_option
 from edgefl.errors import first_line
 from edgefl.report.tables import ALWAYS, Column, PlainTable, text
@@ -68,8 +68,8 @@ def command(ctx: click.Context, as_json: bool) -> None:
         if sys.stdout.isatty():
             show(PlainTable.of(columns, map(asdict, checks)))
         else:
-            click.echo("\n".join(f"{check.what}: {check.state}: {check.about}" for check in checks))
-        click.echo(f"broken: {', '.join(broken)}" if broken else "edgefl works here")
+            echo("\n".join(f"{check.what}: {check.state}: {check.about}" for check in checks))
+        echo(f"broken: {', '.join(broken)}" if broken else "edgefl works here")
     ctx.exit(int(bool(broken)))
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from edgefl.cli.console import print_json
+from edgefl.cli.console import echo, print_json
 from edgefl.cli.options import Command, json_option, option
 from edgefl.cli.param_types import PATH
 
@@ -33,11 +33,11 @@ def command(requests: tuple[Path, ...], keys: Path, name: str | None, as_json: b
             print_json({"keys": str(keys), "devices": devices})
             return
         for known, device in enrolled(keys).items():
-            click.echo("\t".join((known, device.key, *(["revoked"] if device.revoked else []))))
+            echo("\t".join((known, device.key, *(["revoked"] if device.revoked else []))))
         return
     found = enroll(keys, requests, name)
     if as_json:
         print_json({"keys": str(keys), "devices": [{"name": n, "key": key, "revoked": False} for n, key in found.items()]})
         return
     for added, key in found.items():
-        click.echo(f"{added}: enrolled in {keys}, key {key}")
+        echo(f"{added}: enrolled in {keys}, key {key}")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from edgefl.cli.console import busy, loading, note, print_json
+from edgefl.cli.console import busy, echo, loading, note, print_json
 from edgefl.cli.names import check_names
-from edgefl.cli.options import Command, json_option, option, sign_options, signing, sub_model_options
+from edgefl.cli.options import Command, json_option, option, sign_options, signing, sub_model_options, trust_option
 from edgefl.cli.param_types import PATH, Listed, Within
 from edgefl.cli.values import runs
 from edgefl.errors import BundleError, InputError
@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     help="bundle: for devices; csv: rounds, sessions, tiers, classes and clients of a run, or methods, verdict and pairs of a "
     "comparison, as tables; weights: a safetensors file per tier, for torch; svg, pdf: the charts of a comparison.",
 )
+@trust_option
 @json_option
 @option("--with-client", is_flag=True, help="Also write the Python, TypeScript and browser clients.")
 def command(
@@ -83,6 +84,7 @@ def command(
     operators: bool,
     sign: Path | None,
     unsigned: bool,
+    lasts_s: float | None,
     network: str | None,
     weights: Path | None,
     kind: Literal["bundle", "csv", "weights", "svg", "pdf"],
@@ -116,7 +118,7 @@ def command(
     check_free(out, BundleError if kind == "bundle" else InputError)  # before torch is imported, and a tier exported
     more: dict[str, Any] = {"client": with_client, "also": also or (), "operators": operators}
     if kind != "bundle":
-        if run is None or quantize or fp16 or sign or unsigned or form != "auto" or with_client or also or operators:
+        if run is None or quantize or fp16 or sign or unsigned or lasts_s or form != "auto" or with_client or also or operators:
             raise click.UsageError(f"--format {kind} needs a run, and takes no options of a bundle")
         if kind == "svg" or kind == "pdf":
             _figures(run, out, kind)
@@ -126,11 +128,11 @@ def command(
         if as_json:
             print_json({"folder": str(out), "files": files, "signer": None})
             return
-        click.echo(f"{out}: {joined(files)} written")
+        echo(f"{out}: {joined(files)} written")
         return
     if run is None:
-        if quantize or fp16 or form != "auto":
-            raise click.UsageError("--form, --quantize and --fp16 need a run")
+        if quantize or fp16 or form != "auto" or lasts_s:
+            raise click.UsageError("--form, --quantize, --fp16 and --lasts need a run")
         check_names(model=[network], method=[method])
         with uncollected(), loading():
             from edgefl.run.export_network import export_network, network_and_samples
@@ -143,7 +145,7 @@ def command(
     with uncollected(), loading():
         from edgefl.run.export import export
     with uncollected(), busy("exporting and verifying"):
-        how: dict[str, Any] = {"form": form, "quantize": quantize, "fp16": fp16, **more}
+        how: dict[str, Any] = {"form": form, "quantize": quantize, "fp16": fp16, "lasts_s": lasts_s, **more}
         export(run, out, sign=signing(sign, unsigned), notify=note, **how)
     _written(out, as_json)
 
@@ -178,4 +180,4 @@ def _written(out: Path, as_json: bool) -> None:
         print_json({"folder": str(out), "files": files, "signer": signer})
         return
     signed = f"signed by {signer}" if signer else "not signed"
-    click.echo(f"{out}: written, {signed}; check it with: edgefl verify {out}")
+    echo(f"{out}: written, {signed}; check it with: edgefl verify {out}")

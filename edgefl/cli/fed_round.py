@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from edgefl.cli.console import busy, loading, note, print_json, show
+from edgefl.cli.console import busy, echo, loading, note, print_json, show
 from edgefl.cli.flags import given, run_flags
-from edgefl.cli.options import Command, json_option, option, sign_options, signing
+from edgefl.cli.options import Command, json_option, option, sign_options, signing, trust_option
 from edgefl.cli.param_types import PATH, Within
 from edgefl.cli.values import runs
 from edgefl.config import SCREENING
@@ -29,10 +29,11 @@ from edgefl.config import SCREENING
     *("--max-drop", "max_drop"),
     type=Within(float, 0),
     metavar="X",
-    help="Refuse a model whose accuracy drops by more than X. [0.03: 3 points]",
+    help="Refuse a model whose accuracy is lower than the best so far by more than X. [0.03: 3 points]",
 )
 @option("--keep-anyway", is_flag=True, help="Write a model that gets worse by more than --max-drop.")
 @run_flags(*SCREENING)
+@trust_option
 @json_option
 def command(
     bundle: Path,
@@ -43,6 +44,7 @@ def command(
     keys: Path | None,
     sign: Path | None,
     unsigned: bool,
+    lasts_s: float | None,
     max_drop: float | None,
     keep_anyway: bool,
     as_json: bool,
@@ -56,10 +58,11 @@ def command(
 
     Every update is checked first: names, shapes, finite values, bundle, round and signature. NEXT is then the RUN of the following round.
     Its bundle is signed with your own key.
-    Updates are screened as the run's config.toml says; flags under "Trust in updates" win, in this round.
+    Updates are screened as the run's config.toml says; flags under "Trust in updates" win, in this round. Without a defence in both,
+    norm-filter drops updates with far too large changes; --defence none averages them as they are.
     """
     from edgefl.report.metric import metric_text
-    from edgefl.report.outliers import update_table
+    from edgefl.report.outliers import remarks, update_table
     from edgefl.report.tables import PlainTable, under
     from edgefl.report.words import tier_label
     from edgefl.run.worse import MAX_DROP
@@ -68,7 +71,7 @@ def command(
         from edgefl.run.device_round import fed_round
     most = MAX_DROP if max_drop is None else max_drop
     screened: dict[str, Any] = {"screening": given(flags), "max_drop": most, "keep_anyway": keep_anyway}
-    keyed: dict[str, Any] = {"keys": keys, "sign": signing(sign, unsigned)}
+    keyed: dict[str, Any] = {"keys": keys, "sign": signing(sign, unsigned), "lasts_s": lasts_s}
     with busy("checking and aggregating the updates"):
         result = fed_round(bundle, updates, out, run=run, skip_bad=skip_bad, notify=note, **keyed, **screened)
     if as_json:
@@ -86,7 +89,10 @@ def command(
     before, after = map(told, result.accuracy)
     own = "" if metric.share else f"{metric.name} "
     count = sum(row["updates"] for row in result.tiers)
+    for row in result.updates:
+        if row["dropped"]:
+            echo(f"left out by the defence: {row['file']} ({', '.join(remarks(row))})")
     left_out = f", {len(result.refused)} left out" if result.refused else ""
     of = f"{count} {'update' if count == 1 else 'updates'}{left_out}"
-    click.echo(f"global model: {own}{before} before, {after} after round {result.round}, of {of}")
-    click.echo(f"folder: {result.folder}  (model.safetensors, bundle/)")
+    echo(f"global model: {own}{before} before, {after} after round {result.round}, of {of}")
+    echo(f"folder: {result.folder}  (model.safetensors, bundle/)")

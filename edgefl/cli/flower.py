@@ -5,10 +5,19 @@ from typing import Any
 
 import click
 
-from edgefl.cli.console import loading, print_json
+from edgefl.cli.console import echo, loading, note, print_json
 from edgefl.cli.flags import given, run_flags
 from edgefl.cli.names import check_run
-from edgefl.cli.options import METHOD_OPTION, Command, config_option, json_option, method_option, option, plugin_option
+from edgefl.cli.options import (
+    METHOD_OPTION,
+    Command,
+    config_option,
+    json_option,
+    method_option,
+    option,
+    plugin_option,
+    trust_option,
+)
 from edgefl.cli.param_types import PATH
 from edgefl.config import TASK, RunConfig
 
@@ -34,6 +43,7 @@ def command() -> None:
 @config_option
 @option("--out", type=PATH, metavar="RUN", help="Folder of the run, where the SuperLink runs. [DIR-run]")
 @option("--shards", type=PATH, metavar="DIR", help="Also write each client's samples as client-N.npz, for a rehearsal.")
+@trust_option
 @json_option
 def new(folder: Path, config_file: Path | None, out: Path | None, shards: Path | None, as_json: bool, **flags: Any) -> None:
     """Write a Flower app to DIR. Its devices train the run that the flags configure.
@@ -51,11 +61,11 @@ def new(folder: Path, config_file: Path | None, out: Path | None, shards: Path |
     with loading():
         from edgefl.flower.new import new_app, write_shards
 
-    new_app(config, folder, out)
+    new_app(config, folder, out, note)
     paths = write_shards(config, shards) if shards is not None else []
     if as_json:
         print_json({"app": str(folder), "shards": [str(path) for path in paths]})
         return
-    click.echo(f"app: {folder}  (flwr run {folder} SUPERLINK --stream)")
+    echo(f"app: {folder}  (flwr run {folder} SUPERLINK --stream)")
     if shards is not None:
-        click.echo(f"samples: {shards}  ({len(paths)} files, client-0.npz to {paths[-1].name})")
+        echo(f"samples: {shards}  ({len(paths)} files, client-0.npz to {paths[-1].name})")

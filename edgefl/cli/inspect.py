@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from edgefl.cli.console import busy, loading
+from edgefl.cli.console import busy, echo, loading
 from edgefl.cli.flags import DATA, flag_of, given, network_and_options, network_options, run_flags
 from edgefl.cli.names import check_run
 from edgefl.cli.options import Command, json_option, sub_model_options
@@ -57,11 +57,11 @@ def command(as_json: bool, **flags: Any) -> None:
         with busy("tracing the network"):
             found = inspect(*network, **options)
     if as_json:
-        click.echo(json.dumps(found.to_dict(), indent=2))
+        echo(json.dumps(found.to_dict(), indent=2))
         return
     from edgefl.report.inspect_table import inspect_text
 
-    click.echo(inspect_text(found, max(80, shutil.get_terminal_size().columns)))
+    echo(inspect_text(found, max(80, shutil.get_terminal_size().columns)))
 
 
 def _show_data(keys: dict[str, Any], others: dict[str, Any], as_json: bool) -> None:
@@ -77,6 +77,4 @@ def _show_data(keys: dict[str, Any], others: dict[str, Any], as_json: bool) -> N
 
     with busy("reading the data"):
         found = inspect_data(config)
-    click.echo(
-        json.dumps(found.to_dict(), indent=2) if as_json else data_text(found, max(80, shutil.get_terminal_size().columns))
-    )
+    echo(json.dumps(found.to_dict(), indent=2) if as_json else data_text(found, max(80, shutil.get_terminal_size().columns)))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgefl.cli.console import print_json
+from edgefl.cli.console import echo, print_json
 from edgefl.cli.options import Command, json_option, option
 from edgefl.cli.param_types import OUT_FILE, PATH
 
@@ -50,9 +50,9 @@ def show(key: Path | None, out: Path | None, as_json: bool) -> None:
     if as_json:
         print_json({"file": str(own_key_file() if key is None else key), "public_key": str(public), "written": out and str(out)})
         return
-    click.echo(f"{own_key_file() if key is None else key}: public key {public}")
+    echo(f"{own_key_file() if key is None else key}: public key {public}")
     if out is not None:
-        click.echo(f"{out}: written; for --key")
+        echo(f"{out}: written; for --key")
 
 
 @command.command("new", cls=Command)
@@ -78,8 +78,8 @@ def new(key: Path, as_json: bool) -> None:
     if as_json:
         print_json({"file": str(key), "public_file": str(public_file), "public_key": str(public)})
         return
-    click.echo(f"{key}: written; the private key: keep it to yourself, for --sign")
-    click.echo(f"{public_file}: written; public key {public}, for --key")
+    echo(f"{key}: written; the private key: keep it to yourself, for --sign")
+    echo(f"{public_file}: written; public key {public}, for --key")
 
 
 def _public(path: Path) -> PublicKey:

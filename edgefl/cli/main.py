@@ -3,6 +3,7 @@
 import ast
 import errno
 import importlib
+import io
 import json
 import os
 import sys
@@ -30,7 +31,7 @@ _ORDER = (
         "verify",
         "serve",
     ),
-    *("open", "fed-round", "enroll", "revoke", "keys", "flower", "report", "doctor", "completion"),
+    *("open", "fed-round", "enroll", "revoke", "keys", "trust", "flower", "report", "doctor", "completion"),
 )
 
 
@@ -102,14 +103,16 @@ def main() -> None:
     except click.ClickException as error:
         if "--json" in sys.argv:
             _fail(error.format_message(), error.exit_code)
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        click.echo(printable(shown.getvalue()), nl=False, err=True)
         sys.exit(error.exit_code)
     except EdgeflError as error:
         _fail(str(error), error.exit_code)
     except (KeyboardInterrupt, click.Abort) as error:
         stopped = error.__cause__ if isinstance(error, click.Abort) else error  # click turns one into the other
         more = f" Continue with: {stopped.command}" if isinstance(stopped, Interrupted) else ""
-        click.echo(f"Interrupted.{more}", err=True)
+        click.echo(printable(f"Interrupted.{more}"), err=True)
         sys.exit(130)
     except BrokenPipeError:
         # The reader of a pipe has gone, as in `edgefl devices | head`. That is no error; the rest of the output is discarded.

@@ -13,7 +13,7 @@ import click
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from edgefl.cli.console import loading, show
+from edgefl.cli.console import echo, loading, show
 from edgefl.cli.options import Command, complete_name, json_option, plugin_option
 from edgefl.errors import ConfigError
 from edgefl.methods.axes import choices, refused
@@ -52,7 +52,7 @@ def command(name: str | None, as_json: bool) -> None:
         importlib.import_module("edgefl.methods.create")
     found = [facts_of(known) for known in (methods.names() if name is None else [methods.resolve(name)])]
     if as_json:
-        click.echo(json.dumps(found if name is None else found[0], indent=2))
+        echo(json.dumps(found if name is None else found[0], indent=2))
     elif name is not None:
         _print_one(found[0])
     elif sys.stdout.isatty():
@@ -61,7 +61,7 @@ def command(name: str | None, as_json: bool) -> None:
         show(methods_table(found, Console().width))
         show("Show one with its options, and why something does not combine with it: edgefl methods fedhm")
     else:
-        click.echo("\n".join(map(_line, found)))
+        echo("\n".join(map(_line, found)))
 
 
 def facts_of(name: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from edgefl.cli.console import note, print_json
+from edgefl.cli.console import echo, note, print_json
 from edgefl.cli.options import Command, json_option
 from edgefl.cli.param_types import PATH
 from edgefl.cli.values import runs
@@ -38,7 +38,7 @@ def command(run: Path, as_json: bool) -> None:
     if as_json:
         print_json({"report": str(page), "opened": opened})
         return
-    click.echo(page)
+    echo(page)
     if not opened:
         note("no browser was found: open this file in one")
 

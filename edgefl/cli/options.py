@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 
 from edgefl.cli import values
-from edgefl.cli.param_types import PATH, Listed, MethodOption
+from edgefl.cli.param_types import PATH, Amount, Listed, MethodOption
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -184,12 +184,19 @@ def sub_model_options(section: str) -> Callable[[F], F]:
 
 
 def sign_options(command: F) -> F:
-    """Decorate a command that writes a bundle with ``--sign`` and ``--unsigned``; see :func:`signing`."""
+    """Decorate a command that writes a bundle with ``--sign``, ``--unsigned`` and ``--lasts``; see :func:`signing`."""
     decorators = (
         option(
             "--sign", type=PATH, metavar="KEY", help="Sign the bundle with this Ed25519 private key, a PEM file. [your own key]"
         ),
         option("--unsigned", is_flag=True, help="Do not sign: devices then refuse the bundle unless told otherwise."),
+        option(
+            "--lasts",
+            "lasts_s",
+            type=Amount("s"),
+            metavar="TIME",
+            help="Devices refuse the bundle after TIME, such as 48h. [no end]",
+        ),
     )
     for decorator in reversed(decorators):
         command = decorator(command)
@@ -229,6 +236,22 @@ def _plugins(ctx: click.Context, param: click.Parameter, given: tuple[str, ...])
     from edgefl.plugins import load  # help needs no plug-ins
 
     return load(given)
+
+
+def trust_option(command: F) -> F:
+    """Decorate a command with ``--trust-code``, by which code that a configuration or a run names may run in this call."""
+    text = (
+        "Run the Python files that the configuration or the run's folder names, in this call. [those on your list: edgefl trust]"
+    )
+    flag = option("--trust-code", is_flag=True, is_eager=True, expose_value=False, callback=_trust, help=text)
+    return flag(command)
+
+
+def _trust(ctx: click.Context, param: click.Parameter, given: bool) -> None:
+    if given:
+        from edgefl.consent import trust_code
+
+        ctx.with_resource(trust_code())
 
 
 def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from edgefl.cli.console import busy, loading, show
+from edgefl.cli.console import busy, echo, loading, show
 from edgefl.cli.flags import data_options, network_and_options, network_options, run_flags, training_options
 from edgefl.cli.options import METHOD_OPTION, Command, json_option, method_option, options_of
 from edgefl.cli.param_types import PATH, Amount, Within
@@ -79,7 +79,7 @@ def command(as_json: bool, **flags: Any) -> None:
     with busy("counting the costs of sub-models"):
         found = plan(*network, budget=budget, **options)
     if as_json:
-        click.echo(json.dumps(found.to_dict(), indent=2))
+        echo(json.dumps(found.to_dict(), indent=2))
         return
     from edgefl.planning.plan_table import plan_tables
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from edgefl.cli.console import as_text, busy, loading, note, show
+from edgefl.cli.console import as_text, busy, echo, loading, note, show
 from edgefl.cli.flags import data_options, network_and_options, network_options, run_flags, training_options
 from edgefl.cli.options import Command, json_option, option, options_of, sub_model_options
 from edgefl.cli.param_types import OUT_FILE
@@ -65,7 +65,7 @@ def command(layers: bool, format_: str, as_json: bool, out: Path | None, **flags
             return
         text = table if isinstance(table, str) else as_text(table)
     if out is None:
-        click.echo(text)
+        echo(text)
         return
     write_bytes(out, (text.rstrip("\n") + "\n").encode())
     note(f"written: {out}")

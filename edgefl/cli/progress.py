@@ -6,12 +6,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Self
 
-import click
 from rich.progress import BarColumn, ProgressColumn, Task
 from rich.progress import Progress as RichProgress
 from rich.text import Text
 
-from edgefl.cli.console import console_of
+from edgefl.cli.console import console_of, echo
+from edgefl.errors import printable
 from edgefl.records import RoundRecord
 from edgefl.report.metric import metric_text
 from edgefl.timing.spans import Detail, heard
@@ -65,7 +65,7 @@ class Progress:
             best = [f"{own}{texts['global']}"] if texts else []
             tiers = [f"tier {label}: {text}" for label, text in texts.items() if label != "global"]
             parts = [*best, *([run] if run else []), clock, took_part, *tiers]
-            self._bar.update(self._task, completed=before * self._rounds + record.round, parts=parts)
+            self._bar.update(self._task, completed=before * self._rounds + record.round, parts=list(map(printable, parts)))
         elif not self._quiet:
             accuracy = "not evaluated"
             if texts:
@@ -75,14 +75,14 @@ class Progress:
                 if (after := record.accuracy_after_training) is not None:
                     accuracy += f", after training {metric_text(record.metric, after)}"
             name = f"{run}: " if run else ""
-            click.echo(f"{name}round {record.round}/{self._rounds}  {accuracy}  {clock}  {took_part}", err=True)
+            echo(f"{name}round {record.round}/{self._rounds}  {accuracy}  {clock}  {took_part}", err=True)
 
     def say(self, message: str) -> None:
         """Show a message."""
         if self._bar is not None:
-            self._bar.console.print(message)
+            self._bar.console.print(printable(message))
         else:
-            click.echo(message, err=True)
+            echo(message, err=True)
 
     def _doing(self, name: str, detail: Mapping[str, Detail]) -> None:
         exporting = name == "bundle" and "tier" in detail
@@ -92,7 +92,7 @@ class Progress:
         if self._bar is not None:
             self._bar.update(self._task, doing=doing)
         elif exporting and not self._quiet:
-            click.echo(doing, err=True)
+            echo(doing, err=True)
 
 
 class _Rounds(ProgressColumn):

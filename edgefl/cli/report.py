@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from edgefl.cli.console import print_json
+from edgefl.cli.console import echo, print_json
 from edgefl.cli.options import Command, json_option
 from edgefl.cli.param_types import PATH
 from edgefl.cli.values import runs
@@ -30,4 +30,4 @@ def command(run: Path, as_json: bool) -> None:
     if as_json:
         print_json({"report": str(page)})
     else:
-        click.echo(f"{page}: written")
+        echo(f"{page}: written")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from edgefl.cli.console import print_json
+from edgefl.cli.console import echo, print_json
 from edgefl.cli.options import Command, json_option, option
 from edgefl.cli.param_types import PATH
 
@@ -25,4 +25,4 @@ def command(device: str, keys: Path, as_json: bool) -> None:
     if as_json:
         print_json({"device": device, "keys": str(keys)})
     else:
-        click.echo(f"{device}: revoked in {keys}")
+        echo(f"{device}: revoked in {keys}")

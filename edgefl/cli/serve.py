@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from edgefl.cli.console import busy, note, print_json
+from edgefl.cli.console import busy, echo, note, print_json
 from edgefl.cli.options import Command, json_option, option
 from edgefl.cli.param_types import PATH, Within
 from edgefl.cli.values import runs
@@ -40,7 +40,7 @@ def command(bundle: Path, port: int, host: str, as_json: bool) -> None:
             if as_json:
                 print_json({"url": server.url, "bundle": str(bundle)})
             else:
-                click.echo(f"{server.url}  (Ctrl-C ends)")
+                echo(f"{server.url}  (Ctrl-C ends)")
             server.serve()
         except KeyboardInterrupt:
             note("ended")

@@ -6,10 +6,19 @@ from typing import Any
 
 import click
 
-from edgefl.cli.console import loading, note_new, show, show_result, show_text
+from edgefl.cli.console import echo, loading, note_new, show, show_result, show_text
 from edgefl.cli.flags import given, run_flags
 from edgefl.cli.names import check_run
-from edgefl.cli.options import METHOD_OPTION, Command, config_option, json_option, method_option, option, plugin_option
+from edgefl.cli.options import (
+    METHOD_OPTION,
+    Command,
+    config_option,
+    json_option,
+    method_option,
+    option,
+    plugin_option,
+    trust_option,
+)
 from edgefl.cli.param_types import PATH
 from edgefl.config import HOST, TASK, RunConfig, keys_of
 
@@ -29,6 +38,7 @@ from edgefl.config import HOST, TASK, RunConfig, keys_of
     help="Write a profile of this computer's time, for ui.perfetto.dev or chrome://tracing; replaces FILE.",
 )
 @option("--dry-run", is_flag=True, help="Do not train: simulate only participation, time and energy, of populations of any size.")
+@trust_option
 @json_option
 def command(
     config_file: Path | None, out: Path | None, resume: bool, trace: Path | None, dry_run: bool, as_json: bool, **flags: Any
@@ -89,7 +99,7 @@ def command(
         else:
             result = simulate(config, out, resume=resume, on_round=progress.show, notify=progress.say, trace=trace)
     if as_json:
-        click.echo(json.dumps(result.summary, indent=2))
+        echo(json.dumps(result.summary, indent=2))
     else:
         (_print_dry if dry_run else _print_result)(dict(result.summary), result.folder)
 

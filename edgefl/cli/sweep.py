@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgefl.cli.console import loading, note, show
+from edgefl.cli.console import echo, loading, note, show
 from edgefl.cli.flags import given, run_flags
 from edgefl.cli.names import check_names, check_run
-from edgefl.cli.options import Command, config_option, json_option, option, options_of, plugin_option
+from edgefl.cli.options import Command, config_option, json_option, option, options_of, plugin_option, trust_option
 from edgefl.cli.param_types import PATH, Amount, Listed, MethodOption, Within
 from edgefl.config import TASK, RunConfig
 from edgefl.errors import ConfigError
@@ -59,6 +59,7 @@ _swept = options_of(_SWEPT)
 @config_option
 @option("--out", required=True, type=PATH, metavar="DIR", help="Folder for trials and comparison.")
 @option("--resume", is_flag=True, help="Continue the sweep in --out; complete runs are not repeated.")
+@trust_option
 @json_option
 def command(
     methods: str,
@@ -116,11 +117,11 @@ def command(
     )
     if as_json:
         rows = {"trials": found.trials.to_dict(), "choices": found.choices.to_dict()}
-        click.echo(json.dumps({**rows, "comparison": found.comparison.to_dict()}, indent=2))
+        echo(json.dumps({**rows, "comparison": found.comparison.to_dict()}, indent=2))
         return
     show(choice_table(found.choices.to_dict()))
     show(compact_comparison(found.comparison.to_dict()))
-    click.echo(f"sweep: {out}  (sweep.json, trials/, comparison/compare.html)")
+    echo(f"sweep: {out}  (sweep.json, trials/, comparison/compare.html)")
 
 
 def _values(text: str) -> tuple[str, list[Any]]:

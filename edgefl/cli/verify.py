@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgefl.cli.console import print_json
+from edgefl.cli.console import echo, print_json
 from edgefl.cli.options import Command, json_option, option
 from edgefl.cli.param_types import PATH, Amount
 from edgefl.cli.values import runs
@@ -56,16 +56,16 @@ def command(folder: Path, key: Path | None, memory: float | None, timeout: float
     if report.bundle is not None:
         _print(folder / "bundle", report.bundle, key)
     checkpoints = "1 checkpoint" if report.checkpoints == 1 else f"{report.checkpoints} checkpoints"
-    click.echo(f"{folder}: {report.files} files and {checkpoints} are what the run wrote")
+    echo(f"{folder}: {report.files} files and {checkpoints} are what the run wrote")
 
 
 def _print(bundle: Path, report: VerifyReport, key: Path | None) -> None:
     for label, error in report.max_abs_errors.items():
         trained = report.max_loss_errors.get(label)
-        click.echo(f"tier {label}: max abs error {error:.2e}" + ("" if trained is None else f", losses within {trained:.1e}"))
+        echo(f"tier {label}: max abs error {error:.2e}" + ("" if trained is None else f", losses within {trained:.1e}"))
     if report.no_update:
-        click.echo(f"devices send no updates: {report.no_update}")
-    click.echo(f"{bundle}: {report.files} files verified; {_signed(report, key)}")
+        echo(f"devices send no updates: {report.no_update}")
+    echo(f"{bundle}: {report.files} files verified; {_signed(report, key)}")
 
 
 def _signed(report: VerifyReport, key: Path | None) -> str:

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from edgefl.cli.console import loading, note, show_result
+from edgefl.cli.console import echo, loading, note, show_result
 from edgefl.cli.flags import given, run_flags
 from edgefl.cli.names import check_run
-from edgefl.cli.options import Command, config_option, json_option, option, options_of, plugin_option
+from edgefl.cli.options import Command, config_option, json_option, option, options_of, plugin_option, trust_option
 from edgefl.cli.param_types import PATH, Listed, Share, seconds
 from edgefl.config import TASK, RunConfig
 from edgefl.util.files import write_bytes
@@ -64,6 +64,7 @@ _learned = options_of("Accuracy of the policies, by a real run")
 @plugin_option(TASK, expose=True)
 @config_option
 @option("--out", type=PATH, metavar="FILE|FOLDER", help="Page to write, or the folder of a whatif.html. [whatif.html]")
+@trust_option
 @json_option
 def command(
     deadlines: tuple[float, ...] | None,
@@ -119,7 +120,7 @@ def command(
     if out is not None or not as_json:
         write_bytes(page, whatif_page.render(result).encode())
     if as_json:
-        click.echo(json.dumps(result, indent=2))
+        echo(json.dumps(result, indent=2))
         return
     show_result(whatif_page.compact_whatif(result), piped=whatif_page.whatif_table(result))
-    click.echo(f"written: {page}")
+    echo(f"written: {page}")

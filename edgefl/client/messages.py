@@ -22,6 +22,7 @@ from edgefl.client.criterion import Criterion
 from edgefl.client.job import Job, Task
 from edgefl.client.objective import objective_named
 from edgefl.client.stage import Stage
+from edgefl.consent import receive, sent
 from edgefl.errors import ConfigError, EdgeflError, WireError
 from edgefl.methods.base import Method
 from edgefl.methods.create import create
@@ -123,6 +124,7 @@ def task_fields(task: Task) -> dict[str, Any]:
     objective = task.objective.name, task.objective.strength
     return {
         **vars(task),
+        "pinned": sent(),
         "architecture": task.architecture.fields(),
         "objective": objective,
         "criterion": task.criterion.fields(),
@@ -131,7 +133,13 @@ def task_fields(task: Task) -> dict[str, Any]:
 
 
 def task_of(fields: Mapping[str, Any]) -> Task:
-    """Return the task of its JSON form; raise :class:`WireError` if a field is missing, unknown or of another type."""
+    """Return the task of its JSON form; raise :class:`WireError` if a field is missing, unknown or of another type.
+
+    Code that it names runs: a process trusts the server that has started it.
+    """
+    fields = dict(fields)
+    with _reading("a task"):
+        receive(fields.pop("pinned", ()))
     plugins.load(fields.get("plugins") or ())  # architecture, objective and jobs may need them
     with _reading("a task"):
         parts = {"architecture": architecture_in(fields["architecture"]), "objective": objective_named(*fields["objective"])}

@@ -5,6 +5,7 @@ from edgefl.config.privacy import PRIVACY as PRIVACY
 from edgefl.config.run_config import FLAGS as FLAGS
 from edgefl.config.run_config import HOST_KEYS as HOST_KEYS
 from edgefl.config.run_config import RunConfig as RunConfig
+from edgefl.config.run_config import admit_keys as admit_keys
 from edgefl.config.run_config import changed as changed
 from edgefl.config.run_config import keys_of as keys_of
 from edgefl.config.run_config import lengthened as lengthened

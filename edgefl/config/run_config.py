@@ -1,6 +1,6 @@
 """A run's configuration: flags override a TOML file, which overrides defaults. The error about an unknown key suggests the nearest one."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -21,13 +21,16 @@ from edgefl.config.task import TaskKeys
 from edgefl.config.tiers import TiersKeys
 from edgefl.config.training import TrainingKeys
 from edgefl.config.trust import TrustKeys
+from edgefl.consent import admit
 from edgefl.errors import ConfigError
-from edgefl.plugins import resolved
+from edgefl.plugins import PARTS, code_in, resolved
 from edgefl.util.files import read_toml
 from edgefl.util.validation import explain_all
 
 HOST_KEYS = frozenset({"engine", "workers", "data_dir", "sources", "log", "bundle", "ray_address", "ray_auth", "mixed_nodes"})
 """Keys that describe this computer and its files. A resumed run may change them; :func:`changed` has the one exception."""
+_CODE = frozenset({*PARTS, "model", "loss", "log", "stages", "sampler"})
+"""Keys that may name code."""
 
 
 # The keys are in the order of the help: pydantic takes the fields of the last base first.
@@ -98,13 +101,37 @@ RunConfig.__doc__ = f"{RunConfig.__doc__}\nAttributes:\n" + "\n".join(f"    {nam
 
 
 def keys_of(path: Path | None, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a TOML file (or none), checked, overridden by ``flags``; ``method_options`` are overridden one by one."""
-    if path is None:
-        return dict(flags)
-    values = read_toml(path, ConfigError)
-    RunConfig.of(values, str(path))
+    """Return the keys of a TOML file (or none), checked, overridden by ``flags``; ``method_options`` are overridden one by one.
+
+    Plug-ins are not overridden: there are those of both.
+
+    Raises:
+        ConfigError: a key is wrong, or the file names code that the user has not consented to, see :mod:`edgefl.consent`.
+    """
+    return dict(flags) if path is None else keys_in(read_toml(path, ConfigError), str(path), flags)
+
+
+def keys_in(values: Mapping[str, Any], source: str, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of the TOML file ``source``, which were read into ``values``, see :func:`keys_of`."""
+    values = {key: value for key, value in values.items() if key not in _CODE or key not in flags}
+    admit_keys(values, source, flags)
+    RunConfig.of(values, source)
     options = {**values.get("method_options", {}), **flags.get("method_options", {})}
-    return {**values, **flags} | ({"method_options": options} if options else {})
+    found = {**values, **flags} | ({"method_options": options} if options else {})
+    own, given = values.get("plugins"), flags.get("plugins")
+    if isinstance(own, Mapping) and isinstance(given, Mapping):
+        found["plugins"] = {**own, **given}
+    return found
+
+
+def admit_keys(values: Mapping[str, Any], source: str, typed: Mapping[str, Any], others: Iterable[Any] = ()) -> None:
+    """Raise :class:`ConfigError` if the file ``source`` names code that is not ``typed`` too, and that nobody consented to.
+
+    ``others`` are more tables of keys in the file.
+    """
+    plugins, folders = (found if isinstance(found := values.get(key), Mapping) else {} for key in ("plugins", "sources"))
+    named = [pair for table in (values, *others) for pair in code_in(table)]
+    admit(named, source, code_in(typed), plugins, {str(folders.get(root)) for root in ("root", "loss_root")})
 
 
 def changed(before: RunConfig, after: RunConfig) -> list[str]:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import socket
 import urllib.request
 from functools import partial
@@ -12,6 +13,10 @@ from edgefl.data.columns import Table, given_of, parts_of
 from edgefl.data.given import Given, Reading
 from edgefl.errors import DataError, first_line
 from edgefl.util.datasets import HUB
+from edgefl.util.files import exists
+
+_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]*(/[0-9A-Za-z][0-9A-Za-z._-]*)?")
+"""Forms of the identifiers of the hub: OWNER/NAME, and NAME of a few old ones."""
 
 
 def read(name: str, reading: Reading, flags: str = "--data DIR") -> tuple[Given, list[Path]]:
@@ -33,6 +38,7 @@ def read(name: str, reading: Reading, flags: str = "--data DIR") -> tuple[Given,
     identifier, _, configuration = name.partition(":")
     if not identifier:
         raise DataError(f"{HUB}{name}: names no data set, expected {HUB}ID such as {HUB}uoft-cs/cifar10")
+    _check_identifier(identifier)
     try:
         found: Any = datasets.load_dataset(identifier, configuration or None)
     except Exception as error:  # noqa: BLE001 - a client of a network raises anything
@@ -48,6 +54,16 @@ def read(name: str, reading: Reading, flags: str = "--data DIR") -> tuple[Given,
 
 def _batches(table: Any, columns: list[str]) -> Any:
     return table.select(columns).to_batches(1024)
+
+
+def _check_identifier(identifier: str) -> None:
+    """Raise :class:`DataError` for what ``datasets`` would not fetch: a path, or one of its own readers, of which one unpickles files."""
+    from datasets import packaged_modules
+
+    readers = packaged_modules._PACKAGED_DATASETS_MODULES  # noqa: SLF001 - there is no other list of them
+    if not _ID.fullmatch(identifier) or identifier in readers or exists(Path(identifier)):
+        told = "is no data set of the hub, but a folder or a reader of files; give the path of your files without it"
+        raise DataError(f"{HUB}{identifier}: {told}")
 
 
 def _reachable() -> bool:

@@ -51,7 +51,10 @@ def check_token(cluster: Cluster, core: Any) -> None:
     ``core`` is Ray's module in C++. Without a token it would end this process, without a message.
     """
     services: Any = importlib.import_module("ray._private.services")
-    address = services.canonicalize_bootstrap_address(cluster.address)
+    try:
+        address = services.canonicalize_bootstrap_address(cluster.address)
+    except (OSError, RuntimeError, ValueError) as error:  # some versions return None instead
+        raise ConfigError(absent(cluster, str(error))) from None
     if address is None:
         raise ConfigError(absent(cluster, "no Ray runs on this computer"))
     tokens = core.AuthenticationTokenLoader.instance()

@@ -13,7 +13,10 @@ from edgefl.util.files import write_json
 from edgefl.util.validation import explain
 from edgefl.wire.update_file import MAX_COUNT
 
+MOST = 1 << 62
+"""No number of a device is larger: every one up to it is a float, too."""
 _Text = Annotated[str, Field(max_length=200)]
+_Count = Annotated[int, Field(ge=0, le=MOST)]
 _Key = Annotated[str, Field(pattern=r"^[0-9a-f]{8,64}$")]
 
 
@@ -37,8 +40,8 @@ class Device:
     device: _Text
     samples: Annotated[int, Field(ge=0, le=MAX_COUNT)]
     trainer: Literal["onnx", "torch"]
-    client: int | None = None
-    memory_bytes: int | None = None
+    client: _Count | None = None
+    memory_bytes: _Count | None = None
     setups: tuple[_Key, ...] = ()
     versions: dict[str, _Text] = field(default_factory=dict)
     problem: Annotated[str, Field(max_length=2000)] = ""

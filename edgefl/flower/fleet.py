@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
 from edgefl.errors import ConfigError, EdgeflError, WireError, printable
-from edgefl.flower.devices import Device, Roster
+from edgefl.flower.devices import MOST, Device, Roster
 from edgefl.flower.rounds import Answer, Sending
 from edgefl.flower.setups import Setup, graphs_for, task_for
 from edgefl.flower.wire import Link, Reply
@@ -52,8 +52,8 @@ class _Said:
     train_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     steps: Annotated[int, Field(ge=0, le=MAX_COUNT)] = 0
     train_loss: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    measured_peak_activation_bytes: int | None = None
-    measured_training_memory_bytes: int | None = None
+    measured_peak_activation_bytes: Annotated[int, Field(ge=0, le=MOST)] | None = None
+    measured_training_memory_bytes: Annotated[int, Field(ge=0, le=MOST)] | None = None
     labels: tuple[Annotated[int, Field(ge=0)], ...] | None = None
     problem: Annotated[str, Field(max_length=2000)] = ""
 

@@ -1,6 +1,6 @@
 """Writes a Flower app for a run: the files of ``export/flower`` and ``export/python``, and the run's configuration."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -8,18 +8,23 @@ import tomlkit
 
 from edgefl.client.client import Clients
 from edgefl.config import RunConfig
+from edgefl.consent import remember
 from edgefl.errors import InputError
 from edgefl.flower.setups import check_run
+from edgefl.run.guarded import DEFENCE, guarded
 from edgefl.run.prepare import prepare
 from edgefl.util.files import check_free, shared, whole_folder, write_bytes
 
 PACKAGE = "edgefl_app"
 
 
-def new_app(config: RunConfig, folder: Path | str, out: Path | str | None = None) -> Path:
+def new_app(
+    config: RunConfig, folder: Path | str, out: Path | str | None = None, notify: Callable[[str], None] | None = None
+) -> Path:
     """Write a Flower app that trains ``config`` into ``folder``, which is absent or empty, and return it.
 
-    ``out`` is the folder of the run on the computer of the SuperLink; None: ``run`` beside the app.
+    ``out`` is the folder of the run on the computer of the SuperLink; None: ``run`` beside the app. If ``config`` was not given a defence,
+    the app has ``norm-filter``; ``notify`` is called with a line if it cannot.
 
     Raises:
         InputError: ``folder`` holds something, or a name or value of ``config`` is wrong. Nothing is written then.
@@ -27,8 +32,12 @@ def new_app(config: RunConfig, folder: Path | str, out: Path | str | None = None
     """
     folder = Path(folder)
     check_free(folder, InputError)
+    config, unguarded = guarded(config, config.model_fields_set)
+    if unguarded and notify is not None:
+        notify(f"updates are averaged as they are, without {DEFENCE}: {unguarded}")
     check_run(prepare(config))  # finds what is wrong before devices are started
     run = Path(out) if out is not None else folder.parent / f"{folder.name}-run"
+    remember(config.model_dump())
     with whole_folder(folder) as temporary:
         for path, content in _files():
             write_bytes(temporary / path, content)

@@ -9,6 +9,7 @@ import numpy as np
 from edgefl.client.client import Clients
 from edgefl.client.job import Job
 from edgefl.client.messages import read_setup, task_of
+from edgefl.config import admit_keys
 from edgefl.data.shards import Shards
 from edgefl.data.sources import Dataset, Split
 from edgefl.util.compute import one_thread
@@ -43,7 +44,9 @@ def train_in_torch(
     Raises:
         WireError: a file of the setup or the payload is damaged, or of another version of edgefl.
     """
-    task = task_of(read_header(files[TASK], "task")[0])
+    fields, (method, _) = read_header(files[TASK], "task")[0], read_header(files[JOB_SETUP], "setup")
+    check_task(fields, str(method["method"]))
+    task = task_of({**fields, "pinned": ()})
     setup = read_setup(files[JOB_SETUP], files.__getitem__)
     mine = Job(
         job["round"], job["client"], setup.method, setup.tier, payload, kept, memory_bytes, job["micro_batch"],
@@ -53,6 +56,16 @@ def train_in_torch(
         outcome = _Alone(replace(task, clients=1, partition="iid", data_share=1.0, enforce="meter"), *samples).run(mine)
     names = "status", "steps", "train_loss", "measured_peak_activation_bytes", "measured_training_memory_bytes", "labels"
     return {name: getattr(outcome, name) for name in names}, outcome.kept, outcome.payload
+
+
+def check_task(fields: Mapping[str, Any], method: str) -> None:
+    """Raise :class:`InputError` if a server's task names code that the owner of this device has not consented to."""
+    known = {key: fields.get(key) for key in ("plugins", "dataset", "codec", "adversary")}
+    network, loss = fields["architecture"], fields["criterion"].get("spec")
+    model = network.get("spec") or network.get("model")
+    admit_keys(
+        {**known, "objective": fields["objective"][0], "method": method, "model": model, "loss": loss}, "the server's task", {}
+    )
 
 
 class _Alone(Clients):

@@ -9,6 +9,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
+from edgefl.errors import first_line
+
 Kind = Literal["query", "train"]
 """Flower's type of a message: a question that the device answers at once, or a job."""
 _TEXT, _BLOBS, _JSON = "edgefl", "blobs", "json"
@@ -76,6 +78,6 @@ def _reply(message: Message) -> Reply:
     try:
         fields = json.loads(str(message.content.config_records[_TEXT][_JSON]))
         blobs = {name: array.data for name, array in message.content.array_records[_BLOBS].items()}
-    except (KeyError, ValueError) as error:
-        return Reply(error=f"a message that is not of edgefl's app ({error!r})")
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:  # a node may send anything
+        return Reply(error=f"a message that is not of edgefl's app ({type(error).__name__}: {first_line(error)})")
     return Reply(fields, blobs) if isinstance(fields, dict) else Reply(error="a message without fields")

@@ -1,10 +1,11 @@
 """The three sentences that open every page: the question, the result and the advice. Each is computed from the page's records."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from edgefl.report.metric import metric_of, metric_text, reaches
+from edgefl.report.outliers import FAR
 from edgefl.report.untrained import leave_out
 from edgefl.report.words import (
     USEFUL,
@@ -120,15 +121,29 @@ def diverged_share(counts: Mapping[str, int]) -> str:
 
 
 def _attacked(summary: Json, rounds: Sequence[Json]) -> str:
-    """Return the advice to screen updates of a simulated attack, if the server screened none."""
-    attack = summary.get("attack")
-    screened = any((client.get("screened") or {}).get("dropped") for line in rounds for client in line.get("clients", ()))
-    if attack is None or screened:
+    """Return what a defence has left out of a simulated attack, or what norm-filter would have, or the advice to try one."""
+    if (attack := summary.get("attack")) is None:
         return ""
-    return (
-        f"Compare this run with an honest one and with --defence: {attack['count']:,} of {summary['clients']:,} clients attacked, "
-        "and no update was left out."
-    )
+    found = [
+        (client["client"] in line.get("adversaries", ()), client["screened"])
+        for line in rounds
+        for client in line.get("clients", ())
+        if client.get("screened")
+    ]
+    attackers = f"{attack['count']:,} of {summary['clients']:,} clients attacked"
+    if any(screened.get("dropped") for _, screened in found):
+        return f"Compare this run with an honest one: {attackers}, and the defence left out {_left_out(found, lambda of: of['dropped'])}."
+    if any(screened.get("norm_ratio") is not None for _, screened in found):
+        would = _left_out(found, lambda of: (of.get("norm_ratio") or 0.0) > FAR)
+        return f"Compare this run with one with --defence norm-filter: {attackers}, and the filter would have left out {would}."
+    return f"Compare this run with an honest one and with --defence: {attackers}, and no update was left out."
+
+
+def _left_out(found: Sequence[tuple[bool, Json]], out: Callable[[Json], object]) -> str:
+    """Return how many updates of attackers and of others are ``out``."""
+    counts = [[bool(out(screened)) for hostile, screened in found if hostile is of] for of in (True, False)]
+    hostile, honest = (f"{sum(outs):,} of {len(outs):,}" for outs in counts)
+    return f"{hostile} hostile updates and {honest} others"
 
 
 def without_tier(summary: Json) -> str:

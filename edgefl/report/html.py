@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from edgefl.errors import InputError, first_line
 from edgefl.records import DataRecord
 from edgefl.report import run_tables
 from edgefl.report.answer import answer_of_run
@@ -49,7 +50,12 @@ def write(run: Path) -> Path:
     """
     summary, rounds = read_summary(run / "summary.json"), read_rounds(run / "rounds.jsonl")
     page = run / "report.html"
-    rendered = render_dry(summary, rounds) if summary.get("dry_run") else render(summary, rounds)
+    try:
+        rendered = render_dry(summary, rounds) if summary.get("dry_run") else render(summary, rounds)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # Each value has its type. Only an edited file has values that contradict each other.
+        told = f"its values and those of {run / 'rounds.jsonl'} contradict each other ({first_line(error)})"
+        raise InputError(f"{run / 'summary.json'}: {told}; restore both files or run the simulation again") from error
     write_bytes(page, rendered.encode())
     return page
 

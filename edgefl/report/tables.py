@@ -7,9 +7,10 @@ import io
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from edgefl.errors import printable
 from edgefl.util.units import MISSING, human_bytes, human_count, human_joules, human_percent, human_seconds
 
 if TYPE_CHECKING:
@@ -155,7 +156,13 @@ class PlainTable:
         """Print the table as :func:`edgefl.report.terminal.fitted` makes it."""
         from edgefl.report.terminal import fitted  # imports rich
 
-        return fitted(self, console, options)
+        return fitted(self._printable(), console, options)
+
+    def _printable(self) -> PlainTable:
+        """Return the table with what would change a terminal escaped."""
+        columns = tuple(replace(c, group=printable(c.group), head=printable(c.head)) for c in self.columns)
+        rows = tuple(tuple(map(printable, row)) for row in self.rows)
+        return replace(self, columns=columns, rows=rows, title=printable(self.title), note=printable(self.note))
 
 
 _HUMAN = {

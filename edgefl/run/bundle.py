@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from edgefl import __version__
 from edgefl.bundle.form_choice import choice_for
 from edgefl.bundle.forms import Form, Formed, formed
+from edgefl.bundle.freshness import freshness_file
 from edgefl.bundle.half_range import beyond_half
 from edgefl.bundle.manifest import Budget, Manifest, TierEntry, TrainEntry, Variant
 from edgefl.bundle.manifest_records import OtherFormat
@@ -27,6 +29,7 @@ from edgefl.bundle.tier_graphs import same_network, with_weights
 from edgefl.bundle.write import about_inputs, build_tier, client_files, drawn, write
 from edgefl.client import evaluate
 from edgefl.client.onnx_loop import beta_of
+from edgefl.config import HOST_KEYS, SCREENING
 from edgefl.data.sources import Split
 from edgefl.errors import EdgeflError, MovedError, NoBundleError, StorageError
 from edgefl.onnxgrad.macs import macs_per_sample
@@ -128,6 +131,7 @@ class Wanted:
         also: export formats that are added.
         operators: whether a list of the operators that the graphs need is added.
         key: signs the bundle; None: it is not signed.
+        lasts_s: seconds until the bundle expires; None: it does not.
     """
 
     form: Form = "auto"
@@ -137,6 +141,7 @@ class Wanted:
     also: tuple[str, ...] = ()
     operators: bool = False
     key: SigningKey | None = None
+    lasts_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -145,6 +150,12 @@ class Source:
 
     round: int
     state_sha256: str
+
+
+def _line(run: Run) -> dict[str, Any]:
+    """Return what all rounds of a run have in common: its configuration, without what a later round may change."""
+    changes = HOST_KEYS | {"rounds", "plugins", *SCREENING}
+    return json.loads(run.config.model_dump_json(exclude=set(changes)))
 
 
 def build_bundle(
@@ -195,6 +206,7 @@ def build_bundle(
     except ValidationError as error:
         raise _without_bundle(error) from error
     contents = {path: content for d in deployed.values() for path, content in d.contents.items()}
+    contents |= freshness_file(_line(run), wanted.lasts_s)
     contents |= (client_files() if wanted.clients else {}) | (operator_file(contents) if wanted.operators else {})
     write(out, manifest, contents, wanted.key)
     return deployed

@@ -10,7 +10,7 @@ from typing import Any
 
 import tomlkit
 
-from edgefl.config import RunConfig
+from edgefl.config import RunConfig, admit_keys
 from edgefl.config.server import ServerKeys
 from edgefl.config.training import TrainingKeys
 from edgefl.errors import BudgetError, CheckpointError, ConfigError, InputError
@@ -25,6 +25,7 @@ from edgefl.util.spec import at_ratio
 Options = Mapping[str, Any]
 OWN_KEYS = (*TrainingKeys.model_fields, *ServerKeys.model_fields)
 """Keys of a run that a method may have for itself. Others would change the clients, their data or their devices."""
+_KINDS = {"methods": list, "seeds": list, "config": dict, "options": dict}
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,15 @@ class Asked:
         values = read_toml(path, CheckpointError)
         if values.keys() - {"budget", "target_accuracy", "rank_by", "settings"} != {"methods", "seeds", "config", "options"}:
             raise CheckpointError(f"{path}: expected the keys methods, seeds, config and options; start a new comparison")
+        if not all(isinstance(values[key], kind) for key, kind in _KINDS.items()):
+            raise CheckpointError(
+                f"{path}: expected lists methods and seeds, and tables config and options; start a new comparison"
+            )
+        settings = values.get("settings", {})
+        if not isinstance(settings, dict):
+            raise CheckpointError(f"{path}: settings: expected a table for each method; start a new comparison")
+        methods = [{"method": at_ratio(str(name))[0]} for name in (*values["methods"], *values["options"], *settings)]
+        admit_keys(values["config"], str(path), flags or {}, [*methods, *settings.values()])
         config = RunConfig.of({**RunConfig.of(values["config"], str(path)).model_dump(), **(flags or {})})
         limits, target = values.get("budget", {}), values.get("target_accuracy")
         try:

@@ -1,5 +1,6 @@
 """One round with real devices: update files in, the next global model and bundle out."""
 
+import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -13,26 +14,30 @@ import torch
 from edgefl.bundle.manifest_file import read
 from edgefl.client.evaluate import evaluating
 from edgefl.config import SCREENING, RunConfig
-from edgefl.errors import CheckpointError, ConfigError, WireError, nearest
+from edgefl.errors import CheckpointError, ConfigError, WireError, first_line, nearest
 from edgefl.records import ACCURACY, Metric, Screened, Submodel, Update
 from edgefl.report.outliers import remarks
 from edgefl.run.bundle import Source, Wanted, build_bundle
 from edgefl.run.folder import CONFIG, FED_ROUND, MODEL, Notify, RunFolder
+from edgefl.run.guarded import DEFENCE, guarded
 from edgefl.run.offered import check_aggregates, offer, run_of
 from edgefl.run.prepare import prepare
 from edgefl.run.privacy import check_simulated
 from edgefl.run.run import Run
 from edgefl.run.trained import Trained, accuracies, tier_networks
-from edgefl.run.worse import MAX_DROP, check_drop
+from edgefl.run.worse import MAX_DROP, best_of, check_drop
 from edgefl.server.checkpoint import to_bytes
 from edgefl.server.client_store import ClientStore
 from edgefl.server.exchange import Exchange
 from edgefl.server.state import ServerState
 from edgefl.util.compute import one_thread
-from edgefl.util.files import json_bytes, sha256, whole_folder
+from edgefl.util.files import json_bytes, read_at_most, sha256, whole_folder
+from edgefl.util.hashes import checked
 from edgefl.util.keys import Chosen, SigningKey
 from edgefl.wire.device_keys import DeviceKeys
 from edgefl.wire.update_file import DeviceUpdate, Expected, Received, read_update, receive
+
+_MOST_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,7 @@ def fed_round(
     keep_anyway: bool = False,
     keys: Path | str | None = None,
     sign: Chosen = None,
+    lasts_s: float | None = None,
     notify: Notify | None = None,
 ) -> FedRound:
     """Aggregate the update files of devices that trained ``bundle`` into the next global model, and write it with its bundle.
@@ -86,12 +92,14 @@ def fed_round(
         out: folder to write, in the form of ``run``; None: the next free ``runs/NNNN-method-round-R``.
         run: folder of the finished run, or of an earlier ``fed_round``, that the bundle was exported from; None: the bundle's parent.
         skip_bad: skip wrong files instead of refusing all.
-        screening: keys of screening (:data:`edgefl.config.SCREENING`) for this round, in place of those of the run's configuration.
-        max_drop: refuse a model if its accuracy, or that of a tier, is lower than before by more than this; 0.03 are 3 points. For another
-            metric it is a share of the value before.
-        keep_anyway: write the model even then.
+        screening: keys of screening (:data:`edgefl.config.SCREENING`) for this round, in place of those of the run's configuration. If
+            neither has a defence, ``norm-filter`` screens the updates; ``{"defence": "none"}`` averages them as they are.
+        max_drop: refuse a model if its accuracy, or that of a tier, is lower than at best so far by more than this; 0.03 are 3 points. For
+            another metric it is a share of the best value. The best are recorded from round to round.
+        keep_anyway: write the model even then; following rounds are compared with it.
         keys: file with the public keys of enrolled devices; other updates are refused. None: updates of every sender count.
         sign: PEM file of an Ed25519 private key to sign the next bundle with; None: the user's own key; False: it is not signed.
+        lasts_s: seconds after which devices refuse the next bundle; None: there is no end.
         notify: called with a line about each skipped file, and about tiers that do not run on their device.
 
     Raises:
@@ -103,7 +111,7 @@ def fed_round(
     manifest = read(Path(bundle))
     check_aggregates(Path(bundle), manifest)
     folder = run_of(Path(bundle), manifest, run)
-    config = _screened_by(folder.config(), screening or {})
+    config, unguarded = guarded(_screened_by(folder.config(), screening or {}), screening or ())
     check_simulated(config, "fed-round")
     if config.stages:
         raise ConfigError(f"stages: {', '.join(config.stages)} is simulated only: fed-round takes updates of devices without it")
@@ -112,6 +120,8 @@ def fed_round(
             f"secure_aggregation: {config.secure_aggregation} is simulated only: update files have no masks; start a new run without it, "
             f"which can begin with --weights {MODEL} of this one"
         )
+    if unguarded:
+        say(f"updates are averaged as they are, without {DEFENCE}: {unguarded}")
     number = manifest.round + 1
     target = Path(out) if out is not None else RunFolder.next_free(f"{config.method}-round-{number}")
     if not RunFolder(target).is_new():
@@ -130,11 +140,14 @@ def fed_round(
         with folder.client_store(state) as store:
             # On the same held-out samples: all that the run's last round was evaluated on.
             before, now = (_accuracies(prepared, of, store, when) for of, when in ((state, "before"), (after, "after")))
+            metric = prepared.criterion.metric
+            best = best_of(_best(folder), before, metric)
             result = _result(target, number, prepared, received, (before, now), _update_rows(received.updates, found))
             if not keep_anyway:
                 suspects = partial(_suspects, prepared, state, sent, expected, received.updates)
-                check_drop(before, now, prepared.criterion.metric, max_drop, suspects)
-            _write(folder, Trained(*prepared.advanced(after), store), result, key, say)
+                check_drop(best, now, metric, max_drop, suspects)
+            best = dict(now) if keep_anyway else best_of(best, now, metric)
+            _write(folder, Trained(*prepared.advanced(after), store), result, best, Wanted(key=key, lasts_s=lasts_s), say)
     return result
 
 
@@ -148,6 +161,18 @@ def _accepted(received: Received, folder: Path, skip_bad: bool, say: Notify) -> 
     if not received.updates:
         raise WireError(f"{folder}: no update to aggregate; expected files that devices trained from this bundle wrote")
     return received
+
+
+def _best(run: RunFolder) -> dict[str, float]:
+    """Return the best values so far that the round in a folder has recorded, by model; CheckpointError if its file was edited."""
+    path = run.path / FED_ROUND
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(checked(path, read_at_most(path, _MOST_BYTES, CheckpointError))).get("best", {})
+        return {str(name): float(value) for name, value in found.items()}
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{path}: damaged ({first_line(error)}); restore the file") from None
 
 
 def _screened_by(config: RunConfig, keys: Mapping[str, Any]) -> RunConfig:
@@ -260,7 +285,7 @@ def _result(
     return FedRound(target, number, tuple(rows), ways, received.problems, updates, devices, run.criterion.metric)
 
 
-def _write(run: RunFolder, trained: Trained, result: FedRound, key: SigningKey | None, say: Notify) -> None:
+def _write(run: RunFolder, trained: Trained, result: FedRound, best: Mapping[str, float], wanted: Wanted, say: Notify) -> None:
     """Write the folder, whole or not at all."""
     with whole_folder(result.folder) as temporary:
         content = to_bytes(trained.state)
@@ -269,10 +294,10 @@ def _write(run: RunFolder, trained: Trained, result: FedRound, key: SigningKey |
         if (kept := run.path / "clients.sqlite").is_file():
             shutil.copyfile(kept, temporary / kept.name)
         source = Source(trained.state.round, sha256(content))
-        build_bundle(trained.run, tier_networks(trained), source, temporary / "bundle", say, Wanted(key=key))
+        build_bundle(trained.run, tier_networks(trained), source, temporary / "bundle", say, wanted)
         before, after = result.accuracy
         rows = {"tiers": [dict(row) for row in result.tiers], "accuracy": {"before": before, "after": after}}
-        rows["metric"] = asdict(result.metric)
+        rows["metric"], rows["best"] = asdict(result.metric), dict(best)
         rows["updates"] = [dict(row) for row in result.updates]
         senders = {"devices": list(result.devices)} if result.devices else {}
         about = {"format": 1, "round": result.round, **rows, **senders, "refused": list(result.refused)}

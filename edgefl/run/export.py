@@ -30,6 +30,7 @@ def export(
     client: bool = False,
     also: Sequence[str] = (),
     operators: bool = False,
+    lasts_s: float | None = None,
     notify: Notify | None = None,
 ) -> Path:
     """Write the bundle of a finished run to the folder ``out`` and return it.
@@ -45,6 +46,7 @@ def export(
         client: whether the Python, TypeScript and browser clients are put beside the graphs.
         also: export formats for other runtimes, ``executorch`` and ``litert``, for inference of one sample.
         operators: whether ``required_operators.config`` is written too, for a reduced build of onnxruntime.
+        lasts_s: seconds after which devices refuse the bundle; None: there is no end.
         notify: called with a line about each tier that does not run on its device.
 
     Raises:
@@ -58,7 +60,7 @@ def export(
     sweep()
     check_free(Path(out), BundleError)
     check_formats(also)
-    wanted = Wanted(form, quantize == "int8", fp16, client, tuple(also), operators, SigningKey.chosen(sign))
+    wanted = Wanted(form, quantize == "int8", fp16, client, tuple(also), operators, SigningKey.chosen(sign), lasts_s)
     with finished(run, notify) as trained:
         source = Source(trained.state.round, sha256((Path(run) / MODEL).read_bytes()))
         build_bundle(trained.run, tier_networks(trained), source, Path(out), notify or (lambda message: None), wanted)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.bundle.manifest import MANIFEST
-from edgefl.config import RunConfig, changed, lengthened
+from edgefl.config import RunConfig, admit_keys, changed, lengthened
 from edgefl.engine.contract import is_remote
 from edgefl.errors import CheckpointError, ConfigError, StorageError
 from edgefl.models.base import Architecture
@@ -21,7 +21,7 @@ from edgefl.server.client_store import ClientStore
 from edgefl.server.state import ServerState
 from edgefl.timing.spans import span
 from edgefl.util.claims import check_claims
-from edgefl.util.files import read_toml, storage_errors, write_bytes
+from edgefl.util.files import storage_errors, toml_in, write_bytes
 from edgefl.util.hashes import HASHES, ROUNDS, Hashes, checked, is_new
 from edgefl.util.lock import LOCK, only_writer
 from edgefl.util.networks import title_of
@@ -100,10 +100,16 @@ class RunFolder:
 
         Raises:
             CheckpointError: there is none, or it was edited since the run began.
+            ConfigError: it names code that the user has not consented to, see :mod:`edgefl.consent`.
         """
+        return self.read({})[1]
+
+    def read(self, typed: Mapping[str, Any]) -> tuple[dict[str, Any], RunConfig]:
+        """Return the keys of the run's configuration, and the configuration; the code that it names may be ``typed``, too."""
         path = self.require(CONFIG)
-        checked(path, path.read_bytes())
-        return RunConfig.load(path, {})
+        values = toml_in(checked(path, path.read_bytes()), path, ConfigError)
+        admit_keys(values, str(path), typed)
+        return values, RunConfig.of(values, str(path))
 
     def note_on_source(self, config: RunConfig) -> str:
         """Return a warning if the source of the network or of the loss has changed since the run began, else an empty text."""
@@ -272,7 +278,7 @@ def resumed_config(run: Path, given: Mapping[str, Any]) -> RunConfig:
     Raises:
         CheckpointError: there is no run, or a given key has another value.
     """
-    stored, before = RunFolder(run).config(), read_toml(run / CONFIG, ConfigError)
+    before, stored = RunFolder(run).read(given)
     if "workers" not in given and is_remote(given.get("engine")) != is_remote(stored.engine):
         before.pop("workers", None)  # slots of a cluster are not processes of this computer
     asked = with_engine_of(stored, RunConfig.of({**before, **given}))

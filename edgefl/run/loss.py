@@ -1,8 +1,5 @@
 """From a configuration to what clients minimise: the loss of a run, checked on samples of its data."""
 
-import sys
-from typing import Literal
-
 import numpy as np
 import torch
 
@@ -16,18 +13,14 @@ from edgefl.util.fields import each
 from edgefl.util.modules import OBJECT
 from edgefl.util.networks import title_of
 
-_ROOTS: dict[str, Literal["root", "loss_root"]] = {"model": "root", "loss": "loss_root"}
-
 
 def check_found(config: RunConfig, key: str, spec: str) -> None:
-    """Check that the processes of a run find what ``spec`` names, and let this one find it where the run has found it before."""
+    """Check that the processes of a run find what ``spec`` names."""
     if spec.startswith(OBJECT) and (config.engine not in ("inline", "group") or config.workers != 1):
         raise ConfigError(
             f"{key}: {title_of(spec)} is an object that other processes cannot import; define it at the top of a module, or use engine "
             "inline"
         )
-    if (root := (config.sources or {}).get(_ROOTS[key])) and root not in sys.path:
-        sys.path.append(root)
 
 
 def criterion_of(config: RunConfig, data: Dataset) -> Criterion:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgefl.config import RunConfig
+from edgefl.consent import remember
 from edgefl.engine.contract import Engine, prepare_workers
 from edgefl.errors import InputError, Interrupted, NoBundleError
 from edgefl.log.background import NO_LOGS, Logs, check_installed, logs
@@ -124,6 +125,7 @@ def simulate(
             if folder.grows(config):
                 folder.reopen(run.architecture, lambda state: run.resumed(state, str(folder.path / "checkpoints")))
             folder.start(config)
+            remember(config.model_dump())
             opened.enter_context(_continued(folder.path))
             store = opened.enter_context(folder.client_store())
             shown = LoggedRun(folder.path.name, folder.path, config.model_dump(mode="json", exclude_none=True))

@@ -28,25 +28,34 @@ def drop_of(before: float, after: float, metric: Metric) -> float:
     return worse if metric.share or not before else worse / abs(before)
 
 
+def best_of(one: Mapping[str, float], other: Mapping[str, float], metric: Metric) -> dict[str, float]:
+    """Return the better of two values for each model of ``other``.
+
+    >>> best_of({"global": 0.9}, {"global": 0.8, "1": 0.7}, Metric())
+    {'global': 0.9, '1': 0.7}
+    """
+    return {name: one[name] if name in one and drop_of(one[name], value, metric) > 0 else value for name, value in other.items()}
+
+
 def check_drop(
-    before: Mapping[str, float],
+    best: Mapping[str, float],
     after: Mapping[str, float],
     metric: Metric,
     max_drop: float,
     suspects: Callable[[], Sequence[str]],
 ) -> None:
-    """Raise :class:`EdgeflError` if the global model or that of a tier drops by more than ``max_drop``.
+    """Raise :class:`EdgeflError` if the global model or that of a tier drops by more than ``max_drop`` from the best so far.
 
-    ``before`` and ``after`` have the metric by model, "global" or the label of a tier. ``suspects`` returns lines about updates that look
+    ``best`` and ``after`` have the metric by model, "global" or the label of a tier. ``suspects`` returns lines about updates that look
     wrong.
     """
-    drops = {name: drop_of(before[name], after[name], metric) for name in before}
+    drops = {name: drop_of(best[name], after[name], metric) for name in best}
     name = max(drops, key=lambda name: drops[name])
     if drops[name] <= max_drop:
         return
     model = "the global model" if name == "global" else f"the model of tier {name}"
     scale, unit = (100, " %") if metric.share else (1, "")
-    values = f"{scale * before[name]:.4g}{unit} before, {scale * after[name]:.4g}{unit} after"
+    values = f"{scale * best[name]:.4g}{unit} at best, {scale * after[name]:.4g}{unit} after"
     limit = f"{100 * max_drop:g} {'points' if metric.share else '%'}"
     lines = suspects()
     shown = [f"\n  {line}" for line in lines[:_MOST]]

@@ -59,11 +59,13 @@ class Gaps:
         rms: root mean square of each client's change, (clients,) float64.
         distances: mean squared difference of two changes over the coordinates that both clients hold, (clients, clients) float64; NaN if
             there are none.
+        norms: norm of each client's change, (clients,) float64; None: not known.
     """
 
     tiers: tuple[Tier, ...]
     rms: Tensor
     distances: Tensor
+    norms: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class Changes:
             shared[pairs] += block.values.shape[1]
         distances = (squares + squares.T - 2 * products).clamp_min(0) / shared
         own = squares.diagonal() / shared.diagonal().clamp_min(1)
-        return Gaps(self.tiers, own.sqrt(), distances)
+        return Gaps(self.tiers, own.sqrt(), distances, squares.diagonal().sqrt())
 
     @cached_property
     def _held(self) -> dict[_Key, list[_Held]]:

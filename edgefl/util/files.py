@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import sys
 import tempfile
 import time
@@ -67,6 +68,18 @@ def exists(path: Path) -> bool:
         return path.exists()
     except OSError:
         return False
+
+
+def whole_path(path: str | Path) -> str:
+    r"""Return the whole path of a file without links; of a name that no file can have, such as a loop of links, as it is given.
+
+    >>> whole_path("a\0b")
+    'a\x00b'
+    """
+    try:
+        return str(Path(path).resolve())
+    except (OSError, RuntimeError, ValueError):
+        return str(path)
 
 
 @contextlib.contextmanager
@@ -182,9 +195,14 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def read_at_most(path: Path, limit_bytes: int, error_class: type[InputError]) -> bytes:
-    """Return the content of a file; an ``error_class`` names ``path`` if it cannot be read or holds more than ``limit_bytes``."""
+def read_at_most(path: Path, limit_bytes: int, error_class: type[InputError], plain: bool = True) -> bytes:
+    """Return the content of a file; an ``error_class`` names ``path`` if it cannot be read or holds more than ``limit_bytes``.
+
+    It must be a ``plain`` file: a pipe could make the reader wait for ever.
+    """
     try:
+        if plain and not is_plain(path):
+            raise error_class(f"{path}: cannot be read (not a regular file)")
         with path.open("rb") as file:
             content = file.read(limit_bytes + 1)
     except OSError as error:
@@ -199,6 +217,12 @@ def files_below(path: Path) -> list[Path]:
     """Return the files in a folder and its subfolders, sorted; hidden ones, such as ``._1.png`` of macOS, are left out."""
     found = (inner for inner in path.rglob("*") if inner.is_file())
     return sorted(inner for inner in found if not any(part.startswith(".") for part in inner.relative_to(path).parts))
+
+
+def is_plain(path: Path) -> bool:
+    """Whether ``path`` is a regular file or a folder, not a pipe, a socket or a device; OSError if there is nothing."""
+    mode = path.stat().st_mode
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
 
 
 def ending_of(path: Path) -> str:
@@ -227,7 +251,11 @@ def read_toml(path: Path, error_class: type[InputError]) -> dict[str, Any]:
         raise error_class(f"{path}: no such file") from None
     except OSError as error:
         raise error_class(f"{path}: cannot be read ({error.strerror})") from None
-    content = read_at_most(path, _MOST_TOML_BYTES, error_class)
+    return toml_in(read_at_most(path, _MOST_TOML_BYTES, error_class, plain=False), path, error_class)
+
+
+def toml_in(content: bytes, path: Path, error_class: type[InputError]) -> dict[str, Any]:
+    """Return what the ``content`` of the TOML file ``path`` says; raise ``error_class``, with file and line, if it is malformed."""
     try:
         return tomllib.loads(content.decode("utf-8-sig"))  # editors on Windows begin files with a mark
     except UnicodeDecodeError:

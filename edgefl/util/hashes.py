@@ -12,9 +12,10 @@ from typing import Literal, Self
 from pydantic import TypeAdapter, ValidationError
 
 from edgefl.errors import CheckpointError
-from edgefl.util.files import sha256, write_json
+from edgefl.util.files import read_at_most, sha256, write_json
 
 HASHES, ROUNDS = "hashes.json", "rounds.jsonl"
+_MOST_BYTES = 1 << 26
 
 
 def is_new(folder: Path) -> bool:
@@ -61,7 +62,8 @@ class Hashes:
         """
         path = folder / HASHES
         try:
-            return TypeAdapter(cls).validate_json(path.read_bytes())
+            path.stat()
+            return TypeAdapter(cls).validate_json(read_at_most(path, _MOST_BYTES, CheckpointError))
         except FileNotFoundError:
             return None
         except (OSError, ValidationError):

@@ -1,6 +1,7 @@
 """A user's Python code: modules from files and import paths, where a definition comes from, and a hash of its source."""
 
 import ast
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -11,12 +12,16 @@ from types import ModuleType
 from typing import Any
 
 from edgefl.errors import EdgeflError, InputError, first_line, nearest
+from edgefl.util.code_files import CodeFile, read_code
 from edgefl.util.files import sha256
+from edgefl.util.pinned import PINNED, spec_of, without_here
 
 OBJECT = "object:"
 """Begins the name of an object that cannot be imported: a lambda, a local function, or what a notebook defines."""
 BY_PATH = "_edgefl_"
 """Begins the names of modules that :func:`loaded` makes."""
+RAN: dict[Path, str] = {}
+"""File that :func:`loaded` has run in this process → SHA-256 of the content that ran."""
 
 
 def is_file(spec: str) -> bool:
@@ -24,14 +29,20 @@ def is_file(spec: str) -> bool:
     return spec.rpartition(":")[0].endswith(".py")
 
 
-def object_in(spec: str, title: str, what: str) -> Any:
-    """Return the object that ``spec`` names, ``package.module:name`` or ``file.py:name``; ``what`` it is expected to be, for messages.
+def object_in(spec: str, title: str, what: str, here: bool = True) -> Any:
+    """Return the object that ``spec`` names, ``package.module:name`` or ``file.py:name``.
+
+    Args:
+        spec: the name.
+        title: how messages begin.
+        what: it is expected to be, for messages.
+        here: whether its module may be in the working directory.
 
     Raises:
         InputError: there is no such object, or importing its module raised an error.
     """
     where, _, attribute = spec.rpartition(":")
-    found: Any = loaded(Path(where), title) if is_file(spec) else imported(where, title)
+    found: Any = loaded(Path(where), title) if is_file(spec) else imported(where, title, here)
     for part in attribute.split("."):
         if not hasattr(found, part):
             known = getattr(found, "__dict__", {})  # a number or a text has none
@@ -41,11 +52,16 @@ def object_in(spec: str, title: str, what: str) -> Any:
     return found
 
 
-def imported(name: str, title: str) -> ModuleType:
-    """Return the module ``name``, also one in the working directory; InputError, which begins with ``title``, if that fails."""
-    _find_here()
+def imported(name: str, title: str, here: bool = True) -> ModuleType:
+    """Return the module ``name``, also one in the working directory if it may be ``here``.
+
+    InputError, which begins with ``title``, if there is no such module, or it raises an error.
+    """
+    if here:
+        _find_here()
     try:
-        return importlib.import_module(name)
+        with contextlib.nullcontext() if here else without_here():
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise InputError(f"{title}: no module named {error.name!r} here or among the installed packages") from None
     except EdgeflError:
@@ -60,34 +76,42 @@ def loaded(path: Path, title: str) -> ModuleType:
     The file of the main script is not run again. InputError, which begins with ``title``, if the file cannot be read, raises an error, or
     would get another module than the one beside it.
     """
-    path = path.resolve()
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{title}: {path} cannot be read ({error.strerror})") from None
+        file = read_code(path)
+    except InputError as error:
+        raise InputError(f"{title}: {error}") from None
+    path, pinned = file.path, PINNED.by_path.get(file.path)
+    if pinned is not None and pinned.content != file.content:
+        told = "has changed since this process read it, and only what was read then may run"
+        raise InputError(f"{title}: {path} {told}; restore it, or start again")
     main = sys.modules["__main__"]
     if path == _file_of(main):
         return main
-    name = f"{BY_PATH}{path.stem.replace('.', '_')}_{sha256(str(path).encode() + content)[:12]}"
+    name = f"{BY_PATH}{path.stem.replace('.', '_')}_{sha256(str(path).encode() + file.content)[:12]}"
     if name in sys.modules:
         return sys.modules[name]
     for other in [known for known, module in sys.modules.items() if known.startswith(BY_PATH) and _file_of(module) == path]:
         del sys.modules[other]  # a version of the file that may come back, and is run again then
-    if (folder := str(path.parent)) not in sys.path:
-        sys.path.append(folder)  # for modules beside the file
-    _check_beside(path, content, title)
-    found = importlib.util.spec_from_file_location(name, path)
-    if found is None or found.loader is None:
-        raise InputError(f"{title}: {path} is no Python file, whose name ends in .py")
-    module = sys.modules[name] = importlib.util.module_from_spec(found)
+    if pinned is None:
+        if (folder := str(path.parent)) not in sys.path:
+            sys.path.append(folder)  # for modules beside the file
+        _check_beside(path, file.content, title)
+    RAN[path] = file.sha256
+    return _run(name, file, title, apart=pinned is not None)
+
+
+def _run(name: str, file: CodeFile, title: str, apart: bool) -> ModuleType:
+    spec, path = spec_of(name, file, apart), str(file.path)
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
-        found.loader.exec_module(module)
+        spec.loader.exec_module(module)
     except EdgeflError:
         del sys.modules[name]
         raise
     except (Exception, SystemExit) as error:  # a user's module may raise anything
         del sys.modules[name]
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
         where = f" (line {lines[-1]})" if lines else ""  # a syntax error's message has the line
         raise InputError(f"{title}: importing {path} raised {said(error)}{where}") from error
     return module
@@ -146,8 +170,8 @@ def source_of_module(module: ModuleType) -> str:
 
 
 def source_named(name: str) -> str:
-    """Return the :func:`source_of` the definitions in the module ``name``; InputError if there is no such module here."""
-    origin = Path(_origin(name))
+    """Return the :func:`source_of` the definitions in the installed module ``name``; InputError if there is none."""
+    origin = Path(_origin(name, here=False))
     return name if "." in name or origin.stem == "__init__" else str(origin.resolve())
 
 
@@ -159,6 +183,8 @@ def source_sha256(source: str, definition: Any = None) -> str:
     """
     if source.startswith(OBJECT):
         return content_sha256(definition)
+    if (pinned := PINNED.by_path.get(Path(source)) or PINNED.by_name.get(source)) is not None:
+        return pinned.sha256
     try:
         return sha256(Path(source if source.endswith(".py") else _origin(source)).read_bytes())
     except OSError as error:
@@ -175,11 +201,13 @@ def content_sha256(definition: Any) -> str:
     return sha256("\0".join(parts).encode())
 
 
-def _origin(name: str) -> str:
+def _origin(name: str, here: bool = True) -> str:
     """Return the file of the module ``name``, without importing more than the packages around it."""
-    _find_here()
+    if here:
+        _find_here()
     try:
-        found = importlib.util.find_spec(name)
+        with contextlib.nullcontext() if here else without_here():
+            found = importlib.util.find_spec(name)
     except (ImportError, ValueError):  # no such package, or a name such as "."
         found = None
     if found is None or not found.has_location:

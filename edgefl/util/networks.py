@@ -7,7 +7,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from edgefl.util.files import sha256
+from edgefl.util.files import sha256, whole_path
 from edgefl.util.modules import OBJECT, content_sha256, is_file
 
 _objects: dict[str, Callable[..., Any]] = {}
@@ -62,9 +62,9 @@ def is_own(spec: str) -> bool:
 def canonical(spec: str) -> str:
     """Return ``spec`` with the whole path of its file, so that it means the same in any folder."""
     if is_onnx(spec):
-        return str(Path(spec).resolve())
+        return whole_path(spec)
     path, _, name = spec.rpartition(":")
-    return f"{Path(path).resolve()}:{name}" if is_file(spec) else spec
+    return f"{whole_path(path)}:{name}" if is_file(spec) else spec
 
 
 def title_of(spec: str) -> str:

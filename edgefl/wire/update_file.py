@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +192,9 @@ def _header(path: Path, content: bytes) -> dict[str, Any]:
 def _about(path: Path, header: dict[str, Any], expected: Expected) -> dict[str, str]:
     """Return the file's metadata, every key checked."""
     about = header.pop("__metadata__", {})
-    _check_names(path, about, (*KEYS, *({"labels", KEY, SIGNATURE} & about.keys())), f"an update says {', '.join(KEYS)}")
+    _check_names(
+        path, about, (*KEYS, *({"labels", "deadline", KEY, SIGNATURE} & about.keys())), f"an update says {', '.join(KEYS)}"
+    )
     count = f"a whole number from 1 to {MAX_COUNT:,}"
     rules: dict[str, tuple[Callable[[str], object], str]] = {
         "format": (FORMAT.__eq__, repr(FORMAT)),
@@ -202,6 +205,7 @@ def _about(path: Path, header: dict[str, Any], expected: Expected) -> dict[str, 
         "samples": (_COUNT.fullmatch, count),
         "steps": (_COUNT.fullmatch, count),
         "client": (_CLIENT.fullmatch, "1 to 64 of 0-9 A-Z a-z . _ -"),
+        "deadline": (_in_time, "a time in UTC that is still to come: the bundle expired, and a late update does not count"),
         KEY: (lambda text: len(text) <= _MAX_SIGNATURE, "a public key in base64"),
         SIGNATURE: (lambda text: len(text) <= _MAX_SIGNATURE, "a signature in base64"),
         "labels": (
@@ -213,6 +217,14 @@ def _about(path: Path, header: dict[str, Any], expected: Expected) -> dict[str, 
         if key in about and (not isinstance(value := about[key], str) or not right(value)):
             raise WireError(f"{path}: {key}: got {short(value)}, expected {expectation}")
     return dict(about)
+
+
+def _in_time(deadline: str) -> bool:
+    """Whether a deadline such as 2027-01-31T12:00:00Z is one, and is still to come."""
+    try:
+        return datetime.strptime(deadline, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC) >= datetime.now(UTC)
+    except ValueError:
+        return False
 
 
 def _labels(text: str, classes: int) -> tuple[int, ...] | None:

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,9 @@ from safetensors import SafetensorError
 
 ort.set_default_logger_severity(4)  # what sessions do not log: errors become exceptions, and messages of this client
 FORMAT_VERSION = 2
+_MOST_MANIFEST_BYTES = 1 << 26
+"""More than a manifest of any network has."""
+_MOST_STATE_BYTES = 1 << 36
 Tensors = dict[str, np.ndarray]
 Table = dict[str, Any]
 
@@ -170,12 +174,10 @@ class State:
     @classmethod
     def of_file(cls, path: Path) -> State:
         """Return the state that ``train`` wrote to ``path``; InputError if the file holds none."""
+        content = read_regular(path, _MOST_STATE_BYTES, "a state that train wrote")
         try:
-            content = path.read_bytes()
             tensors = safetensors.numpy.load(content)
             header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-        except OSError as error:
-            raise InputError(f"{path}: {error.strerror}; expected a state that train wrote") from None
         except (SafetensorError, KeyError, ValueError) as error:
             raise InputError(f"{path}: not a state that train wrote ({error})") from None
         about = header.get("__metadata__") or {}
@@ -208,10 +210,7 @@ def read_bundle(folder: Path, check: Callable[[bytes], None] | None = None) -> B
     (:func:`edgefl_trust.read_trusted`).
     """
     path = folder / "manifest.json"
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; expected a folder that edgefl export wrote") from None
+    content = read_regular(path, _MOST_MANIFEST_BYTES, "a folder that edgefl export wrote")
     if check is not None:
         check(content)
     try:
@@ -227,6 +226,19 @@ def read_bundle(folder: Path, check: Callable[[bytes], None] | None = None) -> B
     if hashlib.sha256(content.replace(own.encode(), b"0" * 64, 1)).hexdigest() != own:
         raise InputError(f"{path}: changed: its SHA-256 is not its manifest_sha256; get the bundle again")
     return Bundle(folder, manifest)
+
+
+def read_regular(path: Path, limit_bytes: int, expected: str) -> bytes:
+    """Return the content of a file; InputError unless it is a regular file, no pipe or device, of at most ``limit_bytes``."""
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise InputError(f"{path}: not a regular file; expected {expected}")
+        if found.st_size > limit_bytes:
+            raise InputError(f"{path}: {found.st_size:,} bytes, expected at most {limit_bytes:,}: {expected}")
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; expected {expected}") from None
 
 
 def inputs_of(manifest: Table) -> dict[str, Table]:

@@ -6,8 +6,9 @@
     python edgefl_client.py enroll --name my-device --out my-device.json
 
 A bundle is code, so it must be signed: with the key given by --key, or with the one that this device pinned when it read its first signed
-bundle. ``trust`` pins another key. After ``enroll``, updates are signed with the device's own key. Pins and key are in the folder
-``edgefl`` of $XDG_CONFIG_HOME or ~/.config.
+bundle. ``trust`` pins another key. A bundle that is older than the last one of its publisher and run is refused, and one that has expired.
+After ``enroll``, updates are signed with the device's own key. Pins, rounds and key are in the folder ``edgefl`` of $XDG_CONFIG_HOME or
+~/.config.
 
 DATA is an .npz file with x and y, or a folder of images with one subfolder per class, which needs Pillow. uint8 and uint16 x are raw
 pixels, prepared as the manifest describes, and so are floats if it has ``raw``. Other float32 x, or int64 token ids, are the network's
@@ -80,7 +81,7 @@ def _infer(given: argparse.Namespace) -> None:
 
 
 def _read(given: argparse.Namespace) -> Bundle:
-    return replace(read_trusted(given.bundle, given.key, given.allow_unsigned), timeout_s=given.timeout)
+    return replace(read_trusted(given.bundle, given.key, given.allow_unsigned, given.allow_older), timeout_s=given.timeout)
 
 
 def _limited(bundle: Bundle) -> contextlib.AbstractContextManager[None]:
@@ -179,6 +180,7 @@ def _parser() -> argparse.ArgumentParser:
     publisher = shared.add_mutually_exclusive_group()
     publisher.add_argument("--key", type=Path, help="public key of the publisher, Ed25519 [the key that this device has pinned]")
     publisher.add_argument("--allow-unsigned", action="store_true", help="do not check who made the bundle; a bundle is code")
+    shared.add_argument("--allow-older", action="store_true", help="accept an expired bundle, and one of a round before the last")
     shared.add_argument("--threads", type=_number(int, 1), default=1, help="threads that compute [1]")
     shared.add_argument(
         "--timeout", type=_number(float, 0.1), default=600.0, help="most seconds for a graph to load, or for a batch [600]"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from edgefl_bundle import InputError, Tensors
+from edgefl_bundle import InputError, Tensors, read_regular
 
 try:
     from cryptography.exceptions import InvalidSignature
@@ -27,6 +27,10 @@ try:
     MISSING = False
 except ImportError:
     MISSING = True
+
+
+MOST_KEY_BYTES = 1 << 16
+"""More than the PEM file of any key, or a signature."""
 
 
 def config_folder() -> Path:
@@ -43,10 +47,7 @@ def require_cryptography(for_what: str, otherwise: str) -> None:
 
 def public_key(path: Path) -> bytes:
     """Return the 32 bytes of the Ed25519 public key in a file, PEM or raw; InputError if there is none."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; expected a public key") from None
+    content = read_regular(path, MOST_KEY_BYTES, "a public key")
     try:
         loaded = Ed25519PublicKey.from_public_bytes(content) if len(content) == 32 else serialization.load_pem_public_key(content)
         if not isinstance(loaded, Ed25519PublicKey):
@@ -75,12 +76,11 @@ class DeviceKey:
     @classmethod
     def of_file(cls, path: Path) -> DeviceKey:
         """Return the key in a PEM file; InputError if there is none, or others may read it."""
+        content = read_regular(path, MOST_KEY_BYTES, "this device's key, which enroll makes")
         try:
-            loaded = serialization.load_pem_private_key(path.read_bytes(), None)
+            loaded = serialization.load_pem_private_key(content, None)
             if not isinstance(loaded, Ed25519PrivateKey):
                 raise ValueError("another kind of key")
-        except OSError as error:
-            raise InputError(f"{path}: {error.strerror}; expected this device's key, which enroll makes") from None
         except Exception as error:  # noqa: BLE001 - the library raises several types
             raise InputError(f"{path}: not an Ed25519 private key without a passphrase, PEM ({error})") from None
         if os.name == "posix" and path.stat().st_mode & 0o077:

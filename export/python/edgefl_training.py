@@ -15,6 +15,7 @@ import safetensors.numpy
 from edgefl_bundle import BudgetError, Bundle, ClientError, InputError, State, Table, Tensors
 from edgefl_data import Samples, by_input, count_of, targets
 from edgefl_keys import DeviceKey, signed
+from edgefl_rounds import Freshness
 from edgefl_steps import NotFiniteError, Objective, Steps, is_finite
 
 
@@ -122,6 +123,8 @@ def train(
         "client": client or said.get("client") or secrets.token_hex(8), "upload": json.dumps(list(table["upload"])),
         "no_update": table["no_update"],
     }  # fmt: skip
+    if (fresh := Freshness.of(bundle)) is not None and fresh.expires is not None:
+        about["deadline"] = fresh.expires
     if table.get("labels"):
         about["labels"] = ",".join(map(str, sorted({*map(int, filter(None, said.get("labels", "").split(","))), *y.tolist()})))
     return State(tensors, about, tuple(losses), seconds)
@@ -136,7 +139,7 @@ def update(state: State, key: DeviceKey | None = None) -> bytes:
     if about["no_update"]:
         raise InputError(f"updates of this model cannot be aggregated outside of a simulation: {about['no_update']}")
     names = [*state.upload, *(name for name in state.tensors if name.startswith("control:"))]
-    keys = ("version", "bundle", "round", "tier", "samples", "steps", "client", "labels")
+    keys = ("version", "bundle", "round", "tier", "samples", "steps", "client", "labels", "deadline")
     metadata = {"format": "edgefl-update", **{name: about[name] for name in keys if name in about}}
     tensors = {name: np.ascontiguousarray(state.tensors[name], np.float32) for name in names}
     return safetensors.numpy.save(tensors, metadata=metadata if key is None else signed(metadata, tensors, key))

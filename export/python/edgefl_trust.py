@@ -13,30 +13,36 @@ import json
 import sys
 from pathlib import Path
 
-from edgefl_bundle import Bundle, InputError, read_bundle, write
-from edgefl_keys import config_folder, is_signed, public_key, require_cryptography
+from edgefl_bundle import Bundle, InputError, read_bundle, read_regular, write
+from edgefl_keys import MOST_KEY_BYTES, config_folder, is_signed, public_key, require_cryptography
+from edgefl_rounds import check_fresh
 
 SIGNATURE, SIGNER = "manifest.sig", "manifest.pub"
+_MOST_PINS_BYTES = 1 << 20
 _OWN_RISK = "--allow-unsigned runs the bundle whoever made it"
 
 
-def read_trusted(folder: Path, key: Path | None = None, allow_unsigned: bool = False) -> Bundle:
+def read_trusted(folder: Path, key: Path | None = None, allow_unsigned: bool = False, allow_older: bool = False) -> Bundle:
     """Return the bundle in ``folder`` once its publisher is known to be trusted.
 
     Args:
         folder: the bundle.
         key: file with the publisher's public key; None: it must be one that this device has pinned. The first one is pinned here.
-        allow_unsigned: do not check who signed the bundle.
+        allow_unsigned: do not check who signed the bundle, nor its age.
+        allow_older: accept a bundle that has expired, or is of an earlier round than one that this device has met.
 
     Raises:
-        InputError: the bundle is not signed, or not by a publisher whom this device trusts, or its files are wrong.
+        InputError: the bundle is not signed, or not by a publisher whom this device trusts; it is too old; or its files are wrong.
     """
     if allow_unsigned:
         return read_bundle(folder)
     require_cryptography("checking who signed the bundle", _OWN_RISK)
-    if key is not None:
-        return read_bundle(folder, functools.partial(_check_owner, folder, key))
-    return read_bundle(folder, functools.partial(_check_pinned, folder))
+    check = functools.partial(_check_pinned, folder) if key is None else functools.partial(_check_owner, folder, key)
+    signers: list[str] = []
+    bundle = read_bundle(folder, lambda manifest: signers.append(check(manifest)))
+    if not allow_older:
+        check_fresh(bundle, signers[0])
+    return bundle
 
 
 def trust(folder: Path) -> str:
@@ -59,7 +65,7 @@ def pinned() -> list[str]:
     if not path.exists():
         return []
     try:
-        keys = json.loads(path.read_bytes())["keys"]
+        keys = json.loads(read_regular(path, _MOST_PINS_BYTES, "public keys"))["keys"]
         if not keys or any(len(base64.b64decode(key, validate=True)) != 32 for key in keys):
             raise ValueError("not a list of public keys")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -76,12 +82,16 @@ def _pin(keys: list[str]) -> None:
         raise InputError(f"{path}: cannot be written, to pin the publisher's key; give it as --key") from None
 
 
-def _check_owner(folder: Path, key: Path, manifest: bytes) -> None:
-    if not is_signed(manifest, _signature(folder), public_key(key)):
+def _check_owner(folder: Path, key: Path, manifest: bytes) -> str:
+    """Return the text of the key in a file; InputError unless its owner signed the manifest."""
+    public = public_key(key)
+    if not is_signed(manifest, _signature(folder), public):
         raise InputError(f"{folder / SIGNATURE}: not a signature of this manifest by {key}: do not use the bundle")
+    return base64.b64encode(public).decode()
 
 
-def _check_pinned(folder: Path, manifest: bytes) -> None:
+def _check_pinned(folder: Path, manifest: bytes) -> str:
+    """Return the text of the key that signed the manifest; InputError unless this device trusts it."""
     claimed, known = _claimed(folder, manifest), pinned()
     if not known:
         _pin([claimed])
@@ -92,6 +102,7 @@ def _check_pinned(folder: Path, manifest: bytes) -> None:
             f"{folder}: signed by {claimed}, this device trusts {', '.join(known)} ({pins()}). If its publisher is to be trusted, ask them "
             f"for their key, compare, then: edgefl_client.py trust {folder}"
         )
+    return claimed
 
 
 def _claimed(folder: Path, manifest: bytes) -> str:
@@ -109,4 +120,4 @@ def _signature(folder: Path) -> bytes:
     path = folder / SIGNATURE
     if not path.is_file():
         raise InputError(f"{folder}: not signed, and a bundle is code: get a signed one (edgefl export signs); {_OWN_RISK}")
-    return path.read_bytes()
+    return read_regular(path, MOST_KEY_BYTES, "a signature")

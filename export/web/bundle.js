@@ -2,11 +2,13 @@
 
 import { Bundle, readBundle } from "./core/bundle.js";
 import { InputError } from "./core/problems.js";
+import { checkFresh } from "./core/rounds.js";
 import { checkPinned } from "./core/trust.js";
 import { host } from "./host.js";
-import { pins } from "./trust.js";
+import { pins, rounds } from "./trust.js";
 
 const CACHE = "edgefl-bundle-";
+const FRESHNESS = "freshness.json";
 
 /** Fetch and check the manifest at `base` (a URL that ends in a slash), and who signed it; `unchecked` leaves the publisher out. */
 export async function openBundle(base, unchecked = false) {
@@ -20,7 +22,10 @@ export async function openBundle(base, unchecked = false) {
     signer = (await checkPinned(host, content, claim, pins)).key;
     Object.assign(found, parts);
   };
-  const { manifest } = await readBundle(filesAt(base), host, check);
+  const read = await readBundle(filesAt(base), host, check);
+  const { manifest } = read;
+  if (signer !== null) await checkFresh(read, signer, rounds);
+  if (manifest.files[FRESHNESS]) found[FRESHNESS] = await read.content(FRESHNESS); // for use without a network
   if (manifest.inputs) {
     const names = Object.keys(manifest.inputs).join(", ");
     throw new InputError(`The network takes several inputs (${names}), and this page runs networks with one. Use client/python/edgefl_client.py.`);

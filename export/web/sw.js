@@ -2,21 +2,22 @@
 // tools/page_files.py writes VERSION, FILES and LATER: another file makes another version, which is stored whole or not at all. Files of LATER
 // are stored when they are first asked for.
 
-const VERSION = "327395e55d7af9da";
+const VERSION = "679e2e00ee058978";
 const FILES = {
   "./": "sha256-lNWemzhpLNpBW14h3H4m3KwsAVk36QDSaXzi7GBxnbg=",
   "app.js": "sha256-wgKxPsrZ+rVYl9rph4Jk7MNCp9Z3A0QxWWUa8AvcMZQ=",
-  "bundle.js": "sha256-/u2WDoJnIkct/ZSJ+YGDJkRnLjLxTkxdRgKMcFR4gNs=",
+  "bundle.js": "sha256-XpWEiIF3mEa0N21XpmGxUf/hVFvZLzPEZzzBiYJSt+U=",
   "chart.js": "sha256-r3h4tE4yXoXAQ5h1CUcRWyZ7kRCIj7pDRCM+XaNK+rA=",
   "core/bundle.js": "sha256-BwNAW5CC2xbPkiI7u1w9Ig2nfygCAWomAWnQuYpYTkw=",
   "core/checks.js": "sha256-9PHMiOtt7WWYH1WnE8hhKM/IhMz7EJrAdVMUmdfmibA=",
   "core/data.js": "sha256-BRhJOFelswifAn6ZycID0c+4S+xzjRdQzXL8ei7EhzA=",
   "core/graph.js": "sha256-O5W9PWOzYwUZBNFRhTNadX2/ny5B5xMoROQiRJojCmU=",
-  "core/index.js": "sha256-5Znkri9vuT4tFJHVNYS4xczxNLaGOUSd+CQaB8x3/TM=",
+  "core/index.js": "sha256-QZtPdbjkYuiUAy6vYKaQvmx8G4I0Jpp9zBW392XOfmM=",
   "core/npz.js": "sha256-7ESeCul3/oMfXqR0P4R9ysPnUNzXxxuz6LfNL05fBjg=",
   "core/objective.js": "sha256-MTmRvjRYywLeYYC7WKi3OdiFTaBy49jeS8Ai0P4ilS0=",
   "core/problems.js": "sha256-02f7uLa55DxdO+qacjeKn7gf3ghs2rrYzqdSjucsDo8=",
   "core/random.js": "sha256-XYiFrnLRXRIZxvzReK9Iku4/MrNJSJxgM9XsNhOypPs=",
+  "core/rounds.js": "sha256-+OWMA3fnhF+yQUNAnFR2VH0yhHO4JZsRQwfLIAIm4dM=",
   "core/run.js": "sha256-Y8I5xb8XEyzo0Kw4NgEGZ9ZsVuR9KRnUG639gpV+pNE=",
   "core/safetensors.js": "sha256-1v9K7keQKHwkzkZ5n4akI4Yem9PHH/xTjs2VcudQroQ=",
   "core/state.js": "sha256-2dCGo/ocwOW19E36R15JbNJUKFyJ8r02DrXTqnldQJ0=",
@@ -50,7 +51,7 @@ const FILES = {
   "style.css": "sha256-bTV8PHgLhR93FBMeE+3mbUv+V/Z654mh+D7WBMgkXeo=",
   "timing.js": "sha256-9rVQ8w6+V+Y6tKRXU+osVtOk3cqeV3dvRBEXY4HJsyM=",
   "training-view.js": "sha256-vrns99WSuoHnBu2HLkQHSGKAsg78wc+POLDtpyBLeSA=",
-  "trust.js": "sha256-FP+jv1CmlDEZzHFXOf3DuwDbR2yLH/QCcJxS7yc2S1o=",
+  "trust.js": "sha256-/EJvVD+Ygyqmbe/6k5PIHK/BCwPDWpqI1G9PeQcXYyM=",
   "work.js": "sha256-mNsBY+rrPBXhph3unUQPB98MZ/jssnGwmoDqHDXQNEw=",
   "worker-gpu.js": "sha256-qsKvpKZxwiY75SsEFdY9umdQ6jF7ny9JLbuRCt9Pep4=",
   "worker.js": "sha256-CvsBQbzThx0vtT9Z2TTh+sO6OKFI06oWHRZnB8qFEOg="

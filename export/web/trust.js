@@ -4,6 +4,7 @@ import { UntrustedError } from "./core/problems.js";
 import { pin } from "./core/trust.js";
 
 const PINS = "edgefl-trusted-keys";
+const ROUNDS = "edgefl-met-rounds";
 const ONCE = "A bundle is code: its training graph decides what an update tells.";
 
 /** The pinned keys in the site's storage: a list. */
@@ -28,6 +29,25 @@ export const pins = {
       localStorage.setItem(PINS, JSON.stringify(keys));
     } catch (error) {
       throw new UntrustedError(`This browser stores nothing for this page (${error.message}), so it cannot remember the publisher ${keys.at(-1)}.`, null, []);
+    }
+  },
+};
+
+/** The highest round of each publisher and line in the site's storage. */
+export const rounds = {
+  where: `${ROUNDS} in this site's data`,
+  async read() {
+    try {
+      return localStorage.getItem(ROUNDS);
+    } catch {
+      return null; // storing a round says why
+    }
+  },
+  async write(text) {
+    try {
+      localStorage.setItem(ROUNDS, text);
+    } catch (error) {
+      throw new UntrustedError(`This browser stores nothing for this page (${error.message}), so it cannot remember the round of the bundle.`, null, []);
     }
   },
 };

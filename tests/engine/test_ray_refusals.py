@@ -15,6 +15,7 @@ from ray_runs import on, words_of
 from edgefl.client.client import Clients
 from edgefl.data.digits import digits
 from edgefl.engine.contract import Cluster, open_engine
+from edgefl.engine.ray_address import check_token
 from edgefl.errors import ConfigError
 from edgefl.testing import rules_of_engines as rules
 
@@ -114,3 +115,14 @@ def test_a_computer_without_ray_is_told_how_to_install_it(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"needs Ray, which is not installed; run pip install 'edgefl-sim\[ray\]'"):
         open_engine("ray", 0, Clients(rules.TASK, digits()), Cluster()).__enter__()
+
+
+def test_a_computer_without_a_cluster_is_told_how_to_start_one(monkeypatch):
+    def none(address, *more):
+        raise ConnectionError("Could not find any running Ray instance. Please specify the one to connect to.")
+
+    monkeypatch.setattr("ray._private.services.canonicalize_bootstrap_address", none)
+    with pytest.raises(
+        ConfigError, match=r"^ray_address: found no Ray cluster at auto \(Could not find any running Ray instance\); start one"
+    ):
+        check_token(Cluster("auto", auth=False), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -14,8 +15,9 @@ import pytest
 import safetensors.numpy
 from handmade import Regression, changed, samples
 from python_client import header, ran
-from signing import device_key, sign_bundle
+from signing import LINE, device_key, of_round, sign_bundle
 
+from edgefl.errors import WireError
 from edgefl.util.keys import PublicKey, SigningKey
 from edgefl.wire.device_keys import Enrolment
 from edgefl.wire.update_file import Expected, read_update
@@ -209,3 +211,77 @@ def test_a_key_that_others_may_read_or_that_is_none_is_refused(state, owner, cal
     assert call("enroll", "--name", "a b", "--out", tmp_path / "u")[0] == 2
     assert not (tmp_path / "u").exists()
     assert edgefl_trust.pins() == config / "trusted.json"
+
+
+def test_an_older_bundle_of_a_publisher_does_not_come_back(owner, call, config, tmp_path):
+    old, new = of_round(tmp_path / "old", owner, 1), of_round(tmp_path / "new", owner, 9)
+    train = ("0.5", tmp_path / "data.npz", "--out", tmp_path / "state")
+    assert call("train", old, *train)[0] == call("train", new, *train)[0] == call("train", new, *train)[0] == 0
+    assert json.loads((config / "rounds.json").read_text()) == {"rounds": {f"{owner.public}/{LINE}": 9}}
+    for again in (("train", old, *train), ("infer", old, *train[:2]), ("train", old, *train, "--key", old / "manifest.pub")):
+        status, out, errors = call(*again)
+        assert (status, out) == (2, "")
+        told = f"{old}: is of round 1, and this device has met round 9 of it; get the newest bundle; --allow-older uses this one"
+        assert errors == f"Error: {told}\n"
+    assert call("train", old, *train, "--allow-older")[0] == 0
+    assert call(of_round(tmp_path / "other", owner, 1, line="b" * 64))[0] == 0  # another run
+    assert call(old)[0] == 2
+    another = SigningKey.new(tmp_path / "another.pem")
+    signed = of_round(tmp_path / "another", another, 1)
+    assert call("trust", signed)[0] == call(signed)[0] == 0  # another publisher's rounds are others
+
+
+def test_an_expired_bundle_is_refused_and_its_updates_say_until_when_they_count(owner, call, tmp_path):
+    over, still = "2020-01-31T00:00:00Z", "2999-01-31T00:00:00Z"
+    status, _, errors = call(of_round(tmp_path / "over", owner, 1, expires=over))
+    assert (status, f"expired at {over}; get the newest bundle" in errors) == (2, True)
+    assert call(tmp_path / "over", "--allow-older")[0] == 0
+    bundle, state, out = of_round(tmp_path / "still", owner, 2, expires=still), tmp_path / "state", tmp_path / "update"
+    assert call("train", bundle, "0.5", tmp_path / "data.npz", "--out", state)[0] == 0
+    assert call("update", state, "--out", out, "--unsigned")[0] == 0
+    assert header(out)["deadline"] == still
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    shapes = {name: tuple(shape) for name, shape in manifest["tiers"][0]["train"]["upload"].items()}
+    expected = Expected(manifest["manifest_sha256"], 2, {"0.5": shapes}, 3)
+    assert read_update(out, expected).tier == "0.5"
+    tensors = safetensors.numpy.load_file(out)
+    for deadline in (over, "soon", "2999-13-01T00:00:00Z", ""):
+        about = {**header(out), "deadline": deadline}
+        (tmp_path / "late").write_bytes(safetensors.numpy.save(tensors, metadata=about))
+        with pytest.raises(WireError, match="deadline: got .* expected a time in UTC that is still to come"):
+            read_update(tmp_path / "late", expected)
+
+
+@pytest.mark.parametrize("fresh", [{"line": 7}, {"line": "x"}, {"expires": "soon"}, {"expires": 7}, {"expires": "2027-01-31"}])
+def test_what_a_bundle_says_wrongly_of_its_age_is_refused(fresh, owner, call, tmp_path):
+    status, out, errors = call(of_round(tmp_path / "odd", owner, 1, **fresh))
+    assert (status, out) == (2, "")
+    assert f"{tmp_path}/odd/freshness.json: expected a line of rounds, and when the bundle expires" in errors
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b'{"rounds": 7}', b'{"rounds": {"a": -1}}', b'{"rounds": {"a": true}}', b"{" * 9999]
+)
+def test_damaged_rounds_are_no_first_ones(content, owner, call, config, tmp_path):
+    bundle = of_round(tmp_path / "one", owner, 1)
+    assert call(bundle)[0] == 0
+    (config / "rounds.json").write_bytes(content)
+    status, out, errors = call(bundle)
+    assert (status, out) == (2, "")
+    assert f"{config}/rounds.json: expected the rounds that this device has met" in errors
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "manifest.sig", "manifest.pub"])
+@pytest.mark.parametrize("kind", ["fifo", "zero", "huge"])
+def test_what_is_no_regular_file_is_not_read(name, kind, bundle, call):
+    (bundle / name).unlink()
+    if kind == "fifo":
+        os.mkfifo(bundle / name)
+    elif kind == "zero":
+        (bundle / name).symlink_to("/dev/zero")
+    else:
+        with (bundle / name).open("wb") as file:
+            file.truncate(1 << 40)
+    status, out, errors = call(bundle)
+    assert (status, out, errors.count("\n")) == (2, "", 1)
+    assert str(bundle) in errors

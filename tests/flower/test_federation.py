@@ -61,7 +61,7 @@ def federation(tmp_path_factory):
 def config(fleet):
     return RunConfig(
         method="fedhm", tiers=(1.0, 0.5, 0.25), tier_assignment="uniform", clients=3, per_round=3, conditions="ideal", profile=fleet,
-        partition="iid", local_epochs=2, rounds=3, deadline_s=200.0,
+        partition="iid", local_epochs=2, rounds=3, deadline_s=200.0, defence="none",
     )  # fmt: skip
 
 

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import json
 import logging
+import tomllib
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from pydantic import ValidationError
 from rehearsal import federation, joined, played
 from safetensors.numpy import load, load_file, save
 from small_fleet import small, write_device, write_fleet
 from texts import write_texts
 
-from edgefl.errors import ConfigError, EdgeflError
-from edgefl.flower.server import connected, serve
-from edgefl.flower.wire import Reply
-from edgefl.records import Tier
+from edgefl.config import RunConfig
+from edgefl.errors import ConfigError, EdgeflError, WireError
+from edgefl.flower.devices import Device
+from edgefl.flower.fleet import _SAID
+from edgefl.flower.new import new_app
+from edgefl.flower.server import Watch, _accuracies, connected, serve
+from edgefl.flower.wire import Reply, _reply
+from edgefl.records import RoundRecord, Tier
 
 FEDAVG = {"method": "fedavg", "tiers": (1.0,), "tier_assignment": "auto"}
 
@@ -362,6 +370,7 @@ def test_what_real_devices_cannot_train_is_refused_before_the_first_round(run, k
     [
         ({"out": "here"}, "out: got 'here', expected the absolute path"),
         ({"join-s": "soon"}, "join-s: got 'soon', expected seconds, a number from 0"),
+        ({"max-drop": -1}, "max-drop: got -1, expected a number from 0"),
         ({}, "rounds must be at least 1, got 0"),
     ],
 )
@@ -387,3 +396,61 @@ def test_relative_paths_of_a_run_begin_where_its_app_was_written(tmp_path):
         serve(None, {**settings, "files": str(tmp_path)}, tmp_path / "run.toml")
     with pytest.raises(EdgeflError, match="lab.toml: no such file"):
         serve(None, settings, tmp_path / "run.toml")
+
+
+def test_a_model_that_falls_slowly_ends_the_run(tmp_path):
+    """Three points less in every round: compared with the round before, each would pass."""
+
+    def row(number: int, accuracy: dict[str, float]) -> RoundRecord:
+        return RoundRecord(number, (), 1.0, float(number), accuracy, 0.1)
+
+    watch, rows = Watch(0.1, []), [row(number, {"global": 0.9 - 0.03 * number, "1": 0.9}) for number in range(1, 6)]
+    for one in (*rows[:4], row(5, {})):  # the last one was not evaluated
+        watch.round(one)
+    told = r"round 5: the global model .*: accuracy 0\.7500, 0\.8700 at best, more than max-drop allows \(0\.1\)"
+    with pytest.raises(EdgeflError, match=told):
+        watch.round(rows[4])
+    (tmp_path / "rounds.jsonl").write_text("".join(json.dumps(one.to_json()) + "\n" for one in rows[:2]))
+    assert [values["global"] for values in _accuracies(tmp_path)] == pytest.approx([0.87, 0.84])
+    with pytest.raises(EdgeflError, match="0.8700 at best"):
+        Watch(0.1, _accuracies(tmp_path)).round(rows[4])
+
+
+def test_an_app_has_a_defence_unless_it_is_switched_off(tmp_path, monkeypatch):
+    monkeypatch.setattr("edgefl.flower.new.prepare", lambda config: config)
+    monkeypatch.setattr("edgefl.flower.new.check_run", lambda run: None)
+    for name, keys, defence in (
+        ("on", {}, "norm-filter"),
+        ("off", {"defence": "none"}, "none"),
+        ("own", {"defence": "median"}, "median"),
+    ):
+        app = new_app(RunConfig.of({**FEDAVG, **keys}), tmp_path / name)
+        assert tomllib.loads((app / "edgefl_app" / "run.toml").read_text())["defence"] == defence
+
+
+HELLO = {"key": "ab" * 8, "device": "laptop", "samples": 5, "trainer": "onnx"}
+
+
+@pytest.mark.parametrize("key", ["client", "memory_bytes", "samples"])
+@pytest.mark.parametrize("number", [-1, -(10**400), 10**400, 1.5, float("nan")])
+def test_an_odd_number_of_a_node_is_no_device(key, number):
+    with pytest.raises(WireError, match=f"cannot be read: .*{key}"):
+        Device.read({**HELLO, key: number})
+    said = {"status": "trained", "ready_s": 0.0, "train_s": 0.0, "measured_peak_activation_bytes": number}
+    with pytest.raises(ValidationError):
+        _SAID.validate_python(said)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        RecordDict({"edgefl": ConfigRecord({"json": "[" * 100_000})}), RecordDict({"edgefl": ConfigRecord({"json": b"\xff"})}),
+        RecordDict({"edgefl": ConfigRecord({"json": [1, 2]})}), RecordDict({}), RecordDict({"edgefl": ArrayRecord({})}), None,
+        RecordDict({"edgefl": ConfigRecord({"json": "{}"}), "blobs": ConfigRecord({"a": 1})}),
+        RecordDict({"edgefl": ConfigRecord({"json": "1" * 5000}), "blobs": ArrayRecord({})}),
+    ],
+)  # fmt: skip
+def test_a_message_of_a_hostile_node_is_an_error_of_its_own(content):
+    found = _reply(SimpleNamespace(has_error=lambda: False, content=content))
+    assert found.error
+    assert found.fields == {}

@@ -84,6 +84,13 @@ def test_the_deadline_that_a_larger_tier_needs_is_beside_that_of_the_class() -> 
     assert found.advice.startswith("Low-end phone can train tier 0.25 within the deadline of 600 ms; a deadline of 800 ms")
 
 
+def screened(**hostile: Any) -> list[dict[str, Any]]:
+    """Return rounds in which client 1 attacks, and all updates were screened."""
+    plain = {"norm_ratio": 1.0, "dropped": False}
+    clients = [{"client": number, "screened": {**plain, **(hostile if number == 1 else {})}} for number in range(3)]
+    return [{**line, "adversaries": [1], "clients": clients} for line in FLAT]
+
+
 @pytest.mark.parametrize(
     ("changed", "lines", "advice"),
     [
@@ -115,6 +122,12 @@ def test_the_deadline_that_a_larger_tier_needs_is_beside_that_of_the_class() -> 
         ({"participation": [taking_part("Fast", 1, diverged=4), taking_part("Slow", 0.25, trained=1, diverged=15)]}, FLAT,
          "Lower the learning rate (--lr), or limit changes with --clip-norm: 19 of 20 sessions diverged"),
         ({"clients": 20, "attack": {"count": 2}}, FLAT, "Compare this run with an honest one and with --defence: 2 of 20 clients"),
+        ({"clients": 3, "attack": {"count": 1}}, screened(norm_ratio=11.0),
+         "Compare this run with one with --defence norm-filter: 1 of 3 clients attacked, and the filter would have left out 5 of 5 hostile "
+         "updates and 0 of 10 others."),
+        ({"clients": 3, "attack": {"count": 1}}, screened(norm_ratio=11.0, dropped=True),
+         "Compare this run with an honest one: 1 of 3 clients attacked, and the defence left out 5 of 5 hostile updates and 0 of 10 "
+         "others."),
     ],
 )  # fmt: skip
 def test_the_most_urgent_advice_is_given(changed: dict[str, Any], lines: list[dict[str, Any]], advice: str) -> None:

@@ -1,6 +1,7 @@
 """The files of a run are read as they were written, and a malformed one is refused where it is."""
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -91,4 +92,31 @@ def test_malformed_stages_are_refused_where_they_are(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     (run / "summary.json").write_text(json.dumps({**make_summary(), "host_stages": {"server": {"wait": -1.0}}}))
     with pytest.raises(InputError, match=r"host_stages\.server\.wait must be at least 0"):
+        html.write(run)
+
+
+@pytest.mark.parametrize(
+    ("keys", "value"),
+    [
+        (["metric"], {"name": "accuracy", "x": 1}),
+        (["evaluation", "labels"], []),
+        (["tiers", 0, "macs_forward"], 10**400),
+    ],
+)
+def test_values_that_contradict_each_other_are_a_message(tmp_path: Path, keys: list[Any], value: Any) -> None:
+    run, summary = make_run(tmp_path), make_summary()
+    holder: Any = summary
+    for key in keys[:-1]:
+        holder = holder.setdefault(key, {}) if isinstance(holder, dict) else holder[key]
+    holder[keys[-1]] = value
+    (run / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(InputError, match=r"summary\.json: "):
+        html.write(run)
+
+
+def test_a_pipe_is_not_read(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    (run / "rounds.jsonl").unlink()
+    os.mkfifo(run / "rounds.jsonl")
+    with pytest.raises(InputError, match=r"rounds\.jsonl: not a regular file"):
         html.write(run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from edgefl.server.exchange import device_submodel
 from edgefl.server.state import ServerState
 from edgefl.util.files import sha256, write_bytes
 
+AVERAGED = {"defence": "none"}
+"""Keys of screening with which all updates count."""
 SMALL = {
     "dataset": "digits", "model": "mlp", "method": "fedavg", "clients": 10, "rounds": 3, "local_epochs": 1, "eval_samples": 50,
     "tiers": (1.0,), "conditions": "ideal", "deadline_s": 10.0,
@@ -108,10 +111,10 @@ class Offered:
     def next(self, **options: Any) -> Offered:
         return Offered(self.play(**options).folder)
 
-    def play(self, *, keep_anyway: bool = True, **options: Any) -> FedRound:
-        """Play a round; whether the model gets worse matters to few tests."""
-        out = self.run.parent / f"after {self.run.name}"
-        return fed_round(self.bundle, self.inbox, out, keep_anyway=keep_anyway, **options)
+    def play(self, *, keep_anyway: bool = True, screening: Mapping[str, Any] | None = None, **options: Any) -> FedRound:
+        """Play a round; whether the model gets worse, and whether updates look alike, matters to few tests."""
+        out, screening = self.run.parent / f"after {self.run.name}", AVERAGED if screening is None else screening
+        return fed_round(self.bundle, self.inbox, out, keep_anyway=keep_anyway, screening=screening, **options)
 
 
 def offered(folder: Path, **keys: Any) -> Offered:

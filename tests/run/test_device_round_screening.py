@@ -8,14 +8,17 @@ import re
 
 import numpy as np
 import pytest
+import safetensors.numpy
 import torch
-from device_rounds import Offered, near, offered
+from device_rounds import AVERAGED, Offered, near, offered
 from signing import device_key, request, signed_update
 
-from edgefl.errors import InputError, WireError
+from edgefl.errors import EdgeflError, InputError, WireError
 from edgefl.run import device_round as fedround
 from edgefl.run.device_round import fed_round
 from edgefl.run.enroll import enroll, revoke
+from edgefl.run.folder import RunFolder
+from edgefl.run.guarded import guarded
 from edgefl.server.checkpoint import of_file
 
 pytestmark = pytest.mark.usefixtures("bundles_without_graphs")
@@ -90,7 +93,9 @@ def test_one_claim_of_a_billion_samples_does_not_win(tmp_path):
         change = float((after[name] - torch.from_numpy(tensor)).mean())
         assert change == pytest.approx(3 / 7, abs=0.01)
     assert {row["client"]: row["counted_samples"] for row in result.updates if row["counted_samples"]} == {"greedy": 300}
-    believed = fed_round(at.bundle, at.inbox, tmp_path / "believed", screening={"sample_cap": "off"}, keep_anyway=True)
+    believed = fed_round(
+        at.bundle, at.inbox, tmp_path / "believed", screening={"sample_cap": "off", **AVERAGED}, keep_anyway=True
+    )
     after = of_file(believed.folder / "model.safetensors").model.tensors
     assert all(float((after[name] - torch.from_numpy(t)).mean()) > 0.999 for name, t in before.items())
 
@@ -101,10 +106,10 @@ def test_a_model_that_gets_worse_is_not_written(tmp_path, monkeypatch, called):
     at.send("hostile", {name: -10 * t for name, t in at.given().items()}, samples=100)
     scores = iter([{"global": 0.969, "1": 0.969}, {"global": 0.919, "1": 0.919}] * 3)
     monkeypatch.setattr(fedround, "accuracies", lambda trained: next(scores))
-    asked = ["fed-round", str(at.bundle), "--updates", str(at.inbox), "--out", str(tmp_path / "next")]
+    asked = ["fed-round", str(at.bundle), "--updates", str(at.inbox), "--defence", "none", "--out", str(tmp_path / "next")]
     status, output, errors = called(*asked)
     assert (status, output) == (1, "")
-    assert "accuracy 96.9 % before, 91.9 % after, more than --max-drop allows (3 points); nothing is written" in errors
+    assert "accuracy 96.9 % at best, 91.9 % after, more than --max-drop allows (3 points); nothing is written" in errors
     assert re.search(r"hostile\S*: change [\d,.e+]+ times the tier's median", errors)
     assert not re.search(r"honest-\d\S*: change", errors)
     assert not (tmp_path / "next").exists()
@@ -131,8 +136,71 @@ def test_screening_holds_a_reversed_and_scaled_update(keys, tmp_path):
         return math.sqrt(sum(float((after.model.tensors[n] - torch.from_numpy(t)).square().sum()) for n, t in before.items()))
 
     size = math.sqrt(sum(float(np.square(t).sum()) for t in before.values()))
-    assert distance("open") == pytest.approx(11 / 5 * size, rel=0.02)
+    assert distance("open", screening=AVERAGED) == pytest.approx(11 / 5 * size, rel=0.02)
     assert distance("screened", screening=keys) < 0.02 * size
+
+
+def test_a_far_too_large_update_is_left_out_by_default_and_named(tmp_path, called):
+    """One of five devices sends its update reversed, times ten: averaged it would move the model by as much as two honest rounds."""
+    at = offered(tmp_path / "run")
+    honest(at)
+    before = at.given()
+    at.send("hostile", {name: (t - 10 * (moved_a_little(before, 9)[name] - t)) for name, t in before.items()}, samples=100)
+    status, output, errors = called("fed-round", str(at.bundle), "--updates", str(at.inbox), "--out", str(tmp_path / "next"))
+    assert status == 0, errors
+    assert re.search(
+        r"^left out by the defence: hostile\.safetensors \(change \d[\d.]* times the tier's median", output, re.MULTILINE
+    )
+    assert "left out by the defence: honest" not in output
+    after = of_file(tmp_path / "next" / "model.safetensors").model.tensors
+    assert all(float((after[name] - torch.from_numpy(t)).mean()) == pytest.approx(1e-3, rel=0.1) for name, t in before.items())
+    near(of_file(at.play().folder / "model.safetensors"), mean_of(at))
+
+
+def mean_of(at: Offered) -> dict[str, np.ndarray]:
+    sent = [safetensors.numpy.load(path.read_bytes()) for path in sorted(at.inbox.iterdir())]
+    return {name: np.mean([tensors[name] for tensors in sent], axis=0) for name in sent[0]}
+
+
+def test_a_method_that_cannot_have_the_default_defence_says_so(tmp_path):
+    at = offered(tmp_path / "run", objective="scaffold", optimizer="sgd", weight_decay=0.0)
+    config, why = guarded(RunFolder(at.run).config(), ())
+    assert (config.defence, "adds up more on the server than defence screens" in why) == ("none", True)
+    assert guarded(config, ["defence"]) == (config, "")
+    plain = config.model_copy(update={"objective": "none"})
+    assert guarded(plain, ())[0].defence == "norm-filter"
+    assert guarded(plain.model_copy(update={"defence": "median"}), ())[0].defence == "median"
+
+
+def test_a_slow_fall_is_compared_with_the_best_model_so_far(tmp_path, monkeypatch):
+    """A point less in every round: each passes beside the one before, and the fourth is more than three points below the best."""
+    scores: list[float] = []
+    monkeypatch.setattr(fedround, "accuracies", lambda trained: dict.fromkeys(("global", "1"), scores.pop(0)))
+    at = offered(tmp_path / "run")
+    for number, (before, after) in enumerate(((0.95, 0.94), (0.94, 0.93), (0.93, 0.92))):
+        scores[:] = [before, after]
+        honest(at)
+        at = Offered(fed_round(at.bundle, at.inbox, tmp_path / f"next-{number}").folder)
+    assert json.loads((at.run / "fed-round.json").read_text())["best"] == {"global": 0.95, "1": 0.95}
+    honest(at)
+    scores[:] = [0.92, 0.91]
+    with pytest.raises(EdgeflError, match=r"accuracy 95 % at best, 91 % after, more than --max-drop allows \(3 points\)"):
+        fed_round(at.bundle, at.inbox, tmp_path / "last")
+    scores[:] = [0.92, 0.91]
+    kept = Offered(fed_round(at.bundle, at.inbox, tmp_path / "kept", keep_anyway=True).folder)
+    assert json.loads((kept.run / "fed-round.json").read_text())["best"] == {"global": 0.91, "1": 0.91}
+
+
+def test_an_edited_best_model_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(fedround, "accuracies", lambda trained: {"global": 0.5, "1": 0.5})
+    at = offered(tmp_path / "run")
+    honest(at)
+    at = at.next()
+    path = at.run / "fed-round.json"
+    path.write_text(path.read_text().replace('"global": 0.5', '"global": 0.1'))
+    honest(at)
+    with pytest.raises(InputError, match=r"fed-round\.json: edited or damaged after the run wrote it"):
+        at.play()
 
 
 def test_keys_of_screening_are_checked(tmp_path):

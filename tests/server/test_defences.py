@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -121,6 +122,15 @@ def test_the_norm_filter_compares_within_a_tier_of_three_or_more():
     tiers, rms = (1, 1, 0.5, 0.5, 0.5), (2.0, 31.0, 10.0, 9.0, 29.0)
     assert defence_named("norm-filter").kept(gaps(tiers=tiers, rms=rms)) == [0, 2, 3, 4]
     assert defence_named("norm-filter", 2.0).kept(gaps(tiers=tiers, rms=rms)) == [0, 2, 3]
+
+
+def test_a_client_alone_in_a_small_tier_is_compared_by_its_norm():
+    """Its values change eleven times as much as those of the large tier, and its change is as long: it is as honest as the others."""
+    rms, norms = (11.0, 1.0, 1.0, 1.0, 1.0), (2.0, 1.0, 1.0, 1.1, 0.9)
+    of = gaps(tiers=(0.25, 1, 1, 1, 1), rms=rms)
+    assert defence_named("norm-filter").kept(of) == [1, 2, 3, 4]
+    assert defence_named("norm-filter").kept(replace(of, norms=torch.tensor(norms, dtype=torch.float64))) == [0, 1, 2, 3, 4]
+    assert defence_named("norm-filter").kept(replace(of, norms=10 * torch.tensor(norms, dtype=torch.float64) - 9)) == [1, 2, 3, 4]
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=8))

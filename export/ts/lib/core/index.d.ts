@@ -1,6 +1,7 @@
 export { Bundle, type Files, readBundle } from "./bundle.js";
 export { readSamples, samplesOf } from "./data.js";
 export { BudgetError, ClientError, InputError, UntrustedError } from "./problems.js";
+export { checkFresh } from "./rounds.js";
 export { infer } from "./run.js";
 export { type DeviceKey, type State, enrolment, readState, stateBytes, update } from "./state.js";
 export { train } from "./train.js";

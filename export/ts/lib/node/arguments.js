@@ -11,7 +11,7 @@ export const USAGE = `Runs and trains the models of a bundle on a device with No
     node cli.js trust  BUNDLE
 
 DATA is an .npz file with x and y. Options, files and exit status are those of edgefl_client.py:
-  infer, train: --state FILE, --key FILE or --allow-unsigned, --threads N, --timeout SECONDS
+  infer, train: --state FILE, --key FILE or --allow-unsigned, --allow-older, --threads N, --timeout SECONDS
   train: --epochs, --batch-size, --lr, --max-steps, --max-seconds, --memory-bytes, --seed, --client NAME
   update: --device-key FILE or --unsigned; enroll: --device-key FILE
 `;
@@ -20,7 +20,7 @@ const NUMBERS = {
     threads: [true, 1], timeout: [false, 0.1], epochs: [true, 1], "batch-size": [true, 1], lr: [false, 1e-12], "max-steps": [true, 1],
     "max-seconds": [false, 0], "memory-bytes": [true, 0], seed: [true, 0],
 };
-const OF_RUNS = ["state", "key", "allow-unsigned", "threads", "timeout"];
+const OF_RUNS = ["state", "key", "allow-unsigned", "allow-older", "threads", "timeout"];
 const OPTIONS = {
     infer: [...OF_RUNS, "variant"],
     train: [...OF_RUNS, "out", "epochs", "batch-size", "lr", "max-steps", "max-seconds", "memory-bytes", "seed", "client"],
@@ -31,6 +31,7 @@ const OPTIONS = {
 const PLACES = {
     infer: ["bundle", "tier", "data"], train: ["bundle", "tier", "data"], update: ["state"], enroll: [], trust: ["bundle"],
 };
+const SWITCHES = ["allow-unsigned", "allow-older", "unsigned"];
 const REQUIRED = ["out", "name"];
 const EXCLUSIVE = [["key", "allow-unsigned"], ["device-key", "unsigned"]];
 /** Return what a command line asks for; InputError if that is wrong. */
@@ -39,7 +40,7 @@ export function parsed(given) {
     if (!command || !Object.hasOwn(OPTIONS, command))
         throw new InputError(`got ${command ?? "no command"}, expected one of ${Object.keys(OPTIONS).join(", ")}`);
     const kind = command;
-    const flags = OPTIONS[kind].map((name) => [name, { type: name === "allow-unsigned" || name === "unsigned" ? "boolean" : "string" }]);
+    const flags = OPTIONS[kind].map((name) => [name, { type: SWITCHES.includes(name) ? "boolean" : "string" }]);
     let found;
     try {
         found = parseArgs({ args: rest, options: Object.fromEntries(flags), allowPositionals: true });
@@ -68,7 +69,7 @@ export function parsed(given) {
         epochs: number("epochs"), batchSize: number("batch-size"), lr: number("lr"), maxSteps: number("max-steps"), maxSeconds: number("max-seconds"),
         memoryBytes: number("memory-bytes"), seed: values.seed === undefined ? 0 : (checked("seed", text("seed")), BigInt(text("seed"))),
     };
-    const flagsGiven = { allowUnsigned: values["allow-unsigned"] === true, unsigned: values.unsigned === true };
+    const flagsGiven = { allowUnsigned: values["allow-unsigned"] === true, allowOlder: values["allow-older"] === true, unsigned: values.unsigned === true };
     return { bundle: "", tier: "", data: "", ...texts, ...placed, ...flagsGiven, command: kind, threads: number("threads") ?? 1, timeout: number("timeout") ?? 600, settings };
 }
 function checked(name, text) {

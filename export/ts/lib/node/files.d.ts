@@ -11,7 +11,10 @@ export declare function bundleFiles(folder: string): Files;
 export declare function claimOf(folder: string): Claim;
 /** Return the folder of this user for keys, which the Python client uses too: `edgefl` in $XDG_CONFIG_HOME or ~/.config. */
 export declare function configFolder(): string;
-export declare function filePins(): Pins;
+/** Where the keys of publishers are that this device trusts. */
+export declare const filePins: () => Pins;
+/** Where the highest round of each publisher and line is. */
+export declare const fileRounds: () => Pins;
 /** Write a file, whole or not at all. */
 export declare function write(path: string, content: Uint8Array): void;
 /** Return the key in a PEM file; InputError if there is none, or others may read it. */

@@ -15,6 +15,9 @@ export function reason(error) {
 /** Return a file's content; InputError that ends with `expected` if it cannot be read. */
 export function contentOf(path, expected) {
     try {
+        const facts = statSync(path); // a pipe would let the reader wait, and a device has no end
+        if (!facts.isFile() && !facts.isDirectory())
+            throw new Error("not a regular file");
         return Uint8Array.from(readFileSync(path));
     }
     catch (error) {
@@ -51,8 +54,12 @@ export function configFolder() {
     const base = process.env.XDG_CONFIG_HOME ?? "";
     return join(isAbsolute(base) ? base : join(homedir(), ".config"), "edgefl");
 }
-export function filePins() {
-    const where = join(configFolder(), "trusted.json");
+/** Where the keys of publishers are that this device trusts. */
+export const filePins = () => stored("trusted.json");
+/** Where the highest round of each publisher and line is. */
+export const fileRounds = () => stored("rounds.json");
+function stored(name) {
+    const where = join(configFolder(), name);
     return {
         where,
         read: async () => (existsSync(where) ? readFileSync(where, "utf8") : null),

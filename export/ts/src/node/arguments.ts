@@ -14,7 +14,7 @@ export const USAGE = `Runs and trains the models of a bundle on a device with No
     node cli.js trust  BUNDLE
 
 DATA is an .npz file with x and y. Options, files and exit status are those of edgefl_client.py:
-  infer, train: --state FILE, --key FILE or --allow-unsigned, --threads N, --timeout SECONDS
+  infer, train: --state FILE, --key FILE or --allow-unsigned, --allow-older, --threads N, --timeout SECONDS
   train: --epochs, --batch-size, --lr, --max-steps, --max-seconds, --memory-bytes, --seed, --client NAME
   update: --device-key FILE or --unsigned; enroll: --device-key FILE
 `;
@@ -22,7 +22,7 @@ DATA is an .npz file with x and y. Options, files and exit status are those of e
 export interface Given {
   command: "infer" | "train" | "update" | "enroll" | "trust";
   bundle: string; tier: string; data: string; state: string; out: string; name: string; client: string; variant: string;
-  key: string; allowUnsigned: boolean; deviceKey: string; unsigned: boolean; threads: number; timeout: number; settings: Settings;
+  key: string; allowUnsigned: boolean; allowOlder: boolean; deviceKey: string; unsigned: boolean; threads: number; timeout: number; settings: Settings;
 }
 
 const TEXTS = ["state", "out", "name", "client", "variant", "key", "device-key"] as const;
@@ -30,7 +30,7 @@ const NUMBERS: Record<string, [boolean, number]> = {
   threads: [true, 1], timeout: [false, 0.1], epochs: [true, 1], "batch-size": [true, 1], lr: [false, 1e-12], "max-steps": [true, 1],
   "max-seconds": [false, 0], "memory-bytes": [true, 0], seed: [true, 0],
 };
-const OF_RUNS = ["state", "key", "allow-unsigned", "threads", "timeout"];
+const OF_RUNS = ["state", "key", "allow-unsigned", "allow-older", "threads", "timeout"];
 const OPTIONS: Record<Given["command"], readonly string[]> = {
   infer: [...OF_RUNS, "variant"],
   train: [...OF_RUNS, "out", "epochs", "batch-size", "lr", "max-steps", "max-seconds", "memory-bytes", "seed", "client"],
@@ -41,6 +41,7 @@ const OPTIONS: Record<Given["command"], readonly string[]> = {
 const PLACES: Record<Given["command"], readonly ("bundle" | "tier" | "data" | "state")[]> = {
   infer: ["bundle", "tier", "data"], train: ["bundle", "tier", "data"], update: ["state"], enroll: [], trust: ["bundle"],
 };
+const SWITCHES: readonly string[] = ["allow-unsigned", "allow-older", "unsigned"];
 const REQUIRED = ["out", "name"];
 const EXCLUSIVE = [["key", "allow-unsigned"], ["device-key", "unsigned"]];
 
@@ -49,7 +50,7 @@ export function parsed(given: readonly string[]): Given {
   const [command, ...rest] = given;
   if (!command || !Object.hasOwn(OPTIONS, command)) throw new InputError(`got ${command ?? "no command"}, expected one of ${Object.keys(OPTIONS).join(", ")}`);
   const kind = command as Given["command"];
-  const flags = OPTIONS[kind].map((name) => [name, { type: name === "allow-unsigned" || name === "unsigned" ? "boolean" : "string" }] as const);
+  const flags = OPTIONS[kind].map((name) => [name, { type: SWITCHES.includes(name) ? "boolean" : "string" }] as const);
   let found;
   try {
     found = parseArgs({ args: rest, options: Object.fromEntries(flags), allowPositionals: true });
@@ -70,7 +71,7 @@ export function parsed(given: readonly string[]): Given {
     epochs: number("epochs"), batchSize: number("batch-size"), lr: number("lr"), maxSteps: number("max-steps"), maxSeconds: number("max-seconds"),
     memoryBytes: number("memory-bytes"), seed: values.seed === undefined ? 0 : (checked("seed", text("seed")), BigInt(text("seed"))),
   };
-  const flagsGiven = { allowUnsigned: values["allow-unsigned"] === true, unsigned: values.unsigned === true };
+  const flagsGiven = { allowUnsigned: values["allow-unsigned"] === true, allowOlder: values["allow-older"] === true, unsigned: values.unsigned === true };
   return { bundle: "", tier: "", data: "", ...texts, ...placed, ...flagsGiven, command: kind, threads: number("threads") ?? 1, timeout: number("timeout") ?? 600, settings } as Given;
 }
 

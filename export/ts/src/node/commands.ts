@@ -5,14 +5,16 @@ import { dirname, join } from "node:path";
 import { type Bundle, readBundle } from "../core/bundle.js";
 import { readSamples } from "../core/data.js";
 import { InputError, printable } from "../core/problems.js";
+import { checkFresh } from "../core/rounds.js";
 import { infer } from "../core/run.js";
 import { type DeviceKey, type State, enrolment, readState, stateBytes, update } from "../core/state.js";
 import { train } from "../core/train.js";
+import { base64 } from "../core/text.js";
 import { settled } from "../core/trainer.js";
 import { checkOwner, checkPinned, claimed, pin, publicKey } from "../core/trust.js";
 import type { Value } from "../core/values.js";
 import { type Given } from "./arguments.js";
-import { bundleFiles, claimOf, configFolder, contentOf, deviceKey, filePins, madeKey, reason, write } from "./files.js";
+import { bundleFiles, claimOf, configFolder, contentOf, deviceKey, filePins, fileRounds, madeKey, reason, write } from "./files.js";
 import { inflate, nodeHost } from "./host.js";
 
 export interface Output {
@@ -89,20 +91,25 @@ const COMMANDS: Record<Given["command"], (given: Given, say: Output) => Promise<
 };
 
 /** Return the bundle once its publisher is known to be trusted. */
-async function trusted({ bundle: folder, key, allowUnsigned, threads }: Given, say: Output): Promise<Bundle> {
+async function trusted({ bundle: folder, key, allowUnsigned, allowOlder, threads }: Given, say: Output): Promise<Bundle> {
   const host = nodeHost(threads, say.watch);
-  return readBundle(bundleFiles(folder), host, async (manifest) => {
+  let publisher = "";
+  const bundle = await readBundle(bundleFiles(folder), host, async (manifest) => {
     if (allowUnsigned) return;
     if (!key) {
       const pins = filePins();
       const found = await checkPinned(host, manifest, claimOf(folder), pins);
+      publisher = found.key;
       if (found.first) say.error(`${folder}: signed by ${found.key}; pinned in ${pins.where}: the first publisher that this device meets; 'trust' adds others\n`);
       return;
     }
     const owner = publicKey(contentOf(key, "expected a public key"));
     if (!owner) throw new InputError(`${key}: not an Ed25519 public key, PEM or 32 raw bytes`);
     await checkOwner(host, manifest, claimOf(folder), owner, key);
+    publisher = base64(owner);
   });
+  if (publisher && !allowOlder) await checkFresh(bundle, publisher, fileRounds());
+  return bundle;
 }
 
 async function samplesIn(path: string, bundle: Bundle, labels: boolean): Promise<Map<string, Value>> {

@@ -21,6 +21,8 @@ export function reason(error: unknown): string {
 /** Return a file's content; InputError that ends with `expected` if it cannot be read. */
 export function contentOf(path: string, expected: string): Uint8Array<ArrayBuffer> {
   try {
+    const facts = statSync(path); // a pipe would let the reader wait, and a device has no end
+    if (!facts.isFile() && !facts.isDirectory()) throw new Error("not a regular file");
     return Uint8Array.from(readFileSync(path));
   } catch (error) {
     throw new InputError(`${path}: ${reason(error)}; ${expected}`);
@@ -57,8 +59,14 @@ export function configFolder(): string {
   return join(isAbsolute(base) ? base : join(homedir(), ".config"), "edgefl");
 }
 
-export function filePins(): Pins {
-  const where = join(configFolder(), "trusted.json");
+/** Where the keys of publishers are that this device trusts. */
+export const filePins = (): Pins => stored("trusted.json");
+
+/** Where the highest round of each publisher and line is. */
+export const fileRounds = (): Pins => stored("rounds.json");
+
+function stored(name: string): Pins {
+  const where = join(configFolder(), name);
   return {
     where,
     read: async () => (existsSync(where) ? readFileSync(where, "utf8") : null),
