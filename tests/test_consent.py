@@ -216,7 +216,7 @@ def test_commands_that_only_read_run_nothing(command: tuple[str, ...], here: Pat
     monkeypatch.delenv("DISPLAY", raising=False)
     status, _, errors = told(*(word.format(run=folder) for word in command))
     assert not ran(here)
-    assert status == 0 or "expected a run with real devices" in errors
+    assert status == 0 or "expected a run with real devices" in errors or (command[0], status) == ("compare", 2)
 
 
 def forget(here: Path) -> None:

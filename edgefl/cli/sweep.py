@@ -80,8 +80,8 @@ def command(
     """Choose settings for each method on validation samples, and compare the methods at their chosen settings.
 
     \b
-    edgefl sweep --methods fedhm,heterofl --grid lr=0.01,0.03,0.1 --seeds 0,1,2 --out runs/tuned
-    edgefl sweep --methods fedhm,flanc --grid lr=log:0.003:0.3:5 --trial-rounds 5 --out runs/tuned
+    edgefl sweep --methods fedhm,heterofl --grid lr=0.01,0.1 --out tuned
+    edgefl sweep --methods fedhm,flanc --grid lr=log:0.003:0.3:5 --out tuned
 
     Every combination of the grid trains every method. Trials are judged on samples of the training set that no client has: a tenth, or
     --validation-share. The comparison is then made on the test samples. A choice at the edge of the grid is marked.

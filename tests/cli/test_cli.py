@@ -129,6 +129,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "tier_shares": ("0.25,0.75", (0.25, 0.75)),
     "tier_assignment": ("uniform", "uniform"),
     "data_share": ("0.5", 0.5),
+    "preprocessing": ("none", "none"),
     "validation_share": ("0.1", 0.1),
     "momentum": ("0.5", 0.5),
     "weight_decay": ("0", 0.0),

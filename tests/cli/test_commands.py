@@ -85,6 +85,7 @@ WRONG = {
     "enroll --keys nowhere.toml": "nowhere.toml",
     "revoke phone --keys nowhere.toml": "nowhere.toml",
     "keys show nowhere": "nowhere",
+    "trust add nowhere.py": "nowhere.py",
     "flower new app --clients 0": "clients must be at least 1, got 0",
     "completion tcsh": "'tcsh' is not one of",
     "doctor extra": "unexpected extra argument",
