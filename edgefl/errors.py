@@ -92,6 +92,10 @@ class AggregationError(EdgeflError):
     """Updates cannot be aggregated: none arrived, a weight is zero, or a value is not finite."""
 
 
+class NotFiniteError(AggregationError):
+    """Finite updates have an aggregate with NaN or infinity."""
+
+
 class MetricError(EdgeflError):
     """A model has no metric: its outputs, or the metric of a run's own loss, are not finite."""
 

@@ -14,7 +14,7 @@ import torch
 from edgefl.bundle.manifest_file import read
 from edgefl.client.evaluate import evaluating
 from edgefl.config import SCREENING, RunConfig
-from edgefl.errors import CheckpointError, ConfigError, WireError, first_line, nearest
+from edgefl.errors import CheckpointError, ConfigError, NotFiniteError, WireError, first_line, nearest
 from edgefl.records import ACCURACY, Metric, Screened, Submodel, Update
 from edgefl.report.outliers import remarks
 from edgefl.run.bundle import Source, Wanted, build_bundle
@@ -218,11 +218,12 @@ def _aggregated(
         for client, accepted in enumerate(updates):  # read again: only one is held at a time
             yield rules.chain.admit(_update(client, accepted, expected, sent), exchange.turn)
 
-    after = exchange.aggregated(arriving())
-    for name, tensor in after.model.tensors.items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            problem = "the updates, finite each, do not add up to finite weights"
-            raise WireError(f"{name}: {problem}; leave out those with huge values")
+    try:
+        after = exchange.aggregated(arriving())
+    except NotFiniteError as error:
+        raise WireError(
+            f"the updates, finite each, do not add up to finite weights; leave out those with huge values: {error}"
+        ) from error
     return replace(after, round=state.round + 1), exchange.turn.found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from edgefl.errors import AggregationError
+from edgefl.errors import AggregationError, NotFiniteError
 from edgefl.methods.state import GlobalState
 from edgefl.records import Expected, Tier
 from edgefl.util.compute import is_finite
@@ -116,4 +116,4 @@ def check_aggregated(before: GlobalState, after: object, what: str) -> None:
         if got != (expected := f"{tuple(tensor.shape)} {tensor.dtype}"):
             raise AggregationError(f"{what} returned {name} as {got}, expected {expected}")
         if not is_finite(after.tensors[name]):
-            raise AggregationError(f"{what} returned {name} with NaN or infinity, expected finite values")
+            raise NotFiniteError(f"{what} returned {name} with NaN or infinity, expected finite values")
