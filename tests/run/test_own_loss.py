@@ -126,7 +126,7 @@ def test_a_run_whose_metric_is_not_finite_does_not_end_a_comparison(points, monk
     (row,) = found.methods
     assert row.seeds == (1,)
     assert [(of.seed, of.reason) for of in row.failures] == [
-        (0, f"loss: metric root mean square is inf for {seen[0]} held-out samples, expected a finite number")
+        (0, f"round 1: tier 1: loss: metric root mean square is inf for {seen[0]} held-out samples, expected a finite number")
     ]
 
 
