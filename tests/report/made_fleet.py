@@ -60,7 +60,7 @@ def cost(**changes: Any) -> Cost:
 
 
 def device(name: str) -> Any:
-    return SimpleNamespace(name=name, title=TITLES[name], assumed=("power.idle_w",), clock_error=1.25)
+    return SimpleNamespace(name=name, title=TITLES[name], assumed=("power.idle_w",), clock_error=1.25, energy=None)
 
 
 def a_plan() -> Any:
