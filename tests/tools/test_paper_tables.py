@@ -86,8 +86,11 @@ def test_a_table_is_rendered_from_its_file_alone(tool, name):
     assert "seeds 0, 1, 2. Made with edgefl 9.9.9" in text
     assert "51.0 ± 1.0 |" in text  # 50, 51 and 52 %, not stale
     assert "They tie: **tiers cannot be compared here.**" in text
-    assert "No orderings for " in text
-    assert "not decided" not in text, "no ordering is printed where tiers cannot be compared"
+    if name in ("pfedpara", "factorized"):  # their rows do not differ in size
+        assert "not decided" in text
+    else:
+        assert "No orderings for " in text
+        assert "not decided" not in text, "no ordering is printed where tiers cannot be compared"
     assert "Stale" not in text
     if not name.startswith(("fedpara", "factorized")):  # what the paper does not report is a dash there
         assert not re.search(r"^\|.*–", text, re.MULTILINE), "every cell has a figure"
@@ -141,7 +144,7 @@ def test_orderings_are_printed_where_there_is_capacity_to_lose(tool):
     entries = stored("flanc", "quick")
     for entry in entries:
         if entry["row"] == "full network alone" and entry["column"] == "IID":
-            entry["figures"]["accuracy"] = {"global": 0.6 + entry["seed"] / 100}
+            entry["figures"]["accuracy"] = {"global": 0.6 + entry["seed"] / 50}
     text = tool.rendered("flanc", {"quick": entries})
     assert "|  | IID: mean of widths | IID: global model |" in text
     assert "| FLANC above HeteroFL | +0.0 ± 0.0, not decided | +0.0 ± 0.0, not decided |" in text

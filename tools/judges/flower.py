@@ -89,8 +89,8 @@ class Uncorrected(FedAdam):
 STRATEGIES: dict[str, tuple[Callable[..., FedAvg], dict[str, float], str, float | None]] = {
     "FedAvgM": (FedAvgM, {"server_learning_rate": 1.0, "server_momentum": 0.9}, "avgm", None),
     "FedAvgM, rate 0.5": (FedAvgM, {"server_learning_rate": 0.5, "server_momentum": 0.9}, "avgm", 0.5),
-    "FedAdam": (Uncorrected, {"eta": 0.01, "beta_1": 0.9, "beta_2": 0.99, "tau": 1e-3}, "adam", None),
-    "FedYogi": (FedYogi, {"eta": 0.01, "beta_1": 0.9, "beta_2": 0.99, "tau": 1e-3}, "yogi", None),
+    "FedAdam": (Uncorrected, {"eta": 0.01, "beta_1": 0.9, "beta_2": 0.99, "tau": 1e-3}, "adam(start=0)", None),
+    "FedYogi": (FedYogi, {"eta": 0.01, "beta_1": 0.9, "beta_2": 0.99, "tau": 1e-3}, "yogi(start=0)", None),
 }
 
 
@@ -178,8 +178,8 @@ def cases(subject: str) -> Iterator[Case]:
 JUDGE = Judge(
     "Flower's strategies and defences",
     "Averages, server optimizers and robust aggregations of `flwr` and of edgefl on the same arrays. Flower's FedAdam also corrects "
-    "the bias of its moments, which Algorithm 2 of Reddi et al. does not: that is divided out. Both start the second moment at 0, the "
-    "paper at τ². Flower rounds the number of values that a trimmed mean cuts off down, and edgefl rounds it up: as many are cut here.",
+    "the bias of its moments, which Algorithm 2 of Reddi et al. does not: that is divided out. Both start the second moment at 0, "
+    "Flower's form; edgefl's default is the paper's τ². Flower rounds the number of values that a trimmed mean cuts off down, and edgefl rounds it up: as many are cut here.",
     ("flwr",),
     lambda: [*AVERAGES, *STRATEGIES, *DEFENCES],
     cases,
