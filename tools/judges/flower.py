@@ -179,7 +179,8 @@ JUDGE = Judge(
     "Flower's strategies and defences",
     "Averages, server optimizers and robust aggregations of `flwr` and of edgefl on the same arrays. Flower's FedAdam also corrects "
     "the bias of its moments, which Algorithm 2 of Reddi et al. does not: that is divided out. Both start the second moment at 0, "
-    "Flower's form; edgefl's default is the paper's τ². Flower rounds the number of values that a trimmed mean cuts off down, and edgefl rounds it up: as many are cut here.",
+    "Flower's form; edgefl's default is the paper's τ². Flower rounds the number of values that a trimmed mean cuts off down, "
+    "and edgefl rounds it up: as many are cut here.",
     ("flwr",),
     lambda: [*AVERAGES, *STRATEGIES, *DEFENCES],
     cases,
