@@ -76,7 +76,8 @@ def _content(path: str) -> bytes:
 
 
 def _of_content(path: str, content: bytes) -> dict[str, Tensor]:
-    if content.startswith((b"PK\3\4", b"\x80")):
+    # A pickle begins with 0x80, and so does the length of some headers of safetensors, after which a brace comes.
+    if content.startswith((b"PK\3\4", b"\x80")) and content[8:9] != b"{":
         tensors = _of_torch(path, content)
     else:
         try:

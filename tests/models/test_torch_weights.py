@@ -70,3 +70,14 @@ def test_anything_else_is_refused_with_how_to_convert_it(tmp_path):
     refused("holds more than tensors, or damaged")
     path.write_bytes(b"x" * 50)
     refused("not a valid safetensors file")
+
+
+def test_a_safetensors_file_is_no_pickle_whatever_the_length_of_its_header(tmp_path):
+    """Headers of 128 bytes, and of 128 more than a multiple of 256, begin as a pickle does."""
+    lengths = set()
+    for extra in range(0, 48):
+        name, path = "w" * (1 + 8 * extra), tmp_path / "w.safetensors"
+        safetensors.torch.save_file({name: torch.zeros(8)}, path)
+        lengths.add(path.read_bytes()[0])
+        assert checked_weights(path, {name: (8,)})[name].shape == (8,)
+    assert 0x80 in lengths

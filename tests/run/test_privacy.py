@@ -1,6 +1,7 @@
 """Privacy of whole runs: what they promise, what is refused, and the same bits by any engine and after a resume."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -82,7 +83,7 @@ def test_clients_have_equal_weights_and_keep_their_labels(tmp_path):
     run = prepare(config_of("central", method="heterofl"))
     (noise,) = (stage for stage in run.chain.stages if isinstance(stage, CentralNoise))
     assert sum(noise.central.clients.values()) == 4
-    assert run.chain.counts(3, 50, None) == 1
+    assert run.chain.counts(3, 50, SimpleNamespace(claims=())) == 1
     (own,) = (stage for stage in run.clients.task.stages if isinstance(stage, Noised))
     left = own.leave(Leaving({}, {}, labels=(1, 2)), AtClient(0, 1, 3))
     assert left.labels is None
