@@ -46,8 +46,8 @@ def stored(file: Path = FILE) -> dict[str, Group]:
 
 
 def is_fast(group: Group | None) -> bool:
-    """Return whether the tests of a group are part of the loop of a contributor; those without a measurement are."""
-    return group is None or group.seconds < FAST_S * group.tests
+    """Return whether the tests of a group are part of the loop of a contributor: those that were measured, and are quick."""
+    return group is not None and group.seconds < FAST_S * group.tests
 
 
 def arrange(items: list[pytest.Item], groups: Mapping[str, Group]) -> None:

@@ -23,7 +23,7 @@ def test_groups_that_take_longest_begin_and_those_of_quick_tests_are_fast():
     items = [Item("a.py::x"), Item("new.py::x"), Item("b.py::x"), Item("c.py::x"), Item("b.py::y")]
     arrange(items, groups)
     assert [item.nodeid for item in items] == ["c.py::x", "b.py::x", "b.py::y", "a.py::x", "new.py::x"]
-    assert {item.nodeid for item in items if item.marks == ["fast"]} == {"a.py::x", "new.py::x"}
+    assert {item.nodeid for item in items if item.marks == ["fast"]} == {"a.py::x"}
 
 
 def test_what_groups_took_is_stored_by_the_process_that_has_all_reports(tmp_path, monkeypatch):
