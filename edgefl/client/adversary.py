@@ -7,13 +7,13 @@ Simulated attacks, so that defences can be compared. To add one, add a file in `
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict
 from torch import Tensor, nn
 
 from edgefl.data.sources import Dataset, Split
@@ -26,7 +26,7 @@ from edgefl.rng import generator, shuffled
 from edgefl.util.compute import described
 from edgefl.util.fields import each
 from edgefl.util.spec import Spec, shared
-from edgefl.util.validation import explain
+from edgefl.util.validation import with_options
 
 MOST_LISTED = 100
 """So many adversaries of a run are listed by their numbers."""
@@ -56,12 +56,7 @@ class Adversary:
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
         """Return the adversary with ``options``; ConfigError for an unknown one or a wrong value."""
-        try:
-            return TypeAdapter(cls).validate_python(dict(options))
-        except ValidationError as error:
-            known = [field.name for field in fields(cls)]
-            problems = [explain(problem, known) for problem in error.errors()]
-            raise ConfigError("; ".join(problems)) from None
+        return with_options(cls, options)
 
     # Subclasses override these.
 

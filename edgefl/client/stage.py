@@ -22,14 +22,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from dataclasses import fields as dataclass_fields
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict
 from torch import Tensor
 
-from edgefl.errors import ConfigError
 from edgefl.methods.base import Method
 from edgefl.methods.state import GlobalState, Shapes, Tensors
 from edgefl.methods.tier_sum import TierSum
@@ -37,7 +35,7 @@ from edgefl.models.base import Architecture
 from edgefl.records import Cost, Expected, Screened, Submodel, Tier, Update
 from edgefl.registry import stages
 from edgefl.rng import generator
-from edgefl.util.validation import explain
+from edgefl.util.validation import with_options
 
 TierSums = Mapping[Tier, TierSum]
 """The sum of each tier's updates."""
@@ -171,11 +169,7 @@ class Stage:
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:
         """Return the stage of its :meth:`fields`; ConfigError for an unknown one or a wrong value."""
-        try:
-            return TypeAdapter(cls).validate_python(dict(fields))
-        except ValidationError as error:
-            names = [field.name for field in dataclass_fields(cls)]
-            raise ConfigError("; ".join(explain(problem, names) for problem in error.errors())) from None
+        return with_options(cls, fields)
 
     @property
     def meeting(self) -> Any:

@@ -9,6 +9,7 @@ from pydantic_core import PydanticKnownError
 
 from edgefl.errors import InputError, UnknownNameError
 from edgefl.registry import Registry
+from edgefl.util.spec import called
 from edgefl.util.units import parse_amount
 
 Count = Annotated[int, Field(ge=1)]
@@ -90,12 +91,26 @@ def known(names: Registry, *others: str | None) -> AfterValidator:
     """Return the check that a key is a name of a registry, or one of ``others``."""
 
     def check(name: str) -> str:
-        if name in others:
-            return name
-        try:
-            names.check(name)
-        except UnknownNameError as error:
-            raise ValueError(str(error)) from None
+        if name not in others:
+            check_name(names, name)
         return name
 
     return AfterValidator(check)
+
+
+def check_name(names: Registry, name: str) -> None:
+    """Raise ValueError unless a registry has ``name``."""
+    try:
+        names.check(name)
+    except UnknownNameError as error:
+        raise ValueError(str(error)) from None
+
+
+def known_call(names: Registry, text: str, example: str) -> str:
+    """Return the name in ``NAME(option=value, …)``; ValueError if it has another form, or if the registry does not have the name."""
+    try:
+        name, _ = called(text)
+    except ValueError:
+        raise ValueError(f"got {text!r}, expected a name with options, such as {example}") from None
+    check_name(names, name)
+    return name

@@ -5,11 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator
 
-from edgefl.config.field import Count, Keys, Seconds, key
-from edgefl.errors import UnknownNameError
+from edgefl.config.field import Count, Keys, Seconds, key, known_call
 from edgefl.registry import samplers
 from edgefl.util.datasets import data_spec
-from edgefl.util.spec import called
 
 FLEET = "Fleet and conditions"
 """Heading of these keys in the command line's help."""
@@ -35,12 +33,7 @@ def _steps(steps: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _sampler(text: str) -> str:
-    try:
-        samplers.check(called(text)[0])
-    except UnknownNameError as error:
-        raise ValueError(str(error)) from None
-    except ValueError:
-        raise ValueError(f"got {text!r}, expected a name with options, such as power-of-choice(candidates=20)") from None
+    known_call(samplers, text, "power-of-choice(candidates=20)")
     return text
 
 

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from edgefl.config.field import Keys, Positive, key, known
-from edgefl.errors import InputError, UnknownNameError
+from edgefl.config.field import Keys, Positive, check_name, key, known, known_call
+from edgefl.errors import InputError
 from edgefl.registry import codecs, server_optimizers, stages
 from edgefl.util.spec import called
 
@@ -18,12 +18,10 @@ def _known_optimizer(spec: str) -> str:
         name, options = called(spec)
     except ValueError:
         raise ValueError(f"expected NAME or NAME(option=value, …), such as adam(start=0), got {spec!r}") from None
+    check_name(server_optimizers, name)
     try:
-        server_optimizers.check(name)
         if options:
             server_optimizers.load(name).of(options)
-    except UnknownNameError as error:
-        raise ValueError(str(error)) from None
     except InputError as error:
         raise ValueError(f"{name}: {error}") from None
     return spec
@@ -31,14 +29,9 @@ def _known_optimizer(spec: str) -> str:
 
 def _stages(texts: tuple[str, ...]) -> tuple[str, ...]:
     for text in texts:
-        try:
-            stages.check(called(text)[0])
-        except UnknownNameError as error:
-            raise ValueError(str(error)) from None
-        except ValueError:
-            raise ValueError(f"got {text!r}, expected a name with options, such as top-k(share=0.1)") from None
-        if stages.plugin(called(text)[0]) is None:
-            raise ValueError(f"{called(text)[0]} follows from other keys, such as codec and clip_norm; give stages of plug-ins")
+        name = known_call(stages, text, "top-k(share=0.1)")
+        if stages.plugin(name) is None:
+            raise ValueError(f"{name} follows from other keys, such as codec and clip_norm; give stages of plug-ins")
     return texts
 
 

@@ -14,15 +14,15 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict
 from torch import Tensor
 
-from edgefl.errors import ConfigError, EdgeflError
+from edgefl.errors import EdgeflError
 from edgefl.fleet.conditions import Choose
 from edgefl.records import ClientRecord
 from edgefl.registry import samplers
 from edgefl.util.spec import called
-from edgefl.util.validation import explain
+from edgefl.util.validation import with_options
 
 KNOWN = "sampler:"
 """Prefix of what the server knows of clients, among its tensors: one value per client."""
@@ -109,12 +109,7 @@ def sampler_of(text: str) -> Sampler:
     """
     name, options = called(text)
     kind: type[Sampler] = samplers.load(name)
-    try:
-        found: Sampler = TypeAdapter(kind).validate_python(options)
-    except ValidationError as error:
-        fields = list(kind.__dataclass_fields__)
-        raise ConfigError(f"sampler: {name}: {'; '.join(explain(problem, fields) for problem in error.errors())}") from None
-    return found
+    return with_options(kind, options, f"sampler: {name}: ")
 
 
 def choice(sampler: Sampler, known: Known, rng: Callable[[], np.random.Generator]) -> Choose:

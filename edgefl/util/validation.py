@@ -1,10 +1,15 @@
 """Errors of pydantic in plain English, one line each."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
 
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from edgefl.errors import nearest
+from edgefl.errors import ConfigError, nearest
+
+T = TypeVar("T")
 
 _LONGEST = 80
 _TABLE = ("dict_type", "model_type", "dataclass_type")
@@ -59,6 +64,19 @@ def explain(problem: ErrorDetails, known: Collection[str] = (), otherwise: str =
     # A whole number was expected: 2.0 is shown as such.
     got = repr(problem["input"]) if kind.startswith("int_") and isinstance(problem["input"], float) else short(problem["input"])
     return f"{key or 'the content'} must be {expected}, got {got}"
+
+
+def with_options(kind: type[T], options: Mapping[str, Any], where: str = "") -> T:
+    """Return an instance of a dataclass with ``options``, its fields, validated.
+
+    Raises:
+        ConfigError: an option is unknown, or its value is wrong; the message begins with ``where``.
+    """
+    try:
+        return TypeAdapter(kind).validate_python(dict(options))
+    except ValidationError as error:
+        known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+        raise ConfigError(where + "; ".join(explain(problem, known) for problem in error.errors())) from None
 
 
 def explain_all(problems: Iterable[ErrorDetails], known: Collection[str] = (), otherwise: str = "") -> str:
