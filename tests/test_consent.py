@@ -48,6 +48,8 @@ def _new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
     modules = set(sys.modules)
     kept = dict(PINNED.by_path), dict(PINNED.by_name), dict(PINNED._folders), dict(RAN)
     monkeypatch.setattr(sys, "path", list(sys.path))
+    for one in (PINNED.by_path, PINNED.by_name, PINNED._folders, RAN):
+        one.clear()
     yield
     for one, before in zip((PINNED.by_path, PINNED.by_name, PINNED._folders, RAN), kept, strict=True):
         one.clear()
