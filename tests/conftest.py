@@ -37,7 +37,8 @@ settings.load_profile("edgefl")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of whole runs."""
     parser.addoption("--store-durations", action="store_true", help="renew tests/durations.json, which orders the tests")
-    parser.addoption("--all-kinds", action="store_true", help="check the contract of methods on every kind of network")
+    told = "kinds of networks on which the contract of methods is checked: the cheapest, all others, or all"
+    parser.addoption("--kinds", choices=("one", "others", "all"), default="one", help=told)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -62,7 +62,7 @@ def test_the_commands_of_the_readme_come_first_and_as_they_are_written(ci, tmp_p
         "pip install -c constraints.txt .", "edgefl simulate --profile phone",
         "pip install -c constraints.txt -e .[test]", "pytest ",
         "python tests/requirements.py --install",
-        "pytest -q -p no:cacheprovider --all-kinds tests/contract/test_contract.py",
+        "pytest -q -p no:cacheprovider --kinds others tests/contract/test_contract.py",
     ]  # fmt: skip
     assert sorted(lines[7:]) == [
         "python -m mypy", "python -m pytest --last-skipped --no-fold-skipped", "python -m ruff check .",
