@@ -67,7 +67,7 @@ def test_the_commands_of_the_readme_come_first_and_as_they_are_written(ci, tmp_p
     assert sorted(lines[7:]) == [
         "python -m mypy", "python -m pytest --last-skipped --no-fold-skipped", "python -m ruff check .",
         "python -m ruff format --check .", "python tools/check_docs.py",
-        "python tools/fuzz_data.py --seconds 60",
+        "python tools/fuzz_data.py --seconds 60", "python tools/sizes.py",
     ]  # fmt: skip
     home, *variables = (tmp_path / "log.variables").read_text().split()
     assert home.startswith(("/tmp", os.environ.get("TMPDIR", "/tmp")))
