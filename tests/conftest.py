@@ -91,7 +91,7 @@ def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 @pytest.fixture(scope="session")
 def ort_web() -> Path:
     """The folder with onnxruntime-web's files, fetched by npm the first time."""
-    from edgefl.serve.runtime import runtime
+    from edgefl.contrib.serve.runtime import runtime
 
     try:
         return runtime(lambda _: None)

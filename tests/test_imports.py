@@ -10,6 +10,8 @@ import pytest
 import edgefl
 
 PACKAGE = Path(edgefl.__file__).parent
+CONTRIB = "contrib"
+"""The room that may import all others, and that none imports."""
 
 # Room → rooms that it may import, the ground first: a room imports only rooms that stand above it in this table.
 ROOMS: dict[str, set[str]] = {
@@ -20,12 +22,10 @@ ROOMS: dict[str, set[str]] = {
     "registry": {"errors", "util"},
     "plugins": {"errors", "registry", "util"},
     "consent": {"errors", "registry", "plugins", "util"},
-    "secagg": set(),
-    "config": {"errors", "registry", "plugins", "consent", "util", "secagg"},
+    "config": {"errors", "registry", "plugins", "consent", "util"},
     "timing": {"errors", "util"},
     "wire": {"errors", "registry", "util"},
     "factor": {"errors", "records", "timing", "util"},
-    "privacy": {"errors"},
     "onnxgrad": {"errors", "util"},
     "models": {"errors", "registry", "util", "onnxgrad"},
     "data": {"errors", "records", "registry", "rng", "util"},
@@ -48,7 +48,7 @@ ROOMS: dict[str, set[str]] = {
             "cost",
             "methods",
         ),
-        *("onnxgrad", "secagg", "privacy"),
+        "onnxgrad",
     },
     "bundle": {"errors", "records", "registry", "util", "factor", "models", "cost", "methods", "onnxgrad", "client"},
     "engine": {"errors", "records", "registry", "util", "timing", "wire", "data", "client"},
@@ -66,18 +66,13 @@ ROOMS: dict[str, set[str]] = {
         "methods",
         "client",
         "engine",
-        "secagg",
     },
     "log": {"errors", "records", "registry", "util"},
     "extend": {"errors", "records", "log", "rng", "registry", "wire", "factor", "data", "methods", "client", "engine", "server"},
     "report": {"errors", "records", "util", "timing", "wire", "fleet", "server"},
     "planning": {
         *("errors", "records", "rng", "registry", "config", "util", "wire", "factor", "models", "cost", "fleet", "methods"),
-        *("onnxgrad", "client", "bundle", "server", "report", "secagg"),
-    },
-    "calibrate": {
-        *("errors", "records", "rng", "registry", "config", "util", "models", "fleet", "methods", "onnxgrad", "client"),
-        *("planning",),
+        *("onnxgrad", "client", "bundle", "server", "report"),
     },
     "run": {
         *(
@@ -92,34 +87,13 @@ ROOMS: dict[str, set[str]] = {
             "util",
             "timing",
             "wire",
-            "privacy",
             "models",
             "data",
             "fleet",
             "methods",
         ),
-        *("onnxgrad", "client", "bundle", "engine", "server", "report", "planning", "secagg"),
+        *("onnxgrad", "client", "bundle", "engine", "server", "report", "planning"),
     },
-    "flower": {
-        *(
-            "errors",
-            "records",
-            "rng",
-            "consent",
-            "config",
-            "util",
-            "timing",
-            "wire",
-            "data",
-            "models",
-            "fleet",
-            "client",
-            "bundle",
-            "server",
-        ),
-        "run",
-    },
-    "serve": {"errors", "util", "bundle"},
     "cli": {
         *(
             "errors",
@@ -137,7 +111,7 @@ ROOMS: dict[str, set[str]] = {
             "engine",
             "report",
         ),
-        *("planning", "calibrate", "run", "flower", "serve"),
+        *("planning", "run"),
     },
     "__main__": {"cli"},
     "testing": {
@@ -146,27 +120,54 @@ ROOMS: dict[str, set[str]] = {
     },
 }
 
+# Modules of the core that still import a part of contrib, by part.
+OWED: dict[str, set[str]] = {
+    "attacks": {
+        *(
+            "cli/fed_round",
+            "client/client",
+            "client/job",
+            "extend",
+            "report/answer",
+            "report/html",
+            "run/checks",
+            "run/device_round",
+        ),
+        *("run/resolved", "server/chain", "testing/contract"),
+    },
+    "calibrate": {"cli/devices"},
+    "flower": {"cli/compare"},
+    "privacy": {
+        *("cli/simulate", "client/client", "client/loop", "client/loss", "planning/tier_costs", "report/html", "run/bundle"),
+        *("run/device_round", "run/prepare", "run/resolved", "run/run", "run/simulate", "server/chain"),
+    },
+    "secagg": {
+        *("config/secure", "report/dry_page", "report/html", "report/run_files", "run/checks", "run/dry_run", "run/resolved"),
+        *("run/simulate", "server/chain"),
+    },
+    "serve": {"cli/doctor"},
+}
+
 # The same among the modules of run/: from what a run consists of to the commands.
 RUN: dict[str, set[str]] = {
-    "privacy": set(),
     "resolved": set(),
     "loss": set(),
     "network": {"loss"},
     "checks": {"resolved"},
     "guarded": {"resolved"},
-    "run": {"privacy", "resolved", "network", "checks"},
+    "run": {"resolved", "network", "checks"},
     "folder": set(),
     "checkpoint_writer": {"folder"},
     "enroll": set(),
     "verify": {"folder"},
     "auto_tiers": {"resolved"},
-    "prepare": {"run", "resolved", "checks", "auto_tiers", "loss", "network", "privacy"},
+    "prepare": {"run", "resolved", "checks", "auto_tiers", "loss", "network"},
     "trained": {"run"},
     "final_scores": {"trained"},
     "inspect_data": {"prepare", "network"},
     "engine_choice": {"run"},
     "train_part": set(),
-    "bundle": {"run", "trained", "train_part", "privacy"},
+    "bundle": {"run", "trained", "train_part"},
     "finished": {"folder", "prepare", "trained"},
     "result": {"finished"},
     "export": {"folder", "trained", "finished", "bundle"},
@@ -174,7 +175,6 @@ RUN: dict[str, set[str]] = {
     "simulate": {
         *(
             "run",
-            "privacy",
             "folder",
             "checkpoint_writer",
             "checks",
@@ -188,7 +188,7 @@ RUN: dict[str, set[str]] = {
     },
     "worse": set(),
     "offered": {"run", "folder"},
-    "device_round": {"guarded", "privacy", "run", "folder", "prepare", "offered", "trained", "bundle", "worse"},
+    "device_round": {"guarded", "run", "folder", "prepare", "offered", "trained", "bundle", "worse"},
     "dry_run": {"run", "folder", "result", "prepare", "trained"},
     "policy_clock": {"run", "trained", "dry_run"},
     "whatif": {"run", "folder", "auto_tiers", "prepare", "dry_run", "policy_clock"},
@@ -234,14 +234,28 @@ def rooms_of(modules: set[tuple[str, ...]]) -> set[str]:
     return {module[0] for module in modules if module and module[0] in ROOMS}
 
 
+def parts_of(modules: set[tuple[str, ...]]) -> set[str]:
+    """The parts of contrib that imported modules are in."""
+    return {module[1] for module in modules if module[:1] == (CONTRIB,) and module[1:]}
+
+
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_imports_point_one_way(path):
     room, modules = room_of(path), imported(path)
-    if room == "":
+    if room in ("", CONTRIB):
         return
     assert rooms_of(modules) - {room} <= ROOMS[room]
     if room == "run" and path.stem != "__init__":
         assert {module[1] for module in modules if module[0] == "run" and module[1] in RUN} <= RUN[path.stem]
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_the_core_imports_nothing_of_contrib_and_its_parts_nothing_of_each_other(path):
+    place = path.relative_to(PACKAGE).with_suffix("")
+    own = (
+        set(place.parts[1:2]) if room_of(path) == CONTRIB else {part for part, owing in OWED.items() if place.as_posix() in owing}
+    )
+    assert parts_of(imported(path)) <= own
 
 
 @pytest.mark.parametrize("table", [ROOMS, RUN], ids=["rooms", "modules of run"])
@@ -253,7 +267,7 @@ def test_whatever_is_imported_stands_above_in_the_table(table):
 
 
 def test_every_room_has_a_rule():
-    assert {room_of(path) for path in PACKAGE.rglob("*.py")} - {""} == set(ROOMS)
+    assert {room_of(path) for path in PACKAGE.rglob("*.py")} - {"", CONTRIB} == set(ROOMS)
     assert {path.stem for path in (PACKAGE / "run").glob("*.py")} - {"__init__"} == set(RUN)
 
 
@@ -265,8 +279,8 @@ def test_a_method_knows_nothing_of_costs_fleets_engines_or_the_command_line():
     "module",
     [
         "edgefl",
-        "edgefl.calibrate.device",
-        "edgefl.cli.calibrate",
+        "edgefl.contrib.calibrate.device",
+        "edgefl.contrib.calibrate.command",
         "edgefl.cli.devices",
         "edgefl.cli.main",
         "edgefl.fleet.profile",

@@ -35,7 +35,6 @@ from edgefl.bundle.form_choice import choice_for
 from edgefl.bundle.forms import formed
 from edgefl.bundle.tier_graphs import same_network, tier_graphs, with_weights
 from edgefl.bundle.write import build_tier
-from edgefl.calibrate.bench import clock_of, interleaved, timed, torch_threads
 from edgefl.client.loop import optimizer_of
 from edgefl.client.loss import loss_of
 from edgefl.client.objectives.none import PLAIN
@@ -43,6 +42,7 @@ from edgefl.client.onnx_loop import beta_of
 from edgefl.client.onnx_memory import predicted_step_bytes
 from edgefl.client.parts import first_personal
 from edgefl.client.training import Training
+from edgefl.contrib.calibrate.bench import clock_of, interleaved, timed, torch_threads
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture, named_tensors
 from edgefl.models.input_spec import InputSpec

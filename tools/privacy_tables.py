@@ -23,13 +23,13 @@ from counters.markdown import arguments, publish, table
 from speed.process import commit
 
 from edgefl import RunConfig, simulate
+from edgefl.contrib.privacy.accountant import epsilon
+from edgefl.contrib.privacy.central import Central, weighed
+from edgefl.contrib.privacy.guarantee import Sampling
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture
-from edgefl.privacy.accountant import epsilon
-from edgefl.privacy.guarantee import Sampling
 from edgefl.records import Tier
 from edgefl.rng import generator
-from edgefl.server.central import Central, weighed
 from edgefl.server.exchange import combined
 from edgefl.util.files import write_bytes
 

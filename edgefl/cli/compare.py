@@ -232,11 +232,11 @@ def _finished(
 
 
 def _show_twin(both: list[Any], out: Path | None, as_json: bool) -> None:
-    from edgefl.report.twin import twin_of, twin_table
+    from edgefl.contrib.flower.twin import twin_of, twin_table
 
     found = twin_of(both[0], both[1])
     if out is not None:
-        from edgefl.report.twin_page import twin_page
+        from edgefl.contrib.flower.twin_page import twin_page
         from edgefl.util.files import write_bytes
 
         write_bytes(out / "compare.html", twin_page(found).encode())

@@ -164,9 +164,9 @@ def _validate(profile: str, threads: int | None, as_json: bool) -> None:
 
     device = None if profile == "host" else load_device(profile)
     with loading():
-        from edgefl.calibrate.calibrate import measure
-        from edgefl.calibrate.device import Rates
-        from edgefl.calibrate.validate import APART, BAR, validate
+        from edgefl.contrib.calibrate.calibrate import measure
+        from edgefl.contrib.calibrate.device import Rates
+        from edgefl.contrib.calibrate.validate import APART, BAR, validate
 
     compute = device.compute if device else Rates.of(measure(threads=threads, notify=note))
     result = validate(compute, threads, notify=note)

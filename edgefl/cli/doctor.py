@@ -162,7 +162,7 @@ def _folders() -> Iterator[Check]:
 
 
 def _browser() -> Iterator[Check]:
-    from edgefl.serve.runtime import PACKAGE, found, version
+    from edgefl.contrib.serve.runtime import PACKAGE, found, version
 
     folder = found()
     npm = shutil.which("npm")

@@ -107,7 +107,12 @@ class Amount(click.ParamType[float]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number in bytes, MACs, seconds or joules; a size has a unit, unless the flag is called after it."""
         text = str(value)
-        if self.unit == "B" and text.strip().isdigit() and int(text) and not any("bytes" in name for name in (param.opts if param else ())):
+        if (
+            self.unit == "B"
+            and text.strip().isdigit()
+            and int(text)
+            and not any("bytes" in name for name in (param.opts if param else ()))
+        ):
             self.fail(f"{text} is a number without a unit: give {text}MB, or {text}B for bytes", param, ctx)
         try:
             return parse_amount(str(value), self.unit)

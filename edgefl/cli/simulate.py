@@ -119,9 +119,9 @@ def _print_dry(summary: dict[str, Any], folder: Path) -> None:
 
 
 def _print_result(summary: dict[str, Any], folder: Path) -> None:
+    from edgefl.contrib.privacy.words import privacy_text
     from edgefl.report.answer import diverged, without_tier
     from edgefl.report.metric import metric_of, metric_text
-    from edgefl.report.privacy import privacy_text
     from edgefl.report.run_tables import compact_tiers
     from edgefl.report.words import contents, energy_trust
     from edgefl.util.units import human_seconds

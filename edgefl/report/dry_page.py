@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 
+from edgefl.contrib.secagg.words import secure_table
 from edgefl.report import run_tables
 from edgefl.report.answer import Answer
 from edgefl.report.chart import WHOLE, Chart, Json, category, clock_unit, layer, layered, number, stacked
@@ -10,7 +11,6 @@ from edgefl.report.fleet_charts import fleet_view, useful_card
 from edgefl.report.page import facts, render_page
 from edgefl.report.run_charts import deadline_facts, tier_colours, trust_facts
 from edgefl.report.run_tables import TIER_COLUMNS, inclusion_columns
-from edgefl.report.secure_sums import secure_table
 from edgefl.report.tables import Column, PlainTable, shaded, text, under
 from edgefl.report.words import USEFUL, begun, counted, energy_trust, tier_label
 from edgefl.util.units import human_count, human_joules, human_percent, human_seconds

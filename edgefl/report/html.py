@@ -4,6 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from edgefl.contrib.attacks.words import client_table
+from edgefl.contrib.privacy.words import privacy_facts
+from edgefl.contrib.secagg.words import secure_table
 from edgefl.errors import InputError, first_line
 from edgefl.records import DataRecord
 from edgefl.report import run_tables
@@ -15,9 +18,7 @@ from edgefl.report.evaluation import evaluation_charts
 from edgefl.report.fleet_charts import fleet_view, useful_card
 from edgefl.report.metric import metric_of, metric_text
 from edgefl.report.observed import observed_charts
-from edgefl.report.outliers import client_table
 from edgefl.report.page import facts, render_page
-from edgefl.report.privacy import privacy_facts
 from edgefl.report.run_charts import (
     accuracy_charts,
     budget_chart,
@@ -30,7 +31,6 @@ from edgefl.report.run_charts import (
     trust_of_energy,
 )
 from edgefl.report.run_files import read_rounds, read_summary
-from edgefl.report.secure_sums import secure_table
 from edgefl.report.words import clock_word, energy_trust, of_devices
 from edgefl.util.files import write_bytes
 from edgefl.util.units import human_bytes, human_count, human_joules, human_seconds

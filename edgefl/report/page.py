@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from edgefl.errors import StorageError
 from edgefl.report.chart import Chart, Spec
@@ -61,7 +61,8 @@ def vega() -> Library:
 def render_page(template: str, **values: Any) -> str:
     """Return a page, with the charts among ``values``; everything except Vega's own code is escaped.
 
-    ``template`` is a file of this folder that extends ``page.html.j2``; it places the charts, and names ``values``.
+    ``template`` extends ``page.html.j2``: it places the charts, and names ``values``. It is a file of this folder, or ``PART/FILE`` of
+    contrib.
     """
     return (
         _environment()
@@ -83,7 +84,7 @@ def render_page(template: str, **values: Any) -> str:
 @cache
 def _environment() -> Environment:
     """Return the template engine, which compiles each template once."""
-    loader = PackageLoader("edgefl", "report")
+    loader = ChoiceLoader([PackageLoader("edgefl", "report"), PackageLoader("edgefl", "contrib")])
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_unbroken
     )

@@ -7,13 +7,13 @@ from typing import Any, Literal
 from pydantic import ValidationError
 from pydantic_core import from_json
 
+from edgefl.contrib.secagg.words import SecureSum
 from edgefl.errors import InputError
 from edgefl.records import ACCURACY, DataRecord, Metric, NodeRecord, Totals
 from edgefl.report.evaluation import Evaluation
 from edgefl.report.results import Result, adapter
 from edgefl.report.round_lines import HostStages, RoundLine
 from edgefl.report.run_rows import ClassRow, Finite, Number, Participation, PolicyRow, TierRow, Whole
-from edgefl.report.secure_sums import SecureSum
 from edgefl.util.files import is_plain
 from edgefl.util.hashes import checked
 from edgefl.util.validation import explain

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from edgefl.bundle.manifest_records import preparation
-from edgefl.client.adversary import lacks_of
 from edgefl.client.client import Clients
 from edgefl.config import RunConfig
+from edgefl.contrib.attacks.adversary import lacks_of
+from edgefl.contrib.secagg.vector import Coding
 from edgefl.engine.contract import is_remote
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.fleet.conditions import Conditions
@@ -22,7 +23,6 @@ from edgefl.planning.tier_costs import objective_of
 from edgefl.plugins import only_here
 from edgefl.registry import stages
 from edgefl.run.resolved import chain_of, outside_of
-from edgefl.secagg.vector import Coding
 from edgefl.server.sampler import sampler_of
 from edgefl.util.fields import Fields
 from edgefl.util.networks import title_of

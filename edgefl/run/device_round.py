@@ -14,15 +14,15 @@ import torch
 from edgefl.bundle.manifest_file import read
 from edgefl.client.evaluate import evaluating
 from edgefl.config import SCREENING, RunConfig
+from edgefl.contrib.attacks.words import remarks
+from edgefl.contrib.privacy.spending import check_simulated
 from edgefl.errors import CheckpointError, ConfigError, NotFiniteError, WireError, first_line, nearest
 from edgefl.records import ACCURACY, Metric, Screened, Submodel, Update
-from edgefl.report.outliers import remarks
 from edgefl.run.bundle import Source, Wanted, build_bundle
 from edgefl.run.folder import CONFIG, FED_ROUND, MODEL, Notify, RunFolder
 from edgefl.run.guarded import DEFENCE, guarded
 from edgefl.run.offered import check_aggregates, offer, run_of
 from edgefl.run.prepare import prepare
-from edgefl.run.privacy import check_simulated
 from edgefl.run.run import Run
 from edgefl.run.trained import Trained, accuracies, tier_networks
 from edgefl.run.worse import MAX_DROP, best_of, check_drop

@@ -9,11 +9,11 @@ from statistics import median
 import numpy as np
 
 from edgefl.config import RunConfig
+from edgefl.contrib.secagg.words import secure_sums
 from edgefl.report.dry_page import render_dry
 from edgefl.report.results import Result
 from edgefl.report.run_files import DrySummary
 from edgefl.report.run_rows import PolicyRow
-from edgefl.report.secure_sums import secure_sums
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
 from edgefl.report.words import Json, begun
 from edgefl.run.folder import Notify, OnRound, RunFolder

@@ -11,6 +11,7 @@ from edgefl.client.criterion import Criterion
 from edgefl.client.isolation.isolate import check_limit
 from edgefl.client.job import Task
 from edgefl.config import RunConfig
+from edgefl.contrib.privacy.spending import check_private, spending_of
 from edgefl.data.given import Reading
 from edgefl.data.mix import load
 from edgefl.data.prescribed import prescribed
@@ -43,7 +44,6 @@ from edgefl.run.checks import (
 )
 from edgefl.run.loss import checked_loss, criterion_of
 from edgefl.run.network import check_finite, network_of, with_weights
-from edgefl.run.privacy import check_private, spending_of
 from edgefl.run.resolved import chain_of, method_of, plan_of, tiers_of
 from edgefl.run.run import Run
 from edgefl.util.datasets import is_own as is_own_data

@@ -7,8 +7,13 @@ from edgefl.client.client import Clients
 from edgefl.client.stage import Stage
 from edgefl.client.stages.clip import Clip, Measured
 from edgefl.client.stages.coded import Coded
-from edgefl.client.stages.noised import Noised
 from edgefl.config import RunConfig
+from edgefl.contrib.attacks.defence import defence_named
+from edgefl.contrib.attacks.stages import Compared, Defended
+from edgefl.contrib.privacy.guarantee import Privacy
+from edgefl.contrib.privacy.stage import Noised
+from edgefl.contrib.secagg.grouping import Grouping
+from edgefl.contrib.secagg.stage import SecureGroups
 from edgefl.errors import ConfigError
 from edgefl.fleet.conditions import Conditions
 from edgefl.fleet.population import Population
@@ -17,20 +22,16 @@ from edgefl.methods.base import Method
 from edgefl.methods.create import create
 from edgefl.methods.options import Scenario
 from edgefl.planning.tier_costs import Costs, objective_of
-from edgefl.privacy.guarantee import Privacy
 from edgefl.records import Cost, Tier
 from edgefl.registry import stages
 from edgefl.server.assign import PlanCosts, make_plan
 from edgefl.server.assignment import Plan, TierPolicy, Workload
 from edgefl.server.chain import Chain
-from edgefl.server.defence import defence_named
-from edgefl.server.grouping import Grouping
 from edgefl.server.optimizer import optimizer_named
 from edgefl.server.optimizers.avg import AVERAGE
+from edgefl.server.stages.capped import Capped
 from edgefl.server.stages.objective import Remembered
 from edgefl.server.stages.optimizer import Optimized
-from edgefl.server.stages.secure import SecureGroups
-from edgefl.server.stages.trust import Capped, Compared, Defended
 from edgefl.util.datasets import is_own
 from edgefl.util.spec import called
 

@@ -13,6 +13,8 @@ import numpy as np
 from edgefl.client.client import Clients
 from edgefl.client.criterion import Criterion
 from edgefl.config import RunConfig
+from edgefl.contrib.privacy.central_stage import CentralNoise
+from edgefl.contrib.privacy.spending import Spending, central_of, spending_of
 from edgefl.data.scaled import Scaled
 from edgefl.data.sources import Dataset, Split
 from edgefl.engine.contract import Engine
@@ -31,7 +33,6 @@ from edgefl.report.run_files import AttackRow, Configured
 from edgefl.rng import generator
 from edgefl.run.checks import check_secure
 from edgefl.run.network import inputs_of
-from edgefl.run.privacy import Spending, central_of, spending_of
 from edgefl.run.resolved import chain_of, clip_of, method_of, plan_of, tiers_of
 from edgefl.server.assignment import Plan
 from edgefl.server.chain import Chain
@@ -41,7 +42,6 @@ from edgefl.server.fedbuff import Buffer
 from edgefl.server.forecast import Forecast
 from edgefl.server.rounds import Server, run_round
 from edgefl.server.sampler import sampler_of
-from edgefl.server.stages.central import CentralNoise
 from edgefl.server.state import ServerState
 from edgefl.util.fields import Fields, named
 

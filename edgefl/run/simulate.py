@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from edgefl.config import RunConfig
 from edgefl.consent import remember
+from edgefl.contrib.privacy.spending import check_simulated
+from edgefl.contrib.secagg.words import secure_sums
 from edgefl.engine.contract import Engine, prepare_workers
 from edgefl.errors import InputError, Interrupted, NoBundleError
 from edgefl.log.background import NO_LOGS, Logs, check_installed, logs
@@ -22,14 +24,12 @@ from edgefl.report.metric import metric_text
 from edgefl.report.notebook import progress_in_notebook
 from edgefl.report.run_files import RunSummary
 from edgefl.report.run_rows import TierResult
-from edgefl.report.secure_sums import secure_sums
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
 from edgefl.run.checkpoint_writer import CheckpointWriter
 from edgefl.run.checks import no_graphs
 from edgefl.run.final_scores import final_scores
 from edgefl.run.folder import MODEL, Notify, OnRound, RunFolder, with_engine_of
 from edgefl.run.prepare import prepare
-from edgefl.run.privacy import check_simulated
 from edgefl.run.result import RunResult
 from edgefl.run.run import Run, RunOne, about, left_out
 from edgefl.run.trained import Trained, accuracies, engine_of, of_clients, tier_networks, train

@@ -24,17 +24,18 @@ from torch import Tensor
 from edgefl.client.stage import Stage, TierSums, Turn
 from edgefl.client.stages.clip import Clip, Measured
 from edgefl.client.stages.coded import PLAIN, Coded
-from edgefl.client.stages.masked import Masked
-from edgefl.client.stages.noised import Noised
+from edgefl.contrib.attacks.stages import Compared, Defended
+from edgefl.contrib.privacy.central_stage import CentralNoise
+from edgefl.contrib.privacy.stage import Noised
+from edgefl.contrib.secagg.masked import Masked
 from edgefl.methods.base import Method
 from edgefl.methods.state import GlobalState, Shape
 from edgefl.models.base import Architecture
 from edgefl.records import Cost, Expected, Submodel, Tier, Update
 from edgefl.server.meeting import APART, Meeting
-from edgefl.server.stages.central import CentralNoise
+from edgefl.server.stages.capped import Capped
 from edgefl.server.stages.objective import Remembered
 from edgefl.server.stages.optimizer import Optimized
-from edgefl.server.stages.trust import Capped, Compared, Defended
 from edgefl.server.state import check_aggregated
 from edgefl.server.statistics import statistics
 

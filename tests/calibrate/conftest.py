@@ -3,7 +3,7 @@
 import pytest
 from made_measurements import INFERRED, REFERENCES, WORK, constant, step
 
-from edgefl.calibrate.device import Inference, Measured
+from edgefl.contrib.calibrate.device import Inference, Measured
 
 
 @pytest.fixture
@@ -32,6 +32,6 @@ def measured() -> Measured:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch, measured: Measured) -> None:
     """Calibration without its half minute."""
-    from edgefl.calibrate import calibrate as calibrating
+    from edgefl.contrib.calibrate import calibrate as calibrating
 
     monkeypatch.setattr(calibrating, "measure", lambda seconds, threads, notify: measured)

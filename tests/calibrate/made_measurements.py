@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgefl.calibrate.device import Spread, Step
+from edgefl.contrib.calibrate.device import Spread, Step
 from edgefl.fleet.figures import Figure
 from edgefl.fleet.time_model import Limits, StepCosts
 from edgefl.records.work import KINDS, StepWork, Work

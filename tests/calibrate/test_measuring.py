@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from made_measurements import REFERENCES, TRUE_COSTS, WORK
 
-from edgefl.calibrate.device import Rates, Spread, compute_of, device_values
-from edgefl.calibrate.profile_file import to_toml
+from edgefl.contrib.calibrate.device import Rates, Spread, compute_of, device_values
+from edgefl.contrib.calibrate.profile_file import to_toml
 from edgefl.fleet.load import load_device
 from edgefl.fleet.profile import Compute
 from edgefl.util.machine import Others, this_machine
@@ -66,7 +66,7 @@ def test_a_battery_is_assumed_where_there_is_one(measured):
 
 
 def test_tasks_take_turns_and_the_first_turn_does_not_count():
-    from edgefl.calibrate.bench import interleaved
+    from edgefl.contrib.calibrate.bench import interleaved
 
     turns: list[str] = []
 
@@ -83,7 +83,7 @@ def test_tasks_take_turns_and_the_first_turn_does_not_count():
 
 
 def test_this_machine_is_measured_for_real(monkeypatch):
-    from edgefl.calibrate import calibrate as calibrating
+    from edgefl.contrib.calibrate import calibrate as calibrating
 
     some = calibrating.probes()[::3]
     monkeypatch.setattr(calibrating, "NETWORKS", ("cnn-digits",))

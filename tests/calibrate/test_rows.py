@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from edgefl.calibrate.rows import costs_of, read_rows, values_from
 from edgefl.cli.main import group
+from edgefl.contrib.calibrate.rows import costs_of, read_rows, values_from
 from edgefl.errors import InputError
 from edgefl.fleet.load import load_device
 from edgefl.records.work import KINDS

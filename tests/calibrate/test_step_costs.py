@@ -24,7 +24,7 @@ def test_a_profile_without_costs_of_kinds_counts_macs_by_its_rate():
 
 
 def test_macs_of_every_reference_kind_add_up():
-    from edgefl.calibrate.bench import Trained
+    from edgefl.contrib.calibrate.bench import Trained
     from edgefl.planning.network import architecture_of
 
     for name, kinds in (
@@ -39,8 +39,8 @@ def test_macs_of_every_reference_kind_add_up():
 
 
 def test_the_probes_do_every_kind_of_work():
-    from edgefl.calibrate.bench import Trained
-    from edgefl.calibrate.probes import probes
+    from edgefl.contrib.calibrate.bench import Trained
+    from edgefl.contrib.calibrate.probes import probes
 
     found = [Trained(probe, probe.batch_size).cost for probe in probes()]
     assert all(cost.uncounted_ops == () for cost in found)

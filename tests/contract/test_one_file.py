@@ -159,7 +159,7 @@ class Sign(ServerOptimizer):
 ''',
     ),
     "adversary": (
-        "edgefl/client/adversaries/mine.py",
+        "edgefl/contrib/attacks/adversaries/mine.py",
         '''"""Sends zeros."""
 
 from dataclasses import dataclass
@@ -167,7 +167,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from edgefl.client.adversary import Adversary
+from edgefl.contrib.attacks.adversary import Adversary
 from edgefl.registry import adversary
 
 
@@ -179,7 +179,7 @@ class Mine(Adversary):
 ''',
     ),
     "defence": (
-        "edgefl/server/defences/mine.py",
+        "edgefl/contrib/attacks/defences/mine.py",
         '''"""The middle of the smallest and the largest change."""
 
 from dataclasses import dataclass
@@ -187,7 +187,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from edgefl.registry import defence
-from edgefl.server.defence import Centre
+from edgefl.contrib.attacks.defence import Centre
 
 
 @defence("mine", needs=("received_weights", "shared_coordinates", "uploads", "rounds"))

@@ -14,11 +14,11 @@ import safetensors.numpy
 from torch_free import CLIENT, client, torch_free_python
 
 from edgefl import RunConfig, fed_round, simulate, verify
+from edgefl.contrib.serve.files import bundle_addresses, page_addresses
+from edgefl.contrib.serve.server import Server
 from edgefl.data.mix import load
 from edgefl.errors import BundleError, CheckpointError, InputError
 from edgefl.run.verify import verify_run
-from edgefl.serve.files import bundle_addresses, page_addresses
-from edgefl.serve.server import Server
 
 SHORT = {
     "dataset": "digits", "model": "mlp", "method": "fedhm", "tiers": (1.0, 0.5), "rounds": 1, "clients": 6, "per_round": 3,

@@ -30,12 +30,12 @@ from edgefl import RunConfig
 from edgefl.client.client import Clients
 from edgefl.client.folding import Sums
 from edgefl.client.job import Job
+from edgefl.contrib.ray.engine import RayEngine
+from edgefl.contrib.ray.members import Member
 from edgefl.data.digits import digits
 from edgefl.engine.contract import Cluster, in_order, open_engine
 from edgefl.engine.fingerprint import Fingerprint
 from edgefl.engine.pool import TOGETHER, PoolEngine
-from edgefl.engine.ray import RayEngine
-from edgefl.engine.ray_members import Member
 from edgefl.records import Outcome
 from edgefl.run.folder import RunFolder
 from edgefl.testing import rules_of_engines as rules

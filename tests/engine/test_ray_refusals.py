@@ -13,9 +13,9 @@ from ray_nodes import ray_nodes
 from ray_runs import on, words_of
 
 from edgefl.client.client import Clients
+from edgefl.contrib.ray.address import check_token
 from edgefl.data.digits import digits
 from edgefl.engine.contract import Cluster, open_engine
-from edgefl.engine.ray_address import check_token
 from edgefl.errors import ConfigError
 from edgefl.testing import rules_of_engines as rules
 
@@ -69,7 +69,7 @@ def test_without_a_token_the_remedy_is_said(head, monkeypatch, tmp_path):
 ASK = """
 import sys
 from edgefl.engine.contract import Cluster
-from edgefl.engine.ray_cluster import connected
+from edgefl.contrib.ray.cluster import connected
 for auth in (False, True):
     with connected(Cluster(sys.argv[1], auth=auth), 0):
         print("connected", auth)

@@ -10,14 +10,14 @@ from torch import nn
 
 from edgefl import RunConfig, simulate
 from edgefl.client.stage import AtClient, Leaving
-from edgefl.client.stages.noised import Noised
+from edgefl.contrib.privacy.accountant import epsilon
+from edgefl.contrib.privacy.central_stage import CentralNoise
+from edgefl.contrib.privacy.guarantee import Sampling
+from edgefl.contrib.privacy.spending import check_simulated
+from edgefl.contrib.privacy.stage import Noised
 from edgefl.errors import ConfigError
-from edgefl.privacy.accountant import epsilon
-from edgefl.privacy.guarantee import Sampling
 from edgefl.run.prepare import prepare
-from edgefl.run.privacy import check_simulated
 from edgefl.run.whatif import whatif
-from edgefl.server.stages.central import CentralNoise
 
 SMALL = {
     "rounds": 2,

@@ -8,11 +8,11 @@ from functools import partial
 
 import numpy as np
 
-from edgefl.secagg.graph import graph_of, masked_with, threshold_of
-from edgefl.secagg.group import Group
-from edgefl.secagg.masks import masked
-from edgefl.secagg.member import Member
-from edgefl.secagg.vector import packed
+from edgefl.contrib.secagg.graph import graph_of, masked_with, threshold_of
+from edgefl.contrib.secagg.group import Group
+from edgefl.contrib.secagg.masks import masked
+from edgefl.contrib.secagg.member import Member
+from edgefl.contrib.secagg.vector import packed
 
 CONTEXT = b"round 1"
 

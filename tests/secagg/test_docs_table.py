@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from edgefl.contrib.secagg.graph import threshold_of
+from edgefl.contrib.secagg.messages import stages, vector_bytes
+from edgefl.contrib.secagg.stage import masked_values
 from edgefl.fleet.clock import trip_s
 from edgefl.fleet.load import load_fleet
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.records import RoundTrip, Tier
-from edgefl.secagg.graph import threshold_of
-from edgefl.secagg.messages import stages, vector_bytes
-from edgefl.server.stages.secure import masked_values
 from edgefl.wire.payload import payload_bytes
 
 PAGE = Path(__file__).parents[2] / "docs" / "secure-aggregation.md"

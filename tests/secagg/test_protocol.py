@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from protocol import CONTEXT, agreed, member, summed, uint32
 from scipy.stats import chisquare
 
-from edgefl.secagg.errors import ProtocolError
-from edgefl.secagg.graph import graph_of, masked_with, shortage, threshold_of
-from edgefl.secagg.group import Group
-from edgefl.secagg.masks import masked, signed_seeds
-from edgefl.secagg.messages import stages, vector_bytes, written
-from edgefl.secagg.primitives import agreed as agree
-from edgefl.secagg.primitives import expanded, opened, sealed
-from edgefl.secagg.shamir import PRIME, recovered, shared
-from edgefl.secagg.vector import Coding, packed, unpacked
+from edgefl.contrib.secagg.errors import ProtocolError
+from edgefl.contrib.secagg.graph import graph_of, masked_with, shortage, threshold_of
+from edgefl.contrib.secagg.group import Group
+from edgefl.contrib.secagg.masks import masked, signed_seeds
+from edgefl.contrib.secagg.messages import stages, vector_bytes, written
+from edgefl.contrib.secagg.primitives import agreed as agree
+from edgefl.contrib.secagg.primitives import expanded, opened, sealed
+from edgefl.contrib.secagg.shamir import PRIME, recovered, shared
+from edgefl.contrib.secagg.vector import Coding, packed, unpacked
 
 
 @settings(max_examples=25, deadline=None)

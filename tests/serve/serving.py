@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from edgefl.serve.connection import Limits
-from edgefl.serve.files import Served, bundle_addresses, page_addresses, seal
-from edgefl.serve.server import Server
+from edgefl.contrib.serve.connection import Limits
+from edgefl.contrib.serve.files import Served, bundle_addresses, page_addresses, seal
+from edgefl.contrib.serve.server import Server
 
 
 @contextlib.contextmanager

@@ -16,11 +16,11 @@ import pytest
 from hand_bundle import write_bundle
 from serving import running
 
-from edgefl.serve.answers import HEADERS
-from edgefl.serve.connection import Limits
-from edgefl.serve.files import BLOCK_BYTES, Served, bundle_addresses, page_addresses, seal
-from edgefl.serve.runtime import FILES
-from edgefl.serve.server import Server
+from edgefl.contrib.serve.answers import HEADERS
+from edgefl.contrib.serve.connection import Limits
+from edgefl.contrib.serve.files import BLOCK_BYTES, Served, bundle_addresses, page_addresses, seal
+from edgefl.contrib.serve.runtime import FILES
+from edgefl.contrib.serve.server import Server
 
 LIMITS = Limits(connections=8, request_s=0.6, block_s=0.6, linger_s=0.2)
 LARGE_BYTES = 40 * BLOCK_BYTES + 17

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from serving import reload, running, serving
 
-from edgefl.serve.files import Served, bundle_addresses, page_addresses, seal
+from edgefl.contrib.serve.files import Served, bundle_addresses, page_addresses, seal
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 

@@ -20,11 +20,11 @@ import pytest
 from hand_bundle import write_bundle
 from serving import serving
 
+from edgefl.contrib.serve import runtime as runtime_module
+from edgefl.contrib.serve.files import bundle_addresses
+from edgefl.contrib.serve.runtime import FILES, cache, runtime, version
+from edgefl.contrib.serve.server import Server
 from edgefl.errors import BundleError, InputError
-from edgefl.serve import runtime as runtime_module
-from edgefl.serve.files import bundle_addresses
-from edgefl.serve.runtime import FILES, cache, runtime, version
-from edgefl.serve.server import Server
 from edgefl.util.files import shared
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))

@@ -10,12 +10,12 @@ import torch
 
 from edgefl.client.clipping import change_of, clipped, norm_of
 from edgefl.client.stages.clip import Clip
+from edgefl.contrib.privacy.central import Central, weighed
 from edgefl.methods.create import create
 from edgefl.methods.tier_sum import TierSum
 from edgefl.models.base import Architecture
 from edgefl.records import Place, Submodel, Tier, Update
 from edgefl.rng import generator
-from edgefl.server.central import Central, weighed
 from edgefl.server.exchange import added, combined
 
 MLP = Architecture("mlp", (1, 8, 8), 10)
