@@ -1,4 +1,9 @@
-"""The records of ``summary.json``, whose keys are the fields, and how the files of a run are read back."""
+"""The records of ``summary.json``, whose keys are the fields, and how the files of a run are read back.
+
+Files of version 0.2.0 and later are read by every later version. A field without a default is one that those files have: an error names
+it if it is missing, because it was removed. A field that is added later therefore has a default, which says that the figure is not known.
+``tests/golden/edgefl-0.2.0`` holds such files.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,35 +188,36 @@ class DrySummary(Summary):
 
 
 def read_summary(path: Path) -> dict[str, Any]:
-    """Return the content of a run's ``summary.json``, checked.
+    """Return the content of a run's ``summary.json``, checked; what an earlier version did not write has its default.
 
     Raises:
         InputError: the file is missing or malformed; the message names file and key.
     """
     text = _text(path)
-    kind = DrySummary if '"dry_run":' in text else RunSummary
-    return _checked(kind, text, str(path))
+    summary: Result = _checked(DrySummary if '"dry_run":' in text else RunSummary, text, str(path))
+    return summary.to_dict()
 
 
 def read_rounds(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run's ``rounds.jsonl``, checked.
+    """Return the lines of a run's ``rounds.jsonl``, checked; figures that a report does not show are as they were written.
 
     Raises:
         InputError: the file is missing, or a line is malformed; the message names file, line and key.
     """
     lines = _text(path).splitlines()
-    return [_checked(RoundLine, line, f"{path}: line {number}") for number, line in enumerate(lines, start=1)]
+    for number, line in enumerate(lines, start=1):
+        _checked(RoundLine, line, f"{path}: line {number}")
+    return [from_json(line) for line in lines]
 
 
-def _checked(kind: Any, text: str, where: str) -> dict[str, Any]:
-    """Return the content of a JSON text that has the fields of ``kind``; further keys are ignored."""
+def _checked(kind: Any, text: str, where: str) -> Any:
+    """Return the record of a JSON text; further keys are ignored."""
     try:
-        values: dict[str, Any] = from_json(text, allow_inf_nan=False)
-        adapter(kind).validate_json(text, strict=True)
+        from_json(text, allow_inf_nan=False)
+        return adapter(kind).validate_json(text, strict=True)
     except ValueError as error:
         problem = explain(error.errors()[0]) if isinstance(error, ValidationError) else f"not valid JSON ({error})"
         raise InputError(f"{where}: {problem}; restore the file or run the simulation again") from None
-    return values
 
 
 def _text(path: Path) -> str:

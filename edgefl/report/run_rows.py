@@ -78,7 +78,7 @@ class TierRow(CostRow, TierResult):
     """
 
     tier: Number
-    micro_batch: Whole | None
+    micro_batch: Whole | None  # type: ignore[assignment]  # that of the cost is a number
     device: str | None
     device_title: str | None
     clients: Whole | None
@@ -89,7 +89,7 @@ class TierRow(CostRow, TierResult):
     round_joules: Number | None
     budget_share: Number | None
     limiting_budget: str | None
-    layers: tuple[LayerUse, ...] = ()
+    layers: tuple[LayerUse, ...] = ()  # type: ignore[assignment]  # of few layers, and few of their figures
     updates: Whole | None = None
 
 

@@ -243,9 +243,8 @@ def _deploy(run: Run, tier: Tier, chosen: TierNetworks, say: Callable[[str], Non
     if shaped.composed_layers:
         task = run.clients.task
         cost = formed_cost(cost, module, run.method, run.architecture, tier, task.training, task.criterion)
-    costs = {
-        key: value for key, value in vars(CostRow.of(cost)).items() if isinstance(value, int) and not key.startswith("params")
-    }
+    own = ("params", "params_inference")  # ``params`` of the entry
+    costs = {key: value for key, value in vars(CostRow.of(cost)).items() if isinstance(value, int) and key not in own}
     graph = files.contents[f"{tier.label}/forward.onnx"]
     accuracy, inference_bytes = _run_on_device(run, tier, graph, test, say)
     variants = list(_variants(run, tier, graph, test, say, wanted))
