@@ -1,11 +1,10 @@
 """The tables of a run: its tiers, device classes, their assignment, refusals, memory, and this computer's time."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-from edgefl.records import ACCURACY, Metric
+from edgefl.records import ACCURACY, Metric, Shortfall
 from edgefl.report.energy import energy_sentence
 from edgefl.report.metric import metric_of, metric_text
 from edgefl.report.tables import Column, PlainTable, Row, shaded, text, under
@@ -169,12 +168,12 @@ def assignment_steps(summary: Row) -> PlainTable:
 
 def refusals_of(summary: Row, rounds: Sequence[Row]) -> PlainTable:
     """Return every distinct reason for a refusal, and how many sessions it cost; 0 if no such client was selected."""
-    turns: Counter[str] = Counter()
+    turns: Counter[Shortfall] = Counter()
     for item in summary["classes"]:
         if item["tier"] is None:
-            turns.update({json.dumps(refusal, sort_keys=True): 0 for refusal in item["refusals"]})
+            turns.update({Shortfall(**refusal): 0 for refusal in item["refusals"]})
     clients = (client for record in rounds for client in record.get("clients", ()))
-    turns.update(json.dumps(refusal, sort_keys=True) for client in clients for refusal in client["refusal"])
+    turns.update(Shortfall(**refusal) for client in clients for refusal in client["refusal"])
     titles = {item["device"]: item["title"] for item in summary["classes"]}
     columns = (
         Column("device class", "", lambda row: str(titles.get(row["device"], row["device"])), numeric=False),
@@ -183,7 +182,7 @@ def refusals_of(summary: Row, rounds: Sequence[Row]) -> PlainTable:
         Column("reason", "", need_have, numeric=False),
         *under("sessions", str, turns=""),
     )
-    return PlainTable.of(columns, ({**json.loads(key), "turns": count} for key, count in turns.items()))
+    return PlainTable.of(columns, ({**vars(refusal), "turns": count} for refusal, count in turns.items()))
 
 
 def memory_table(summary: Row) -> PlainTable:
