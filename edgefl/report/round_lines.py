@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from typing_extensions import TypedDict  # pydantic cannot read that of typing before Python 3.12
 
-from edgefl.records import Screened, Shortfall, Totals
+from edgefl.records import Group, Screened, Shortfall
 from edgefl.report.results import Result, adapter
 from edgefl.report.run_rows import Finite, Number, Whole
 
@@ -17,15 +17,6 @@ class HostStages(TypedDict, total=False):
     server: Mapping[str, Number]
     background: Mapping[str, Number]
     workers: Mapping[str, Mapping[str, Number]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class GroupLine(Totals):
-    """The work of the clients of one device, tier and status in a round."""
-
-    device: str
-    tier: Number | None
-    status: str
 
 
 @dataclass(frozen=True)
@@ -70,7 +61,7 @@ class RoundFigures(Result):
 class RoundLine(RoundFigures):
     """One line of ``rounds.jsonl``. ``clients`` is missing in most rounds of a dry run; ``adversaries`` are the clients that attacked."""
 
-    groups: tuple[GroupLine, ...]
+    groups: tuple[Group, ...]
     clients: tuple[ClientLine, ...] = ()
     stages: HostStages | None = None
     observed: Mapping[str, Any] = field(default_factory=dict)

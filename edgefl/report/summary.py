@@ -62,9 +62,7 @@ def tier_rows(plan: Plan, results: Mapping[Tier, TierResult], rounds: Sequence[J
 
 def layer_uses(cost: Cost) -> tuple[LayerUse, ...]:
     """Return the costliest layers of a tier by the MACs of a step, in the network's order, and all others summed."""
-    layers = [asdict(layer) for layer in cost.layers]
-    whole = {"batch_size": cost.batch_size, "micro_batch": cost.micro_batch}
-    rows = [{**layer, "macs_train_step": sum(macs_of_step(whole, layer).values())} for layer in layers]
+    rows = [{**vars(layer), "macs_train_step": sum(macs_of_step(vars(cost), vars(layer)).values())} for layer in cost.layers]
     keys = ("layer", "macs_train_step", "parameter_bytes")
     rows = [row for row in rows if row["macs_train_step"] or row["parameter_bytes"]]
     if len(rows) > MOST_LAYERS:
@@ -115,7 +113,7 @@ def participation_rows(
     for device in dict.fromkeys(c.device.name for c in plan.classes):
         classes = [c for c in plan.classes if c.device.name == device]
         own, tier = groups.get(device, []), classes[0].tier
-        statuses = counted(own)
+        statuses, (useful, wasted) = counted(own), useful_and_wasted(own)
         rows.append(
             Participation(
                 device=device,
@@ -125,7 +123,8 @@ def participation_rows(
                 sessions=statuses.total(),
                 distinct=distinct.get(device, 0),
                 statuses=dict(statuses),
-                **useful_and_wasted(own),
+                useful=useful,
+                wasted=wasted,
                 tier=tier.number if tier else None,
                 accuracy=accuracies.get(tier.ratio) if tier else None,
             )
@@ -137,10 +136,12 @@ def totals(rounds: Sequence[Json]) -> RunTotals:
     """Return what all rounds together took."""
     summed_up = ("waited_s", "host_s", "energy_j", "end_to_end_j", "macs", "download_bytes", "upload_bytes")
     sums: dict[str, Any] = {key: known_sum(line[key] for line in rounds) for key in summed_up}
+    useful, wasted = useful_and_wasted([group for line in rounds for group in line["groups"]])
     return RunTotals(
         simulated_s=rounds[-1]["clock_s"] if rounds else 0.0,
         **sums,
-        **useful_and_wasted([group for line in rounds for group in line["groups"]]),
+        useful=useful,
+        wasted=wasted,
         edgefl_version=__version__,
     )
 

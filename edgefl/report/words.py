@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from edgefl.records import BUDGETS as BUDGETS
@@ -98,8 +98,6 @@ USEFUL = "trained"
 NOT_VALIDATED = "not validated"
 """What is said of every joule: no published measurement of a training step's energy was found that could be checked."""
 UNKNOWN_ENERGY = "unknown, because a device has no figures of energy"
-WORK = ("clients", "macs", "download_bytes", "upload_bytes", "energy_j", "end_to_end_j", "device_s")
-"""What is summed, under the names of :class:`edgefl.records.Totals`."""
 
 
 @dataclass(frozen=True)
@@ -159,20 +157,19 @@ def in_order(statuses: Iterable[str]) -> list[str]:
     return [*(status for status in STATUSES if status in found), *sorted(found.difference(STATUSES))]
 
 
-def summed(groups: Iterable[Json]) -> dict[str, Any]:
-    """Return the sums of groups under the names of :class:`edgefl.records.Totals`."""
-    groups = list(groups)
-    return {key: known_sum([0.0 if key.endswith(("_j", "_s")) else 0, *(group[key] for group in groups)]) for key in WORK}
+def summed(groups: Iterable[Json]) -> Totals:
+    """Return the sums of groups."""
+    groups, names = list(groups), [of.name for of in fields(Totals)]
+    return Totals(*(known_sum([0.0 if name.endswith(("_j", "_s")) else 0, *(of[name] for of in groups)]) for name in names))  # type: ignore[arg-type]
 
 
-def useful_and_wasted(groups: Sequence[Json]) -> dict[str, Any]:
-    """Return the :class:`Totals` of ``useful`` and of ``wasted`` sessions; nothing is sent to refused clients."""
+def useful_and_wasted(groups: Sequence[Json]) -> tuple[Totals, Totals]:
+    """Return the totals of useful and of wasted sessions; nothing is sent to refused clients."""
     useful = summed(group for group in groups if group["status"] == USEFUL)
-    wasted = summed(group for group in groups if group["status"] not in (USEFUL, "refused"))
-    return {"useful": Totals(**useful), "wasted": Totals(**wasted)}
+    return useful, summed(group for group in groups if group["status"] not in (USEFUL, "refused"))
 
 
-def taken_by_status(rounds: Sequence[Json]) -> dict[str, dict[str, Any]]:
+def taken_by_status(rounds: Sequence[Json]) -> dict[str, Totals]:
     """Return what clients of each status took over all rounds; nothing is sent to refused ones."""
     groups = [group for record in rounds for group in record["groups"] if group["status"] != "refused"]
     statuses = in_order(group["status"] for group in groups)
