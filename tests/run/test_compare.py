@@ -27,7 +27,7 @@ SMALL = RunConfig(rounds=1, clients=4, local_epochs=1, model="mlp", data_share=0
 
 def test_a_curve_is_the_mean_over_seeds_of_accuracy_and_of_what_was_spent_so_far() -> None:
     runs = [played(0, [0.5, -1, 0.9]), played(1, [0.3, -1, 0.8], sent=300)]
-    points = curve_of(runs, [counted_run(of.seed, of.summary, of.rounds) for of in runs], "global")
+    points = curve_of([counted_run(of.seed, of.summary, of.rounds) for of in runs], "global")
     assert [point.round for point in points] == [1, 3]
     assert points[0].accuracy == pytest.approx(0.4)
     assert (points[0].lowest, points[0].highest) == (0.3, 0.5)
