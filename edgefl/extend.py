@@ -22,6 +22,7 @@ from typing import Protocol
 
 from torch import nn
 
+from edgefl.client.adversary import Adversary as Adversary
 from edgefl.client.client import Clients as Clients
 from edgefl.client.job import Job as Job
 from edgefl.client.objective import Objective as Objective
@@ -29,10 +30,6 @@ from edgefl.client.stage import AtClient as AtClient
 from edgefl.client.stage import Leaving as Leaving
 from edgefl.client.stage import Stage as Stage
 from edgefl.client.stage import Turn as Turn
-from edgefl.contrib.attacks.adversary import Adversary as Adversary
-from edgefl.contrib.attacks.defence import Centre as Centre
-from edgefl.contrib.attacks.defence import Defence as Defence
-from edgefl.contrib.attacks.defence import Filter as Filter
 from edgefl.data.sources import Dataset as Dataset
 from edgefl.data.sources import Split as Split
 from edgefl.engine.contract import Engine as Engine
@@ -61,6 +58,9 @@ from edgefl.registry import sampler as sampler
 from edgefl.registry import server_optimizer as server_optimizer
 from edgefl.registry import stage as stage
 from edgefl.rng import generator as generator
+from edgefl.server.defence import Centre as Centre
+from edgefl.server.defence import Defence as Defence
+from edgefl.server.defence import Filter as Filter
 from edgefl.server.optimizer import ServerOptimizer as ServerOptimizer
 from edgefl.server.sampler import Known as Known
 from edgefl.server.sampler import Sampler as Sampler

@@ -261,12 +261,16 @@ server_optimizer = server_optimizers = Registry(
     "server_optimizer", "edgefl.server.optimizers", Interface("edgefl.server.optimizer:ServerOptimizer", facts=_CHOICE)
 )
 adversary = adversaries = Registry(
-    "adversary", CONTRIB, Interface("edgefl.contrib.attacks.adversary:Adversary", facts=_CHOICE), "adversaries"
+    "adversary", CONTRIB, Interface("edgefl.client.adversary:Adversary", facts=_CHOICE), "adversaries"
 )
-defence = defences = Registry("defence", CONTRIB, Interface("edgefl.contrib.attacks.defence:Defence", facts=_CHOICE))
+defence = defences = Registry("defence", CONTRIB, Interface("edgefl.server.defence:Defence", facts=_CHOICE))
 sampler = samplers = Registry("sampler", "edgefl.server.samplers", Interface("edgefl.server.sampler:Sampler", facts=_CHOICE))
 engine = engines = Registry("engine", "edgefl.engine", _ENGINE)
 logger = loggers = Registry("logger", "edgefl.log", Interface("", ("run",), required=("needs", "extra")))
+feature = features = Registry("feature", CONTRIB, Interface("edgefl.run.feature:Feature"))
+section = sections = Registry("section", CONTRIB, Interface("", ("summary", "rounds")))
+view = views = Registry("view", CONTRIB, Interface())
+"""What commands of the core do by a part of contrib."""
 export_format = export_formats = Registry(
     "export_format", "edgefl.bundle.formats", Interface("", ("network", "sample"), required=("needs", "extra", "suffix"))
 )
@@ -287,4 +291,4 @@ ALL = (
     ),
     export_formats,
 )
-"""Every registry."""
+"""Every registry whose parts may also be those of plug-ins."""

@@ -69,7 +69,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "log": {"errors", "records", "registry", "util"},
     "extend": {"errors", "records", "log", "rng", "registry", "wire", "factor", "data", "methods", "client", "engine", "server"},
-    "report": {"errors", "records", "util", "timing", "wire", "fleet", "server"},
+    "report": {"errors", "records", "registry", "util", "timing", "wire", "fleet", "server"},
     "planning": {
         *("errors", "records", "rng", "registry", "config", "util", "wire", "factor", "models", "cost", "fleet", "methods"),
         *("onnxgrad", "client", "bundle", "server", "report"),
@@ -120,60 +120,34 @@ ROOMS: dict[str, set[str]] = {
     },
 }
 
-# Modules of the core that still import a part of contrib, by part.
-OWED: dict[str, set[str]] = {
-    "attacks": {
-        *(
-            "cli/fed_round",
-            "client/client",
-            "client/job",
-            "extend",
-            "report/answer",
-            "report/html",
-            "run/checks",
-            "run/device_round",
-        ),
-        *("run/resolved", "server/chain", "testing/contract"),
-    },
-    "calibrate": {"cli/devices"},
-    "flower": {"cli/compare"},
-    "privacy": {
-        *("cli/simulate", "client/client", "client/loop", "client/loss", "planning/tier_costs", "report/html", "run/bundle"),
-        *("run/device_round", "run/prepare", "run/resolved", "run/run", "run/simulate", "server/chain"),
-    },
-    "secagg": {
-        *("config/secure", "report/dry_page", "report/html", "report/run_files", "run/checks", "run/dry_run", "run/resolved"),
-        *("run/simulate", "server/chain"),
-    },
-    "serve": {"cli/doctor"},
-}
-
 # The same among the modules of run/: from what a run consists of to the commands.
 RUN: dict[str, set[str]] = {
-    "resolved": set(),
+    "feature": set(),
+    "resolved": {"feature"},
     "loss": set(),
     "network": {"loss"},
     "checks": {"resolved"},
     "guarded": {"resolved"},
-    "run": {"resolved", "network", "checks"},
+    "run": {"feature", "resolved", "network", "checks"},
     "folder": set(),
     "checkpoint_writer": {"folder"},
     "enroll": set(),
     "verify": {"folder"},
-    "auto_tiers": {"resolved"},
-    "prepare": {"run", "resolved", "checks", "auto_tiers", "loss", "network"},
+    "auto_tiers": {"feature", "resolved"},
+    "prepare": {"feature", "run", "resolved", "checks", "auto_tiers", "loss", "network"},
     "trained": {"run"},
     "final_scores": {"trained"},
     "inspect_data": {"prepare", "network"},
     "engine_choice": {"run"},
     "train_part": set(),
-    "bundle": {"run", "trained", "train_part"},
+    "bundle": {"feature", "run", "trained", "train_part"},
     "finished": {"folder", "prepare", "trained"},
     "result": {"finished"},
     "export": {"folder", "trained", "finished", "bundle"},
     "export_network": {"prepare", "train_part", "checks", "network"},
     "simulate": {
         *(
+            "feature",
             "run",
             "folder",
             "checkpoint_writer",
@@ -188,8 +162,8 @@ RUN: dict[str, set[str]] = {
     },
     "worse": set(),
     "offered": {"run", "folder"},
-    "device_round": {"guarded", "run", "folder", "prepare", "offered", "trained", "bundle", "worse"},
-    "dry_run": {"run", "folder", "result", "prepare", "trained"},
+    "device_round": {"feature", "guarded", "run", "folder", "prepare", "offered", "trained", "bundle", "worse"},
+    "dry_run": {"feature", "run", "folder", "result", "prepare", "trained"},
     "policy_clock": {"run", "trained", "dry_run"},
     "whatif": {"run", "folder", "auto_tiers", "prepare", "dry_run", "policy_clock"},
     "compare_entries": {"prepare"},
@@ -251,10 +225,7 @@ def test_imports_point_one_way(path):
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_the_core_imports_nothing_of_contrib_and_its_parts_nothing_of_each_other(path):
-    place = path.relative_to(PACKAGE).with_suffix("")
-    own = (
-        set(place.parts[1:2]) if room_of(path) == CONTRIB else {part for part, owing in OWED.items() if place.as_posix() in owing}
-    )
+    own = set(path.relative_to(PACKAGE).parts[1:2]) if room_of(path) == CONTRIB else set()
     assert parts_of(imported(path)) <= own
 
 

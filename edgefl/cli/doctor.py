@@ -21,6 +21,7 @@ from edgefl import __version__
 from edgefl.cli.console import busy, echo, print_json, show
 from edgefl.cli.options import Command, json_option
 from edgefl.errors import first_line
+from edgefl.registry import views
 from edgefl.report.tables import ALWAYS, Column, PlainTable, text
 from edgefl.util.files import user_cache, user_config
 from edgefl.util.machine import this_machine, usable_threads
@@ -55,7 +56,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
     edgefl doctor --json
     """
     with busy("checking this computer"):
-        checks = [*_python(), *_packages(), *_computer(), *_folders(), *_browser()]
+        checks = [*_python(), *_packages(), *_computer(), *_folders(), *views.load("browser")()]
     broken = [check.what for check in checks if check.state == "broken"]
     if as_json:
         print_json({"edgefl": __version__, "ok": not broken, "checks": [asdict(check) for check in checks]})
@@ -159,14 +160,3 @@ def _folders() -> Iterator[Check]:
         able = there.is_dir() and os.access(there, os.W_OK)
         free = f"{human_bytes(shutil.disk_usage(there).free)} free" if able else "cannot be written"
         yield Check(what, "ok" if able else otherwise, f"{folder.absolute()}: {free}")  # type: ignore[arg-type]
-
-
-def _browser() -> Iterator[Check]:
-    from edgefl.contrib.serve.runtime import PACKAGE, found, version
-
-    folder = found()
-    npm = shutil.which("npm")
-    about = f"{PACKAGE} {version()}" + (
-        f" in {folder}" if folder else ", which 'edgefl serve' fetches" if npm else "; install npm to fetch it"
-    )
-    yield Check("browser runtime", "ok" if folder or npm else "missing", about)

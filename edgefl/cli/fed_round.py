@@ -61,8 +61,8 @@ def command(
     Updates are screened as the run's config.toml says; flags under "Trust in updates" win, in this round. Without a defence in both,
     norm-filter drops updates with far too large changes; --defence none averages them as they are.
     """
-    from edgefl.contrib.attacks.words import remarks, update_table
     from edgefl.report.metric import metric_text
+    from edgefl.report.outliers import remarks, update_table
     from edgefl.report.tables import PlainTable, under
     from edgefl.report.words import tier_label
     from edgefl.run.worse import MAX_DROP

@@ -119,10 +119,10 @@ def _print_dry(summary: dict[str, Any], folder: Path) -> None:
 
 
 def _print_result(summary: dict[str, Any], folder: Path) -> None:
-    from edgefl.contrib.privacy.words import privacy_text
     from edgefl.report.answer import diverged, without_tier
     from edgefl.report.metric import metric_of, metric_text
     from edgefl.report.run_tables import compact_tiers
+    from edgefl.report.section import sections_of
     from edgefl.report.words import contents, energy_trust
     from edgefl.util.units import human_seconds
 
@@ -138,9 +138,9 @@ def _print_result(summary: dict[str, Any], folder: Path) -> None:
     )
     if (trained := summary.get("accuracy_after_training")) is not None:
         after += f", {metric_text(metric, trained)} after local training"
-    if text := privacy_text(summary):
-        show_text(f"privacy: {text}")
-        show_text("bundle: its graphs train without clipping and noise, so devices send no updates")
+    for section in sections_of(summary, ()):
+        for line in (*(": ".join(fact) for fact in section.facts[:1]), *section.remarks):
+            show_text(line)
     show_text(
         f"{whose}: {after}; {simulated_s} simulated, {host_s} on this computer; energy: {energy_trust(summary['energy_j'])}"
     )

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from edgefl.client.adversary import Adversaries, started
 from edgefl.client.fast.gradients import written
 from edgefl.client.fast.grouping import train_together
 from edgefl.client.fast.layout import in_layout
@@ -19,9 +20,8 @@ from edgefl.client.loss import loss_of
 from edgefl.client.optimizer import FusedOptimizer
 from edgefl.client.outcome import outcome_after_training, over_memory
 from edgefl.client.parts import Parts
+from edgefl.client.per_sample import StepNoise
 from edgefl.client.recompute.tape import recomputing
-from edgefl.contrib.attacks.adversary import Adversaries, started
-from edgefl.contrib.privacy.per_sample import StepNoise
 from edgefl.cost.step_memory import StepMemory
 from edgefl.data.mix import load
 from edgefl.data.shards import Shards

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from edgefl.client.adversary import Adversaries
 from edgefl.client.criterion import CROSS_ENTROPY, Criterion
 from edgefl.client.loop import LocalTraining
 from edgefl.client.objective import Objective
@@ -14,7 +15,6 @@ from edgefl.client.parts import Parts
 from edgefl.client.stage import Stage
 from edgefl.client.stages.coded import PLAIN as PLAIN_CODEC
 from edgefl.client.training import Training
-from edgefl.contrib.attacks.adversary import Adversaries
 from edgefl.cost.step_memory import StepMemory
 from edgefl.data.given import PLAIN_READING, Reading
 from edgefl.methods.base import Method
@@ -40,7 +40,7 @@ class Task:
         cpu_limit_s: processor seconds of this computer that a client may use if ``enforce`` is "hard".
         device: hardware that torch trains on, "cpu" or "cuda".
         plugins: what a worker imports first, see :func:`edgefl.plugins.load`.
-        adversary: which clients attack the run, and how, see :class:`edgefl.contrib.attacks.adversary.Adversaries`; None: nobody.
+        adversary: which clients attack the run, and how, see :class:`edgefl.client.adversary.Adversaries`; None: nobody.
         stages: what an update passes on a client, in order; the last stage encodes it.
     """
 

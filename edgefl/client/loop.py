@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from edgefl.client.fast.gradients import Gradient, written
 from edgefl.client.optimizer import FusedOptimizer
+from edgefl.client.per_sample import StepNoise
 from edgefl.client.training import Training
-from edgefl.contrib.privacy.per_sample import StepNoise
 from edgefl.cost.memory import LivenessMeter, held_by
 from edgefl.cost.step_memory import StepMemory, step_memory
 from edgefl.cost.trace import Loss

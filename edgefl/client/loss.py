@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from edgefl.client.criterion import CROSS_ENTROPY, Criterion
 from edgefl.client.objective import Objective
-from edgefl.contrib.privacy.per_sample import per_sample
+from edgefl.client.per_sample import per_sample
 from edgefl.cost.trace import Loss
 from edgefl.methods.base import Method
 from edgefl.models.norm import SingleValues
@@ -18,7 +18,7 @@ from edgefl.records import Batch
 def loss_of(method: Method, objective: Objective, criterion: Criterion = CROSS_ENTROPY, sample_clip: float | None = None) -> Loss:
     """Return the loss that a client minimises, a function of (network, batch): the method's loss plus the objective's terms.
 
-    With ``sample_clip`` its gradient is the mean of clipped gradients of samples (:func:`edgefl.contrib.privacy.per_sample.per_sample`).
+    With ``sample_clip`` its gradient is the mean of clipped gradients of samples (:func:`edgefl.client.per_sample.per_sample`).
     """
     own = criterion.loss
 

@@ -22,7 +22,7 @@ class Training:
         step_rounds: T; in the second half of T rounds the rate is a tenth. None: it stays.
         augment: ``flip`` mirrors each training sample, an image, left-right with probability ½ in every epoch. It has no cost: a device
             reads pixels in another order when it copies the batch.
-        sample_clip: C of DP-SGD, the longest gradient of a sample, see :mod:`edgefl.contrib.privacy.per_sample`. None: gradients are
+        sample_clip: C of DP-SGD, the longest gradient of a sample, see :mod:`edgefl.client.per_sample`. None: gradients are
             those of batches.
         noise_multiplier: z of DP-SGD.
     """

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from edgefl.config.field import Keys, key
-from edgefl.contrib.secagg.spec import SecureAggregation
+from edgefl.config.protocol import SecureAggregation
 
 SECURE = "Secure aggregation"
 """Heading of this key in the command line's help."""

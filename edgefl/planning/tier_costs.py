@@ -13,11 +13,11 @@ from edgefl.client.loss import loss_of
 from edgefl.client.objective import Objective, objective_named
 from edgefl.client.objectives.none import PLAIN
 from edgefl.client.parts import shared_parameters, trained_shapes
+from edgefl.client.per_sample import StepNoise, noising
 from edgefl.client.recompute.choice import segments_of
 from edgefl.client.recompute.tape import recomputing
 from edgefl.client.training import Training
 from edgefl.config import RunConfig
-from edgefl.contrib.privacy.per_sample import StepNoise, noising
 from edgefl.cost.memory import Timeline
 from edgefl.cost.table import cost_of, traced_step, with_inference
 from edgefl.cost.trace import Subject

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edgefl.contrib.attacks.words import FAR
 from edgefl.report.metric import metric_of, metric_text, reaches
+from edgefl.report.outliers import FAR
 from edgefl.report.untrained import leave_out
 from edgefl.report.words import (
     USEFUL,

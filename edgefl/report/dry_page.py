@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 
-from edgefl.contrib.secagg.words import secure_table
 from edgefl.report import run_tables
 from edgefl.report.answer import Answer
 from edgefl.report.chart import WHOLE, Chart, Json, category, clock_unit, layer, layered, number, stacked
@@ -11,6 +10,7 @@ from edgefl.report.fleet_charts import fleet_view, useful_card
 from edgefl.report.page import facts, render_page
 from edgefl.report.run_charts import deadline_facts, tier_colours, trust_facts
 from edgefl.report.run_tables import TIER_COLUMNS, inclusion_columns
+from edgefl.report.section import sections_of
 from edgefl.report.tables import Column, PlainTable, shaded, text, under
 from edgefl.report.words import USEFUL, begun, counted, energy_trust, tier_label
 from edgefl.util.units import human_count, human_joules, human_percent, human_seconds
@@ -35,7 +35,7 @@ def render_dry(summary: Json, rounds: Sequence[Json]) -> str:
         cards=_dry_cards(summary, rounds),
         lasting=[chart for chart in (round_chart(rounds), hour_chart(summary, rounds)) if chart],
         fleet=fleet_view(summary, rounds),
-        secure=secure_table(summary),
+        sections=[section for section in sections_of(summary, rounds) if section.table is not None],
         policies=policy_table(policies, titles) if policies else None,
         policy_sentence=policy_sentence(summary),
         compared_in=_compared_in(summary),

@@ -12,7 +12,6 @@ from typing import Any, Literal
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from edgefl.contrib.secagg.words import SecureSum
 from edgefl.errors import InputError
 from edgefl.records import ACCURACY, DataRecord, Metric, NodeRecord, Totals
 from edgefl.report.evaluation import Evaluation
@@ -89,6 +88,34 @@ class AttackRow(Result):
     adversary: str
     count: Whole
     clients: tuple[Whole, ...]
+
+
+@dataclass(frozen=True)
+class SecureSum(Result):
+    """The secure sums of one tier over all rounds.
+
+    Attributes:
+        groups: how many groups were formed.
+        summed: how many of their sums could be read.
+        not_asked: rounds in which the tier had too few clients.
+        clients: clients in groups.
+        lost: those of them whose vector did not arrive.
+        upload_bytes, download_bytes: of all messages but the masked vectors.
+        agree_s, unmask_s: the mean seconds of a group's stages before the model is sent, and after its vectors have arrived.
+        reasons: why other groups were not summed.
+    """
+
+    tier: float
+    groups: int
+    summed: int
+    not_asked: int
+    clients: int
+    lost: int
+    upload_bytes: int
+    download_bytes: int
+    agree_s: float
+    unmask_s: float
+    reasons: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

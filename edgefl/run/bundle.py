@@ -30,7 +30,6 @@ from edgefl.bundle.write import about_inputs, build_tier, client_files, drawn, w
 from edgefl.client import evaluate
 from edgefl.client.onnx_loop import beta_of
 from edgefl.config import HOST_KEYS, SCREENING
-from edgefl.contrib.privacy.spending import no_updates
 from edgefl.data.sources import Split
 from edgefl.errors import EdgeflError, MovedError, NoBundleError, StorageError
 from edgefl.onnxgrad.macs import macs_per_sample
@@ -41,6 +40,7 @@ from edgefl.records import Cost, Tier
 from edgefl.report.cost_rows import CostRow
 from edgefl.report.run_rows import TierResult
 from edgefl.rng import generator
+from edgefl.run.feature import no_updates
 from edgefl.run.train_part import Trainee, Trains, train_part
 from edgefl.run.trained import TierNetworks
 from edgefl.timing.spans import span

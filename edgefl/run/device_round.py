@@ -14,11 +14,11 @@ import torch
 from edgefl.bundle.manifest_file import read
 from edgefl.client.evaluate import evaluating
 from edgefl.config import SCREENING, RunConfig
-from edgefl.contrib.attacks.words import remarks
-from edgefl.contrib.privacy.spending import check_simulated
 from edgefl.errors import CheckpointError, ConfigError, NotFiniteError, WireError, first_line, nearest
 from edgefl.records import ACCURACY, Metric, Screened, Submodel, Update
+from edgefl.report.outliers import remarks
 from edgefl.run.bundle import Source, Wanted, build_bundle
+from edgefl.run.feature import check_devices
 from edgefl.run.folder import CONFIG, FED_ROUND, MODEL, Notify, RunFolder
 from edgefl.run.guarded import DEFENCE, guarded
 from edgefl.run.offered import check_aggregates, offer, run_of
@@ -112,14 +112,9 @@ def fed_round(
     check_aggregates(Path(bundle), manifest)
     folder = run_of(Path(bundle), manifest, run)
     config, unguarded = guarded(_screened_by(folder.config(), screening or {}), screening or ())
-    check_simulated(config, "fed-round")
+    check_devices(config, "fed-round")
     if config.stages:
         raise ConfigError(f"stages: {', '.join(config.stages)} is simulated only: fed-round takes updates of devices without it")
-    if config.secure is not None:
-        raise ConfigError(
-            f"secure_aggregation: {config.secure_aggregation} is simulated only: update files have no masks; start a new run without it, "
-            f"which can begin with --weights {MODEL} of this one"
-        )
     if unguarded:
         say(f"updates are averaged as they are, without {DEFENCE}: {unguarded}")
     number = manifest.round + 1

@@ -9,13 +9,13 @@ from statistics import median
 import numpy as np
 
 from edgefl.config import RunConfig
-from edgefl.contrib.secagg.words import secure_sums
 from edgefl.report.dry_page import render_dry
 from edgefl.report.results import Result
 from edgefl.report.run_files import DrySummary
 from edgefl.report.run_rows import PolicyRow
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
 from edgefl.report.words import Json, begun
+from edgefl.run.feature import merged
 from edgefl.run.folder import Notify, OnRound, RunFolder
 from edgefl.run.prepare import prepare
 from edgefl.run.result import RunResult
@@ -78,7 +78,7 @@ def dry_run(
             tiers=tuple(tier_rows(run.plan, {}, rounds, run.method.trains_smaller)),
             classes=tuple(class_rows(run.plan)),
             participation=tuple(participation_rows(run.plan, rounds, _distinct(run, took_part), {})),
-            secure_sums=secure_sums(rounds),
+            **merged(feature.totals(rounds) for feature in run.features),
             policies=tuple(
                 PolicyRow(p.label, p.tiers, p.round_s, p.useful_share, p.inclusion_by_class, len(compared)) for p in policies
             ),
@@ -178,7 +178,6 @@ def outcome_in(label: str, run: Run, records: Sequence[Json]) -> PolicyOutcome:
         weakest_inclusion=known.get(weakest) if weakest else None,
         energy_j=sums.energy_j / sums.useful.clients if sums.useful.clients and sums.energy_j is not None else None,
         rounds_per_hour=3600 * len(records) / sums.simulated_s if sums.simulated_s else None,
-        epsilon=None if run.spending is None else run.spending.epsilon(len(records)),
-        noise_multiplier=None if run.spending is None else run.spending.privacy.noise_multiplier,
         updates=sums.useful.clients,
+        **merged(feature.policy(len(records)) for feature in run.features),
     )

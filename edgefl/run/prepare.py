@@ -11,7 +11,6 @@ from edgefl.client.criterion import Criterion
 from edgefl.client.isolation.isolate import check_limit
 from edgefl.client.job import Task
 from edgefl.config import RunConfig
-from edgefl.contrib.privacy.spending import check_private, spending_of
 from edgefl.data.given import Reading
 from edgefl.data.mix import load
 from edgefl.data.prescribed import prescribed
@@ -39,9 +38,9 @@ from edgefl.run.checks import (
     check_device,
     check_preparation,
     check_reach,
-    check_secure,
     check_stages,
 )
+from edgefl.run.feature import features_of
 from edgefl.run.loss import checked_loss, criterion_of
 from edgefl.run.network import check_finite, network_of, with_weights
 from edgefl.run.resolved import chain_of, method_of, plan_of, tiers_of
@@ -77,9 +76,9 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     config = config.model_copy(update={"preprocessing": reading.preprocessing or None})  # not the file, which may change
     config = resolve(config, data)
     check_reach(config)
-    spending = spending_of(config, conditions)
-    if spending is not None:
-        config = config.model_copy(update={"noise_multiplier": spending.privacy.noise_multiplier})
+    features = features_of(config, conditions)
+    for feature in features:
+        config = feature.resolved(config)
     criterion = criterion_of(config, data)
     architecture = network_of(config, data)
     if config.weights is not None:
@@ -95,32 +94,32 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
         objective=objective_of(config),
         criterion=criterion,
         reading=reading,
-        stages=chain_of(config, None if spending is None else spending.privacy).at_clients,
+        stages=chain_of(config, features).at_clients,
         **{key: getattr(config, key) for key in _OF_TASK},
     )
     clients = Clients(task, data)
     if config.tiers == "auto":
-        config = config.model_copy(update={"tiers": chosen_tiers(config, fleet, clients)})
+        config = config.model_copy(update={"tiers": chosen_tiers(config, fleet, clients, features)})
     tiers, method = tiers_of(config), method_of(config)
     check_axes(method, config)
     check_stages(method, config)
     check_adversary(method, config, clients)
-    check_secure(config, conditions, clients.shards.largest if method.weighs_samples else 1)
     method.check(architecture, tiers, config.clients)
-    check_private(config, method, architecture, tiers)
+    for feature in features:
+        feature.check(config, method, clients, conditions)
     if isinstance(architecture, CustomArchitecture) and architecture.weights is None and "uploads" not in method.lacks:
         with torch_seeded(generator(config.seed, "finite")):
             check_finite(architecture.build(), architecture.model)
     if architecture.weights is not None:
         begun(method, architecture, tiers, architecture.weights.tensors(), config.seed)
     costs = Costs(method, config, architecture, training, criterion)
-    plan = plan_of(costs, config, fleet, clients, conditions)
+    plan = plan_of(costs, config, fleet, clients, conditions, features)
     if required:
         plan.require_someone()
     if config.enforce == "hard" and not is_remote(config.engine):  # each node of a cluster checks it
         for device, memory_bytes in plan.memory_limits.items():
             check_limit(device, memory_bytes)
-    return Run(config, fleet, data, architecture, method, tiers, clients, plan, costs, conditions, spending)
+    return Run(config, fleet, data, architecture, method, tiers, clients, plan, costs, conditions, features)
 
 
 def _check_described(data: Dataset) -> None:

@@ -1,19 +1,13 @@
 """What a resolved configuration stands for: the tiers, the method, the plan and the chain of a run."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from edgefl.client.client import Clients
-from edgefl.client.stage import Stage
+from edgefl.client.stage import Place, Stage
 from edgefl.client.stages.clip import Clip, Measured
 from edgefl.client.stages.coded import Coded
 from edgefl.config import RunConfig
-from edgefl.contrib.attacks.defence import defence_named
-from edgefl.contrib.attacks.stages import Compared, Defended
-from edgefl.contrib.privacy.guarantee import Privacy
-from edgefl.contrib.privacy.stage import Noised
-from edgefl.contrib.secagg.grouping import Grouping
-from edgefl.contrib.secagg.stage import SecureGroups
 from edgefl.errors import ConfigError
 from edgefl.fleet.conditions import Conditions
 from edgefl.fleet.population import Population
@@ -24,40 +18,43 @@ from edgefl.methods.options import Scenario
 from edgefl.planning.tier_costs import Costs, objective_of
 from edgefl.records import Cost, Tier
 from edgefl.registry import stages
+from edgefl.run.feature import Feature
 from edgefl.server.assign import PlanCosts, make_plan
 from edgefl.server.assignment import Plan, TierPolicy, Workload
 from edgefl.server.chain import Chain
+from edgefl.server.defence import defence_named
 from edgefl.server.optimizer import optimizer_named
 from edgefl.server.optimizers.avg import AVERAGE
 from edgefl.server.stages.capped import Capped
 from edgefl.server.stages.objective import Remembered
 from edgefl.server.stages.optimizer import Optimized
+from edgefl.server.stages.trust import Compared, Defended
 from edgefl.util.datasets import is_own
 from edgefl.util.spec import called
 
 
-def chain_of(config: RunConfig, privacy: Privacy | None = None, most: int = 1) -> Chain:
-    """Return what the updates of a run pass, except the noise of central privacy, which depends on the plan.
+def chain_of(config: RunConfig, features: Iterable[Feature] = (), most: int = 1) -> Chain:
+    """Return what the updates of a run with these ``features`` pass, except for stages that depend on its plan.
 
-    ``privacy`` is what the noise of clients protects; ``most`` are the most samples of a client.
+    ``most`` are the most samples of a client.
     """
-    return Chain.of(_stages(config, privacy, most))
+    return Chain.of(_stages(config, [stage for feature in features for stage in feature.stages(config, most)]))
 
 
-def _stages(config: RunConfig, privacy: Privacy | None, most: int) -> Iterator[Stage]:
-    secure = config.secure
-    yield Coded(config.codec) if secure is None else SecureGroups(Grouping(secure, config.seed), most)
+def _stages(config: RunConfig, of_features: Sequence[Stage]) -> Iterator[Stage]:
+    yield from of_features
+    hidden = any(stage.place == Place.DECODED for stage in of_features)
+    if not hidden:
+        yield Coded(config.codec)
     objective, optimizer = objective_of(config), optimizer_named(config.server_optimizer, config.server_lr)
     if objective.remembers or objective.controls:
         yield Remembered(objective)
     if config.outliers:
         yield Compared()
     if config.clip_norm is not None:
-        yield clip_of(config)
+        yield clip_of(config, hidden)
     elif config.outliers or config.defence != "none":
         yield Measured()
-    if privacy is not None:
-        yield Noised(privacy.level, privacy.clip, privacy.noise_multiplier, privacy.delta)
     yield from reversed(outside_of(config))  # they are listed in the order of clients
     if config.sample_cap != "off":
         yield Capped(config.sample_cap)
@@ -79,10 +76,10 @@ def outside_of(config: RunConfig) -> list[Stage]:
     return found
 
 
-def clip_of(config: RunConfig) -> Clip:
-    """Return how a run clips changes."""
+def clip_of(config: RunConfig, hidden: bool = False) -> Clip:
+    """Return how a run clips changes; ``hidden``: the server cannot read a single update."""
     norm = config.clip_norm if isinstance(config.clip_norm, float) else None
-    return Clip(norm, config.clip_start, config.clip_quantile, config.clip_rate, config.secure is not None)
+    return Clip(norm, config.clip_start, config.clip_quantile, config.clip_rate, hidden)
 
 
 def tiers_of(config: RunConfig) -> tuple[Tier, ...]:
@@ -99,10 +96,12 @@ def method_of(config: RunConfig) -> Method:
     return create(config.method, config.method_options, dynamic_tiers=dynamic, tiers=ratios, scenario=scenario)
 
 
-def plan_of(costs: Costs, config: RunConfig, fleet: Fleet, clients: Clients, conditions: Conditions) -> Plan:
+def plan_of(
+    costs: Costs, config: RunConfig, fleet: Fleet, clients: Clients, conditions: Conditions, features: Iterable[Feature]
+) -> Plan:
     """Return the plan of a run: which tier each class of the fleet trains."""
     tiers = tiers_of(config)
-    asked, links = conditions.asked(config.per_round or 1, config.clients), chain_of(config)
+    asked, links = conditions.asked(config.per_round or 1, config.clients), chain_of(config, features)
 
     def added(of: Callable[..., Cost]) -> Callable[..., Cost]:
         return lambda tier, *parts: links.adds(of(tier, *parts), costs.method, costs.architecture, tier, asked)

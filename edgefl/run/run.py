@@ -13,8 +13,6 @@ import numpy as np
 from edgefl.client.client import Clients
 from edgefl.client.criterion import Criterion
 from edgefl.config import RunConfig
-from edgefl.contrib.privacy.central_stage import CentralNoise
-from edgefl.contrib.privacy.spending import Spending, central_of, spending_of
 from edgefl.data.scaled import Scaled
 from edgefl.data.sources import Dataset, Split
 from edgefl.engine.contract import Engine
@@ -31,9 +29,9 @@ from edgefl.planning.tier_costs import Costs
 from edgefl.records import RoundRecord, Tier
 from edgefl.report.run_files import AttackRow, Configured
 from edgefl.rng import generator
-from edgefl.run.checks import check_secure
+from edgefl.run.feature import Feature, features_of, merged
 from edgefl.run.network import inputs_of
-from edgefl.run.resolved import chain_of, clip_of, method_of, plan_of, tiers_of
+from edgefl.run.resolved import chain_of, method_of, plan_of, tiers_of
 from edgefl.server.assignment import Plan
 from edgefl.server.chain import Chain
 from edgefl.server.client_store import ClientStore
@@ -72,7 +70,7 @@ class Run:
     plan: Plan
     costs: Costs
     conditions: Conditions = field(default_factory=Conditions)
-    spending: Spending | None = None
+    features: tuple[Feature, ...] = ()
 
     def round(
         self, state: ServerState, engine: Engine | None, store: ClientStore, run_one: RunOne = run_round
@@ -84,9 +82,8 @@ class Run:
         evaluates = self.evaluates(state.round + 1) and (self.method.personalised if asked is None else asked)
         server = Server(self.method, self.forecast, self.rules, self.per_round, engine, store, waiting, evaluates)
         after, record = run_one(server, state)
-        if self.spending is not None:
-            record = replace(record, observed={**record.observed, **self.spending.observed(record.round)})
-        return after, record
+        observed = merged(feature.observed(record.round) for feature in self.features)
+        return after, replace(record, observed={**record.observed, **observed}) if observed else record
 
     def evaluates(self, round_: int) -> bool:
         """Whether ``round_`` is evaluated: every ``eval_every``-th one, and the last."""
@@ -118,12 +115,9 @@ class Run:
     @cached_property
     def chain(self) -> Chain:
         """What every update passes."""
-        privacy = None if self.spending is None else self.spending.privacy
-        found, noise = (
-            chain_of(self.config, privacy, self.clients.shards.largest),
-            central_of(self.spending, self.plan, self.per_round),
-        )
-        return found if noise is None else Chain.of((*found.stages, CentralNoise(noise, clip_of(self.config))))
+        found = chain_of(self.config, self.features, self.clients.shards.largest)
+        planned = [stage for feature in self.features for stage in feature.planned(self.config, self.plan)]
+        return Chain.of((*found.stages, *planned)) if planned else found
 
     def graphs_of(self, method: Method, tier: Tier, parts: bool = False) -> TierGraphs:
         """Return the ONNX graphs that a client of ``tier`` trains and infers with, its weights outside; ``parts``: in micro-batches too."""
@@ -146,7 +140,7 @@ class Run:
     def at(self, method: Method) -> Run:
         """Return this run in the phase ``method``, with that phase's costs and plan."""
         costs = self._costs(method, self.config)
-        plan = plan_of(costs, self.config, self.fleet, self.clients, self.conditions)
+        plan = plan_of(costs, self.config, self.fleet, self.clients, self.conditions, self.features)
         return replace(self, method=method, costs=costs, plan=plan)
 
     def _costs(self, method: Method, config: RunConfig) -> Costs:
@@ -207,10 +201,11 @@ class Run:
         costs = self.costs if method == self.method else self._costs(method, config)
         fleet = with_deadline(self.fleet, config.deadline_s)
         conditions = conditions_of(config, fleet, self.conditions.availability)
-        check_secure(config, conditions, self.clients.shards.largest if method.weighs_samples else 1)
-        plan = plan_of(costs, config, fleet, self.clients, conditions)
-        spending = spending_of(config, conditions)
-        return Run(config, fleet, self.data, self.architecture, method, tiers, self.clients, plan, costs, conditions, spending)
+        features = features_of(config, conditions)
+        for feature in features:
+            feature.check(config, method, self.clients, conditions)
+        plan = plan_of(costs, config, fleet, self.clients, conditions, features)
+        return Run(config, fleet, self.data, self.architecture, method, tiers, self.clients, plan, costs, conditions, features)
 
     @cached_property
     def test(self) -> Split:

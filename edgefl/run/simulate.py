@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from edgefl.config import RunConfig
 from edgefl.consent import remember
-from edgefl.contrib.privacy.spending import check_simulated
-from edgefl.contrib.secagg.words import secure_sums
 from edgefl.engine.contract import Engine, prepare_workers
 from edgefl.errors import InputError, Interrupted, NoBundleError
 from edgefl.log.background import NO_LOGS, Logs, check_installed, logs
@@ -27,6 +25,7 @@ from edgefl.report.run_rows import TierResult
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
 from edgefl.run.checkpoint_writer import CheckpointWriter
 from edgefl.run.checks import no_graphs
+from edgefl.run.feature import check_devices, merged
 from edgefl.run.final_scores import final_scores
 from edgefl.run.folder import MODEL, Notify, OnRound, RunFolder, with_engine_of
 from edgefl.run.prepare import prepare
@@ -98,15 +97,16 @@ def simulate(
         if devices is None:
             prepare_workers(config.engine, config.workers, config.enforce)
         else:
-            check_simulated(config, "a federation of real devices")
+            check_devices(config, "a federation of real devices")
         with span("prepare"):
             run = prepare(config)
         folder = RunFolder(Path(out) if out is not None else RunFolder.next_free(f"{config.method}-{run.data.name}"))
         if run.config.engine == "auto" and devices is None:
             run = _with_engine(run, folder if resume else None, say)
         config = run.config
-        for warning in () if run.spending is None else run.spending.warnings(config.clients, run.clients.shards.largest):
-            say(warning)
+        for feature in run.features:
+            for warning in feature.warnings(config, run.clients.shards.largest):
+                say(warning)
         folder.check(config, resume)
         if left := left_out(run):
             say(left)
@@ -251,16 +251,16 @@ def _finish(
             "accuracy_of": "clients" if of_clients(run) else "global",
             "global_accuracy": float(rounds[-1]["accuracy"]["global"]),
             "before_training": at_start,
-            "privacy": None if run.spending is None else run.spending.summary(len(rounds)),
             "mixed_nodes": config.mixed_nodes,
             "nodes": nodes,
             "accuracy_after_training": rounds[-1].get("accuracy_after_training"),
             "tiers": tier_rows(run.plan, _with_energy(trained, results), rounds, run.method.trains_smaller),
             "classes": class_rows(run.plan),
             "participation": participation_rows(run.plan, rounds, _distinct(rounds), taken),
-            "secure_sums": secure_sums(rounds),
             "evaluation": evaluation,
             "no_bundle": no_bundle,
+            **merged(feature.totals(rounds) for feature in run.features),
+            **merged(feature.summary(len(rounds)) for feature in run.features),
         }
     before = added([*(line.get("stages", {}) for line in rounds), watch.lap()])
     with span("report"):

@@ -157,7 +157,7 @@ def _policy(run: Run, config: RunConfig, changes: dict[str, Any]) -> Run:
     """Return ``run``, which was prepared from ``config``, under a policy."""
     if config.tiers == "auto" and "tiers" not in changes:
         policy = run.varied(**changes)
-        changes = {**changes, "tiers": chosen_tiers(policy.config, policy.fleet, policy.clients)}
+        changes = {**changes, "tiers": chosen_tiers(policy.config, policy.fleet, policy.clients, policy.features)}
     if config.target_epsilon is not None:  # the noise of this policy
         changes = {**changes, "noise_multiplier": None}
     return run.varied(**changes)

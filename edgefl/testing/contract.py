@@ -12,15 +12,15 @@ from collections.abc import Iterator
 import pytest
 
 from edgefl import registry
-from edgefl.contrib.attacks.rules_of_adversaries import *  # noqa: F403 - tests run where pytest finds their names
-from edgefl.contrib.attacks.rules_of_defences import *  # noqa: F403
 from edgefl.methods.base import Method
 from edgefl.methods.create import create
 from edgefl.testing import options
 from edgefl.testing.cases import RULES, parametrize
+from edgefl.testing.rules_of_adversaries import *  # noqa: F403 - tests run where pytest finds their names
 from edgefl.testing.rules_of_aggregation import *  # noqa: F403
 from edgefl.testing.rules_of_codecs import *  # noqa: F403
 from edgefl.testing.rules_of_datasets import *  # noqa: F403
+from edgefl.testing.rules_of_defences import *  # noqa: F403
 from edgefl.testing.rules_of_devices import *  # noqa: F403
 from edgefl.testing.rules_of_engines import *  # noqa: F403
 from edgefl.testing.rules_of_models import *  # noqa: F403

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from edgefl.client.adversary import Adversaries, Adversary, started
 from edgefl.client.client import Clients
 from edgefl.client.messages import task_fields, task_of
 from edgefl.client.stages.clip import Clip
 from edgefl.client.stages.coded import Coded
-from edgefl.contrib.attacks.adversary import Adversaries, Adversary, started
 from edgefl.data.digits import digits
 from edgefl.data.sources import Split
 from edgefl.engine.contract import in_order

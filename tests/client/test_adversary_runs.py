@@ -11,8 +11,8 @@ import torch
 from runs import checkpoint_of, lines_of, stopped_after
 
 from edgefl import RunConfig, simulate
+from edgefl.client.adversary import Adversaries
 from edgefl.client.job import Job
-from edgefl.contrib.attacks.adversary import Adversaries
 from edgefl.engine.inline import InlineEngine
 from edgefl.rng import generator
 from edgefl.run.prepare import prepare

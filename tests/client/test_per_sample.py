@@ -13,8 +13,8 @@ from edgefl.client.job import Job, Task
 from edgefl.client.loss import loss_of
 from edgefl.client.objective import objective_named
 from edgefl.client.objectives.none import PLAIN
+from edgefl.client.per_sample import StepNoise, per_sample
 from edgefl.client.training import Training
-from edgefl.contrib.privacy.per_sample import StepNoise, per_sample
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture, loaded
 from edgefl.planning.tier_costs import tier_cost

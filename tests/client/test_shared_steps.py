@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from edgefl.client.fast.capture import Inputs, gradient_of
 from edgefl.client.fast.gradients import MANY, Captures
 from edgefl.client.fast.grouping import gradients_of
-from edgefl.contrib.privacy.per_sample import per_sample
+from edgefl.client.per_sample import per_sample
 from edgefl.factor.gradient import called_with
 from edgefl.models.base import named_tensors
 from edgefl.records import Batch

@@ -14,9 +14,9 @@ from runs import checkpoint_of, lines_of, stopped_after
 from edgefl import RunConfig, simulate
 from edgefl.client.stage import AtClient, Leaving
 from edgefl.contrib.flower.setups import check_run
-from edgefl.contrib.privacy.spending import no_updates
 from edgefl.errors import ConfigError
 from edgefl.registry import stages
+from edgefl.run.feature import no_updates
 from edgefl.run.prepare import prepare
 
 TOP_K = '''

@@ -167,7 +167,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from edgefl.contrib.attacks.adversary import Adversary
+from edgefl.client.adversary import Adversary
 from edgefl.registry import adversary
 
 
@@ -187,7 +187,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from edgefl.registry import defence
-from edgefl.contrib.attacks.defence import Centre
+from edgefl.server.defence import Centre
 
 
 @defence("mine", needs=("received_weights", "shared_coordinates", "uploads", "rounds"))

@@ -7,13 +7,13 @@ import pytest
 import requirements
 
 import edgefl.testing
-from edgefl.contrib.attacks.rules_of_adversaries import *  # noqa: F403
-from edgefl.contrib.attacks.rules_of_defences import *  # noqa: F403
 from edgefl.fleet.load import names
 from edgefl.models.base import small_models
 from edgefl.registry import adversaries, codecs, defences, objectives, server_optimizers
+from edgefl.testing.rules_of_adversaries import *  # noqa: F403
 from edgefl.testing.rules_of_codecs import *  # noqa: F403
 from edgefl.testing.rules_of_datasets import *  # noqa: F403
+from edgefl.testing.rules_of_defences import *  # noqa: F403
 from edgefl.testing.rules_of_devices import *  # noqa: F403
 from edgefl.testing.rules_of_models import *  # noqa: F403
 from edgefl.testing.rules_of_objectives import *  # noqa: F403

@@ -8,9 +8,9 @@ from dataclasses import replace
 from client_records import client_record
 
 from edgefl import RunConfig, simulate
-from edgefl.contrib.attacks.words import client_rows, client_table, remarks, update_table
 from edgefl.records import RoundRecord, Screened
 from edgefl.report.html import render
+from edgefl.report.outliers import client_rows, client_table, remarks, update_table
 from edgefl.report.run_files import read_rounds, read_summary
 
 USUAL = {"change_norm": 1.0, "clipped": False, "dropped": False, "counted_samples": None, "norm_ratio": 1.0, "cosine": 0.5}

@@ -13,10 +13,10 @@ import safetensors.torch
 from device_rounds import Offered, near, offered
 from handmade import changed
 
-from edgefl.contrib.privacy.spending import no_updates
 from edgefl.errors import BundleError, CheckpointError, ConfigError, InputError, WireError
 from edgefl.run import device_round as fedround
 from edgefl.run.device_round import fed_round
+from edgefl.run.feature import no_updates
 from edgefl.run.folder import RunFolder, resumed_config
 from edgefl.util.files import sha256
 from edgefl.util.keys import SigningKey

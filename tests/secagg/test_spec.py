@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl import RunConfig
-from edgefl.contrib.secagg.spec import SecureAggregation
+from edgefl.config.protocol import SecureAggregation
 from edgefl.errors import ConfigError
 
 

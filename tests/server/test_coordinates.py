@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from edgefl.contrib.attacks.coordinates import Changes
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.records import Place, Tier, Update
 from edgefl.rng import generator
+from edgefl.server.coordinates import Changes
 
 WIDE, NARROW = Tier(1.0), Tier(0.5)
 STATE = {"w": torch.tensor([[1.0, -2.0], [3.0, 5.0]])}

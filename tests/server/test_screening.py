@@ -13,15 +13,15 @@ from edgefl import RunConfig
 from edgefl.client.stage import Turn
 from edgefl.client.stages.clip import Clip
 from edgefl.client.stages.coded import PLAIN
-from edgefl.contrib.attacks.defence import defence_named
-from edgefl.contrib.attacks.stages import Compared, Defended
 from edgefl.errors import ConfigError
 from edgefl.records import Tier, Update
 from edgefl.run.prepare import prepare
 from edgefl.run.resolved import chain_of
 from edgefl.server.chain import Chain
 from edgefl.server.checkpoint import of_file
+from edgefl.server.defence import defence_named
 from edgefl.server.stages.capped import Capped
+from edgefl.server.stages.trust import Compared, Defended
 
 SMALL: dict[str, Any] = {
     "dataset": "digits", "model": "mlp", "method": "heterofl", "tiers": (1.0, 0.5), "tier_assignment": "uniform", "profile": "laptop",

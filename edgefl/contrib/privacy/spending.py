@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
 
+from edgefl.client.client import Clients
+from edgefl.client.stage import Stage
 from edgefl.config import RunConfig
 from edgefl.contrib.privacy.accountant import check_installed, check_noise, epsilon, noise_for
 from edgefl.contrib.privacy.central import Central
+from edgefl.contrib.privacy.central_stage import CentralNoise
 from edgefl.contrib.privacy.guarantee import Privacy, Sampling
+from edgefl.contrib.privacy.stage import Noised
 from edgefl.errors import ConfigError
 from edgefl.fleet.conditions import Conditions
 from edgefl.methods.base import Method
@@ -19,14 +24,18 @@ from edgefl.models.base import Architecture
 from edgefl.models.norm import needs_statistics, splits_batches
 from edgefl.planning.tier_costs import objective_of
 from edgefl.records import Tier
+from edgefl.registry import feature
 from edgefl.report.run_files import PrivacyResult
+from edgefl.run.feature import Feature
+from edgefl.run.resolved import clip_of, outside_of, tiers_of
 from edgefl.server.assignment import Plan
 
 _OVER = 1.001  # what a target may be exceeded by: noise is rounded up, and an accountant may be of another release
 
 
+@feature("privacy")
 @dataclass(frozen=True)
-class Spending:
+class Spending(Feature):
     """How ε grows from round to round.
 
     Attributes:
@@ -42,6 +51,43 @@ class Spending:
     unsampled: str = ""
     adaptive: bool = False
 
+    @classmethod
+    def of(cls, config: RunConfig, conditions: Conditions) -> Spending | None:
+        """Return how a run spends ε; None without privacy."""
+        return spending_of(config, conditions)
+
+    @classmethod
+    def no_devices(cls, config: RunConfig) -> str:
+        """Return why devices of a run send no updates: what they send has no noise."""
+        return f"the run has privacy {config.privacy}, and devices train without its clipping and noise" * (
+            config.privacy != "none"
+        )
+
+    @classmethod
+    def check_devices(cls, config: RunConfig, what: str) -> None:
+        """Raise :class:`ConfigError` for a run with privacy: clients on devices add no noise, and nothing counts ε."""
+        if config.privacy != "none":
+            raise ConfigError(
+                f"privacy: {config.privacy} is simulated only: {what} trains on devices that add no noise; give privacy none"
+            )
+
+    def resolved(self, config: RunConfig) -> RunConfig:
+        """Return the configuration with the noise of its target."""
+        return config.model_copy(update={"noise_multiplier": self.privacy.noise_multiplier})
+
+    def stages(self, config: RunConfig, most: int) -> Iterator[Stage]:
+        """Yield what protects updates on clients."""
+        yield Noised(self.privacy.level, self.privacy.clip, self.privacy.noise_multiplier, self.privacy.delta)
+
+    def planned(self, config: RunConfig, plan: Plan) -> Iterator[Stage]:
+        """Yield the noise of the server, if it adds some."""
+        if (noise := central_of(self, plan, config.per_round or 1)) is not None:
+            yield CentralNoise(noise, clip_of(config))
+
+    def check(self, config: RunConfig, method: Method, clients: Clients, conditions: Conditions) -> None:
+        """Raise :class:`ConfigError` if something besides noised tensors would leave a client, or cannot be protected."""
+        check_private(config, method, clients.task.architecture, tiers_of(config))
+
     def epsilon(self, rounds: int) -> float:
         """Return ε(δ) after so many rounds for a client that takes part in each, rounded up to four decimals."""
         found = epsilon(self.privacy.noise_multiplier, rounds * self.releases, self.privacy.delta, self.sampling)
@@ -51,15 +97,20 @@ class Spending:
         """Return the figures of a round's record."""
         return {"epsilon": {"so far": self.epsilon(round_), "of one round": self.epsilon(1)}}
 
-    def summary(self, rounds: int) -> PrivacyResult:
+    def summary(self, rounds: int) -> dict[str, Any]:
         """Return the part of a run's summary."""
         drawn = None if self.sampling is None else self.sampling.drawn
-        return PrivacyResult(**vars(self.privacy), epsilon=self.epsilon(rounds), drawn=drawn, unsampled=self.unsampled)
+        spent = PrivacyResult(**vars(self.privacy), epsilon=self.epsilon(rounds), drawn=drawn, unsampled=self.unsampled)
+        return {"privacy": spent}
 
-    def warnings(self, clients: int, largest: int) -> list[str]:
-        """Return what a user should know about δ, for a run with so many ``clients``. The largest has ``largest`` samples."""
+    def policy(self, rounds: int) -> dict[str, Any]:
+        """Return ε after so many rounds, and z."""
+        return {"epsilon": self.epsilon(rounds), "noise_multiplier": self.privacy.noise_multiplier}
+
+    def warnings(self, config: RunConfig, largest: int) -> list[str]:
+        """Return what a user should know about δ. The largest client has ``largest`` samples."""
         of_samples, delta = self.privacy.level == "example", self.privacy.delta
-        records, what = (largest, "samples of the largest client") if of_samples else (clients, "clients")
+        records, what = (largest, "samples of the largest client") if of_samples else (config.clients, "clients")
         if delta < 1 / records:
             return []
         return [f"delta: {delta:g} is no less than 1 / {records}, the number of {what}; give a smaller δ"]
@@ -129,6 +180,11 @@ def check_private(config: RunConfig, method: Method, architecture: Architecture,
         raise ConfigError(
             f"objective: {config.objective} adds up what clients send without noise; with privacy central give none or prox"
         )
+    after = ("admit", "folded", "counts", "together", "summed")
+    for stage in outside_of(config) if config.privacy == "central" else ():
+        if changes := [moment for moment in after if stage.writes(moment)]:
+            why = f"central bounds what a client changes, and stages: {stage.name} has {changes[0]} after that"
+            raise ConfigError(f"privacy: {why}; leave it out")
     who = type(method).title
     for tier in tiers:
         network = method.skeleton(architecture, tier)
@@ -147,22 +203,3 @@ def _measures(network: nn.Module) -> str:
         return "BatchNorm"
     measuring = (layer for layer in network.modules() if getattr(layer, "track_running_stats", False))
     return next((type(layer).__name__ for layer in measuring), "")
-
-
-def check_simulated(config: RunConfig, what: str) -> None:
-    """Raise :class:`ConfigError` if real devices train for a run with privacy: their clients add no noise, and nothing counts ε."""
-    if config.privacy != "none":
-        raise ConfigError(
-            f"privacy: {config.privacy} is simulated only: {what} trains on devices that add no noise; give privacy none"
-        )
-
-
-def no_updates(config: RunConfig) -> str:
-    """Return why devices of a run send no updates: what they send has neither noise nor masks. Empty if they send some."""
-    if config.privacy != "none":
-        return f"the run has privacy {config.privacy}, and devices train without its clipping and noise"
-    if config.stages:
-        return f"the run has the stages {', '.join(config.stages)}, and devices train without them"
-    if config.secure is not None:
-        return f"the run has secure_aggregation {config.secure_aggregation}, and update files have no masks"
-    return ""

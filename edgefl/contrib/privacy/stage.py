@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from edgefl.client.stage import AtClient, Leaving, Stage, Turn
+from edgefl.client.stage import AtClient, Leaving, Place, Stage, Turn
 from edgefl.contrib.privacy.guarantee import Level, Privacy
 from edgefl.contrib.privacy.noised import noised
 from edgefl.records import Update
@@ -14,7 +14,7 @@ from edgefl.registry import stage
 class Noised(Stage):
     """Clients send no labels, and all of them weigh the same; with local privacy, they clip their changes and add noise.
 
-    The samples of a client have noise in its training (:mod:`edgefl.contrib.privacy.per_sample`), so that it weighs as usual.
+    The samples of a client have noise in its training (:mod:`edgefl.client.per_sample`), so that it weighs as usual.
 
     Attributes:
         level, clip, noise_multiplier, delta: see :class:`edgefl.contrib.privacy.guarantee.Privacy`.
@@ -24,6 +24,8 @@ class Noised(Stage):
     clip: float
     noise_multiplier: float
     delta: float
+
+    place = Place.NOISED
 
     def leave(self, leaving: Leaving, at: AtClient) -> Leaving:
         """Add the noise of local privacy, and leave out the labels."""

@@ -1,5 +1,9 @@
 """What a run's summary says about its differential privacy, in words."""
 
+from collections.abc import Sequence
+
+from edgefl.registry import section
+from edgefl.report.section import Section
 from edgefl.report.words import Json
 
 _WHOM = {
@@ -21,14 +25,13 @@ def privacy_text(summary: Json) -> str:
     return f"ε = {spent['epsilon']:.4g} at δ = {spent['delta']:g} protects {_WHOM[spent['level']]}: {noise}"
 
 
-def privacy_facts(summary: Json) -> list[tuple[str, str]]:
-    """Return the rows of a report about privacy: none without it."""
+@section("privacy", place=2)
+def privacy_section(summary: Json, rounds: Sequence[Json]) -> Section | None:
+    """Return what a run has spent of its privacy; None without it."""
     if not (text := privacy_text(summary)):
-        return []
-    reason = summary["privacy"]["unsampled"]
-    sampled = (
-        f"not counted: {reason}"
-        if reason
-        else f"{summary['privacy']['drawn']} of {summary['clients']} clients a round, in secret"
-    )
-    return [("privacy", text), ("random choice of clients", sampled)]
+        return None
+    spent, clients = summary["privacy"], summary["clients"]
+    drawn = f"{spent['drawn']} of {clients} clients a round, in secret"
+    sampled = f"not counted: {spent['unsampled']}" if spent["unsampled"] else drawn
+    bundle = "bundle: its graphs train without clipping and noise, so devices send no updates"
+    return Section(facts=(("privacy", text), ("random choice of clients", sampled)), remarks=(bundle,))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from edgefl.client.stage import AtClient, Leaving, Stage
+from edgefl.client.stage import AtClient, Leaving, Place, Stage
 from edgefl.contrib.secagg.masking import Masking
 from edgefl.registry import stage
 
@@ -14,6 +14,8 @@ CLIPPED = "clipped_values"
 @dataclass(frozen=True)
 class Masked(Stage):
     """The client's half of secure sums; it takes the place of a codec."""
+
+    place = Place.DECODED
 
     def leave(self, leaving: Leaving, at: AtClient) -> Leaving:
         """Mask the update. The labels are part of the masked vector."""

@@ -4,12 +4,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edgefl.client.stage import Stage, TierSums, Turn
+from edgefl.config.protocol import SecureAggregation
 from edgefl.contrib.secagg.grouping import Grouping
 from edgefl.contrib.secagg.masked import Masked
 from edgefl.contrib.secagg.masking import values_of
 from edgefl.contrib.secagg.messages import stages, vector_bytes
 from edgefl.contrib.secagg.secure_sums import SecureSums
-from edgefl.contrib.secagg.spec import SecureAggregation
 from edgefl.methods.base import Method
 from edgefl.models.base import Architecture
 from edgefl.records import Added, Cost, Expected, RoundTrip, Tier, Update

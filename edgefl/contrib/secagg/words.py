@@ -2,40 +2,13 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from edgefl.report.results import Result
+from edgefl.registry import section
+from edgefl.report.run_files import SecureSum
+from edgefl.report.section import Section
 from edgefl.report.tables import Column, PlainTable, Row, under
 from edgefl.report.words import Json, tier_label
 from edgefl.util.units import human_bytes, human_seconds
-
-
-@dataclass(frozen=True)
-class SecureSum(Result):
-    """The secure sums of one tier over all rounds.
-
-    Attributes:
-        groups: how many groups were formed.
-        summed: how many of their sums could be read.
-        not_asked: rounds in which the tier had too few clients.
-        clients: clients in groups.
-        lost: those of them whose vector did not arrive.
-        upload_bytes, download_bytes: of all messages but the masked vectors.
-        agree_s, unmask_s: the mean seconds of a group's stages before the model is sent, and after its vectors have arrived.
-        reasons: why other groups were not summed.
-    """
-
-    tier: float
-    groups: int
-    summed: int
-    not_asked: int
-    clients: int
-    lost: int
-    upload_bytes: int
-    download_bytes: int
-    agree_s: float
-    unmask_s: float
-    reasons: tuple[str, ...]
 
 
 def secure_sums(rounds: Sequence[Json]) -> tuple[SecureSum, ...]:
@@ -64,7 +37,8 @@ def _of(tier: float, lines: Sequence[Json]) -> SecureSum:
     )
 
 
-def secure_table(summary: Json) -> PlainTable | None:
+@section("secure-sums", place=1)
+def secure_section(summary: Json, rounds: Sequence[Json]) -> Section | None:
     """Return the table of secure sums; None if updates were sent plain."""
     rows: Sequence[Row] = summary.get("secure_sums", ())
     if not rows:
@@ -78,4 +52,5 @@ def secure_table(summary: Json) -> PlainTable | None:
         *under("mean wait of a group", human_seconds, agree_s="to agree", unmask_s="to unmask"),
         Column("not summed, because", "", lambda row: "\n".join(row["reasons"]) or "–", numeric=False, wraps=True),
     )
-    return PlainTable.of(columns, rows)
+    caption = "Per tier: groups whose updates were added up securely, the clients that were lost, and what the messages took."
+    return Section("secure", "Secure sums", PlainTable.of(columns, rows), caption, "secure sums")

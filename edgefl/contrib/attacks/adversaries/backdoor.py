@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from edgefl.contrib.attacks.adversary import Adversary
+from edgefl.client.adversary import Adversary
 from edgefl.data.sources import Dataset, Split
 from edgefl.errors import ConfigError
 from edgefl.registry import adversary

@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from edgefl.contrib.attacks.adversary import Adversary
+from edgefl.client.adversary import Adversary
 from edgefl.registry import adversary
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from edgefl.contrib.attacks.adversary import Adversary
+from edgefl.client.adversary import Adversary
 from edgefl.data.sources import Dataset, Split
 from edgefl.errors import ConfigError
 from edgefl.registry import adversary

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from edgefl.contrib.attacks.coordinates import Gaps
-from edgefl.contrib.attacks.defence import Filter
 from edgefl.registry import defence
+from edgefl.server.coordinates import Gaps
+from edgefl.server.defence import Filter
 
 
 def expected_hostile(share: float, count: int) -> int:

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from edgefl.contrib.attacks.defence import Centre
 from edgefl.registry import defence
+from edgefl.server.coordinates import middle_of
+from edgefl.server.defence import Centre
 
 
 @defence("median", needs=("received_weights", "shared_coordinates", "uploads", "rounds"))
@@ -26,5 +27,4 @@ class Median(Centre):
     """
 
     def centre(self, values: Tensor) -> Tensor:
-        ordered, count = values.sort(0).values, len(values)
-        return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+        return middle_of(values)

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from edgefl.contrib.attacks.coordinates import Changes
-from edgefl.contrib.attacks.defence import Defence
 from edgefl.records import Update
 from edgefl.registry import defence
+from edgefl.server.coordinates import Changes
+from edgefl.server.defence import Defence
 
 
 @defence("none")

@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import torch
 
-from edgefl.contrib.attacks.coordinates import Gaps
-from edgefl.contrib.attacks.defence import Filter
 from edgefl.registry import defence
+from edgefl.server.coordinates import Gaps
+from edgefl.server.defence import Filter
 
 _FEW = 3
 

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from edgefl.contrib.attacks.defence import Centre
 from edgefl.registry import defence
+from edgefl.server.defence import Centre
 
 
 @defence("trimmed-mean", needs=("received_weights", "shared_coordinates", "uploads", "rounds"))

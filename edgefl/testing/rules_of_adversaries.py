@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from edgefl.client.adversary import Adversaries, Adversary
 from edgefl.client.client import Clients
 from edgefl.client.job import Job
-from edgefl.contrib.attacks.adversary import Adversaries, Adversary
 from edgefl.data.digits import digits
 from edgefl.data.sources import Split
 from edgefl.errors import ConfigError

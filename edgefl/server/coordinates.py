@@ -190,3 +190,13 @@ def _without(coordinates: Tensor, labels: tuple[int, ...] | None) -> Tensor:
     kept = torch.full_like(coordinates, -1)
     kept[list(labels)] = coordinates[list(labels)]
     return kept
+
+
+def middle_of(values: Tensor) -> Tensor:
+    """Return the median (coordinates,) of ``values`` (clients, coordinates); of an even number, the mean of the two in the middle.
+
+    >>> middle_of(torch.tensor([[1.0, 5.0], [2.0, 7.0], [-90.0, 6.0], [4.0, 8.0]])).tolist()
+    [1.5, 6.5]
+    """
+    ordered, count = values.sort(0).values, len(values)
+    return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2

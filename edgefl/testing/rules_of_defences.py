@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edgefl.contrib.attacks.coordinates import Changes
-from edgefl.contrib.attacks.defence import Defence, defence_named
 from edgefl.methods.axes import needs
 from edgefl.records import Place, Tier, Update
+from edgefl.server.coordinates import Changes
+from edgefl.server.defence import Defence, defence_named
 
 STATE = {"w": torch.tensor([[1.0, -2.0, 0.5], [3.0, 0.25, -1.0], [2.0, 4.0, -0.5]]), "b": torch.tensor([0.5, -1.5, 2.5])}
 KEPT_ROWS = {Tier(1.0): 3, Tier(0.5): 2}

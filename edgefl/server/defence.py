@@ -2,7 +2,7 @@
 
 A :class:`Centre` replaces every client's change, coordinate by coordinate, by a robust centre of the clients that hold the coordinate. A
 :class:`Filter` drops the updates that lie far from the others. Either way the method's own ``aggregate`` follows. So defences combine with
-any method, if its clients share coordinates (:mod:`edgefl.contrib.attacks.coordinates`). A synchronous round is needed: all clients must
+any method, if its clients share coordinates (:mod:`edgefl.server.coordinates`). A synchronous round is needed: all clients must
 have started from the same model.
 
 To add one, write a file in ``edgefl/contrib/attacks/defences/`` with a class decorated ``@defence("name", needs=DEFENDED)``.
@@ -15,10 +15,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from edgefl.contrib.attacks.coordinates import Changes, Gaps
 from edgefl.errors import AggregationError, ConfigError
 from edgefl.records import Update
 from edgefl.registry import defences
+from edgefl.server.coordinates import Changes, Gaps
 from edgefl.util.compute import described
 
 

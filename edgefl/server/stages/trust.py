@@ -3,17 +3,19 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from edgefl.client.stage import Stage, Turn
-from edgefl.contrib.attacks.coordinates import Changes
-from edgefl.contrib.attacks.defence import Defence
-from edgefl.contrib.attacks.outliers import cosines
+from edgefl.client.stage import Place, Stage, Turn
 from edgefl.errors import AggregationError
 from edgefl.records import Update
+from edgefl.server.coordinates import Changes
+from edgefl.server.defence import Defence
+from edgefl.server.outliers import cosines
 
 
 @dataclass(frozen=True)
 class Compared(Stage):
     """Each update is compared with the others of its tier; what is aggregated stays the same."""
+
+    place = Place.COMPARED
 
     def admit(self, update: Update, turn: Turn) -> Update:
         """Hold the update until the round is over, as the client sent it."""
@@ -21,7 +23,7 @@ class Compared(Stage):
         return update
 
     def record(self, turn: Turn) -> Mapping[str, object]:
-        """Note the cosine of each change and the median of its tier's, see :mod:`edgefl.contrib.attacks.outliers`."""
+        """Note the cosine of each change and the median of its tier's, see :mod:`edgefl.server.outliers`."""
         held: list[Update] = turn.notes(self, list)
         found = cosines(held)
         for update in held:
@@ -34,6 +36,8 @@ class Defended(Stage):
     """A robust aggregation as a step before the method's own."""
 
     defence: Defence
+
+    place = Place.DEFENDED
 
     def together(self, updates: Iterator[Update], turn: Turn) -> Iterator[Update]:
         """Yield the updates that the defence leaves, once all of them have arrived; AggregationError if it returns something else."""
