@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from edgefl.errors import EdgeflError, InputError, UnknownNameError
+from edgefl.util.extras import check_extra
 from edgefl.util.interface import Interface
 from edgefl.util.modules import OBJECT, object_in, source_named, source_of
 
@@ -198,8 +199,7 @@ class Registry:
     def check_installed(self, name: str, flag: str) -> None:
         """Raise InputError if the Python package that ``name`` needs is not installed; ``flag`` is how the user asked for it."""
         facts = self.facts(name)
-        if importlib.util.find_spec(facts["needs"]) is None:
-            raise InputError(f"{flag} needs {facts['needs']}, which is not installed; run pip install '{facts['extra']}'")
+        check_extra(flag, facts["needs"], facts["extra"])
 
     def _load_entry_point(self, name: str) -> None:
         value = self._entry_points[name][0]

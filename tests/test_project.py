@@ -10,6 +10,7 @@ import pytest
 
 import edgefl
 from edgefl import RunConfig, extend
+from edgefl.cli.doctor import TORCH
 from edgefl.errors import ConfigError
 from edgefl.methods.base import Method
 from edgefl.registry import datasets, methods, models
@@ -33,6 +34,12 @@ def test_every_dependency_is_pinned():
         *(extras[e][0] for e in ("trace", "web")),
     ]
     assert {re.split(r"[<>=]", name)[0].lower() for name in wanted} <= pinned
+
+
+def test_doctor_knows_the_newest_torch_that_the_tests_run_with():
+    pinned = re.search(r"^torch==(\d+)\.(\d+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert pinned is not None
+    assert tuple(map(int, pinned.groups())) == TORCH
 
 
 def test_the_lock_file_has_every_pinned_version_with_hashes_and_no_place():

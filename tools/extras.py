@@ -18,6 +18,8 @@ from packaging.requirements import Requirement
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/install.md"
 PURPOSE = {
+    "serve": "`edgefl serve`: a bundle in this computer's browser",
+    "figures": "charts as SVG or PDF files, and in notebooks",
     "data": "images, tables and data sets of the Hugging Face hub",
     "trace": "traces of availability as Parquet",
     "notebook": "results as data frames, and a kernel",

@@ -30,6 +30,8 @@ from edgefl.util.units import human_bytes
 _PACKAGE = "edgefl-sim"
 _OLDEST = (3, 11)
 _NEEDED = re.compile(r"^(?P<name>[\w.-]+)(\[[^]]*\])?[^;]*(;.*extra == ['\"](?P<extra>[\w-]+)['\"])?")
+TORCH = 2, 13
+"""The newest torch that the tests have run with."""
 _MODULES = {"torch", "onnx", "onnxruntime", "numpy", "scipy", "cryptography"}
 """Packages with compiled parts, which may be installed and yet not load."""
 
@@ -114,7 +116,10 @@ def _package(name: str) -> Check:
             importlib.import_module(name)
         except Exception as error:  # noqa: BLE001 - a package that does not load raises anything
             return Check(name, "broken", f"{version} does not load: {type(error).__name__}: {first_line(error)}")
-    return Check(name, "ok", version)
+    newer = name == "torch" and tuple(map(int, version.split(".")[:2])) > TORCH
+    least, most = ".".join(map(str, TORCH)), f"{TORCH[0]}.{TORCH[1] + 1}"
+    remedy = f"; the newest that the tests know is {least}: if counts of costs are refused, pip install 'torch<{most}'"
+    return Check(name, "ok", f"{version}{remedy * newer}")
 
 
 def _version(name: str) -> str | None:

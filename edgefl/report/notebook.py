@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,8 @@ def _reached(metric: Metric, value: float | None) -> str:
 
 
 def _accuracy_svg(summary: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> str:
+    if find_spec("vl_convert") is None:
+        return "<p>The chart of this run needs the extra figures: pip install 'edgefl-sim[figures]'</p>"
     import vl_convert
 
     from edgefl.report.run_charts import accuracy_charts

@@ -20,6 +20,7 @@ from edgefl.cli.options import (
 )
 from edgefl.cli.param_types import PATH
 from edgefl.config import TASK, RunConfig
+from edgefl.util.extras import check_extra
 
 
 @click.group("flower", no_args_is_help=True)
@@ -58,6 +59,7 @@ def new(folder: Path, config_file: Path | None, out: Path | None, shards: Path |
     method_options = dict(flags.pop("method_options"))
     config = RunConfig.load(config_file, given(flags) | ({"method_options": method_options} if method_options else {}))
     check_run(config)
+    check_extra("edgefl flower", "flwr", "edgefl-sim[flower]")
     with loading():
         from edgefl.contrib.flower.new import new_app, write_shards
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Self
 
 from edgefl.client.client import Clients
@@ -101,8 +100,6 @@ def check_secure(config: RunConfig, conditions: Conditions, most: int) -> None:
             f"{key}: the server waits for {1 / conditions.over_selection:.0%} of the clients that it asks (over_selection "
             f"{conditions.over_selection:g}), and more than threshold={rules.threshold:g} of them must answer; give a smaller one of both"
         )
-    if rules.masks == "real" and find_spec("cryptography") is None:
-        raise ConfigError(f"{key}: masks need the package cryptography: pip install 'edgefl-sim[sign]'; or give masks=costed")
     members = min(rules.group, conditions.asked(config.per_round or 1, config.clients))
     try:
         Coding(rules.bits, members, rules.bound, most)

@@ -8,6 +8,7 @@ from edgefl.cli.console import busy, echo, note, print_json
 from edgefl.cli.options import Command, json_option, option
 from edgefl.cli.param_types import PATH, Within
 from edgefl.cli.values import runs
+from edgefl.util.extras import check_extra
 
 
 @click.command(cls=Command)
@@ -23,6 +24,7 @@ def command(bundle: Path, port: int, host: str, as_json: bool) -> None:
     \b
     edgefl serve runs/0001-fedhm-digits/bundle
     """
+    check_extra("edgefl serve", "h11", "edgefl-sim[serve]")
     from edgefl.contrib.serve.files import bundle_addresses, page_addresses
     from edgefl.contrib.serve.runtime import found, runtime
     from edgefl.contrib.serve.server import LOOPBACK, Server
