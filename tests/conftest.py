@@ -37,7 +37,8 @@ settings.load_profile("edgefl")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of whole runs."""
     parser.addoption("--store-durations", action="store_true", help="renew tests/durations.json, which orders the tests")
-    parser.addoption("--all-kinds", action="store_true", help="check the contract of methods on every kind of network")
+    told = "kinds of networks on which the contract of methods is checked: the cheapest, all others, or all"
+    parser.addoption("--kinds", choices=("one", "others", "all"), default="one", help=told)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -102,8 +103,9 @@ def ort_web() -> Path:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Headless Chromium: one per process of tests, as Playwright allows only one at a time."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install 'edgefl-sim[web]'")
-    require("Chromium")
+    require("web", "Chromium")
+    from playwright import sync_api
+
     with sync_api.sync_playwright() as playwright:
         # Its folder for the user's data is fresh and removed afterwards.
         started = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)

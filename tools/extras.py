@@ -34,7 +34,7 @@ PURPOSE = {
     "contract": "the tests that your own parts pass",
     "docs": "this site",
     "web": "the tests of the browser page; Chromium comes on top",
-    "test": "all tests",
+    "test": "the tests of the core",
     "dev": "all tests, and the tools of a release",
 }
 """Extra → what it is for, in the order of the table."""

@@ -6,12 +6,13 @@ from other_axes import OtherAxes
 
 from edgefl.methods.create import create
 from edgefl.registry import methods
-from edgefl.testing.cases import parametrize
+from edgefl.testing.cases import ARCHITECTURES, parametrize
 from edgefl.testing.contract import test_exceptions_name_rules_that_exist  # noqa: F401
 from edgefl.testing.rules_of_aggregation import *  # noqa: F403
 from edgefl.testing.rules_of_submodels import *  # noqa: F403
 from edgefl.testing.rules_of_training import *  # noqa: F403
 
+CHEAPEST = "cnn"
 # Every method, and options that change its networks.
 METHODS = {name: create(name) for name in methods.names()} | {
     "prism outputs": create("prism", {"outputs": 0.4}),
@@ -44,8 +45,12 @@ OVER_OTHER_AXES = [
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Instead of for ``--method``. Without ``--all-kinds``, each rule is checked on one kind of network."""
-    if metafunc.config.getoption("--all-kinds"):
-        parametrize(metafunc, METHODS, AGGREGATIONS, [ONLY, *OVER_OTHER_AXES])
-    else:
-        parametrize(metafunc, METHODS, AGGREGATIONS, kinds=("cnn",))
+    """Instead of for ``--method``: each rule is checked on the cheapest kind of network, or on those of ``--kinds``."""
+    match metafunc.config.getoption("--kinds"):
+        case "one":
+            parametrize(metafunc, METHODS, AGGREGATIONS, kinds=[CHEAPEST])
+        case "others":
+            others = [kind for kind in ARCHITECTURES if kind != CHEAPEST]
+            parametrize(metafunc, METHODS, AGGREGATIONS, [ONLY, *OVER_OTHER_AXES], others)
+        case _:
+            parametrize(metafunc, METHODS, AGGREGATIONS, [ONLY, *OVER_OTHER_AXES])

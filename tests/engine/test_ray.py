@@ -22,6 +22,7 @@ import pytest
 import torch
 from ray_nodes import PATIENCE_S, kill, wait_until
 from ray_runs import ROUNDS, RUN, actors, assert_equal, on, words_of
+from requirements import require
 from runs import lines_of, stopped_after
 from texts import write_texts
 
@@ -42,7 +43,7 @@ from edgefl.testing import rules_of_engines as rules
 from edgefl.timing.spans import drain
 from edgefl.util.compute import one_thread
 
-pytest.importorskip("ray", reason="the extra ray is not installed")
+require("ray")
 
 PACKAGE = Path(package.__file__).parent
 

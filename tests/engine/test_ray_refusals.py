@@ -11,6 +11,7 @@ import pytest
 from command import edgefl
 from ray_nodes import ray_nodes
 from ray_runs import on, words_of
+from requirements import require
 
 from edgefl.client.client import Clients
 from edgefl.contrib.ray.address import check_token
@@ -19,7 +20,7 @@ from edgefl.engine.contract import Cluster, open_engine
 from edgefl.errors import ConfigError
 from edgefl.testing import rules_of_engines as rules
 
-pytest.importorskip("ray", reason="the extra ray is not installed")
+require("ray")
 
 
 def test_a_node_of_another_kind_is_refused(head, tmp_path):

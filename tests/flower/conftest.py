@@ -2,9 +2,9 @@
 
 import sys
 
-import pytest
+from requirements import require
 
 from edgefl.util.files import shared
 
-pytest.importorskip("flwr", reason="flwr is not installed: pip install 'edgefl-sim[flower]'")
+require("flower")
 sys.path[:0] = [str(shared("export") / "python"), str(shared("export") / "flower")]

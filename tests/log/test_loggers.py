@@ -9,6 +9,7 @@ import threading
 
 import pytest
 from command import edgefl as command
+from requirements import require
 
 import edgefl
 from edgefl.log import background
@@ -41,7 +42,9 @@ def expected(result):
 
 
 def test_tensorboard_holds_every_round_and_the_costs_of_tiers(logged):
-    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    require("tensorboard")
+    from tensorboard.backend.event_processing import event_accumulator as events
+
     result, _ = logged
     found = events.EventAccumulator(str(result.folder / "logs" / "tensorboard"))
     found.Reload()
@@ -54,7 +57,9 @@ def test_tensorboard_holds_every_round_and_the_costs_of_tiers(logged):
 
 
 def test_mlflow_holds_parameters_metrics_and_artifacts(logged):
-    mlflow = pytest.importorskip("mlflow")
+    require("mlflow")
+    import mlflow
+
     result, folder = logged
     client = mlflow.MlflowClient(f"sqlite:///{folder}/mlflow.db")
     (run,) = client.search_runs([client.get_experiment_by_name("edgefl").experiment_id])
@@ -83,7 +88,9 @@ def records_of(content):
 
 
 def test_wandb_holds_configuration_history_and_summary(logged):
-    messages = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+    require("wandb")
+    from wandb.proto import wandb_internal_pb2 as messages
+
     result, _ = logged
     (path,) = (result.folder / "logs" / "wandb").glob("offline-run-*/*.wandb")
     records = [messages.Record.FromString(content) for content in records_of(path.read_bytes())]
