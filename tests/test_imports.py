@@ -50,7 +50,7 @@ ROOMS: dict[str, set[str]] = {
         ),
         "onnxgrad",
     },
-    "bundle": {"errors", "records", "registry", "util", "factor", "models", "cost", "methods", "onnxgrad", "client"},
+    "bundle": {"errors", "records", "rng", "registry", "util", "factor", "models", "cost", "methods", "onnxgrad", "client"},
     "engine": {"errors", "records", "registry", "util", "timing", "wire", "data", "client"},
     "server": {
         "errors",
@@ -139,12 +139,11 @@ RUN: dict[str, set[str]] = {
     "final_scores": {"trained"},
     "inspect_data": {"prepare", "network"},
     "engine_choice": {"run"},
-    "train_part": set(),
-    "bundle": {"feature", "run", "trained", "train_part"},
+    "bundle": {"feature", "run", "trained"},
     "finished": {"folder", "prepare", "trained"},
     "result": {"finished"},
     "export": {"folder", "trained", "finished", "bundle"},
-    "export_network": {"prepare", "train_part", "checks", "network"},
+    "export_network": {"prepare", "checks", "network"},
     "simulate": {
         *(
             "feature",

@@ -280,8 +280,7 @@ def _results(trained: Trained, source: Source, bundle: Path, say: Notify) -> tup
     networks, reason = tier_networks(trained), "" if trained.run.config.bundle else _NOT_WANTED
     if not reason:
         try:
-            deployed = build_bundle(trained.run, networks, source, bundle, say, Wanted(key=_own_key(say)))
-            return {tier: of.result for tier, of in deployed.items()}, ""
+            return build_bundle(trained.run, networks, source, bundle, say, Wanted(key=_own_key(say))), ""
         except NoBundleError as error:
             reason = str(error)
     return in_torch(trained.run, networks), reason

@@ -1,9 +1,9 @@
-"""The part of a tier in a bundle with which a device trains: graphs, the tensors that it starts from, and a reference."""
+"""The part of a tier in a bundle: graphs that infer and train, the tensors that a device starts from, and references."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,17 +12,21 @@ import safetensors.numpy
 import torch
 from torch import Tensor, nn
 
+from edgefl import __version__
+from edgefl.bundle.manifest import Manifest, TierEntry, TrainEntry
 from edgefl.bundle.manifest import Objective as ObjectiveEntry
-from edgefl.bundle.manifest import TrainEntry
+from edgefl.bundle.manifest_records import OtherFormat
+from edgefl.bundle.other_formats import other_formats
 from edgefl.bundle.tier_check import STEPS
-from edgefl.bundle.tier_graphs import TierGraphs
-from edgefl.bundle.write import forward
+from edgefl.bundle.tier_graphs import TierGraphs, same_network, with_weights
+from edgefl.bundle.write import build_tier, forward
 from edgefl.client.objective import Objective
 from edgefl.client.objectives.none import PLAIN
 from edgefl.client.parts import shared_parameters
 from edgefl.client.training import Training
 from edgefl.methods.base import Method
 from edgefl.models.base import Architecture, named_tensors
+from edgefl.models.input_spec import InputSpec
 from edgefl.onnxgrad.roles import BETA, LEARNING_RATE
 from edgefl.onnxgrad.stepper import Stepper, peak_bytes
 from edgefl.records import Tier
@@ -163,3 +167,53 @@ def _changing(of: Trainee, names: Collection[str]) -> frozenset[str]:
         forward(module, of.samples[0], of.tier.label)
     after = named_tensors(module)
     return frozenset(name for name in names if not torch.equal(before[name], after[name]))
+
+
+@dataclass(frozen=True)
+class TierPart:
+    """A tier of a bundle: the facts of its entry in the manifest, path → file, and its entries in ``other_formats``."""
+
+    facts: Mapping[str, Any]
+    contents: Mapping[str, bytes]
+    others: tuple[OtherFormat, ...]
+
+    @property
+    def graph(self) -> bytes:
+        """The inference graph with its weights."""
+        return self.contents[self.facts["forward"]]
+
+    def entry(self, **figures: Any) -> TierEntry:
+        """Return the tier's entry in the manifest, with ``figures`` that the caller measured."""
+        return TierEntry(**self.facts, **figures)
+
+
+def tier_part(
+    trains: Trains,
+    of: Trainee,
+    deployed: nn.Module,
+    inputs: Fields[InputSpec],
+    rng: np.random.Generator,
+    also: Sequence[str] = (),
+) -> TierPart:
+    """Return the part of a tier whose device infers with ``deployed``, also in the formats ``also``, and trains ``of``.
+
+    Reference inputs are drawn from ``rng``. EdgeflError: a network cannot be exported, or a graph differs from torch.
+    """
+    label = of.tier.label
+    # What is trained has been exported, and an export takes seconds.
+    ready = with_weights(of.graphs, deployed) if same_network(deployed, of.network) else None
+    files = build_tier(deployed, inputs, label, rng, ready)
+    forward_path, reference = f"{label}/forward.onnx", f"{label}/reference.safetensors"
+    others, other_contents = other_formats(also, deployed, label, files.contents[reference])
+    train, contents = train_part(trains, of)
+    about = {"tier": of.tier.number, "label": label, "forward": forward_path, "reference": reference, "train": train}
+    about |= {"opset": files.opset, "parity_max_abs_error": files.parity_max_abs_error}
+    return TierPart(about, {**files.contents, **contents, **other_contents}, others)
+
+
+def manifest_of(tiers: Iterable[tuple[TierEntry, TierPart]], **about: Any) -> tuple[Manifest, dict[str, bytes]]:
+    """Return the manifest of a bundle of ``tiers``, ``about`` being its other fields, and path → file of the tiers."""
+    entries, parts = zip(*tiers, strict=True)
+    others = tuple(other for part in parts for other in part.others)
+    manifest = Manifest(edgefl_version=__version__, tiers=entries, other_formats=others or None, files={}, **about)
+    return manifest, {path: content for part in parts for path, content in part.contents.items()}
