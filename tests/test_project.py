@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import edgefl
-from edgefl import RunConfig, extend
+from edgefl import RunConfig, extend, onnxgrad
 from edgefl.cli.doctor import TORCH
 from edgefl.errors import ConfigError
 from edgefl.methods.base import Method
@@ -81,6 +82,17 @@ def test_public_names_are_there_and_documented():
     assert set(edgefl.__all__) <= set(dir(edgefl))
     with pytest.raises(AttributeError, match="no attribute 'simulat'"):
         _ = edgefl.simulat  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("package", [edgefl, onnxgrad])
+def test_names_that_load_on_first_use_are_those_that_type_checkers_see(package):
+    """A checker reads the imports under TYPE_CHECKING, and the running program reads the table of homes."""
+    tree = ast.parse(Path(package.__file__).read_text(encoding="utf-8"))
+    (checked,) = (node for node in tree.body if isinstance(node, ast.If))
+    seen = {alias.asname: node.module for node in checked.body for alias in node.names}
+    assert seen == {
+        name: home if home.startswith("edgefl.") else f"edgefl.onnxgrad.{home}" for name, home in package._HOMES.items()
+    }
 
 
 def test_the_page_of_the_python_interface_has_every_public_name():
