@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from counters.markdown import arguments, publish
 from torch import Tensor, nn
 
-from edgefl.config import RunConfig
+from edgefl.client.training import Training
 from edgefl.data.sources import Dataset
 from edgefl.factor.layers import factor_weights
 from edgefl.factor.svd import factorize, unroll
@@ -25,7 +25,7 @@ from edgefl.methods.ranks import ranked
 from edgefl.models.base import Architecture
 from edgefl.models.norm import calibrate
 from edgefl.planning.plan import Planned, plan
-from edgefl.planning.tier_costs import tier_cost, training_of
+from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Tier
 from edgefl.registry import datasets
 from edgefl.rng import generator, torch_seeded
@@ -83,7 +83,7 @@ def table(path: Path, error: Literal["absolute", "relative"]) -> str:
     data: Dataset = datasets.load("fashion-mnist")(None)
     rows = []
     for ratio in RATIOS:
-        cost = tier_cost(method, ARCHITECTURE, Tier(ratio), training_of(RunConfig()))
+        cost = tier_cost(method, ARCHITECTURE, Tier(ratio), Training(1, 32))
         budget = Budget(
             memory_bytes=cost.training_memory_bytes,
             macs_forward=cost.macs_forward,

@@ -29,9 +29,9 @@ class Training:
 
     epochs: int
     batch_size: int
-    lr: float
-    momentum: float
-    weight_decay: float
+    lr: float = 0.05
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
     optimizer: OptimizerName = "momentum"
     micro_batch: int | None = None
     cosine_rounds: int | None = None

@@ -10,7 +10,6 @@ import torch
 from edgefl.client.criterion import CROSS_ENTROPY
 from edgefl.client.objectives.none import PLAIN
 from edgefl.client.training import OptimizerName, Training
-from edgefl.config import RunConfig
 from edgefl.errors import ConfigError, UnknownNameError
 from edgefl.fleet.budget import Budget, budget_of, use
 from edgefl.fleet.clock import energy_j, inference_s, round_timing, throttled_s, within
@@ -22,7 +21,7 @@ from edgefl.methods.create import check_tiers, create
 from edgefl.models.base import Architecture, Unfilled
 from edgefl.models.custom import CustomArchitecture
 from edgefl.planning.network import GivenInputs, Network, architecture_of, batch_in
-from edgefl.planning.tier_costs import recomputed_cost, tier_cost, training_of
+from edgefl.planning.tier_costs import recomputed_cost, tier_cost
 from edgefl.records import Cost, Tier, Timing
 from edgefl.registry import codecs, methods
 from edgefl.report.cost_rows import ProfileRow, TensorBytes
@@ -165,8 +164,7 @@ def training_for(
     codecs.check(codec)
     if optimizer not in (known := get_args(OptimizerName)):
         raise UnknownNameError("optimizer", optimizer, known)
-    usual = training_of(RunConfig())
-    return replace(usual, epochs=local_epochs, batch_size=batch_size, micro_batch=micro_batch, optimizer=optimizer)
+    return Training(local_epochs, batch_size, optimizer=optimizer, micro_batch=micro_batch)
 
 
 def method_and_tiers(

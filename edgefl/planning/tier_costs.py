@@ -8,16 +8,16 @@ import torch
 from torch import nn
 
 from edgefl.client.criterion import CROSS_ENTROPY, Criterion
+from edgefl.client.job import Task
 from edgefl.client.loop import optimizer_of
 from edgefl.client.loss import loss_of
-from edgefl.client.objective import Objective, objective_named
+from edgefl.client.objective import Objective
 from edgefl.client.objectives.none import PLAIN
 from edgefl.client.parts import shared_parameters, trained_shapes
 from edgefl.client.per_sample import StepNoise, noising
 from edgefl.client.recompute.choice import segments_of
 from edgefl.client.recompute.tape import recomputing
 from edgefl.client.training import Training
-from edgefl.config import RunConfig
 from edgefl.cost.memory import Timeline
 from edgefl.cost.table import cost_of, traced_step, with_inference
 from edgefl.cost.trace import Subject
@@ -31,18 +31,6 @@ from edgefl.models.norm import splits_batches
 from edgefl.models.valueless import on_meta, read_elsewhere, reason
 from edgefl.records import Batch, Cost, Tier
 from edgefl.wire.payload import payload_bytes
-
-
-def training_of(config: RunConfig) -> Training:
-    """Return how clients train under ``config``."""
-    keys = ("batch_size", "lr", "momentum", "weight_decay", "optimizer", "micro_batch", "augment")
-    cosine, step = (config.rounds if config.lr_schedule == falls else None for falls in ("cosine", "step"))
-    training = Training(
-        config.local_epochs or 1, cosine_rounds=cosine, step_rounds=step, **{key: getattr(config, key) for key in keys}
-    )
-    if config.privacy != "example":
-        return training
-    return replace(training, sample_clip=config.privacy_clip, noise_multiplier=config.noise_multiplier or 0.0)
 
 
 def tier_cost(
@@ -254,25 +242,13 @@ def _subject(
     )
 
 
-def objective_of(config: RunConfig) -> Objective:
-    """Return the objective of ``config``."""
-    return objective_named(config.objective, config.objective_strength)
-
-
 class Costs:
-    """The costs of a run's tiers, each computed once."""
+    """The costs of the tiers that clients of ``task`` train by ``method``, each computed once; ``in_onnx``: onnxruntime trains."""
 
-    def __init__(
-        self,
-        method: Method,
-        config: RunConfig,
-        architecture: Architecture,
-        training: Training,
-        criterion: Criterion = CROSS_ENTROPY,
-    ) -> None:
-        self.method, self.architecture = method, architecture
-        self._training, self._codec, self._objective, self._criterion = training, config.codec, objective_of(config), criterion
-        self._in_onnx = config.runtime == "onnx"
+    def __init__(self, method: Method, task: Task, codec: str, in_onnx: bool = False) -> None:
+        self.method, self.architecture = method, task.architecture
+        self._training, self._codec, self._objective, self._criterion = task.training, codec, task.objective, task.criterion
+        self._in_onnx = in_onnx
         self._found: dict[tuple[Tier, int | None], Cost] = {}
         self._recomputed: dict[tuple[Tier, int | None], Cost] = {}
 

@@ -8,13 +8,11 @@ from edgefl.config import RunConfig
 from edgefl.errors import ConfigError
 from edgefl.fleet.budget import budget_of, shortfalls
 from edgefl.fleet.profile import Fleet
-from edgefl.fleet.resolve import conditions_of
 from edgefl.methods.base import Method
 from edgefl.planning.largest_ratio import STEPS, largest_ratio, parts_of
-from edgefl.planning.tier_costs import Costs
 from edgefl.records import Cost, Tier
 from edgefl.run.feature import Feature
-from edgefl.run.resolved import chain_of, method_of
+from edgefl.run.resolved import chain_of, conditions_of, costs_of, method_of
 from edgefl.server.assignment import fastest_round_s, timing_of
 
 Ratios = tuple[float, ...]
@@ -50,9 +48,7 @@ class _Search:
         self._config, self._fleet, self._task, self._samples = config, fleet, clients.task, clients.shards.largest
         self._asked = conditions_of(config, fleet).asked(config.per_round or 1, config.clients)
         # By options, which differ between ratios only if the method's costs depend on the other tiers.
-        self._costs = cache(
-            lambda method: Costs(method, config, self._task.architecture, self._task.training, self._task.criterion)
-        )
+        self._costs = cache(lambda method: costs_of(config, method, self._task))
         self._chain, self._cost = chain_of(config, features), cache(self._whole)
         self._method = cache(lambda ratios: method_of(config.model_copy(update={"tiers": ratios})))
         full = self._costs(self._method((1.0,))).full

@@ -19,7 +19,7 @@ from edgefl.engine.contract import is_remote
 from edgefl.errors import ConfigError
 from edgefl.fleet.load import load_fleet
 from edgefl.fleet.profile import Fleet
-from edgefl.fleet.resolve import conditions_of, with_deadline
+from edgefl.fleet.resolve import with_deadline
 from edgefl.methods.base import Method
 from edgefl.methods.create import check_tiers
 from edgefl.methods.state import GlobalState
@@ -27,7 +27,6 @@ from edgefl.models.base import Architecture
 from edgefl.models.custom import CustomArchitecture
 from edgefl.models.factory import root_of
 from edgefl.models.ties import second_names
-from edgefl.planning.tier_costs import Costs, objective_of, training_of
 from edgefl.records import Tier
 from edgefl.registry import methods, models
 from edgefl.rng import generator, torch_seeded
@@ -43,7 +42,7 @@ from edgefl.run.checks import (
 from edgefl.run.feature import features_of
 from edgefl.run.loss import checked_loss, criterion_of
 from edgefl.run.network import check_finite, network_of, with_weights
-from edgefl.run.resolved import chain_of, method_of, plan_of, tiers_of
+from edgefl.run.resolved import chain_of, conditions_of, costs_of, method_of, objective_of, plan_of, tiers_of, training_of
 from edgefl.run.run import Run
 from edgefl.util.datasets import is_own as is_own_data
 from edgefl.util.files import sha256
@@ -87,10 +86,9 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
         criterion = checked_loss(criterion, architecture, data, config.seed)
     sources = _sources(architecture, data, criterion) | _fleet_sources(config, fleet_file)
     config = config.model_copy(update={"sources": sources or None})
-    training = training_of(config)
     task = Task(
         architecture=architecture,
-        training=training,
+        training=training_of(config),
         objective=objective_of(config),
         criterion=criterion,
         reading=reading,
@@ -112,7 +110,7 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
             check_finite(architecture.build(), architecture.model)
     if architecture.weights is not None:
         begun(method, architecture, tiers, architecture.weights.tensors(), config.seed)
-    costs = Costs(method, config, architecture, training, criterion)
+    costs = costs_of(config, method, task)
     plan = plan_of(costs, config, fleet, clients, conditions, features)
     if required:
         plan.require_someone()

@@ -1,21 +1,26 @@
-"""What a resolved configuration stands for: the tiers, the method, the plan and the chain of a run."""
+"""What a resolved configuration stands for: how clients train, the conditions, the tiers, the method, the plan and the chain of a run."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from edgefl.client.client import Clients
+from edgefl.client.job import Task
+from edgefl.client.objective import Objective, objective_named
 from edgefl.client.stage import Place, Stage
 from edgefl.client.stages.clip import Clip, Measured
 from edgefl.client.stages.coded import Coded
+from edgefl.client.training import Training
 from edgefl.config import RunConfig
 from edgefl.errors import ConfigError
+from edgefl.fleet.availability import Availability
 from edgefl.fleet.conditions import Conditions
 from edgefl.fleet.population import Population
 from edgefl.fleet.profile import Fleet
+from edgefl.fleet.resolve import FleetSettings, conditions_in
 from edgefl.methods.base import Method
 from edgefl.methods.create import create
 from edgefl.methods.options import Scenario
-from edgefl.planning.tier_costs import Costs, objective_of
+from edgefl.planning.tier_costs import Costs
 from edgefl.records import Cost, Tier
 from edgefl.registry import stages
 from edgefl.run.feature import Feature
@@ -31,6 +36,35 @@ from edgefl.server.stages.optimizer import Optimized
 from edgefl.server.stages.trust import Compared, Defended
 from edgefl.util.datasets import is_own
 from edgefl.util.spec import called
+
+
+def training_of(config: RunConfig) -> Training:
+    """Return how clients train under ``config``."""
+    keys = ("batch_size", "lr", "momentum", "weight_decay", "optimizer", "micro_batch", "augment")
+    cosine, step = (config.rounds if config.lr_schedule == falls else None for falls in ("cosine", "step"))
+    training = Training(
+        config.local_epochs or 1, cosine_rounds=cosine, step_rounds=step, **{key: getattr(config, key) for key in keys}
+    )
+    if config.privacy != "example":
+        return training
+    return replace(training, sample_clip=config.privacy_clip, noise_multiplier=config.noise_multiplier or 0.0)
+
+
+def objective_of(config: RunConfig) -> Objective:
+    """Return the objective of ``config``."""
+    return objective_named(config.objective, config.objective_strength)
+
+
+def conditions_of(config: RunConfig, fleet: Fleet, availability: Availability | None = None) -> Conditions:
+    """Return the conditions of a run, see :func:`edgefl.fleet.resolve.conditions_in`."""
+    return conditions_in(
+        FleetSettings(**{key.name: getattr(config, key.name) for key in fields(FleetSettings)}), fleet, availability
+    )
+
+
+def costs_of(config: RunConfig, method: Method, task: Task) -> Costs:
+    """Return the costs of the tiers of a run that trains by ``method``."""
+    return Costs(method, task, config.codec, config.runtime == "onnx")
 
 
 def chain_of(config: RunConfig, features: Iterable[Feature] = (), most: int = 1) -> Chain:

@@ -19,7 +19,7 @@ from edgefl.engine.contract import Engine
 from edgefl.errors import AggregationError, CheckpointError
 from edgefl.fleet.conditions import Conditions
 from edgefl.fleet.profile import Fleet
-from edgefl.fleet.resolve import conditions_of, with_deadline
+from edgefl.fleet.resolve import with_deadline
 from edgefl.methods.base import Method
 from edgefl.methods.create import check_tiers, create
 from edgefl.methods.state import GlobalState
@@ -31,7 +31,7 @@ from edgefl.report.run_files import AttackRow, Configured
 from edgefl.rng import generator
 from edgefl.run.feature import Feature, features_of, merged
 from edgefl.run.network import inputs_of
-from edgefl.run.resolved import chain_of, method_of, plan_of, tiers_of
+from edgefl.run.resolved import chain_of, conditions_of, costs_of, method_of, plan_of, tiers_of
 from edgefl.server.assignment import Plan
 from edgefl.server.chain import Chain
 from edgefl.server.client_store import ClientStore
@@ -139,13 +139,9 @@ class Run:
 
     def at(self, method: Method) -> Run:
         """Return this run in the phase ``method``, with that phase's costs and plan."""
-        costs = self._costs(method, self.config)
+        costs = costs_of(self.config, method, self.clients.task)
         plan = plan_of(costs, self.config, self.fleet, self.clients, self.conditions, self.features)
         return replace(self, method=method, costs=costs, plan=plan)
-
-    def _costs(self, method: Method, config: RunConfig) -> Costs:
-        task = self.clients.task
-        return Costs(method, config, self.architecture, task.training, task.criterion)
 
     def start(self) -> ServerState:
         """Return the server's state before the first round."""
@@ -198,7 +194,7 @@ class Run:
         check_tiers(config.method, tuple(tier.ratio for tier in tiers))
         method = method_of(config)
         method.check(self.architecture, tiers, config.clients)
-        costs = self.costs if method == self.method else self._costs(method, config)
+        costs = self.costs if method == self.method else costs_of(config, method, self.clients.task)
         fleet = with_deadline(self.fleet, config.deadline_s)
         conditions = conditions_of(config, fleet, self.conditions.availability)
         features = features_of(config, conditions)

@@ -14,9 +14,10 @@ from tool_modules import on_the_path, tool_of  # noqa: F401 - a fixture is used 
 
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture
-from edgefl.planning.tier_costs import tier_cost, training_of
+from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Tier
 from edgefl.registry import models
+from edgefl.run.resolved import training_of
 from edgefl.wire.payload import payload_bytes
 
 ROOT = Path(__file__).parents[2]

@@ -22,12 +22,11 @@ from edgefl.fleet.conditions import Conditions
 from edgefl.methods.base import Method
 from edgefl.models.base import Architecture
 from edgefl.models.norm import needs_statistics, splits_batches
-from edgefl.planning.tier_costs import objective_of
 from edgefl.records import Tier
 from edgefl.registry import feature
 from edgefl.report.run_files import PrivacyResult
 from edgefl.run.feature import Feature
-from edgefl.run.resolved import clip_of, outside_of, tiers_of
+from edgefl.run.resolved import clip_of, objective_of, outside_of, tiers_of
 from edgefl.server.assignment import Plan
 
 _OVER = 1.001  # what a target may be exceeded by: noise is rounded up, and an accountant may be of another release

@@ -16,10 +16,9 @@ from edgefl.contrib.secagg.words import secure_sums
 from edgefl.errors import ConfigError
 from edgefl.fleet.conditions import Conditions
 from edgefl.methods.base import Method
-from edgefl.planning.tier_costs import objective_of
 from edgefl.registry import feature
 from edgefl.run.feature import Feature, Json
-from edgefl.run.resolved import outside_of
+from edgefl.run.resolved import objective_of, outside_of
 from edgefl.wire.codec import codec_named
 
 
