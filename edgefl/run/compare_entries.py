@@ -11,8 +11,7 @@ from typing import Any
 import tomlkit
 
 from edgefl.config import RunConfig, admit_keys
-from edgefl.config.server import ServerKeys
-from edgefl.config.training import TrainingKeys
+from edgefl.config.updates import TrainingKeys
 from edgefl.errors import BudgetError, CheckpointError, ConfigError, InputError
 from edgefl.plugins import resolved
 from edgefl.registry import methods as known_methods
@@ -23,7 +22,7 @@ from edgefl.util.files import read_toml
 from edgefl.util.spec import at_ratio
 
 Options = Mapping[str, Any]
-OWN_KEYS = (*TrainingKeys.model_fields, *ServerKeys.model_fields)
+OWN_KEYS = tuple(TrainingKeys.model_fields)
 """Keys of a run that a method may have for itself. Others would change the clients, their data or their devices."""
 _KINDS = {"methods": list, "seeds": list, "config": dict, "options": dict}
 

@@ -7,11 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.config import RunConfig, changed
-from edgefl.config.fleet import FleetKeys
-from edgefl.config.host import HostKeys
-from edgefl.config.rounds import RoundsKeys
-from edgefl.config.secure import SecureKeys
-from edgefl.config.tiers import TiersKeys
+from edgefl.config.fleet import FleetKeys, HostKeys
+from edgefl.config.task import RoundsKeys
 from edgefl.errors import ConfigError, InputError
 from edgefl.report.clock_draws import ClockDraws
 from edgefl.report.results import Result, Results
@@ -26,9 +23,9 @@ from edgefl.run.run import Run
 from edgefl.util.compute import one_thread
 
 OnPolicy = Callable[[str], None]
-_GROUPS = FleetKeys, RoundsKeys, TiersKeys, SecureKeys, HostKeys
-_POLICY = {"profile", "target_epsilon", "noise_multiplier"}.union(*(keys.model_fields for keys in _GROUPS))
-_VARIED = _POLICY - {"mode", "staleness_power"}
+_GROUPS = *FleetKeys.model_fields, *RoundsKeys.model_fields, *HostKeys.model_fields
+_POLICY = {"profile", "target_epsilon", "noise_multiplier", "secure_aggregation", *_GROUPS}
+_VARIED = _POLICY - {"adversary", "mode", "staleness_power"}
 """Keys that may differ from those of the run whose accuracies are read: who takes part, and when. Other tiers and other noise are told
 apart policy by policy."""
 _BY_HASH = {"dataset": "data", "weights": "weights"}
