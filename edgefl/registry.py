@@ -46,7 +46,7 @@ def _texts(package: str) -> Mapping[str, str]:
     folder = Path(__file__).parent.joinpath(*package.split(".")[1:])
     paths = sorted(folder.rglob("*.py") if package == CONTRIB else folder.glob("*.py"))
     named = ((".".join((package, *path.relative_to(folder).with_suffix("").parts)), path) for path in paths)
-    return {name: path.read_text(encoding="utf-8") for name, path in named}
+    return {name.removesuffix(".__init__"): path.read_text(encoding="utf-8") for name, path in named}
 
 
 class Registry:
@@ -77,7 +77,7 @@ class Registry:
         """
 
         def register(definition: T) -> T:
-            if not str(getattr(definition, "__module__", "")).startswith((f"{self.package}.", f"{CONTRIB}.")):
+            if not f"{getattr(definition, '__module__', '')}.".startswith((f"{self.package}.", f"{CONTRIB}.")):
                 found = Plugin(definition, source_of(definition))
                 self._check(name, found, facts)
                 self._plugged[name] = found

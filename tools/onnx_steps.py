@@ -37,7 +37,7 @@ from edgefl.bundle.tier_graphs import same_network, tier_graphs, with_weights
 from edgefl.bundle.write import build_tier
 from edgefl.client.loop import optimizer_of
 from edgefl.client.loss import loss_of
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives import PLAIN
 from edgefl.client.onnx_loop import beta_of
 from edgefl.client.onnx_memory import predicted_step_bytes
 from edgefl.client.parts import first_personal

@@ -30,7 +30,7 @@ from edgefl.client.fast.capture import Inputs, capture, gradient_of
 from edgefl.client.fast.layout import in_layout, lay_out, layout_of
 from edgefl.client.isolation.limits import keep_freed_memory
 from edgefl.client.loss import loss_of
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives import PLAIN
 from edgefl.client.optimizer import FusedOptimizer
 from edgefl.client.training import Training
 from edgefl.methods.create import create

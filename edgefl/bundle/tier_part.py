@@ -21,7 +21,7 @@ from edgefl.bundle.tier_check import STEPS
 from edgefl.bundle.tier_graphs import TierGraphs, same_network, with_weights
 from edgefl.bundle.write import build_tier, forward
 from edgefl.client.objective import Objective
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives import PLAIN
 from edgefl.client.parts import shared_parameters
 from edgefl.client.training import Training
 from edgefl.methods.base import Method

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from edgefl.client.criterion import CROSS_ENTROPY
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives import PLAIN
 from edgefl.client.training import OptimizerName, Training
 from edgefl.errors import ConfigError, UnknownNameError
 from edgefl.fleet.budget import Budget, budget_of, use

@@ -12,7 +12,7 @@ from edgefl.client.job import Task
 from edgefl.client.loop import optimizer_of
 from edgefl.client.loss import loss_of
 from edgefl.client.objective import Objective
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives import PLAIN
 from edgefl.client.parts import shared_parameters, trained_shapes
 from edgefl.client.per_sample import StepNoise, noising
 from edgefl.client.recompute.choice import segments_of

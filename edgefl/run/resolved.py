@@ -29,7 +29,7 @@ from edgefl.server.assignment import Plan, TierPolicy, Workload
 from edgefl.server.chain import Chain
 from edgefl.server.defence import defence_named
 from edgefl.server.optimizer import optimizer_named
-from edgefl.server.optimizers.avg import AVERAGE
+from edgefl.server.optimizers import AVERAGE
 from edgefl.server.stages.capped import Capped
 from edgefl.server.stages.objective import Remembered
 from edgefl.server.stages.optimizer import Optimized

@@ -18,7 +18,7 @@ from edgefl.rng import generator
 from edgefl.server.assignment import Assignment, ClassPlan, Plan, split
 from edgefl.server.meeting import APART, Meeting
 from edgefl.server.sampler import Known, Sampler, choice
-from edgefl.server.samplers.uniform import UNIFORM
+from edgefl.server.samplers import UNIFORM
 from edgefl.server.sessions import Session
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from edgefl.client.loop import LocalTraining, optimizer_of, train
 from edgefl.client.loss import loss_of
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives import PLAIN
 from edgefl.client.training import Training
 from edgefl.methods.base import Method
 from edgefl.methods.state import GlobalState

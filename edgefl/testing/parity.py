@@ -13,7 +13,7 @@ from torch import nn
 from edgefl.bundle.tier_graphs import tier_graphs
 from edgefl.client.loss import loss_of
 from edgefl.client.objective import Objective
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives import PLAIN
 from edgefl.client.parts import first_personal
 from edgefl.methods.base import Method
 from edgefl.models.base import Architecture, named_tensors

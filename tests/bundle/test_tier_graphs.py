@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from edgefl.bundle.tier_graphs import _valued, tier_graphs
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives import PLAIN
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.models.custom import CustomArchitecture

@@ -10,7 +10,7 @@ from edgefl.client.fast.capture import CaptureError, Inputs, capture, gradient_o
 from edgefl.client.fast.gradients import MANY, Captures, written
 from edgefl.client.loss import loss_of
 from edgefl.client.objective import objective_named
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives import PLAIN
 from edgefl.client.parts import shared_parameters
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture, named_tensors

@@ -17,7 +17,7 @@ from edgefl.client.client import Clients
 from edgefl.client.job import Job, Task
 from edgefl.client.loop import LocalTraining, OverMemory
 from edgefl.client.objective import objective_named
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives import PLAIN
 from edgefl.client.onnx_loop import train_in_onnx
 from edgefl.client.training import Training
 from edgefl.data.mix import load

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from edgefl.bundle.tier_graphs import tier_graphs
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives import PLAIN
 from edgefl.errors import ConfigError
 from edgefl.factor.adapter import adapted, names_of
 from edgefl.methods.create import create

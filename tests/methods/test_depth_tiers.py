@@ -10,7 +10,7 @@ from torch import nn
 
 from edgefl.client.loop import metered
 from edgefl.client.loss import loss_of
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives import PLAIN
 from edgefl.client.training import Training
 from edgefl.methods.create import create
 from edgefl.methods.losses import cross_entropy

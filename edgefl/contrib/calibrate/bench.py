@@ -15,7 +15,7 @@ import torch
 from edgefl.client.fast.capture import CaptureError, Inputs, Take, capture, gradient_of
 from edgefl.client.fast.layout import in_layout, lay_out, layout_of
 from edgefl.client.loss import loss_of
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives import PLAIN
 from edgefl.client.optimizer import FusedOptimizer
 from edgefl.client.training import Training
 from edgefl.methods.base import Method
