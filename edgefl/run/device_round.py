@@ -20,12 +20,11 @@ from edgefl.report.outliers import remarks
 from edgefl.run.bundle import Source, Wanted, build_bundle
 from edgefl.run.feature import check_devices
 from edgefl.run.folder import CONFIG, FED_ROUND, MODEL, Notify, RunFolder
-from edgefl.run.guarded import DEFENCE, guarded
+from edgefl.run.guarded import DEFENCE, MAX_DROP, best_of, check_drop, guarded
 from edgefl.run.offered import check_aggregates, offer, run_of
 from edgefl.run.prepare import prepare
 from edgefl.run.run import Run
 from edgefl.run.trained import Trained, accuracies, tier_networks
-from edgefl.run.worse import MAX_DROP, best_of, check_drop
 from edgefl.server.checkpoint import to_bytes
 from edgefl.server.client_store import ClientStore
 from edgefl.server.exchange import Exchange

@@ -40,8 +40,7 @@ from edgefl.run.checks import (
     check_stages,
 )
 from edgefl.run.feature import features_of
-from edgefl.run.loss import checked_loss, criterion_of
-from edgefl.run.network import check_finite, network_of, with_weights
+from edgefl.run.network import check_finite, checked_loss, criterion_of, network_of, with_weights
 from edgefl.run.resolved import chain_of, conditions_of, costs_of, method_of, objective_of, plan_of, tiers_of, training_of
 from edgefl.run.run import Run
 from edgefl.util.datasets import is_own as is_own_data

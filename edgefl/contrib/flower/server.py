@@ -18,9 +18,9 @@ from edgefl.contrib.flower.wire import GridLink, Link
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.records import RoundRecord
 from edgefl.run.folder import RunFolder
+from edgefl.run.guarded import best_of, drop_of
 from edgefl.run.run import Run, RunOne
 from edgefl.run.simulate import simulate
-from edgefl.run.worse import best_of, drop_of
 from edgefl.util.hashes import ROUNDS
 
 _LOG = logging.getLogger("flwr")

@@ -142,7 +142,7 @@ class _Real:
     """The protocol of one group with real masks: this process acts for its clients."""
 
     def __init__(self, grouping: Grouping, turn: int, key: Key, members: Sequence[Expected], count: int) -> None:
-        from edgefl.contrib.secagg.group import Group  # cryptography is an extra
+        from edgefl.contrib.secagg.group import Group  # only real masks need cryptography
         from edgefl.contrib.secagg.member import Member
 
         clients = [m.client for m in members]
