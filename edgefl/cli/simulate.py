@@ -1,6 +1,7 @@
 """The command ``simulate``: Train a fleet under the budgets of its devices; write model, bundle and report."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -101,10 +102,10 @@ def command(
     if as_json:
         echo(json.dumps(result.summary, indent=2))
     else:
-        (_print_dry if dry_run else _print_result)(dict(result.summary), result.folder)
+        (_print_dry if dry_run else _print_result)(result.summary, result.folder)
 
 
-def _print_dry(summary: dict[str, Any], folder: Path) -> None:
+def _print_dry(summary: Mapping[str, Any], folder: Path) -> None:
     from edgefl.report.fleet_charts import participation_table
     from edgefl.util.units import human_count, human_percent, human_seconds
 
@@ -118,7 +119,7 @@ def _print_dry(summary: dict[str, Any], folder: Path) -> None:
     show_text(f"folder: {folder}  (report.html, summary.json, rounds.jsonl)")
 
 
-def _print_result(summary: dict[str, Any], folder: Path) -> None:
+def _print_result(summary: Mapping[str, Any], folder: Path) -> None:
     from edgefl.report.answer import diverged, without_tier
     from edgefl.report.metric import metric_of, metric_text
     from edgefl.report.run_tables import compact_tiers

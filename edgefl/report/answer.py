@@ -6,7 +6,7 @@ from typing import Any
 
 from edgefl.report.metric import metric_of, metric_text, reaches
 from edgefl.report.outliers import FAR
-from edgefl.report.untrained import leave_out
+from edgefl.report.tier_notes import leave_out
 from edgefl.report.words import (
     USEFUL,
     budget_name,

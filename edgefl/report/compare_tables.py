@@ -1,6 +1,6 @@
 """The tables of a comparison: every figure of every method, the few that a terminal shows, and the settings."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from edgefl.records import ACCURACY, Metric
@@ -96,6 +96,24 @@ def setting_table(summary: Row) -> PlainTable:
 def _setting(key: str) -> Column:
     """Return the column of a setting that is not the same for all methods."""
     return Column(key.replace("_", " "), "", lambda row: str((row.get("settings") or {}).get(key, MISSING)), numeric=False)
+
+
+def choice_table(rows: Sequence[Row]) -> PlainTable:
+    """Return the chosen setting of every method; ``rows`` are the choices of ``sweep.json``."""
+    keys = dict.fromkeys(key for row in rows for key in row["setting"])
+    columns = (
+        text("method", "", "method"),
+        *(_chosen(key) for key in keys),
+        Column("on validation samples", "", lambda row: human_percent(row["score"])),
+        Column("at the edge", "", lambda row: ", ".join(row["at_edge"]) or "–", numeric=False),
+    )
+    edges = [f"{row['method']}: {', '.join(row['at_edge'])}" for row in rows if row["at_edge"]]
+    beyond = f"chosen at the edge of the grid, so a better value may lie beyond: {'; '.join(edges)}"
+    return PlainTable.of(columns, rows, note=beyond if edges else "")
+
+
+def _chosen(key: str) -> Column:
+    return Column(key.replace("_", " "), "", lambda row: str(row["setting"][key]))
 
 
 def mean_sd(found: Row | None, metric: Metric = ACCURACY) -> str:

@@ -30,6 +30,7 @@ from edgefl.report.run_charts import (
 )
 from edgefl.report.run_files import read_rounds, read_summary
 from edgefl.report.section import Section, sections_of
+from edgefl.report.tier_notes import tier_notes
 from edgefl.report.words import clock_word, energy_trust, of_devices
 from edgefl.util.files import write_bytes
 from edgefl.util.units import human_bytes, human_count, human_joules, human_seconds
@@ -73,7 +74,7 @@ def render(summary: Json, rounds: Sequence[Json]) -> str:
         key_figures=run_tables.key_figures(summary),
         table=run_tables.tier_table(summary),
         tier_colours=colours,
-        notes=run_tables.tier_notes(run_tables.largest_first(summary)),
+        notes=tier_notes(run_tables.largest_first(summary)),
         metric=metric_of(summary).name,
         accuracy=accuracy_charts(summary, rounds),
         overs=("rounds", "bytes sent", f"{clock_word(rounds)} time"),

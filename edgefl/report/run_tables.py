@@ -5,10 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from edgefl.records import ACCURACY, Metric, Shortfall
-from edgefl.report.energy import energy_sentence
 from edgefl.report.metric import metric_of, metric_text
 from edgefl.report.tables import Column, PlainTable, Row, shaded, text, under
-from edgefl.report.untrained import untrained_sentence
+from edgefl.report.tier_notes import tier_notes
 from edgefl.report.words import budget_name, names, need_have, taken_as, tier_label, uncounted
 from edgefl.timing.spans import STAGES
 from edgefl.util.units import MISSING, human_budget, human_bytes, human_count, human_difference, human_percent, human_seconds
@@ -100,11 +99,6 @@ def compact_tiers(summary: Row) -> PlainTable:
     notes = [*tier_notes(rows), *filter(None, [uncounted(rows)])]
     columns = (_AS_TAKEN, DEVICE, *_metric_columns(metric_of(summary), accuracy=""), *_COMPACT)
     return PlainTable.of(columns, rows, note="\n".join(notes), stacked=True)
-
-
-def tier_notes(tiers: Sequence[Row]) -> list[str]:
-    """Return the sentences below the tiers of a summary: which were not trained, and what the larger ones hold."""
-    return [note for note in (untrained_sentence(tiers), energy_sentence(tiers)) if note]
 
 
 def largest_first(summary: Row) -> list[Row]:
