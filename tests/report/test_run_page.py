@@ -149,10 +149,10 @@ def test_write_makes_the_page_of_a_run_folder(tmp_path: Path) -> None:
 
 
 def test_the_page_says_how_clients_and_server_optimize_and_what_travels() -> None:
-    about = dict(html._about(make_summary() | ADDED, measured=False))
+    about = dict(html._about(make_summary() | ADDED, measured=False, sections=()))
     assert {about[key] for key in ("method", "objective", "server optimizer", "codec")} == {"fedhm", "prox", "adam", "int8"}
     assert (about["labels"], about["accuracy of"]) == ("each client's own", "the mean over clients, each on its own")
-    about = dict(html._about(make_summary(), measured=False))
+    about = dict(html._about(make_summary(), measured=False, sections=()))
     assert {about[key] for key in ("objective", "server optimizer", "codec")} == {"none", "avg", "fp32"}
     assert about["accuracy of"] == "the global model"
 
