@@ -222,7 +222,8 @@ def read_summary(path: Path) -> dict[str, Any]:
     """
     text = _text(path)
     summary: Result = _checked(DrySummary if '"dry_run":' in text else RunSummary, text, str(path))
-    return summary.to_dict()
+    found: dict[str, Any] = _as_written(summary.to_dict(), from_json(text))
+    return found
 
 
 def read_rounds(path: Path) -> list[dict[str, Any]]:
@@ -235,6 +236,15 @@ def read_rounds(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, start=1):
         _checked(RoundLine, line, f"{path}: line {number}")
     return [from_json(line) for line in lines]
+
+
+def _as_written(found: Any, written: Any) -> Any:
+    """Return the JSON form of a record with its values as they were written: 1 is not 1.0."""
+    if isinstance(found, dict):
+        return {key: _as_written(value, written[key]) if key in written else value for key, value in found.items()}
+    if isinstance(found, list):
+        return [_as_written(*pair) for pair in zip(found, written, strict=True)]
+    return written
 
 
 def _checked(kind: Any, text: str, where: str) -> Any:

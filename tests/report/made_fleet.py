@@ -129,7 +129,7 @@ def dry(count: int = 30) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         {"policy": policy, "tiers": [1, 0.5], "round_s": 4.0, "useful_share": 0.5, "inclusion": shares}
         for policy, shares in zip(("auto", "uniform"), inclusion, strict=True)
     ]
-    summary = summary_of(rounds, availability="daily", start_hour=22.0, policies=policies, clients=1_000_000)
+    summary = summary_of(rounds, availability="daily", start_hour=22, policies=policies, clients=1_000_000)
     del summary["global_accuracy"]
     summary["participation"] = dicts(participation_rows(a_plan(), rounds, {"fast": 2, "slow": 2}, {}))
     for row in summary["tiers"]:

@@ -103,6 +103,7 @@ def _has(found: Any, written: Any) -> None:
 
 def test_a_figure_that_was_not_written_has_its_default(tmp_path: Path) -> None:
     found = read_summary(make_run(tmp_path) / "summary.json")
+    assert str(found["tiers"][0]["tier"]) == "1"  # as it was written
     assert (found["metric"]["name"], found["privacy"], found["tiers"][0]["updates"]) == ("accuracy", None, None)
 
 
