@@ -12,7 +12,7 @@ from edgefl.client.objectives import PLAIN
 from edgefl.client.training import OptimizerName, Training
 from edgefl.errors import ConfigError, UnknownNameError
 from edgefl.fleet.budget import Budget, budget_of, use
-from edgefl.fleet.clock import energy_j, inference_s, round_timing, throttled_s, within
+from edgefl.fleet.clock import inference_j, inference_s, round_timing, throttled_s, training_spends, within
 from edgefl.fleet.load import load_device, load_fleet
 from edgefl.fleet.profile import DeviceProfile, Fleet
 from edgefl.fleet.time_model import train_s
@@ -252,7 +252,7 @@ def _on_device(
         samples=samples,
         local_epochs=training.epochs,
         inference_seconds=sample_s,
-        inference_joules=energy_j(device, cost.macs_inference, sample_s),
+        inference_joules=inference_j(device, cost),
         inference_by_macs=device.compute.inference_step is None,
         train_step_seconds=step_s,
         train_step_joules=step_j,
@@ -274,7 +274,8 @@ def _trained(device: DeviceProfile, cost: Cost, training: Training, samples: int
     """Return the seconds and joules of training on ``samples`` samples once."""
     seen, passes, updates = replace(training, epochs=1).amounts(samples)
     seconds = throttled_s(device, train_s(device.compute, cost, seen, passes, updates))
-    return seconds, energy_j(device, cost.macs_of(seen, passes), seconds)
+    fixed_j, watts = training_spends(device, cost.work_of(seen, passes, updates))
+    return seconds, None if device.energy is None else fixed_j + watts * seconds
 
 
 def _layer_seconds(device: DeviceProfile, cost: Cost, training: Training) -> tuple[float, ...] | None:

@@ -246,7 +246,7 @@ def cost_columns() -> list[tuple[str, Any, Any]]:
 class Timing:
     """Simulated seconds and joules of one session; ``network_j`` is spent on the path to the server, the others on the device.
 
-    Joules are None if the device's profile lacks figures of energy.
+    Joules are None if the device's profile lacks figures of energy. ``train_j`` are those while it trains, a part of ``compute_j``.
 
     With secure aggregation a session begins with ``agree_s``, in which a group agrees on masks, and ends with ``unmask_s``: the client
     waits for the vectors of others, and sends its shares.
@@ -260,6 +260,7 @@ class Timing:
     network_j: float = 0.0
     agree_s: float = 0.0
     unmask_s: float = 0.0
+    train_j: float = 0.0
 
     @property
     def total_s(self) -> float:

@@ -266,4 +266,5 @@ def _budget_line(entry: Row) -> str:
     needed = need if margin == 1 else f"{need} with a clock margin of {margin:g},"
     line = f"{budget_name(entry['budget'])}: {needed} of {have} ({human_percent(entry['share'])})"
     error = entry.get("clock_error")
-    return f"{line}; uncertain: training may take up to {error:.3g} times as long or as short" if error else line
+    amount = "as much or as little energy" if entry["budget"] == "energy_j" else "as long or as short"
+    return f"{line}; uncertain: training may take up to {error:.3g} times {amount}" if error else line

@@ -48,9 +48,15 @@ def tiers_text(tiers: Iterable[float]) -> str:
     return f"tier{'s' * (len(labels) > 1)} {joined(labels)}"
 
 
-def energy_trust(energy_j: float | None) -> str:
-    """Return how far an energy can be trusted, or that it is unknown."""
-    return UNKNOWN_ENERGY if energy_j is None else NOT_VALIDATED
+def energy_trust(energy_j: float | None, errors: Iterable[float | None] = ()) -> str:
+    """Return how far an energy can be trusted, with the stated ``errors`` of devices, or that it is unknown.
+
+    >>> energy_trust(2.0, [15.1, 1.55, None]), energy_trust(2.0)
+    ('not validated, stated to be right within a factor of 1.55 to 15.1', 'not validated')
+    """
+    stated = sorted({f"{error:.3g}" for error in errors if error is not None}, key=float)
+    known = f", stated to be right within a factor of {' to '.join(dict.fromkeys((stated[0], stated[-1])))}" if stated else ""
+    return UNKNOWN_ENERGY if energy_j is None else NOT_VALIDATED + known
 
 
 def contents(summary: Json) -> str:

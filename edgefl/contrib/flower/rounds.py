@@ -11,7 +11,7 @@ from typing import Protocol
 from edgefl.client.job import Job
 from edgefl.contrib.flower.devices import Device
 from edgefl.errors import WireError
-from edgefl.fleet.clock import energies
+from edgefl.fleet.clock import with_joules
 from edgefl.fleet.conditions import Conditions
 from edgefl.records import ClientRecord, Expected, Outcome, RoundRecord, Shortfall, Submodel, Timing, Update
 from edgefl.server.exchange import Exchange
@@ -246,6 +246,8 @@ def _ended(server: Server, session: OpenSession, answer: Answer | None, round_s:
         up_s = way_s * up_bytes / max(1, up_bytes + expected.download_bytes)
         parts = answer.total_s - answer.train_s - up_s, answer.train_s, up_s
     macs = int(expected.macs * share)
-    timing = Timing(*parts, *energies(device, macs, expected.download_bytes, up_bytes, sum(parts)))
+    plan = expected.timing
+    watts = plan.train_j / plan.train_s if plan is not None and plan.train_s else 0.0
+    timing = with_joules(device, Timing(*parts, 0.0, 0.0, train_j=watts * parts[1]), expected.download_bytes, up_bytes)
     bare = None if answer is None else replace(answer.outcome, payload=b"", kept=b"", labels=None)
     return ClientRecord(replace(expected, timing=timing, macs=macs, upload_bytes=up_bytes), bare)
