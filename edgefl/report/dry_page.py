@@ -21,6 +21,10 @@ _DRY_ABOUT = (
 )  # fmt: skip
 
 
+CLEARLY = 0.05
+"""An assignment of tiers has clearly more useful time from this share of the devices' time on."""
+
+
 def render_dry(summary: Json, rounds: Sequence[Json]) -> str:
     """Return the page of a dry run from its ``summary.json`` and rounds, of which those that list clients have a timeline."""
     titles = {item["device"]: item["title"] for item in summary["classes"]}
@@ -136,17 +140,31 @@ def _advice(summary: Json) -> str:
         return "Train this setting: there is no other assignment of tiers to compare it with."
     (best, device, share), (worst, _, lost) = (pick(least, key=lambda found: found[2]) for pick in (max, min))
     within = _compared_in(summary) and f" {_compared_in(summary)}"
+    saved = _saved(summary["policies"])
+    if share == lost and saved:
+        least = f"{human_percent(share)} of its sessions{within}"
+        return f"Assign tiers as in {saved}. The class that trains least trains as often, in {least}."
     if share == lost:
         return (
             "Keep the assignment of tiers: under every other one, too, the class that trains least trains in "
-            f"{human_percent(share)} of its sessions{within}."
+            f"{human_percent(share)} of its sessions{within}, and no other has more useful time."
         )
     name = {item["device"]: item["title"] for item in summary["classes"]}.get(device, device)
     own = best == summary["policies"][0]["policy"]
     return (
         f"{'Keep' if own else 'Assign tiers as in'} “{best}”: {name}, the class that trains least, {'' if own else 'then '}trains in "
         f"{human_percent(share)} of its sessions{within}; under “{worst}” the least is {human_percent(lost)}."
+        f"{f' Less time is wasted under {saved}.' if own and saved else ''}"
     )
+
+
+def _saved(policies: Sequence[Json]) -> str:
+    """Return the assignment with the most useful time, and that time; nothing if it is not clearly more than the run's own has."""
+    own, best = policies[0], max(policies, key=lambda row: row.get("useful_share", 0.0))
+    if best.get("useful_share", 0.0) < own.get("useful_share", 0.0) + CLEARLY:
+        return ""
+    tiers, shares = ", ".join(map(tier_label, best["tiers"])), (human_percent(of["useful_share"]) for of in (best, own))
+    return f"“{best['policy']}” (tier {tiers}): {' instead of '.join(shares)} of the devices' time is useful"
 
 
 def _compared_in(summary: Json) -> str:

@@ -1,7 +1,7 @@
 """Compares deadlines, tiers and over-selections on simulated rounds, without training, also with clocks that are wrong."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -32,13 +32,31 @@ _BY_HASH = {"dataset": "data", "weights": "weights"}
 
 
 @dataclass(frozen=True)
+class ClassNeed(Result):
+    """What a session of a class needs that trains under no policy.
+
+    Attributes:
+        tier: the smallest of all policies.
+        session_s: how long a typical session with it lasts, of which the ``link`` takes ``link_s``.
+        short: by how much the tier exceeds a budget other than the deadline; "" if it fits.
+    """
+
+    tier: float
+    session_s: float
+    link_s: float
+    link: str
+    short: str = ""
+
+
+@dataclass(frozen=True)
 class WhatIf(Result):
     """The outcomes of all policies for the fleet ``profile``.
 
     Attributes:
         rounds: rounds per policy.
         clock_error: seconds of training may be wrong by this factor, the largest of the fleet's devices.
-        titles: device → its name for people.
+        titles: device → its name for people; ``fleet_title`` is that of the fleet.
+        needs: device that trains under no policy → what a session of it needs.
         rows: one outcome per policy, in the order asked for.
         surrogate: what each policy would learn, by a run that was given; None without one.
         clock_margin: tiers are assigned as if training took this many times the predicted seconds.
@@ -58,6 +76,8 @@ class WhatIf(Result):
     surrogate: Surrogate | None = None
     clock_margin: float = 1.0
     clock: ClockDraws | None = None
+    fleet_title: str = ""
+    needs: Mapping[str, ClassNeed] = field(default_factory=dict)
 
     def to_pandas(self) -> Any:
         """Return the rows as a ``pandas.DataFrame``."""
@@ -136,12 +156,28 @@ def whatif(
     titles = {c.device.name: c.device.title for c in run.fleet.classes}
     error = max(c.device.clock_error for c in run.fleet.classes)
     found = WhatIf(**{key: getattr(run.config, key) for key in keys}, clock_error=error, titles=titles, rows=Results(rows))
+    found = replace(found, fleet_title=run.fleet.title, needs=_needs([policy for _, policy in policies], rows))
     if source is None:
         return replace(found, clock=policy_draws(found.rows, rounds, run.fleet))
     folder, summary = source
     finished, outcomes = read_rounds(folder / "rounds.jsonl"), found.rows.to_dict()
     surrogate = judged(folder.name, summary, finished, outcomes, config.rounds, target_accuracy)
     return replace(found, surrogate=surrogate, clock=policy_draws(found.rows, rounds, run.fleet, surrogate))
+
+
+def _needs(policies: Sequence[Run], rows: Sequence[PolicyOutcome]) -> dict[str, ClassNeed]:
+    """Return device → what its sessions need, of the devices of which no session trained under any policy."""
+    plan = min((policy.plan for policy in policies), key=lambda plan: min(plan.costs))
+    tier, found = min(plan.costs), {}
+    for c in plan.classes:
+        if any(row.inclusion_by_class.get(c.device.name) for row in rows):
+            continue
+        timing = plan.timing(c.device, tier, plan.workload.mean_shard)
+        short = [str(refusal) for refusal in c.refusals if refusal.budget != "deadline_s" and refusal.tier == tier.ratio]
+        found[c.device.name] = ClassNeed(
+            tier.number, timing.total_s, timing.total_s - timing.train_s, c.device.link.title, "; ".join(short)
+        )
+    return found
 
 
 def _prepared(config: RunConfig, secure_aggregation: str | None) -> Run:
