@@ -13,7 +13,7 @@ from edgefl.cli.options import Command, complete_name, json_option, option
 from edgefl.cli.param_types import OUT_FILE, Within
 from edgefl.registry import views
 from edgefl.report.tables import PlainTable
-from edgefl.util.units import human_bytes
+from edgefl.util.units import human_budget, human_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -146,7 +146,8 @@ def _print_fleet(fleet: Fleet) -> None:
     show(PlainTable.of_texts(("device", "share", "what"), classes))
     for of, budget in [("", fleet.budget), *((f"{c.device.name}: ", c.budget) for c in fleet.classes)]:
         for key, value in budget.model_dump(exclude_none=True).items():
-            show(f"{of}{key} = {value:g}")
+            shown = human_budget(key, value) if key.endswith(("_bytes", "_j")) else f"{value:g}"
+            show(f"{of}{key} = {shown}")
     if fleet.behaviour is not None:
         show("\nhow its devices behave")
         _print_figures(figures_of(fleet.behaviour, ""))

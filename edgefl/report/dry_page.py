@@ -12,7 +12,7 @@ from edgefl.report.run_charts import deadline_facts, tier_colours, trust_facts
 from edgefl.report.run_tables import TIER_COLUMNS, inclusion_columns
 from edgefl.report.section import sections_of
 from edgefl.report.tables import Column, PlainTable, shaded, text, under
-from edgefl.report.words import USEFUL, begun, counted, energy_trust, tier_label
+from edgefl.report.words import USEFUL, begun, counted, energy_trust, fleet_name, tier_label
 from edgefl.util.units import human_count, human_joules, human_percent, human_seconds
 
 _DRY_ABOUT = (
@@ -35,7 +35,7 @@ def render_dry(summary: Json, rounds: Sequence[Json]) -> str:
         about=[*facts(summary, _DRY_ABOUT), *deadline_facts(summary), *trust_facts(summary)],
         answer=answer_of_dry(summary, rounds),
         command="edgefl simulate --dry-run --config dry-run.toml --out again",
-        fleet_name=summary["fleet"],
+        fleet_name=fleet_name(summary),
         cards=_dry_cards(summary, rounds),
         lasting=[chart for chart in (round_chart(rounds), hour_chart(summary, rounds)) if chart],
         fleet=fleet_view(summary, rounds),
@@ -54,9 +54,7 @@ def render_dry(summary: Json, rounds: Sequence[Json]) -> str:
 
 def answer_of_dry(summary: Json, rounds: Sequence[Json]) -> Answer:
     """Return the answer of a dry run."""
-    asked = (
-        f"Who takes part in {len(rounds):,} rounds of {summary['method']} on {summary['fleet']}, and how long does a round last?"
-    )
+    asked = f"Who takes part in {len(rounds):,} rounds of {summary['method']} on {fleet_name(summary)}, and how long does a round last?"
     counts = counted(group for line in rounds for group in line["groups"])
     if not counts[USEFUL]:
         return Answer(asked, "No session trained.", "Look at the outcomes of clients: no update would reach the server.")
@@ -142,8 +140,8 @@ def _advice(summary: Json) -> str:
     within = _compared_in(summary) and f" {_compared_in(summary)}"
     saved = _saved(summary["policies"])
     if share == lost and saved:
-        least = f"{human_percent(share)} of its sessions{within}"
-        return f"Assign tiers as in {saved}. The class that trains least trains as often, in {least}."
+        often = f"{human_percent(share)} of its sessions{within}"
+        return f"Assign tiers as in {saved}. The class that trains least trains as often, in {often}."
     if share == lost:
         return (
             "Keep the assignment of tiers: under every other one, too, the class that trains least trains in "

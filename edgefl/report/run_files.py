@@ -123,6 +123,7 @@ class Summary(RunTotals, Configured):
     """The content of every ``summary.json``.
 
     Attributes:
+        fleet_title: the fleet's name for people.
         assumed: the fleet's figures that are assumed.
         secure_sums: what became of secure sums, by tier; empty if updates were sent plain.
         attack: the adversaries; None: every client is honest.
@@ -140,6 +141,7 @@ class Summary(RunTotals, Configured):
     attack: AttackRow | None = None
     secure_sums: tuple[SecureSum, ...] = ()
     data: DataRecord | None = None
+    fleet_title: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form, without the keys ``secure_sums``, ``attack`` and ``data`` if there are none."""

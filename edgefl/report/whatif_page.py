@@ -14,7 +14,7 @@ from edgefl.report.policy_advice import deadline_sentence, for_speed, left_out, 
 from edgefl.report.run_charts import margin_facts
 from edgefl.report.run_tables import inclusion_columns
 from edgefl.report.tables import Column, PlainTable, shaded, text, under
-from edgefl.report.words import NOT_VALIDATED, energy_trust, joined, tier_label
+from edgefl.report.words import NOT_VALIDATED, energy_trust, fleet_name, joined, tier_label
 from edgefl.util.units import MISSING, human_count, human_percent, human_range, human_seconds
 
 
@@ -203,8 +203,8 @@ def _alone(result: Json, row: Json) -> str:
 
 
 def _fleet(result: Json) -> str:
-    """Return the fleet's name for people."""
-    return str(result.get("fleet_title") or result["profile"])
+    """Return the fleet's name for people: its title, or what a result without titles was asked for."""
+    return fleet_name({"fleet_title": result.get("fleet_title"), "fleet": result["profile"]})
 
 
 def whatif_chart(result: Json) -> Chart:

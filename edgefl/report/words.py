@@ -59,6 +59,11 @@ def energy_trust(energy_j: float | None, errors: Iterable[float | None] = ()) ->
     return UNKNOWN_ENERGY if energy_j is None else NOT_VALIDATED + known
 
 
+def fleet_name(summary: Json) -> str:
+    """Return a fleet's name for people: its title, or the name of a fleet whose title is not known."""
+    return f"“{summary['fleet_title']}”" if summary.get("fleet_title") else str(summary["fleet"])
+
+
 def contents(summary: Json) -> str:
     """Return the files and folders of a finished run that its user looks at first.
 

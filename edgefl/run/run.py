@@ -237,7 +237,7 @@ def about(run: Run) -> dict[str, Any]:
     """Return the part of a summary that is known before the first round."""
     config = {f.name: getattr(run.config, f.name) for f in fields(Configured)} | {"dataset": run.data.name}
     asked = {"over_selection": run.conditions.over_selection, "deadline_s": run.plan.deadline_s}
-    own = {"fleet": run.fleet.name, "assumed": list(run.fleet.assumed)}
+    own = {"fleet": run.fleet.name, "fleet_title": run.fleet.title, "assumed": list(run.fleet.assumed)}
     attack = run.clients.adversaries
     found = None if attack is None else AttackRow(str(attack.spec), attack.count, tuple(attack.listed))
     return {"format": 1, **config, **asked, **own, "attack": found, "data": run.data.record}

@@ -91,6 +91,7 @@ def calibrate(
     out: Path,
     *,
     name: str | None = None,
+    title: str | None = None,
     link: str | None = None,
     like: str = "laptop",
     rows: Path | None = None,
@@ -102,9 +103,9 @@ def calibrate(
 
     ``rows`` is a CSV file of steps that were measured elsewhere: the profile is fitted to them, and nothing is measured.
 
-    The profile has the ``name`` of the file by default, its ``link`` (a name or file) is that of ``like``, and the power and
-    throttling of ``like`` are assumed. A link that does not ship with edgefl is written into the profile. The other arguments are those of
-    :func:`measure`.
+    By default the profile has the ``name`` of the file, and a ``title`` that says how it was made. Its ``link`` (a name or file) is that
+    of ``like``, whose power and throttling are assumed. A link that does not ship with edgefl is written into the profile. The other
+    arguments are those of :func:`measure`.
 
     Returns:
         The content of the file, and all measurements; None with ``rows``.
@@ -118,6 +119,8 @@ def calibrate(
     named = name or out.stem
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", named):
         raise ConfigError(f"name: got {named!r}, expected letters, digits, dots, dashes and underscores, such as my-device")
+    if title is not None and not title.strip():
+        raise ConfigError("title: got none, expected a device's name for people, such as 'Meter of the garage'")
     _check_writable(out)
     shipped = chosen.name in names("links") and load_link(chosen.name) == chosen
     of_link = chosen.name if shipped else chosen.model_dump(exclude_none=True)
@@ -126,6 +129,8 @@ def calibrate(
         values = values_from(cast(Path, rows), named, of_link, stand_in, notify)
     else:
         values = device_values(measured, named, of_link, stand_in)
+    if title is not None:
+        values["title"] = title
     try:
         DeviceProfile.model_validate({**values, "link": chosen})
     except ValidationError as error:

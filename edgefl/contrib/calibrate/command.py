@@ -18,6 +18,7 @@ _BUSY = 0.1
 @click.command(cls=Command)
 @option("--out", type=OUT_FILE, default="my-device.toml", metavar="FILE", help="Profile to write.")
 @option("--name", metavar="NAME", help="Name of the profile. [name of the file]")
+@option("--title", metavar="TEXT", help="Name of the device for people. [how it was measured]")
 @option("--link", metavar="NAME|FILE", help="Profile of its network connection. [that of --like]")
 @option(
     "--like",
@@ -40,6 +41,7 @@ _BUSY = 0.1
 def command(
     out: Path,
     name: str | None,
+    title: str | None,
     link: str | None,
     like: str,
     rows: Path | None,
@@ -65,7 +67,9 @@ def command(
     with loading():
         from edgefl.contrib.calibrate.calibrate import calibrate
 
-    values, measured = calibrate(out, name=name, link=link, like=like, rows=rows, seconds=seconds, threads=threads, notify=note)
+    values, measured = calibrate(
+        out, name=name, title=title, link=link, like=like, rows=rows, seconds=seconds, threads=threads, notify=note
+    )
     if as_json:
         echo(json.dumps({"file": str(out), "busy": measured and measured.busy, "profile": values}, indent=2))
     else:

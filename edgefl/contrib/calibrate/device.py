@@ -8,7 +8,7 @@ from itertools import chain
 from statistics import median, quantiles
 from typing import Any
 
-from edgefl.contrib.calibrate.profile_file import assumed, figure
+from edgefl.contrib.calibrate.profile_file import assumed, assumed_power, figure
 from edgefl.fleet.figures import Figure
 from edgefl.fleet.profile import DeviceProfile
 from edgefl.fleet.time_model import ForwardCosts, Limits, Measurement, StepCosts, fit, key_of, unit_of
@@ -221,8 +221,6 @@ def table_of(
 def device_values(measured: Measured, name: str, link: str | Mapping[str, Any], like: DeviceProfile) -> dict[str, Any]:
     """Return the content of a profile's TOML file; power and throttling are those of ``like``, marked as assumed."""
     system = f"{measured.source.partition(';')[0]}; psutil"
-    figures = assumed(like.power, like) if like.power else {}
-    power = {key: value for key, value in figures.items() if key != "battery_wh" or measured.battery}
     values = {
         "name": name,
         "title": f"{measured.processor}, calibrated on {counted(measured.threads)}",
@@ -233,7 +231,7 @@ def device_values(measured: Measured, name: str, link: str | Mapping[str, Any], 
             "training_bytes": figure(measured.free_bytes, system, "free when it was measured: what other programs left"),
         },
         "compute": compute_of(measured, like),
-        **({"power": power} if power else {}),
+        **assumed_power(like, measured.battery),
     }
     return values | ({"thermal": assumed(like.thermal, like)} if like.thermal else {})
 

@@ -8,6 +8,7 @@ from typing import Any
 import tomlkit
 
 from edgefl.fleet.figures import Figure, Record
+from edgefl.fleet.power import STATED_ERROR
 from edgefl.fleet.profile import DeviceProfile
 
 NOT_MEASURED = "not measured by calibration: the figure of the {title} profile, a placeholder"
@@ -27,6 +28,16 @@ def _item(value: Any) -> Any:
     for key, inner in value.items():
         table.add(key, _item(inner))
     return table
+
+
+def assumed_power(like: DeviceProfile, battery: bool = True) -> dict[str, Any]:
+    """Return the table ``power`` of a device whose watts are assumed to be those of ``like``, if these are known."""
+    if like.power is None:
+        return {}
+    figures = assumed(like.power, like)
+    error = figures.setdefault("error", {"mark": "assumed", "source": NOT_MEASURED.format(title=like.name)})
+    error |= {"value": max(like.power.factor, STATED_ERROR), "note": "watts of another device"}
+    return {"power": {key: value for key, value in figures.items() if battery or key != "battery_wh"}}
 
 
 def figure(value: float, source: str, note: str) -> dict[str, Any]:

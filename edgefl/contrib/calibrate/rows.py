@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from edgefl.contrib.calibrate.device import factor_of, table_of
-from edgefl.contrib.calibrate.profile_file import assumed, figure
+from edgefl.contrib.calibrate.profile_file import assumed, assumed_power, figure
 from edgefl.errors import EdgeflError, InputError
 from edgefl.fleet.profile import DeviceProfile
 from edgefl.fleet.time_model import Limits, Measurement, StepCosts, fit
@@ -184,7 +184,7 @@ def values_from(
         "link": link,
         "memory": assumed(like.memory, like),
         "compute": compute,
-        **({"power": assumed(like.power, like)} if like.power else {}),
+        **assumed_power(like),
     }
     slower = [row.measured.seconds / row.sustained_s for row in steps if row.sustained_s is not None]
     if slower:
