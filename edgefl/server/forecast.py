@@ -21,8 +21,6 @@ from edgefl.server.sampler import Known, Sampler, choice
 from edgefl.server.samplers import UNIFORM
 from edgefl.server.sessions import Session
 
-_Load = tuple[int, float, tuple[float, float]]
-
 
 @dataclass(frozen=True)
 class Asked:
@@ -56,7 +54,9 @@ class Forecast:
     size_of: Callable[[int], int]
     meeting: Meeting = APART
     sampler: Sampler = UNIFORM
-    _loads: dict[tuple[int, Assignment, int], _Load] = field(default_factory=dict, repr=False, compare=False)
+    _loads: dict[tuple[int, Assignment, int], tuple[int, float, float, float]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def expected(self, asked: Asked, drained_j: Mapping[int, float]) -> list[Expected]:
         """Return what is expected of each selected client, in their order.
@@ -103,7 +103,7 @@ class Forecast:
         known: dict[str, Any] = {"start_s": start_s, "memory_bytes": of_class.budget.memory_bytes, "state": of_class.state.name}
         if given is None:
             return Expected(client, device.name, "refused", None, samples, refusal=of_class.refusals, **known)
-        cost, (macs, work_s, (fixed_j, watts)) = self.plan.cost(given), self._load(of_class, given, samples)
+        cost, (macs, work_s, fixed_j, watts) = self.plan.cost(given), self._load(of_class, given, samples)
         down_bytes, up_bytes = cost.model_bytes
         down_s, train_s, up_s = durations(device, down_bytes, work_s, up_bytes, link)
         parts, (agree_s, unmask_s) = (down_s, train_s * response, up_s), trips_s(device, cost, link)
@@ -124,7 +124,7 @@ class Forecast:
             **known,
         )
 
-    def _load(self, of_class: ClassPlan, given: Assignment, samples: int) -> _Load:
+    def _load(self, of_class: ClassPlan, given: Assignment, samples: int) -> tuple[int, float, float, float]:
         """Return the MACs of one session, its seconds at the device's full rate, and what these spend."""
         key = id(of_class), given, samples  # the plan holds its class plans; two classes may give their devices one name
         if key not in self._loads:
@@ -134,7 +134,7 @@ class Forecast:
             work_s = train_s(of_class.device.compute, cost, seen, passes, updates, evaluated) / of_class.state.speed_share
             work_s += added_s(of_class.device, cost) / of_class.state.speed_share
             spends = training_spends(of_class.device, cost.work_of(seen, passes, updates, evaluated))
-            self._loads[key] = cost.macs_of(seen, passes, evaluated), work_s, spends
+            self._loads[key] = cost.macs_of(seen, passes, evaluated), work_s, *spends
         return self._loads[key]
 
     def choose(self, memory: Mapping[str, Tensor], turn: int, round_: int) -> Choose | None:
