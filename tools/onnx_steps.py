@@ -33,7 +33,7 @@ from step_tables import Facts, Row, Timed, forms_markdown, steps_markdown
 
 from edgefl.bundle.form_choice import choice_for
 from edgefl.bundle.forms import formed
-from edgefl.bundle.tier_graphs import same_network, tier_graphs, with_weights
+from edgefl.bundle.tier_graphs import rule_of, same_network, tier_graphs, with_weights
 from edgefl.bundle.write import build_tier
 from edgefl.client.loop import optimizer_of
 from edgefl.client.loss import loss_of
@@ -115,9 +115,7 @@ class Pair:
         state = self.method.init(self.architecture, tuple(map(Tier, subject.tiers)), generator(0, "init"))
         personal = first_personal(self.method, self.architecture, self.tier, 0)
         self.module = self.method.trained(state, self.tier, personal, 0).train()
-        self.graphs = tier_graphs(
-            self.method, self.architecture, self.tier, TRAINING.optimizer, TRAINING.weight_decay, PLAIN
-        ).steps
+        self.graphs = tier_graphs(self.method, self.architecture, self.tier, rule_of(TRAINING), PLAIN).steps
         rng, shape = generator(0, "step"), (TRAINING.batch_size, *self.architecture.input_shape)
         ids = self.architecture.vocabulary
         self.x = rng.integers(ids, size=shape) if ids else rng.standard_normal(shape).astype(np.float32)
@@ -190,7 +188,7 @@ def export(out: Path) -> None:
     for tier in tiers:
         network = method.deploy(state, tier)
         module = formed(network, "auto", choice_for(network, EXPORTED.samples(1)).composed).module
-        graphs = tier_graphs(method, EXPORTED, tier, TRAINING.optimizer, TRAINING.weight_decay, PLAIN)
+        graphs = tier_graphs(method, EXPORTED, tier, rule_of(TRAINING), PLAIN)
         ready = with_weights(graphs, module) if same_network(module, method.trained(state, tier)) else None
         reference = generator(0, "reference", tier.label)
         files = build_tier(module, InputSpec(EXPORTED.input_shape), tier.label, reference, graph=ready).contents

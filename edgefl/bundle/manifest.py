@@ -81,6 +81,7 @@ class TrainEntry(Record):
         personal: names of tensors that never leave the device.
         present: whether the graphs read ``present``, the labels that occur in the client's data.
         labels: whether an update states the labels that occur in the client's data.
+        clip_gradient: largest norm of a step's gradient, to which the graphs themselves scale longer ones; None: they clip none.
         augment: ``flip``: a device mirrors each image left-right with probability ½ in every epoch.
         no_update: why updates cannot be aggregated outside a simulation; empty if they can.
         predicted_memory_bytes, onnx_peak_bytes: peak of a step by the cost model, and by onnxruntime; None: not known.
@@ -93,6 +94,7 @@ class TrainEntry(Record):
     optimizer: Literal["sgd", "momentum", "adam"]
     lr: float = Field(gt=0)
     momentum: float = Field(ge=0, lt=1)
+    clip_gradient: float | None = Field(default=None, gt=0)
     batch_size: Size
     epochs: Size
     trained: Shapes = Field(min_length=1)

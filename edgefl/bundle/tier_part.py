@@ -139,6 +139,7 @@ def train_part(trains: Trains, of: Trainee) -> tuple[TrainEntry, dict[str, bytes
         optimizer=training.optimizer,
         lr=training.lr,
         momentum=trains.beta,
+        clip_gradient=training.clip_gradient,
         batch_size=training.batch_size,
         epochs=training.epochs,
         trained=trained,

@@ -83,6 +83,7 @@ def facts_of(name: str) -> dict[str, Any]:
         "stays": method.stays,
         "tier_meaning": method.tier_meaning,
         "default_tiers": list(method.default_tiers),
+        "clip_gradient": method.clip_gradient,
         "one_size": len(method.default_tiers) == 1,
         "per_client": method.per_client,
         "personalised": method.personalised,

@@ -73,6 +73,9 @@ class TrainingKeys(Keys):
         "none", CLIENT, "Change of training samples; flip: images are mirrored left-right with chance 1/2, anew in every epoch."
     )
     weight_decay: float = key(1e-4, CLIENT, "L2 coefficient, added to the gradients.", ge=0)
+    clip_gradient: Positive | Literal["none"] | None = key(
+        None, CLIENT, "Largest norm of a step's gradient; longer ones are scaled down. [heterofl: 1, else none]", "X|none"
+    )
     objective: Annotated[str, known(objectives)] = key(
         "none", CLIENT, "Correction of client drift: FedProx, FedDyn or SCAFFOLD.", names=objectives
     )

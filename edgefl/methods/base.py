@@ -42,6 +42,7 @@ class Method:
         personalised: whether every client ends up with its own model, which is then evaluated.
         weighs_samples: whether :meth:`aggregate` weights clients by their samples; otherwise their number has no influence.
         every_update: why the server needs single updates, not their sums per tier; for methods with an :meth:`aggregate` of their own.
+        clip_gradient: largest norm of a step's gradient in a run that names none; None: gradients are not clipped.
         trains_smaller: whether a client also trains every tier below its own, as parts of its network.
         truncates: whether layers are truncated decompositions of dense ones, so that a plan may choose a rank for each.
     """
@@ -58,6 +59,7 @@ class Method:
     personalised: ClassVar[bool] = False
     weighs_samples: ClassVar[bool] = True
     every_update: ClassVar[str] = "its server aggregates by a rule of its own, which reads every update"
+    clip_gradient: ClassVar[float | None] = None
     trains_smaller: ClassVar[bool] = False
     truncates: ClassVar[bool] = False
 

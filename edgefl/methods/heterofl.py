@@ -38,6 +38,8 @@ class HeteroFL(Method):
     Entries that no client holds do not change. The rows of the classifier are averaged over the clients that have samples of the row's
     label, as in the authors' code (``combine`` in fed.py). In training, the outputs of hidden layers are divided by p, so that activations
     are of the same size at all widths (section 4, "scaler"). The loss is masked to the client's own labels. BatchNorm, if any, is static.
+    Unless a run says otherwise, the gradient of a step has a norm of at most 1, as in the authors' code (train_classifier_fed.py). The
+    scaler lengthens gradients, so that training diverges at lower rates without this bound.
 
     Differs from the paper: a deployed tier has the scaler folded into its weights, while the paper deploys the full width (p = 1) only.
     The scaler follows every layer that is narrower than at full width. In the paper it stands before normalisation layers, where the two
@@ -51,6 +53,7 @@ class HeteroFL(Method):
     tier_meaning = "width p: the share of channels of every hidden layer"
     travels = "the leading slice of every weight, both ways"
     weighs_samples = False
+    clip_gradient: ClassVar[float | None] = 1.0
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
         network = architecture.build(tier.ratio)
@@ -84,12 +87,14 @@ class OrigDrop(HeteroFL):
     """HeteroFL's leading slices and training, but no client has the full width (PriSM, section 4, Baselines).
 
     The server holds the network of the largest tier only, because no client trains the other entries of the full network. Scalers and
-    initial weights are those of HeteroFL at full width. A run therefore equals one of HeteroFL at the same tiers, bit for bit.
+    initial weights are those of HeteroFL at full width, and gradients are not clipped. A run therefore equals one of HeteroFL at the same
+    tiers with ``clip_gradient = "none"``, bit for bit.
     """
 
     title = "OrigDrop"
     paper = "Niu et al., TMLR 2023, section 4 (Baselines)"
     default_tiers = (0.4, 0.2)
+    clip_gradient = None
     contract_exceptions: ClassVar[Mapping[str, str]] = {
         "the full tier computes what the global model computes": "a deployed network has the scaler of its width folded into its "
         "weights, and the largest width is below 1 here",

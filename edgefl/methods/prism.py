@@ -91,8 +91,8 @@ class PriSM(Method):
 
     Differs from the paper: N = min(n, m·k²); the paper assumes N = n, so that r = ⌈c·n⌉. With several tiers the entries of uᵢ and vᵢ are
     averaged over those of the Cᵢ clients that have them. Its κ for LSTMs, 2, must be set as an option. The authors' code also clips
-    gradients to norm 5 and passes the averaged momentum on to the next round. It lets masked outputs learn for one step, and reports the
-    best round on test data. edgefl does none of these.
+    gradients to norm 5, as ``clip_gradient = 5`` does. It passes the averaged momentum on to the next round, lets masked outputs learn for
+    one step, and reports the best round on test data. edgefl does none of these.
     """
 
     config: PriSMConfig

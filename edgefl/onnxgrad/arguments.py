@@ -39,6 +39,8 @@ def check_arguments(network: Any, losses: Sequence[Any], batch: Any, shared: Any
         raise InputError(f'rule: expected a StepRule such as StepRule("adam"), got {_kind(rule)}')
     if rule.optimizer not in STATES:
         raise UnknownNameError("optimizer", str(rule.optimizer), STATES)
+    if rule.clip_norm is not None and not 0 < rule.clip_norm < float("inf"):
+        raise InputError(f"rule: clip_norm must be above 0 and finite, got {rule.clip_norm}; None does not clip")
     if not isinstance(batch, Mapping) or not batch:
         raise InputError(f"batch: expected a dictionary, name → example of an input, got {_kind(batch)}; call {_CALL}")
     counts = {name: _samples(name, value) for key, given in batch.items() for name, value in named(given, key).items()}

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -56,9 +56,9 @@ def inspect(
         [('conv1', None, 'stem'), ('conv2', 16, ''), ('conv3', 16, ''), ('fc', None, 'classifier')]
     """
     batch_size = batch_size_of(batch_size, inputs)
-    training = training_for(batch_size, None, optimizer)
     architecture = architecture_of(network, inputs, classes, norm)
     chosen, ratios = method_and_tiers(method, method_options, tiers)
+    training = replace(training_for(batch_size, None, optimizer), clip_gradient=chosen.clip_gradient)
     if isinstance(chosen, Pufferfish):
         chosen = chosen.after_warmup()
     costs = {tier: tier_cost(chosen, architecture, tier, training) for tier in map(Tier, ratios)}

@@ -159,6 +159,7 @@ def plan(
     methods.check(method)
     sized = cache(lambda ratio: create(method, method_options, tiers=(ratio,)))
     chosen = sized(1.0)
+    training = replace(training, clip_gradient=chosen.clip_gradient)
     if allocate == "spectral" and runtime == "onnx":
         raise ConfigError("allocate: spectral predicts the memory of torch; give runtime torch, or allocate uniform")
     if allocate == "spectral" and not chosen.truncates:

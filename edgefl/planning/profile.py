@@ -107,6 +107,7 @@ def profile(
     if method is None and runtime == "torch" and isinstance(architecture, CustomArchitecture):
         architecture = replace(architecture, as_given=True)
     chosen, ratios = method_and_tiers(method, method_options, tiers)
+    training = replace(training, clip_gradient=chosen.clip_gradient)
     cost_at = partial(count, chosen, architecture, training=training, codec=codec)
     costs = {tier: cost_at(tier) for tier in map(Tier, ratios)}
     check_together(chosen, architecture, costs)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from edgefl.bundle.manifest import TierEntry
 from edgefl.bundle.operators import operator_file
 from edgefl.bundle.other_formats import check_formats
-from edgefl.bundle.tier_graphs import tier_graphs
+from edgefl.bundle.tier_graphs import rule_of, tier_graphs
 from edgefl.bundle.tier_part import TierPart, Trainee, Trains, manifest_of, tier_part
 from edgefl.bundle.write import about_inputs, client_files, drawn, write
 from edgefl.client.parts import first_personal
@@ -139,7 +139,7 @@ def export_network(
     # The network is trained: warm-ups are over, and ranks may follow its spectra.
     round_ = 2 + getattr(chosen.config, "warmup_rounds", 0)
     chosen, state = chosen.advance(state, round_, generator(_SEED, round_, "advance"))
-    training = Training(epochs, batch_size, lr, momentum, 0.0, optimizer)
+    training = Training(epochs, batch_size, lr, momentum, 0.0, optimizer, clip_gradient=chosen.clip_gradient)
     trains = Trains(chosen, architecture, training, 0.0 if optimizer == "sgd" else momentum, alone=_ALONE)
     written = []
     for number, tier in enumerate(sizes, 1):
@@ -181,7 +181,7 @@ def _tier(
 ) -> tuple[TierEntry, TierPart]:
     """Return a tier's entry in the manifest, and its files."""
     method, architecture, training, label = trains.method, trains.architecture, trains.training, tier.label
-    graphs = tier_graphs(method, architecture, tier, training.optimizer, training.weight_decay, trains.objective)
+    graphs = tier_graphs(method, architecture, tier, rule_of(training), trains.objective)
     personal = first_personal(method, architecture, tier, _SEED)
     network, deployed = method.trained(state, tier, personal), method.factored(state, tier, personal)
     # A bundle contains no user's data.

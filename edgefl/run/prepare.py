@@ -211,12 +211,17 @@ def resolve(config: RunConfig, data: Dataset) -> RunConfig:
         )
     if not is_own(model):
         models.check(model)
+    own = methods.load(config.method).clip_gradient
+    if own is not None:
+        RunConfig.of({"clip_gradient": own}, f"method {config.method}")
     engine = config.engine or ("pool" if config.workers != 1 else "inline")
     per_round = config.per_round or max(1, (config.clients + 1) // 2)
     return config.model_copy(
         update={
             "tiers": tiers,
             "model": model,
+            # "none" is recorded only where it differs from the method's own, so that naming the default makes no other run.
+            "clip_gradient": None if own is None and config.clip_gradient == "none" else config.clip_gradient or own,
             "local_epochs": config.local_epochs or data.default_local_epochs,
             "per_round": per_round,
             "buffer": config.buffer or (max(1, (per_round + 1) // 2) if config.mode == "async" else None),

@@ -42,9 +42,11 @@ def training_of(config: RunConfig) -> Training:
     """Return how clients train under ``config``."""
     keys = ("batch_size", "lr", "momentum", "weight_decay", "optimizer", "micro_batch", "augment")
     cosine, step = (config.rounds if config.lr_schedule == falls else None for falls in ("cosine", "step"))
+    clip = None if config.clip_gradient == "none" else config.clip_gradient
     training = Training(
-        config.local_epochs or 1, cosine_rounds=cosine, step_rounds=step, **{key: getattr(config, key) for key in keys}
-    )
+        config.local_epochs or 1, cosine_rounds=cosine, step_rounds=step, clip_gradient=clip,
+        **{key: getattr(config, key) for key in keys},
+    )  # fmt: skip
     if config.privacy != "example":
         return training
     return replace(training, sample_clip=config.privacy_clip, noise_multiplier=config.noise_multiplier or 0.0)

@@ -121,11 +121,10 @@ class Run:
 
     def graphs_of(self, method: Method, tier: Tier, parts: bool = False) -> TierGraphs:
         """Return the ONNX graphs that a client of ``tier`` trains and infers with, its weights outside; ``parts``: in micro-batches too."""
-        from edgefl.bundle.tier_graphs import tier_graphs  # a second to import, and most runs train in torch
+        from edgefl.bundle.tier_graphs import rule_of, tier_graphs  # a second to import, and most runs train in torch
 
         task = self.clients.task
-        how = task.training.optimizer, task.training.weight_decay, task.objective
-        return tier_graphs(method, self.architecture, tier, *how, parts, task.criterion)
+        return tier_graphs(method, self.architecture, tier, rule_of(task.training), task.objective, parts, task.criterion)
 
     def step_graphs(self, method: Method, tier: Tier) -> StepGraphs:
         """Return the training steps of ``tier`` in ONNX."""

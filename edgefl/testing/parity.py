@@ -17,6 +17,7 @@ from edgefl.client.objectives import PLAIN
 from edgefl.client.parts import first_personal
 from edgefl.methods.base import Method
 from edgefl.models.base import Architecture, named_tensors
+from edgefl.onnxgrad.step_rule import StepRule
 from edgefl.onnxgrad.stepper import StepGraphs, Stepper
 from edgefl.records import Batch, Tier
 from edgefl.rng import generator
@@ -76,7 +77,7 @@ def measured(
     with torch.no_grad():  # away from where the round began, or a pull towards it is not seen
         for parameter in module.parameters():
             parameter.add_(torch.from_numpy(rng.standard_normal(tuple(parameter.shape))).float(), alpha=0.01)
-    graphs = tier_graphs(method, architecture, tier, "sgd", 0.0, objective, parts=True).steps
+    graphs = tier_graphs(method, architecture, tier, StepRule(), objective, parts=True).steps
     for kind, draw in enumerate(method.draws(tier)):
         batch = Batch(torch.from_numpy(x), torch.from_numpy(y), torch.from_numpy(present), draw)
         exact, exact_loss = _in_torch(method, objective, module, batch, torch.float64)

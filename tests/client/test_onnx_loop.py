@@ -12,7 +12,7 @@ import torch
 from requirements import needs
 from torch import nn
 
-from edgefl.bundle.tier_graphs import tier_graphs
+from edgefl.bundle.tier_graphs import rule_of, tier_graphs
 from edgefl.client.client import Clients
 from edgefl.client.job import Job, Task
 from edgefl.client.loop import LocalTraining, OverMemory
@@ -25,6 +25,7 @@ from edgefl.engine.contract import in_order
 from edgefl.engine.pool import PoolEngine
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture
+from edgefl.onnxgrad.step_rule import StepRule
 from edgefl.onnxgrad.stepper import Stepper, peak_bytes
 from edgefl.records import Tier
 from edgefl.rng import generator, torch_seeded
@@ -43,7 +44,7 @@ def job_of(task, method="heterofl", onnx=True, **options):
     state = method.init(task.architecture, (Tier(1.0), TIER, Tier(0.25)), generator(0, "init"))
     payload = encode(method.submodel(state, TIER, np.random.default_rng(0)).tensors)
     training = task.training
-    graphs = tier_graphs(method, task.architecture, TIER, training.optimizer, training.weight_decay, task.objective, True).steps
+    graphs = tier_graphs(method, task.architecture, TIER, rule_of(training), task.objective, True).steps
     return Job(1, 0, method, TIER, payload, graphs=graphs if onnx else None, **options)
 
 
@@ -58,13 +59,27 @@ def tensors_of(outcome):
         ("heterofl", PLAIN, {"optimizer": "adam", "lr": 0.003}),
         ("heterofl", PLAIN, {"optimizer": "sgd", "weight_decay": 0.0}),
         ("heterofl", PLAIN, {"micro_batch": 10}),
+        ("heterofl", PLAIN, {"clip_gradient": 0.1}),
+        ("fjord", objective_named("prox", 0.5), {"clip_gradient": 0.1, "micro_batch": 10}),
         ("fjord", PLAIN, {}),
         ("depthfl", PLAIN, {"micro_batch": 10}),
         ("last-blocks", objective_named("dyn", 0.5), {}),
         ("heterofl", objective_named("prox", 0.5), {}),
         ("heterofl", objective_named("dyn", 0.5), {}),
     ],
-    ids=["momentum", "adam", "sgd", "in parts", "several kinds of steps", "several exits", "frozen blocks", "prox", "dyn"],
+    ids=[
+        "momentum",
+        "adam",
+        "sgd",
+        "in parts",
+        "clipped",
+        "clipped in parts",
+        "several kinds of steps",
+        "several exits",
+        "frozen blocks",
+        "prox",
+        "dyn",
+    ],
 )
 def test_a_client_answers_as_with_torch(method, objective, changes):
     task = task_of(training=replace(PLAIN_STEPS, **changes), objective=objective)
@@ -164,7 +179,7 @@ def test_fifty_steps_on_fashion_mnist_follow_torchs_losses():
     method = create("fedhm", tiers=(1.0, 0.5))
     state = method.init(architecture, (Tier(1.0), TIER), generator(0, "init"))
     submodel = method.submodel(state, TIER, np.random.default_rng(0))
-    graphs = tier_graphs(method, architecture, TIER, "momentum", 1e-4, PLAIN).steps
+    graphs = tier_graphs(method, architecture, TIER, StepRule("momentum", 1e-4), PLAIN).steps
     steps = [np.random.default_rng(i).integers(10_000, size=16) for i in range(50)]
     batches = [(data.train.x[index], data.train.y[index]) for index in steps]
 

@@ -15,6 +15,7 @@ from edgefl.errors import ConfigError
 from edgefl.factor.adapter import adapted, names_of
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture, named_tensors
+from edgefl.onnxgrad.step_rule import StepRule
 from edgefl.onnxgrad.stepper import Stepper
 from edgefl.planning.inspect import inspect
 from edgefl.planning.network import architecture_of
@@ -262,7 +263,7 @@ def test_the_first_step_of_hetlora_in_onnxruntime_is_finite() -> None:
     """B is zero at first, where the norms of its regulariser have no derivative."""
     method, architecture = create("hetlora", tiers=(1.0,)), Architecture("mlp", (1, 8, 8), 4)
     network = method.trained(method.init(architecture, TIERS[:1], generator(0, "init")), TIERS[0])
-    steps = tier_graphs(method, architecture, TIERS[0], "sgd", 0.0, PLAIN).steps
+    steps = tier_graphs(method, architecture, TIERS[0], StepRule(), PLAIN).steps
     tensors = named_tensors(network)
     feed = {value: tensors[name].detach().numpy() for name, value in steps.roles.tensors.items()}
     stepper = Stepper(steps, feed | {name: np.ones(4, bool) for name in steps.roles.shared}, 0.1, 0.0)
