@@ -37,7 +37,7 @@ def test_all_settings_are_valid_and_no_run_is_there_twice(tool, name, scale):
     assert len({json.dumps([e["row"], e["column"], e["seed"]]) for e in entries}) == len(runs)
     for run in runs:
         config = run.config
-        assert config.eval_every == config.rounds, "evaluated once, at the end"
+        assert config.eval_every == config.rounds or run.since, "evaluated once, at the end"
         create(config.method, config.method_options, tiers=config.tiers)
         assert run.work > 0
 
@@ -166,6 +166,82 @@ def test_a_stale_run_with_other_tiers_is_a_dash(tool):
     entry = entry_of(run)
     entry["figures"] = figures_of(run) | {"accuracy": {"global": 0.5, "0.9": 0.5}}
     assert "| 0.25 | – |" in tool.rendered("flanc", {"quick": [entry]})
+
+
+def test_late_rounds_are_means_beside_the_best_with_rates_of_their_own(tool):
+    text = tool.rendered("flanc-late", {"quick": stored("flanc-late", "quick")})
+    assert "*Mean* of the last 25 evaluations, in every second round." in text
+    assert "It is chosen on test samples, and so flatters every method." in text
+    assert "| 0.25 | 51.0 ± 1.0 | 56.0 ± 1.0 | 81.3 | 51.0 ± 1.0 | 56.0 ± 1.0 | 51.0 ± 1.0 | 56.0 ± 1.0 | 81.6 |" in text
+    table = table_at("flanc-late", "full")
+    assert {(run.since, run.settings["eval_every"]) for run in table.runs} == {(151, 2)}
+    assert sum(round_ % 2 == 0 for round_ in range(151, 201)) == 25
+    assert {trial.row for trial in table.trials([])} == {run.row for run in table.runs}
+    assert not {trial.since for trial in table.trials([])} - {0}
+
+
+def test_a_run_that_is_not_evaluated_late_is_another_one(tool):
+    run = tool.table_of("flanc-late").runs("quick")[0]
+    entry = entry_of(run)
+    assert run.is_stored_as(entry)
+    del entry["since"]
+    assert not run.is_stored_as(entry)
+
+
+def test_clipped_rows_have_the_rates_that_they_are_named_after(tool):
+    table, module = table_at("flanc-net", "full"), tool.table_of("flanc-net")
+    resolved = table.resolved([])
+    rates = {row: run.settings["lr"] for (row, column), run in resolved.items() if run is not None}
+    assert rates == {row: 0.01 if "rate 0.01" in row else 0.03 for row in module.CLIPPED}
+    assert not {trial.row for trial in table.trials([])} & set(module.CLIPPED)
+    assert all(
+        run.settings.get("clip_gradient") == "none" for run in table.runs if run.row in ("HeteroFL", "HeteroFL, unmasked loss")
+    )
+    assert all("clip_gradient" not in run.settings for run in table.runs if run.row in module.CLIPPED)
+
+
+def test_every_row_of_heterofl_says_whether_it_clips(tool):
+    for name in [*TABLES, "budget", "robustness"]:
+        for run in tool.table_of(name).runs("full"):
+            if run.settings["method"] == "heterofl":
+                assert ("clipped" in run.row) == ("clip_gradient" not in run.settings), (name, run.row)
+
+
+def test_equal_budgets_choose_the_largest_tier_that_keeps_both(tool):
+    entries = stored("fedhm-sizes", "quick")
+    held = {"HeteroFL": (400, 300, 200, 100), "FedHM, mean": (400, 400, 400, 400), "DepthFL": (300, 203, 150, 50)}
+    for entry in entries:
+        costs = entry["figures"]["tiers"]
+        sizes = zip(costs, held.get(entry["row"], (999,) * len(costs)), strict=True)
+        entry["figures"]["tiers"] = {
+            label: {
+                **costs[label],
+                "peak_activation_bytes_training": activations,
+                "download_bytes": 1000 - place,
+                "upload_bytes": 0,
+            }
+            for place, (label, activations) in enumerate(sizes)
+        }
+    text = tool.rendered("fedhm-sizes", {"quick": entries})
+    rows = [line for line in text.splitlines() if line.startswith("| 997 B, 100 B") or line.startswith("| 998 B, 200 B")]
+    assert [row.split("|")[2].strip() for row in rows] == [
+        *(
+            "FedHM, mean: none",
+            "FedHM, residual: none",
+            "FedHM, bands: none",
+            "HeteroFL 0.4375",
+            "Split-Mix: none",
+            "DepthFL 0.5",
+        ),
+        *(
+            "FedHM, mean: none",
+            "FedHM, residual: none",
+            "FedHM, bands: none",
+            "HeteroFL 0.3125",
+            "Split-Mix: none",
+            "DepthFL 0.25",
+        ),
+    ]
 
 
 def test_fedhms_ratios_are_the_nearest_to_the_widths(tool):
