@@ -22,6 +22,7 @@ SMALL = {"rounds": ROUNDS, "clients": 3, "local_epochs": 1, "data_share": 0.2, "
 
 @pytest.fixture(scope="module")
 def logged(tmp_path_factory):
+    require("tensorboard", "mlflow", "wandb")
     folder = tmp_path_factory.mktemp("logged")
     said = []
     with pytest.MonkeyPatch.context() as patch:
@@ -42,7 +43,6 @@ def expected(result):
 
 
 def test_tensorboard_holds_every_round_and_the_costs_of_tiers(logged):
-    require("tensorboard")
     from tensorboard.backend.event_processing import event_accumulator as events
 
     result, _ = logged
@@ -57,7 +57,6 @@ def test_tensorboard_holds_every_round_and_the_costs_of_tiers(logged):
 
 
 def test_mlflow_holds_parameters_metrics_and_artifacts(logged):
-    require("mlflow")
     import mlflow
 
     result, folder = logged
@@ -88,7 +87,6 @@ def records_of(content):
 
 
 def test_wandb_holds_configuration_history_and_summary(logged):
-    require("wandb")
     from wandb.proto import wandb_internal_pb2 as messages
 
     result, _ = logged
@@ -134,6 +132,8 @@ def test_a_logger_of_a_plug_in(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("where", ["open", "round", "end"])
 def test_a_logger_that_fails_is_said_once_and_the_run_is_the_same(tmp_path, monkeypatch, where):
+    require("tensorboard")
+
     def fails():
         raise ConnectionError("no server at example.org")
 
@@ -174,6 +174,7 @@ def test_a_logger_that_ends_its_thread_is_said_too(monkeypatch):
 
 
 def test_a_logger_that_hangs_does_not_keep_the_run_and_is_said_once(tmp_path, monkeypatch):
+    require("wandb")
     release = threading.Event()
 
     @contextlib.contextmanager
