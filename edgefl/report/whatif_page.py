@@ -40,7 +40,7 @@ def whatif_table(result: Json) -> PlainTable:
         columns,
         with_learned(result, _numbered(result["rows"])),
         (n in best for n in range(len(result["rows"]))),
-        note=footnote(result),
+        note=" ".join(filter(None, [footnote(result), deadline_sentence(result), left_out(result)])),
     )
 
 
