@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,30 @@ def test_names_that_load_on_first_use_are_those_that_type_checkers_see(package):
     assert seen == {
         name: home if home.startswith("edgefl.") else f"edgefl.onnxgrad.{home}" for name, home in package._HOMES.items()
     }
+
+
+TWICE = {
+    "Budget": "edgefl.Budget is public, and the format of bundles calls its table so",
+    "Objective": "edgefl.extend has it, and the format of bundles calls its table so",
+    "Block": "each transformer calls its layers as its library does; cost tables show the names",
+    "Recurrent": "a layer and the axes of its gates; cost tables show the name",
+}
+"""Class names with two meanings, each with its reason."""
+
+
+def test_a_class_name_has_one_meaning():
+    """edgefl.onnxgrad is a package of its own: its names are compared among themselves."""
+    for package in (True, False):
+        homes = defaultdict(list)
+        for path in sorted(Path(edgefl.__file__).parent.rglob("*.py")):
+            if ("onnxgrad" in path.parts) != package:
+                continue
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    homes[node.name].append(path.name)
+        found = {name: files for name, files in homes.items() if len(files) > 1}
+        assert {name: files for name, files in found.items() if name not in TWICE} == {}
+        assert package or found.keys() == TWICE.keys(), "a name that has one meaning now leaves the list"
 
 
 def test_the_page_of_the_python_interface_has_every_public_name():

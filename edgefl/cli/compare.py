@@ -145,10 +145,10 @@ def command(
     budget = RunBudget(budget_s, budget_bytes, budget_j)
 
     if continued:
-        from edgefl.run.compare_entries import Asked
+        from edgefl.run.compare_entries import ComparisonRequest
 
         # Methods, seeds and keys that are given replace those of the comparison; there may be more of them than before.
-        before = Asked.of_file(out / _FILE, keys_of(config_file, keys))
+        before = ComparisonRequest.of_file(out / _FILE, keys_of(config_file, keys))
         config, names, seeds = before.config, names or before.methods, seeds or before.seeds
         options, own = _merged(before.options, options), _merged(before.settings, own)
         if not budget.limits and target_accuracy is None:

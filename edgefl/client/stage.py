@@ -141,7 +141,7 @@ class Turn:
         return self._notes[key]
 
 
-class Place(IntEnum):
+class StagePlace(IntEnum):
     """Where a kind of stage stands in the order of the server; stages of one place stay as they are given."""
 
     DECODED = auto()
@@ -162,7 +162,7 @@ class Stage:
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    place: ClassVar[Place] = Place.OUTSIDE
+    place: ClassVar[StagePlace] = StagePlace.OUTSIDE
     """Where it stands; a stage of a plug-in has no place of its own."""
     sums: ClassVar[bool] = False
     """Whether it needs the sums of tiers, also of a method that reads every update."""

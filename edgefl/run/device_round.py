@@ -34,7 +34,7 @@ from edgefl.util.files import json_bytes, read_at_most, sha256, whole_folder
 from edgefl.util.hashes import checked
 from edgefl.util.keys import Chosen, SigningKey
 from edgefl.wire.device_keys import DeviceKeys
-from edgefl.wire.update_file import DeviceUpdate, Expected, Received, read_update, receive
+from edgefl.wire.update_file import DeviceUpdate, ExpectedUpdate, Received, read_update, receive
 
 _MOST_BYTES = 1 << 28
 
@@ -198,7 +198,7 @@ def _accuracies(run: Run, state: ServerState, store: ClientStore, when: str) -> 
 
 
 def _aggregated(
-    run: Run, state: ServerState, sent: Mapping[str, Submodel], expected: Expected, updates: tuple[DeviceUpdate, ...]
+    run: Run, state: ServerState, sent: Mapping[str, Submodel], expected: ExpectedUpdate, updates: tuple[DeviceUpdate, ...]
 ) -> tuple[ServerState, dict[int, Screened]]:
     """Return the server's state after the round, and what was found in each update, by position.
 
@@ -221,7 +221,7 @@ def _aggregated(
     return replace(after, round=state.round + 1), exchange.turn.found
 
 
-def _update(client: int, accepted: DeviceUpdate, expected: Expected, sent: Mapping[str, Submodel]) -> Update:
+def _update(client: int, accepted: DeviceUpdate, expected: ExpectedUpdate, sent: Mapping[str, Submodel]) -> Update:
     """Return the update in a file with all of its tensors, control variates included."""
     update, submodel = read_update(accepted.path, expected), sent[accepted.tier]
     if update != accepted:
@@ -232,7 +232,7 @@ def _update(client: int, accepted: DeviceUpdate, expected: Expected, sent: Mappi
 
 
 def _suspects(
-    run: Run, state: ServerState, sent: Mapping[str, Submodel], expected: Expected, updates: tuple[DeviceUpdate, ...]
+    run: Run, state: ServerState, sent: Mapping[str, Submodel], expected: ExpectedUpdate, updates: tuple[DeviceUpdate, ...]
 ) -> list[str]:
     """Return a line about every update that looks wrong beside the others of its tier; all of them are read at once."""
     rules = replace(run.rules, chain=run.rules.chain.measuring().comparing())

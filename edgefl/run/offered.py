@@ -20,7 +20,7 @@ from edgefl.run.run import Run
 from edgefl.server.exchange import device_submodel
 from edgefl.server.state import ServerState
 from edgefl.util.files import sha256
-from edgefl.wire.update_file import Expected
+from edgefl.wire.update_file import ExpectedUpdate
 
 _NEAR = 1e-4
 
@@ -56,7 +56,7 @@ def check_aggregates(bundle: Path, manifest: Manifest) -> None:
             raise BundleError(f"{bundle}: updates of {manifest.method} {reason}")
 
 
-def offer(run: Run, state: ServerState, bundle: Path, manifest: Manifest) -> tuple[dict[str, Submodel], Expected]:
+def offer(run: Run, state: ServerState, bundle: Path, manifest: Manifest) -> tuple[dict[str, Submodel], ExpectedUpdate]:
     """Return what ``bundle`` gave to devices, a bundle of the run that ``run`` and ``state`` are of.
 
     Returns:
@@ -78,7 +78,7 @@ def offer(run: Run, state: ServerState, bundle: Path, manifest: Manifest) -> tup
             raise BundleError(f"{bundle}: tier {entry.label}: {problem}")
         controls = run.chain.beside(partial(trained_shapes, run.method, run.architecture, tier))
         shapes[entry.label] = {**shapes[entry.label], **controls}
-    return sent, Expected(manifest.manifest_sha256, manifest.round, shapes, manifest.classes)
+    return sent, ExpectedUpdate(manifest.manifest_sha256, manifest.round, shapes, manifest.classes)
 
 
 def _check_same(run: Run, state: ServerState, bundle: Path, manifest: Manifest) -> None:

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 from edgefl.client.client import Clients
 from edgefl.client.job import Task
 from edgefl.client.objective import Objective, objective_named
-from edgefl.client.stage import Place, Stage
+from edgefl.client.stage import Stage, StagePlace
 from edgefl.client.stages.clip import Clip, Measured
 from edgefl.client.stages.coded import Coded
 from edgefl.client.training import Training
@@ -79,7 +79,7 @@ def chain_of(config: RunConfig, features: Iterable[Feature] = (), most: int = 1)
 
 def _stages(config: RunConfig, of_features: Sequence[Stage]) -> Iterator[Stage]:
     yield from of_features
-    hidden = any(stage.place == Place.DECODED for stage in of_features)
+    hidden = any(stage.place == StagePlace.DECODED for stage in of_features)
     if not hidden:
         yield Coded(config.codec)
     objective, optimizer = objective_of(config), optimizer_named(config.server_optimizer, config.server_lr)

@@ -35,14 +35,14 @@ TRAINING = Training(epochs=1, batch_size=8, lr=0.05, momentum=0.9, weight_decay=
 
 
 @dataclass(frozen=True)
-class Rule:
+class ContractRule:
     """A rule in words. One ``of_networks`` does not depend on how the server aggregates, nor on what travels."""
 
     words: str
     of_networks: bool
 
 
-RULES: dict[str, Rule] = {}
+RULES: dict[str, ContractRule] = {}
 """Name of a test → its rule."""
 
 
@@ -50,7 +50,7 @@ def rule(words: str, of_networks: bool = False) -> Callable[[F], F]:
     """Return the decorator of a test that is a rule: :func:`parametrize` runs it for every method and kind of network."""
 
     def register(test: F) -> F:
-        RULES[test.__name__] = Rule(words, of_networks)
+        RULES[test.__name__] = ContractRule(words, of_networks)
         return test
 
     return register

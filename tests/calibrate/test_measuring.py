@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from made_measurements import REFERENCES, TRUE_COSTS, WORK
 
-from edgefl.contrib.calibrate.device import Rates, Spread, compute_of, device_values
+from edgefl.contrib.calibrate.device import MachineRates, MachineSpread, compute_of, device_values
 from edgefl.contrib.calibrate.profile_file import to_toml
 from edgefl.fleet.load import load_device
 from edgefl.fleet.profile import Compute
@@ -16,7 +16,7 @@ from edgefl.util.machine import Others, this_machine
 
 
 def test_a_quarter_of_the_repeats_decides():
-    spread = Spread.of_seconds([4.0, 1.0, 2.0, 3.0, 9.0, 8.0, 7.0, 6.0])
+    spread = MachineSpread.of_seconds([4.0, 1.0, 2.0, 3.0, 9.0, 8.0, 7.0, 6.0])
     assert (spread.value, spread.median, spread.low, spread.high, spread.repeats) == (3.0, 5.0, 1.0, 9.0, 8)
     rate = spread.rate(36)
     assert (rate.value, rate.low, rate.high) == (12.0, 4.0, 36.0)
@@ -30,7 +30,7 @@ def test_the_training_rate_is_that_of_measured_steps(measured):
 
 
 def test_the_profile_predicts_the_steps_that_it_comes_from(measured):
-    costs = Rates.of(measured).training_step
+    costs = MachineRates.of(measured).training_step
     for work in WORK.values():
         whole = work.of(8, 1, 1)
         assert whole.seconds(costs.seconds) == pytest.approx(whole.seconds(TRUE_COSTS), rel=0.01)

@@ -32,7 +32,7 @@ from edgefl.client.client import Clients
 from edgefl.client.folding import Sums
 from edgefl.client.job import Job
 from edgefl.contrib.ray.engine import RayEngine
-from edgefl.contrib.ray.members import Member
+from edgefl.contrib.ray.members import RayMember
 from edgefl.data.digits import digits
 from edgefl.engine.contract import Cluster, in_order, open_engine
 from edgefl.engine.fingerprint import Fingerprint
@@ -196,7 +196,7 @@ class TestOneEngine:
         before = {member.place for member in opened._members.ready}
         head.add({"ATEN_CPU_CAPABILITY": "avx2"}, {"PYTHONPATH": str(other_release(tmp_path))})
 
-        def joined() -> list[Member]:
+        def joined() -> list[RayMember]:
             return [member for member in opened._members.ready if member.place not in before]
 
         def jobs() -> Iterator[Job]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from edgefl.client.clipping import adapted, change_of, clipped, norm_of
-from edgefl.client.stage import AtClient, Leaving, Place, Stage, Turn
+from edgefl.client.stage import AtClient, Leaving, Stage, StagePlace, Turn
 from edgefl.records import Expected, Tier, Update
 from edgefl.registry import stage
 
@@ -38,7 +38,7 @@ class Clip(Stage):
     rate: float = 0.2
     on_client: bool = False
 
-    place = Place.CLIPPED
+    place = StagePlace.CLIPPED
 
     def bound(self, memory: Mapping[str, Tensor], tier: Tier) -> float:
         """Return C of ``tier``, given the server's tensors."""
@@ -99,7 +99,7 @@ class Clip(Stage):
 class Measured(Stage):
     """Norms of changes are measured, and nothing is clipped."""
 
-    place = Place.CLIPPED
+    place = StagePlace.CLIPPED
 
     @property
     def folds(self) -> bool:

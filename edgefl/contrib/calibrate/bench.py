@@ -113,7 +113,7 @@ def copy_task() -> Task:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedBench:
     """A tier that clients train by FedAvg or another method, with momentum.
 
     Attributes:

@@ -14,7 +14,7 @@ import torch
 from pydantic import ValidationError
 
 from edgefl.contrib.calibrate import bench as timing
-from edgefl.contrib.calibrate.device import Inference, Measured, Spread, Step, counted, device_values
+from edgefl.contrib.calibrate.device import Inference, MachineFigures, MachineSpread, MachineStep, counted, device_values
 from edgefl.contrib.calibrate.probes import Probe, probes
 from edgefl.contrib.calibrate.profile_file import to_toml
 from edgefl.contrib.calibrate.rows import values_from
@@ -40,7 +40,7 @@ _EXPORTED = 3  # every third probe is exported
 Notify = Callable[[str], None]
 
 
-def measure(seconds: float = 30.0, threads: int | None = None, notify: Notify = lambda message: None) -> Measured:
+def measure(seconds: float = 30.0, threads: int | None = None, notify: Notify = lambda message: None) -> MachineFigures:
     """Measure this machine for about ``seconds``, on ``threads`` threads (None for every core), with at least five repeats of each figure.
 
     ``notify`` is called with a line of text per phase.
@@ -70,7 +70,7 @@ def measure(seconds: float = 30.0, threads: int | None = None, notify: Notify = 
         copied = _spread(timing.interleaved({"": timing.copy_task()}, left_s * _COPY))
     batches = {name: step.batch_size for name, step in steps.items()}
     of_network = {step.architecture.model: costs[name] for name, step in steps.items()}
-    return Measured(
+    return MachineFigures(
         processor=machine.processor,
         system=machine.system,
         threads=every,
@@ -80,7 +80,9 @@ def measure(seconds: float = 30.0, threads: int | None = None, notify: Notify = 
         source=_source(machine, every),
         product=(products[0], products[1]),
         copied=copied.rate(timing.COPIED_BYTES),
-        steps={name: [Step(costs[name].work, batches[name], *parts) for parts in found] for name, found in trained.items()},
+        steps={
+            name: [MachineStep(costs[name].work, batches[name], *parts) for parts in found] for name, found in trained.items()
+        },
         inference={name: Inference(of_network[name].inference_of(), *(found[name] for found in inference)) for name in graphs},
         references=tuple(name for name, step in steps.items() if not isinstance(step.architecture, Probe)),
         busy=others.share(),
@@ -98,7 +100,7 @@ def calibrate(
     seconds: float = 30.0,
     threads: int | None = None,
     notify: Notify = lambda message: None,
-) -> tuple[dict[str, Any], Measured | None]:
+) -> tuple[dict[str, Any], MachineFigures | None]:
     """Measure this machine and write its device profile to ``out``, whole or not at all.
 
     ``rows`` is a CSV file of steps that were measured elsewhere: the profile is fitted to them, and nothing is measured.
@@ -154,18 +156,18 @@ def _check_writable(out: Path) -> None:
         raise StorageError(f"{out}: cannot be written ({error.strerror}); give another --out FILE") from error
 
 
-def _steps(networks: Mapping[str, Architecture], slow_s: float) -> dict[str, timing.Trained]:
+def _steps(networks: Mapping[str, Architecture], slow_s: float) -> dict[str, timing.TrainedBench]:
     """Return what is trained: reference networks at two batch sizes, and probes."""
-    found: dict[str, timing.Trained] = {}
+    found: dict[str, timing.TrainedBench] = {}
     for name, network in networks.items():
-        batches = _BATCHES if sum(timing.Trained(network, _BATCHES[0]).task()()) <= slow_s else _FEWER
-        found |= {f"{name} at batch {batch}": timing.Trained(network, batch) for batch in batches}
-    return found | {probe.model: timing.Trained(probe, probe.batch_size) for probe in probes()}
+        batches = _BATCHES if sum(timing.TrainedBench(network, _BATCHES[0]).task()()) <= slow_s else _FEWER
+        found |= {f"{name} at batch {batch}": timing.TrainedBench(network, batch) for batch in batches}
+    return found | {probe.model: timing.TrainedBench(probe, probe.batch_size) for probe in probes()}
 
 
-def _spread(readings: timing.Readings) -> Spread:
+def _spread(readings: timing.Readings) -> MachineSpread:
     (found,) = readings.values()
-    return Spread.of_seconds([s for (s,) in found])
+    return MachineSpread.of_seconds([s for (s,) in found])
 
 
 def _source(machine: Machine, threads: int) -> str:

@@ -16,7 +16,7 @@ from edgefl.records.work import KINDS, StepWork, Work
 
 
 @dataclass(frozen=True)
-class Spread:
+class MachineSpread:
     """The repeats of a measurement: the figure to use, their median, the least and the most.
 
     The figure is the best quartile: other programs can only slow a measurement down, but the single best repeat may be an outlier.
@@ -29,25 +29,25 @@ class Spread:
     repeats: int
 
     @classmethod
-    def of_seconds(cls, seconds: Sequence[float]) -> Spread:
+    def of_seconds(cls, seconds: Sequence[float]) -> MachineSpread:
         """Return the spread of at least one time."""
         ordered = sorted(seconds)
         return cls(ordered[len(ordered) // 4], median(ordered), ordered[0], ordered[-1], len(ordered))
 
-    def rate(self, amount: float) -> Spread:
+    def rate(self, amount: float) -> MachineSpread:
         """Return the rates in ``amount`` per second of a spread of seconds."""
-        return Spread(amount / self.value, amount / self.median, amount / self.high, amount / self.low, self.repeats)
+        return MachineSpread(amount / self.value, amount / self.median, amount / self.high, amount / self.low, self.repeats)
 
-    def scaled(self, factor: float) -> Spread:
+    def scaled(self, factor: float) -> MachineSpread:
         """Return the spread in another unit."""
-        return Spread(self.value * factor, self.median * factor, self.low * factor, self.high * factor, self.repeats)
+        return MachineSpread(self.value * factor, self.median * factor, self.low * factor, self.high * factor, self.repeats)
 
     def __str__(self) -> str:
         return f"{self.value:.3g} (median {self.median:.3g}, {self.low:.3g} to {self.high:.3g}, {self.repeats} repeats)"
 
 
 @dataclass(frozen=True)
-class Step:
+class MachineStep:
     """A measured training step.
 
     Attributes:
@@ -85,12 +85,12 @@ class Inference:
     """The work of an inference of one sample, and its seconds on one thread and on all threads."""
 
     work: Work
-    one: Spread
-    every: Spread
+    one: MachineSpread
+    every: MachineSpread
 
 
 @dataclass(frozen=True)
-class Measured:
+class MachineFigures:
     """The measurements of a machine; rates are in MACs and bytes per second.
 
     Attributes:
@@ -109,9 +109,9 @@ class Measured:
     free_bytes: int
     battery: bool
     source: str
-    product: tuple[Spread, Spread]
-    copied: Spread
-    steps: Mapping[str, Sequence[Step]]
+    product: tuple[MachineSpread, MachineSpread]
+    copied: MachineSpread
+    steps: Mapping[str, Sequence[MachineStep]]
     inference: Mapping[str, Inference]
     references: tuple[str, ...]
     busy: float
@@ -123,25 +123,29 @@ class Measured:
         product = max(spread.value for spread in self.product)
         return Limits(_FASTEST * product, _CACHED * self.copied.value)
 
-    def typical(self) -> dict[str, Step]:
+    def typical(self) -> dict[str, MachineStep]:
         """Return every step with the best quartile of its seconds."""
         found = {}
         for name, steps in self.steps.items():
             columns = zip(*((s.pass_s, s.update_s, s.forward_s) for s in steps), strict=True)
-            found[name] = Step(steps[0].work, steps[0].samples, *(Spread.of_seconds(column).value for column in columns))
+            found[name] = MachineStep(
+                steps[0].work, steps[0].samples, *(MachineSpread.of_seconds(column).value for column in columns)
+            )
         return found
 
-    def step_rates(self) -> dict[str, Spread]:
+    def step_rates(self) -> dict[str, MachineSpread]:
         """Return the MACs per second of every step of a reference network."""
         wholes = {name: [step.whole for step in self.steps[name]] for name in self.references}
-        return {name: Spread.of_seconds([m.seconds for m in all_]).rate(all_[0].work.macs) for name, all_ in wholes.items()}
+        return {
+            name: MachineSpread.of_seconds([m.seconds for m in all_]).rate(all_[0].work.macs) for name, all_ in wholes.items()
+        }
 
 
 _FASTEST = 4
 _CACHED = 20  # bytes that an operation finds in a cache arrive so many times as fast as copied ones, at most
 
 
-def compute_of(measured: Measured, like: DeviceProfile | None = None) -> dict[str, Any]:
+def compute_of(measured: MachineFigures, like: DeviceProfile | None = None) -> dict[str, Any]:
     """Return the table ``compute`` of the profile; its training rate is the median over networks, each at its largest (last) batch.
 
     Costs of kinds take the shape of those of ``like``, if it has them.
@@ -170,18 +174,18 @@ def compute_of(measured: Measured, like: DeviceProfile | None = None) -> dict[st
     }
 
 
-def _costs(measured: Measured, shape: StepCosts | None) -> tuple[dict[str, Any], dict[str, Any]]:
+def _costs(measured: MachineFigures, shape: StepCosts | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the tables ``compute.training_step`` and ``compute.inference_step``, fitted to the best quartile of every time."""
     limits, family = measured.limits, None if shape is None else shape.seconds
     known = {"input_bytes": 1 / measured.copied.value}  # samples lie in memory here, and are copied into a batch
 
-    def fitted(steps: Iterable[Step]) -> tuple[float, ...]:
+    def fitted(steps: Iterable[MachineStep]) -> tuple[float, ...]:
         return fit(list(chain.from_iterable(step.told for step in steps)), limits, family, known)
 
     typical = measured.typical()
     costs = fitted(typical.values())
     rounds = [fitted(steps) for steps in zip(*measured.steps.values(), strict=True)]
-    ranges = [Spread.of_seconds([fit_costs[at] for fit_costs in rounds]) for at in range(len(KINDS))]
+    ranges = [MachineSpread.of_seconds([fit_costs[at] for fit_costs in rounds]) for at in range(len(KINDS))]
     networks = {name: name.partition(" at ")[0] for name in typical}
     elsewhere = [
         (typical[name], fitted(step for other, step in typical.items() if networks[other] != networks[name]))
@@ -206,7 +210,7 @@ def factor_of(predictions: Iterable[tuple[Measurement, Sequence[float]]]) -> flo
 
 
 def table_of(
-    table: type[ForwardCosts], costs: Sequence[float], error: float, source: str, note: str, ranges: Sequence[Spread] = ()
+    table: type[ForwardCosts], costs: Sequence[float], error: float, source: str, note: str, ranges: Sequence[MachineSpread] = ()
 ) -> dict[str, Any]:
     """Return a table of costs; ``ranges`` are those of the fits to single rounds."""
     figures = {}
@@ -218,7 +222,7 @@ def table_of(
     return figures | {"error": figure(error, source, f"nine in ten steps of networks are within this factor, {left_out}")}
 
 
-def device_values(measured: Measured, name: str, link: str | Mapping[str, Any], like: DeviceProfile) -> dict[str, Any]:
+def device_values(measured: MachineFigures, name: str, link: str | Mapping[str, Any], like: DeviceProfile) -> dict[str, Any]:
     """Return the content of a profile's TOML file; power and throttling are those of ``like``, marked as assumed."""
     system = f"{measured.source.partition(';')[0]}; psutil"
     values = {
@@ -241,19 +245,19 @@ def counted(threads: int) -> str:
     return f"{threads} thread{'s' * (threads != 1)}"
 
 
-def _giga(spread: Spread) -> Spread:
+def _giga(spread: MachineSpread) -> MachineSpread:
     return spread.scaled(1e-9)
 
 
 @dataclass(frozen=True)
-class Rates:
+class MachineRates:
     """A calibrated profile's training rates, as :func:`edgefl.fleet.time_model.train_s` takes them."""
 
     training_gmacs_per_s: Figure
     training_step: StepCosts
 
     @classmethod
-    def of(cls, measured: Measured) -> Rates:
+    def of(cls, measured: MachineFigures) -> MachineRates:
         """Return the rates of what was measured."""
         compute = compute_of(measured)
         return cls(Figure(**compute["training_gmacs_per_s"]), StepCosts.model_validate(compute["training_step"]))

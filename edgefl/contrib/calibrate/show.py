@@ -16,10 +16,10 @@ def validate_profile(profile: str, threads: int | None, as_json: bool) -> None:
     device = None if profile == "host" else load_device(profile)
     with loading():
         from edgefl.contrib.calibrate.calibrate import measure
-        from edgefl.contrib.calibrate.device import Rates
+        from edgefl.contrib.calibrate.device import MachineRates
         from edgefl.contrib.calibrate.validate import APART, BAR, validate
 
-    compute = device.compute if device else Rates.of(measure(threads=threads, notify=note))
+    compute = device.compute if device else MachineRates.of(measure(threads=threads, notify=note))
     result = validate(compute, threads, notify=note)
     if as_json:
         echo(json.dumps({"profile": profile} | result.to_json(), indent=2))

@@ -8,7 +8,7 @@ from typing import Any
 
 from edgefl.contrib.calibrate import bench as timing
 from edgefl.contrib.calibrate.calibrate import NETWORKS
-from edgefl.contrib.calibrate.device import Spread
+from edgefl.contrib.calibrate.device import MachineSpread
 from edgefl.fleet.time_model import train_s
 from edgefl.methods.create import create
 from edgefl.models.base import small_models
@@ -145,13 +145,13 @@ def _validated() -> Iterator[tuple[str, str, str]]:
 def _comparison(compute: Any, name: str, method: str, tier: str, seconds: float) -> StepComparison:
     network, chosen = architecture_of(name), Tier(float(tier.split()[1]) if tier else 1.0)
     for batch in _BATCHES:
-        step = timing.Trained(network, batch, create(method), chosen)
+        step = timing.TrainedBench(network, batch, create(method), chosen)
         cost = step.cost
         predicted_s = train_s(compute, cost, batch, 1, 1)
         if predicted_s <= _STEP_LIMIT_S:
             break
     readings = timing.interleaved({name: step.task()}, seconds, _LEAST)[name]
-    measured = Spread.of_seconds([sum(parts) for parts in readings])
+    measured = MachineSpread.of_seconds([sum(parts) for parts in readings])
     macs = cost.macs_of(batch, 1)
     by_rate_s = macs / (compute.training_gmacs_per_s.value * 1e9)
     spread = measured.value, measured.low, measured.high, measured.repeats

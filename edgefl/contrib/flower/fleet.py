@@ -11,9 +11,9 @@ import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
 from edgefl.contrib.flower.devices import MOST, Device, Roster
-from edgefl.contrib.flower.rounds import Answer, Sending
+from edgefl.contrib.flower.rounds import DeviceAnswer, Sending
 from edgefl.contrib.flower.setups import Setup, graphs_for, task_for
-from edgefl.contrib.flower.wire import Link, Reply
+from edgefl.contrib.flower.wire import FlowerLink, Reply
 from edgefl.errors import ConfigError, EdgeflError, WireError, printable
 from edgefl.records import Outcome, Shortfall
 from edgefl.rng import generator
@@ -75,7 +75,7 @@ class FlowerFleet:
 
     def __init__(
         self,
-        link: Link,
+        link: FlowerLink,
         run: Run,
         folder: Path,
         waits: Waits,
@@ -227,14 +227,14 @@ class FlowerFleet:
         message = self._link.send(self._nodes[job.client], "train", fields, {PAYLOAD: job.payload}, self._longest_s)
         self._open[message] = _Open(job.client, job.round, sent_s)
 
-    def answers(self) -> Sequence[Answer]:
+    def answers(self) -> Sequence[DeviceAnswer]:
         """Return the answers that have arrived since the last call; wait a little if there is none."""
         replies = self._link.replies(list(self._open))
         if not replies:
             self._sleep(self._waits.poll_s)
         return [self._answer(self._open.pop(message), reply) for message, reply in replies.items()]
 
-    def _answer(self, sent: _Open, reply: Reply) -> Answer:
+    def _answer(self, sent: _Open, reply: Reply) -> DeviceAnswer:
         total_s = self.clock_s() - sent.sent_s
         try:
             if reply.error:
@@ -243,7 +243,7 @@ class FlowerFleet:
             _check_labels(said.labels, self._run.architecture.classes)
         except (WireError, ValidationError) as error:
             problem = str(error) if isinstance(error, WireError) else "; ".join(explain(wrong) for wrong in error.errors())
-            return Answer(sent.round, Outcome(sent.client, "crashed"), total_s, problem=problem, gone=reply.gone)
+            return DeviceAnswer(sent.round, Outcome(sent.client, "crashed"), total_s, problem=problem, gone=reply.gone)
         if said.status == "no_setup":  # its owner has emptied its folder; the next round sends the setup again
             self._equipped = {key: told for key, told in self._equipped.items() if key[0] != sent.client}
         status = "crashed" if said.status == "no_setup" else said.status
@@ -251,7 +251,7 @@ class FlowerFleet:
             sent.client, status, said.steps, said.train_loss, said.measured_peak_activation_bytes, said.measured_training_memory_bytes,
             payload=bytes(reply.blobs.get(PAYLOAD, b"")), labels=said.labels,
         )  # fmt: skip
-        return Answer(sent.round, outcome, total_s, min(said.ready_s, total_s), min(said.train_s, total_s), said.problem)
+        return DeviceAnswer(sent.round, outcome, total_s, min(said.ready_s, total_s), min(said.train_s, total_s), said.problem)
 
     def say(self, message: str) -> None:
         """Tell the user, in one line; a device's text may contain others, and codes of terminals."""

@@ -33,7 +33,7 @@ class Sending:
 
 
 @dataclass(frozen=True)
-class Answer:
+class DeviceAnswer:
     """What came back from a device.
 
     Attributes:
@@ -54,7 +54,7 @@ class Answer:
     gone: bool = False
 
 
-class Fleet(Protocol):
+class DeviceFleet(Protocol):
     """Real devices, numbered as clients of the run."""
 
     def clock_s(self) -> float:
@@ -69,7 +69,7 @@ class Fleet(Protocol):
     def send(self, server: Server, sending: Sending) -> None:
         """Send a device its job."""
 
-    def answers(self) -> Sequence[Answer]:
+    def answers(self) -> Sequence[DeviceAnswer]:
         """Return the answers that have arrived since the last call, of any round; wait a little if there is none."""
 
     def connected(self, clients: Sequence[int]) -> set[int]:
@@ -83,7 +83,7 @@ class Fleet(Protocol):
         """Bytes of all setups that were sent so far."""
 
 
-def fleet_round(fleet: Fleet, server: Server, state: ServerState) -> tuple[ServerState, RoundRecord]:
+def fleet_round(fleet: DeviceFleet, server: Server, state: ServerState) -> tuple[ServerState, RoundRecord]:
     """Run the round after ``state`` with the devices of ``fleet``; return the next state, and the round's record without accuracies.
 
     A record has the same fields as a simulated one. Seconds are measured; joules are those that the profile gives for these seconds.
@@ -139,7 +139,7 @@ def _as_trained(server: Server, expected: Expected, device: Device) -> Expected:
 
 
 def _equipped(
-    fleet: Fleet, server: Server, exchange: Exchange, expected: Sequence[Expected], ended: dict[int, ClientRecord]
+    fleet: DeviceFleet, server: Server, exchange: Exchange, expected: Sequence[Expected], ended: dict[int, ClientRecord]
 ) -> list[Sending]:
     """Return what devices are to be sent that have all they need for it, in the order of the forecast; the others have ``ended``."""
     order = sorted(expected, key=lambda e: (e.total_s, e.client))
@@ -160,15 +160,15 @@ def _sending(exchange: Exchange, expected: Expected) -> Sending:
 
 
 def _collected(
-    fleet: Fleet, server: Server, number: int, clients: Sequence[int], start_s: float
-) -> tuple[dict[int, Answer], set[int], int]:
+    fleet: DeviceFleet, server: Server, number: int, clients: Sequence[int], start_s: float
+) -> tuple[dict[int, DeviceAnswer], set[int], int]:
     """Wait for the answers of ``clients`` until enough of them have trained, none is left, or the deadline has passed.
 
     Returns:
         The answers by client, the clients that the server did not wait for because enough others had trained, and the number of answers
         to earlier rounds.
     """
-    answers, stale, deadline_s = dict[int, Answer](), 0, server.forecast.plan.deadline_s
+    answers, stale, deadline_s = dict[int, DeviceAnswer](), 0, server.forecast.plan.deadline_s
     waiting = set(clients)
     while waiting:
         for answer in fleet.answers():
@@ -187,11 +187,11 @@ def _collected(
 
 
 def _updates(
-    fleet: Fleet,
+    fleet: DeviceFleet,
     server: Server,
     exchange: Exchange,
     sendings: Sequence[Sending],
-    answers: Mapping[int, Answer],
+    answers: Mapping[int, DeviceAnswer],
     ended: dict[int, ClientRecord],
 ) -> Iterator[Update]:
     """Yield the updates in the order of the forecast. An update that cannot be used ends its session as ``crashed``; the round goes on."""
@@ -227,7 +227,7 @@ def _nothing(expected: Expected) -> Expected:
     return replace(expected, timing=None, macs=0, download_bytes=0, upload_bytes=0)
 
 
-def _ended(server: Server, session: OpenSession, answer: Answer | None, round_s: float, late: bool) -> ClientRecord:
+def _ended(server: Server, session: OpenSession, answer: DeviceAnswer | None, round_s: float, late: bool) -> ClientRecord:
     """Return the record of a session with its measured seconds; without an answer, it is late or dropped.
 
     Seconds that the device does not account for are its messages' way. They are divided between download and upload by their bytes,

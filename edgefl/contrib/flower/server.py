@@ -14,7 +14,7 @@ from edgefl.config import RunConfig
 from edgefl.contrib.flower.fleet import FlowerFleet, Waits
 from edgefl.contrib.flower.rounds import fleet_round
 from edgefl.contrib.flower.setups import check_run
-from edgefl.contrib.flower.wire import GridLink, Link
+from edgefl.contrib.flower.wire import FlowerLink, GridLink
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.records import RoundRecord
 from edgefl.run.folder import RunFolder
@@ -74,7 +74,7 @@ def _without_traceback(record: logging.LogRecord) -> bool:
     return True
 
 
-def connected(link: Link, waits: Waits, run: Run, folder: Path) -> RunOne:
+def connected(link: FlowerLink, waits: Waits, run: Run, folder: Path) -> RunOne:
     """Return what runs a round of ``run`` with the devices behind ``link``.
 
     Raises:

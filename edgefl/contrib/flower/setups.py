@@ -10,8 +10,7 @@ import safetensors.numpy
 from edgefl.bundle.manifest import MANIFEST, UNSEALED
 from edgefl.bundle.manifest_file import FORMAT_VERSION
 from edgefl.bundle.write import about_inputs
-from edgefl.client.messages import Setup as JobSetup
-from edgefl.client.messages import task_fields, write_setup
+from edgefl.client.messages import JobSetup, task_fields, write_setup
 from edgefl.client.objective import CONTROL
 from edgefl.client.parts import first_personal
 from edgefl.contrib.flower.torch_device import JOB_SETUP, TASK

@@ -51,7 +51,7 @@ class TwinRow(Result):
 
 
 @dataclass(frozen=True)
-class Whole(Result):
+class WholeRun(Result):
     """A whole run: rounds, mean seconds of a round without waiting, all bytes, bytes of training graphs, accuracy after the last round."""
 
     rounds: int
@@ -67,8 +67,8 @@ class Twin(Result):
     """A run with real devices and its simulated twin; ``metric`` is what both have under ``accuracy``."""
 
     rows: tuple[TwinRow, ...]
-    real: Whole
-    simulated: Whole
+    real: WholeRun
+    simulated: WholeRun
     metric: Metric = ACCURACY
 
 
@@ -113,10 +113,10 @@ def _sessions(clients: Sequence[Json]) -> Sessions:
     return Sessions(len(clients), len(trained), refused, means["train_s"], way_s, means["download_bytes"], means["upload_bytes"])
 
 
-def _whole(summary: Json, rounds: Sequence[Json]) -> Whole:
+def _whole(summary: Json, rounds: Sequence[Json]) -> WholeRun:
     setup_bytes = sum(line.get("observed", {}).get("setup_bytes", 0) for line in rounds)
     sums = summary["download_bytes"], summary["upload_bytes"]
-    return Whole(len(rounds), fmean(line["round_s"] for line in rounds), *sums, setup_bytes, summary.get("global_accuracy"))
+    return WholeRun(len(rounds), fmean(line["round_s"] for line in rounds), *sums, setup_bytes, summary.get("global_accuracy"))
 
 
 def twin_table(twin: Twin) -> PlainTable:
@@ -142,7 +142,7 @@ def twin_table(twin: Twin) -> PlainTable:
     return PlainTable.of(columns, rows, stacked=True, note="\n".join(ones))
 
 
-def _told(whole: Whole, metric: Metric) -> str:
+def _told(whole: WholeRun, metric: Metric) -> str:
     graphs = f", {human_bytes(whole.setup_bytes)} of training graphs" if whole.setup_bytes else ""
     moved = f"{human_bytes(whole.download_bytes)} down, {human_bytes(whole.upload_bytes)} up{graphs}"
     return f"{whole.rounds} rounds of {human_seconds(whole.round_s)} each; {moved}; {metric.name} {metric_text(metric, whole.accuracy)}"

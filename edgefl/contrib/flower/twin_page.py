@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from edgefl import __version__
-from edgefl.contrib.flower.twin import Sessions, Twin, TwinRow, Whole, twin_table
+from edgefl.contrib.flower.twin import Sessions, Twin, TwinRow, WholeRun, twin_table
 from edgefl.report.chart import Chart, clock_unit, layered, number, slots, stacked
 from edgefl.report.metric import metric_text
 from edgefl.report.page import render_page
@@ -80,7 +80,7 @@ def _ratio(row: TwinRow) -> float:
 def _wholes(twin: Twin) -> list[tuple[str, str, str]]:
     """Return what the runs took as a whole: a name, the real figure and the simulated one."""
 
-    def line(name: str, told: Callable[[Whole], str]) -> tuple[str, str, str]:
+    def line(name: str, told: Callable[[WholeRun], str]) -> tuple[str, str, str]:
         return name, told(twin.real), told(twin.simulated)
 
     return [

@@ -30,7 +30,7 @@ class Reply:
     gone: bool = False
 
 
-class Link(Protocol):
+class FlowerLink(Protocol):
     """Sends messages to the nodes of a federation, and collects their answers."""
 
     def nodes(self) -> set[int]:

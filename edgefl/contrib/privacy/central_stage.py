@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edgefl.client.stage import Place, Stage, TierSums, Turn
+from edgefl.client.stage import Stage, StagePlace, TierSums, Turn
 from edgefl.client.stages.clip import Clip, norms_of
 from edgefl.contrib.privacy.central import Central, weighed
 from edgefl.records import Tier
@@ -22,7 +22,7 @@ class CentralNoise(Stage):
     central: Central
     clip: Clip
 
-    place = Place.SUMMED
+    place = StagePlace.SUMMED
     sums = True
 
     def summed(self, sums: TierSums, turn: Turn) -> TierSums:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from edgefl.client.stage import AtClient, Leaving, Place, Stage, Turn
+from edgefl.client.stage import AtClient, Leaving, Stage, StagePlace, Turn
 from edgefl.contrib.privacy.guarantee import Level, Privacy
 from edgefl.contrib.privacy.noised import noised
 from edgefl.records import Update
@@ -25,7 +25,7 @@ class Noised(Stage):
     noise_multiplier: float
     delta: float
 
-    place = Place.NOISED
+    place = StagePlace.NOISED
 
     def leave(self, leaving: Leaving, at: AtClient) -> Leaving:
         """Add the noise of local privacy, and leave out the labels."""

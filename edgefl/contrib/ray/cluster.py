@@ -29,7 +29,7 @@ _QUIET: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Place:
+class NodePlace:
     """Room for one actor: a node, or the part of a node that belongs to one of its graphics cards.
 
     Attributes:
@@ -89,7 +89,7 @@ def connected(cluster: Cluster, workers: int) -> Iterator[Any]:
         yield ray
 
 
-def places(ray: Any, cards: bool) -> list[Place]:
+def places(ray: Any, cards: bool) -> list[NodePlace]:
     """Return the places of the live nodes; ``cards``: only graphics cards, which share the slots of their node evenly."""
     found = []
     for node in ray.nodes():
@@ -100,9 +100,9 @@ def places(ray: Any, cards: bool) -> list[Place]:
         title = f"{node['NodeManagerAddress']} ({node['NodeManagerHostname']})"
         if cards:
             count = int(resources.get("GPU", 0))
-            found += [Place(node["NodeID"], title, max(1, slots // count), card) for card in range(count)]
+            found += [NodePlace(node["NodeID"], title, max(1, slots // count), card) for card in range(count)]
         else:
-            found.append(Place(node["NodeID"], title, slots))
+            found.append(NodePlace(node["NodeID"], title, slots))
     return found
 
 

@@ -20,10 +20,10 @@ from typing import Any, Self
 from edgefl.client.client import Clients
 from edgefl.client.messages import Setups, Shared, apart, error_of, outcomes_in
 from edgefl.contrib.ray.cluster import connected
-from edgefl.contrib.ray.members import LOOK_S, Member, Members
+from edgefl.contrib.ray.members import LOOK_S, Members, RayMember
 from edgefl.engine.contract import Cluster
 from edgefl.engine.dispatch import Dispatch
-from edgefl.engine.peer import Batch, Fold
+from edgefl.engine.peer import Fold, JobBatch
 from edgefl.engine.pool import TOGETHER
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.records import NodeRecord
@@ -41,13 +41,13 @@ _COMPANY_S = 60.0  # until when the others should be
 class _Answer:
     """What an actor has answered, about a batch or (None) about itself, and when by this process's clock."""
 
-    member: Member
-    batch: Batch | None
+    member: RayMember
+    batch: JobBatch | None
     content: Future[bytes]
     arrived_s: float
 
 
-class RayEngine(Dispatch[Member]):
+class RayEngine(Dispatch[RayMember]):
     """Runs jobs on a Ray cluster.
 
     Args:
@@ -90,14 +90,14 @@ class RayEngine(Dispatch[Member]):
         return list(self._members.records.values())
 
     @property
-    def _peers(self) -> Sequence[Member]:
+    def _peers(self) -> Sequence[RayMember]:
         return self._members.live
 
     @property
     def _most(self) -> int:
         return 2 * self._members.room
 
-    def _free(self) -> Member | None:
+    def _free(self) -> RayMember | None:
         return self._members.free()
 
     def _await(self, more: bool) -> None:
@@ -108,7 +108,7 @@ class RayEngine(Dispatch[Member]):
             if member.abandon(fold):
                 member.actor.forget.remote(member.part(fold))
 
-    def _give(self, member: Member, batch: Batch) -> None:
+    def _give(self, member: RayMember, batch: JobBatch) -> None:
         member.batches.append(batch)
         part = member.part(batch.fold)
         if batch.fold is not None and not batch.jobs:
@@ -130,7 +130,7 @@ class RayEngine(Dispatch[Member]):
         self._put.move_to_end(shared.digest)
         return self._put[shared.digest]
 
-    def _call(self, member: Member, method: str, *arguments: Any, batch: Batch | None = None) -> None:
+    def _call(self, member: RayMember, method: str, *arguments: Any, batch: JobBatch | None = None) -> None:
         """Call a method of a node's actor; its answer comes to ``_answers``."""
         found: Future[bytes] = getattr(member.actor, method).remote(*arguments).future()
         found.add_done_callback(lambda content: self._answers.put(_Answer(member, batch, content, time.perf_counter())))

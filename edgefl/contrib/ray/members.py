@@ -15,11 +15,11 @@ import numpy as np
 
 from edgefl.client.client import Clients
 from edgefl.client.messages import error_of, task_fields
-from edgefl.contrib.ray.cluster import Place, places
+from edgefl.contrib.ray.cluster import NodePlace, places
 from edgefl.contrib.ray.node import Node
 from edgefl.engine.contract import Cluster
 from edgefl.engine.fingerprint import Fingerprint
-from edgefl.engine.peer import Batch, Fold, Peer
+from edgefl.engine.peer import Fold, JobBatch, Peer
 from edgefl.engine.shared_memory import share
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.records import NodeRecord
@@ -33,7 +33,7 @@ _TRIES = 4  # so many losses per node, with no answer in between, end the run
 _ALONE_S = 30.0  # a run without nodes ends after this time
 
 
-class Member(Peer):
+class RayMember(Peer):
     """A node, or a graphics card of it, that takes part.
 
     Attributes:
@@ -44,7 +44,7 @@ class Member(Peer):
         asked: how often it was asked for its part of each sum, by the sum's name.
     """
 
-    def __init__(self, place: Place, actor: Any, slots: int, first: int) -> None:
+    def __init__(self, place: NodePlace, actor: Any, slots: int, first: int) -> None:
         super().__init__()
         self.place, self.actor, self.slots, self.first = place, actor, slots, first
         self.state: Literal["asked", "starting", "ready"] = "asked"
@@ -58,7 +58,7 @@ class Member(Peer):
         """
         return "" if fold is None else f"{fold.name}, part {self.asked[fold.name]}"
 
-    def due(self, fold: Fold) -> Batch | None:
+    def due(self, fold: Fold) -> JobBatch | None:
         """Return what asks for the sums ``fold`` when all of their batches have been answered: Ray's calls may overtake each other."""
         return None if any(batch.fold is fold for batch in self.batches) else super().due(fold)
 
@@ -80,16 +80,16 @@ class Members:
     def __init__(self, ray: Any, clients: Clients, workers: int, cluster: Cluster, call: Callable[..., None]) -> None:
         self._ray, self._clients, self._workers, self._cluster, self._call = ray, clients, workers, cluster, call
         self._here = Fingerprint.own()
-        self.live: list[Member] = []
+        self.live: list[RayMember] = []
         self.begun = False
         self.records: dict[str, NodeRecord] = {}
-        self._firsts: dict[Place, int] = {}
-        self._unlike: dict[Place, str] = {}  # nodes that are left out, and why
+        self._firsts: dict[NodePlace, int] = {}
+        self._unlike: dict[NodePlace, str] = {}  # nodes that are left out, and why
         self._losses, self._looked_s, self._lost_s, self._why = 0, 0.0, 0.0, ""
         self._layout, self._data = self._told()
 
     @property
-    def ready(self) -> list[Member]:
+    def ready(self) -> list[RayMember]:
         """Those that run jobs."""
         return [member for member in self.live if member.state == "ready"]
 
@@ -98,7 +98,7 @@ class Members:
         """How many batches they have room for."""
         return sum(DEPTH * member.slots for member in self.ready)
 
-    def free(self) -> Member | None:
+    def free(self) -> RayMember | None:
         """Return the member with the fewest batches per slot, if it has room for one more."""
         member = min(self.ready, key=lambda m: len(m.batches) / m.slots, default=None)
         return None if member is None or len(member.batches) >= DEPTH * member.slots else member
@@ -121,7 +121,7 @@ class Members:
             if place not in used and place not in self._unlike and wanted > 0:
                 self.live.append(self._member(place, min(place.slots, wanted)))
 
-    def greet(self, member: Member, content: bytes, arrived_s: float) -> None:
+    def greet(self, member: RayMember, content: bytes, arrived_s: float) -> None:
         """Read what an actor says of itself: its fingerprint, or that its workers have been started.
 
         Raises:
@@ -146,7 +146,7 @@ class Members:
         """Note that a member has answered: losses before it do not count any more."""
         self._losses = 0
 
-    def lost(self, member: Member, why: str) -> Sequence[Batch]:
+    def lost(self, member: RayMember, why: str) -> Sequence[JobBatch]:
         """Leave a member out and return the batches that others must run; raise EdgeflError if too many were lost."""
         self._dismiss(member)
         if member.state == "asked" and "import" in why:
@@ -165,12 +165,12 @@ class Members:
         for member in list(self.live):
             self._dismiss(member)
 
-    def _dismiss(self, member: Member) -> None:
+    def _dismiss(self, member: RayMember) -> None:
         self.live.remove(member)
         with contextlib.suppress(Exception):  # it is gone
             self._ray.kill(member.actor)
 
-    def _member(self, place: Place, slots: int) -> Member:
+    def _member(self, place: NodePlace, slots: int) -> RayMember:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         options = {
@@ -181,7 +181,7 @@ class Members:
             "scheduling_strategy": NodeAffinitySchedulingStrategy(place.node, soft=False),
         }
         first = self._firsts.setdefault(place, sum(member.slots for member in self._firsts))
-        member = Member(place, self._ray.remote(**options)(Node).remote(), slots, first)
+        member = RayMember(place, self._ray.remote(**options)(Node).remote(), slots, first)
         self._call(member, "facts")
         return member
 
@@ -195,14 +195,14 @@ class Members:
             os.close(fd)
         return layout, [reference]  # in a list, so that the actor decides when to fetch it
 
-    def _refuse(self, member: Member, why: str, kind: type[EdgeflError] = ConfigError) -> None:
+    def _refuse(self, member: RayMember, why: str, kind: type[EdgeflError] = ConfigError) -> None:
         self._unlike[member.place] = why
         self._dismiss(member)
         if not self.begun:
             raise kind(why)
         logging.getLogger(__name__).warning("a node that joined is not used: %s", why)
 
-    def _unfit(self, place: Place, there: Fingerprint) -> str:
+    def _unfit(self, place: NodePlace, there: Fingerprint) -> str:
         """Return why the node of a fingerprint cannot take part; "" if it can."""
         if there.edgefl != self._here.edgefl:
             told = f"node {place.title} has edgefl {there.edgefl}, expected {self._here.edgefl} as on this computer"

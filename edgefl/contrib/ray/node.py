@@ -16,7 +16,7 @@ from edgefl.wire.message import Blob, read_header, read_message, write_header, w
 
 if TYPE_CHECKING:
     from edgefl.client.job import Job, Task
-    from edgefl.client.messages import Setup
+    from edgefl.client.messages import JobSetup
     from edgefl.engine.peer import Fold
     from edgefl.engine.pool import PoolEngine
 
@@ -34,7 +34,7 @@ class Node:
 
     def __init__(self) -> None:
         self._pool: PoolEngine | None = None
-        self._setups: dict[str, Setup] = {}
+        self._setups: dict[str, JobSetup] = {}
         self._shared: OrderedDict[str, asyncio.Future[dict[str, Blob]]] = OrderedDict()
         self._folds: dict[str, Fold] = {}
         self._forgotten: set[str] = set()

@@ -17,7 +17,7 @@ from edgefl.contrib.secagg.vector import Values, unpacked
 
 
 @dataclass
-class Group:
+class MaskedGroup:
     """One group in one round, as the server sees it.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from edgefl.client.stage import AtClient, Leaving, Place, Stage
+from edgefl.client.stage import AtClient, Leaving, Stage, StagePlace
 from edgefl.contrib.secagg.masking import Masking
 from edgefl.registry import stage
 
@@ -15,7 +15,7 @@ CLIPPED = "clipped_values"
 class Masked(Stage):
     """The client's half of secure sums; it takes the place of a codec."""
 
-    place = Place.DECODED
+    place = StagePlace.DECODED
 
     def leave(self, leaving: Leaving, at: AtClient) -> Leaving:
         """Mask the update. The labels are part of the masked vector."""

@@ -53,7 +53,7 @@ def _entries(message: bytes, size: int) -> Iterator[tuple[int, bytes]]:
         yield struct.unpack_from("<I", message, begin)[0], message[begin + NUMBER_BYTES : begin + size]
 
 
-class Stage(NamedTuple):
+class ProtocolStage(NamedTuple):
     """The bytes of one stage of the protocol for one client, in both directions."""
 
     name: str
@@ -61,16 +61,16 @@ class Stage(NamedTuple):
     download_bytes: int
 
 
-def stages(keys: int, shares: int, vectors: int) -> tuple[Stage, Stage, Stage]:
+def stages(keys: int, shares: int, vectors: int) -> tuple[ProtocolStage, ProtocolStage, ProtocolStage]:
     """Return the stages besides the masked vector of a client of whose neighbours so many sent ``keys``, ``shares`` and ``vectors``.
 
     >>> [(stage.name, stage.upload_bytes, stage.download_bytes) for stage in stages(10, 10, 10)]
     [('keys', 64, 680), ('shares', 860, 860), ('unmasking', 407, 40)]
     """
     return (
-        Stage("keys", OWN_KEYS_BYTES, KEYS_BYTES * keys),
-        Stage("shares", SHARES_BYTES * keys, SHARES_BYTES * shares),
-        Stage("unmasking", UNMASKING_BYTES * (shares + 1), NUMBER_BYTES * vectors),
+        ProtocolStage("keys", OWN_KEYS_BYTES, KEYS_BYTES * keys),
+        ProtocolStage("shares", SHARES_BYTES * keys, SHARES_BYTES * shares),
+        ProtocolStage("unmasking", UNMASKING_BYTES * (shares + 1), NUMBER_BYTES * vectors),
     )
 
 

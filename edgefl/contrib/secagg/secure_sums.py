@@ -1,7 +1,7 @@
 """The groups of a round. Their masked updates add up to one sum per tier.
 
 In a simulation this process acts for the clients, too: it runs their half of the protocol (:class:`edgefl.contrib.secagg.member.Member`).
-The server's half (:class:`edgefl.contrib.secagg.group.Group`) gets from them nothing but the bytes of messages.
+The server's half (:class:`edgefl.contrib.secagg.group.MaskedGroup`) gets from them nothing but the bytes of messages.
 """
 
 import struct
@@ -142,12 +142,12 @@ class _Real:
     """The protocol of one group with real masks: this process acts for its clients."""
 
     def __init__(self, grouping: Grouping, turn: int, key: Key, members: Sequence[Expected], count: int) -> None:
-        from edgefl.contrib.secagg.group import Group  # only real masks need cryptography
+        from edgefl.contrib.secagg.group import MaskedGroup  # only real masks need cryptography
         from edgefl.contrib.secagg.member import Member
 
         clients = [m.client for m in members]
         context, threshold = _context(grouping.seed, turn, key), grouping.threshold(len(clients))
-        self.server = Group(grouping.graph(turn, key, clients), context, threshold, count, grouping.rules.bits)
+        self.server = MaskedGroup(grouping.graph(turn, key, clients), context, threshold, count, grouping.rules.bits)
         # A simulation has the same bits again. A device draws from its operating system.
         draws = {client: partial(_drawn, generator(grouping.seed, turn, client, "secrets")) for client in clients}
         self._members = {client: Member(client, context, threshold, draws[client]) for client in clients}

@@ -9,7 +9,7 @@ from urllib.parse import unquote_to_bytes
 
 import h11
 
-from edgefl.contrib.serve.files import Served
+from edgefl.contrib.serve.files import ServedFile
 
 HEADERS = {
     # Threads of WebAssembly need a page that is isolated from other origins.
@@ -29,7 +29,7 @@ _TAGS = re.compile(r'(?:W/)?("[^"]*")')
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpAnswer:
     """The head of an answer, and its body: a line of text, or a part of a file.
 
     Attributes:
@@ -43,7 +43,7 @@ class Answer:
     status: HTTPStatus
     headers: Mapping[str, str] = field(default_factory=dict)
     content: bytes = b""
-    served: Served | None = None
+    served: ServedFile | None = None
     span: tuple[int, int] = (0, 0)
 
     def head(self) -> h11.Response:
@@ -52,7 +52,7 @@ class Answer:
         return h11.Response(status_code=self.status, reason=self.status.phrase.encode(), headers=list(headers.items()))
 
 
-def error(status: HTTPStatus, text: str, **headers: str) -> Answer:
+def error(status: HTTPStatus, text: str, **headers: str) -> HttpAnswer:
     """Return an answer that says in a line of text what is wrong. The connection ends with it.
 
     >>> error(HTTPStatus.NOT_FOUND, "no such file").content.decode().rstrip()
@@ -60,10 +60,10 @@ def error(status: HTTPStatus, text: str, **headers: str) -> Answer:
     """
     content = f"{status.value} {status.phrase}: {text}\n".encode()
     plain = {"Content-Type": "text/plain; charset=utf-8", "Content-Length": str(len(content)), "Connection": "close"}
-    return Answer(status, {**plain, **headers}, content)
+    return HttpAnswer(status, {**plain, **headers}, content)
 
 
-def answer(request: h11.Request, table: Mapping[str, Served], names: Set[str], url: str) -> Answer:
+def answer(request: h11.Request, table: Mapping[str, ServedFile], names: Set[str], url: str) -> HttpAnswer:
     """Return the answer to a request without a body.
 
     Args:
@@ -92,7 +92,7 @@ def answer(request: h11.Request, table: Mapping[str, Served], names: Set[str], u
     if "if-match" in given and not _matches(given["if-match"], tag):
         return error(HTTPStatus.PRECONDITION_FAILED, "the file has another ETag", ETag=tag)
     if _matches(given.get("if-none-match", ""), tag):
-        return Answer(HTTPStatus.NOT_MODIFIED, {"ETag": tag})
+        return HttpAnswer(HTTPStatus.NOT_MODIFIED, {"ETag": tag})
     head = {"Content-Type": served.content_type, "ETag": tag, "Accept-Ranges": "bytes"}
     if "range" in given and request.method == b"GET" and given.get("if-range", tag) == tag:
         size_bytes = served.size_bytes
@@ -103,9 +103,9 @@ def answer(request: h11.Request, table: Mapping[str, Served], names: Set[str], u
         if span is not None:
             first, end = span
             part = {"Content-Range": f"bytes {first}-{end - 1}/{size_bytes}", "Content-Length": str(end - first)}
-            return Answer(HTTPStatus.PARTIAL_CONTENT, {**head, **part}, served=served, span=span)
+            return HttpAnswer(HTTPStatus.PARTIAL_CONTENT, {**head, **part}, served=served, span=span)
     whole = {**head, "Content-Length": str(served.size_bytes)}
-    return Answer(HTTPStatus.OK, whole, served=served, span=(0, served.size_bytes))
+    return HttpAnswer(HTTPStatus.OK, whole, served=served, span=(0, served.size_bytes))
 
 
 def _parts(target: str, host: str) -> tuple[str, str]:

@@ -27,7 +27,7 @@ def command(bundle: Path, port: int, host: str, as_json: bool) -> None:
     check_extra("edgefl serve", "h11", "edgefl-sim[serve]")
     from edgefl.contrib.serve.files import bundle_addresses, page_addresses
     from edgefl.contrib.serve.runtime import found, runtime
-    from edgefl.contrib.serve.server import LOOPBACK, Server
+    from edgefl.contrib.serve.server import LOOPBACK, PageServer
 
     table = bundle_addresses(bundle)
     folder = found()
@@ -35,7 +35,7 @@ def command(bundle: Path, port: int, host: str, as_json: bool) -> None:
         with busy("waiting for npm"):
             folder = runtime(note)
     table |= page_addresses(folder)
-    with Server(host, port, table) as server:
+    with PageServer(host, port, table) as server:
         if host not in LOOPBACK:
             note(f"others may reach {host}; browsers on other computers refuse to run the page over plain http")
         try:

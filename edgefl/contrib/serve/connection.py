@@ -8,14 +8,14 @@ from io import BufferedReader
 
 import h11
 
-from edgefl.contrib.serve.answers import Answer, error
-from edgefl.contrib.serve.files import BLOCK_BYTES, ChangedError, Served
+from edgefl.contrib.serve.answers import HttpAnswer, error
+from edgefl.contrib.serve.files import BLOCK_BYTES, ChangedError, ServedFile
 
 _READ_BYTES = 1 << 12  # h11 limits what it holds of an incomplete head: a read must be small beside it
 
 
 @dataclass(frozen=True)
-class Limits:
+class ConnectionLimits:
     """What one server spends on all who ask.
 
     Attributes:
@@ -40,14 +40,14 @@ class Connection:
         idle_since: the loop's time when it began to wait for a request; None while it answers.
     """
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limits: Limits) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limits: ConnectionLimits) -> None:
         self.idle_since: float | None = asyncio.get_running_loop().time()
         self._reader, self._writer, self._limits = reader, writer, limits
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
         self._method = b""
         writer.transport.set_write_buffer_limits(0)  # to wait for a write is to wait until the system has it
 
-    async def run(self, answer: Callable[[h11.Request], Answer]) -> None:
+    async def run(self, answer: Callable[[h11.Request], HttpAnswer]) -> None:
         """Answer until the connection ends.
 
         Raises:
@@ -70,7 +70,7 @@ class Connection:
             while await self._reader.read(_READ_BYTES):
                 pass
 
-    async def _request(self) -> h11.Request | Answer | None:
+    async def _request(self) -> h11.Request | HttpAnswer | None:
         """Return the next request, the answer to what is none, or None where nothing comes."""
         self._method = b""
         try:
@@ -91,7 +91,7 @@ class Connection:
         except h11.RemoteProtocolError as problem:
             return error(HTTPStatus(problem.error_status_hint), str(problem))
 
-    async def _send(self, answer: Answer) -> None:
+    async def _send(self, answer: HttpAnswer) -> None:
         if answer.served is None:
             return await self._write(answer, _once(answer.content))
         try:
@@ -103,7 +103,7 @@ class Connection:
                 return await self._send(problem)
             return await self._write(answer, _parts(answer.served, file, answer.span))
 
-    async def _write(self, answer: Answer, parts: AsyncIterator[bytes]) -> None:
+    async def _write(self, answer: HttpAnswer, parts: AsyncIterator[bytes]) -> None:
         await self._event(answer.head())
         if self._method != b"HEAD":
             async for part in parts:
@@ -127,7 +127,7 @@ async def _once(content: bytes) -> AsyncIterator[bytes]:
     yield content
 
 
-async def _parts(served: Served, file: BufferedReader, span: tuple[int, int]) -> AsyncIterator[bytes]:
+async def _parts(served: ServedFile, file: BufferedReader, span: tuple[int, int]) -> AsyncIterator[bytes]:
     """Yield the bytes of ``span``, out of blocks that have their hash; ChangedError at one that has not."""
     first, end = span
     for index in range(first // BLOCK_BYTES, -(-end // BLOCK_BYTES)):
@@ -136,7 +136,7 @@ async def _parts(served: Served, file: BufferedReader, span: tuple[int, int]) ->
         yield block[max(0, first - start) : end - start]
 
 
-async def _problem(served: Served, file: BufferedReader, span: tuple[int, int]) -> Answer | None:
+async def _problem(served: ServedFile, file: BufferedReader, span: tuple[int, int]) -> HttpAnswer | None:
     """Return the answer in place of a file that is not what it was; a file with other times is read once more for this."""
     try:
         if not served.untouched(file):

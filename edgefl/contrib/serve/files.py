@@ -35,7 +35,7 @@ class ChangedError(Exception):
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedFile:
     """A file that is served as it was when the server started: every block of it has a hash, and other bytes are not sent.
 
     Attributes:
@@ -79,7 +79,7 @@ class Served:
         return content
 
 
-def seal(path: Path, folder: Path, file: BinaryIO | None = None) -> Served:
+def seal(path: Path, folder: Path, file: BinaryIO | None = None) -> ServedFile:
     """Return the file at ``path`` with the hashes of its present content, or of what ``file`` holds; OSError if it cannot be read."""
     stamp = _stamp(path.lstat())  # before the content: a change in between is found when the file is served
     whole, blocks = hashlib.sha256(), []
@@ -89,10 +89,10 @@ def seal(path: Path, folder: Path, file: BinaryIO | None = None) -> Served:
             whole.update(block)
             blocks.append(hashlib.sha256(block).digest())
             size_bytes += len(block)
-    return Served(path, folder, whole.hexdigest(), size_bytes, tuple(blocks), stamp)
+    return ServedFile(path, folder, whole.hexdigest(), size_bytes, tuple(blocks), stamp)
 
 
-def bundle_addresses(bundle: Path) -> dict[str, Served]:
+def bundle_addresses(bundle: Path) -> dict[str, ServedFile]:
     """Return address → file of a bundle, below ``/bundle/``: the manifest, its signature, and the files that it lists.
 
     Raises:
@@ -115,7 +115,7 @@ def bundle_addresses(bundle: Path) -> dict[str, Served]:
     }
 
 
-def page_addresses(runtime: Path) -> dict[str, Served]:
+def page_addresses(runtime: Path) -> dict[str, ServedFile]:
     """Return address → file for the page, at ``/``, the client's core, and onnxruntime-web's files in the folder ``runtime``."""
     top = shared("export")
     page = dict(_listed("/", top / "web", (".html", ".css", ".js", ".svg", ".png", ".webmanifest")))
@@ -123,7 +123,7 @@ def page_addresses(runtime: Path) -> dict[str, Served]:
     return {"/": page["/index.html"], **page, **core, **{f"/ort/{name}": seal(runtime / name, runtime) for name in FILES}}
 
 
-def _listed(prefix: str, folder: Path, endings: tuple[str, ...]) -> Iterator[tuple[str, Served]]:
+def _listed(prefix: str, folder: Path, endings: tuple[str, ...]) -> Iterator[tuple[str, ServedFile]]:
     for path in sorted(folder.iterdir()):
         if path.suffix in endings:
             yield prefix + path.name, seal(path, folder)

@@ -13,14 +13,14 @@ from typing import Self
 import h11
 
 from edgefl.contrib.serve.answers import answer, error
-from edgefl.contrib.serve.connection import Connection, Limits
-from edgefl.contrib.serve.files import ChangedError, Served
+from edgefl.contrib.serve.connection import Connection, ConnectionLimits
+from edgefl.contrib.serve.files import ChangedError, ServedFile
 from edgefl.errors import InputError
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-class Server:
+class PageServer:
     """Answers GET and HEAD for the addresses of ``table`` if Host is this computer or ``host``.
 
     Attributes:
@@ -32,13 +32,13 @@ class Server:
         InputError: the port cannot be used.
     """
 
-    def __init__(self, host: str, port: int, table: Mapping[str, Served], limits: Limits | None = None) -> None:
+    def __init__(self, host: str, port: int, table: Mapping[str, ServedFile], limits: ConnectionLimits | None = None) -> None:
         self.table = table
         self._socket = _listening(host, port)
         self.port = int(self._socket.getsockname()[1])
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}/"
         self._names = frozenset({*LOOPBACK, host.lower()})
-        self._limits = limits or Limits()
+        self._limits = limits or ConnectionLimits()
         self._connections: dict[asyncio.Task[None], Connection] = {}
         self._ended: Future[None] = Future()
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from statistics import median_low
 from typing import Literal
 
-from edgefl.client.stage import Place, Stage, Turn
+from edgefl.client.stage import Stage, StagePlace, Turn
 from edgefl.records import Update
 
 CLAIMS = 3
@@ -22,7 +22,7 @@ class Capped(Stage):
 
     most: int | Literal["auto"] = "auto"
 
-    place = Place.CAPPED
+    place = StagePlace.CAPPED
 
     def cap(self, claims: Iterable[int] = ()) -> int | None:
         """Return the cap in a round in which clients make these ``claims``; none: the server knows the counts. None: no cap.

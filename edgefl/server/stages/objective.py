@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from edgefl.client.objective import CONTROL, Objective
-from edgefl.client.stage import Place, Stage, Turn
+from edgefl.client.stage import Stage, StagePlace, Turn
 from edgefl.methods.state import Shape, Tensors
 from edgefl.records import Submodel, Update
 from edgefl.server.control_variates import SERVER, Control
@@ -18,7 +18,7 @@ class Remembered(Stage):
 
     objective: Objective
 
-    place = Place.REMEMBERED
+    place = StagePlace.REMEMBERED
 
     @property
     def name(self) -> str:

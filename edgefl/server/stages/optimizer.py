@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from edgefl.client.stage import Place, Stage, Turn
+from edgefl.client.stage import Stage, StagePlace, Turn
 from edgefl.methods.state import Tensors
 from edgefl.server.optimizer import ServerOptimizer
 
@@ -16,7 +16,7 @@ class Optimized(Stage):
 
     optimizer: ServerOptimizer
 
-    place = Place.STEPPED
+    place = StagePlace.STEPPED
 
     @property
     def name(self) -> str:

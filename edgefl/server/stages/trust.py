@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from edgefl.client.stage import Place, Stage, Turn
+from edgefl.client.stage import Stage, StagePlace, Turn
 from edgefl.errors import AggregationError
 from edgefl.records import Update
 from edgefl.server.coordinates import Changes
@@ -15,7 +15,7 @@ from edgefl.server.outliers import cosines
 class Compared(Stage):
     """Each update is compared with the others of its tier; what is aggregated stays the same."""
 
-    place = Place.COMPARED
+    place = StagePlace.COMPARED
 
     def admit(self, update: Update, turn: Turn) -> Update:
         """Hold the update until the round is over, as the client sent it."""
@@ -37,7 +37,7 @@ class Defended(Stage):
 
     defence: Defence
 
-    place = Place.DEFENDED
+    place = StagePlace.DEFENDED
 
     def together(self, updates: Iterator[Update], turn: Turn) -> Iterator[Update]:
         """Yield the updates that the defence leaves, once all of them have arrived; AggregationError if it returns something else."""

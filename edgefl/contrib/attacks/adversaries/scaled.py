@@ -13,7 +13,7 @@ from edgefl.registry import adversary
 
 @adversary("scaled", needs=("uploads",))
 @dataclass(frozen=True)
-class Scaled(Adversary):
+class ScaledChange(Adversary):
     """w₀ + γ·(w − w₀), model replacement with γ = ``scale`` (Bagdasaryan et al. 2020).
 
     Attributes:
