@@ -46,12 +46,12 @@ from edgefl.contrib.calibrate.bench import clock_of, interleaved, timed, torch_t
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture, named_tensors
 from edgefl.models.input_spec import InputSpec
+from edgefl.onnxgrad.garbage import uncollected
 from edgefl.onnxgrad.stepper import Stepper, peak_bytes
 from edgefl.records import Batch, Tier
 from edgefl.registry import methods, models
 from edgefl.rng import generator
 from edgefl.util.files import write_bytes
-from edgefl.util.garbage import uncollected
 
 # A rate so small that weights stay where they are: no step is cheaper than another because it has nothing left to learn.
 TRAINING = Training(epochs=1, batch_size=32, lr=1e-5, momentum=0.9, weight_decay=1e-4)

@@ -13,10 +13,10 @@ from edgefl.client.fast.layout import lay_out, layout_of
 from edgefl.cost.step_memory import StepMemory
 from edgefl.methods.base import Method
 from edgefl.models.base import Architecture, Unfilled
+from edgefl.onnxgrad.stateless import unset_buffers
 from edgefl.records import Tier
 from edgefl.rng import generator, torch_seeded
 from edgefl.util.fields import each
-from edgefl.util.stateless import unset_buffers
 
 Shapes = Mapping[str, tuple[int, ...]]
 

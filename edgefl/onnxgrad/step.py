@@ -9,9 +9,10 @@ import onnx.helper
 import onnx.shape_inference
 from torch import Tensor, nn
 
-from edgefl.errors import EdgeflError, InputError
 from edgefl.onnxgrad.arguments import check_arguments
 from edgefl.onnxgrad.autodiff import append_gradients, as_model, reads, tape_of
+from edgefl.onnxgrad.errors import EdgeflError, InputError
+from edgefl.onnxgrad.fields import Fields
 from edgefl.onnxgrad.gradients import Tape
 from edgefl.onnxgrad.graphs import OPSET
 from edgefl.onnxgrad.loss import Loss, LossGraph, loss_graph, measured
@@ -19,7 +20,6 @@ from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, SEED, SHARE, S
 from edgefl.onnxgrad.step_check import check_step
 from edgefl.onnxgrad.step_rule import StepRule
 from edgefl.onnxgrad.stepper import StepGraphs
-from edgefl.util.fields import Fields
 
 __all__ = ["StepRule", "part_graphs", "training_graphs", "training_step"]
 

@@ -29,6 +29,7 @@ from edgefl.client.onnx_loop import beta_of
 from edgefl.config import HOST_KEYS, SCREENING
 from edgefl.data.sources import Split
 from edgefl.errors import EdgeflError, MovedError, NoBundleError, StorageError
+from edgefl.onnxgrad.garbage import uncollected
 from edgefl.onnxgrad.macs import macs_per_sample
 from edgefl.onnxgrad.predict import predict_capped
 from edgefl.onnxgrad.session import OutOfMemoryError
@@ -41,7 +42,6 @@ from edgefl.run.feature import no_updates
 from edgefl.run.trained import TierNetworks
 from edgefl.timing.spans import span
 from edgefl.util.fields import Fields, named
-from edgefl.util.garbage import uncollected
 from edgefl.util.keys import SigningKey
 from edgefl.util.validation import explain_all
 

@@ -17,6 +17,7 @@ from edgefl.errors import InputError, Interrupted, NoBundleError
 from edgefl.log.background import NO_LOGS, Logs, check_installed, logs
 from edgefl.log.contract import LoggedRun
 from edgefl.methods.ranks import energy_of_tiers
+from edgefl.onnxgrad.garbage import uncollected
 from edgefl.records import NodeRecord, Tier
 from edgefl.report.metric import metric_text
 from edgefl.report.notebook import progress_in_notebook
@@ -38,7 +39,6 @@ from edgefl.timing.spans import span
 from edgefl.timing.stages import Stopwatch, added, check_trace
 from edgefl.util.compute import one_thread
 from edgefl.util.files import json_bytes, sha256, write_bytes
-from edgefl.util.garbage import uncollected
 from edgefl.util.keys import SigningKey
 from edgefl.util.scratch import sweep
 

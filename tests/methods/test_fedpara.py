@@ -21,10 +21,10 @@ from edgefl.factor.hadamard_layers import ComposedRecurrent, HadamardWeight, com
 from edgefl.methods.create import create
 from edgefl.methods.factored_weights import candidates
 from edgefl.models.base import Architecture
+from edgefl.onnxgrad.stateless import called
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Batch, Tier
 from edgefl.rng import generator, torch_seeded
-from edgefl.util.stateless import called
 
 SHAPES = st.tuples(st.integers(1, 80), st.integers(1, 80), st.sampled_from([(), (1, 1), (3, 3), (1, 7), (5, 5)])).map(
     lambda s: (s[0], s[1], *s[2])
