@@ -52,9 +52,7 @@ def check_axes(method: Method, config: RunConfig) -> None:
     for key in AXES:
         if (chosen := getattr(config, key)) is None:
             continue
-        choice = chosen.partition("(")[0].partition(":")[
-            0
-        ]  # secure aggregation, adversaries and server optimizers have parameters
+        choice = chosen.partition("(")[0].partition(":")[0]  # some have parameters
         if key != "adversary" and (reason := conflict(method.gaps, key, choice)):  # those need something of the data, too
             raise ConfigError(f"{key}: {choice} makes no sense with {name}: {reason}")
     if config.loss is not None and (why := method.lacks.get("own_loss")):

@@ -186,7 +186,7 @@ class Run:
         The result may fit no device: for dry runs only.
 
         Raises:
-            ConfigError: a value is wrong, the method does not support the tiers, or updates cannot be added up securely.
+            ConfigError: a value is wrong, the method does not support the tiers, or a feature of the run makes no sense with it.
         """
         config = RunConfig.of({**self.config.model_dump(), **changes})
         tiers = tiers_of(config)
