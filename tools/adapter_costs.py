@@ -14,6 +14,8 @@ from counters.markdown import arguments, publish, table
 
 from edgefl.methods.base import Method
 from edgefl.methods.create import create
+from edgefl.methods.networks import upload_shapes
+from edgefl.methods.personal import download_shapes
 from edgefl.models.base import Architecture
 from edgefl.planning.network import architecture_of
 from edgefl.planning.profile import training_for
@@ -82,14 +84,14 @@ def stacks() -> str:
     lines: list[tuple[str, ...]] = []
     for name in NETWORKS:
         architecture = architecture_of(name)
-        full = payload_bytes(create("fedavg").shapes(architecture, Tier(1.0)))
+        full = payload_bytes(download_shapes(create("fedavg"), architecture, Tier(1.0)))
         sent = []
         for ranks in STACKED.values():
             layers = lora(1).dense_reasons(architecture.skeleton())
             stacked = {layer: sum(ranks) for layer, why in layers.items() if not why}
             flora = create("flora", {"stacked": stacked})
-            sent.append(payload_bytes(flora.shapes(architecture, Tier(1.0))))
-        own = payload_bytes(create("flora", {"rank": 4}).upload_shapes(architecture, Tier(1.0)))
+            sent.append(payload_bytes(download_shapes(flora, architecture, Tier(1.0))))
+        own = payload_bytes(upload_shapes(create("flora", {"rank": 4}), architecture, Tier(1.0)))
         lines.append((name, human_bytes(own), *(f"{human_bytes(size)} ({100 * size / full:.3g} %)" for size in sent)))
     return table(("network", "up, rank 4", *(f"down after {clients}" for clients in STACKED)), lines)
 

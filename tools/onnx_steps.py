@@ -44,6 +44,7 @@ from edgefl.client.parts import first_personal
 from edgefl.client.training import Training
 from edgefl.contrib.calibrate.bench import clock_of, interleaved, timed, torch_threads
 from edgefl.methods.create import create
+from edgefl.methods.personal import trained_network
 from edgefl.models.base import Architecture, named_tensors
 from edgefl.models.input_spec import InputSpec
 from edgefl.onnxgrad.garbage import uncollected
@@ -114,7 +115,7 @@ class Pair:
         self.tier = Tier(subject.ratio)
         state = self.method.init(self.architecture, tuple(map(Tier, subject.tiers)), generator(0, "init"))
         personal = first_personal(self.method, self.architecture, self.tier, 0)
-        self.module = self.method.trained(state, self.tier, personal, 0).train()
+        self.module = trained_network(self.method, state, self.tier, personal, 0).train()
         self.graphs = tier_graphs(self.method, self.architecture, self.tier, rule_of(TRAINING), PLAIN).steps
         rng, shape = generator(0, "step"), (TRAINING.batch_size, *self.architecture.input_shape)
         ids = self.architecture.vocabulary
@@ -189,7 +190,7 @@ def export(out: Path) -> None:
         network = method.deploy(state, tier)
         module = formed(network, "auto", choice_for(network, EXPORTED.samples(1)).composed).module
         graphs = tier_graphs(method, EXPORTED, tier, rule_of(TRAINING), PLAIN)
-        ready = with_weights(graphs, module) if same_network(module, method.trained(state, tier)) else None
+        ready = with_weights(graphs, module) if same_network(module, trained_network(method, state, tier)) else None
         reference = generator(0, "reference", tier.label)
         files = build_tier(module, InputSpec(EXPORTED.input_shape), tier.label, reference, graph=ready).contents
         trained = {f"{tier.label}/train.onnx": graphs.steps.steps[0], f"{tier.label}/predict.onnx": graphs.predict}

@@ -21,6 +21,7 @@ from edgefl.factor.layers import factor_weights
 from edgefl.factor.svd import factorize, unroll
 from edgefl.fleet.budget import Budget
 from edgefl.methods.create import create
+from edgefl.methods.personal import download_shapes
 from edgefl.methods.ranks import ranked
 from edgefl.models.base import Architecture
 from edgefl.models.norm import calibrate
@@ -79,7 +80,7 @@ def _right(network: nn.Module, data: Dataset) -> float:
 def table(path: Path, error: Literal["absolute", "relative"]) -> str:
     """Return the Markdown table: per ratio, what both plans keep within the uniform one's own costs."""
     method = create("fedhm")
-    weights = decode(path.read_bytes(), method.shapes(ARCHITECTURE, Tier(1.0)), str(path))
+    weights = decode(path.read_bytes(), download_shapes(method, ARCHITECTURE, Tier(1.0)), str(path))
     data: Dataset = datasets.load("fashion-mnist")(None)
     rows = []
     for ratio in RATIOS:

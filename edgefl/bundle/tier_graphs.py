@@ -17,6 +17,8 @@ from edgefl.client.parts import shared_parameters
 from edgefl.client.training import Training
 from edgefl.errors import EdgeflError, first_line
 from edgefl.methods.base import Method
+from edgefl.methods.capabilities import draws
+from edgefl.methods.penalties import decayed
 from edgefl.models.base import Architecture, Unfilled, named_tensors, once_per_network
 from edgefl.models.custom import CustomArchitecture
 from edgefl.models.input_spec import InputSpec
@@ -143,8 +145,8 @@ def _exported(
     network = _begun(method, architecture, tier) if endless(network) else _filled(network)
     own, names = {name for name, _ in network.named_buffers()}, shared_parameters(method, network)
     objective.attach(network, names, {}, {})
-    decayed = set(method.decayed(network))
-    rule = replace(rule, decayed={name for name, p in network.named_parameters() if p in decayed})
+    those = set(decayed(method, network))
+    rule = replace(rule, decayed={name for name, p in network.named_parameters() if p in those})
     loss = loss_of(method, objective, criterion)
 
     def of_draw(draw: float | None) -> Loss:
@@ -152,7 +154,7 @@ def _exported(
 
     network.train()  # clients do the same before they train
     batch = {"x": each(torch.zeros_like, architecture.samples(_TRACED)), "y": criterion.targets(_TRACED)}
-    losses = tuple(of_draw(draw) for draw in method.draws(tier))
+    losses = tuple(of_draw(draw) for draw in draws(method, tier))
     graph = loss_graph(network, losses, batch, _shared(architecture, criterion), anchors(names))
     if not own.isdisjoint(graph.constants):  # they may follow from the initial weights, which it was made without
         network = _begun(method, architecture, tier)

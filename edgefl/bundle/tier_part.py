@@ -25,6 +25,9 @@ from edgefl.client.objectives import PLAIN
 from edgefl.client.parts import shared_parameters
 from edgefl.client.training import Training
 from edgefl.methods.base import Method
+from edgefl.methods.capabilities import label_rows
+from edgefl.methods.networks import upload_shapes
+from edgefl.methods.personal import personal_names
 from edgefl.models.base import Architecture, named_tensors
 from edgefl.models.input_spec import InputSpec
 from edgefl.onnxgrad.roles import BETA, LEARNING_RATE
@@ -117,10 +120,10 @@ def train_part(trains: Trains, of: Trainee) -> tuple[TrainEntry, dict[str, bytes
     stored = {name: feed[roles.tensors[name]] for name in (*trained, *statistics, *frozen)}
     stored |= {name: tensor.numpy() for name, tensor in of.control.items()}
     learned = trained | statistics
-    upload = method.upload_shapes(trains.architecture, of.tier)
+    upload = upload_shapes(method, trains.architecture, of.tier)
     changing = _changing(of, frozen.keys() & upload.keys())
     no_update = trains.no_update(upload, learned | frozen, changing)
-    by_label = np.issubdtype(y.dtype, np.integer) and bool(method.label_rows(trains.architecture))  # a regression has no labels
+    by_label = np.issubdtype(y.dtype, np.integer) and bool(label_rows(method, trains.architecture))  # a regression has no labels
     numbers = range(len(graphs.steps.steps)) if len(graphs.steps.steps) > 1 else [""]
     paths = {f"{label}/train{n}.onnx": graph for n, graph in zip(numbers, graphs.steps.steps, strict=True)}
     names = "predict.onnx", "parameters.safetensors", "train_reference.safetensors"
@@ -145,7 +148,7 @@ def train_part(trains: Trains, of: Trainee) -> tuple[TrainEntry, dict[str, bytes
         trained=trained,
         statistics=statistics,
         frozen=frozen,
-        personal=tuple(sorted(method.personal(network) & learned.keys())),
+        personal=tuple(sorted(personal_names(method, network) & learned.keys())),
         upload={} if no_update else upload,
         objective=ObjectiveEntry(name=objective.name, strength=objective.strength if objective.adds else 0.0),
         present=any("present" in names for names in stepper.inputs),

@@ -17,6 +17,8 @@ from edgefl.cli.console import echo, loading, show
 from edgefl.cli.options import Command, complete_name, json_option, plugin_option
 from edgefl.errors import ConfigError
 from edgefl.methods.axes import choices, refused
+from edgefl.methods.options import config_class
+from edgefl.methods.tier_sum import gaps
 from edgefl.registry import methods
 from edgefl.report.tables import Column, PlainTable, Row, text
 
@@ -72,7 +74,7 @@ def facts_of(name: str) -> dict[str, Any]:
         method = create(name)
     except ConfigError as error:
         raise ConfigError(f"method {name}: {error}; give every option a default") from None
-    refuses = refused(method.gaps, AXES)
+    refuses = refused(gaps(method), AXES)
     combines = {key: [value for value in values if value not in refuses] for key, values in _axis_values().items()}
     return {
         "name": name,
@@ -89,7 +91,7 @@ def facts_of(name: str) -> dict[str, Any]:
         "personalised": method.personalised,
         "combines": combines,
         "refuses": refuses,
-        "options": _options(method.config_class()),
+        "options": _options(config_class(type(method))),
     }
 
 

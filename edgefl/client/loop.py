@@ -16,6 +16,7 @@ from edgefl.cost.step_memory import StepMemory, step_memory
 from edgefl.cost.trace import Loss
 from edgefl.cost.uncompiled import uncompiled
 from edgefl.methods.base import Method
+from edgefl.methods.penalties import decayed
 from edgefl.records import Batch
 from edgefl.util.fields import Fields, first, rows
 
@@ -96,11 +97,11 @@ class OverMemory(Exception):  # noqa: N818  an outcome, not an error
 def optimizer_of(method: Method, module: nn.Module, training: Training) -> torch.optim.Optimizer:
     """Return torch's optimizer of a client, for which costs are counted; it clips gradients if ``training`` does.
 
-    Weight decay acts on ``method.decayed(module)`` only.
+    Weight decay acts on :func:`decayed` ones only.
     """
-    decayed = set(method.decayed(module))
+    those = set(decayed(method, module))
     split = ((training.weight_decay, True), (0.0, False))
-    groups = [{"params": [p for p in module.parameters() if (p in decayed) == on], "weight_decay": decay} for decay, on in split]
+    groups = [{"params": [p for p in module.parameters() if (p in those) == on], "weight_decay": decay} for decay, on in split]
     groups = [g for g in groups if g["params"]]
     momentum = training.momentum if training.optimizer == "momentum" else 0.0
     found: torch.optim.Optimizer = (

@@ -26,6 +26,7 @@ from edgefl.consent import receive, sent
 from edgefl.errors import ConfigError, EdgeflError, WireError
 from edgefl.methods.base import Method
 from edgefl.methods.create import create
+from edgefl.methods.options import config_class
 from edgefl.models.custom import architecture_in
 from edgefl.records import Ending, Outcome, Tier
 from edgefl.registry import methods, stages
@@ -84,7 +85,7 @@ def read_setup(header: bytes, graph: Fetch) -> JobSetup:
         name, written = fields["method"], fields["graphs"]
         if ":" in name:
             kind = defined(name, Method)
-            method = kind(kind.config_class().model_validate(fields["options"]))
+            method = kind(config_class(kind).model_validate(fields["options"]))
         else:
             method = create(name, fields["options"])
         return JobSetup(method, Tier(fields["tier"]), None if written is None else _graphs(written, graph))

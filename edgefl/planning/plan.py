@@ -20,6 +20,7 @@ from edgefl.fleet.profile import DeviceProfile, unknown_energy
 from edgefl.methods.base import Method
 from edgefl.methods.create import create
 from edgefl.methods.layer_rules import rules_of
+from edgefl.methods.personal import download_shapes
 from edgefl.methods.ranks import Ranks, hybrid_ranks, rank_candidates, ranked
 from edgefl.methods.state import travelling_shapes
 from edgefl.models.base import Architecture
@@ -245,7 +246,7 @@ def _energy(architecture: Architecture, method: Method, weights: Any, seed: int,
     if weights is None:
         tensors: Mapping[str, Tensor] = method.init(architecture, (Tier(1.0),), generator(seed, "init")).tensors
     else:
-        tensors = checked_weights(weights, method.shapes(architecture, Tier(1.0)), tied=tied(architecture.skeleton()))
+        tensors = checked_weights(weights, download_shapes(method, architecture, Tier(1.0)), tied=tied(architecture.skeleton()))
     return energies(layers, tensors, relative=error == "relative")
 
 

@@ -18,6 +18,8 @@ from edgefl.fleet.profile import DeviceProfile, Fleet
 from edgefl.fleet.time_model import train_s
 from edgefl.methods.base import Method
 from edgefl.methods.create import check_tiers, create
+from edgefl.methods.networks import upload_shapes
+from edgefl.methods.personal import download_shapes
 from edgefl.models.base import Architecture, Unfilled
 from edgefl.models.custom import CustomArchitecture
 from edgefl.planning.network import GivenInputs, Network, architecture_of, batch_in
@@ -201,7 +203,7 @@ def _cost_in_onnx(method: Method, architecture: Architecture, tier: Tier, traini
 
 def _payload(method: Method, architecture: Architecture, tier: Tier, codec: str) -> dict[str, Any]:
     """Return the bytes of every tensor that travels, those of the headers, and four bytes per parameter for comparison."""
-    shapes, sent = method.shapes(architecture, tier), method.upload_shapes(architecture, tier)
+    shapes, sent = download_shapes(method, architecture, tier), upload_shapes(method, architecture, tier)
     down, up = tensor_bytes(shapes), tensor_bytes(sent, codec)
     travelling = shapes | sent
     return {

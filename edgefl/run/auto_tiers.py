@@ -1,7 +1,7 @@
 """The tiers of "auto": the largest that fit each class of a fleet."""
 
 from collections.abc import Collection, Iterable
-from functools import cache
+from functools import cache, partial
 
 from edgefl.client.client import Clients
 from edgefl.config import RunConfig
@@ -9,6 +9,7 @@ from edgefl.errors import ConfigError
 from edgefl.fleet.budget import budget_of, shortfalls
 from edgefl.fleet.profile import Fleet
 from edgefl.methods.base import Method
+from edgefl.methods.personal import evaluated
 from edgefl.planning.largest_ratio import STEPS, largest_ratio, parts_of
 from edgefl.records import Cost, Tier
 from edgefl.run.feature import Feature
@@ -95,7 +96,7 @@ class _Search:
     def _fits(self, number: int, tier: Tier, method: Method) -> bool:
         device, cost = self._fleet.classes[number].device, self._cost(method, tier)
         margin = self._config.clock_margin
-        timing = timing_of(device, cost, self._task.training, self._samples, method.evaluated, margin=margin)
+        timing = timing_of(device, cost, self._task.training, self._samples, partial(evaluated, method), margin=margin)
         return not shortfalls(cost, timing, self._budgets[number], device.name, tier)
 
     def _whole(self, method: Method, tier: Tier) -> Cost:

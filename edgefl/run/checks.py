@@ -15,6 +15,7 @@ from edgefl.engine.contract import is_remote
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.methods.axes import AXES, CLIPPED, conflict
 from edgefl.methods.base import Method
+from edgefl.methods.tier_sum import gaps
 from edgefl.models.base import Architecture
 from edgefl.plugins import only_here
 from edgefl.registry import stages
@@ -48,12 +49,12 @@ def check_reach(config: RunConfig) -> None:
 
 def check_axes(method: Method, config: RunConfig) -> None:
     """Raise :class:`ConfigError` where ``method`` makes no sense with one of the other axes of ``config``."""
-    name = type(method).title
+    name, lacking = type(method).title, gaps(method)
     for key in AXES:
         if (chosen := getattr(config, key)) is None:
             continue
         choice = chosen.partition("(")[0].partition(":")[0]  # some have parameters
-        if key != "adversary" and (reason := conflict(method.gaps, key, choice)):  # those need something of the data, too
+        if key != "adversary" and (reason := conflict(lacking, key, choice)):  # those need something of the data, too
             raise ConfigError(f"{key}: {choice} makes no sense with {name}: {reason}")
     if config.loss is not None and (why := method.lacks.get("own_loss")):
         raise ConfigError(f"loss: {title_of(config.loss)} makes no sense with {name}: {why}")
@@ -67,9 +68,10 @@ def check_axes(method: Method, config: RunConfig) -> None:
 def check_stages(method: Method, config: RunConfig) -> None:
     """Raise :class:`ConfigError` where a stage of a plug-in makes no sense with ``method`` or with other keys, by what it needs."""
     sampler_of(config.sampler)  # checks its options
+    lacking = gaps(method)
     for stage in outside_of(config):
         title, wanted = f"stages: {stage.name}", stages.facts(stage.name).get("needs", ())
-        if reason := next((method.gaps[need] for need in wanted if need in method.gaps), ""):
+        if reason := next((lacking[need] for need in wanted if need in lacking), ""):
             raise ConfigError(f"{title} makes no sense with {type(method).title}: {reason}")
         if config.mode == "async" and (stage.writes("together") or stage.sums):
             raise ConfigError(f"{title} reads all updates of a round, and mode async has no rounds; give mode sync")

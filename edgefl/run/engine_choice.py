@@ -20,6 +20,8 @@ from edgefl.client.loss import loss_of
 from edgefl.client.optimizer import FusedOptimizer
 from edgefl.engine.pool import TOGETHER
 from edgefl.errors import StorageError
+from edgefl.methods.capabilities import draws
+from edgefl.methods.personal import trained_network
 from edgefl.models.base import load, named_tensors
 from edgefl.records import Batch, Tier
 from edgefl.run.run import Run
@@ -106,7 +108,7 @@ def _tried(run: Run, tier: Tier) -> EngineTrial:
     training = replace(task.training, lr=0.0)  # every repeat computes the same step
     parts = run.clients.parts(method, tier)
     module, layout = parts.network(in_torch=True), parts.layout
-    load(module, method.trained(run.first_state(), tier, parts.personal).state_dict())
+    load(module, trained_network(method, run.first_state(), tier, parts.personal).state_dict())
     size = min(training.batch_size, len(run.data.train))
     first = run.data.train.taken(slice(size))
     x, y = each(partial(torch.tensor, device=device), first.x), torch.tensor(first.y, device=device)
@@ -128,7 +130,7 @@ def _tried(run: Run, tier: Tier) -> EngineTrial:
         return value
 
     (alone_s,) = _least(alone)
-    if alone_s > LONG_S or method.draws(tier) != (None,) or training.micro_batch is not None:
+    if alone_s > LONG_S or draws(method, tier) != (None,) or training.micro_batch is not None:
         return EngineTrial(alone_s, None)
     several = inputs.like(torch.stack([tensor.detach()] * TOGETHER) for tensor in inputs.flat())
     try:

@@ -22,6 +22,8 @@ from edgefl.client.parts import first_personal
 from edgefl.client.training import Training
 from edgefl.config import RunConfig
 from edgefl.errors import BundleError, ConfigError, InputError, first_line
+from edgefl.methods.capabilities import advanced, factored
+from edgefl.methods.personal import trained_network
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import named_tensors
 from edgefl.models.copies import copies_of
@@ -138,7 +140,7 @@ def export_network(
     state = begun(chosen, architecture, sizes, _floats(whole), _SEED)
     # The network is trained: warm-ups are over, and ranks may follow its spectra.
     round_ = 2 + getattr(chosen.config, "warmup_rounds", 0)
-    chosen, state = chosen.advance(state, round_, generator(_SEED, round_, "advance"))
+    chosen, state = advanced(chosen, state, round_, generator(_SEED, round_, "advance"))
     training = Training(epochs, batch_size, lr, momentum, 0.0, optimizer, clip_gradient=chosen.clip_gradient)
     trains = Trains(chosen, architecture, training, 0.0 if optimizer == "sgd" else momentum, alone=_ALONE)
     written = []
@@ -183,7 +185,7 @@ def _tier(
     method, architecture, training, label = trains.method, trains.architecture, trains.training, tier.label
     graphs = tier_graphs(method, architecture, tier, rule_of(training), trains.objective)
     personal = first_personal(method, architecture, tier, _SEED)
-    network, deployed = method.trained(state, tier, personal), method.factored(state, tier, personal)
+    network, deployed = trained_network(method, state, tier, personal), factored(method, state, tier, personal)
     # A bundle contains no user's data.
     x, y = drawn(generator(_SEED, "training reference", label), training.batch_size, inputs), np.arange(training.batch_size)
     trainee = Trainee(tier, network, graphs, (x, y % architecture.classes))

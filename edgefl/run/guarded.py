@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from edgefl.config import RunConfig
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.methods.axes import conflict
+from edgefl.methods.tier_sum import gaps
 from edgefl.records import Metric
 from edgefl.run.resolved import method_of
 
@@ -31,7 +32,7 @@ def guarded(config: RunConfig, given: Collection[str]) -> tuple[RunConfig, str]:
     try:
         strength = STRENGTH if config.defence_strength is None else config.defence_strength
         found = RunConfig.of({**config.model_dump(), "defence": DEFENCE, "defence_strength": strength})
-        why = conflict(method_of(found).gaps, "defence", DEFENCE)
+        why = conflict(gaps(method_of(found)), "defence", DEFENCE)
     except ConfigError as error:
         why = str(error)
     return (config, why) if why else (found, "")

@@ -14,6 +14,7 @@ from edgefl.bundle.signature import check_signature
 from edgefl.client.objective import CONTROL
 from edgefl.client.parts import trained_shapes
 from edgefl.errors import BundleError, InputError
+from edgefl.methods.networks import upload_shapes
 from edgefl.records import Submodel, Tier
 from edgefl.run.folder import MODEL, RunFolder
 from edgefl.run.run import Run
@@ -72,7 +73,7 @@ def offer(run: Run, state: ServerState, bundle: Path, manifest: Manifest) -> tup
         assert entry.train is not None  # checked
         sent[entry.label] = _sent(run, state, bundle, manifest, entry, entry.train)
         tier = sent[entry.label].tier
-        shapes[entry.label] = run.method.upload_shapes(run.architecture, tier)
+        shapes[entry.label] = upload_shapes(run.method, run.architecture, tier)
         if dict(entry.train.upload) != shapes[entry.label]:
             problem = f"upload: the bundle's tensors are not those that {manifest.method} aggregates"
             raise BundleError(f"{bundle}: tier {entry.label}: {problem}")

@@ -22,6 +22,7 @@ from edgefl.fleet.profile import Fleet
 from edgefl.fleet.resolve import with_deadline
 from edgefl.methods.base import Method
 from edgefl.methods.create import check_tiers
+from edgefl.methods.personal import stored
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.models.custom import CustomArchitecture
@@ -181,9 +182,9 @@ def begun(
             f"{other} is not among its tensors, or is computed anew; choose another method, such as fedhm or fedavg"
         )
     for tier in tiers:
-        if tier.ratio < 1 and (stored := sorted(method.keep(method.skeleton(architecture, tier)))):
+        if tier.ratio < 1 and (own := sorted(stored(method, architecture, tier))):
             raise ConfigError(
-                f"weights: clients of tier {tier.label} store {stored[0]} of their own, which the file does not have; give tiers 1"
+                f"weights: clients of tier {tier.label} store {own[0]} of their own, which the file does not have; give tiers 1"
             )
     return state
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
+from functools import partial
 
 from edgefl.client.client import Clients
 from edgefl.client.job import Task
@@ -20,6 +21,7 @@ from edgefl.fleet.resolve import FleetSettings, conditions_in
 from edgefl.methods.base import Method
 from edgefl.methods.create import create
 from edgefl.methods.options import Scenario
+from edgefl.methods.personal import evaluated
 from edgefl.planning.tier_costs import Costs
 from edgefl.records import Cost, Tier
 from edgefl.registry import stages
@@ -146,7 +148,7 @@ def plan_of(
     split = cost_of if costs.splits(tiers[0]) else None
     plan_costs = PlanCosts({tier: cost_of(tier) for tier in tiers}, costs.full, split, recomputed)
     training, shards = clients.task.training, clients.shards
-    workload = Workload(training, shards.largest, shards.mean, costs.method.evaluated, config.clock_margin)
+    workload = Workload(training, shards.largest, shards.mean, partial(evaluated, costs.method), config.clock_margin)
     population = Population(fleet, config.clients, config.seed)
     plan = make_plan(population, plan_costs, workload, config.on_shortfall, conditions.states)
     return replace(plan, policy=TierPolicy(config.tier_assignment, config.tier_shares))

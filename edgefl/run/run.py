@@ -21,6 +21,7 @@ from edgefl.fleet.conditions import Conditions
 from edgefl.fleet.profile import Fleet
 from edgefl.fleet.resolve import with_deadline
 from edgefl.methods.base import Method
+from edgefl.methods.capabilities import advanced, misfit
 from edgefl.methods.create import check_tiers, create
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
@@ -154,12 +155,12 @@ class Run:
     def advanced(self, state: ServerState) -> tuple[Run, ServerState]:
         """Return the run and the state for the next round; they change if a new phase of the method begins with it."""
         round_ = state.round + 1
-        advanced: Any = self.method.advance(state.model, round_, generator(self.config.seed, round_, "advance"))
-        match advanced:
+        found: Any = advanced(self.method, state.model, round_, generator(self.config.seed, round_, "advance"))
+        match found:
             case (Method() as method, GlobalState() as model):
                 pass
             case _:
-                title, got = type(self.method).title, type(advanced).__name__
+                title, got = type(self.method).title, type(found).__name__
                 raise AggregationError(f"method {title}: advance returned {got}, expected a method and a GlobalState")
         run = self if method == self.method else self.at(method)
         return run, replace(state, model=model, options=run.options)
@@ -173,7 +174,7 @@ class Run:
         method = create(self.config.method, state.options)
         run = self if method == self.method else self.at(method)
         first, model = run.first_state(), state.model
-        problem = method.fits(first, model)
+        problem = misfit(method, first, model)
         if problem or (first.architecture, first.tiers) != (model.architecture, model.tiers):
             problem = problem or "it is of another model"
             remedy = "; restore the source that the run began with" if "model" in (self.config.sources or {}) else ""

@@ -16,6 +16,7 @@ from edgefl.engine.contract import Engine, prepare_workers
 from edgefl.errors import InputError, Interrupted, NoBundleError
 from edgefl.log.background import NO_LOGS, Logs, check_installed, logs
 from edgefl.log.contract import LoggedRun
+from edgefl.methods.capabilities import Figures
 from edgefl.methods.ranks import energy_of_tiers
 from edgefl.onnxgrad.garbage import uncollected
 from edgefl.records import NodeRecord, Tier
@@ -289,7 +290,9 @@ def _results(trained: Trained, source: Source, bundle: Path, say: Notify) -> tup
 def _with_energy(trained: Trained, results: Mapping[Tier, TierResult]) -> dict[Tier, TierResult]:
     """Return ``results`` with each tier's share of the energy of the final weights."""
     model = trained.state.model
-    shares = dict(zip(sorted(model.tiers), energy_of_tiers(trained.run.method.energy_bands(model)), strict=False))
+    method = trained.run.method
+    bands = method.energy_bands(model) if isinstance(method, Figures) else {}
+    shares = dict(zip(sorted(model.tiers), energy_of_tiers(bands), strict=False))
     return {tier: replace(result, energy_share=shares.get(tier)) for tier, result in results.items()}
 
 

@@ -8,7 +8,7 @@ client has closed::
     server   admit: codec or masks ─► objective ─► outliers ─► clip ─► noise ─► outside ─► cap
              together: outside ─► defence
              summed: masks ─► outside ─► central noise
-             Method.finish or Method.aggregate
+             finish, or Method.aggregate
              step: objective ─► outside ─► server optimizer
              record: all
 """

@@ -24,6 +24,8 @@ from edgefl.data.mix import load
 from edgefl.engine.contract import in_order
 from edgefl.engine.pool import PoolEngine
 from edgefl.methods.create import create
+from edgefl.methods.penalties import decayed
+from edgefl.methods.personal import download_shapes
 from edgefl.models.base import Architecture
 from edgefl.onnxgrad.step_rule import StepRule
 from edgefl.onnxgrad.stepper import Stepper, peak_bytes
@@ -120,7 +122,7 @@ def test_what_is_held_is_counted():
     task = task_of()
     outcome = Clients(task).run(job_of(task))
     job = job_of(task)
-    weights_bytes = 4 * sum(int(np.prod(shape)) for shape in job.method.shapes(task.architecture, TIER).values())
+    weights_bytes = 4 * sum(int(np.prod(shape)) for shape in download_shapes(job.method, task.architecture, TIER).values())
     batch_bytes = 32 * 64 * 4
     assert outcome.measured_peak_activation_bytes > batch_bytes
     assert outcome.measured_training_memory_bytes == 4 * weights_bytes + outcome.measured_peak_activation_bytes
@@ -187,9 +189,9 @@ def test_fifty_steps_on_fashion_mnist_follow_torchs_losses():
         module = submodel.build()
         module.load_state_dict(dict(submodel.tensors))
         module = module.to(dtype).train()
-        decayed = set(method.decayed(module))
+        those = set(decayed(method, module))
         groups = [
-            {"params": [p for p in module.parameters() if (p in decayed) == d], "weight_decay": 1e-4 * d} for d in (True, False)
+            {"params": [p for p in module.parameters() if (p in those) == d], "weight_decay": 1e-4 * d} for d in (True, False)
         ]
         optimizer = torch.optim.SGD(groups, lr=0.02, momentum=0.9)
         losses = []

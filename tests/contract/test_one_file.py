@@ -41,9 +41,8 @@ class Mine(FedAvg):
     paper: ClassVar[str] = "none"
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
-        shapes = self.shapes(state.architecture, state.tiers[0])
         total = WeightedSum(state.tensors)
-        for update in checked(updates, lambda _: shapes):
+        for update in checked(self, state, updates):
             for name, tensor in update.tensors.items():
                 total.add(name, tensor, 1.0)
         return state.replace(total.mean(state.tensors))

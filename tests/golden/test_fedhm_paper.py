@@ -6,6 +6,7 @@ import pytest
 
 from edgefl.client.training import Training
 from edgefl.methods.create import create
+from edgefl.methods.personal import download_shapes
 from edgefl.models.base import Architecture
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Tier
@@ -47,7 +48,7 @@ SPLITMIX = [
 
 
 def size(method, model, classes, ratio):
-    shapes = method.shapes(Architecture(model, (3, 32, 32), classes), Tier(ratio))
+    shapes = download_shapes(method, Architecture(model, (3, 32, 32), classes), Tier(ratio))
     return sum(math.prod(shape) for shape in shapes.values())
 
 
@@ -109,7 +110,7 @@ def test_the_smallest_model_sends_9_times_less_and_computes_2_times_less():
 
 def test_low_rank_layers_of_table_5():
     """Layer 1: first block dense, second low-rank; layers 2 to 4 low-rank but for the 1×1 shortcuts; stem and classifier dense."""
-    shapes = create("fedhm").shapes(Architecture("resnet18", (3, 32, 32), 10), Tier(0.5))
+    shapes = download_shapes(create("fedhm"), Architecture("resnet18", (3, 32, 32), 10), Tier(0.5))
     assert shapes["conv1.weight"] == (64, 3, 3, 3)
     assert shapes["layer1.0.conv1.weight"] == (64, 64, 3, 3)
     assert shapes["layer1.1.conv1.u.weight"] == (32, 64, 3, 1)

@@ -13,6 +13,7 @@ from edgefl.client.training import Training
 from edgefl.errors import ConfigError
 from edgefl.factor.basis import BasisRule, compose, composed_layers, first_basis, first_coefficients, orthogonality
 from edgefl.methods.create import create
+from edgefl.methods.networks import global_tier
 from edgefl.models.base import Architecture, scaled
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Batch, Tier, Update
@@ -290,7 +291,7 @@ def test_costs_of_a_width_that_is_no_tier_can_be_asked_for():
     method = create("flanc", tiers=(0.5, 0.25))
     assert tier_cost(method, DIGITS, Tier(1.0), Training(1, 32)).params > 0
     state = method.init(DIGITS, TIERS[1:], generator(0, "init"))
-    assert method.global_tier(state) == Tier(0.5)
+    assert global_tier(method, state) == Tier(0.5)
 
 
 def test_a_weight_of_one_basis_vector_stays_dense():

@@ -9,6 +9,7 @@ from small_fleet import small
 
 from edgefl.errors import ConfigError
 from edgefl.methods.create import create
+from edgefl.methods.tier_sum import folds, gaps
 from edgefl.registry import methods
 from edgefl.run.whatif import whatif
 
@@ -16,9 +17,9 @@ from edgefl.run.whatif import whatif
 def test_methods_allow_it_whose_tiers_add_up():
     for name in methods.names():
         method = create(name)
-        assert ("tier_sums" in method.gaps) == (not method.folds)
-    assert create("fedhm").gaps["tier_sums"].endswith("the product of sums is not the sum of products")
-    assert create("fedfomo").gaps["tier_sums"].startswith("clients of one tier receive sub-models of their own")
+        assert ("tier_sums" in gaps(method)) == (not folds(method))
+    assert gaps(create("fedhm"))["tier_sums"].endswith("the product of sums is not the sum of products")
+    assert gaps(create("fedfomo"))["tier_sums"].startswith("clients of one tier receive sub-models of their own")
 
 
 @pytest.mark.parametrize(

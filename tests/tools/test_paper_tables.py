@@ -13,6 +13,7 @@ from paper_entries import TABLES, entry_of, figures_of, stored, table_at
 from tool_modules import on_the_path, tool_of  # noqa: F401 - a fixture is used by its name
 
 from edgefl.methods.create import create
+from edgefl.methods.personal import download_shapes
 from edgefl.models.base import Architecture
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Tier
@@ -262,7 +263,7 @@ def test_fedhms_ratios_are_the_nearest_to_the_widths(tool):
 
 
 def parameters(method, architecture, ratio):
-    return sum(torch.Size(shape).numel() for shape in create(method).shapes(architecture, Tier(ratio)).values())
+    return sum(torch.Size(shape).numel() for shape in download_shapes(create(method), architecture, Tier(ratio)).values())
 
 
 def test_rivals_of_fedhm_have_its_parameters_to_one_percent(tool):
@@ -272,7 +273,9 @@ def test_rivals_of_fedhm_have_its_parameters_to_one_percent(tool):
         found = parameters("fedhm", architecture, ratio)
         assert parameters("heterofl", architecture, width) == pytest.approx(found, rel=0.01)
     bases = create("splitmix", tiers=table.BASES)
-    sizes = [sum(torch.Size(s).numel() for s in bases.shapes(architecture, Tier(ratio)).values()) for ratio in table.BASES]
+    sizes = [
+        sum(torch.Size(s).numel() for s in download_shapes(bases, architecture, Tier(ratio)).values()) for ratio in table.BASES
+    ]
     assert sizes == [count * parameters("heterofl", architecture, table.WIDTHS[-1]) for count in (3, 2, 1)]
 
 
@@ -282,13 +285,15 @@ def test_fedpara_on_the_pooled_network_saves_as_much_as_in_the_paper(tool):
     found = parameters("fedpara", architecture, table.GAMMA)
     assert parameters("fedavg", architecture, 1.0) / found == pytest.approx(9.2, abs=0.05)
     assert parameters("origdrop", architecture, table.NARROW) == pytest.approx(found, rel=0.01)
-    low = create("lowrank", {"match": "fedpara"}).shapes(architecture, Tier(table.GAMMA)).values()
+    low = download_shapes(create("lowrank", {"match": "fedpara"}), architecture, Tier(table.GAMMA)).values()
     assert 0.99 * found < sum(torch.Size(shape).numel() for shape in low) <= found
 
 
 def test_four_layers_of_prisms_network_are_factorized(tool):
     architecture = Architecture("cnn-deep", (1, 28, 28), 10, "static")
-    assert sum(".u." in name for name in create("prism").shapes(architecture, Tier(tool.table_of("prism-deep").KEEP))) == 4
+    assert (
+        sum(".u." in name for name in download_shapes(create("prism"), architecture, Tier(tool.table_of("prism-deep").KEEP))) == 4
+    )
 
 
 def test_low_rank_has_fedparas_parameters_and_fedavg_its_bytes(tool):
@@ -296,12 +301,14 @@ def test_low_rank_has_fedparas_parameters_and_fedavg_its_bytes(tool):
     tier = Tier(fedpara.GAMMA)
 
     def numbers(method):
-        return sum(torch.Size(shape).numel() for shape in method.shapes(FASHION, tier).values())
+        return sum(torch.Size(shape).numel() for shape in download_shapes(method, FASHION, tier).values())
 
     factors, low = numbers(create("fedpara")), numbers(create("lowrank", {"match": "fedpara"}))
     assert low <= factors < 1.01 * low
     rounds = 30
-    bytes_a_round = {n: payload_bytes(create(n).shapes(FASHION, t)) for n, t in (("fedpara", tier), ("fedavg", Tier(1.0)))}
+    bytes_a_round = {
+        n: payload_bytes(download_shapes(create(n), FASHION, t)) for n, t in (("fedpara", tier), ("fedavg", Tier(1.0)))
+    }
     difference = fedpara.equal_bytes_rounds(rounds) * bytes_a_round["fedavg"] - rounds * bytes_a_round["fedpara"]
     assert abs(difference) <= bytes_a_round["fedavg"] / 2
 

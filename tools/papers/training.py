@@ -17,6 +17,7 @@ from edgefl.client import evaluate
 from edgefl.config import RunConfig
 from edgefl.factor.svd import unroll
 from edgefl.methods.factorized_fl import FactorizedFL
+from edgefl.methods.networks import global_tier
 from edgefl.methods.ranks import hybrid_ranks
 from edgefl.records import RoundRecord, Tier
 from edgefl.report.evaluated import evaluated_of
@@ -214,7 +215,7 @@ def _local(trained: Trained, accuracy: Mapping[str, float]) -> float:
     run = trained.run
     if of_clients(run):
         return accuracy["global"]
-    module = trained.module(run.method.global_tier(trained.state.model))
+    module = trained.module(global_tier(run.method, trained.state.model))
     tests = map(run.clients.shards.test, range(run.config.clients))
     shares = [evaluate.accuracy(module, test) for test in tests]
     return sum(shares) / len(shares)

@@ -17,9 +17,12 @@ from edgefl.client.fast.layout import in_layout, lay_out, layout_of
 from edgefl.client.loss import loss_of
 from edgefl.client.objectives import PLAIN
 from edgefl.client.optimizer import FusedOptimizer
+from edgefl.client.parts import first_personal
 from edgefl.client.training import Training
 from edgefl.methods.base import Method
+from edgefl.methods.capabilities import draws
 from edgefl.methods.create import create
+from edgefl.methods.personal import trained_network
 from edgefl.models.base import Architecture, named_tensors
 from edgefl.onnxgrad.exporter import export
 from edgefl.planning.profile import training_for
@@ -140,18 +143,18 @@ class TrainedBench:
         The step is captured, and images lie in memory, as in long runs. ``forward`` adds a forward pass alone as a third time.
         """
         method, tier, architecture = self.method, self.tier, self.architecture
-        personal = method.first_personal(architecture, tier, generator(0, "init"))
+        personal = first_personal(method, architecture, tier, 0)
         tiers = (Tier(1.0), tier) if len(method.default_tiers) > 1 and tier.ratio != 1.0 else (tier,)
         state = method.init(architecture, tiers, generator(0, "init"))
-        module = method.trained(state, tier, personal).train()
+        module = trained_network(method, state, tier, personal).train()
         x = architecture.samples(self.batch_size)
         x = torch.randn_like(x) if x.is_floating_point() else torch.randint(0, architecture.vocabulary or 1, x.shape)
         present = torch.ones(architecture.classes, dtype=torch.bool)
-        y, draws = torch.randint(0, architecture.classes, (self.batch_size,)), len(method.draws(tier))
+        y, kinds = torch.randint(0, architecture.classes, (self.batch_size,)), len(draws(method, tier))
         layout = layout_of(module, x[:1])
         lay_out(module, layout)
         loss = in_layout(loss_of(method, PLAIN), layout)
-        drawn = [Inputs(named_tensors(module), Batch(x, y, present, (at + 0.5) / draws)) for at in range(draws)]
+        drawn = [Inputs(named_tensors(module), Batch(x, y, present, (at + 0.5) / kinds)) for at in range(kinds)]
         trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
         take = gradient_of(module, loss, list(trained))
         takes = [_captured(take, inputs) for inputs in drawn]
@@ -166,10 +169,10 @@ class TrainedBench:
             optimizer.apply(dict(zip(trained, gradients, strict=True)))
             updated = clock()
             if not forward:
-                return (updating - begun) / draws, updated - updating
+                return (updating - begun) / kinds, updated - updating
             with torch.no_grad():
                 loss(module, drawn[0].batch)
-            return (updating - begun) / draws, updated - updating, clock() - updated
+            return (updating - begun) / kinds, updated - updating, clock() - updated
 
         return repeated(once)
 

@@ -23,8 +23,9 @@ from edgefl.client.clipping import adapted
 from edgefl.client.stages.clip import CLIP, Clip
 from edgefl.contrib.privacy.noised import gaussian
 from edgefl.methods.base import Method
+from edgefl.methods.networks import upload_shapes
 from edgefl.methods.state import GlobalState
-from edgefl.methods.tier_sum import TierSum
+from edgefl.methods.tier_sum import TierSum, folds, tier_sum
 from edgefl.records import Submodel, Tier, Update
 
 Draw = Callable[[str], np.random.Generator]
@@ -76,15 +77,15 @@ class Central:
         """Return the update of every tier, from the sums of its clients' clipped tensors.
 
         Args:
-            method: decides whether noise is added once for all tiers: if it :attr:`Method.folds` and the bounds are equal.
+            method: decides whether noise is added once for all tiers: if it :func:`folds` and the bounds are equal.
             state: the server's state before the round.
             sums: tier → Σ of what its clients sent, each with weight 1; tiers without clients may be missing.
             sent: tier → what its clients were sent.
             bounds: tier → C.
             draw: the generator of each part of the noise.
         """
-        shapes = {tier: method.upload_shapes(state.architecture, tier) for tier in self.clients}
-        once = method.folds and len(set(bounds.values())) == 1
+        shapes = {tier: upload_shapes(method, state.architecture, tier) for tier in self.clients}
+        once = folds(method) and len(set(bounds.values())) == 1
         shared = self._once(state, shapes, sent, max(bounds.values()), draw) if once else {}
         found = {}
         for tier, clients in self.clients.items():
@@ -149,6 +150,6 @@ def weighed(
     """Return the sum of each tier, whose update counts for so many ``clients``."""
     found: dict[Tier, TierSum] = {}
     for tier, update in updates.items():
-        found[tier] = method.tier_sum(state.architecture, tier)
+        found[tier] = tier_sum(method, state.architecture, tier)
         found[tier].add(update, clients[tier])
     return found

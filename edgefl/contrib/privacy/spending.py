@@ -20,6 +20,7 @@ from edgefl.contrib.privacy.stage import Noised
 from edgefl.errors import ConfigError
 from edgefl.fleet.conditions import Conditions
 from edgefl.methods.base import Method
+from edgefl.methods.networks import skeleton
 from edgefl.models.base import Architecture
 from edgefl.models.norm import needs_statistics, splits_batches
 from edgefl.records import Tier
@@ -186,7 +187,7 @@ def check_private(config: RunConfig, method: Method, architecture: Architecture,
             raise ConfigError(f"privacy: {why}; leave it out")
     who = type(method).title
     for tier in tiers:
-        network = method.skeleton(architecture, tier)
+        network = skeleton(method, architecture, tier)
         if config.privacy == "example" and not splits_batches(network):
             why = "needs the gradient of every sample, and BatchNorm mixes the samples of a batch"
         elif layer := _measures(network):

@@ -18,7 +18,7 @@ from edgefl.contrib.secagg.masking import Masking, values_of
 from edgefl.contrib.secagg.vector import Coding, Values, unpacked
 from edgefl.errors import WireError
 from edgefl.methods.base import Method
-from edgefl.methods.tier_sum import TierSum
+from edgefl.methods.tier_sum import TierSum, tier_sum
 from edgefl.models.base import Architecture
 from edgefl.records import Expected, Submodel, Tier, Update
 from edgefl.rng import generator
@@ -50,7 +50,7 @@ class SecureSums:
         self._groups, self._sessions = {}, {session.client: session for session in self.asked}
         for key, members in groups_in(self.asked).items():
             coding = self.grouping.coding(len(members), self.most)
-            total = self.method.tier_sum(self.architecture, key[0])
+            total = tier_sum(self.method, self.architecture, key[0])
             self._groups[key] = _Group(self.grouping, self.turn, key, members, coding, total)
 
     def masking(self, session: Expected, weight: int) -> Masking:

@@ -11,6 +11,8 @@ from edgefl.contrib.secagg.masking import values_of
 from edgefl.contrib.secagg.messages import stages, vector_bytes
 from edgefl.contrib.secagg.secure_sums import SecureSums
 from edgefl.methods.base import Method
+from edgefl.methods.capabilities import label_rows
+from edgefl.methods.networks import upload_shapes
 from edgefl.models.base import Architecture
 from edgefl.records import Added, Cost, Expected, RoundTrip, Tier, Update
 
@@ -83,6 +85,6 @@ def secured(cost: Cost, method: Method, architecture: Architecture, tier: Tier, 
 
 def masked_values(method: Method, architecture: Architecture, tier: Tier) -> int:
     """Return how many values the masked vector of a tier has."""
-    shapes = method.upload_shapes(architecture, tier)
-    classes = architecture.classes if method.label_rows(architecture) & shapes.keys() else 0
+    shapes = upload_shapes(method, architecture, tier)
+    classes = architecture.classes if label_rows(method, architecture) & shapes.keys() else 0
     return values_of(shapes.values(), classes)

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 
 from edgefl.client.stage import Stage, StagePlace, Turn
 from edgefl.errors import AggregationError
+from edgefl.methods.capabilities import label_rows
+from edgefl.methods.updates import checked
 from edgefl.records import Update
 from edgefl.server.coordinates import Changes
 from edgefl.server.defence import Defence
@@ -42,9 +44,9 @@ class Defended(Stage):
     def together(self, updates: Iterator[Update], turn: Turn) -> Iterator[Update]:
         """Yield the updates that the defence leaves, once all of them have arrived; AggregationError if it returns something else."""
         method, state = turn.method, turn.model
-        arrived = sorted(method.checked(state, updates), key=lambda update: update.client)
+        arrived = sorted(checked(method, state, updates), key=lambda update: update.client)
         changes = tuple(replace(update, sent=update.start) for update in arrived)
-        left: object = self.defence.defended(Changes(changes, state.tensors, method.label_rows(state.architecture)))
+        left: object = self.defence.defended(Changes(changes, state.tensors, label_rows(method, state.architecture)))
         if not isinstance(left, Sequence) or not left or not all(isinstance(update, Update) for update in left):
             got = "no updates" if isinstance(left, Sequence) and not left else type(left).__name__
             raise AggregationError(f"defence {self.defence.name}: defended returned {got}, expected a list of updates")

@@ -11,6 +11,7 @@ from edgefl.client.loss import loss_of
 from edgefl.client.objectives import PLAIN
 from edgefl.client.training import Training
 from edgefl.methods.create import create
+from edgefl.methods.personal import received
 from edgefl.records import Tier, Update
 
 TIERS = (Tier(1.0), Tier(0.25))
@@ -22,7 +23,7 @@ def trained(state, number, name, clip):
     x, labels = (torch.from_numpy(part) for part in hand.data(name))
     submodel = METHOD.submodel(state, Tier(width), np.random.default_rng(0))
     module = METHOD.network(ARCHITECTURE, Tier(width))
-    METHOD.receive(module, submodel.tensors, {}, (x.float(), labels))
+    received(METHOD, module, submodel.tensors, {}, (x.float(), labels))
     training = Training(hand.STEPS, len(y), hand.LR, hand.MOMENTUM, hand.DECAY, clip_gradient=clip)
     present = torch.from_numpy(np.isin(np.arange(3), y))
     local = LocalTraining(module, loss_of(METHOD, PLAIN), x.float(), labels, present, training, np.random.default_rng(0))
