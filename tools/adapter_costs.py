@@ -12,7 +12,7 @@ from functools import partial
 
 from counters.markdown import arguments, publish, table
 
-from edgefl.methods.base import Method
+from edgefl.methods.adapters import Adapted
 from edgefl.methods.create import create
 from edgefl.methods.networks import upload_shapes
 from edgefl.methods.personal import download_shapes
@@ -54,9 +54,11 @@ def rows(architecture: Architecture, batch: int) -> Iterator[Row]:
     yield Row("last quarter of the blocks", cost(create("last-blocks", tiers=(0.25,)), tier=Tier(0.25)))
 
 
-def lora(rank: int) -> Method:
+def lora(rank: int) -> Adapted:
     """Return FlexLoRA; HetLoRA and FLoRA train the same networks."""
-    return create("flexlora", {"rank": rank})
+    method = create("flexlora", {"rank": rank})
+    assert isinstance(method, Adapted)
+    return method
 
 
 def costs() -> str:
