@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import struct
+import sys
 import threading
 
 import pytest
@@ -209,7 +210,7 @@ def test_wrong_names_are_refused_before_anything_is_written(tmp_path, names, mes
 
 
 def test_a_package_that_is_not_installed_is_named_with_the_remedy(tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(
         edgefl.errors.InputError,
         match=r"--log mlflow needs mlflow, which is not installed; run pip install 'edgefl-sim\[mlflow\]'",
