@@ -17,8 +17,6 @@ from edgefl.cli.console import echo, loading, show
 from edgefl.cli.options import Command, complete_name, json_option, plugin_option
 from edgefl.errors import ConfigError
 from edgefl.methods.axes import choices, refused
-from edgefl.methods.options import config_class
-from edgefl.methods.tier_sum import gaps
 from edgefl.registry import methods
 from edgefl.report.tables import Column, PlainTable, Row, text
 
@@ -68,7 +66,9 @@ def command(name: str | None, as_json: bool) -> None:
 
 def facts_of(name: str) -> dict[str, Any]:
     """Return all that a method says of itself; UnknownNameError if there is no such method."""
-    from edgefl.methods.create import create  # imports torch
+    from edgefl.methods.create import create  # these import torch
+    from edgefl.methods.options import config_class
+    from edgefl.methods.tier_sum import gaps
 
     try:
         method = create(name)
