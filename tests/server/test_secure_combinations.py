@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from small_fleet import small
 
@@ -50,12 +48,3 @@ def test_a_policy_whose_sums_cannot_be_hidden_is_refused_by_its_label_before_any
     with pytest.raises(ConfigError, match=r"policy “2\.5 × asked”: secure_aggregation: secagg: the server waits for 40% of the"):
         whatif(config, over_selections=(1.3, 2.5), on_policy=begun.append)
     assert not begun
-
-
-def test_masks_without_the_package_cryptography_are_refused(two_links, monkeypatch):
-    monkeypatch.setattr("edgefl.run.checks.find_spec", lambda name: None)
-    with pytest.raises(
-        ConfigError, match=r"masks need the package cryptography: pip install 'edgefl-sim\[sign\]'; or give masks=costed"
-    ):
-        small(two_links, secure_aggregation="secagg")
-    assert replace(small(two_links, secure_aggregation="secagg:masks=costed").config.secure, masks="real").masks == "real"
