@@ -46,14 +46,15 @@ def _new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
     """Forget what other tests have pinned, run and registered, and begin with an empty list."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     modules = set(sys.modules)
-    kept = dict(PINNED.by_path), dict(PINNED.by_name), dict(PINNED._folders), dict(RAN)
+    stores: tuple[dict[Any, Any], ...] = (PINNED.by_path, PINNED.by_name, PINNED._folders, RAN)
+    kept = [dict(one) for one in stores]
     monkeypatch.setattr(sys, "path", list(sys.path))
-    for one in (PINNED.by_path, PINNED.by_name, PINNED._folders, RAN):
+    for one in stores:
         one.clear()
     yield
-    for one, before in zip((PINNED.by_path, PINNED.by_name, PINNED._folders, RAN), kept, strict=True):
+    for one, before in zip(stores, kept, strict=True):
         one.clear()
-        one.update(before)  # type: ignore[attr-defined]
+        one.update(before)
     for name in set(sys.modules) - modules:
         if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
             del sys.modules[name]

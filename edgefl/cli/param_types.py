@@ -108,7 +108,7 @@ class Amount(click.ParamType[float]):
         """Return the number in bytes, MACs, seconds or joules; a size has a unit, unless the flag is called after it."""
         text = str(value)
         in_name = any("bytes" in name for name in (param.opts if param else ()))
-        if self.unit == "B" and not in_name and text.strip().isdigit() and int(text):
+        if self.unit == "B" and not in_name and text.strip().lstrip("0").isdecimal():
             self.fail(f"{text} is a number without a unit: give {text}MB, or {text}B for bytes", param, ctx)
         try:
             return parse_amount(str(value), self.unit)

@@ -13,6 +13,7 @@ from edgefl.testing.rules_of_submodels import *  # noqa: F403
 from edgefl.testing.rules_of_training import *  # noqa: F403
 
 CHEAPEST = "cnn"
+
 # Every method, and options that change its networks.
 METHODS = {name: create(name) for name in methods.names()} | {
     "prism outputs": create("prism", {"outputs": 0.4}),
@@ -46,11 +47,6 @@ OVER_OTHER_AXES = [
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Instead of for ``--method``: each rule is checked on the cheapest kind of network, or on those of ``--kinds``."""
-    match metafunc.config.getoption("--kinds"):
-        case "one":
-            parametrize(metafunc, METHODS, AGGREGATIONS, kinds=[CHEAPEST])
-        case "others":
-            others = [kind for kind in ARCHITECTURES if kind != CHEAPEST]
-            parametrize(metafunc, METHODS, AGGREGATIONS, [ONLY, *OVER_OTHER_AXES], others)
-        case _:
-            parametrize(metafunc, METHODS, AGGREGATIONS, [ONLY, *OVER_OTHER_AXES])
+    chosen = metafunc.config.getoption("--kinds")
+    kinds = [kind for kind in ARCHITECTURES if chosen == "all" or (kind == CHEAPEST) == (chosen == "one")]
+    parametrize(metafunc, METHODS, AGGREGATIONS, [] if chosen == "one" else [ONLY, *OVER_OTHER_AXES], kinds)

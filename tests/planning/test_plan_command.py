@@ -77,7 +77,7 @@ def test_wrong_input_is_status_2_and_one_line(args, message):
     assert message in err
 
 
-@pytest.mark.parametrize("amount", ["0", "-3", "nan", "inf", "1e999", "64XB", "1.2.3M", ""])
+@pytest.mark.parametrize("amount", ["0", "-3", "nan", "inf", "1e999", "64XB", "1.2.3M", "", "²"])
 @pytest.mark.parametrize("flag", ["--memory", "--joules"])
 def test_amounts_that_are_none_are_refused_with_an_example(flag, amount):
     status, out, err = run(flag, amount)
