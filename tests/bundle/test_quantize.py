@@ -126,11 +126,25 @@ class Scaled(nn.Module):
 def test_values_beyond_16_bits_are_found_also_where_this_processor_computes_in_32():
     x = digits()[0].x[:40]
     for scale, beyond in ((1.0, False), (1e7, True)):
-        graph = forward_graph(Scaled(scale).eval(), (1, 8, 8))
+        with torch_seeded(np.random.default_rng(0)):
+            graph = forward_graph(Scaled(scale).eval(), (1, 8, 8))
         half = quantized(graph, "fp16")
         assert np.isfinite(predict(half, x, batch_size=40)).all()
         assert bool(beyond_half(graph, half, x)) == beyond
     assert beyond_half(recurrent(), quantized(recurrent(), "fp16"), np.random.default_rng(1).integers(80, size=(9, 6))) == ""
+
+
+@pytest.mark.parametrize(("scale", "beyond"), [(1.0, False), (1e7, True)])
+def test_a_value_that_rounding_moves_over_the_border_of_a_mask_is_within_16_bits(scale, beyond):
+    """Pixels 0 and 8 of all digits are equal, so that 1 − 1.0001 of them is a positive value, and 0 in 16 bits: the mask's −∞."""
+    x = digits()[0].x[:40]
+    network = Scaled(scale).eval()
+    with torch.no_grad():
+        network.first.weight.zero_()
+        network.first.weight[0, [0, 8]] = torch.tensor([1.0, -1.0001])
+        network.first.weight[1, 0] = -2.0
+    graph = forward_graph(network, (1, 8, 8))
+    assert bool(beyond_half(graph, quantized(graph, "fp16"), x)) == beyond
 
 
 def test_static_8_bit_weights_and_activations_feed_every_convolution_and_the_classifier():
