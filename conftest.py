@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,10 +60,17 @@ class LastSkipped:
         if report.skipped:
             self.skipped.add(report.nodeid)
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Add what a process of xdist skipped, which reports only one of the modules that are skipped for one reason."""
+        self.skipped.update(getattr(node, "workeroutput", {}).get(SKIPPED, ()))
+
     def pytest_sessionfinish(self) -> None:
         """Store what was skipped."""
         cache = _cache(self.config)
-        if cache and not hasattr(self.config, "workerinput") and not self.config.option.collectonly:
+        if hasattr(self.config, "workeroutput"):
+            self.config.workeroutput[SKIPPED] = sorted(self.skipped)
+        elif cache and not self.config.option.collectonly:
             cache.set(SKIPPED, sorted(self.skipped))
 
 

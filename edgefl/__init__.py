@@ -68,11 +68,7 @@ _HOMES = {
     "verify": "edgefl.bundle.verify",
 }
 
-__all__ = [
-    "Budget", "Comparison", "Dataset", "EdgeflError", "FedRound", "RunBudget", "RunConfig", "RunResult", "__version__", "compare",
-    "compare_runs", "dry_run", "export", "export_network", "fed_round", "inspect", "inspect_data", "load_comparison", "load_run", "plan",
-    "profile", "simulate", "trust_code", "verify", "whatif",
-]  # fmt: skip
+__all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,17 +7,14 @@ import difflib
 from collections.abc import Iterable
 from pathlib import PurePath
 
+from edgefl.onnxgrad.errors import EdgeflError as EdgeflError
+from edgefl.onnxgrad.errors import InputError as InputError
+from edgefl.onnxgrad.errors import StorageError as StorageError
+from edgefl.onnxgrad.errors import first_line as first_line
+from edgefl.onnxgrad.errors import printable as printable
 
-class EdgeflError(Exception):
-    """Base of every error that edgefl raises on purpose; ``exit_code`` is the status with which a command ends."""
-
-    exit_code = 1
-
-
-class InputError(EdgeflError):
-    """Wrong input: an option, a value or a file. It is raised before anything is written."""
-
-    exit_code = 2
+for _kind in (EdgeflError, InputError, StorageError):  # tracebacks name the module that users import them from
+    _kind.__module__ = __name__
 
 
 class ConfigError(InputError):
@@ -66,10 +63,6 @@ class NoBundleError(BundleError):
     """The network of a run cannot be written as graphs; the message says why."""
 
 
-class StorageError(InputError):
-    """The disk is full or a path cannot be written."""
-
-
 class MovedError(EdgeflError):
     """The folder of a run was moved or deleted while the run wrote to it."""
 
@@ -98,24 +91,6 @@ class NotFiniteError(AggregationError):
 
 class MetricError(EdgeflError):
     """A model has no metric: its outputs, or the metric of a run's own loss, are not finite."""
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of the message of another library's error, at most 300 characters, or its type if there is no message.
-
-    >>> first_line(ValueError("too large")), first_line(KeyError())
-    ('too large', 'KeyError')
-    """
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-
-
-def printable(text: str, layout: str = "\n\t") -> str:
-    r"""Return ``text`` with what would change a terminal escaped, except ``layout``; names of files and texts may come from anybody.
-
-    >>> printable("a\x1b[2Jb"), printable("a\nb", layout="")
-    ('a\\x1b[2Jb', 'a\\nb')
-    """
-    return "".join(c if c.isprintable() or c in layout else ascii(c)[1:-1] for c in text)
 
 
 _MEANT = {"fmnist": "fashion-mnist", "fashion": "fashion-mnist", "noniid": "dirichlet", "niid": "dirichlet", "lda": "dirichlet"}

@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from edgefl.errors import EdgeflError, InputError, UnknownNameError
+from edgefl.util.extras import check_extra
 from edgefl.util.interface import Interface
 from edgefl.util.modules import OBJECT, object_in, source_named, source_of
 
 T = TypeVar("T")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+CONTRIB = "edgefl.contrib"
+"""Where features with parts of several kinds are, each in a folder."""
 
 
 class Plugin(NamedTuple):
@@ -37,11 +40,21 @@ def _entry_points() -> Any:
     return entry_points()
 
 
+@functools.cache
+def _texts(package: str) -> Mapping[str, str]:
+    """Return name → text of the modules of a package, and of the packages in it."""
+    folder = Path(__file__).parent.joinpath(*package.split(".")[1:])
+    paths = sorted(folder.rglob("*.py") if package == CONTRIB else folder.glob("*.py"))
+    named = ((".".join((package, *path.relative_to(folder).with_suffix("").parts)), path) for path in paths)
+    return {name.removesuffix(".__init__"): path.read_text(encoding="utf-8") for name, path in named}
+
+
 class Registry:
     """The definitions of one ``kind``, such as ``method``, which plug-ins define by the rules of ``interface``.
 
-    Those of the package are in the files of ``package``, decorated with the kind's name. Where a name is expected, ``package.module:Class``
-    and ``file.py:Class`` are also possible. :meth:`resolve` returns the name under which such a definition is registered.
+    Those of edgefl are in the files of ``package`` and of :data:`CONTRIB`, decorated with the kind's name. Where a name is expected,
+    ``package.module:Class`` and ``file.py:Class`` are also possible. :meth:`resolve` returns the name under which such a definition is
+    registered.
 
     >>> "fedhm" in methods.names(), "resnet18" in models.names()
     (True, True)
@@ -64,7 +77,7 @@ class Registry:
         """
 
         def register(definition: T) -> T:
-            if not str(getattr(definition, "__module__", "")).startswith(f"{self.package}."):
+            if not f"{getattr(definition, '__module__', '')}.".startswith((f"{self.package}.", f"{CONTRIB}.")):
                 found = Plugin(definition, source_of(definition))
                 self._check(name, found, facts)
                 self._plugged[name] = found
@@ -78,9 +91,7 @@ class Registry:
     def _decorators(self) -> dict[str, tuple[str, ast.Call]]:
         """Name → module and decorator, from the source files; EdgeflError if two files define the same name."""
         found: dict[str, tuple[str, ast.Call]] = {}
-        folder = Path(__file__).parent.joinpath(*self.package.split(".")[1:])
-        for path in sorted(folder.glob("*.py")):
-            text = path.read_text(encoding="utf-8")
+        for module, text in {**_texts(self.package), **_texts(CONTRIB)}.items():
             if f"@{self.kind}(" not in text:
                 continue
             tree = ast.parse(text)
@@ -89,9 +100,9 @@ class Registry:
                 match decorator:
                     case ast.Call(func=ast.Name(id=self.kind), args=[ast.Constant(value=str(name))]):
                         if name in found:
-                            other = found[name][0].rpartition(".")[2]
-                            raise EdgeflError(f"{self.kind} {name!r} is defined in {other} and again in {path.stem}")
-                        found[name] = f"{self.package}.{path.stem}", decorator
+                            other, again = (place.rpartition(".")[2] for place in (found[name][0], module))
+                            raise EdgeflError(f"{self.kind} {name!r} is defined in {other} and again in {again}")
+                        found[name] = module, decorator
         return found
 
     @functools.cached_property
@@ -188,8 +199,7 @@ class Registry:
     def check_installed(self, name: str, flag: str) -> None:
         """Raise InputError if the Python package that ``name`` needs is not installed; ``flag`` is how the user asked for it."""
         facts = self.facts(name)
-        if importlib.util.find_spec(facts["needs"]) is None:
-            raise InputError(f"{flag} needs {facts['needs']}, which is not installed; run pip install '{facts['extra']}'")
+        check_extra(flag, facts["needs"], facts["extra"])
 
     def _load_entry_point(self, name: str) -> None:
         value = self._entry_points[name][0]
@@ -251,12 +261,16 @@ server_optimizer = server_optimizers = Registry(
     "server_optimizer", "edgefl.server.optimizers", Interface("edgefl.server.optimizer:ServerOptimizer", facts=_CHOICE)
 )
 adversary = adversaries = Registry(
-    "adversary", "edgefl.client.adversaries", Interface("edgefl.client.adversary:Adversary", facts=_CHOICE), "adversaries"
+    "adversary", CONTRIB, Interface("edgefl.client.adversary:Adversary", facts=_CHOICE), "adversaries"
 )
-defence = defences = Registry("defence", "edgefl.server.defences", Interface("edgefl.server.defence:Defence", facts=_CHOICE))
+defence = defences = Registry("defence", CONTRIB, Interface("edgefl.server.defence:Defence", facts=_CHOICE))
 sampler = samplers = Registry("sampler", "edgefl.server.samplers", Interface("edgefl.server.sampler:Sampler", facts=_CHOICE))
 engine = engines = Registry("engine", "edgefl.engine", _ENGINE)
 logger = loggers = Registry("logger", "edgefl.log", Interface("", ("run",), required=("needs", "extra")))
+feature = features = Registry("feature", CONTRIB, Interface("edgefl.run.feature:Feature"))
+section = sections = Registry("section", CONTRIB, Interface("", ("summary", "rounds")))
+view = views = Registry("view", CONTRIB, Interface())
+"""What commands of the core do by a part of contrib."""
 export_format = export_formats = Registry(
     "export_format", "edgefl.bundle.formats", Interface("", ("network", "sample"), required=("needs", "extra", "suffix"))
 )
@@ -277,4 +291,4 @@ ALL = (
     ),
     export_formats,
 )
-"""Every registry."""
+"""Every registry whose parts may also be those of plug-ins."""

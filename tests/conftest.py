@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 import torch
@@ -53,6 +54,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     arrange(items, stored())
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Give a network that a test makes the same weights in whatever order the tests run."""
+    torch.default_generator.manual_seed(crc32(item.nodeid.encode()))
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByGroup:
     """Keep groups of tests together."""
     return ByGroup(config, log)
@@ -92,7 +99,7 @@ def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 @pytest.fixture(scope="session")
 def ort_web() -> Path:
     """The folder with onnxruntime-web's files, fetched by npm the first time."""
-    from edgefl.serve.runtime import runtime
+    from edgefl.contrib.serve.runtime import runtime
 
     try:
         return runtime(lambda _: None)
@@ -103,8 +110,9 @@ def ort_web() -> Path:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Headless Chromium: one per process of tests, as Playwright allows only one at a time."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install 'edgefl-sim[web]'")
-    require("Chromium")
+    require("web", "Chromium")
+    from playwright import sync_api
+
     with sync_api.sync_playwright() as playwright:
         # Its folder for the user's data is fresh and removed afterwards.
         started = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)

@@ -1,11 +1,12 @@
 """Costs made by hand: every count as a test says, or some of every kind of work."""
 
+from dataclasses import fields
 from typing import Any
 
 from edgefl.records import Cost
 from edgefl.records.work import StepWork, Work
 
-_COUNTS = [name for name, kind in Cost.__annotations__.items() if kind in ("int", int)]
+_COUNTS = [of.name for of in fields(Cost) if of.type is int]
 
 
 def made_cost(every: int = 0, **counts: Any) -> Cost:

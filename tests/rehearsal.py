@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from edgefl.contrib.flower.fleet import FlowerFleet, Waits
+from edgefl.contrib.flower.new import write_shards
+from edgefl.contrib.flower.rounds import fleet_round
+from edgefl.contrib.flower.wire import Kind, Reply
 from edgefl.engine.contract import open_engine
-from edgefl.flower.fleet import FlowerFleet, Waits
-from edgefl.flower.new import write_shards
-from edgefl.flower.rounds import fleet_round
-from edgefl.flower.wire import Kind, Reply
 from edgefl.records import RoundRecord
 from edgefl.run.run import Run
 from edgefl.server.client_store import ClientStore

@@ -64,7 +64,20 @@ def _debian(package: str) -> str:
     return f"apt-get install {package}"
 
 
+def _extra(name: str, module: str) -> Requirement:
+    """Return the requirement of an extra of edgefl, known by one of its modules."""
+    return Requirement(partial(_module, module), f"pip install -c constraints.txt -e '.[{name}]'")
+
+
 REQUIREMENTS = {
+    "ray": _extra("ray", "ray"),
+    "flower": _extra("flower", "flwr"),
+    "notebook": _extra("notebook", "polars"),
+    "tensorboard": _extra("tensorboard", "tensorboard"),
+    "mlflow": _extra("mlflow", "mlflow"),
+    "wandb": _extra("wandb", "wandb"),
+    "web": _extra("web", "playwright"),
+    "nbclient": _extra("dev", "nbclient"),
     "Chromium": Requirement(Path(CHROMIUM).exists, _debian("chromium")),
     "node": Requirement(partial(_program, "node"), _debian("nodejs")),
     "npm": Requirement(partial(_program, "npm"), _debian("npm")),
@@ -90,7 +103,7 @@ REQUIREMENTS = {
     "executorch": Requirement(partial(_module, "executorch"), "pip install -c constraints.txt 'executorch>=1.5'"),
     "litert": Requirement(partial(_module, "litert_torch"), "pip install '.[litert]'", alone=True),
 }
-"""Name → requirement. g++ comes before what it is asked for."""
+"""Name → requirement: extras of edgefl, programs, other packages. g++ comes before what it is asked for."""
 
 
 def reason(name: str) -> str:

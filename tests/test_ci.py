@@ -58,16 +58,16 @@ def test_the_commands_of_the_readme_come_first_and_as_they_are_written(ci, tmp_p
     assert status == 0, said
     assert [line[2:] for line in said.splitlines() if line.startswith("$ ")] == list(COMMANDS)
     assert lines[0].startswith("python3 -m venv ")
-    assert lines[1:7] == [
+    assert lines[1:8] == [
         "pip install -c constraints.txt .", "edgefl simulate --profile phone",
         "pip install -c constraints.txt -e .[test]", "pytest ",
-        "python tests/requirements.py --install",
+        "pip install -q -c constraints.txt -e .[dev]", "python tests/requirements.py --install",
         "pytest -q -p no:cacheprovider --kinds others tests/contract/test_contract.py",
     ]  # fmt: skip
-    assert sorted(lines[7:]) == [
+    assert sorted(lines[8:]) == [
         "python -m mypy", "python -m pytest --last-skipped --no-fold-skipped", "python -m ruff check .",
         "python -m ruff format --check .", "python tools/check_docs.py",
-        "python tools/fuzz_data.py --seconds 60",
+        "python tools/fuzz_data.py --seconds 60", "python tools/sizes.py",
     ]  # fmt: skip
     home, *variables = (tmp_path / "log.variables").read_text().split()
     assert home.startswith(("/tmp", os.environ.get("TMPDIR", "/tmp")))

@@ -431,7 +431,7 @@ def test_python_m_runs_nothing_of_the_working_directory(here: Path) -> None:
 
 
 def test_a_server_names_no_code_of_a_device_without_its_owners_consent(here: Path) -> None:
-    from edgefl.flower.torch_device import check_task
+    from edgefl.contrib.flower.torch_device import check_task
 
     fields: dict[str, Any] = {
         "architecture": {"model": "mlp"},

@@ -8,29 +8,32 @@ from pathlib import Path
 import pytest
 
 import edgefl
+from edgefl.client.training import Training
+from edgefl.config import RunConfig
+from edgefl.run.resolved import training_of
 
 PACKAGE = Path(edgefl.__file__).parent
+CONTRIB = "contrib"
+"""The room that may import all others, and that none imports."""
 
 # Room → rooms that it may import, the ground first: a room imports only rooms that stand above it in this table.
 ROOMS: dict[str, set[str]] = {
-    "errors": set(),
-    "util": {"errors"},
+    "onnxgrad": set(),
+    "errors": {"onnxgrad"},
+    "util": {"errors", "onnxgrad"},
     "records": {"util"},
     "rng": set(),
     "registry": {"errors", "util"},
     "plugins": {"errors", "registry", "util"},
     "consent": {"errors", "registry", "plugins", "util"},
-    "secagg": set(),
-    "config": {"errors", "registry", "plugins", "consent", "util", "secagg"},
+    "config": {"errors", "registry", "plugins", "consent", "util"},
     "timing": {"errors", "util"},
     "wire": {"errors", "registry", "util"},
-    "factor": {"errors", "records", "timing", "util"},
-    "privacy": {"errors"},
-    "onnxgrad": {"errors", "util"},
+    "factor": {"onnxgrad", "errors", "records", "timing", "util"},
     "models": {"errors", "registry", "util", "onnxgrad"},
     "data": {"errors", "records", "registry", "rng", "util"},
     "cost": {"errors", "records", "util"},
-    "fleet": {"config", "errors", "records", "rng", "util"},
+    "fleet": {"errors", "records", "rng", "util"},
     "methods": {"errors", "records", "rng", "registry", "util", "timing", "factor", "models"},
     "client": {
         *(
@@ -48,9 +51,9 @@ ROOMS: dict[str, set[str]] = {
             "cost",
             "methods",
         ),
-        *("onnxgrad", "secagg", "privacy"),
+        "onnxgrad",
     },
-    "bundle": {"errors", "records", "registry", "util", "factor", "models", "cost", "methods", "onnxgrad", "client"},
+    "bundle": {"errors", "records", "rng", "registry", "util", "factor", "models", "cost", "methods", "onnxgrad", "client"},
     "engine": {"errors", "records", "registry", "util", "timing", "wire", "data", "client"},
     "server": {
         "errors",
@@ -66,18 +69,13 @@ ROOMS: dict[str, set[str]] = {
         "methods",
         "client",
         "engine",
-        "secagg",
     },
     "log": {"errors", "records", "registry", "util"},
     "extend": {"errors", "records", "log", "rng", "registry", "wire", "factor", "data", "methods", "client", "engine", "server"},
-    "report": {"errors", "records", "util", "timing", "wire", "fleet", "server"},
+    "report": {"errors", "records", "registry", "util", "timing", "wire", "fleet", "server"},
     "planning": {
-        *("errors", "records", "rng", "registry", "config", "util", "wire", "factor", "models", "cost", "fleet", "methods"),
-        *("onnxgrad", "client", "bundle", "server", "report", "secagg"),
-    },
-    "calibrate": {
-        *("errors", "records", "rng", "registry", "config", "util", "models", "fleet", "methods", "onnxgrad", "client"),
-        *("planning",),
+        *("errors", "records", "rng", "registry", "util", "wire", "factor", "models", "cost", "fleet", "methods"),
+        *("onnxgrad", "client", "bundle", "server", "report"),
     },
     "run": {
         *(
@@ -92,36 +90,16 @@ ROOMS: dict[str, set[str]] = {
             "util",
             "timing",
             "wire",
-            "privacy",
             "models",
             "data",
             "fleet",
             "methods",
         ),
-        *("onnxgrad", "client", "bundle", "engine", "server", "report", "planning", "secagg"),
+        *("onnxgrad", "client", "bundle", "engine", "server", "report", "planning"),
     },
-    "flower": {
-        *(
-            "errors",
-            "records",
-            "rng",
-            "consent",
-            "config",
-            "util",
-            "timing",
-            "wire",
-            "data",
-            "models",
-            "fleet",
-            "client",
-            "bundle",
-            "server",
-        ),
-        "run",
-    },
-    "serve": {"errors", "util", "bundle"},
     "cli": {
         *(
+            "onnxgrad",
             "errors",
             "records",
             "registry",
@@ -137,7 +115,7 @@ ROOMS: dict[str, set[str]] = {
             "engine",
             "report",
         ),
-        *("planning", "calibrate", "run", "flower", "serve"),
+        *("planning", "run"),
     },
     "__main__": {"cli"},
     "testing": {
@@ -148,33 +126,31 @@ ROOMS: dict[str, set[str]] = {
 
 # The same among the modules of run/: from what a run consists of to the commands.
 RUN: dict[str, set[str]] = {
-    "privacy": set(),
-    "resolved": set(),
-    "loss": set(),
-    "network": {"loss"},
+    "feature": set(),
+    "resolved": {"feature"},
+    "network": set(),
     "checks": {"resolved"},
     "guarded": {"resolved"},
-    "run": {"privacy", "resolved", "network", "checks"},
+    "run": {"feature", "resolved", "network", "checks"},
     "folder": set(),
     "checkpoint_writer": {"folder"},
     "enroll": set(),
     "verify": {"folder"},
-    "auto_tiers": {"resolved"},
-    "prepare": {"run", "resolved", "checks", "auto_tiers", "loss", "network", "privacy"},
+    "auto_tiers": {"feature", "resolved"},
+    "prepare": {"feature", "run", "resolved", "checks", "auto_tiers", "network"},
     "trained": {"run"},
     "final_scores": {"trained"},
     "inspect_data": {"prepare", "network"},
     "engine_choice": {"run"},
-    "train_part": set(),
-    "bundle": {"run", "trained", "train_part", "privacy"},
+    "bundle": {"feature", "run", "trained"},
     "finished": {"folder", "prepare", "trained"},
     "result": {"finished"},
     "export": {"folder", "trained", "finished", "bundle"},
-    "export_network": {"prepare", "train_part", "checks", "network"},
+    "export_network": {"prepare", "checks", "network"},
     "simulate": {
         *(
+            "feature",
             "run",
-            "privacy",
             "folder",
             "checkpoint_writer",
             "checks",
@@ -186,10 +162,9 @@ RUN: dict[str, set[str]] = {
             "bundle",
         )
     },
-    "worse": set(),
     "offered": {"run", "folder"},
-    "device_round": {"guarded", "privacy", "run", "folder", "prepare", "offered", "trained", "bundle", "worse"},
-    "dry_run": {"run", "folder", "result", "prepare", "trained"},
+    "device_round": {"feature", "guarded", "run", "folder", "prepare", "offered", "trained", "bundle"},
+    "dry_run": {"feature", "run", "folder", "result", "prepare", "trained"},
     "policy_clock": {"run", "trained", "dry_run"},
     "whatif": {"run", "folder", "auto_tiers", "prepare", "dry_run", "policy_clock"},
     "compare_entries": {"prepare"},
@@ -234,14 +209,25 @@ def rooms_of(modules: set[tuple[str, ...]]) -> set[str]:
     return {module[0] for module in modules if module and module[0] in ROOMS}
 
 
+def parts_of(modules: set[tuple[str, ...]]) -> set[str]:
+    """The parts of contrib that imported modules are in."""
+    return {module[1] for module in modules if module[:1] == (CONTRIB,) and module[1:]}
+
+
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_imports_point_one_way(path):
     room, modules = room_of(path), imported(path)
-    if room == "":
+    if room in ("", CONTRIB):
         return
     assert rooms_of(modules) - {room} <= ROOMS[room]
     if room == "run" and path.stem != "__init__":
         assert {module[1] for module in modules if module[0] == "run" and module[1] in RUN} <= RUN[path.stem]
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_the_core_imports_nothing_of_contrib_and_its_parts_nothing_of_each_other(path):
+    own = set(path.relative_to(PACKAGE).parts[1:2]) if room_of(path) == CONTRIB else set()
+    assert parts_of(imported(path)) <= own
 
 
 @pytest.mark.parametrize("table", [ROOMS, RUN], ids=["rooms", "modules of run"])
@@ -253,8 +239,18 @@ def test_whatever_is_imported_stands_above_in_the_table(table):
 
 
 def test_every_room_has_a_rule():
-    assert {room_of(path) for path in PACKAGE.rglob("*.py")} - {""} == set(ROOMS)
+    assert {room_of(path) for path in PACKAGE.rglob("*.py")} - {"", CONTRIB} == set(ROOMS)
     assert {path.stem for path in (PACKAGE / "run").glob("*.py")} - {"__init__"} == set(RUN)
+
+
+def test_the_keys_of_a_run_are_known_to_run_and_the_command_line_only():
+    """Rooms below run/ take settings of their own, which run/ makes from the keys: one more key changes no signature there."""
+    assert {room for room, others in ROOMS.items() if "config" in others} == {"run", "cli"}
+
+
+def test_defaults_of_local_training_are_those_of_a_run():
+    usual = training_of(RunConfig())
+    assert Training(usual.epochs, usual.batch_size) == usual
 
 
 def test_a_method_knows_nothing_of_costs_fleets_engines_or_the_command_line():
@@ -265,8 +261,8 @@ def test_a_method_knows_nothing_of_costs_fleets_engines_or_the_command_line():
     "module",
     [
         "edgefl",
-        "edgefl.calibrate.device",
-        "edgefl.cli.calibrate",
+        "edgefl.contrib.calibrate.device",
+        "edgefl.contrib.calibrate.command",
         "edgefl.cli.devices",
         "edgefl.cli.main",
         "edgefl.fleet.profile",

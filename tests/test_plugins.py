@@ -58,8 +58,16 @@ BAD = {
     "raises": ("\n\n1 / 0\n", r"importing .*bad\.py raised ZeroDivisionError: division by zero \(line 3\)"),
     "exits": ("raise SystemExit('usage')\n", r"bad\.py raised SystemExit: usage"),
     "incomplete method": (
-        "from edgefl.extend import Method, method\n@method('mine')\nclass Mine(Method):\n    title = 'Mine'\n",
-        r"method 'mine', in .*bad\.py: lacks paper, tier_meaning, travels, which every Method defines",
+        "from edgefl.extend import Method, method\n@method('mine')\nclass Mine(Method):\n    paper = 'none'\n",
+        r"method 'mine', in .*bad\.py: lacks title, which every Method defines",
+    ),
+    "function of a capability": (
+        "from edgefl.extend import FedAvg, method\n@method('mine')\nclass Mine(FedAvg):\n    def advance(self): ...\n",
+        r"bad\.py raised TypeError: Mine defines advance, which belongs to edgefl.extend.Phased: derive from it, too",
+    ),
+    "function of a capability with other arguments": (
+        "from edgefl.extend import FedAvg, Phased, method\n@method('mine')\nclass Mine(Phased, FedAvg):\n    def advance(self): ...\n",
+        r"method 'mine', in .*bad\.py: advance cannot be called with \(state, round_, rng\)",
     ),
     "incomplete codec": (
         "from edgefl.extend import Codec, codec\n@codec('mine')\nclass Mine(Codec): ...\n",
@@ -306,10 +314,10 @@ def test_what_a_server_optimizer_of_a_plugin_returns_is_checked(returned: str, m
 
 
 def test_a_loss_of_a_plugin_that_fails_is_no_fault_of_the_network(called: Any) -> None:
-    written(Path("mine.py"), content=METHOD + "    def penalties(self, module):\n        raise RuntimeError('no penalty')\n")
+    written(Path("mine.py"), content=METHOD + "    def local_loss(self, module, batch):\n        raise RuntimeError('no loss')\n")
     status, _, errors = called("simulate", "--plugin=mine.py", "--method=mine", *SMALL, "--out=run")
     assert (status, Path("run").exists()) == (2, False)
-    assert "model cnn-digits cannot be trained with Mine: no penalty (at mine.py:8: raise RuntimeError('no penalty'))" in errors
+    assert "model cnn-digits cannot be trained with Mine: no loss (at mine.py:8: raise RuntimeError('no loss'))" in errors
 
 
 def test_an_error_of_a_plugin_in_a_worker_names_its_line_and_function(tmp_path: Path) -> None:

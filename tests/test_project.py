@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
 import edgefl
-from edgefl import RunConfig, extend
+from edgefl import RunConfig, extend, onnxgrad
+from edgefl.cli.doctor import TORCH
 from edgefl.errors import ConfigError
 from edgefl.methods.base import Method
 from edgefl.registry import datasets, methods, models
@@ -33,6 +36,12 @@ def test_every_dependency_is_pinned():
         *(extras[e][0] for e in ("trace", "web")),
     ]
     assert {re.split(r"[<>=]", name)[0].lower() for name in wanted} <= pinned
+
+
+def test_doctor_knows_the_newest_torch_that_the_tests_run_with():
+    pinned = re.search(r"^torch==(\d+)\.(\d+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert pinned is not None
+    assert tuple(map(int, pinned.groups())) == TORCH
 
 
 def test_the_lock_file_has_every_pinned_version_with_hashes_and_no_place():
@@ -74,6 +83,41 @@ def test_public_names_are_there_and_documented():
     assert set(edgefl.__all__) <= set(dir(edgefl))
     with pytest.raises(AttributeError, match="no attribute 'simulat'"):
         _ = edgefl.simulat  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("package", [edgefl, onnxgrad])
+def test_names_that_load_on_first_use_are_those_that_type_checkers_see(package):
+    """A checker reads the imports under TYPE_CHECKING, and the running program reads the table of homes."""
+    tree = ast.parse(Path(package.__file__).read_text(encoding="utf-8"))
+    (checked,) = (node for node in tree.body if isinstance(node, ast.If))
+    seen = {alias.asname: node.module for node in checked.body for alias in node.names}
+    assert seen == {
+        name: home if home.startswith("edgefl.") else f"edgefl.onnxgrad.{home}" for name, home in package._HOMES.items()
+    }
+
+
+TWICE = {
+    "Budget": "edgefl.Budget is public, and the format of bundles calls its table so",
+    "Objective": "edgefl.extend has it, and the format of bundles calls its table so",
+    "Block": "each transformer calls its layers as its library does; cost tables show the names",
+    "Recurrent": "a layer and the axes of its gates; cost tables show the name",
+}
+"""Class names with two meanings, each with its reason."""
+
+
+def test_a_class_name_has_one_meaning():
+    """edgefl.onnxgrad is a package of its own: its names are compared among themselves."""
+    for package in (True, False):
+        homes = defaultdict(list)
+        for path in sorted(Path(edgefl.__file__).parent.rglob("*.py")):
+            if ("onnxgrad" in path.parts) != package:
+                continue
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    homes[node.name].append(path.name)
+        found = {name: files for name, files in homes.items() if len(files) > 1}
+        assert {name: files for name, files in found.items() if name not in TWICE} == {}
+        assert package or found.keys() == TWICE.keys(), "a name that has one meaning now leaves the list"
 
 
 def test_the_page_of_the_python_interface_has_every_public_name():

@@ -12,8 +12,10 @@ from functools import partial
 
 from counters.markdown import arguments, publish, table
 
-from edgefl.methods.base import Method
+from edgefl.methods.adapters import Adapted
 from edgefl.methods.create import create
+from edgefl.methods.networks import upload_shapes
+from edgefl.methods.personal import download_shapes
 from edgefl.models.base import Architecture
 from edgefl.planning.network import architecture_of
 from edgefl.planning.profile import training_for
@@ -52,9 +54,11 @@ def rows(architecture: Architecture, batch: int) -> Iterator[Row]:
     yield Row("last quarter of the blocks", cost(create("last-blocks", tiers=(0.25,)), tier=Tier(0.25)))
 
 
-def lora(rank: int) -> Method:
+def lora(rank: int) -> Adapted:
     """Return FlexLoRA; HetLoRA and FLoRA train the same networks."""
-    return create("flexlora", {"rank": rank})
+    method = create("flexlora", {"rank": rank})
+    assert isinstance(method, Adapted)
+    return method
 
 
 def costs() -> str:
@@ -82,14 +86,14 @@ def stacks() -> str:
     lines: list[tuple[str, ...]] = []
     for name in NETWORKS:
         architecture = architecture_of(name)
-        full = payload_bytes(create("fedavg").shapes(architecture, Tier(1.0)))
+        full = payload_bytes(download_shapes(create("fedavg"), architecture, Tier(1.0)))
         sent = []
         for ranks in STACKED.values():
             layers = lora(1).dense_reasons(architecture.skeleton())
             stacked = {layer: sum(ranks) for layer, why in layers.items() if not why}
             flora = create("flora", {"stacked": stacked})
-            sent.append(payload_bytes(flora.shapes(architecture, Tier(1.0))))
-        own = payload_bytes(create("flora", {"rank": 4}).upload_shapes(architecture, Tier(1.0)))
+            sent.append(payload_bytes(download_shapes(flora, architecture, Tier(1.0))))
+        own = payload_bytes(upload_shapes(create("flora", {"rank": 4}), architecture, Tier(1.0)))
         lines.append((name, human_bytes(own), *(f"{human_bytes(size)} ({100 * size / full:.3g} %)" for size in sent)))
     return table(("network", "up, rank 4", *(f"down after {clients}" for clients in STACKED)), lines)
 

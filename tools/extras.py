@@ -18,6 +18,8 @@ from packaging.requirements import Requirement
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/install.md"
 PURPOSE = {
+    "serve": "`edgefl serve`: a bundle in this computer's browser",
+    "figures": "charts as SVG or PDF files, and in notebooks",
     "data": "images, tables and data sets of the Hugging Face hub",
     "trace": "traces of availability as Parquet",
     "notebook": "results as data frames, and a kernel",
@@ -32,7 +34,7 @@ PURPOSE = {
     "contract": "the tests that your own parts pass",
     "docs": "this site",
     "web": "the tests of the browser page; Chromium comes on top",
-    "test": "all tests",
+    "test": "the tests of the core",
     "dev": "all tests, and the tools of a release",
 }
 """Extra → what it is for, in the order of the table."""

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edgefl.calibrate.bench import torch_threads
+from edgefl.contrib.calibrate.bench import torch_threads
 from edgefl.factor.svd import Factors, counted, factorize, unroll
 from edgefl.methods.create import create
 from edgefl.methods.fedhm import FedHM

@@ -21,6 +21,7 @@ from edgefl import RunConfig, simulate
 from edgefl.errors import EdgeflError
 from edgefl.methods.axes import conflict
 from edgefl.methods.create import create
+from edgefl.methods.tier_sum import gaps
 from edgefl.registry import methods
 from edgefl.run.guarded import DEFENCE, STRENGTH
 from edgefl.util.files import write_json
@@ -101,7 +102,7 @@ def main() -> int:
         key = f"{name}|{partition}|{seed}"
         if key in stored or time.monotonic() > end_s:
             continue
-        why = conflict(create(name).gaps, "defence", DEFENCE)
+        why = conflict(gaps(create(name)), "defence", DEFENCE)
         try:
             stored[key] = why or list(vars(counted(name, partition, seed)).values())
         except EdgeflError as error:

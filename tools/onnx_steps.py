@@ -33,25 +33,26 @@ from step_tables import Facts, Row, Timed, forms_markdown, steps_markdown
 
 from edgefl.bundle.form_choice import choice_for
 from edgefl.bundle.forms import formed
-from edgefl.bundle.tier_graphs import same_network, tier_graphs, with_weights
+from edgefl.bundle.tier_graphs import rule_of, same_network, tier_graphs, with_weights
 from edgefl.bundle.write import build_tier
-from edgefl.calibrate.bench import clock_of, interleaved, timed, torch_threads
 from edgefl.client.loop import optimizer_of
 from edgefl.client.loss import loss_of
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives import PLAIN
 from edgefl.client.onnx_loop import beta_of
 from edgefl.client.onnx_memory import predicted_step_bytes
 from edgefl.client.parts import first_personal
 from edgefl.client.training import Training
+from edgefl.contrib.calibrate.bench import clock_of, interleaved, timed, torch_threads
 from edgefl.methods.create import create
+from edgefl.methods.personal import trained_network
 from edgefl.models.base import Architecture, named_tensors
 from edgefl.models.input_spec import InputSpec
+from edgefl.onnxgrad.garbage import uncollected
 from edgefl.onnxgrad.stepper import Stepper, peak_bytes
 from edgefl.records import Batch, Tier
 from edgefl.registry import methods, models
 from edgefl.rng import generator
 from edgefl.util.files import write_bytes
-from edgefl.util.garbage import uncollected
 
 # A rate so small that weights stay where they are: no step is cheaper than another because it has nothing left to learn.
 TRAINING = Training(epochs=1, batch_size=32, lr=1e-5, momentum=0.9, weight_decay=1e-4)
@@ -114,10 +115,8 @@ class Pair:
         self.tier = Tier(subject.ratio)
         state = self.method.init(self.architecture, tuple(map(Tier, subject.tiers)), generator(0, "init"))
         personal = first_personal(self.method, self.architecture, self.tier, 0)
-        self.module = self.method.trained(state, self.tier, personal, 0).train()
-        self.graphs = tier_graphs(
-            self.method, self.architecture, self.tier, TRAINING.optimizer, TRAINING.weight_decay, PLAIN
-        ).steps
+        self.module = trained_network(self.method, state, self.tier, personal, 0).train()
+        self.graphs = tier_graphs(self.method, self.architecture, self.tier, rule_of(TRAINING), PLAIN).steps
         rng, shape = generator(0, "step"), (TRAINING.batch_size, *self.architecture.input_shape)
         ids = self.architecture.vocabulary
         self.x = rng.integers(ids, size=shape) if ids else rng.standard_normal(shape).astype(np.float32)
@@ -190,8 +189,8 @@ def export(out: Path) -> None:
     for tier in tiers:
         network = method.deploy(state, tier)
         module = formed(network, "auto", choice_for(network, EXPORTED.samples(1)).composed).module
-        graphs = tier_graphs(method, EXPORTED, tier, TRAINING.optimizer, TRAINING.weight_decay, PLAIN)
-        ready = with_weights(graphs, module) if same_network(module, method.trained(state, tier)) else None
+        graphs = tier_graphs(method, EXPORTED, tier, rule_of(TRAINING), PLAIN)
+        ready = with_weights(graphs, module) if same_network(module, trained_network(method, state, tier)) else None
         reference = generator(0, "reference", tier.label)
         files = build_tier(module, InputSpec(EXPORTED.input_shape), tier.label, reference, graph=ready).contents
         trained = {f"{tier.label}/train.onnx": graphs.steps.steps[0], f"{tier.label}/predict.onnx": graphs.predict}

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import vl_convert
 
-from edgefl.serve.files import page_addresses
-from edgefl.serve.runtime import GRAPHICS, runtime
+from edgefl.contrib.serve.files import page_addresses
+from edgefl.contrib.serve.runtime import GRAPHICS, runtime
 
 PAGE = Path(__file__).parents[1] / "export" / "web"
 SIDES = {"icon-192.png": 192, "icon-512.png": 512, "icon-maskable.png": 512}

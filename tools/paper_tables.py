@@ -39,7 +39,19 @@ from edgefl.util.machine import processor_name
 RESULTS = Path(__file__).parent / "results"
 WORK = ROOT / "runs" / "paper-tables"
 TABLES = (
-    *("flanc", "pfedpara", "factorized", "fedpara-pooled", "fedpara", "prism-deep", "prism", "fedhm-sizes", "fedhm", "flanc-net"),
+    *(
+        "flanc",
+        "flanc-late",
+        "pfedpara",
+        "factorized",
+        "fedpara-pooled",
+        "fedpara",
+        "prism-deep",
+        "prism",
+        "fedhm-sizes",
+        "fedhm",
+        "flanc-net",
+    ),
     *("spectral", "budget", "robustness"),
 )
 """In the order in which they are worth their time."""

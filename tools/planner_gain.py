@@ -15,17 +15,18 @@ import torch.nn.functional as F
 from counters.markdown import arguments, publish
 from torch import Tensor, nn
 
-from edgefl.config import RunConfig
+from edgefl.client.training import Training
 from edgefl.data.sources import Dataset
 from edgefl.factor.layers import factor_weights
 from edgefl.factor.svd import factorize, unroll
 from edgefl.fleet.budget import Budget
 from edgefl.methods.create import create
+from edgefl.methods.personal import download_shapes
 from edgefl.methods.ranks import ranked
 from edgefl.models.base import Architecture
 from edgefl.models.norm import calibrate
 from edgefl.planning.plan import Planned, plan
-from edgefl.planning.tier_costs import tier_cost, training_of
+from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Tier
 from edgefl.registry import datasets
 from edgefl.rng import generator, torch_seeded
@@ -79,11 +80,11 @@ def _right(network: nn.Module, data: Dataset) -> float:
 def table(path: Path, error: Literal["absolute", "relative"]) -> str:
     """Return the Markdown table: per ratio, what both plans keep within the uniform one's own costs."""
     method = create("fedhm")
-    weights = decode(path.read_bytes(), method.shapes(ARCHITECTURE, Tier(1.0)), str(path))
+    weights = decode(path.read_bytes(), download_shapes(method, ARCHITECTURE, Tier(1.0)), str(path))
     data: Dataset = datasets.load("fashion-mnist")(None)
     rows = []
     for ratio in RATIOS:
-        cost = tier_cost(method, ARCHITECTURE, Tier(ratio), training_of(RunConfig()))
+        cost = tier_cost(method, ARCHITECTURE, Tier(ratio), Training(1, 32))
         budget = Budget(
             memory_bytes=cost.training_memory_bytes,
             macs_forward=cost.macs_forward,

@@ -23,13 +23,14 @@ from counters.markdown import arguments, publish, table
 from speed.process import commit
 
 from edgefl import RunConfig, simulate
+from edgefl.contrib.privacy.accountant import epsilon
+from edgefl.contrib.privacy.central import Central, weighed
+from edgefl.contrib.privacy.guarantee import Sampling
 from edgefl.methods.create import create
+from edgefl.methods.tier_sum import folds
 from edgefl.models.base import Architecture
-from edgefl.privacy.accountant import epsilon
-from edgefl.privacy.guarantee import Sampling
 from edgefl.records import Tier
 from edgefl.rng import generator
-from edgefl.server.central import Central, weighed
 from edgefl.server.exchange import combined
 from edgefl.util.files import write_bytes
 
@@ -46,7 +47,8 @@ SETTINGS: dict[str, Any] = {
 def config_of(method: str, target: float | None, seed: int) -> RunConfig:
     """Return a cell's run; ``target`` None: clipped, without noise."""
     noise = {} if target is None else {"privacy": "central", "target_epsilon": target}
-    return RunConfig(**SETTINGS, method=method, seed=seed, **noise)
+    # Only HeteroFL would clip gradients too, and differ from the others in that.
+    return RunConfig(**SETTINGS, method=method, seed=seed, clip_gradient="none", **noise)
 
 
 def stored() -> list[dict[str, Any]]:
@@ -154,8 +156,8 @@ def composition_table() -> str:
             values.append(torch.cat([tensor.double().flatten() for tensor in network.state_dict().values()]))
         noise = float((values[1] - values[0]).norm())
         dense = dense or noise
-        where = "once, in the state's entries" if own.folds else "per tier, in its factors"
-        noised = sum(tensor.numel() for tensor in (state.tensors if own.folds else sent[tiers[0]].tensors).values())
+        where = "once, in the state's entries" if folds(own) else "per tier, in its factors"
+        noised = sum(tensor.numel() for tensor in (state.tensors if folds(own) else sent[tiers[0]].tensors).values())
         rows.append([type(own).title, where, f"{noised:,}", f"{noise:.3f}", f"{noise / dense:.2f}"])
     return table(["Method", "Noise is added", "Values with noise", "‖noise‖ in the deployed weights", "of FedAvg's"], rows)
 

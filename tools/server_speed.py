@@ -30,10 +30,12 @@ from edgefl.client.fast.capture import Inputs, capture, gradient_of
 from edgefl.client.fast.layout import in_layout, lay_out, layout_of
 from edgefl.client.isolation.limits import keep_freed_memory
 from edgefl.client.loss import loss_of
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives import PLAIN
 from edgefl.client.optimizer import FusedOptimizer
+from edgefl.client.parts import first_personal
 from edgefl.client.training import Training
 from edgefl.methods.create import create
+from edgefl.methods.networks import upload_shapes
 from edgefl.models.base import Architecture, named_tensors
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Batch, Submodel, Tier
@@ -100,7 +102,7 @@ def aggregate_rows(name: str, ratios: tuple[float, ...], updates: int, turns: in
     state = method.init(RESNET, tiers, rng)
     sent = []
     for tier in tiers:
-        shapes = method.upload_shapes(RESNET, tier)
+        shapes = upload_shapes(method, RESNET, tier)
         drawn = [
             {key: torch.from_numpy(rng.normal(size=shape).astype(np.float32)) for key, shape in shapes.items()} for _ in "ab"
         ]
@@ -179,7 +181,7 @@ def step_of(name: str, architecture: Architecture, ratio: float, samples: int) -
     state = method.init(architecture, (tier,), rng)
     received = method.submodel(state, tier, rng).tensors
     module = method.network(architecture, tier).train()
-    module.load_state_dict({**received, **method.first_personal(architecture, tier, rng)})
+    module.load_state_dict({**received, **first_personal(method, architecture, tier, 0)})
     x = torch.from_numpy(rng.normal(size=(samples, *architecture.input_shape)).astype(np.float32))
     y = torch.from_numpy(rng.integers(architecture.classes, size=samples))
     batch = Batch(x, y, torch.ones(architecture.classes, dtype=torch.bool))

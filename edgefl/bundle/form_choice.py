@@ -79,14 +79,14 @@ class Room:
 
 
 @dataclass(frozen=True)
-class Choice:
+class FormChoice:
     """The names of the layers with multiplied factors, and name of every factorized layer → its form and the reason."""
 
     composed: frozenset[str]
     reasons: Mapping[str, str] = field(default_factory=dict)
 
 
-def choose(layers: Iterable[LayerForms], costs: Costs | None = None, room: Room | None = None) -> Choice:
+def choose(layers: Iterable[LayerForms], costs: Costs | None = None, room: Room | None = None) -> FormChoice:
     """Return which of ``layers`` to compose: those that cost no more so, in the order of cost saved per added byte, while ``room`` lasts.
 
     Without ``costs``, MACs are compared instead of seconds. ``room`` None is no limit.
@@ -113,7 +113,7 @@ def choose(layers: Iterable[LayerForms], costs: Costs | None = None, room: Room 
             why = f"{_figures(both[0], costs)}, in factors {_number(both[1], costs)}"
             chosen[layer.name] = f"composed: {'the budget is passed, and it is smaller so; ' if eases else ''}{why}"
     reasons = {layer.name: chosen[layer.name] for layer in layers}
-    return Choice(frozenset(name for name, why in reasons.items() if why.startswith("composed")), reasons)
+    return FormChoice(frozenset(name for name, why in reasons.items() if why.startswith("composed")), reasons)
 
 
 def _priority(layer: LayerForms, costs: Costs | None) -> float:
@@ -176,13 +176,13 @@ def choice_for(
     costs: Costs | None = None,
     memory_bytes: float | None = None,
     file_bytes: float | None = None,
-) -> Choice:
+) -> FormChoice:
     """Return which layers of ``network`` to compose for a device that infers batches like ``x`` (samples, …).
 
     ``network`` is in evaluation mode and holds factors. ``costs`` None: MACs are compared. Bytes None: no limit.
     """
     layers = layer_forms(network, x)
-    return choose(layers, costs, room_for(network, x, layers, memory_bytes, file_bytes)) if layers else Choice(frozenset())
+    return choose(layers, costs, room_for(network, x, layers, memory_bytes, file_bytes)) if layers else FormChoice(frozenset())
 
 
 def _works(network: nn.Module, x: Fields[Tensor]) -> dict[str, Work]:

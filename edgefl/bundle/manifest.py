@@ -9,9 +9,9 @@ from edgefl.bundle.manifest_records import (
     Count,
     FileEntry,
     InnerPath,
+    ManifestRecord,
     OtherFormat,
     Preprocessing,
-    Record,
     Sha256,
     Shape,
     Shapes,
@@ -37,7 +37,7 @@ START, SHIFT = "start.", "shift."
 _MAX_TIERS = 100
 
 
-class Budget(Record):
+class Budget(ManifestRecord):
     """The limits of the device that a tier was sized for: memory, and seconds and joules per round. None: no limit."""
 
     memory_bytes: Count | None = None
@@ -45,7 +45,7 @@ class Budget(Record):
     energy_j: float | None = Field(default=None, ge=0)
 
 
-class Variant(Record):
+class Variant(ManifestRecord):
     """A smaller ``forward.onnx`` (:mod:`edgefl.bundle.quantize`), its length, and its accuracy on held-out samples (None: not measured)."""
 
     kind: Literal["int8-static", "int8-dynamic", "fp16"]
@@ -54,14 +54,14 @@ class Variant(Record):
     accuracy: float | None = None
 
 
-class Objective(Record):
+class Objective(ManifestRecord):
     """The term that local training adds to the method's loss; training graphs read its tensors as ``f.start.NAME`` and ``f.shift.NAME``."""
 
     name: str = Field(default="none", pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")
     strength: float = Field(default=0.0, ge=0)
 
 
-class InputEntry(Record):
+class InputEntry(ManifestRecord):
     """One of several inputs: a sample's shape, its type, and how a device prepares it, as :attr:`Manifest.preprocessing` says for one."""
 
     shape: Shape = Field(min_length=1)
@@ -69,7 +69,7 @@ class InputEntry(Record):
     preprocessing: Preprocessing = Field(default={})
 
 
-class TrainEntry(Record):
+class TrainEntry(ManifestRecord):
     """How a device trains a tier.
 
     Attributes:
@@ -81,6 +81,7 @@ class TrainEntry(Record):
         personal: names of tensors that never leave the device.
         present: whether the graphs read ``present``, the labels that occur in the client's data.
         labels: whether an update states the labels that occur in the client's data.
+        clip_gradient: largest norm of a step's gradient, to which the graphs themselves scale longer ones; None: they clip none.
         augment: ``flip``: a device mirrors each image left-right with probability ½ in every epoch.
         no_update: why updates cannot be aggregated outside a simulation; empty if they can.
         predicted_memory_bytes, onnx_peak_bytes: peak of a step by the cost model, and by onnxruntime; None: not known.
@@ -93,6 +94,7 @@ class TrainEntry(Record):
     optimizer: Literal["sgd", "momentum", "adam"]
     lr: float = Field(gt=0)
     momentum: float = Field(ge=0, lt=1)
+    clip_gradient: float | None = Field(default=None, gt=0)
     batch_size: Size
     epochs: Size
     trained: Shapes = Field(min_length=1)
@@ -144,7 +146,7 @@ class TrainEntry(Record):
         return self
 
 
-class TierEntry(Record):
+class TierEntry(ManifestRecord):
     """One tier: its files, the device that it was sized for, and its costs.
 
     Attributes:
@@ -196,7 +198,7 @@ class TierEntry(Record):
         return self
 
 
-class Manifest(Record):
+class Manifest(ManifestRecord):
     """``manifest.json``.
 
     Attributes:

@@ -35,9 +35,12 @@ def seal(folder: Path, manifest: Manifest, contents: Mapping[str, bytes]) -> Man
 
 
 def text_of(manifest: Manifest) -> bytes:
-    """Return the content of ``manifest.json``: indented JSON in UTF-8, without the keys of :data:`_OPTIONAL` that are unused."""
+    """Return the content of ``manifest.json``: indented JSON in UTF-8, without unused keys of :data:`_OPTIONAL` and ``clip_gradient``."""
     values = manifest.model_dump(mode="json")
     values = {key: value for key, value in values.items() if value is not None or key not in _OPTIONAL}
+    for train in (tier["train"] for tier in values["tiers"] if tier["train"] is not None):
+        if train["clip_gradient"] is None:
+            del train["clip_gradient"]
     return (json.dumps(values, indent=2, allow_nan=False) + "\n").encode()
 
 

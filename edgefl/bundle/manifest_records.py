@@ -61,20 +61,20 @@ Shape = tuple[Annotated[int, Field(ge=1)], ...]
 Shapes = dict[Annotated[str, AfterValidator(printable_name)], Shape]
 
 
-class Record(BaseModel):
+class ManifestRecord(BaseModel):
     """Base of the manifest's tables: frozen; an unknown key, NaN and infinity are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class FileEntry(Record):
+class FileEntry(ManifestRecord):
     """The SHA-256 (64 hexadecimal digits) and the length of a file."""
 
     sha256: Sha256
     bytes: Count
 
 
-class OtherFormat(Record):
+class OtherFormat(ManifestRecord):
     """A tier's inference for another runtime than onnxruntime, in the file ``file``. It takes one sample at a time.
 
     Attributes:

@@ -27,7 +27,7 @@ _SHARE_OF_FREE = 0.8
 
 
 @dataclass(frozen=True)
-class Limits:
+class SandboxLimits:
     """The limits of a check: bytes of the child process (None: :func:`default_memory_bytes`), and seconds for each file."""
 
     memory_bytes: int | None = None
@@ -52,7 +52,7 @@ def default_memory_bytes(bundle_bytes: int) -> int:
     return int(min(_LEAST_BYTES + _PER_BYTE * bundle_bytes, _SHARE_OF_FREE * psutil.virtual_memory().available))
 
 
-def check_tiers(folder: Path, labels: Sequence[str], limits: Limits, bundle_bytes: int) -> TierChecks:
+def check_tiers(folder: Path, labels: Sequence[str], limits: SandboxLimits, bundle_bytes: int) -> TierChecks:
     """Check the tiers with these ``labels`` of the bundle in ``folder``, in a child process that has ended when this returns.
 
     ``bundle_bytes`` is the size of all files. The default memory limit follows from it. InputError if the child does not start.

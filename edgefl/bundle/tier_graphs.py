@@ -1,6 +1,6 @@
 """The graphs of a tier that have weights as inputs: its training steps, and inference with its factors as trained."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import onnx
@@ -14,8 +14,11 @@ from edgefl.client.criterion import CROSS_ENTROPY, Criterion
 from edgefl.client.loss import loss_of
 from edgefl.client.objective import Objective, anchors
 from edgefl.client.parts import shared_parameters
+from edgefl.client.training import Training
 from edgefl.errors import EdgeflError, first_line
 from edgefl.methods.base import Method
+from edgefl.methods.capabilities import draws
+from edgefl.methods.penalties import decayed
 from edgefl.models.base import Architecture, Unfilled, named_tensors, once_per_network
 from edgefl.models.custom import CustomArchitecture
 from edgefl.models.input_spec import InputSpec
@@ -49,26 +52,25 @@ def tier_graphs(
     method: Method,
     architecture: Architecture,
     tier: Tier,
-    optimizer: str,
-    weight_decay: float,
+    rule: StepRule,
     objective: Objective,
     parts: bool = False,
     criterion: Criterion = CROSS_ENTROPY,
 ) -> TierGraphs:
     """Return the graphs of a tier's network, with the loss of ``method`` and ``criterion``, and the term of ``objective``.
 
-    Graphs depend on no weight and no data. They are made once for each configuration and cached. ``parts`` adds the graphs for batches
-    that are taken in parts.
+    ``rule`` is the optimizer; weight decay acts on what the method decays. Graphs depend on no weight and no data. They are made once for
+    each configuration and cached. ``parts`` adds the graphs for batches that are taken in parts.
 
     Raises:
         EdgeflError: the network cannot be exported; names the operation.
         InputError: an operator has no gradient rule; names operator and node.
     """
-    return _made(architecture, (method, tier, optimizer, weight_decay, objective, criterion), parts)
+    return _made(architecture, (method, tier, rule, objective, criterion), parts)
 
 
 @once_per_network
-def _made(architecture: Architecture, asked: tuple[Method, Tier, str, float, Objective, Criterion], parts: bool) -> TierGraphs:
+def _made(architecture: Architecture, asked: tuple[Method, Tier, StepRule, Objective, Criterion], parts: bool) -> TierGraphs:
     exported = _exported(architecture, *asked)
     graph, rule = exported.graph, exported.rule
     if parts:
@@ -105,6 +107,11 @@ class _Exported:
         check_step(steps, self.network, self.losses, batch, shared, self.rule, self.graph)
 
 
+def rule_of(training: Training) -> StepRule:
+    """Return the optimizer of clients that train as ``training`` says."""
+    return StepRule(training.optimizer, training.weight_decay, clip_norm=training.clip_gradient)
+
+
 def _valued(x: Tensor, spec: InputSpec, random: torch.Generator) -> Tensor:
     """Return samples like ``x`` with normal values, or with ids of ``spec``; of ids 0 and 1, a mask, no sample is empty."""
     if x.is_floating_point():
@@ -129,8 +136,7 @@ def _exported(
     architecture: Architecture,
     method: Method,
     tier: Tier,
-    optimizer: str,
-    weight_decay: float,
+    rule: StepRule,
     objective: Objective,
     criterion: Criterion,
 ) -> _Exported:
@@ -139,8 +145,8 @@ def _exported(
     network = _begun(method, architecture, tier) if endless(network) else _filled(network)
     own, names = {name for name, _ in network.named_buffers()}, shared_parameters(method, network)
     objective.attach(network, names, {}, {})
-    decayed = set(method.decayed(network))
-    rule = StepRule(optimizer, weight_decay, {name for name, p in network.named_parameters() if p in decayed})  # type: ignore[arg-type]
+    those = set(decayed(method, network))
+    rule = replace(rule, decayed={name for name, p in network.named_parameters() if p in those})
     loss = loss_of(method, objective, criterion)
 
     def of_draw(draw: float | None) -> Loss:
@@ -148,7 +154,7 @@ def _exported(
 
     network.train()  # clients do the same before they train
     batch = {"x": each(torch.zeros_like, architecture.samples(_TRACED)), "y": criterion.targets(_TRACED)}
-    losses = tuple(of_draw(draw) for draw in method.draws(tier))
+    losses = tuple(of_draw(draw) for draw in draws(method, tier))
     graph = loss_graph(network, losses, batch, _shared(architecture, criterion), anchors(names))
     if not own.isdisjoint(graph.constants):  # they may follow from the initial weights, which it was made without
         network = _begun(method, architecture, tier)

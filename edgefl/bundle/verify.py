@@ -10,7 +10,7 @@ from pathlib import Path
 
 from edgefl.bundle.manifest import MANIFEST, SIGNATURE, SIGNER, Manifest
 from edgefl.bundle.manifest_file import content_of, differences, parse
-from edgefl.bundle.sandbox import Limits, check_tiers
+from edgefl.bundle.sandbox import SandboxLimits, check_tiers
 from edgefl.bundle.signature import check_signature
 from edgefl.errors import BundleError, printable
 
@@ -42,7 +42,7 @@ Problem = tuple[str, str]
 """(file or tier, its problem)"""
 
 
-def verify(bundle: Path | str, key: Path | str | None = None, limits: Limits | None = None) -> VerifyReport:
+def verify(bundle: Path | str, key: Path | str | None = None, limits: SandboxLimits | None = None) -> VerifyReport:
     """Check every file of a bundle, and run every graph on its stored reference, in a process with limited memory and time.
 
     Args:
@@ -63,7 +63,7 @@ def verify(bundle: Path | str, key: Path | str | None = None, limits: Limits | N
         raise BundleError(f"{folder}: {total_bytes:,} bytes by its manifest, expected at most {MAX_BUNDLE_BYTES:,}")
     problems = [*_extra(folder, manifest), *_missing_or_changed(folder, manifest)]
     if not problems:  # a changed graph must not run
-        checks = check_tiers(folder, [tier.label for tier in manifest.tiers], limits or Limits(), total_bytes)
+        checks = check_tiers(folder, [tier.label for tier in manifest.tiers], limits or SandboxLimits(), total_bytes)
         problems = checks.problems
     if problems:
         raise BundleError(_listed(folder, problems))

@@ -18,6 +18,7 @@ from edgefl.cli.param_types import PATH, Amount, Listed, MethodOption, Share
 from edgefl.config import TASK, RunConfig, keys_of
 from edgefl.errors import Interrupted
 from edgefl.registry import methods as known_methods
+from edgefl.registry import views
 from edgefl.util.spec import at_ratio
 
 if TYPE_CHECKING:
@@ -144,10 +145,10 @@ def command(
     budget = RunBudget(budget_s, budget_bytes, budget_j)
 
     if continued:
-        from edgefl.run.compare_entries import Asked
+        from edgefl.run.compare_entries import ComparisonRequest
 
         # Methods, seeds and keys that are given replace those of the comparison; there may be more of them than before.
-        before = Asked.of_file(out / _FILE, keys_of(config_file, keys))
+        before = ComparisonRequest.of_file(out / _FILE, keys_of(config_file, keys))
         config, names, seeds = before.config, names or before.methods, seeds or before.seeds
         options, own = _merged(before.options, options), _merged(before.settings, own)
         if not budget.limits and target_accuracy is None:
@@ -220,7 +221,7 @@ def _finished(
 
     both = [(read_summary(path / "summary.json"), read_rounds(path / "rounds.jsonl")) for path in runs]
     if len(runs) == 2 and of_devices(both[0][1]):
-        _show_twin(both, out, format_ == "json")
+        views.load("twin")(both, out, format_ == "json")
         return
     with TemporaryDirectory() as scratch:
         found = compare_runs(
@@ -229,21 +230,6 @@ def _finished(
         _show(found, format_)
     if out is not None and format_ == "table":
         echo(f"comparison: {out}  (compare.html, compare.json)")
-
-
-def _show_twin(both: list[Any], out: Path | None, as_json: bool) -> None:
-    from edgefl.report.twin import twin_of, twin_table
-
-    found = twin_of(both[0], both[1])
-    if out is not None:
-        from edgefl.report.twin_page import twin_page
-        from edgefl.util.files import write_bytes
-
-        write_bytes(out / "compare.html", twin_page(found).encode())
-    if as_json:
-        echo(json.dumps(found.to_dict(), indent=2))
-    else:
-        show_result(twin_table(found))
 
 
 def _merged(before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgefl.cli.console import columns, echo, loading, note, print_json, show, show_indented
+from edgefl.cli.console import columns, echo, print_json, show, show_indented
 from edgefl.cli.options import Command, complete_name, json_option, option
 from edgefl.cli.param_types import OUT_FILE, Within
-from edgefl.report.tables import Column, PlainTable, under
-from edgefl.util.units import human_bytes, human_count, human_difference, human_seconds
+from edgefl.registry import views
+from edgefl.report.tables import PlainTable
+from edgefl.util.units import human_budget, human_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,7 +56,7 @@ def command(name: str | None, validate: str | None, template: Path | None, threa
     if validate is not None:
         if name is not None:
             raise click.UsageError(f"give NAME or --validate, got {name} and --validate {validate}")
-        _validate(validate, threads, as_json)
+        views.load("validation")(validate, threads, as_json)
         return
     if threads is not None:
         raise click.UsageError("--threads needs --validate")
@@ -146,7 +146,8 @@ def _print_fleet(fleet: Fleet) -> None:
     show(PlainTable.of_texts(("device", "share", "what"), classes))
     for of, budget in [("", fleet.budget), *((f"{c.device.name}: ", c.budget) for c in fleet.classes)]:
         for key, value in budget.model_dump(exclude_none=True).items():
-            show(f"{of}{key} = {value:g}")
+            shown = human_budget(key, value) if key.endswith(("_bytes", "_j")) else f"{value:g}"
+            show(f"{of}{key} = {shown}")
     if fleet.behaviour is not None:
         show("\nhow its devices behave")
         _print_figures(figures_of(fleet.behaviour, ""))
@@ -157,45 +158,3 @@ def _print_fleet(fleet: Fleet) -> None:
     if rows:
         heads = ("with --dynamic-devices", "chance", "memory left", "speed left", "mark", "source")
         show(PlainTable.of_texts(heads, rows))
-
-
-def _validate(profile: str, threads: int | None, as_json: bool) -> None:
-    from edgefl.fleet.load import load_device
-
-    device = None if profile == "host" else load_device(profile)
-    with loading():
-        from edgefl.calibrate.calibrate import measure
-        from edgefl.calibrate.device import Rates
-        from edgefl.calibrate.validate import APART, BAR, validate
-
-    compute = device.compute if device else Rates.of(measure(threads=threads, notify=note))
-    result = validate(compute, threads, notify=note)
-    if as_json:
-        echo(json.dumps({"profile": profile} | result.to_json(), indent=2))
-        return
-    show(f"A training step on this machine: predicted from {profile}, and measured\n")
-    columns = (
-        Column("model", "", lambda row: row["model"] + " (calibrated on)" * row["calibrated_on"], numeric=False),
-        Column("tier", "", lambda row: row["tier"], numeric=False),
-        *under("batch", str, batch_size=""),
-        *under("MACs", human_count, macs=""),
-        *under("predicted", human_seconds, predicted_s=""),
-        *under("measured", human_seconds, measured_s=""),
-        Column("range", "", lambda row: f"{human_seconds(row['low_s'])} to {human_seconds(row['high_s'])}"),
-        *under("repeats", str, repeats=""),
-        Column("error", "", lambda row: human_difference(row["predicted_s"], row["measured_s"])),
-        Column("by one rate", "", lambda row: human_difference(row["predicted_by_rate_s"], row["measured_s"])),
-    )
-    show(PlainTable.of(columns, map(asdict, result.rows)))
-    near, ordered = ("not met" if missed else "met" for missed in (result.median_error > BAR, result.inversions))
-    show(
-        f"\nmedian error {result.median_error:.1%}, at most {BAR:.0%} wanted: {near}; 90th percentile {result.largest_errors:.1%}"
-    )
-    wrong = f"in the wrong order: {len(result.inversions)}, none wanted: {ordered}"
-    show(f"tiers predicted {APART:g} times as fast as others: {len(result.pairs)}; {wrong}")
-    for inversion in result.inversions:
-        show(f"  {inversion}")
-    show(
-        f"without the models that calibration uses {result.median_error_elsewhere:.1%}; by one rate {result.median_error_by_rate:.1%}"
-    )
-    show(f"other programs took {result.busy:.0%} of this machine meanwhile")

@@ -21,6 +21,7 @@ from edgefl import __version__
 from edgefl.cli.console import busy, echo, print_json, show
 from edgefl.cli.options import Command, json_option
 from edgefl.errors import first_line
+from edgefl.registry import views
 from edgefl.report.tables import ALWAYS, Column, PlainTable, text
 from edgefl.util.files import user_cache, user_config
 from edgefl.util.machine import this_machine, usable_threads
@@ -29,6 +30,8 @@ from edgefl.util.units import human_bytes
 _PACKAGE = "edgefl-sim"
 _OLDEST = (3, 11)
 _NEEDED = re.compile(r"^(?P<name>[\w.-]+)(\[[^]]*\])?[^;]*(;.*extra == ['\"](?P<extra>[\w-]+)['\"])?")
+TORCH = 2, 13
+"""The newest torch that the tests have run with."""
 _MODULES = {"torch", "onnx", "onnxruntime", "numpy", "scipy", "cryptography"}
 """Packages with compiled parts, which may be installed and yet not load."""
 
@@ -55,7 +58,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
     edgefl doctor --json
     """
     with busy("checking this computer"):
-        checks = [*_python(), *_packages(), *_computer(), *_folders(), *_browser()]
+        checks = [*_python(), *_packages(), *_computer(), *_folders(), *views.load("browser")()]
     broken = [check.what for check in checks if check.state == "broken"]
     if as_json:
         print_json({"edgefl": __version__, "ok": not broken, "checks": [asdict(check) for check in checks]})
@@ -113,7 +116,10 @@ def _package(name: str) -> Check:
             importlib.import_module(name)
         except Exception as error:  # noqa: BLE001 - a package that does not load raises anything
             return Check(name, "broken", f"{version} does not load: {type(error).__name__}: {first_line(error)}")
-    return Check(name, "ok", version)
+    newer = name == "torch" and tuple(map(int, version.split(".")[:2])) > TORCH
+    least, most = ".".join(map(str, TORCH)), f"{TORCH[0]}.{TORCH[1] + 1}"
+    remedy = f"; the newest that the tests know is {least}: if counts of costs are refused, pip install 'torch<{most}'"
+    return Check(name, "ok", f"{version}{remedy * newer}")
 
 
 def _version(name: str) -> str | None:
@@ -159,14 +165,3 @@ def _folders() -> Iterator[Check]:
         able = there.is_dir() and os.access(there, os.W_OK)
         free = f"{human_bytes(shutil.disk_usage(there).free)} free" if able else "cannot be written"
         yield Check(what, "ok" if able else otherwise, f"{folder.absolute()}: {free}")  # type: ignore[arg-type]
-
-
-def _browser() -> Iterator[Check]:
-    from edgefl.serve.runtime import PACKAGE, found, version
-
-    folder = found()
-    npm = shutil.which("npm")
-    about = f"{PACKAGE} {version()}" + (
-        f" in {folder}" if folder else ", which 'edgefl serve' fetches" if npm else "; install npm to fetch it"
-    )
-    yield Check("browser runtime", "ok" if folder or npm else "missing", about)

@@ -13,10 +13,10 @@ from edgefl.cli.options import Command, json_option, option, sign_options, signi
 from edgefl.cli.param_types import PATH, Listed, Within
 from edgefl.cli.values import runs
 from edgefl.errors import BundleError, InputError
+from edgefl.onnxgrad.garbage import uncollected
 from edgefl.registry import export_formats
 from edgefl.report.words import joined
 from edgefl.util.files import check_free
-from edgefl.util.garbage import uncollected
 
 if TYPE_CHECKING:
     from edgefl.bundle.forms import Form
@@ -116,68 +116,70 @@ def command(
     for name in also or ():
         export_formats.check_installed(name, f"--also {name}")
     check_free(out, BundleError if kind == "bundle" else InputError)  # before torch is imported, and a tier exported
-    more: dict[str, Any] = {"client": with_client, "also": also or (), "operators": operators}
+    more = {"client": with_client, "also": also or (), "operators": operators}
     if kind != "bundle":
-        if run is None or quantize or fp16 or sign or unsigned or lasts_s or form != "auto" or with_client or also or operators:
+        if run is None or quantize or fp16 or sign or unsigned or lasts_s or form != "auto" or any(more.values()):
             raise click.UsageError(f"--format {kind} needs a run, and takes no options of a bundle")
-        if kind == "svg" or kind == "pdf":
-            _figures(run, out, kind)
-        else:
-            (_tables if kind == "csv" else _weights)(run, out)
-        files = sorted(path.name for path in out.iterdir())
-        if as_json:
-            print_json({"folder": str(out), "files": files, "signer": None})
-            return
-        echo(f"{out}: {joined(files)} written")
-        return
-    if run is None:
+        _files(run, out, kind)
+    elif run is not None:
+        how = {"form": form, "quantize": quantize, "fp16": fp16, "lasts_s": lasts_s}
+        _bundle_of_run(run, out, sign=signing(sign, unsigned), **how, **more)
+    else:
         if quantize or fp16 or form != "auto" or lasts_s:
             raise click.UsageError("--form, --quantize, --fp16 and --lasts need a run")
         check_names(model=[network], method=[method])
-        with uncollected(), loading():
-            from edgefl.run.export_network import export_network, network_and_samples
-        with uncollected(), busy("exporting and verifying"):
-            sized: dict[str, Any] = {"method": method, "tiers": tiers, "method_options": dict(method_options), **more}
-            given = network_and_samples(str(network), inputs, weights, classes)
-            export_network(*given, out, sign=signing(sign, unsigned), **sized)
-        _written(out, as_json)
-        return
+        sized = {"method": method, "tiers": tiers, "method_options": dict(method_options)}
+        given = str(network), inputs, weights, classes
+        _bundle_of_network(given, out, sign=signing(sign, unsigned), **sized, **more)
+    _written(out, as_json, bundle=kind == "bundle")
+
+
+def _bundle_of_run(run: Path, out: Path, **how: Any) -> None:
     with uncollected(), loading():
         from edgefl.run.export import export
     with uncollected(), busy("exporting and verifying"):
-        how: dict[str, Any] = {"form": form, "quantize": quantize, "fp16": fp16, "lasts_s": lasts_s, **more}
-        export(run, out, sign=signing(sign, unsigned), notify=note, **how)
-    _written(out, as_json)
+        export(run, out, notify=note, **how)
 
 
-def _tables(run: Path, out: Path) -> None:
+def _bundle_of_network(given: tuple[Any, ...], out: Path, **how: Any) -> None:
+    """Write the bundle of a network, which is ``given`` with the shape of its samples, its weights and its number of labels."""
+    with uncollected(), loading():
+        from edgefl.run.export_network import export_network, network_and_samples
+    with uncollected(), busy("exporting and verifying"):
+        export_network(*network_and_samples(*given), out, **how)
+
+
+def _files(run: Path, out: Path, kind: Literal["csv", "weights", "svg", "pdf"]) -> None:
+    """Write tables or weights of a run, or tables or charts of a comparison."""
+    if kind == "weights":
+        with uncollected(), loading():
+            from edgefl.run.finished import write_weights
+        with uncollected(), busy("reading the run"):
+            write_weights(run, out)
+        return
     from edgefl.run.comparison_result import is_comparison, load_comparison
     from edgefl.run.result import load_run
 
-    (load_comparison(run) if is_comparison(run) else load_run(run)).to_csv(out)
+    if kind != "csv":
+        load_comparison(run).to_figures(out, kind)
+    else:
+        (load_comparison(run) if is_comparison(run) else load_run(run)).to_csv(out)
 
 
-def _figures(comparison: Path, out: Path, kind: Literal["svg", "pdf"]) -> None:
-    from edgefl.run.comparison_result import load_comparison
+def _written(out: Path, as_json: bool, bundle: bool) -> None:
+    """Say what was written, and who signed it if it is a bundle."""
+    files = sorted(path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file())
+    signer = _signer(out) if bundle else None
+    if as_json:
+        print_json({"folder": str(out), "files": files, "signer": signer})
+    elif bundle:
+        echo(f"{out}: written, {f'signed by {signer}' if signer else 'not signed'}; check it with: edgefl verify {out}")
+    else:
+        echo(f"{out}: {joined(files)} written")
 
-    load_comparison(comparison).to_figures(out, kind)
 
-
-def _weights(run: Path, out: Path) -> None:
-    with uncollected(), loading():
-        from edgefl.run.finished import write_weights
-    with uncollected(), busy("reading the run"):
-        write_weights(run, out)
-
-
-def _written(out: Path, as_json: bool) -> None:
+def _signer(out: Path) -> str | None:
     from edgefl.bundle.manifest import SIGNER
     from edgefl.util.keys import PublicKey
 
-    signer = str(PublicKey.of_file(out / SIGNER)) if (out / SIGNER).is_file() else None
-    if as_json:
-        files = sorted(path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file())
-        print_json({"folder": str(out), "files": files, "signer": signer})
-        return
-    signed = f"signed by {signer}" if signer else "not signed"
-    echo(f"{out}: written, {signed}; check it with: edgefl verify {out}")
+    return str(PublicKey.of_file(out / SIGNER)) if (out / SIGNER).is_file() else None

@@ -65,10 +65,10 @@ def command(
     from edgefl.report.outliers import remarks, update_table
     from edgefl.report.tables import PlainTable, under
     from edgefl.report.words import tier_label
-    from edgefl.run.worse import MAX_DROP
 
     with loading():
         from edgefl.run.device_round import fed_round
+        from edgefl.run.guarded import MAX_DROP
     most = MAX_DROP if max_drop is None else max_drop
     screened: dict[str, Any] = {"screening": given(flags), "max_drop": most, "keep_anyway": keep_anyway}
     keyed: dict[str, Any] = {"keys": keys, "sign": signing(sign, unsigned), "lasts_s": lasts_s}

@@ -7,6 +7,8 @@ import io
 import json
 import os
 import sys
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import NoReturn, cast
 
@@ -38,20 +40,31 @@ _ORDER = (
 _NAMED = {"--method", "--model", "--data", "--dataset"}
 
 
+@cache
+def _homes() -> Mapping[str, tuple[str, str]]:
+    """Return command → module and its text: files of this package, and ``command.py`` of the folders of contrib."""
+    here = Path(__file__).parent
+    found = {path.stem.replace("_", "-"): (f"edgefl.cli.{path.stem}", path) for path in here.glob("*.py")}
+    found |= {
+        path.parent.name: (f"edgefl.contrib.{path.parent.name}.command", path)
+        for path in here.parent.glob("contrib/*/command.py")
+    }
+    texts = {name: (module, path.read_text(encoding="utf-8")) for name, (module, path) in found.items()}
+    return {name: (module, text) for name, (module, text) in texts.items() if "\ndef command(" in text}
+
+
 class Commands(click.Group):
-    """Commands of this package: a file ``name.py`` whose click command is called ``command``; a ``_`` is a ``-`` of the name."""
+    """Commands of this package and of contrib: files whose click command is called ``command``; a ``_`` is a ``-`` of the name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names, the most used first."""
-        files = Path(__file__).parent.glob("*.py")
-        found = {path.stem.replace("_", "-") for path in files if "\ndef command(" in path.read_text(encoding="utf-8")}
-        return [name for name in _ORDER if name in found] + sorted(found - set(_ORDER))
+        return [name for name in _ORDER if name in _homes()] + sorted(_homes().keys() - set(_ORDER))
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """Import one command."""
         if name not in self.list_commands(ctx):
             return None
-        command = cast(click.Command, importlib.import_module(f"edgefl.cli.{_module(name)}").command)
+        command = cast(click.Command, importlib.import_module(_homes()[name][0]).command)
         command.name = name  # of the function by default; the documentation shows it
         return command
 
@@ -70,17 +83,12 @@ class Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by the first line of their files, without importing them."""
-        folder = Path(__file__).parent
         rows = []
         for name in self.list_commands(ctx):
-            text = ast.get_docstring(ast.parse((folder / f"{_module(name)}.py").read_text(encoding="utf-8"))) or ""
+            text = ast.get_docstring(ast.parse(_homes()[name][1])) or ""
             rows.append((name, text.splitlines()[0].partition(": ")[2]))
         with formatter.section("Commands"):
             formatter.write_dl(rows)
-
-
-def _module(name: str) -> str:
-    return name.replace("-", "_")
 
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -5,7 +5,7 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -18,7 +18,7 @@ from edgefl.cli.options import Command, complete_name, json_option, plugin_optio
 from edgefl.errors import ConfigError
 from edgefl.methods.axes import choices, refused
 from edgefl.registry import methods
-from edgefl.report.tables import Column, PlainTable, text
+from edgefl.report.tables import Column, PlainTable, Row, text
 
 AXES = {
     "objective": "objectives",
@@ -66,13 +66,15 @@ def command(name: str | None, as_json: bool) -> None:
 
 def facts_of(name: str) -> dict[str, Any]:
     """Return all that a method says of itself; UnknownNameError if there is no such method."""
-    from edgefl.methods.create import create  # imports torch
+    from edgefl.methods.create import create  # these import torch
+    from edgefl.methods.options import config_class
+    from edgefl.methods.tier_sum import gaps
 
     try:
         method = create(name)
     except ConfigError as error:
         raise ConfigError(f"method {name}: {error}; give every option a default") from None
-    refuses = refused(method.gaps, AXES)
+    refuses = refused(gaps(method), AXES)
     combines = {key: [value for value in values if value not in refuses] for key, values in _axis_values().items()}
     return {
         "name": name,
@@ -83,12 +85,13 @@ def facts_of(name: str) -> dict[str, Any]:
         "stays": method.stays,
         "tier_meaning": method.tier_meaning,
         "default_tiers": list(method.default_tiers),
+        "clip_gradient": method.clip_gradient,
         "one_size": len(method.default_tiers) == 1,
         "per_client": method.per_client,
         "personalised": method.personalised,
         "combines": combines,
         "refuses": refuses,
-        "options": _options(method.config_class()),
+        "options": _options(config_class(type(method))),
     }
 
 
@@ -157,22 +160,22 @@ def _readable(docstring: str) -> str:
     return "\n\n".join(p if re.search(r"^( |=|-)", p, re.MULTILINE) else p.replace("\n", " ") for p in paragraphs)
 
 
-def _tier(row: Mapping[str, Any]) -> str:
+def _tier(row: Row) -> str:
     return f"{row['tier_meaning']} [{', '.join(f'{ratio:g}' for ratio in row['default_tiers'])}]"
 
 
-def _not_with(row: Mapping[str, Any]) -> str:
+def _not_with(row: Row) -> str:
     return ", ".join(row["refuses"]) or "–"
 
 
-def _line(row: dict[str, Any]) -> str:
+def _line(row: Row) -> str:
     stays = f"; stays: {row['stays']}" if row["stays"] else ""
     whose = "; every client has a model of its own" if row["personalised"] else ""
     start = f"{row['name']}: {row['title']} ({row['paper']}); travels: {row['travels']}{stays}{whose}"
     return f"{start}; tier: {_tier(row)}; not with: {_not_with(row)}"
 
 
-def methods_table(rows: list[dict[str, Any]], width: int) -> PlainTable:
+def methods_table(rows: Sequence[Row], width: int) -> PlainTable:
     """Return the list of methods for a terminal of ``width`` columns; a narrow one leaves the papers out."""
     axes = "; ".join(f"{AXES[key]}: {', '.join(values)}" for key, values in _axis_values().items())
     columns = [
@@ -186,7 +189,7 @@ def methods_table(rows: list[dict[str, Any]], width: int) -> PlainTable:
     return PlainTable.of(columns, rows, note=f"All others combine ({axes}).", stacked=True)
 
 
-def _print_one(row: dict[str, Any]) -> None:
+def _print_one(row: Row) -> None:
     show(f"{row['name']}: {row['title']}\n{row['paper']}\n\n{_readable(row['about'])}\n")
     whose = "every client has its own" if row["personalised"] else "one for all"
     facts = {"travels": row["travels"], "stays": row["stays"] or "nothing", "a tier is": _tier(row), "models": whose}

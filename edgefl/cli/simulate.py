@@ -1,6 +1,7 @@
 """The command ``simulate``: Train a fleet under the budgets of its devices; write model, bundle and report."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -101,10 +102,10 @@ def command(
     if as_json:
         echo(json.dumps(result.summary, indent=2))
     else:
-        (_print_dry if dry_run else _print_result)(dict(result.summary), result.folder)
+        (_print_dry if dry_run else _print_result)(result.summary, result.folder)
 
 
-def _print_dry(summary: dict[str, Any], folder: Path) -> None:
+def _print_dry(summary: Mapping[str, Any], folder: Path) -> None:
     from edgefl.report.fleet_charts import participation_table
     from edgefl.util.units import human_count, human_percent, human_seconds
 
@@ -118,11 +119,11 @@ def _print_dry(summary: dict[str, Any], folder: Path) -> None:
     show_text(f"folder: {folder}  (report.html, summary.json, rounds.jsonl)")
 
 
-def _print_result(summary: dict[str, Any], folder: Path) -> None:
+def _print_result(summary: Mapping[str, Any], folder: Path) -> None:
     from edgefl.report.answer import diverged, without_tier
     from edgefl.report.metric import metric_of, metric_text
-    from edgefl.report.privacy import privacy_text
     from edgefl.report.run_tables import compact_tiers
+    from edgefl.report.section import sections_of
     from edgefl.report.words import contents, energy_trust
     from edgefl.util.units import human_seconds
 
@@ -138,9 +139,9 @@ def _print_result(summary: dict[str, Any], folder: Path) -> None:
     )
     if (trained := summary.get("accuracy_after_training")) is not None:
         after += f", {metric_text(metric, trained)} after local training"
-    if text := privacy_text(summary):
-        show_text(f"privacy: {text}")
-        show_text("bundle: its graphs train without clipping and noise, so devices send no updates")
+    for section in sections_of(summary, ()):
+        for line in (*(": ".join(fact) for fact in section.facts[:1]), *section.remarks):
+            show_text(line)
     show_text(
         f"{whose}: {after}; {simulated_s} simulated, {host_s} on this computer; energy: {energy_trust(summary['energy_j'])}"
     )

@@ -95,10 +95,9 @@ def command(
     check_run(config, method=False)
     # Torch takes seconds to import: what can be refused without it has been by now.
     with loading():
-        from edgefl.report.compare_tables import compact_comparison
+        from edgefl.report.compare_tables import choice_table, compact_comparison
         from edgefl.report.run_budget import RunBudget
         from edgefl.run.sweep import sweep, text_of
-    from edgefl.report.sweep_table import choice_table
 
     def say(text: str) -> None:
         if not as_json:

@@ -35,11 +35,11 @@ def command(folder: Path, key: Path | None, memory: float | None, timeout: float
     edgefl verify runs/0001-fedhm-digits/bundle
     edgefl verify runs/0001-fedhm-digits
     """
-    from edgefl.bundle.sandbox import Limits
+    from edgefl.bundle.sandbox import SandboxLimits
     from edgefl.bundle.verify import verify
     from edgefl.util.hashes import HASHES
 
-    limits = Limits(None if memory is None else int(memory), timeout)
+    limits = SandboxLimits(None if memory is None else int(memory), timeout)
     if not (folder / HASHES).is_file():
         of_bundle = verify(folder, key, limits)
         if as_json:

@@ -27,6 +27,8 @@ from edgefl.data.mix import load
 from edgefl.data.shards import Shards
 from edgefl.data.sources import Dataset
 from edgefl.methods.base import Method
+from edgefl.methods.capabilities import draws
+from edgefl.methods.personal import received
 from edgefl.methods.state import Tensors
 from edgefl.models.base import named_tensors
 from edgefl.records import Batch, Outcome, Tier
@@ -137,18 +139,18 @@ class Clients:
             present[torch.from_numpy(shard.y)] = True
         present = None if present is None else present.to(self.device)
         rng = generator(task.seed, job.round, client, "train")
-        draws = generator(task.seed, job.round, client, "draw") if _drawn(job) else None
+        chances = generator(task.seed, job.round, client, "draw") if _drawn(job) else None
         flips = generator(task.seed, job.round, client, "flip") if training.augment == "flip" else None
         module = parts.network(in_torch=job.graphs is None)
         limited = task.enforce == "meter" or (task.enforce == "hard" and job.graphs is not None)
         limit = job.memory_bytes if limited else None
         with torch_seeded(rng):
-            method.receive(module, {name: arrived[name] for name in parts.shapes}, personal, (x, y))
+            received(method, module, {name: arrived[name] for name in parts.shapes}, personal, (x, y))
             start = {} if attack is None else started(method, module)
             task.objective.attach(module, parts.parameters, memory, arrived)
             loss = loss_of(method, task.objective, task.criterion, training.sample_clip)
             loss = recomputing(loss, job.recompute) if job.recompute else loss
-            local = LocalTraining(module, loss, x, y, present, training, rng, draws, limit, flips, self._step_noise(job))
+            local = LocalTraining(module, loss, x, y, present, training, rng, chances, limit, flips, self._step_noise(job))
             yield PreparedJob(job, parts, arrived, memory, local, attack, start)
 
     def loop(self, prepared: PreparedJob, captures: bool = True) -> Loop:
@@ -164,7 +166,7 @@ class Clients:
         module, loss = prepared.local.module, in_layout(prepared.local.loss, parts.layout)
         memory, gradient = self.held(prepared), written(module, loss)
         if captures and not job.recompute and not parts.unset:  # what forward sets in one step, the next may read
-            gradient = parts.gradients.gradient("one", module, loss, parts.trained, len(job.method.draws(job.tier)))
+            gradient = parts.gradients.gradient("one", module, loss, parts.trained, len(draws(job.method, job.tier)))
         optimizer = FusedOptimizer(prepared.local.training, parts.trained, parts.decayed)
         return partial(train, optimizer=optimizer, gradient=gradient, memory=memory)
 
@@ -188,7 +190,7 @@ class Clients:
 
     def kind(self, job: Job) -> Hashable:
         """Return what determines the memory of a largest step among a tier's clients: draw, batch, samples per pass, what is recomputed."""
-        chosen = int(self._first_draw(job) * len(job.method.draws(job.tier)))
+        chosen = int(self._first_draw(job) * len(draws(job.method, job.tier)))
         size = min(self.task.training.batch_size, self.shards.size(job.client))
         return chosen, size, job.micro_batch or self.task.training.micro_batch, job.recompute
 
@@ -257,4 +259,4 @@ def _simple(job: Job) -> bool:
 
 def _drawn(job: Job) -> bool:
     """Whether the method chooses at random in every step."""
-    return job.method.draws(job.tier) != (None,)
+    return draws(job.method, job.tier) != (None,)

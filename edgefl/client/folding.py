@@ -14,7 +14,8 @@ from edgefl.client.stage import Stage
 from edgefl.client.stages.coded import PLAIN, Coded
 from edgefl.errors import WireError
 from edgefl.methods.base import Method
-from edgefl.methods.tier_sum import TierSum
+from edgefl.methods.personal import download_shapes
+from edgefl.methods.tier_sum import TierSum, tier_sum
 from edgefl.models.base import Architecture
 from edgefl.records import Outcome, Tier, Update
 from edgefl.timing.spans import span
@@ -84,11 +85,11 @@ class Sums:
     def _sent_to(self, job: Job) -> dict[str, Tensor]:
         """Return the tensors of a job's payload. Consecutive jobs with the same payload share them."""
         if self._sent[0] is not job.payload:
-            shapes = self.method.shapes(self.architecture, job.tier)
+            shapes = download_shapes(self.method, self.architecture, job.tier)
             self._sent = job.payload, decode(job.payload, shapes, f"client {job.client}")
         return self._sent[1]
 
     def _of(self, tier: Tier) -> TierSum:
         if tier not in self.tiers:
-            self.tiers[tier] = self.method.tier_sum(self.architecture, tier)
+            self.tiers[tier] = tier_sum(self.method, self.architecture, tier)
         return self.tiers[tier]

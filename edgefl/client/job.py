@@ -10,7 +10,7 @@ from edgefl.client.adversary import Adversaries
 from edgefl.client.criterion import CROSS_ENTROPY, Criterion
 from edgefl.client.loop import LocalTraining
 from edgefl.client.objective import Objective
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives import PLAIN
 from edgefl.client.parts import Parts
 from edgefl.client.stage import Stage
 from edgefl.client.stages.coded import PLAIN as PLAIN_CODEC

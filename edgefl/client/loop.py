@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from edgefl.client.fast.gradients import Gradient, written
-from edgefl.client.optimizer import FusedOptimizer
+from edgefl.client.optimizer import FusedOptimizer, clipping
 from edgefl.client.per_sample import StepNoise
 from edgefl.client.training import Training
 from edgefl.cost.memory import LivenessMeter, held_by
@@ -16,6 +16,7 @@ from edgefl.cost.step_memory import StepMemory, step_memory
 from edgefl.cost.trace import Loss
 from edgefl.cost.uncompiled import uncompiled
 from edgefl.methods.base import Method
+from edgefl.methods.penalties import decayed
 from edgefl.records import Batch
 from edgefl.util.fields import Fields, first, rows
 
@@ -94,15 +95,21 @@ class OverMemory(Exception):  # noqa: N818  an outcome, not an error
 
 
 def optimizer_of(method: Method, module: nn.Module, training: Training) -> torch.optim.Optimizer:
-    """Return torch's optimizer of a client, for which costs are counted. Weight decay acts on ``method.decayed(module)`` only."""
-    decayed = set(method.decayed(module))
+    """Return torch's optimizer of a client, for which costs are counted; it clips gradients if ``training`` does.
+
+    Weight decay acts on :func:`decayed` ones only.
+    """
+    those = set(decayed(method, module))
     split = ((training.weight_decay, True), (0.0, False))
-    groups = [{"params": [p for p in module.parameters() if (p in decayed) == on], "weight_decay": decay} for decay, on in split]
+    groups = [{"params": [p for p in module.parameters() if (p in those) == on], "weight_decay": decay} for decay, on in split]
     groups = [g for g in groups if g["params"]]
-    if training.optimizer == "adam":
-        return torch.optim.Adam(groups, lr=training.lr, foreach=False)
     momentum = training.momentum if training.optimizer == "momentum" else 0.0
-    return torch.optim.SGD(groups, lr=training.lr, momentum=momentum, foreach=False)
+    found: torch.optim.Optimizer = (
+        torch.optim.Adam(groups, lr=training.lr, foreach=False)
+        if training.optimizer == "adam"
+        else torch.optim.SGD(groups, lr=training.lr, momentum=momentum, foreach=False)
+    )
+    return found if training.clip_gradient is None else clipping(found, module, training.clip_gradient)
 
 
 def run_steps(local: LocalTraining, step: Step) -> tuple[float, int]:

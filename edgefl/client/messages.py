@@ -26,6 +26,7 @@ from edgefl.consent import receive, sent
 from edgefl.errors import ConfigError, EdgeflError, WireError
 from edgefl.methods.base import Method
 from edgefl.methods.create import create
+from edgefl.methods.options import config_class
 from edgefl.models.custom import architecture_in
 from edgefl.records import Ending, Outcome, Tier
 from edgefl.registry import methods, stages
@@ -40,7 +41,7 @@ Fetch = Callable[[str], bytes]
 """Returns the blob that has a hash."""
 
 
-class Setup(NamedTuple):
+class JobSetup(NamedTuple):
     """What jobs of one tier and one phase of a method have in common; ``graphs`` only if onnxruntime trains."""
 
     method: Method
@@ -48,7 +49,7 @@ class Setup(NamedTuple):
     graphs: StepGraphs | None
 
 
-def write_setup(setup: Setup) -> tuple[Blob, ...]:
+def write_setup(setup: JobSetup) -> tuple[Blob, ...]:
     """Return the header of a setup, and the blobs that it refers to. The header's hash stands for the setup."""
     method, tier, graphs = setup
     kind, options = type(method), method.config.model_dump(mode="json")
@@ -66,28 +67,28 @@ class Setups:
     """The setups of jobs as they travel. Consecutive jobs of a tier with the same method object share one, written and hashed once."""
 
     def __init__(self) -> None:
-        self._last: dict[Tier, tuple[Setup, tuple[Blob, ...]]] = {}
+        self._last: dict[Tier, tuple[JobSetup, tuple[Blob, ...]]] = {}
 
     def of(self, job: Job) -> tuple[Blob, ...]:
         """Return the setup of ``job`` as :func:`write_setup` returns it."""
         last = self._last.get(job.tier)
         if last is None or last[0].method is not job.method or last[0].graphs is not job.graphs:
-            setup = Setup(job.method, job.tier, job.graphs)
+            setup = JobSetup(job.method, job.tier, job.graphs)
             last = self._last[job.tier] = setup, write_setup(setup)
         return last[1]
 
 
-def read_setup(header: bytes, graph: Fetch) -> Setup:
+def read_setup(header: bytes, graph: Fetch) -> JobSetup:
     """Return the setup of ``header``; ``graph`` fetches its blobs. Raise :class:`WireError` if its method or a field is unknown here."""
     fields, _ = read_header(header, "setup")
     with _reading("a setup"):
         name, written = fields["method"], fields["graphs"]
         if ":" in name:
             kind = defined(name, Method)
-            method = kind(kind.config_class().model_validate(fields["options"]))
+            method = kind(config_class(kind).model_validate(fields["options"]))
         else:
             method = create(name, fields["options"])
-        return Setup(method, Tier(fields["tier"]), None if written is None else _graphs(written, graph))
+        return JobSetup(method, Tier(fields["tier"]), None if written is None else _graphs(written, graph))
 
 
 @contextlib.contextmanager
@@ -159,7 +160,7 @@ def job_row(job: Job, setup: str, payload: Reference, kept: Reference) -> tuple[
     return setup, payload, kept, job.round, job.client, *of_client
 
 
-def job_of(row: Sequence[Any], setup: Setup, payload: bytes, kept: bytes | None) -> Job:
+def job_of(row: Sequence[Any], setup: JobSetup, payload: bytes, kept: bytes | None) -> Job:
     """Return the job of a JSON form, its setup and its bytes."""
     round_, client, memory_bytes, micro_batch, evaluates, recompute, weight, handed = row[3:]
     of_client = round_, client, setup.method, setup.tier
@@ -207,7 +208,7 @@ def apart(jobs: Iterable[Job], setups: Setups) -> tuple[list[tuple[Any, ...]], l
     return rows, own, list(shared.values())
 
 
-def together(rows: Sequence[Sequence[Any]], blobs: Mapping[str, Blob], setups: dict[str, Setup]) -> list[Job]:
+def together(rows: Sequence[Sequence[Any]], blobs: Mapping[str, Blob], setups: dict[str, JobSetup]) -> list[Job]:
     """Return the jobs of JSON forms and their blobs. ``setups`` has those that were read before, and gets the new ones.
 
     Raises:

@@ -9,6 +9,7 @@ from edgefl.client.leaving import through, unsendable
 from edgefl.client.loop import OverMemory, TrainingResult
 from edgefl.client.stage import Leaving
 from edgefl.data.shards import Shards
+from edgefl.methods.personal import adapted, kept
 from edgefl.methods.state import Tensors
 from edgefl.records import Outcome
 from edgefl.timing.spans import span
@@ -25,20 +26,20 @@ def outcome_after_training(task: Task, shards: Shards, prepared: PreparedJob, re
     steps, lr = max(1, result.steps), prepared.local.training.lr
     control, memory = task.objective.finish(module, prepared.memory, prepared.arrived, steps, lr)
     sent = _sent(prepared, {name: tensor.cpu() for name, tensor in {**job.method.upload(module), **control}.items()})
-    stored = {name: tensor.cpu() for name, tensor in {**job.method.keep(module), **memory}.items()}
+    stored = {name: tensor.cpu() for name, tensor in {**kept(job.method, module), **memory}.items()}
     labels = prepared.local.present if prepared.parts.sends_labels else None
     listed = None if labels is None else tuple(labels.nonzero().flatten().tolist())
     *stages, encoder = task.stages
-    left, kept = through(stages, Leaving(sent, prepared.received, listed), task.seed, prepared)
+    left, of_stages = through(stages, Leaving(sent, prepared.received, listed), task.seed, prepared)
     loss = result.loss if result.steps else None
     measured: tuple[int | None, int | None] = (None, None)
     if result.steps:
         measured = result.peak_activation_bytes, result.memory_bytes
-    if unsendable(left) or not (math.isfinite(result.loss) and all(map(is_finite, {**stored, **kept}.values()))):
+    if unsendable(left) or not (math.isfinite(result.loss) and all(map(is_finite, {**stored, **of_stages}.values()))):
         return Outcome(job.client, "diverged", result.steps, None, *measured)
     with span("encode", client=job.client):
         left, _ = through([encoder], left, task.seed, prepared)
-        written = encode({**stored, **kept}) if stored or kept else b""
+        written = encode({**stored, **of_stages}) if stored or of_stages else b""
     score = _score(task, shards, prepared) if job.eval_after_training and prepared.attack is None else None
     done = Outcome(job.client, "trained", result.steps, loss, *measured, payload=left.payload, kept=written)
     return replace(done, accuracy_after_training=score, labels=left.labels, figures=left.figures)
@@ -64,6 +65,6 @@ def _score(task: Task, shards: Shards, prepared: PreparedJob) -> float:
     job, local = prepared.job, prepared.local
     with span("evaluate", client=job.client):
         module = evaluate.with_statistics(local.module, map(shards.train, [job.client]), local.training.batch_size)
-        adapted = job.method.adapt(module, local.x, local.y)
+        own = adapted(job.method, module, local.x, local.y)
         with evaluate.evaluating(f"round {job.round}, client {job.client}"):
-            return evaluate.score(adapted, shards.test(job.client), task.criterion)
+            return evaluate.score(own, shards.test(job.client), task.criterion)

@@ -12,11 +12,15 @@ from edgefl.client.fast.gradients import Captures
 from edgefl.client.fast.layout import lay_out, layout_of
 from edgefl.cost.step_memory import StepMemory
 from edgefl.methods.base import Method
+from edgefl.methods.capabilities import label_rows
+from edgefl.methods.networks import skeleton
+from edgefl.methods.penalties import decayed
+from edgefl.methods.personal import Personal, download_shapes, personal_names, stored
 from edgefl.models.base import Architecture, Unfilled
+from edgefl.onnxgrad.stateless import unset_buffers
 from edgefl.records import Tier
 from edgefl.rng import generator, torch_seeded
 from edgefl.util.fields import each
-from edgefl.util.stateless import unset_buffers
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -36,7 +40,7 @@ class Parts:
     @cached_property
     def shapes(self) -> Shapes:
         """Name → shape of the tensors that travel to a client."""
-        return self.method.shapes(self.architecture, self.tier)
+        return download_shapes(self.method, self.architecture, self.tier)
 
     @cached_property
     def personal(self) -> Mapping[str, Tensor]:
@@ -47,7 +51,7 @@ class Parts:
     @cached_property
     def stored(self) -> frozenset[str]:
         """The names of the personal tensors that a client stores after its first round, instead of taking them from the application."""
-        return frozenset(self.method.keep(self._network))
+        return stored(self.method, self.architecture, self.tier)
 
     @cached_property
     def parameters(self) -> Shapes:
@@ -57,13 +61,13 @@ class Parts:
     @cached_property
     def sends_labels(self) -> bool:
         """Whether clients tell the server which labels they have samples of."""
-        return bool(self.method.label_rows(self.architecture))
+        return bool(label_rows(self.method, self.architecture))
 
     @cached_property
     def decayed(self) -> frozenset[str]:
         """The names of the parameters that weight decay acts on."""
-        decayed = set(self.method.decayed(self._network))
-        return frozenset(name for name, parameter in self._network.named_parameters() if parameter in decayed)
+        those = set(decayed(self.method, self._network))
+        return frozenset(name for name, parameter in self._network.named_parameters() if parameter in those)
 
     def network(self, in_torch: bool) -> nn.Module:
         """Return the network, one object that all clients use in turn; the caller loads the tensors that were sent and stored.
@@ -120,16 +124,16 @@ class Parts:
 
 def first_personal(method: Method, architecture: Architecture, tier: Tier, seed: int) -> dict[str, Tensor]:
     """Return name → personal tensor of every client of ``tier`` before its first round."""
-    return method.first_personal(architecture, tier, generator(seed, "init"))
+    return method.first_personal(architecture, tier, generator(seed, "init")) if isinstance(method, Personal) else {}
 
 
 def trained_shapes(method: Method, architecture: Architecture, tier: Tier) -> dict[str, tuple[int, ...]]:
     """Return name → shape of :func:`shared_parameters` of the tier's network."""
-    parameters = shared_parameters(method, method.skeleton(architecture, tier))
+    parameters = shared_parameters(method, skeleton(method, architecture, tier))
     return {name: tuple(parameter.shape) for name, parameter in parameters.items()}
 
 
 def shared_parameters(method: Method, network: nn.Module) -> dict[str, nn.Parameter]:
     """Return name → parameters of ``network`` that are trained and travel, not personal ones; objectives add terms for them."""
-    personal = method.personal(network)
+    personal = personal_names(method, network)
     return {name: parameter for name, parameter in network.named_parameters() if name not in personal and parameter.requires_grad}

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
 from edgefl.client.fast.capture import Whole, computed
+from edgefl.client.optimizer import norms_of
 from edgefl.cost.trace import Loss
 from edgefl.cost.uncompiled import uncompiled
 from edgefl.records import Batch
@@ -77,8 +78,8 @@ class _MeanOfClipped(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
         gradients: Sequence[Tensor] = ctx.saved_tensors
-        norms = torch.stack([torch.linalg.vector_norm(part, dim=tuple(range(1, part.dim()))) for part in gradients])
-        scale = ctx.clip / torch.linalg.vector_norm(norms, dim=0).clamp_min(ctx.clip) * (outer[0] / norms.shape[1])
+        norms = norms_of(gradients)
+        scale = ctx.clip / norms.clamp_min(ctx.clip) * (outer[0] / len(norms))
         means = (
             part.mul_(scale.view(-1, *[1] * (part.dim() - 1))).sum(0) for part in gradients
         )  # in place: they are not needed again

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from enum import IntEnum, auto
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -140,12 +141,29 @@ class Turn:
         return self._notes[key]
 
 
+class StagePlace(IntEnum):
+    """Where a kind of stage stands in the order of the server; stages of one place stay as they are given."""
+
+    DECODED = auto()
+    REMEMBERED = auto()
+    COMPARED = auto()
+    CLIPPED = auto()
+    NOISED = auto()
+    OUTSIDE = auto()
+    CAPPED = auto()
+    DEFENDED = auto()
+    SUMMED = auto()
+    STEPPED = auto()
+
+
 @dataclass(frozen=True)
 class Stage:
     """A stage of the chain; the moments that a subclass does not write do nothing."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
+    place: ClassVar[StagePlace] = StagePlace.OUTSIDE
+    """Where it stands; a stage of a plug-in has no place of its own."""
     sums: ClassVar[bool] = False
     """Whether it needs the sums of tiers, also of a method that reads every update."""
 

@@ -22,21 +22,24 @@ class Training:
         step_rounds: T; in the second half of T rounds the rate is a tenth. None: it stays.
         augment: ``flip`` mirrors each training sample, an image, left-right with probability ½ in every epoch. It has no cost: a device
             reads pixels in another order when it copies the batch.
-        sample_clip: C of DP-SGD, the longest gradient of a sample (:mod:`edgefl.client.per_sample`). None: gradients are those of batches.
+        clip_gradient: largest norm of a step's gradient, of all trained tensors together; None: gradients are not clipped.
+        sample_clip: C of DP-SGD, the longest gradient of a sample, see :mod:`edgefl.client.per_sample`. None: gradients are
+            those of batches.
         noise_multiplier: z of DP-SGD.
     """
 
     epochs: int
     batch_size: int
-    lr: float
-    momentum: float
-    weight_decay: float
+    lr: float = 0.05
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
     optimizer: OptimizerName = "momentum"
     micro_batch: int | None = None
     cosine_rounds: int | None = None
     step_rounds: int | None = None
     augment: Augment = "none"
     recompute: tuple[str, ...] = ()
+    clip_gradient: float | None = None
     sample_clip: float | None = None
     noise_multiplier: float = 0.0
 

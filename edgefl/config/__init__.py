@@ -1,7 +1,6 @@
 """A run's configuration: one file of keys for each heading of the command line's help, and :class:`RunConfig`, which has them all."""
 
-from edgefl.config.host import HOST as HOST
-from edgefl.config.privacy import PRIVACY as PRIVACY
+from edgefl.config.fleet import HOST as HOST
 from edgefl.config.run_config import FLAGS as FLAGS
 from edgefl.config.run_config import HOST_KEYS as HOST_KEYS
 from edgefl.config.run_config import RunConfig as RunConfig
@@ -10,5 +9,6 @@ from edgefl.config.run_config import changed as changed
 from edgefl.config.run_config import keys_of as keys_of
 from edgefl.config.run_config import lengthened as lengthened
 from edgefl.config.task import TASK as TASK
-from edgefl.config.trust import SCREENING as SCREENING
-from edgefl.config.trust import TRUST as TRUST
+from edgefl.config.updates import PRIVACY as PRIVACY
+from edgefl.config.updates import SCREENING as SCREENING
+from edgefl.config.updates import TRUST as TRUST

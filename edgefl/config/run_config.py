@@ -7,20 +7,11 @@ from typing import Any, Self, cast
 import tomlkit
 from pydantic import ModelWrapValidatorHandler, ValidationError, model_validator
 
-from edgefl.config.attack import AttackKeys
-from edgefl.config.clients import ClientsKeys
-from edgefl.config.contradictions import fleet_problems, groups_clients, training_problems
+from edgefl.config.contradictions import fleet_problems, groups_clients, privacy_problems, training_problems
 from edgefl.config.field import Flag
-from edgefl.config.fleet import FleetKeys
-from edgefl.config.host import HostKeys
-from edgefl.config.privacy import PrivacyKeys, privacy_problems
-from edgefl.config.rounds import RoundsKeys
-from edgefl.config.secure import SecureKeys
-from edgefl.config.server import ServerKeys
-from edgefl.config.task import TaskKeys
-from edgefl.config.tiers import TiersKeys
-from edgefl.config.training import TrainingKeys
-from edgefl.config.trust import TrustKeys
+from edgefl.config.fleet import FleetKeys, HostKeys
+from edgefl.config.task import RoundsKeys, TaskKeys
+from edgefl.config.updates import TrainingKeys, TrustKeys
 from edgefl.consent import admit
 from edgefl.errors import ConfigError
 from edgefl.plugins import PARTS, code_in, resolved
@@ -34,20 +25,7 @@ _CODE = frozenset({*PARTS, "model", "loss", "log", "stages", "sampler"})
 
 
 # The keys are in the order of the help: pydantic takes the fields of the last base first.
-class RunConfig(
-    HostKeys,
-    AttackKeys,
-    FleetKeys,
-    PrivacyKeys,
-    SecureKeys,
-    TrustKeys,
-    ServerKeys,
-    TrainingKeys,
-    TiersKeys,
-    RoundsKeys,
-    ClientsKeys,
-    TaskKeys,
-):
+class RunConfig(HostKeys, FleetKeys, TrustKeys, TrainingKeys, RoundsKeys, TaskKeys):
     """Everything that decides the result of a run, and how this computer computes it.
 
     None is a default that depends on other keys; :func:`edgefl.run.prepare.resolve` fills it in.

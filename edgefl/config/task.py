@@ -1,4 +1,4 @@
-"""Keys of what is trained: method, network and data set."""
+"""Keys of what is trained, by whom, in how many rounds, and of tiers."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -6,14 +6,18 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from edgefl.config.field import Keys, key
+from edgefl.config.field import Count, Keys, key
 from edgefl.registry import datasets, methods, models
 from edgefl.util.datasets import data_spec, share_in
 from edgefl.util.files import is_profile_path
 from edgefl.util.networks import canonical, spec_of
+from edgefl.util.ratios import check_ratios
 
 TASK = "Method, model and data set"
-"""Heading of these keys in the command line's help."""
+DATA = "Clients and their data"
+ROUNDS = "Rounds and evaluation"
+TIERS = "Tiers"
+"""Headings of these keys in the command line's help."""
 
 
 def _network(model: Any) -> Any:
@@ -70,8 +74,14 @@ def _has_values(plain: Any) -> bool:
     return plain is not None
 
 
+def _ordered(tiers: Any) -> Any:
+    if isinstance(tiers, tuple):
+        check_ratios(tiers)
+    return tiers
+
+
 class TaskKeys(Keys):
-    """Keys of what is trained: method, network and data set."""
+    """Keys of method, network, data set, and the clients that share the data."""
 
     plugins: dict[str, str] | None = key(
         None,
@@ -134,4 +144,55 @@ class TaskKeys(Keys):
     )
     data_dir: Annotated[str | None, BeforeValidator(_file)] = key(
         None, TASK, "Folder with the data set's files. [where its package puts them]", "DIR"
+    )
+    clients: int = key(20, DATA, "Number of clients in the population.", ge=1, le=10**9)
+    partition: str = key(
+        "dirichlet:0.5",
+        DATA,
+        "How clients share the samples. iid: evenly; dirichlet:A: uneven labels, more so for small A; classes:K: K labels each; "
+        "natural: by the data set's owners; index:S or index:S:A: S samples per client (uneven labels), for any number of clients; "
+        "flwr:NAME(keyword=value, …): a partitioner of flwr-datasets.",
+        "SPEC",
+    )
+    data_share: float = key(1.0, DATA, "Share of its training samples that each client uses.", gt=0, le=1)
+    validation_share: float = key(
+        0.0,
+        DATA,
+        "Share of the training samples that no client has; models are evaluated on it instead of the test samples.",
+        ge=0,
+        lt=1,
+    )
+    permute_labels: bool = key(False, DATA, "Each client has its own order of labels; accuracy is the mean over clients. [no]")
+
+
+class RoundsKeys(Keys):
+    """Keys of rounds, evaluation, tiers and who gets which."""
+
+    rounds: Count = key(30, ROUNDS, "Number of rounds; with --mode async, of server steps.")
+    per_round: Count | None = key(
+        None, ROUNDS, "Updates wanted per round; with --mode async, clients that train at a time. [half of --clients]"
+    )
+    eval_every: Count = key(1, ROUNDS, "Evaluate every N rounds, and after the last one.")
+    eval_samples: Count | None = key(
+        None, ROUNDS, "Held-out samples to evaluate on, drawn by the seed. [all after the last round, 1,000 before]"
+    )
+    eval_after_training: bool | None = key(
+        None,
+        ROUNDS,
+        "In evaluated rounds, also evaluate each client's model right after its local training. [if clients have models of their own]",
+    )
+    seed: int = key(0, ROUNDS, "Seed of every random draw.", ge=0)
+    tiers: Annotated[tuple[float, ...] | Literal["auto"] | None, AfterValidator(_ordered)] = key(
+        None,
+        TIERS,
+        "Sizes of sub-models, largest first; auto: the largest that fits each class. [the method's own]",
+        "1,0.5,0.25|auto",
+    )
+    tier_assignment: Literal["auto", "uniform", "dynamic"] = key(
+        "auto",
+        TIERS,
+        "auto: the largest tier that fits the class; uniform: a random fitting tier per client; dynamic: drawn anew every round.",
+    )
+    tier_shares: tuple[float, ...] | None = key(
+        None, TIERS, "Shares of clients at each tier, unless assigned by auto. [equal]", "0.5,0.3,0.2"
     )

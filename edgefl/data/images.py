@@ -9,7 +9,7 @@ import numpy as np
 
 from edgefl.data.given import Given, Reading
 from edgefl.data.growing import Growing
-from edgefl.data.pictures import Form, Look, decoded, form_of, look_at, record_of
+from edgefl.data.pictures import Form, PixelFormat, decoded, form_of, look_at, record_of
 from edgefl.errors import DataError
 from edgefl.records import DataRecord
 from edgefl.util.files import files_below
@@ -67,7 +67,7 @@ def grown(images: Callable[[], Named], where: str, channels: int = 0, alpha: str
     return (rows.whole() if looks else np.zeros((0, 1, 1, 1), np.uint8)), record_of(Counter(looks), form)
 
 
-def _blocks(images: Named, looks: list[Look], form: Form, where: str) -> Iterator[np.ndarray]:
+def _blocks(images: Named, looks: list[PixelFormat], form: Form, where: str) -> Iterator[np.ndarray]:
     block, first = list[np.ndarray](), ""
     for (name, content), look in zip(images, looks, strict=True):
         image = decoded(content, name, look, form)

@@ -19,7 +19,7 @@ _UNSIGNED = 1
 
 
 @dataclass(frozen=True)
-class Look:
+class PixelFormat:
     """What the file of an image says of its pixels.
 
     Attributes:
@@ -61,7 +61,7 @@ class Form:
     alpha: str = ""
 
 
-def look_at(content: bytes | Path, where: str) -> Look:
+def look_at(content: bytes | Path, where: str) -> PixelFormat:
     """Return what the file of an image says; DataError if it is no image, or its values have no known largest one."""
     with _opened(content, where) as image:
         tags = getattr(image, "tag_v2", None) or {}
@@ -73,10 +73,10 @@ def look_at(content: bytes | Path, where: str) -> Look:
             if bits > 16 or tags.get(_TIFF_FORMAT, (_UNSIGNED,))[0] != _UNSIGNED:
                 remedy = "save them as 16 bits without a sign, or give an .npz of floats"
                 raise DataError(f"{where}: integers of {bits} bits, of which it is not known what is white; {remedy}")
-        return Look(image.mode, bits, getattr(image, "n_frames", 1) > 1, deep and tags.get(_TIFF_WHITE, 1) == 0)
+        return PixelFormat(image.mode, bits, getattr(image, "n_frames", 1) > 1, deep and tags.get(_TIFF_WHITE, 1) == 0)
 
 
-def form_of(looks: Counter[Look], where: str, channels: int = 0, alpha: str = "") -> Form:
+def form_of(looks: Counter[PixelFormat], where: str, channels: int = 0, alpha: str = "") -> Form:
     """Return what images that look so become: grey only if all are; DataError if some are floats and others are not."""
     floats = {look for look in looks if look.mode == "F"}
     if floats and len(looks) > len(floats):
@@ -86,7 +86,7 @@ def form_of(looks: Counter[Look], where: str, channels: int = 0, alpha: str = ""
     return Form(channels, bool(floats) or any(look.deep for look in looks), alpha)
 
 
-def record_of(looks: Counter[Look], form: Form) -> DataRecord:
+def record_of(looks: Counter[PixelFormat], form: Form) -> DataRecord:
     """Return what was read of images, and what was left out of them."""
     kinds = Counter[str]()
     for look, count in looks.items():
@@ -103,7 +103,7 @@ def record_of(looks: Counter[Look], form: Form) -> DataRecord:
     return DataRecord(images=tuple(f"{kind}: {count:,}" for kind, count in kinds.items()), left_out=tuple(left))
 
 
-def decoded(content: bytes | Path, where: str, look: Look, form: Form) -> np.ndarray:
+def decoded(content: bytes | Path, where: str, look: PixelFormat, form: Form) -> np.ndarray:
     """Return an image upright, (channels, height, width) uint8, or float32 in units of 8 bits: 16 bits are divided by 257.
 
     DataError if it is damaged, or has transparent pixels and the form does not say what becomes of them.

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from edgefl.client.folding import Sums
 from edgefl.client.job import Job
 from edgefl.engine.inline import batches_of
-from edgefl.engine.peer import Batch, Fold, Peer
+from edgefl.engine.peer import Fold, JobBatch, Peer
 from edgefl.errors import EdgeflError
 from edgefl.records import Outcome
 
@@ -26,7 +26,7 @@ class Dispatch(ABC, Generic[P]):
 
     def __init__(self, together: int) -> None:
         self._together = together
-        self._again: deque[Batch] = deque()
+        self._again: deque[JobBatch] = deque()
         self._numbers = count()
 
     @property
@@ -49,7 +49,7 @@ class Dispatch(ABC, Generic[P]):
         """Return the peer that a new batch should go to; None: no one has room."""
 
     @abstractmethod
-    def _give(self, peer: P, batch: Batch) -> None:
+    def _give(self, peer: P, batch: JobBatch) -> None:
         """Send a batch to a peer."""
 
     @abstractmethod
@@ -74,7 +74,7 @@ class Dispatch(ABC, Generic[P]):
 
     def _run(self, jobs: Iterable[Job], fold: Fold | None = None) -> Iterator[tuple[int, Outcome]]:
         batches = batches_of(jobs, self._together)
-        alive: deque[Batch] = deque()
+        alive: deque[JobBatch] = deque()
         more = True
         try:
             while more or alive or self.unsent(fold):
@@ -91,16 +91,16 @@ class Dispatch(ABC, Generic[P]):
                 batch.wanted = False
             self._end(fold)
 
-    def _fill(self, alive: deque[Batch], batches: Iterator[list[tuple[int, Job]]], fold: Fold | None) -> bool:
+    def _fill(self, alive: deque[JobBatch], batches: Iterator[list[tuple[int, Job]]], fold: Fold | None) -> bool:
         """Give batches to the peers that have room; return whether there are more."""
         while len(alive) < self._most and (peer := self._free()) is not None:
             if (numbered := next(batches, None)) is None:
                 return False
-            alive.append(Batch([number for number, _ in numbered], [job for _, job in numbered], fold))
+            alive.append(JobBatch([number for number, _ in numbered], [job for _, job in numbered], fold))
             self._give(peer, alive[-1])
         return True
 
-    def _outcomes(self, batch: Batch) -> Iterator[tuple[int, Outcome]]:
+    def _outcomes(self, batch: JobBatch) -> Iterator[tuple[int, Outcome]]:
         """Yield what became of a batch, and serve the peers meanwhile."""
         if isinstance(batch.result, EdgeflError):
             raise batch.result
@@ -115,13 +115,13 @@ class Dispatch(ABC, Generic[P]):
             if (batch := self._again.popleft()).wanted:
                 self._give(free, batch)
 
-    def submit(self, jobs: Sequence[Job], fold: Fold | None = None) -> Batch:
+    def submit(self, jobs: Sequence[Job], fold: Fold | None = None) -> JobBatch:
         """Return a batch of ``jobs``, which run when :meth:`serve` finds a peer with room for them."""
-        batch = Batch(list(range(len(jobs))), list(jobs), fold)
+        batch = JobBatch(list(range(len(jobs))), list(jobs), fold)
         self._again.append(batch)
         return batch
 
-    def unsent(self, fold: Fold | None) -> list[Batch]:
+    def unsent(self, fold: Fold | None) -> list[JobBatch]:
         """Return the batches with updates that have not arrived in the sums ``fold``."""
         given = (batch for peer in self._peers for batch in peer.of(fold))
         return [*given, *(batch for batch in self._again if fold is not None and batch.fold is fold)]

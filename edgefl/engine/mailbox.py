@@ -12,7 +12,7 @@ from typing import Any
 
 from edgefl.client.folding import Sums
 from edgefl.client.job import Job
-from edgefl.client.messages import Setup, Setups, job_of, job_row, outcome_of, outcome_row, read_setup
+from edgefl.client.messages import JobSetup, Setups, job_of, job_row, outcome_of, outcome_row, read_setup
 from edgefl.engine.shared_memory import Region, SharedArena, SharedFile
 from edgefl.errors import WireError
 from edgefl.records import Outcome
@@ -58,7 +58,7 @@ class Reader:
 
 
 @dataclass(frozen=True)
-class Asked:
+class WorkerRequest:
     """A request as its worker reads it: ``jobs`` to run or, if there are none, to send the sums ``fold``.
 
     ``fold`` is the name of the sums that the updates of the jobs are added to; empty if the server needs every update.
@@ -89,7 +89,7 @@ class ServerMailbox:
         self._payloads: OrderedDict[str, _Shared] = OrderedDict()
 
     def write_request(self, jobs: Sequence[Job], reader: Reader, fold: str = "") -> Request:
-        """Write ``jobs`` to the arena, for the worker ``reader``; for ``fold`` see :class:`Asked`."""
+        """Write ``jobs`` to the arena, for the worker ``reader``; for ``fold`` see :class:`WorkerRequest`."""
         setups, payloads, rows, own, room = [], [], [], list[bytes](), 0
         for job in jobs:
             setup, kept = self._shared(self._setups, self._written.of(job)), job.kept or b""
@@ -183,11 +183,11 @@ class WorkerMailbox:
 
     def __init__(self, memory: SharedFile, prepare: Callable[[bytes], None] = lambda header: None) -> None:
         self._memory, self._prepare = memory, prepare
-        self._setups: dict[str, Setup] = {}
+        self._setups: dict[str, JobSetup] = {}
         self._payloads: dict[str, Blob] = {}
         self.sums: dict[str, Sums] = {}
 
-    def read_request(self, frame: Frame) -> Asked:
+    def read_request(self, frame: Frame) -> WorkerRequest:
         """Return what a request asks for; raise :class:`WireError` if its header or a blob is damaged, or of another version."""
         start, _, at, length = frame
         fields, _ = read_header(self._memory.read(start + at, length), "jobs")
@@ -209,7 +209,7 @@ class WorkerMailbox:
             kept = None if kept_bytes is None else self._memory.read(start, kept_bytes)
             start += kept_bytes or 0
             jobs.append(job_of(row, self._setups[setup], content, kept))
-        return Asked(jobs, fields["fold"])
+        return WorkerRequest(jobs, fields["fold"])
 
     def write_answer(
         self, frame: Frame, outcomes: Sequence[Outcome], spans: Sequence[Span], seconds: float, sums: Sums | None = None
@@ -230,7 +230,7 @@ class WorkerMailbox:
         fields = {"outcomes": rows, "had_room": had_room, "spans": told, "seconds": seconds, "sums": of_tiers}
         return [write_header("outcomes", fields), *(() if had_room else parts), *limbs]
 
-    def _setup(self, digest: str, places: Mapping[str, Place]) -> Setup:
+    def _setup(self, digest: str, places: Mapping[str, Place]) -> JobSetup:
         def blob(digest: str) -> Blob:
             if digest not in places:
                 raise WireError(f"a setup refers to a blob that its request lacks: {digest[:16]}…")

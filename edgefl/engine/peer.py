@@ -32,7 +32,7 @@ class Fold:
 
 
 @dataclass(eq=False)
-class Batch:
+class JobBatch:
     """Jobs that one peer runs together; without jobs, the peer is asked for its part of the sums ``fold``.
 
     Attributes:
@@ -47,7 +47,7 @@ class Batch:
     numbers: list[int]
     jobs: list[Job]
     fold: Fold | None = None
-    covers: list["Batch"] = field(default_factory=list)
+    covers: list["JobBatch"] = field(default_factory=list)
     request: Request | None = None
     result: list[Outcome] | EdgeflError | None = None
     wanted: bool = True
@@ -61,19 +61,19 @@ class Peer:
     """
 
     def __init__(self) -> None:
-        self.batches: deque[Batch] = deque()
-        self.folded: list[Batch] = []
+        self.batches: deque[JobBatch] = deque()
+        self.folded: list[JobBatch] = []
 
-    def of(self, fold: Fold | None) -> list[Batch]:
+    def of(self, fold: Fold | None) -> list[JobBatch]:
         """Return the batches of ``fold`` with updates that it has not sent, in the order in which it was given them."""
         return [] if fold is None else [batch for batch in (*self.folded, *self.batches) if batch.fold is fold]
 
-    def due(self, fold: Fold) -> Batch | None:
+    def due(self, fold: Fold) -> JobBatch | None:
         """Return what asks for the sums ``fold``, behind the last of their batches; None: it was asked, or has none."""
         own = self.of(fold)
-        return Batch([], [], fold, own) if own and own[-1].jobs else None
+        return JobBatch([], [], fold, own) if own and own[-1].jobs else None
 
-    def settle(self, batch: Batch) -> None:
+    def settle(self, batch: JobBatch) -> None:
         """Note that ``batch`` was answered: if it asked for sums, their updates have arrived."""
         self.batches.remove(batch)
         if batch.fold is not None and batch.jobs and batch.wanted:
@@ -81,7 +81,7 @@ class Peer:
         if covers := set(batch.covers):
             self.folded = [other for other in self.folded if other not in covers]
 
-    def lost(self) -> list[Batch]:
+    def lost(self) -> list[JobBatch]:
         """Return the batches that must run again if this peer is lost."""
         return [batch for batch in (*self.folded, *self.batches) if batch.jobs]
 

@@ -25,9 +25,9 @@ from edgefl.engine.dispatch import Dispatch
 from edgefl.engine.fork_server import check_not_worker, fork_server
 from edgefl.engine.inline import InlineEngine
 from edgefl.engine.mailbox import ServerMailbox
-from edgefl.engine.peer import Batch, Fold, Worker
+from edgefl.engine.peer import Fold, JobBatch, Worker
 from edgefl.engine.shared_memory import share
-from edgefl.engine.workers import FRAME, Assignment, Environment
+from edgefl.engine.workers import FRAME, Environment, WorkerStart
 from edgefl.errors import EdgeflError
 from edgefl.registry import engine
 from edgefl.timing.spans import Span, absorb
@@ -152,7 +152,7 @@ class PoolEngine(Dispatch[Worker]):
         """How long answers can accumulate before a worker runs out of batches."""
         return (self._depth - _LEAST) / 2 * min(self._batch_s, _AHEAD_S)
 
-    def _give(self, worker: Worker, batch: Batch) -> None:
+    def _give(self, worker: Worker, batch: JobBatch) -> None:
         fold = "" if batch.fold is None else batch.fold.name
         batch.request = self._mailbox.write_request(batch.jobs, worker.reader, fold)
         worker.batches.append(batch)
@@ -204,7 +204,7 @@ class PoolEngine(Dispatch[Worker]):
         self._live[number] = worker
         self._mailbox.readers.append(worker.reader)
         self._selector.register(worker.connection, selectors.EVENT_READ, worker)
-        content = Assignment(self._task, self._guard, number, self._workers, self._layout).to_bytes(Environment.own())
+        content = WorkerStart(self._task, self._guard, number, self._workers, self._layout).to_bytes(Environment.own())
         worker.assignment = self._mailbox.write(content)
         with contextlib.suppress(OSError):  # it is gone: the next message to it will fail
             worker.connection.send_bytes(FRAME.pack(worker.assignment.start, worker.assignment.size, 0, len(content)))

@@ -24,7 +24,7 @@ from edgefl.client.isolation.isolate import Isolated
 from edgefl.client.isolation.limits import Guard, keep_freed_memory, pin
 from edgefl.client.job import Job, Task
 from edgefl.client.messages import error_fields, task_fields, task_of
-from edgefl.engine.mailbox import Asked, Frame, WorkerMailbox
+from edgefl.engine.mailbox import Frame, WorkerMailbox, WorkerRequest
 from edgefl.engine.shared_memory import SharedFile, shared
 from edgefl.records import Outcome
 from edgefl.timing.spans import drain
@@ -34,7 +34,7 @@ from edgefl.wire.message import read_header, write_header
 FRAME = struct.Struct("<4q")
 """A message to a worker: a :data:`edgefl.engine.mailbox.Frame`."""
 Train = Callable[[Sequence[Job]], Sequence[Outcome]]
-Run = Callable[[Asked], Sequence[Outcome]]
+Run = Callable[[WorkerRequest], Sequence[Outcome]]
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def _run_main(main: tuple[tuple[str, str], ...]) -> None:
 
 
 @dataclass(frozen=True)
-class Assignment:
+class WorkerStart:
     """What a worker needs before its first job. ``worker`` is its number, from 1 to ``workers``; for ``guard`` see :class:`PoolEngine`.
 
     ``data`` says where the data set lies in shared memory, as :func:`edgefl.engine.shared_memory.share` does; None: the worker loads it.
@@ -124,7 +124,7 @@ def work(jobs_fd: int, lifeline_fd: int, arena_fd: int, data_fd: int | None = No
         try:
             environment.enter()
             environment.run_main_for(content)
-            assignment = Assignment.of(fields)
+            assignment = WorkerStart.of(fields)
             run: Run | Exception = partial(_run, _runner(assignment, jobs, lifeline, data_fd), assignment.task, mailbox.sums)
         except ChildProcessError:
             return  # the process that measures the baseline was killed: the server replaces this one
@@ -149,7 +149,7 @@ def _answer(run: Run | Exception, mailbox: WorkerMailbox, frame: Frame) -> list[
         return [write_header("error", error_fields(error))]
 
 
-def _run(train: Train, task: Task, sums: dict[str, Sums], asked: Asked) -> Sequence[Outcome]:
+def _run(train: Train, task: Task, sums: dict[str, Sums], asked: WorkerRequest) -> Sequence[Outcome]:
     """Return the outcomes of the jobs of a request. Their updates become part of ``sums`` if the request says so."""
     outcomes = train(asked.jobs) if asked.jobs else ()
     if not asked.fold or not asked.jobs:
@@ -159,7 +159,7 @@ def _run(train: Train, task: Task, sums: dict[str, Sums], asked: Asked) -> Seque
     return [sums[asked.fold].add(job, outcome) for job, outcome in zip(asked.jobs, outcomes, strict=True)]
 
 
-def _runner(assignment: Assignment, jobs: Connection, lifeline: Connection, data_fd: int | None) -> Train:
+def _runner(assignment: WorkerStart, jobs: Connection, lifeline: Connection, data_fd: int | None) -> Train:
     """Return how this process runs jobs, after loading the data and, under "hard", measuring the limits."""
     task = assignment.task
     torch.set_num_threads(1)  # the main script may have changed it

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
-from edgefl.util.stateless import called
+from edgefl.onnxgrad.stateless import called
 
 Init = Literal["plain", "he"]
 """The size of first composed weights: that of the plain layer's, or He's."""

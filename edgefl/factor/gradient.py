@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
-from edgefl.util.stateless import called, carry
+from edgefl.onnxgrad.stateless import called, carry
 
 
 def gradients(value: Tensor, tensors: Sequence[Tensor], constant: bool = True, keep: bool = False) -> tuple[Tensor, ...]:

@@ -1,5 +1,7 @@
 """Simulated seconds and joules: from a tier's own work and bytes and a profile's costs, the same on every host, to the last bit."""
 
+from dataclasses import replace
+
 from edgefl.fleet.profile import DeviceProfile
 from edgefl.fleet.time_model import train_s
 from edgefl.records import Cost, RoundTrip, Timing
@@ -39,19 +41,20 @@ def added_s(device: DeviceProfile, cost: Cost) -> float:
     return 0.0 if costs is None or not added_bytes else Work(elementwise_bytes=added_bytes).seconds(costs.seconds)
 
 
-def energies(
-    device: DeviceProfile, macs: int, download_bytes: int, upload_bytes: int, seconds: float
-) -> tuple[float | None, float | None, float]:
-    """Return the joules of computing and of the radio, both on the device, and of the network's path to the server.
+def with_joules(device: DeviceProfile, timing: Timing, download_bytes: int, upload_bytes: int) -> Timing:
+    """Return the timing with the joules of its seconds and ``train_j``, and of the bytes that went over.
 
-    ``compute_j = macs · pJ/MAC + idle_w · seconds``; the others are nJ/byte times the bytes that went over. None: the profile lacks the
-    figures.
+    ``compute_j`` is ``train_j``, and idle power times all other seconds. The radio takes nJ/byte times the bytes, and its tail after each
+    transfer, the first one until training ends. Joules on the device are None if the profile lacks the figures.
     """
     network_j, rates = (download_bytes + upload_bytes) * device.link.network_j_per_byte, device.energy
     if rates is None:
-        return None, None, network_j
-    radio_j = download_bytes * rates.download_byte_j + upload_bytes * rates.upload_byte_j
-    return energy_j(device, macs, seconds), radio_j, network_j
+        return replace(timing, compute_j=None, radio_j=None, network_j=network_j, train_j=0.0)
+    tail_s, tail_w = device.link.tail
+    on_s = (min(tail_s, timing.train_s) if download_bytes else 0.0) + (tail_s if upload_bytes else 0.0)
+    radio_j = download_bytes * rates.download_byte_j + upload_bytes * rates.upload_byte_j + tail_w * on_s
+    compute_j = timing.train_j + rates.idle_w * (timing.total_s - timing.train_s)
+    return replace(timing, compute_j=compute_j, radio_j=radio_j, network_j=network_j)
 
 
 def round_timing(
@@ -69,14 +72,14 @@ def round_timing(
     ``speed`` is the share of its computing rate that the device has. ``margin`` is a factor on the seconds of training, which include
     throttling. :func:`edgefl.fleet.time_model.train_s` describes the other arguments.
     """
-    macs = cost.macs_of(samples, passes, evaluated)
     work_s = train_s(device.compute, cost, samples, passes, updates, evaluated) / speed + added_s(device, cost) / speed
     down_bytes, up_bytes = cost.model_bytes
     download_s, predicted_s, upload_s = durations(device, down_bytes, work_s, up_bytes)
     parts = download_s, predicted_s * margin, upload_s
     agree_s, unmask_s = trips_s(device, cost)
-    spent = energies(device, macs, cost.download_bytes, cost.upload_bytes, sum(parts) + agree_s + unmask_s)
-    return Timing(*parts, *spent, agree_s, unmask_s)
+    fixed_j, watts = training_spends(device, cost.work_of(samples, passes, updates, evaluated))
+    timing = Timing(*parts, 0.0, 0.0, 0.0, agree_s, unmask_s, fixed_j + watts * parts[1])
+    return with_joules(device, timing, cost.download_bytes, cost.upload_bytes)
 
 
 def trips_s(device: DeviceProfile, cost: Cost, link_share: float = 1.0) -> tuple[float, float]:
@@ -107,7 +110,14 @@ def inference_s(device: DeviceProfile, cost: Cost) -> float:
     return cost.macs_inference / device.inference_macs_per_s if costs is None else cost.inference_of(1).seconds(costs.seconds)
 
 
-def energy_j(device: DeviceProfile, macs: int, seconds: float) -> float | None:
-    """Return the joules of ``macs`` multiply-accumulates and of being on for ``seconds``, radio apart; None if they are unknown."""
-    rates = device.energy
-    return None if rates is None else macs * rates.mac_j + rates.idle_w * seconds
+def inference_j(device: DeviceProfile, cost: Cost) -> float | None:
+    """Return the joules of an inference of one sample, all threads; None if they are unknown."""
+    if device.power is None or device.energy is None:
+        return None
+    fixed_j, watts = device.power.spends(device.compute.inference_step, cost.inference_of(1))
+    return fixed_j + watts * inference_s(device, cost)
+
+
+def training_spends(device: DeviceProfile, work: Work) -> tuple[float, float]:
+    """Return the joules of training ``work`` apart from its seconds, and the watts during them; 0 if they are unknown."""
+    return (0.0, 0.0) if device.power is None else device.power.spends(device.compute.training_step, work)

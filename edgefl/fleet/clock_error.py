@@ -26,7 +26,12 @@ Confidence = Literal["safe", "likely", "open"]
 _SAFE, _LIKELY = 0.95, 0.75
 
 Draws = Mapping[str, np.ndarray]
-"""Device → a factor on its seconds of training per draw, float64 of shape (draws,)."""
+"""Device → a factor on its seconds of training per draw, and :func:`power_of` the device → one on its watts; float64, (draws,)."""
+
+
+def power_of(device: str) -> str:
+    """Return the name that the watts of a device have among :data:`Draws`."""
+    return f"{device}, power"
 
 
 def drawn_factors(errors: Mapping[str, float], draws: int = DRAWS) -> dict[str, np.ndarray]:
@@ -57,13 +62,15 @@ def chance_within(slack: float, error: float) -> float:
 
 def chance_of(device: DeviceProfile, timing: Timing, budget: Budget) -> float | None:
     """Return the chance that a round with the predicted ``timing`` meets the limits of seconds and joules; None without such a limit."""
-    slacks = []
+    chances = []
     if budget.deadline_s is not None:
-        slacks.append((budget.deadline_s - timing.total_s + timing.train_s) / timing.train_s)
-    if budget.energy_j is not None and device.energy is not None and timing.total_j is not None:
-        spare_j, later_j = budget.energy_j - timing.total_j, device.energy.idle_w * timing.train_s
-        slacks.append(1 + spare_j / later_j if later_j else math.inf if spare_j >= 0 else 0.0)
-    return chance_within(min(slacks), device.clock_error) if slacks else None
+        slack = (budget.deadline_s - timing.total_s + timing.train_s) / timing.train_s
+        chances.append(chance_within(slack, device.clock_error))
+    if budget.energy_j is not None and device.energy_error is not None and timing.total_j is not None:
+        spare_j = budget.energy_j - timing.total_j
+        slack = 1 + spare_j / timing.train_j if timing.train_j else math.inf if spare_j >= 0 else 0.0
+        chances.append(chance_within(slack, device.energy_error))
+    return min(chances, default=None)
 
 
 def confidence_of(chance: float | None) -> Confidence | None:

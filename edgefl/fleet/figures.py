@@ -66,3 +66,10 @@ def figures_of(record: Record, prefix: str) -> dict[str, Figure]:
         elif isinstance(value, Record):
             found |= figures_of(value, f"{prefix}{key}.")
     return found
+
+
+def at_most(**pair: Figure) -> None:
+    """Raise ValueError unless the first of two figures is at most the second, by their keys."""
+    (key, small), (other, large) = pair.items()
+    if small.value > large.value:
+        raise ValueError(f"{key}: expected at most {other} ({large.value:,.10g}), got {small.value:,.10g}")

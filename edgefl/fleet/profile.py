@@ -6,7 +6,22 @@ from typing import Annotated, ClassVar, NamedTuple
 
 from pydantic import Field, model_validator
 
-from edgefl.fleet.figures import LEAST, Figure, Hour, LostShare, Name, Positive, Ratio, Record, Share, Sigma, Sourced, figures_of
+from edgefl.fleet.figures import (
+    LEAST,
+    Figure,
+    Hour,
+    LostShare,
+    Name,
+    Positive,
+    Ratio,
+    Record,
+    Share,
+    Sigma,
+    Sourced,
+    at_most,
+    figures_of,
+)
+from edgefl.fleet.power import Power, both
 from edgefl.fleet.time_model import ONE_RATE_ERROR, ForwardCosts, StepCosts
 
 
@@ -16,7 +31,7 @@ class Link(Record):
     Rates differ from user to user by a log-normal law of ``spread_sigma``, and from one session of a user to the next by one of
     ``session_sigma``. ``download_nj_per_byte`` and ``upload_nj_per_byte`` are the device's own radio; ``network_nj_per_byte`` is the path
     beyond it to the data centre, either way: a device's energy is without it, an end-to-end energy with it. A link without figures of the
-    radio has no known energy.
+    radio has no known energy. After a transfer the radio stays on for ``tail_s`` seconds with ``tail_w`` watts.
     """
 
     name: Name
@@ -29,6 +44,15 @@ class Link(Record):
     upload_nj_per_byte: Figure | None = None
     session_sigma: Sigma | None = None
     network_nj_per_byte: Figure | None = None
+    tail_s: Figure | None = None
+    tail_w: Figure | None = None
+
+    @model_validator(mode="after")
+    def _whole_tail(self) -> Link:
+        if (self.tail_s is None) != (self.tail_w is None):
+            given, lacks = ("tail_w", "tail_s") if self.tail_s is None else ("tail_s", "tail_w")
+            raise ValueError(f"{given}: expected {lacks} too, got none; give both, or leave {given} out")
+        return self
 
     download_bytes_per_s: ClassVar = property(
         lambda self: self.download_mbps.value * 1e6 / 8, doc="Bytes per second towards the client."
@@ -40,6 +64,10 @@ class Link(Record):
     network_j_per_byte: ClassVar = property(
         lambda self: self.network_nj_per_byte.value * 1e-9 if self.network_nj_per_byte else 0.0,
         doc="Joules per byte, either way, of the network beyond the device; 0 if the link does not say.",
+    )
+    tail: ClassVar = property(
+        lambda self: (self.tail_s.value, self.tail_w.value) if self.tail_s and self.tail_w else (0.0, 0.0),
+        doc="Seconds and watts of the radio after a transfer; 0 if the link does not say.",
     )
     session_spread: ClassVar = property(
         lambda self: self.session_sigma.value if self.session_sigma else 0.0,
@@ -55,7 +83,7 @@ class Memory(Record):
 
     @model_validator(mode="after")
     def _possible(self) -> Memory:
-        _at_most(training_bytes=self.training_bytes, total_bytes=self.total_bytes)
+        at_most(training_bytes=self.training_bytes, total_bytes=self.total_bytes)
         return self
 
 
@@ -82,27 +110,17 @@ class Thermal(Record):
     sustained_share: Share
 
 
-class Power(Record):
-    """Power and energy of the whole device."""
-
-    idle_w: Figure
-    load_w: Positive
-    energy_pj_per_mac: Positive
-    battery_wh: Positive | None = None
-
-    @model_validator(mode="after")
-    def _possible(self) -> Power:
-        _at_most(idle_w=self.idle_w, load_w=self.load_w)
-        return self
-
-
 class EnergyRates(NamedTuple):
-    """What a device spends: watts without work, and joules of a MAC and of a byte that its radio receives or sends."""
+    """What a device spends: its power, and joules of a byte that its radio receives or sends."""
 
-    idle_w: float
-    mac_j: float
+    power: Power
     download_byte_j: float
     upload_byte_j: float
+
+    @property
+    def idle_w(self) -> float:
+        """Watts without work."""
+        return self.power.idle_w.value
 
 
 class DeviceProfile(Record):
@@ -167,7 +185,20 @@ class DeviceProfile(Record):
         power, down, up = self.power, self.link.download_nj_per_byte, self.link.upload_nj_per_byte
         if power is None or down is None or up is None:
             return None
-        return EnergyRates(power.idle_w.value, power.energy_pj_per_mac.value * 1e-12, down.value * 1e-9, up.value * 1e-9)
+        return EnergyRates(power, down.value * 1e-9, up.value * 1e-9)
+
+    @property
+    def power_error(self) -> float | None:
+        """The factor by which watts while it trains may be wrong, in nine cases of ten; None if its energy is unknown."""
+        return None if self.energy is None else self.energy.power.factor
+
+    @property
+    def energy_error(self) -> float | None:
+        """The factor by which joules of training may be wrong, with the error of its clock; None if its energy is unknown."""
+        rates = self.energy
+        if rates is None:
+            return None
+        return rates.power.factor if rates.power.load_w is None else both(rates.power.factor, self.clock_error)
 
     def figures(self) -> dict[str, Figure]:
         """Return every figure by its dotted key, the link's included."""
@@ -303,12 +334,6 @@ def unknown_energy(device: DeviceProfile) -> str:
     """Return why an energy limit cannot be applied to a device without figures of energy."""
     missing = " and ".join(device.without_energy)
     return f"the energy of device {device.name} is unknown; add {missing} to its file, or leave the energy limit out"
-
-
-def _at_most(**pair: Figure) -> None:
-    (key, small), (other, large) = pair.items()
-    if small.value > large.value:
-        raise ValueError(f"{key}: expected at most {other} ({large.value:,.10g}), got {small.value:,.10g}")
 
 
 def _sum_to_1(what: str, shares: list[float]) -> None:

@@ -1,9 +1,8 @@
-"""From a run's configuration and its fleet's profile to the conditions of its rounds."""
+"""From the settings of a run and its fleet's profile to the conditions of its rounds."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edgefl.config import RunConfig
 from edgefl.errors import ConfigError
 from edgefl.fleet.availability import Always, Availability, Daily
 from edgefl.fleet.conditions import UNDISTURBED, Conditions
@@ -12,31 +11,46 @@ from edgefl.fleet.trace import load_trace
 from edgefl.util.files import exists
 
 
-def conditions_of(config: RunConfig, fleet: Fleet, availability: Availability | None = None) -> Conditions:
-    """Return the conditions of a run; ``availability`` is the configuration's own if it was loaded before.
+@dataclass(frozen=True)
+class FleetSettings:
+    """The keys of a run's configuration that :func:`conditions_in` reads; :class:`edgefl.RunConfig` explains each."""
+
+    profile: str
+    seed: int
+    conditions: str
+    over_selection: float | None
+    deadline_s: float | None
+    availability: str
+    eligible_when: tuple[str, ...]
+    start_hour: float
+    dynamic_devices: bool
+
+
+def conditions_in(settings: FleetSettings, fleet: Fleet, availability: Availability | None = None) -> Conditions:
+    """Return the conditions of a run; ``availability`` is that of ``settings`` if it was loaded before.
 
     Raises:
-        ConfigError: the configuration asks for figures that the fleet's profile does not have, or for a deadline that no device can meet.
+        ConfigError: they ask for figures that the fleet's profile does not have, or for a deadline that no device can meet.
         DataError: the trace is malformed.
     """
-    _check_deadline(config, fleet)
-    ideal = config.conditions == "ideal"
-    charging = config.availability != "always" and "charging" in config.eligible_when
+    _check_deadline(settings, fleet)
+    ideal = settings.conditions == "ideal"
+    charging = settings.availability != "always" and "charging" in settings.eligible_when
     conditions = Conditions(
-        over_selection=config.over_selection or 1.0,
+        over_selection=settings.over_selection or 1.0,
         links_vary=not ideal,
-        states=_states(config, fleet),
-        availability=availability or _availability(config, fleet),
+        states=_states(settings, fleet),
+        availability=availability or _availability(settings, fleet),
         battery=not ideal and not charging,
-        start_hour=config.start_hour,
+        start_hour=settings.start_hour,
     )
     if ideal or (behaviour := fleet.behaviour) is None:
         return conditions
     # A recorded trace contains when devices leave.
-    interrupted = behaviour.interrupted.value if config.availability in ("always", "daily") else 0.0
+    interrupted = behaviour.interrupted.value if settings.availability in ("always", "daily") else 0.0
     return replace(
         conditions,
-        over_selection=config.over_selection or behaviour.over_selection.value,
+        over_selection=settings.over_selection or behaviour.over_selection.value,
         drop_out=behaviour.drop_out.value,
         interrupted=interrupted,
         response_sigma=behaviour.response_sigma.value,
@@ -51,31 +65,31 @@ def with_deadline(fleet: Fleet, deadline_s: float | None) -> Fleet:
     return fleet.model_copy(update={"budget": budget})
 
 
-def _check_deadline(config: RunConfig, fleet: Fleet) -> None:
+def _check_deadline(settings: FleetSettings, fleet: Fleet) -> None:
     """Raise :class:`ConfigError` if the deadline is over before the round trip of the fastest link."""
     deadline_s = fleet.budget.round_deadline_s
     fastest = min((c.device.link for c in fleet.classes), key=lambda link: link.rtt_s)
     if deadline_s is not None and deadline_s <= fastest.rtt_s:
-        where = config.profile if config.profile.endswith(".toml") else f"fleet {fleet.name}"
-        key = "deadline_s" if config.deadline_s is not None else f"{where}: budget.round_deadline_s"
+        where = settings.profile if settings.profile.endswith(".toml") else f"fleet {fleet.name}"
+        key = "deadline_s" if settings.deadline_s is not None else f"{where}: budget.round_deadline_s"
         raise ConfigError(
             f"{key}: got {deadline_s:g} s, expected more than {fastest.rtt_s:g} s, the round trip of the fleet's fastest link "
             f"({fastest.name})"
         )
 
 
-def _availability(config: RunConfig, fleet: Fleet) -> Availability:
-    if config.availability == "always":
+def _availability(settings: FleetSettings, fleet: Fleet) -> Availability:
+    if settings.availability == "always":
         return Always()
-    if config.availability != "daily":
-        return _recorded(Path(config.availability), config.eligible_when)
+    if settings.availability != "daily":
+        return _recorded(Path(settings.availability), settings.eligible_when)
     if fleet.behaviour is None:
         raise ConfigError(
             f"availability: daily needs the figures of a [behaviour] table, which the fleet {fleet.name} does not have; "
             "give always, a trace file, or a fleet that has one, such as phone"
         )
     shares = fleet.behaviour.eligible_share.value, fleet.behaviour.day_night_ratio.value
-    return Daily(config.seed, *shares, fleet.behaviour.peak_hour.value, config.start_hour)
+    return Daily(settings.seed, *shares, fleet.behaviour.peak_hour.value, settings.start_hour)
 
 
 def _recorded(path: Path, eligible_when: tuple[str, ...]) -> Availability:
@@ -90,8 +104,8 @@ def _recorded(path: Path, eligible_when: tuple[str, ...]) -> Availability:
     return trace
 
 
-def _states(config: RunConfig, fleet: Fleet) -> tuple[State, ...]:
-    if not config.dynamic_devices:
+def _states(settings: FleetSettings, fleet: Fleet) -> tuple[State, ...]:
+    if not settings.dynamic_devices:
         return (UNDISTURBED,)
     if not fleet.states:
         raise ConfigError(

@@ -67,6 +67,9 @@ def read_intervals(path: Path) -> Intervals:
     return _checked(path, rows)
 
 
+_YEAR_S = 365.25 * 86_400
+
+
 def _checked(path: Path, rows: Intervals) -> Intervals:
     """Return ``rows`` with client numbers as int64 if their numbers lie where they must."""
     problems = [
@@ -81,6 +84,11 @@ def _checked(path: Path, rows: Intervals) -> Intervals:
             after = f" ({rows.from_s[i]:.15g})" if expected.endswith("from") else ""
             found = str(column[i]) if key == "client" else f"{column[i]:.15g}"
             raise _wrong(path, rows.unit, rows.line[i], key, expected + after, found)
+    first = int(rows.from_s.argmin())
+    if rows.from_s[first] > _YEAR_S:
+        years = f"the trace begins {rows.from_s[first] / _YEAR_S:.3g} years after the start of a run"
+        remedy = f"seconds count from there, not from 1970: subtract {rows.from_s[first]:.15g} from all of from and to"
+        raise DataError(f"{path}, {rows.unit} {rows.line[first]}: from: {years}; {remedy}")
     return replace(rows, client=rows.client.astype(np.int64))
 
 

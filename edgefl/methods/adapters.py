@@ -15,6 +15,7 @@ chooses others. A weight that two layers share has no adapter.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -28,13 +29,16 @@ from edgefl.factor.layers import unrolled_factors
 from edgefl.factor.svd import unroll
 from edgefl.factor.width import leading
 from edgefl.methods.averaging import WeightedSum
-from edgefl.methods.base import Method
+from edgefl.methods.capabilities import Factorizes
 from edgefl.methods.layer_rules import FactorizingConfig
+from edgefl.methods.networks import cut_out, upload_shapes
+from edgefl.methods.personal import Personal, download_shapes, trained_network
 from edgefl.methods.ranks import Ranks, dense_reasons, never_factorized, rank_candidates
 from edgefl.methods.state import GlobalState, Tensors
+from edgefl.methods.updates import checked
 from edgefl.models.base import Architecture, stem_and_classifier, weighted_layers
 from edgefl.models.ties import tied
-from edgefl.records import Batch, Place, Tier, Update
+from edgefl.records import Batch, Submodel, Tier, Update
 
 QUERY_AND_VALUE = ("query", "value", "q_proj", "v_proj", "q_lin", "v_lin", "to_q", "to_v", "qkv", "query_key_value", "c_attn")
 """How common libraries name attention's projections to queries and values: the last part of a layer's name. Some also compute keys."""
@@ -55,12 +59,13 @@ class AdapterConfig(FactorizingConfig):
     head: bool = True
 
 
-class Adapted(Method):
+class Adapted(Personal, Factorizes):
     """A method that trains adapters of a frozen network. The server's state has the network and adapters of the option ``rank``."""
 
     config: AdapterConfig
     travels = "the adapters of the tier's rank and the classifier, both ways"
     stays = "the frozen base: it is part of the application"
+    stored = False
 
     def rank(self, tier: Tier) -> int:
         """Return the tier's rank in layers whose full rank is not smaller."""
@@ -102,28 +107,25 @@ class Adapted(Method):
         # A network whose last layer has another number of outputs has no classifier of its own, such as a decoder that uses its embedding.
         return None if shared or rows != (architecture.classes or rows) else name
 
-    def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
+    def device_network(self, architecture: Architecture, tier: Tier) -> nn.Module:
         """Return the dense network: adapters are merged into it."""
         return architecture.build()
 
-    def factored(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
-        return merged(self.trained(state, tier, personal, client))
+    def deploy(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
+        return merged(trained_network(self, state, tier, personal, client))
 
-    def first_network(self, architecture: Architecture, tiers: tuple[Tier, ...]) -> nn.Module:
-        return self.with_adapters(architecture, self.config.rank)
+    def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
+        return GlobalState.begun(architecture, tiers, rng, partial(self.with_adapters, architecture, self.config.rank))
 
     def personal(self, network: nn.Module) -> frozenset[str]:
         """Return the names of the base's tensors."""
         trained = {name for name, parameter in network.named_parameters(remove_duplicate=False) if parameter.requires_grad}
         return frozenset(network.state_dict().keys() - trained)
 
-    def keep(self, module: nn.Module) -> dict[str, Tensor]:
-        """Return nothing: the application has the base."""
-        return {}
-
-    def places(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None) -> dict[str, Place]:
-        """Return name → leading slice: a smaller rank has the first rows of A and the first columns of B."""
-        return {name: leading(name, shape) for name, shape in self.shapes(state.architecture, tier).items()}
+    def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
+        """Return leading slices: a smaller rank has the first rows of A and the first columns of B."""
+        shapes = download_shapes(self, state.architecture, tier)
+        return cut_out(self, state, tier, {name: leading(name, shape) for name, shape in shapes.items()})
 
     def local_loss(self, module: nn.Module, batch: Batch) -> Tensor:
         if module.training:
@@ -137,7 +139,7 @@ class Adapted(Method):
         return state.once("adapters", lambda: self.ranks(state.architecture.skeleton(), self.config.rank))
 
     def pair_energies(self, state: GlobalState) -> dict[str, list[float]]:
-        """Return layer → ‖BA‖²_F of the ranks of each band alone: one per tier, smallest first (:meth:`Method.energy_bands`).
+        """Return layer → ‖BA‖²_F of the ranks of each band alone: one per tier, smallest first (:meth:`Figures.energy_bands`).
 
         A tier's ranks are the leading rows of A and columns of B. The band of a tier that was pruned below a smaller one is empty.
         """
@@ -154,9 +156,9 @@ class Adapted(Method):
         ``heads`` then has name → mean, weighted by samples, of the dense tensors that clients trained: those of the classifier.
         """
         pairs = {name for layer in self.layers(state) for name in names_of(layer)}
-        dense = [name for name in self.upload_shapes(state.architecture, state.tiers[0]) if name not in pairs]
+        dense = [name for name in upload_shapes(self, state.architecture, state.tiers[0]) if name not in pairs]
         total = WeightedSum({name: state.tensors[name] for name in dense})
-        for update in self.checked(state, updates):
+        for update in checked(self, state, updates):
             for name in dense:
                 total.add(name, update.tensors[name], float(update.samples))
             yield update

@@ -1,13 +1,21 @@
 """The weighted mean of updates: the same bits in any order, in memory that does not grow with the number of clients."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from edgefl.errors import AggregationError
+from edgefl.methods.state import GlobalState
+from edgefl.methods.updates import checked
+from edgefl.records import Update
 from edgefl.util.exact_sum import ExactSum
+
+if TYPE_CHECKING:
+    from edgefl.methods.base import Method
 
 # Waiting factors are multiplied when their ranks add up to this.
 _RANKS = 512
@@ -134,3 +142,34 @@ class WeightedSum:
             self._sums[name].add(tensor, weight, index)
         except ValueError as error:
             raise AggregationError(f"{name}: {error}") from None
+
+
+def averaged(
+    method: Method, state: GlobalState, updates: Iterable[Update], by_label: frozenset[str] = frozenset()
+) -> GlobalState:
+    """Return ``state`` with the mean of every entry over the clients that hold it; see :meth:`Method.aggregate` for the errors.
+
+    Rows of the tensors ``by_label`` count only for clients that have samples of the row's label.
+
+    >>> from edgefl.methods.create import create
+    >>> from edgefl.methods.networks import upload_shapes
+    >>> from edgefl.models.base import Architecture
+    >>> from edgefl.records import Tier
+    >>> from edgefl.rng import generator
+    >>> method, tier = create("fedavg"), Tier(1.0)
+    >>> state = method.init(Architecture("mlp", (4,), 2), (tier,), generator(0))
+    >>> places = method.submodel(state, tier, generator(0)).places
+    >>> ones = {name: torch.ones(shape) for name, shape in upload_shapes(method, state.architecture, tier).items()}
+    >>> fives = {name: 5 * tensor for name, tensor in ones.items()}
+    >>> after = averaged(method, state, [Update(0, tier, ones, places, samples=30), Update(1, tier, fives, places, samples=10)])
+    >>> {float(value) for tensor in after.tensors.values() for value in tensor.unique()}
+    {2.0}
+    """
+    floats = {name: tensor for name, tensor in state.tensors.items() if tensor.is_floating_point()}
+    total = WeightedSum(floats)
+    for update in checked(method, state, updates):
+        weight = float(update.samples) if method.weighs_samples else 1.0
+        for name, tensor in update.tensors.items():
+            place = update.places[name]
+            total.add(place.target, tensor, weight, place.index, update.labels if place.target in by_label else None)
+    return state.replace({**state.tensors, **total.mean(floats)})

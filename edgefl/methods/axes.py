@@ -28,7 +28,7 @@ Of the method:
 - ``stale_updates``: an update still fits the server's state after further steps of the server.
 - ``own_loss``: clients may minimise any loss.
 - ``shared_coordinates``: if two clients send the same tensor, or the same entries of a tensor, these stand for the same weights.
-- ``tier_sums``: the server needs only the sum of each tier's updates (:attr:`edgefl.methods.base.Method.folds`).
+- ``tier_sums``: the server needs only the sum of each tier's updates (:func:`edgefl.methods.tier_sum.folds`).
 - ``tier_means``: all clients of a tier receive the same tensors, and the mean of their updates is an update of that tier.
 - ``sample_losses``: a client uses its samples only through a loss that is a mean over them.
 - ``weighed_samples``: a client that has more samples weighs more.

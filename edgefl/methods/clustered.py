@@ -15,10 +15,14 @@ from edgefl.errors import ConfigError
 from edgefl.factor.rank1 import cosines
 from edgefl.factor.width import cut
 from edgefl.methods.axes import Need
+from edgefl.methods.capabilities import Figures, Remembers
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.fedper import last_layers
+from edgefl.methods.networks import skeleton, slices, upload_shapes
 from edgefl.methods.options import PersonalClassifierConfig
+from edgefl.methods.personal import Personal
 from edgefl.methods.state import GlobalState, Tensors
+from edgefl.methods.updates import checked
 from edgefl.models.base import Architecture
 from edgefl.records import Submodel, Tier, Update
 from edgefl.registry import method
@@ -51,7 +55,7 @@ class _Member:
 
 
 @method("clustered-fl")
-class ClusteredFL(FedAvg):
+class ClusteredFL(Personal, Remembers, Figures, FedAvg):
     """FedAvg within clusters. A cluster splits in two if one model cannot serve all (Sattler et al. 2020, Algorithms 1 and 3).
 
     All clients begin in cluster 0. Δ_i = θ_i − θ is the update of participant i, which has n_i samples. If ‖Σ n_i Δ_i / Σ n_i‖ < ε₁ and
@@ -88,7 +92,7 @@ class ClusteredFL(FedAvg):
 
     def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
         """Raise :class:`ConfigError` if no tensor is left to average."""
-        network = self.skeleton(architecture, tiers[0])
+        network = skeleton(self, architecture, tiers[0])
         if self.personal(network) >= network.state_dict().keys():
             raise ConfigError(
                 f"method_options.personal_classifier: {architecture.model} has no layer before its classifier to average; give false"
@@ -98,15 +102,15 @@ class ClusteredFL(FedAvg):
         return last_layers(network) if self.config.keeps_classifier else frozenset()
 
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
-        places = self.places(state, tier, rng, client)
+        places = slices(self, state, tier, partial(upload_shapes, self))
         tensors = cut(_model(state, _cluster_of(state, client)), places)
         return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
         """Return a state in which every cluster has moved by its mean update, by samples, and some clusters have split."""
         members: dict[int, list[_Member]] = {}
-        shared = self.upload_shapes(state.architecture, state.tiers[0]).keys()
-        for update in self.checked(state, updates):
+        shared = upload_shapes(self, state.architecture, state.tiers[0]).keys()
+        for update in checked(self, state, updates):
             cluster = _cluster_of(state, update.client)
             model = _model(state, cluster)
             moved = [(update.tensors[name] - model[name]).flatten() for name in model if name in shared]
@@ -136,10 +140,8 @@ class ClusteredFL(FedAvg):
     def client_shapes(self, state: GlobalState) -> Mapping[str, tuple[int, ...] | None]:
         return {ASSIGNED: ()}
 
-    def fits(self, first: GlobalState, stored: GlobalState) -> str:
-        """Also check that the clusters are numbered without gaps, and that every client's cluster exists."""
-        if problem := super().fits(first, stored):
-            return problem
+    def misfit(self, stored: GlobalState) -> str:
+        """Check that the clusters are numbered without gaps, and that every client's cluster exists."""
         count = 1 + len(stored.clusters)
         if stored.clusters.keys() != set(range(1, count)):
             return f"its clusters are numbered {', '.join(map(str, sorted(stored.clusters)))}, expected 1 to {count - 1}"

@@ -7,7 +7,7 @@ import pydantic
 
 from edgefl.errors import ConfigError, nearest
 from edgefl.methods.base import Method
-from edgefl.methods.options import Scenario
+from edgefl.methods.options import Scenario, config_class
 from edgefl.registry import methods
 from edgefl.util.validation import explain
 
@@ -34,8 +34,8 @@ def create(
     """
     method: type[Method] = methods.load(name)
     options = dict(options or {})
-    config_class = method.config_class()
-    fields = config_class.model_fields
+    kind = config_class(method)
+    fields = kind.model_fields
     for key in options:
         if key not in fields:
             hint = f"{nearest(key, fields)} known: {', '.join(fields) or 'none'}"
@@ -44,7 +44,7 @@ def create(
         if key in fields:
             options.setdefault(key, value)
     try:
-        return method(config_class(**options))
+        return method(kind(**options))
     except pydantic.ValidationError as error:
         raise ConfigError(f"method_options.{explain(error.errors()[0])}") from None
 

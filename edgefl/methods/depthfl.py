@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +15,9 @@ from torch import Tensor, nn
 from edgefl.factor.gradient import held
 from edgefl.methods.axes import Need
 from edgefl.methods.base import Method
+from edgefl.methods.capabilities import Phased
+from edgefl.methods.losses import cross_entropy
+from edgefl.methods.networks import filled
 from edgefl.methods.options import MethodConfig
 from edgefl.methods.state import GlobalState, Tensors
 from edgefl.models.base import Architecture, loaded, scaled
@@ -129,7 +133,7 @@ def _twin(network: nn.Module) -> nn.Module:
 
 
 @method("depthfl")
-class DepthFL(Method):
+class DepthFL(Phased):
     """A client of depth d trains the first d of n blocks: it has no later layer. Every tensor is averaged over the clients that hold it.
 
     Blocks are found by tracing (:mod:`edgefl.models.cuts`): a network can be cut before a layer with weights if one tensor carries
@@ -201,7 +205,7 @@ class DepthFL(Method):
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
         return self._network(architecture, tier, all_exits=True)
 
-    def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
+    def device_network(self, architecture: Architecture, tier: Tier) -> nn.Module:
         """Return the network with the deepest exit only: at full depth the plain one. With ``ensemble`` it is the trained network."""
         return self._network(architecture, tier, all_exits=self.config.ensemble)
 
@@ -212,15 +216,15 @@ class DepthFL(Method):
         at = {depth: cuts.cuts[depth - 1] for depth in sorted(depths) if depth <= own and depth < cuts.blocks}
         return EarlyExits(body, at, cuts.outputs, own == cuts.blocks, self.config.ensemble) if at else body
 
-    def first_network(self, architecture: Architecture, tiers: tuple[Tier, ...]) -> nn.Module:
-        return self.network(architecture, Tier(1.0))
+    def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
+        return GlobalState.begun(architecture, tiers, rng, partial(self.network, architecture, Tier(1.0)))
 
     def local_loss(self, module: nn.Module, batch: Batch) -> Tensor:
         """Return the sum over exits of the cross-entropy and of the weighted mean divergence from the other exits."""
         if not isinstance(module, EarlyExits):
             return super().local_loss(module, batch)
         logits = module.logits(batch.x)
-        loss = torch.stack([self.criterion(one, batch) for one in logits]).sum()
+        loss = torch.stack([cross_entropy(one, batch) for one in logits]).sum()
         if not self.weight or len(logits) == 1:
             return loss
         logs = [F.log_softmax(one, 1) for one in logits]
@@ -229,7 +233,7 @@ class DepthFL(Method):
         divergences = [F.kl_div(log, teacher, reduction="batchmean", log_target=True) for log, teacher in pairs]
         return loss + self.weight / (len(logits) - 1) * torch.stack(divergences).sum()
 
-    def factored(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
-        network = self.deployed(state.architecture, tier)
-        tensors = self.trained(state, tier, personal, client).state_dict()
+    def deploy(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
+        network = self.device_network(state.architecture, tier)
+        tensors = filled(self, state, tier, personal, client).state_dict()
         return loaded(network, {name: tensors.get(name, tensors.get(f"body.{name}")) for name in network.state_dict()})  # type: ignore[misc]

@@ -10,8 +10,10 @@ from torch import nn
 from edgefl.errors import ConfigError
 from edgefl.factor.hadamard import Shape, rank_of, rank_range
 from edgefl.factor.hadamard_layers import RECURRENT, HadamardWeight, composed, composed_weights
+from edgefl.methods.capabilities import Composes, Factorizes
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.layer_rules import kept_layers, kind_of, why_dense
+from edgefl.methods.state import GlobalState, Tensors
 from edgefl.models.base import Architecture, loaded, replace_layer, stem_and_classifier, weighted_layers
 from edgefl.records import Tier
 from edgefl.util.convolutions import Convolution
@@ -19,7 +21,7 @@ from edgefl.util.convolutions import Convolution
 Weights = dict[str, Shape]
 
 
-class Factored(FedAvg, abc.ABC):
+class Factored(Composes, Factorizes, FedAvg):
     """FedAvg of the factors of weights. Devices run the plain dense network, with weights that were composed once.
 
     Attributes:
@@ -45,11 +47,12 @@ class Factored(FedAvg, abc.ABC):
         network = architecture.build()
         return with_weights(network, self.ranks(network, tier), self.made)
 
-    def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
+    def device_network(self, architecture: Architecture, tier: Tier) -> nn.Module:
         return architecture.build()
 
-    def composed(self, architecture: Architecture, tier: Tier, network: nn.Module) -> nn.Module:
-        return filled(self.deployed(architecture, tier), network, self.weight)
+    def deploy(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
+        network = self.factored(state, tier, personal, client)
+        return with_products(self.device_network(state.architecture, tier), network, self.weight)
 
 
 def candidates(network: nn.Module, linear: bool | None, classifier: bool = False, rules: str = "") -> Weights:
@@ -119,7 +122,7 @@ def with_weights(network: nn.Module, ranks: Mapping[str, int], make: Callable[[S
 
 
 @torch.no_grad()
-def filled(dense: nn.Module, network: nn.Module, kind: type[nn.Module]) -> nn.Module:
+def with_products(dense: nn.Module, network: nn.Module, kind: type[nn.Module]) -> nn.Module:
     """Return ``dense``, in evaluation mode, with the weights of ``network``, in which modules of ``kind`` compose some of them."""
     weights = composed_weights(network, kind)
     plain = {name: value for name, value in network.state_dict().items() if name.rpartition(".")[0] not in weights}

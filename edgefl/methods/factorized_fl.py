@@ -17,10 +17,15 @@ from edgefl.factor.rank1 import Init, RankOne, RankOneConv, RankOneLinear, cosin
 from edgefl.factor.width import cut
 from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
+from edgefl.methods.capabilities import Composes, Figures, Remembers
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.layer_rules import kept_layers
+from edgefl.methods.networks import skeleton, slices, upload_shapes
 from edgefl.methods.options import PersonalClassifierConfig, Scenario
-from edgefl.methods.state import GlobalState, Shapes, Tensors
+from edgefl.methods.penalties import Penalised
+from edgefl.methods.personal import Personal, Receives
+from edgefl.methods.state import GlobalState, Shapes, Tensors, travelling_shapes
+from edgefl.methods.updates import checked
 from edgefl.models.base import Architecture, replace_layer, weighted_layers
 from edgefl.records import Submodel, Tier, Update
 from edgefl.registry import method
@@ -84,7 +89,7 @@ class FactorizedFLConfig(PersonalClassifierConfig):
 
 
 @method("factorized-fl")
-class FactorizedFL(FedAvg):
+class FactorizedFL(Receives, Personal, Penalised, Composes, Remembers, Figures, FedAvg):
     """W = π(u vᵀ ⊕ μ) in every convolution and linear layer; u, v and μ are trained (Eq. 2 and 3).
 
     A client sends u of every layer and v of the second-last layer. The server stores the latest u and v of each client. Client k receives
@@ -144,27 +149,30 @@ class FactorizedFL(FedAvg):
         if clients < 2:
             raise ConfigError(f"one client alone for similarity matching: clients is {clients}; Factorized-FL takes 2 or more")
         for tier in tiers:
-            _second_last(self.skeleton(architecture, tier))
+            _second_last(skeleton(self, architecture, tier))
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
         return self._factorized(architecture.build(tier.ratio), None)
 
-    def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
+    def device_network(self, architecture: Architecture, tier: Tier) -> nn.Module:
         return architecture.build(tier.ratio)
 
     def personal(self, network: nn.Module) -> frozenset[str]:
         return frozenset(network.state_dict()) - self._down(network)
 
-    def upload_shapes(self, architecture: Architecture, tier: Tier) -> Shapes:
-        network = self.skeleton(architecture, tier)
-        up = self._up(network)
-        return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items() if name in up}
+    def received_shapes(self, architecture: Architecture, tier: Tier) -> Shapes:
+        network = skeleton(self, architecture, tier)
+        down = self._down(network)
+        return {name: shape for name, shape in travelling_shapes(network).items() if name in down}
 
-    def first_network(self, architecture: Architecture, tiers: tuple[Tier, ...]) -> nn.Module:
-        return self._factorized(architecture.build(tiers[0].ratio), self.config.init)
+    def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
+        def build() -> nn.Module:
+            return self._factorized(architecture.build(tiers[0].ratio), self.config.init)
+
+        return GlobalState.begun(architecture, tiers, rng, build)
 
     def first_personal(self, architecture: Architecture, tier: Tier, rng: np.random.Generator) -> dict[str, Tensor]:
-        names = self.personal(self.skeleton(architecture, tier))
+        names = self.personal(skeleton(self, architecture, tier))
         return {name: tensor for name, tensor in self.init(architecture, (tier,), rng).tensors.items() if name in names}
 
     def _factorized(self, network: nn.Module, init: Init | None) -> nn.Module:
@@ -188,7 +196,7 @@ class FactorizedFL(FedAvg):
 
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
         """Return the client's own average, or the last round's mean for a new client or no particular one."""
-        places, weights = self.places(state, tier, rng, client), self._weights(state, client)
+        places, weights = slices(self, state, tier, self.received_shapes), self._weights(state, client)
         tensors = {name: _mixed(state, name, weights) for name in places} if weights else cut(state.tensors, places)
         return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
 
@@ -197,7 +205,7 @@ class FactorizedFL(FedAvg):
         members = state.once("members", lambda: sorted(state.clients))
         if client not in members:
             return {}
-        key = f"{_second_last(state.once('skeleton', lambda: self.skeleton(state.architecture, state.tiers[0])))}.v"
+        key = f"{_second_last(state.once('skeleton', lambda: skeleton(self, state.architecture, state.tiers[0])))}.v"
         rows = partial(torch.stack, [state.clients[member][key].flatten() for member in members])
         similarity = state.once("similarity", lambda: cosines(rows()))
         own = members.index(client)
@@ -211,7 +219,7 @@ class FactorizedFL(FedAvg):
         """Return a state with the latest tensors of each client, and with their mean by samples for new clients."""
         sent, clients = {name: state.tensors[name] for name in self.client_shapes(state)}, dict(state.clients)
         total = WeightedSum(sent)
-        for update in self.checked(state, updates):
+        for update in checked(self, state, updates):
             for name, tensor in update.tensors.items():
                 total.add(name, tensor, float(update.samples))
             clients[update.client] = {name: tensor.clone() for name, tensor in update.tensors.items()}
@@ -224,15 +232,15 @@ class FactorizedFL(FedAvg):
         return {"known_clients": len(members), "matched_clients": sum(matched) / len(matched)} if members else {}
 
     def client_shapes(self, state: GlobalState) -> Shapes:
-        return self.upload_shapes(state.architecture, state.tiers[0])
+        return upload_shapes(self, state.architecture, state.tiers[0])
 
-    def composed(self, architecture: Architecture, tier: Tier, network: nn.Module) -> nn.Module:
+    def deploy(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
         """Return the dense network with the weights π(u vᵀ ⊕ μ)."""
-        return composed_network(network)
+        return composed_network(self.factored(state, tier, personal, client))
 
     def factored(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
         """Return the network of rank-1 layers, with entries of μ below λ pruned."""
-        network = self.trained(state, tier, personal, client)
+        network = self.trained_network(state, tier, personal, client)
         for layer in rank_one_layers(network).values():
             layer.mu.data = prune(layer.mu.data, self.config.sparsity)
         return network

@@ -1,6 +1,8 @@
 """FedAvg: the mean of the clients' weights, by their samples. Baselines at one width derive from it."""
 
-from torch import nn
+from functools import partial
+
+import numpy as np
 
 from edgefl.methods.base import Method
 from edgefl.methods.state import GlobalState
@@ -22,9 +24,7 @@ class FedAvg(Method):
     tier_meaning = "one tier only: the width of the network that everyone trains"
     travels = "every weight, both ways"
     default_tiers = (1.0,)
+    whole = False
 
-    def first_network(self, architecture: Architecture, tiers: tuple[Tier, ...]) -> nn.Module:
-        return self.network(architecture, tiers[0])
-
-    def global_tier(self, state: GlobalState) -> Tier:
-        return state.tiers[0]
+    def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
+        return GlobalState.begun(architecture, tiers, rng, partial(self.network, architecture, tiers[0]))

@@ -15,10 +15,13 @@ from edgefl.errors import ConfigError
 from edgefl.factor.width import leading
 from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
+from edgefl.methods.capabilities import Remembers
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.losses import cross_entropy
 from edgefl.methods.options import MethodConfig
+from edgefl.methods.personal import Personal, Receives, Samples
 from edgefl.methods.state import GlobalState, Shapes, Tensors, shapes_of, travelling_shapes
+from edgefl.methods.updates import checked
 from edgefl.models.base import Architecture, load, loaded
 from edgefl.models.norm import needs_statistics
 from edgefl.records import Batch, Submodel, Tier, Update
@@ -49,7 +52,7 @@ class FedFOMOConfig(MethodConfig):
 
 
 @method("fedfomo")
-class FedFOMO(FedAvg):
+class FedFOMO(Receives, Personal, Remembers, FedAvg):
     """θ ← θ + Σ_n w_n (θ_n − θ) with w_n ∝ max((L(θ) − L(θ_n)) / ‖θ_n − θ‖, 0), Σ w_n = 1 (Zhang et al. 2021, Eq. 3 to 5).
 
     θ is the client's own model, θ_n one of M others, and L the mean cross-entropy on a part of the client's samples. Training follows.
@@ -100,15 +103,12 @@ class FedFOMO(FedAvg):
         network.register_buffer(AFFINITY, torch.zeros(self.config.models), persistent=False)
         return network
 
-    def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
+    def device_network(self, architecture: Architecture, tier: Tier) -> nn.Module:
         return architecture.build(tier.ratio)
 
-    def shapes(self, architecture: Architecture, tier: Tier) -> Shapes:
+    def received_shapes(self, architecture: Architecture, tier: Tier) -> Shapes:
         model = travelling_shapes(architecture.skeleton(tier.ratio))
         return {f"model{slot}.{name}": shape for slot in range(self.config.models) for name, shape in model.items()}
-
-    def upload_shapes(self, architecture: Architecture, tier: Tier) -> Shapes:
-        return {**travelling_shapes(architecture.skeleton(tier.ratio)), AFFINITY: (self.config.models,)}
 
     def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
         return GlobalState(architecture, tiers, self.first_personal(architecture, tiers[0], rng))
@@ -145,7 +145,7 @@ class FedFOMO(FedAvg):
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
         """Return a state with every client's model, its affinities plus the reported weights, and the mean model by samples."""
         clients, total = dict(state.clients), WeightedSum(state.tensors)
-        for update in self.checked(state, updates):
+        for update in checked(self, state, updates):
             for name in state.tensors:
                 total.add(name, update.tensors[name], float(update.samples))
             before = _memory(state, update.client)
@@ -159,17 +159,19 @@ class FedFOMO(FedAvg):
     def client_shapes(self, state: GlobalState) -> Mapping[str, tuple[int, ...] | None]:
         return {**shapes_of(state.tensors), AFFINITY: None, ROUNDS: ()}
 
-    def factored(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
+    def deploy(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
         """Return the client's own model: ``personal`` if given, else the server's copy, else the mean model."""
         own = _memory(state, client)
         tensors = personal or {name: own.get(name, tensor) for name, tensor in state.tensors.items()}
         return loaded(state.architecture.build(tier.ratio), tensors)
 
-    def trained(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
+    def trained_network(
+        self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None
+    ) -> nn.Module:
         """Return the client's own model with its buffer: received models are validated, not trained."""
-        return loaded(self.network(state.architecture, tier), self.factored(state, tier, personal, client).state_dict())
+        return loaded(self.network(state.architecture, tier), self.deploy(state, tier, personal, client).state_dict())
 
-    def receive(self, module: nn.Module, received: Tensors, personal: Tensors, batches: tuple[Fields[Tensor], Tensor]) -> None:
+    def receive(self, module: nn.Module, received: Tensors, personal: Tensors, batches: Samples) -> None:
         """Load the client's own model, moved towards the received models that are better on its validation samples (Eq. 3 to 5)."""
         count, samples = self._judged(len(batches[1])), len(batches[1])
         spread = torch.arange(count) * samples // count  # evenly: a shard may be sorted

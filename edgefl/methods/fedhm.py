@@ -13,13 +13,15 @@ from torch import Tensor, nn
 
 from edgefl.errors import ConfigError, nearest
 from edgefl.factor.bands import band_energies
-from edgefl.factor.layers import all_but_factors, frobenius_sq, low_rank_layers, unrolled_factors
+from edgefl.factor.layers import unrolled_factors
 from edgefl.factor.svd import Factors, counted, roll, singular_values, truncated, unroll
 from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
 from edgefl.methods.base import Method
+from edgefl.methods.capabilities import ByLabel, Factorizes, Figures, Phased, Rebases
 from edgefl.methods.layer_rules import FactorizingConfig
 from edgefl.methods.losses import cross_entropy, masked_cross_entropy
+from edgefl.methods.penalties import FrobeniusConfig, FrobeniusDecay
 from edgefl.methods.rank_changes import RankChanges
 from edgefl.methods.ranks import (
     NEW_FACTORS,
@@ -32,18 +34,17 @@ from edgefl.methods.ranks import (
     truncated_state,
 )  # fmt: skip
 from edgefl.methods.state import GlobalState, Tensors
-from edgefl.methods.updates import moved
+from edgefl.methods.updates import checked, moved
 from edgefl.models.base import Architecture, classifier_tensors
 from edgefl.records import Batch, Submodel, Tier, Update
 from edgefl.registry import method
 from edgefl.util.compute import in_parallel
 
 
-class FedHMConfig(FactorizingConfig):
+class FedHMConfig(FrobeniusConfig, FactorizingConfig):
     """Options of FedHM.
 
     Attributes:
-        frobenius_decay: λ of λ/2·‖UVᵀ‖²_F, in place of weight decay on factorized layers.
         temperature: τ of the aggregation weights. None: the paper's 5 for dynamic tiers, ∞ (equal weights) for fixed ones. At 0.1, the
             least value, a client of tier 1 counts 1,800 times as much as one of tier .25.
         dynamic_tiers: whether clients change tier between rounds. Set by the run.
@@ -59,7 +60,6 @@ class FedHMConfig(FactorizingConfig):
         ranks: tier's label → layer → rank, for ranks of your own. A spectral run stores its current ranks here.
     """
 
-    frobenius_decay: float = Field(1e-4, ge=0, allow_inf_nan=False)
     temperature: float | None = Field(None, ge=0.1)
     dynamic_tiers: bool = False
     mask_labels: bool = True
@@ -72,7 +72,7 @@ class FedHMConfig(FactorizingConfig):
 
 
 @method("fedhm")
-class FedHM(Method):
+class FedHM(ByLabel, Factorizes, Phased, FrobeniusDecay, Rebases, Figures):
     """W ≈ U Vᵀ at rank r = ⌊γ·n⌋: a k×1 convolution to r channels, then 1×k to the n outputs (section 2.2); γ = 1 is dense.
 
     By default these layers stay dense: the stem, 1×1 convolutions, the classifier, and the network's ``hybrid_dense`` (ResNet-18: the first
@@ -189,8 +189,9 @@ class FedHM(Method):
     def _uniform(self, network: nn.Module, tier: Tier) -> Ranks:
         return hybrid_ranks(network, tier.ratio, self.config.factorize)
 
-    def criterion(self, logits: Tensor, batch: Batch) -> Tensor:
-        return (masked_cross_entropy if self.config.mask_labels else cross_entropy)(logits, batch)
+    def local_loss(self, module: nn.Module, batch: Batch) -> Tensor:
+        loss = masked_cross_entropy if self.config.mask_labels else cross_entropy
+        return sum(self.penalties(module), loss(module(batch.x), batch))
 
     def label_rows(self, architecture: Architecture) -> frozenset[str]:
         if not self.config.label_rows:
@@ -198,15 +199,6 @@ class FedHM(Method):
         # Rows of a product of factors do not belong to one label each.
         dense = self.dense_reasons(architecture.skeleton()) if self.config.factorize else {}
         return frozenset(name for name in classifier_tensors(architecture) if dense.get(name.rpartition(".")[0]) != "")
-
-    def penalties(self, module: nn.Module) -> Iterable[Tensor]:
-        """Return λ/2·‖UVᵀ‖²_F of each factorized layer (section 2.2, Frobenius decay)."""
-        decay = self.config.frobenius_decay
-        return (decay / 2 * frobenius_sq(layer) for layer in low_rank_layers(module) if decay)
-
-    def decayed(self, module: nn.Module) -> list[nn.Parameter]:
-        """Return every parameter except the factors, which have Frobenius decay."""
-        return all_but_factors(module)
 
     def rebased(self, update: Update, sent: Tensors, now: Tensors, weight: float) -> Update:
         """Return the update with its dense tensors moved to ``now``. Its ``sent`` has the factors that the client began from.
@@ -232,7 +224,7 @@ class FedHM(Method):
         layers = () if self.config.aggregation == "mean" else self._ranks_by_layer(state)
         weights = {layer: state.tensors[f"{layer}.weight"] for layer in layers}
         changes = RankChanges(weights, partial(self._factors, state), self.config.aggregation == "bands")
-        for update in self.checked(state, updates):
+        for update in checked(self, state, updates):
             weight = round(math.exp(update.tier.ratio / tau) * 2**28) / 2**28  # so that sums of weights are exact
             if ranks := self._state_ranks(state, update.tier):
                 warm = {layer: found.start for layer, found in self._factors(state).items() if found.start is not None}
@@ -255,7 +247,7 @@ class FedHM(Method):
     def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:
         """Return the number of layers for each :data:`edgefl.factor.svd.Way` of their decomposition.
 
-        Also what :meth:`Method.observe` returns.
+        Also what :meth:`Figures.observe` returns.
         """
         factors = self._factors(state).values()
         return {**({"decompositions": dict(counted(factors))} if factors else {}), **super().observe(state, sent)}

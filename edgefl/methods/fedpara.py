@@ -13,6 +13,7 @@ from edgefl.methods.factored_weights import Factored, candidates, dense_reasons,
 from edgefl.methods.layer_rules import FactorizingConfig
 from edgefl.methods.losses import cross_entropy
 from edgefl.methods.options import PersonalClassifierConfig
+from edgefl.methods.personal import Personal
 from edgefl.models.base import weighted_layers
 from edgefl.records import Batch, Tier
 from edgefl.registry import method
@@ -98,7 +99,7 @@ class PFedParaConfig(FactorizingConfig, PersonalClassifierConfig):
 
 
 @method("pfedpara")
-class PFedPara(Factored):
+class PFedPara(Personal, Factored):
     """W = W₁ ⊙ (W₂ + 1): X₁, Y₁ (and T₁) are averaged; X₂, Y₂ (and T₂) never leave their client (section 2.3, Algorithm 2).
 
     Every layer is factorized, unless its factors would be larger than its weight; the option ``classifier`` decides about the classifier.

@@ -6,6 +6,7 @@ from torch import nn
 from edgefl.errors import ConfigError
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.options import MethodConfig
+from edgefl.methods.personal import Personal
 from edgefl.models.base import Architecture, weighted_layers
 from edgefl.models.ties import tied
 from edgefl.records import Tier
@@ -23,7 +24,7 @@ class FedPerConfig(MethodConfig):
 
 
 @method("fedper")
-class FedPer(FedAvg):
+class FedPer(Personal, FedAvg):
     """The base layers are averaged by samples; every client has its own last ``layers`` layers (Algorithms 1 and 2).
 
     The client stores its personal layers, and receives and sends all others. Modules that are defined after the first personal layer, such

@@ -12,7 +12,7 @@ from torch._guards import detect_fake_mode
 
 from edgefl.factor.gradient import called_with, held
 from edgefl.methods.axes import Need
-from edgefl.methods.base import Method
+from edgefl.methods.capabilities import Draws
 from edgefl.methods.losses import cross_entropy
 from edgefl.methods.options import MethodConfig
 from edgefl.methods.state import GlobalState, Tensors, places_in, shapes_of
@@ -80,7 +80,7 @@ class Nested:
 
 
 @method("fjord")
-class FjORD(Method):
+class FjORD(Draws):
     """Ordered dropout: each step trains the leading channels of a width, drawn uniformly from the tiers up to the client's own.
 
     The drawn network is physically small and uses slices of the client's weights, so a step has the cost of its width. Every entry is
@@ -142,6 +142,6 @@ class FjORD(Method):
         student = F.log_softmax(nested.forward(module, width, batch.x), 1)
         return loss + F.kl_div(student, F.log_softmax(held(teacher), 1), reduction="batchmean", log_target=True)
 
-    def factored(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
+    def deploy(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
         tensors = self.submodel(state, tier, np.random.default_rng(0), client).tensors
         return loaded(state.architecture.build(tier.ratio), tensors)

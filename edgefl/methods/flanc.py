@@ -10,13 +10,15 @@ from torch import Tensor, nn
 
 from edgefl.errors import ConfigError, nearest
 from edgefl.factor.basis import BasisRule, BasisSize, Composed, Init, basis_name, check_divisor, composed_layers, dense_state
-from edgefl.methods.base import Method
+from edgefl.methods.capabilities import Composes
 from edgefl.methods.kernel_places import gates_of
 from edgefl.methods.layer_rules import kept_layers
+from edgefl.methods.networks import cut_out, skeleton
 from edgefl.methods.options import MethodConfig
-from edgefl.methods.state import GlobalState
+from edgefl.methods.penalties import Penalised
+from edgefl.methods.state import GlobalState, Tensors
 from edgefl.models.base import Architecture, loaded, once_per_network, replace_layer, stem_and_classifier, weighted_layers
-from edgefl.records import Place, Tier
+from edgefl.records import Place, Submodel, Tier
 from edgefl.registry import method
 from edgefl.rng import torch_seeded
 
@@ -53,7 +55,7 @@ class FLANCConfig(MethodConfig):
 
 
 @method("flanc")
-class FLANC(Method):
+class FLANC(Penalised, Composes):
     """W_p = V·U_p: a basis V per layer, shared by all widths, and coefficients U_p of width p alone (Eq. 1 and 2).
 
     Clients minimise cross-entropy + λ Σ‖V·Vᵀ − I‖² (Eq. 3). The server averages V over all clients and U_p over the clients of tier p, by
@@ -77,6 +79,7 @@ class FLANC(Method):
     paper = "Mei et al., NeurIPS 2022"
     tier_meaning = "width p: the share of channels of every hidden layer, composed from a basis that all widths share"
     travels = "the shared bases, and all tensors of the tier's own, such as coefficients and biases, both ways"
+    whole = False
 
     def sizes(self, architecture: Architecture, tier: Tier) -> dict[str, dict[str, BasisSize]]:
         """Return layer → weight → R₁ and R₂, for the run's widths and ``tier``; ConfigError if options give impossible ones."""
@@ -136,7 +139,7 @@ class FLANC(Method):
             replace_layer(network, name, Composed(network.get_submodule(name), skeleton.get_submodule(name), sizes))
         return network
 
-    def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
+    def device_network(self, architecture: Architecture, tier: Tier) -> nn.Module:
         return architecture.build(tier.ratio)
 
     def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
@@ -153,19 +156,18 @@ class FLANC(Method):
                         tensors.setdefault(places[name].target, tensor.detach().clone())
         return GlobalState(architecture, tiers, tensors)
 
-    def places(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None) -> dict[str, Place]:
-        return state.once(f"places {tier.label}", lambda: _places(self.skeleton(state.architecture, tier), tier))
+    def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
+        places = state.once(f"places {tier.label}", lambda: _places(skeleton(self, state.architecture, tier), tier))
+        return cut_out(self, state, tier, places)
 
     def penalties(self, module: nn.Module) -> Iterable[Tensor]:
         """Return λ‖V·Vᵀ − I‖² of each layer's bases (Eq. 3), or λ times the mean of its squares."""
         strength, mean = self.config.orthogonality, self.config.penalty == "mean"
         return (layer.penalty(strength, mean) for layer in composed_layers(module).values() if strength)
 
-    def composed(self, architecture: Architecture, tier: Tier, network: nn.Module) -> nn.Module:
-        return loaded(architecture.build(tier.ratio), dense_state(network))
-
-    def global_tier(self, state: GlobalState) -> Tier:
-        return max(state.tiers)
+    def deploy(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
+        network = self.factored(state, tier, personal, client)
+        return loaded(self.device_network(state.architecture, tier), dense_state(network))
 
 
 def _key(layer: str, weight: str) -> str:

@@ -13,6 +13,7 @@ from edgefl.factor.svd import truncated, unroll
 from edgefl.methods.adapters import Adapted, AdapterConfig
 from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
+from edgefl.methods.capabilities import Figures
 from edgefl.methods.ranks import NEW_FACTORS
 from edgefl.methods.state import GlobalState
 from edgefl.records import Update
@@ -24,7 +25,7 @@ _NOISE = 1e-6
 
 
 @method("flexlora")
-class FlexLoRA(Adapted):
+class FlexLoRA(Adapted, Figures):
     """ΔW = Σ nₖBₖAₖ / Σ nₖ = U Σ Vᵀ; a tier of rank r receives B = U[:, :r] Σ[:r], A = Vᵀ[:r].
 
     Client k has nₖ samples and the adapter BₖAₖ. This is FedHM's server step, on changes of a frozen network. The server stores one pair,

@@ -14,6 +14,9 @@ from edgefl.factor.layers import composed_weight
 from edgefl.methods.adapters import Adapted, AdapterConfig
 from edgefl.methods.axes import Need
 from edgefl.methods.base import Method
+from edgefl.methods.capabilities import Phased
+from edgefl.methods.networks import upload_shapes
+from edgefl.methods.personal import Receives, Samples
 from edgefl.methods.state import GlobalState, Shape, Tensors
 from edgefl.models.base import Architecture, load, loaded, named_tensors
 from edgefl.records import Tier, Update
@@ -34,7 +37,7 @@ class FLoRAConfig(AdapterConfig):
 
 
 @method("flora")
-class FLoRA(Adapted):
+class FLoRA(Phased, Adapted, Receives):
     """B = [B₁ … B_K], A = [p₁A₁; …; p_KA_K], pₖ = nₖ/Σn; W ← W + s·B A = W + s·Σ pₖBₖAₖ.
 
     Client k has nₖ samples; s is the scale of all adapters. The product of the stacks is exactly the sum of the products. The product of
@@ -68,14 +71,11 @@ class FLoRA(Adapted):
         "server_step": "the server adds the stack to the base: it has no weights to move to an aggregate",
     }
 
-    def shapes(self, architecture: Architecture, tier: Tier) -> dict[str, Shape]:
+    def received_shapes(self, architecture: Architecture, tier: Tier) -> dict[str, Shape]:
         """Return name → shape of the dense classifier, and of each layer's stack or, if that is no smaller, its weight."""
         pairs = {name for layer in self.ranks(architecture.skeleton(), 1) for name in names_of(layer)}
-        heads = {name: shape for name, shape in self.upload_shapes(architecture, tier).items() if name not in pairs}
+        heads = {name: shape for name, shape in upload_shapes(self, architecture, tier).items() if name not in pairs}
         return heads | self.base_shapes(architecture)
-
-    def upload_shapes(self, architecture: Architecture, tier: Tier) -> dict[str, Shape]:
-        return super().shapes(architecture, tier)
 
     def base_shapes(self, architecture: Architecture) -> dict[str, Shape]:
         """Return name → shape of the tensors that a client makes its base from."""
@@ -88,12 +88,9 @@ class FLoRA(Adapted):
             found |= {f"{layer}.weight": weight} if _is_dense(weight, shapes) else dict(zip(_stack(layer), shapes, strict=True))
         return found
 
-    def first_network(self, architecture: Architecture, tiers: tuple[Tier, ...]) -> nn.Module:
-        return architecture.build()
-
     def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
         """Return the dense network, and stacks of zeros in the shapes of the option ``stacked``, as a later state has them."""
-        state = super().init(architecture, tiers, rng)
+        state = GlobalState.begun(architecture, tiers, rng, architecture.build)
         stacks = {name: torch.zeros(shape) for name, shape in self.base_shapes(architecture).items() if name not in state.tensors}
         return state.replace({**state.tensors, **stacks})
 
@@ -146,11 +143,13 @@ class FLoRA(Adapted):
         end = ".stack.u.weight"
         return list(dict.fromkeys(name.removesuffix(end) for stack in stacks for name in stack if name.endswith(end)))
 
-    def receive(self, module: nn.Module, received: Tensors, personal: Tensors, batches: tuple[Tensor, Tensor]) -> None:
+    def receive(self, module: nn.Module, received: Tensors, personal: Tensors, batches: Samples) -> None:
         """Load the base with the received stack added to it, and fresh adapters."""
         load(module, {**_fresh(module), **self._added({**personal, **received}, received)})
 
-    def trained(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
+    def trained_network(
+        self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None
+    ) -> nn.Module:
         network = self.network(state.architecture, tier)
         with torch_seeded(np.random.default_rng(0)):
             fresh = _fresh(network)

@@ -14,6 +14,8 @@ from edgefl.methods.adapters import Adapted, AdapterConfig
 from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
 from edgefl.methods.base import Method
+from edgefl.methods.capabilities import Figures, Phased
+from edgefl.methods.penalties import Penalised
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.records import Tier, Update
@@ -39,7 +41,7 @@ class HetLoRAConfig(AdapterConfig):
 
 
 @method("hetlora")
-class HetLoRA(Adapted):
+class HetLoRA(Phased, Penalised, Adapted, Figures):
     """B ← Σ wₖB̄ₖ / Σ wₖ, A ← Σ wₖĀₖ / Σ wₖ with wₖ = ‖BₖAₖ‖_F. Bars stand for padding with zeros.
 
     A tier of rank r receives the first r ranks of the server's pair, and minimises its loss plus λ·‖B[:, γr:]‖·‖A[γr:]‖, summed over

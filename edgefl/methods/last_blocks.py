@@ -5,9 +5,10 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from edgefl.methods.base import Method
+from edgefl.methods.networks import skeleton
 from edgefl.methods.options import MethodConfig
-from edgefl.methods.state import Shape
+from edgefl.methods.personal import Personal, Receives
+from edgefl.methods.state import Shape, travelling_shapes
 from edgefl.models.base import Architecture, scaled
 from edgefl.models.norm import BatchStatisticsNorm, StaticBatchNorm
 from edgefl.records import Batch, Tier
@@ -25,7 +26,7 @@ class LastBlocksConfig(MethodConfig):
 
 
 @method("last-blocks")
-class LastBlocks(Method):
+class LastBlocks(Receives, Personal):
     """A client of tier p computes the whole network, and trains its last ⌈p·n⌉ of n blocks. Tensors are averaged over their trainers.
 
     The frozen blocks run forward only: autograd saves nothing for them, and they have no gradients or optimizer state. The fewer blocks are
@@ -50,6 +51,7 @@ class LastBlocks(Method):
     )
     travels = "what some tier trains comes down, what the client trains goes up"
     stays = "blocks that no tier trains: they are part of the application"
+    stored = False
     contract_exceptions: ClassVar[Mapping[str, str]] = {
         "cost grows with the tier": "every tier has the whole network: its parameters and the MACs of a forward pass are the same",
         **{
@@ -84,17 +86,14 @@ class LastBlocks(Method):
         shipped: frozenset[str] = network.shipped  # type: ignore[assignment]
         return shipped
 
-    def keep(self, module: nn.Module) -> dict[str, Tensor]:
-        """Return nothing: the application has the tensors that never change."""
-        return {}
-
     def upload(self, module: nn.Module) -> dict[str, Tensor]:
         frozen: frozenset[str] = module.frozen  # type: ignore[assignment]
         return {name: tensor for name, tensor in super().upload(module).items() if name not in frozen}
 
-    def upload_shapes(self, architecture: Architecture, tier: Tier) -> dict[str, Shape]:
-        frozen: frozenset[str] = self.skeleton(architecture, tier).frozen  # type: ignore[assignment]
-        return {name: shape for name, shape in self.shapes(architecture, tier).items() if name not in frozen}
+    def received_shapes(self, architecture: Architecture, tier: Tier) -> dict[str, Shape]:
+        network = skeleton(self, architecture, tier)
+        shipped = self.personal(network)
+        return {name: shape for name, shape in travelling_shapes(network).items() if name not in shipped}
 
     def local_loss(self, module: nn.Module, batch: Batch) -> Tensor:
         at_rest: tuple[str, ...] = module.at_rest  # type: ignore[assignment]

@@ -57,7 +57,7 @@ class LowRankTraining(Factored):
         recurrent = {name: rank for name, rank in ranks.items() if type(_layer(network, name)) in RECURRENT}
         return with_weights(self._small(network, ranks), recurrent, ProductWeight)
 
-    def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
+    def device_network(self, architecture: Architecture, tier: Tier) -> nn.Module:
         network = architecture.build()
         return self._small(network, self.ranks(network, tier))
 

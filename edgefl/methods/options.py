@@ -1,6 +1,7 @@
 """What a method is created with: its options, and how the clients of its run differ."""
 
-from typing import Literal
+from functools import cache
+from typing import Any, Literal, get_type_hints
 
 import pydantic
 
@@ -16,6 +17,16 @@ class MethodConfig(pydantic.BaseModel):
     def __hash__(self) -> int:
         """Return the hash of the options as JSON, because options that are tables have no hash."""
         return hash(self.model_dump_json())
+
+
+def config_class(method: Any) -> type[MethodConfig]:
+    """Return the class that annotates ``config`` in the class of a method."""
+    return _config_class(method)
+
+
+@cache
+def _config_class(method: Any) -> type[MethodConfig]:
+    return get_type_hints(method)["config"]
 
 
 class PersonalClassifierConfig(MethodConfig):

@@ -15,6 +15,7 @@ from edgefl.methods.base import Method
 from edgefl.methods.prism import KernelConfig, PriSM
 from edgefl.methods.ranks import NEW_FACTORS
 from edgefl.methods.state import GlobalState, Tensors
+from edgefl.methods.updates import checked
 from edgefl.models.base import Architecture
 from edgefl.records import Tier, Update
 from edgefl.registry import method
@@ -57,7 +58,7 @@ class OrthDrop(PriSM):
     def factorized(self, tier: Tier) -> bool:
         return tier.ratio < 1
 
-    def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
+    def device_network(self, architecture: Architecture, tier: Tier) -> nn.Module:
         """Return the network that a client trains: at all channels, only its kernels make it small."""
         return self.network(architecture, tier)
 
@@ -80,7 +81,7 @@ class OrthDrop(PriSM):
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
         """Return the mean of the clients' products U·V and dense tensors, with equal weights."""
         total = WeightedSum(state.tensors)
-        for update in self.checked(state, updates):
+        for update in checked(self, state, updates):
             rest = dict(update.tensors)
             for layer in self._kernel_layers(state, update.tier):
                 u, v = rest.pop(layer.u).flatten(1), rest.pop(layer.v)

@@ -13,6 +13,7 @@ from edgefl.methods.axes import Need
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.losses import cross_entropy
 from edgefl.methods.options import MethodConfig
+from edgefl.methods.personal import Personal
 from edgefl.records import Batch
 from edgefl.registry import method
 from edgefl.util.fields import Fields, rows
@@ -34,7 +35,7 @@ class PerFedAvgConfig(MethodConfig):
 
 
 @method("per-fedavg")
-class PerFedAvg(FedAvg):
+class PerFedAvg(Personal, FedAvg):
     """First-order MAML on clients, FedAvg on the server (Fallah et al. 2020, Algorithm 1 without the Hessian term).
 
     f(w, D) is the mean cross-entropy on the samples D. A step splits its batch into halves D and D'. It computes w̃ = w − α∇f(w, D), then

@@ -12,22 +12,24 @@ from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
 from edgefl.factor.kernels import KernelLayer, Sampling, draw, effective_rank, importance, kernel_layer
-from edgefl.factor.layers import all_but_factors, frobenius_sq, low_rank_layers
 from edgefl.factor.svd import Factors
 from edgefl.factor.width import cut
 from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
 from edgefl.methods.base import Method
+from edgefl.methods.capabilities import Composes, Figures, Phased
 from edgefl.methods.kernel_places import dense_name, gates_of, kernel_counts, matrices
-from edgefl.methods.options import MethodConfig
+from edgefl.methods.networks import upload_shapes
+from edgefl.methods.penalties import FrobeniusConfig, FrobeniusDecay
 from edgefl.methods.state import GlobalState, Tensors, shapes_of
+from edgefl.methods.updates import checked
 from edgefl.models.base import Architecture, loaded, replace_layer
 from edgefl.records import Place, Submodel, Tier, Update
 from edgefl.registry import method
 from edgefl.util.compute import in_parallel
 
 
-class KernelConfig(MethodConfig):
+class KernelConfig(FrobeniusConfig):
     """Options of methods that train principal kernels.
 
     Attributes:
@@ -63,7 +65,7 @@ class PriSMConfig(KernelConfig):
 
 
 @method("prism")
-class PriSM(Method):
+class PriSM(Phased, FrobeniusDecay, Composes, Figures):
     """W̄ = Σ σᵢuᵢvᵢᵀ: in every round a client draws r = ⌈c·N⌉ of the N kernels i, without replacement, with pᵢ ∝ σᵢ^κ (Eq. 1 and 2).
 
     A layer is two convolutions: Conv_V, k×k from its input channels to the r kernels, then Conv_U, 1×1 to the first ⌈c·n⌉ of n outputs.
@@ -91,8 +93,8 @@ class PriSM(Method):
 
     Differs from the paper: N = min(n, m·k²); the paper assumes N = n, so that r = ⌈c·n⌉. With several tiers the entries of uᵢ and vᵢ are
     averaged over those of the Cᵢ clients that have them. Its κ for LSTMs, 2, must be set as an option. The authors' code also clips
-    gradients to norm 5 and passes the averaged momentum on to the next round. It lets masked outputs learn for one step, and reports the
-    best round on test data. edgefl does none of these.
+    gradients to norm 5, as ``clip_gradient = 5`` does. It passes the averaged momentum on to the next round, lets masked outputs learn for
+    one step, and reports the best round on test data. edgefl does none of these.
     """
 
     config: PriSMConfig
@@ -144,7 +146,7 @@ class PriSM(Method):
             replace_layer(network, name, kernel_layer(network.get_submodule(name), of, self.outputs(tier)))
         return network
 
-    def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
+    def device_network(self, architecture: Architecture, tier: Tier) -> nn.Module:
         return self.network(architecture, tier) if self._deploys_factors(tier) else architecture.build(self.width(tier))
 
     def _deploys_factors(self, tier: Tier) -> bool:
@@ -196,7 +198,7 @@ class PriSM(Method):
 
     def _cut(self, state: GlobalState, tier: Tier, choose: Callable[[KernelLayer, Tensor], Tensor]) -> Submodel:
         """Return the sub-model with the kernels ``choose(layer, singular values)`` of each layer."""
-        shapes = state.once(f"shapes {tier.label}", lambda: self.shapes(state.architecture, tier))
+        shapes = state.once(f"shapes {tier.label}", lambda: upload_shapes(self, state.architecture, tier))
         factors: dict[str, tuple[Tensor, Place]] = {}
         for layer in self._kernel_layers(state, tier):
             decomposed = self._factors(state, layer)
@@ -220,7 +222,7 @@ class PriSM(Method):
         targets = {layer.target for layer in layers.values()}
         dense = {name: tensor for name, tensor in state.tensors.items() if name not in targets}
         total = WeightedSum({**dense, **kernels})
-        for update in self.checked(state, updates):
+        for update in checked(self, state, updates):
             rest = dict(update.tensors)
             for layer in self._kernel_layers(state, update.tier):
                 drawn = update.places[layer.u].index[0].flatten()  # type: ignore[union-attr]
@@ -243,7 +245,7 @@ class PriSM(Method):
     def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:
         """Return each layer's effective rank (section 4.4.1) and how many clients drew each of its kernels (Figure 9).
 
-        Also what :meth:`Method.observe` returns.
+        Also what :meth:`Figures.observe` returns.
         """
         found: dict[str, Any] = {}
         layers = {layer.key: layer for tier in state.tiers for layer in self._kernel_layers(state, tier)}
@@ -271,7 +273,7 @@ class PriSM(Method):
 
     def _plain(self, state: GlobalState, tier: Tier, composed: Tensors) -> nn.Module:
         tensors = {**cut(state.tensors, self._dense_places(state, tier)), **composed}
-        return loaded(self.deployed(state.architecture, tier), tensors)
+        return loaded(self.device_network(state.architecture, tier), tensors)
 
     def factored(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
         """Return the network of the tier's width with its r kernels of largest σ in factors; at c = 1 the server's weights."""
@@ -279,12 +281,3 @@ class PriSM(Method):
             return self._plain(state, tier, {})
         submodel = self._cut(state, tier, lambda layer, values: torch.arange(layer.count))
         return loaded(submodel.build(), submodel.tensors)
-
-    def penalties(self, module: nn.Module) -> Iterable[Tensor]:
-        """Return λ/2·‖Σ u′v′ᵀ‖²_F of each layer (Eq. 6)."""
-        decay = self.config.frobenius_decay
-        return (decay / 2 * frobenius_sq(layer) for layer in low_rank_layers(module) if decay)
-
-    def decayed(self, module: nn.Module) -> list[nn.Parameter]:
-        """Return every parameter except the factors, which Eq. 6 regularises."""
-        return all_but_factors(module)

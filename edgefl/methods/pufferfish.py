@@ -11,8 +11,10 @@ from torch import nn
 from edgefl.factor.svd import truncated, unroll
 from edgefl.methods.axes import Need
 from edgefl.methods.base import Method
+from edgefl.methods.capabilities import Factorizes, Phased
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.layer_rules import FactorizingConfig
+from edgefl.methods.networks import upload_shapes
 from edgefl.methods.ranks import Ranks, dense_reasons, hybrid_ranks, ranked, truncated_state
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
@@ -36,7 +38,7 @@ class PufferfishConfig(FactorizingConfig):
 
 
 @method("pufferfish")
-class Pufferfish(FedAvg):
+class Pufferfish(Phased, Factorizes, FedAvg):
     """FedAvg of the dense network as a warm-up; then W ≈ (U√Σ)(√ΣVᵀ) of rank ⌊γ·n⌋ in each layer, and FedAvg of the factors.
 
     The layers that FedHM factorizes are factorized; the option ``factorize`` chooses others.
@@ -79,13 +81,9 @@ class Pufferfish(FedAvg):
         found = in_parallel({layer: partial(truncated, matrix, [ranks[layer]]) for layer, matrix in matrices.items()})
         tensors, _ = truncated_state(state.tensors, ranks, found)
         after = self.after_warmup()
-        names = after.shapes(state.architecture, state.tiers[0])  # in the order of the hybrid network, as on the wire
+        names = upload_shapes(after, state.architecture, state.tiers[0])  # in the order of the hybrid network, as on the wire
         return after, state.replace({name: tensors[name] for name in (*names, *tensors)})
 
     def after_warmup(self) -> Self:
         """Return the method of the phase "lowrank"."""
         return self.with_options(phase="lowrank")
-
-    def global_tier(self, state: GlobalState) -> Tier:
-        """Return tier 1 in the warm-up, when the server's network is dense, and the only tier afterwards."""
-        return Tier(1.0) if self.config.phase == "dense" else state.tiers[0]

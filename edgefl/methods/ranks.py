@@ -122,7 +122,7 @@ def truncated_state(tensors: Tensors, ranks: Ranks, factors: Mapping[str, Factor
 
 
 def energy_of_tiers(bands: Mapping[str, Sequence[float]]) -> list[float]:
-    """Return the share of all layers' energy in each of the ``bands`` of :meth:`Method.energy_bands`; [] if the energy is zero.
+    """Return the share of all layers' energy in each of the ``bands`` of :meth:`Figures.energy_bands`; [] if the energy is zero.
 
     >>> energy_of_tiers({"conv1": (3.0, 1.0, 0.0), "conv2": (5.0, 1.0, 0.0)})
     [0.8, 0.2, 0.0]

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,10 +13,11 @@ from torch import Tensor, nn
 from edgefl.methods.axes import Need
 from edgefl.methods.base import Method
 from edgefl.methods.losses import cross_entropy
+from edgefl.methods.networks import cut_out, upload_shapes
 from edgefl.methods.options import MethodConfig
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
-from edgefl.records import Batch, Place, Tier
+from edgefl.records import Batch, Place, Submodel, Tier
 from edgefl.registry import method
 
 
@@ -99,20 +101,20 @@ class SplitMix(Method):
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
         return Ensemble(architecture.build(self.base.ratio) for _ in range(self.held(tier)))
 
-    def first_network(self, architecture: Architecture, tiers: tuple[Tier, ...]) -> nn.Module:
-        return self.network(architecture, Tier(1.0))
+    def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
+        return GlobalState.begun(architecture, tiers, rng, partial(self.network, architecture, Tier(1.0)))
 
-    def places(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None) -> dict[str, Place]:
-        """Return the places of the bases that ``client`` trains; of the first bases for no particular client."""
+    def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
+        """Return the bases that ``client`` trains; the first bases for no particular client."""
         start = 0 if client is None else int(rng.integers(self.bases))
         # Ascending, so that a client with all bases has each under its own name.
         numbers = sorted((start + slot) % self.bases for slot in range(self.held(tier)))
         places = {}
-        for name in self.shapes(state.architecture, tier):
+        for name in upload_shapes(self, state.architecture, tier):
             slot, _, rest = name.partition(".")
             number = numbers[int(slot.removeprefix("base"))]
             places[name] = Place(f"base{number}.{rest}", ())
-        return places
+        return cut_out(self, state, tier, places)
 
     def local_loss(self, module: nn.Module, batch: Batch) -> Tensor:
         """Return the sum of the bases' cross-entropies, so that each base has the gradients of training it alone."""

@@ -9,8 +9,9 @@ import numpy as np
 from torch import Tensor, nn
 
 from edgefl.methods.axes import Need
-from edgefl.methods.base import Method
+from edgefl.methods.personal import Personal
 from edgefl.methods.state import GlobalState, Tensors
+from edgefl.methods.updates import checked
 from edgefl.models.base import Architecture, loaded
 from edgefl.records import Submodel, Tier, Update
 from edgefl.registry import method
@@ -19,7 +20,7 @@ _NO_WEIGHTS = "nothing travels in stand-alone training: "
 
 
 @method("standalone")
-class StandAlone(Method):
+class StandAlone(Personal):
     """Every client trains the widest dense network that its device fits, on its own samples only. The server learns nothing.
 
     All clients of a tier begin with the same weights. The server's state has these under the names ``<tier>/<name>``, and deploys them for
@@ -33,6 +34,7 @@ class StandAlone(Method):
     tier_meaning = "width of the client's own network"
     travels = "nothing"
     stays = "the whole network"
+    whole = False
     personalised = True
     lacks: ClassVar[Mapping[Need, str]] = {
         "stale_updates": "the server takes no updates",
@@ -62,15 +64,11 @@ class StandAlone(Method):
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
         """Check that only sample counts arrived, and return the same state."""
-        for _ in self.checked(state, updates):
+        for _ in checked(self, state, updates):
             pass
         return state
 
-    def factored(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
+    def deploy(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
         """Return the client's own network, or the initial one if the client never trained."""
         network = self.network(state.architecture, tier)
         return loaded(network, personal or {name: state.tensors[f"{tier.label}/{name}"] for name in network.state_dict()})
-
-    def global_tier(self, state: GlobalState) -> Tier:
-        """Return the widest tier, because clients have no common network."""
-        return state.tiers[0]

@@ -4,11 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
+import numpy as np
 from torch import Tensor, nn
 
 from edgefl.factor.width import nested, stacked_in
 from edgefl.models.base import Architecture
 from edgefl.records import Place, Tier
+from edgefl.rng import torch_seeded
 
 T = TypeVar("T")
 Shape = tuple[int, ...]
@@ -40,6 +42,14 @@ class GlobalState:
     clients: Mapping[int, Tensors] = field(default_factory=dict)
     clusters: Mapping[int, Tensors] = field(default_factory=dict)
     _derived: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def begun(
+        cls, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator, build: Callable[[], nn.Module]
+    ) -> Self:
+        """Return the state before the first round: the tensors of ``build()``, with weights drawn by ``rng``."""
+        with torch_seeded(rng):
+            return cls(architecture, tiers, copied(build()))
 
     def once(self, key: str, derive: Callable[[], T]) -> T:
         """Return ``derive()``. The first call with ``key`` computes it; it is cached as long as this state exists."""

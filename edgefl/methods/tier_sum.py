@@ -1,13 +1,19 @@
 """The sum of a tier's updates: exact, so that updates can be added up anywhere, in any order and grouping."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 
-from edgefl.methods.state import Shape
+from edgefl.methods.averaging import WeightedSum
+from edgefl.methods.axes import Need
+from edgefl.methods.base import Method
+from edgefl.methods.capabilities import ByLabel, label_rows
+from edgefl.methods.networks import upload_shapes
+from edgefl.methods.state import GlobalState, Shape
 from edgefl.methods.updates import check
-from edgefl.records import Update
+from edgefl.models.base import Architecture
+from edgefl.records import Place, Tier, Update
 from edgefl.util.exact_sum import ExactSum
 
 
@@ -73,3 +79,43 @@ class TierSum:
             name: ExactSum([limb.view(shape) for limb in of], list(self.total.bounds))
             for (name, shape), of in zip(self.shapes.items(), limbs, strict=True)
         }
+
+
+def folds(method: Method) -> bool:
+    """Whether the server needs only the sum of each tier's updates, so that they can be added up where clients train.
+
+    True if the method averages entries as :meth:`Method.aggregate` does by default, and all clients of a tier receive the same sub-model.
+    A method with :meth:`ByLabel.label_rows` must also inherit :meth:`Method.submodel`, in which tensors have the names of the state's.
+    """
+    kind = type(method)
+    averages = kind.aggregate in (Method.aggregate, ByLabel.aggregate)
+    same_names = kind.submodel is Method.submodel or not isinstance(method, ByLabel)
+    return averages and same_names and not method.per_client
+
+
+def gaps(method: Method) -> Mapping[Need, str]:
+    """Return capability → reason: those that the method :attr:`~Method.lacks`, and ``tier_sums`` unless it :func:`folds`."""
+    if folds(method):
+        return method.lacks
+    whose = "clients of one tier receive sub-models of their own, whose tensors do not add up"
+    return {**method.lacks, "tier_sums": whose if method.per_client else method.every_update}
+
+
+def tier_sum(method: Method, architecture: Architecture, tier: Tier) -> TierSum:
+    """Return an empty sum, to which updates of ``tier`` can be added."""
+    shapes = upload_shapes(method, architecture, tier)
+    return TierSum.of(shapes, label_rows(method, architecture) & shapes.keys(), architecture.classes)
+
+
+def finish(state: GlobalState, sums: Iterable[tuple[Mapping[str, Place], TierSum]]) -> GlobalState:
+    """Return the state that a method that :func:`folds` would aggregate from the same updates, bit for bit.
+
+    ``sums`` has for each tier the places of its tensors, and the sum of its updates, which must not be used afterwards.
+    """
+    floats = {name: tensor for name, tensor in state.tensors.items() if tensor.is_floating_point()}
+    total = WeightedSum(floats)
+    for places, of in sums:
+        for name, part in of.parts().items():
+            rows = of.label_weights if name in of.by_label else None
+            total.merge(places[name].target, part, of.weight, places[name].index, rows)
+    return state.replace({**state.tensors, **total.mean(floats)})

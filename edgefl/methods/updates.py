@@ -1,12 +1,20 @@
 """Updates of clients: their checks, and their changes applied to another model."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from edgefl.errors import AggregationError
+from edgefl.methods.networks import upload_shapes
+from edgefl.methods.state import GlobalState
 from edgefl.records import Update
 from edgefl.util.compute import is_finite
+
+if TYPE_CHECKING:
+    from edgefl.methods.base import Method
 
 
 def check(update: Update, shapes: Mapping[str, tuple[int, ...]], classes: int | None = None) -> None:
@@ -28,13 +36,12 @@ def check(update: Update, shapes: Mapping[str, tuple[int, ...]], classes: int | 
             raise AggregationError(f"{who}: {name} holds NaN or infinity")
 
 
-def checked(
-    updates: Iterable[Update], expected: Callable[[Update], Mapping[str, tuple[int, ...]]], classes: int | None = None
-) -> Iterator[Update]:
-    """Yield ``updates``, each after :func:`check` with ``expected(update)``; AggregationError if there is none."""
+def checked(method: Method, state: GlobalState, updates: Iterable[Update]) -> Iterator[Update]:
+    """Yield ``updates``, each after :func:`check` with the shapes that clients of its tier send; AggregationError if there is none."""
+    shapes = {tier: upload_shapes(method, state.architecture, tier) for tier in state.tiers}
     count = 0
     for update in updates:
-        check(update, expected(update), classes)
+        check(update, shapes[update.tier], state.architecture.classes)
         count += 1
         yield update
     if not count:

@@ -1,7 +1,7 @@
 """Axes of tensors that have to be cut together, such as the channels of two convolutions whose outputs are added.
 
 Every dimension of every tensor of a traced network is an :class:`Axis`. Operations say which axes are the same (:func:`unify`), which
-consist of others (:class:`Joined` by a concatenation, :class:`Nested` by a reshape), and which stay whole (:func:`freeze`). The free
+consist of others (:class:`Joined` by a concatenation, :class:`NestedAxis` by a reshape), and which stay whole (:func:`freeze`). The free
 ones are the channels that a narrower network has fewer of.
 """
 
@@ -74,7 +74,7 @@ class Joined(Axis):
         return sum(part.count(width) for part in self.parts)
 
 
-class Nested(Axis):
+class NestedAxis(Axis):
     """Rows of columns, as a reshape makes them of several dimensions; the last factor runs fastest."""
 
     def __init__(self, factors: Sequence[Axis]) -> None:
@@ -134,7 +134,7 @@ def unify(one: Axis, other: Axis) -> None:
 
 
 def _inner(axis: Axis) -> tuple[Axis, ...]:
-    return axis.parts if isinstance(axis, Joined) else axis.factors if isinstance(axis, Nested) else ()
+    return axis.parts if isinstance(axis, Joined) else axis.factors if isinstance(axis, NestedAxis) else ()
 
 
 def _within(axis: Axis, other: Axis) -> bool:
@@ -152,7 +152,7 @@ def leaves(axis: Axis) -> Iterator[Axis]:
         yield from leaves(part)
 
 
-def _flat(axis: Axis, kind: type[Joined] | type[Nested]) -> list[Axis]:
+def _flat(axis: Axis, kind: type[Joined] | type[NestedAxis]) -> list[Axis]:
     axis = axis.root
     if not isinstance(axis, kind):
         return [axis]
@@ -178,11 +178,11 @@ def _unify_factors(one: Axis, other: Axis) -> bool:
         if large.size % size:
             return None
         inner, outer = Axis(size), Axis(large.size // size)
-        large.become(Nested((outer, inner)))
+        large.become(NestedAxis((outer, inner)))
         return inner, outer
 
-    both = isinstance(one, Nested) and isinstance(other, Nested)
-    return both and _unify_in_turn(_flat(one, Nested)[::-1], _flat(other, Nested)[::-1], split)
+    both = isinstance(one, NestedAxis) and isinstance(other, NestedAxis)
+    return both and _unify_in_turn(_flat(one, NestedAxis)[::-1], _flat(other, NestedAxis)[::-1], split)
 
 
 def _unify_in_turn(ours: list[Axis], theirs: list[Axis], split: Callable[[Axis, int], tuple[Axis, Axis] | None]) -> bool:
@@ -208,9 +208,9 @@ def _unify_blocks(one: Axis, other: Axis) -> bool:
 
     False if the parts are something else.
     """
-    if not (isinstance(one, Joined) and isinstance(other, Nested)):
+    if not (isinstance(one, Joined) and isinstance(other, NestedAxis)):
         return False
-    parts, factors = _flat(one, Joined), _flat(other, Nested)
+    parts, factors = _flat(one, Joined), _flat(other, NestedAxis)
     for count in range(1, len(factors)):
         inner = factors[count:]
         size = math.prod(axis.size for axis in inner)
@@ -219,6 +219,6 @@ def _unify_blocks(one: Axis, other: Axis) -> bool:
                 freeze(axis)
             for part in parts:
                 outer = [Axis(part.size // size, frozen=True)] if part.size > size else []
-                unify(part, Nested([*outer, *inner]) if outer or len(inner) > 1 else inner[0])
+                unify(part, NestedAxis([*outer, *inner]) if outer or len(inner) > 1 else inner[0])
             return True
     return False

@@ -36,7 +36,7 @@ def packed(operation: Any, args: Any, kwargs: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Call:
+class TracedCall:
     """One operation of a traced network.
 
     Attributes:
@@ -59,7 +59,7 @@ class _Tracer(TorchDispatchMode):
     def __init__(self, network: nn.Module, layer: Callable[[], str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's
         self.layer = layer
-        self.calls: list[Call] = []
+        self.calls: list[TracedCall] = []
         self._axes: dict[int, Sequence[Axis]] = {}
         self._alive: list[Tensor] = []
         self._unread: dict[int, Sequence[Axis]] = {}
@@ -121,7 +121,7 @@ class _Tracer(TorchDispatchMode):
         for axis in (axis for one in (*inputs, *listed) for axis in one):
             explain(axis, f"{operation.overloadpacket.__name__} in {layer or 'the network'}")
         if name:
-            self.calls.append(Call(name, layer, inputs, listed, known))
+            self.calls.append(TracedCall(name, layer, inputs, listed, known))
         return out
 
     def recurrent(self, name: str, args: tuple[Any, ...], run: Callable[[], Any]) -> Any:
@@ -133,7 +133,7 @@ class _Tracer(TorchDispatchMode):
         inputs = self._read(tensors_in(args))
         for axis in (axis for one in (*inputs, *axes) for axis in one):
             explain(axis, f"{name} in {self.layer() or 'the network'}")
-        self.calls.append(Call(name, self.layer(), inputs, axes))
+        self.calls.append(TracedCall(name, self.layer(), inputs, axes))
         return out
 
 
@@ -158,7 +158,7 @@ def layers(network: nn.Module) -> Iterator[Callable[[], str]]:
             handle.remove()
 
 
-def traced(network: nn.Module, run: Callable[[nn.Module], Any]) -> tuple[dict[str, Sequence[Axis]], list[Call]]:
+def traced(network: nn.Module, run: Callable[[nn.Module], Any]) -> tuple[dict[str, Sequence[Axis]], list[TracedCall]]:
     """Return the axes of every parameter and buffer of ``network``, and the operations of ``run(network)`` in evaluation.
 
     Its outputs stay whole, and so does what it reads neither in evaluation nor in training, as nothing says how to cut it.

@@ -7,7 +7,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from edgefl.models.axis_rules import CONSTANTS
-from edgefl.models.channels import Call, packed, seen
+from edgefl.models.channels import TracedCall, packed, seen
 from edgefl.util.tensors import tensors_in
 
 _AHEAD = 16  # how many operations ahead the next one of a layer and name is searched for
@@ -38,7 +38,7 @@ class DiffersError(Exception):
 class Comparer(TorchDispatchMode):
     """Compares a narrow network's operations with the plan, ``calls``; ``layer()`` returns the module that runs at the moment."""
 
-    def __init__(self, calls: Sequence[Call], width: float, layer: Callable[[], str]) -> None:
+    def __init__(self, calls: Sequence[TracedCall], width: float, layer: Callable[[], str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's
         self.calls, self.width, self.layer, self.number = calls, width, layer, 0
 
@@ -70,5 +70,5 @@ class Comparer(TorchDispatchMode):
         self.number = number + 1
         return out
 
-    def _planned(self, call: Call) -> list[list[int]]:
+    def _planned(self, call: TracedCall) -> list[list[int]]:
         return [[axis.count(self.width) for axis in axes] for axes in call.outputs]

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from edgefl.models.axes import Axis, Joined, Nested, freeze, unify
+from edgefl.models.axes import Axis, Joined, NestedAxis, freeze, unify
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 """Function of torch that computes a recurrent layer → how many matrices its weights stack."""
@@ -48,7 +48,7 @@ def axes_of(name: str, of: Callable[[Tensor], Sequence[Axis]], args: Sequence[An
     """Return the axes of the outputs and of the last states; every gate's rows are the same axis, that of the hidden units."""
     x, states = of(args[0]), [list(of(state)) for state in states_of(args)]
     hidden, returned = states[-1][-1], states[0][-1]
-    rows = Nested((Axis(GATES[name], frozen=True), hidden)) if GATES[name] > 1 else hidden
+    rows = NestedAxis((Axis(GATES[name], frozen=True), hidden)) if GATES[name] > 1 else hidden
     outputs = Joined([returned, returned]) if args[7] else returned
     batch = x[0 if args[8] else 1]
     for layers, samples, units in states:

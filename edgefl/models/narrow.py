@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
-from edgefl.models.axes import Axis, Joined, Nested, freeze, leaves, unify
+from edgefl.models.axes import Axis, Joined, NestedAxis, freeze, leaves, unify
 from edgefl.models.channels import layers, traced
 from edgefl.models.comparer import Comparer, DiffersError, LastCall
 from edgefl.models.gates import Recurrent
@@ -18,7 +18,7 @@ PROBED = (0.75, 0.5, 0.3, 0.125)
 
 
 @dataclass(frozen=True)
-class Group:
+class ChannelGroup:
     """Channels that are cut together, or are whole at every width.
 
     Attributes:
@@ -79,7 +79,7 @@ class Channels:
         """How many groups of channels there are that a narrower network has fewer of."""
         return len({id(leaf) for axes in self._tensors.values() for axis in axes for leaf in leaves(axis) if not leaf.frozen})
 
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[ChannelGroup, ...]:
         """Return all channels of the parameters and buffers, in groups of those that a narrow network has the same share of."""
         found: dict[int, tuple[Axis, list[tuple[str, int]]]] = {}
         for name, axes in self._tensors.items():
@@ -88,7 +88,8 @@ class Channels:
                     if leaf.size > 1:
                         found.setdefault(id(leaf), (leaf, []))[1].append((name, dim))
         return tuple(
-            Group(axis.size, tuple(dict.fromkeys(tensors)), axis.why if axis.frozen else "") for axis, tensors in found.values()
+            ChannelGroup(axis.size, tuple(dict.fromkeys(tensors)), axis.why if axis.frozen else "")
+            for axis, tensors in found.values()
         )
 
     def kept(self, name: str, width: float) -> tuple[Tensor, ...]:
@@ -123,7 +124,7 @@ class Channels:
         """Leave one factor of every product free, the largest."""
         tensors = (*self._tensors.values(), *(axes for call in self._calls for axes in call.outputs))
         for product in (inner for axes in tensors for axis in axes for inner in _all(axis)):
-            if isinstance(product, Nested):
+            if isinstance(product, NestedAxis):
                 free = [factor for factor in product.factors if any(not leaf.frozen for leaf in leaves(factor))]
                 for factor in sorted(free, key=lambda factor: factor.size)[:-1]:
                     freeze(factor, "share of a share")
@@ -201,7 +202,7 @@ class Channels:
                     and other.size == heads.size * axis.size
                     and other.count(width) // heads.size == size
                 ):
-                    unify(other, Nested((heads, axis)))
+                    unify(other, NestedAxis((heads, axis)))
                 else:
                     continue
                 self._leave_one_factor()
@@ -222,5 +223,5 @@ def _leading(tensor: Tensor, kept: Sequence[Tensor]) -> Tensor:
 def _all(axis: Axis) -> Iterator[Axis]:
     axis = axis.root
     yield axis
-    for inner in axis.parts if isinstance(axis, Joined) else axis.factors if isinstance(axis, Nested) else ():
+    for inner in axis.parts if isinstance(axis, Joined) else axis.factors if isinstance(axis, NestedAxis) else ():
         yield from _all(inner)

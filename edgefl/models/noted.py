@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from edgefl.models.channels import Call
+from edgefl.models.channels import TracedCall
 
 Attributes = dict[str, dict[str, Any]]
 # What a layer of torch notes of its tensors' shapes: attribute → (tensor, dimension).
@@ -47,7 +47,7 @@ def note(module: nn.Module) -> None:
         module.head_dim = module.embed_dim // module.num_heads
 
 
-def of_inputs(network: nn.Module, calls: Iterable[Call], width: float) -> Attributes:
+def of_inputs(network: nn.Module, calls: Iterable[TracedCall], width: float) -> Attributes:
     """Return what layers of ``network`` without weights note of their inputs at ``width``: torch warns in every pass of another number.
 
     ``calls`` are those of the whole network. The last call in a layer returns what the layer returns, of the same shape as its input.
@@ -61,7 +61,7 @@ def of_inputs(network: nn.Module, calls: Iterable[Call], width: float) -> Attrib
     return found
 
 
-def patched(narrow: nn.Module, call: Call, width: float, attributes: Attributes) -> bool:
+def patched(narrow: nn.Module, call: TracedCall, width: float, attributes: Attributes) -> bool:
     """Change attributes of the call's module whose value is a size that the plan changes; return whether there was one."""
     sizes: dict[int, set[int]] = {}
     for axis in (axis for axes in (*call.outputs, *call.inputs) for axis in axes):

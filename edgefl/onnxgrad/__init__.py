@@ -6,22 +6,21 @@ The public names load on first use: importing the package imports neither torch 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edgefl.onnxgrad.autodiff import differentiate
-    from edgefl.onnxgrad.exporter import export
-    from edgefl.onnxgrad.gradients.op import register_rule
-    from edgefl.onnxgrad.macs import count_macs
-    from edgefl.onnxgrad.roles import Roles
-    from edgefl.onnxgrad.step import training_step
-    from edgefl.onnxgrad.step_rule import StepRule
-    from edgefl.onnxgrad.stepper import StepGraphs, Stepper
+    from edgefl.onnxgrad.autodiff import differentiate as differentiate
+    from edgefl.onnxgrad.exporter import export as export
+    from edgefl.onnxgrad.gradients.op import register_rule as register_rule
+    from edgefl.onnxgrad.macs import count_macs as count_macs
+    from edgefl.onnxgrad.roles import Roles as Roles
+    from edgefl.onnxgrad.step import training_step as training_step
+    from edgefl.onnxgrad.step_rule import StepRule as StepRule
+    from edgefl.onnxgrad.stepper import StepGraphs as StepGraphs
+    from edgefl.onnxgrad.stepper import Stepper as Stepper
 
 _HOMES = {
     "Roles": "roles", "StepGraphs": "stepper", "StepRule": "step_rule", "Stepper": "stepper", "count_macs": "macs",
     "differentiate": "autodiff", "export": "exporter", "register_rule": "gradients.op", "training_step": "step",
 }  # fmt: skip
-__all__ = [
-    "Roles", "StepGraphs", "StepRule", "Stepper", "count_macs", "differentiate", "export", "register_rule", "training_step",
-]  # fmt: skip
+__all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> Any:

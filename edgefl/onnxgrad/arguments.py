@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from edgefl.errors import InputError, UnknownNameError
+from edgefl.onnxgrad.errors import InputError, nearest
+from edgefl.onnxgrad.fields import named
 from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, PREDICTION, SEED, SHARE, STATES, STEP_COUNT, Roles
 from edgefl.onnxgrad.step_rule import StepRule
-from edgefl.util.fields import named
 
 _CALL = 'training_step(network, lambda network, x, y: torch.nn.functional.cross_entropy(network(x), y), {"x": x, "y": y})'
 _INPUTS = {
@@ -38,7 +38,11 @@ def check_arguments(network: Any, losses: Sequence[Any], batch: Any, shared: Any
     if not isinstance(rule, StepRule):
         raise InputError(f'rule: expected a StepRule such as StepRule("adam"), got {_kind(rule)}')
     if rule.optimizer not in STATES:
-        raise UnknownNameError("optimizer", str(rule.optimizer), STATES)
+        name, known = str(rule.optimizer), sorted(STATES)
+        hint = nearest(name, known)
+        raise InputError(f"unknown optimizer {name!r};{hint} {'Known' if hint else 'known'}: {', '.join(known)}")
+    if rule.clip_norm is not None and not 0 < rule.clip_norm < float("inf"):
+        raise InputError(f"rule: clip_norm must be above 0 and finite, got {rule.clip_norm}; None does not clip")
     if not isinstance(batch, Mapping) or not batch:
         raise InputError(f"batch: expected a dictionary, name → example of an input, got {_kind(batch)}; call {_CALL}")
     counts = {name: _samples(name, value) for key, given in batch.items() for name, value in named(given, key).items()}

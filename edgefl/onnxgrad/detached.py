@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from edgefl.errors import EdgeflError
+from edgefl.onnxgrad.errors import EdgeflError
 
 DATA = Tensor.data.__get__  # type: ignore[attr-defined]  # a property of C
 """What reads the attribute ``data`` of a tensor."""

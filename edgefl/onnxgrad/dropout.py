@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from edgefl.errors import EdgeflError
 from edgefl.onnxgrad.attention import attended, repeated
+from edgefl.onnxgrad.errors import EdgeflError
 
 _MODULUS, _HALF, _FACTOR, _APART = 2**32, 2**16, 0x45D9F3B, 0x9E3779B1
 _LOWEST = -1.7580993408473766

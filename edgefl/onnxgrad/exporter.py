@@ -16,18 +16,18 @@ import torch
 from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass, ShapeInferencePass
 from torch import Tensor, nn
 
-from edgefl.errors import EdgeflError, InputError, first_line
 from edgefl.onnxgrad.adjustments import adjust_exporter
+from edgefl.onnxgrad.errors import EdgeflError, InputError, first_line
+from edgefl.onnxgrad.fields import Fields, each, named
+from edgefl.onnxgrad.garbage import uncollected
 from edgefl.onnxgrad.gradients.own import standard
 from edgefl.onnxgrad.graphs import BATCH, OPSET, graphs_in
 from edgefl.onnxgrad.late_buffers import set_late_buffers
 from edgefl.onnxgrad.lowering import STANDS_FOR, HasForm, traced
 from edgefl.onnxgrad.names import make_distinct, register_constants
+from edgefl.onnxgrad.places import place_of
+from edgefl.onnxgrad.stateless import restored
 from edgefl.onnxgrad.vectors import as_matrices
-from edgefl.util.fields import Fields, each, named
-from edgefl.util.garbage import uncollected
-from edgefl.util.places import place_of
-from edgefl.util.stateless import restored
 
 _TARGET = re.compile(r"target=torch\.ops\.([\w.]+)")
 

@@ -13,8 +13,8 @@ import onnx.numpy_helper
 import onnx.shape_inference
 from onnx.external_data_helper import set_external_data
 
-from edgefl.errors import printable
-from edgefl.util.scratch import scratch_folder
+from edgefl.onnxgrad.errors import printable
+from edgefl.onnxgrad.scratch import scratch_folder
 
 OPSET = 20
 """The operator set of all graphs.

@@ -12,10 +12,10 @@ from math import log2
 import torch
 from torch import Tensor
 
+from edgefl.onnxgrad.fields import named
 from edgefl.onnxgrad.loss import LossGraph
 from edgefl.onnxgrad.special_values import bounds, indices
 from edgefl.onnxgrad.step_case import Case
-from edgefl.util.fields import named
 
 Random = torch.Generator
 _CHOOSING = frozenset(("TopK", "Eigh", "SVD"))

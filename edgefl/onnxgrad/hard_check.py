@@ -23,7 +23,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from edgefl.errors import EdgeflError, first_line
+from edgefl.onnxgrad.errors import EdgeflError, first_line
 from edgefl.onnxgrad.hard_batches import HardBatch
 from edgefl.onnxgrad.loss import Loss
 from edgefl.onnxgrad.roles import LOSS, OUT

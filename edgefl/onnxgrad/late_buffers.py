@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgefl.errors import InputError
-from edgefl.util.fields import Fields, each
-from edgefl.util.stateless import unset_buffers
+from edgefl.onnxgrad.errors import InputError
+from edgefl.onnxgrad.fields import Fields, each
+from edgefl.onnxgrad.stateless import unset_buffers
 
 Inputs = Mapping[str, Fields[Tensor]]
 

@@ -23,18 +23,17 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from edgefl.errors import EdgeflError, InputError
 from edgefl.onnxgrad.arguments import check_names, check_network
 from edgefl.onnxgrad.detached import Detached
 from edgefl.onnxgrad.dropout import SeededDropout
+from edgefl.onnxgrad.errors import EdgeflError, InputError
 from edgefl.onnxgrad.exporter import converted, fixed_reshapes, strip
+from edgefl.onnxgrad.fields import Fields, each, named
 from edgefl.onnxgrad.graphs import BATCH
 from edgefl.onnxgrad.late_buffers import set_late_buffers
 from edgefl.onnxgrad.padding import UntrainedPadding
 from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, PREDICTION, SEED, SHARE, STEP_COUNT, Roles
-from edgefl.util.compute import is_finite
-from edgefl.util.fields import Fields, each, named
-from edgefl.util.stateless import called, restored, unset_buffers
+from edgefl.onnxgrad.stateless import called, restored, unset_buffers
 
 Loss = Callable[..., Tensor]
 """(network, *inputs of the batch, *inputs shared by its samples) → scalar."""
@@ -193,7 +192,7 @@ def endless(network: nn.Module, names: Collection[str] = ()) -> tuple[str, ...]:
     return tuple(
         name
         for name, buffer in network.named_buffers()
-        if name not in sent and buffer.is_floating_point() and not is_finite(buffer)
+        if name not in sent and buffer.is_floating_point() and not bool(buffer.isfinite().all())
     )
 
 

@@ -24,12 +24,12 @@ from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
-from edgefl.errors import EdgeflError
 from edgefl.onnxgrad import rewrites
 from edgefl.onnxgrad.bordered import with_borders
 from edgefl.onnxgrad.borders import BORDERS
 from edgefl.onnxgrad.decompositions import DECOMPOSITIONS
 from edgefl.onnxgrad.detached import DATA
+from edgefl.onnxgrad.errors import EdgeflError
 from edgefl.onnxgrad.graphs import OPSET
 from edgefl.onnxgrad.in_place import functional
 from edgefl.onnxgrad.inlined import Table, inlined

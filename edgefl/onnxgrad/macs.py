@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import onnx
 import onnx.inliner
 
-from edgefl.errors import InputError, first_line
+from edgefl.onnxgrad.errors import InputError, first_line
 from edgefl.onnxgrad.graphs import attributes_of, inferred_shapes
 
 MEANS, WINDOWS = "means_of_windows", "entries_of_windows"

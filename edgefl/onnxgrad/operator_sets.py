@@ -4,7 +4,7 @@ import onnx
 import onnx.shape_inference
 import onnx.version_converter
 
-from edgefl.errors import InputError, first_line
+from edgefl.onnxgrad.errors import InputError, first_line
 from edgefl.onnxgrad.graphs import dims_of, label_of
 
 OLDEST_OPSET = 6

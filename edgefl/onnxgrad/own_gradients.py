@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.overrides import TorchFunctionMode
 
-from edgefl.errors import EdgeflError
+from edgefl.onnxgrad.errors import EdgeflError
 
 _SCALES = (1.0, 20.0, 1e-3, 0.0)
 """The inputs of a Function are multiplied by these numbers, to reach bounds and ties that an example does not reach."""

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from edgefl.errors import EdgeflError
 from edgefl.onnxgrad.detached import held
+from edgefl.onnxgrad.errors import EdgeflError
 
 
 class UntrainedPadding(TorchFunctionMode):

@@ -10,6 +10,7 @@ The interpreter, the library, the parsed graph and the caller's array of inputs 
 """
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -20,11 +21,10 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-from edgefl.errors import EdgeflError, StorageError
+from edgefl.onnxgrad.errors import EdgeflError, StorageError
+from edgefl.onnxgrad.fields import Fields, first, named, rows, unnamed
+from edgefl.onnxgrad.scratch import scratch_folder, temporary_files
 from edgefl.onnxgrad.session import Arena, OutOfMemoryError, computed, held_by, limited, opened, options_for, profiled, refusal_in
-from edgefl.util.fields import Fields, first, named, rows, unnamed
-from edgefl.util.files import module_command
-from edgefl.util.scratch import scratch_folder, temporary_files
 
 _OUT_OF_MEMORY, _NO_SPACE = 9, 10
 
@@ -81,8 +81,10 @@ def predict_capped(model: bytes | Path, x: Fields[np.ndarray], *, batch_size: in
 
 
 def _spawn(*order: str | int) -> subprocess.CompletedProcess[str]:
-    command, environment = module_command("edgefl.onnxgrad.predict", json.dumps(order))
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    # Not from the working directory, whose files could shadow modules.
+    paths = os.pathsep.join(filter(None, (str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH"))))
+    command = [sys.executable, "-P", "-m", "edgefl.onnxgrad.predict", json.dumps(order)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": paths})
 
 
 def _checked(x: Fields[np.ndarray], batch_size: int) -> int:

@@ -1,6 +1,6 @@
 """Builds the graph of a training step: forward pass, loss, backward pass and the optimizer's update, in standard operators."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -9,9 +9,10 @@ import onnx.helper
 import onnx.shape_inference
 from torch import Tensor, nn
 
-from edgefl.errors import EdgeflError, InputError
 from edgefl.onnxgrad.arguments import check_arguments
 from edgefl.onnxgrad.autodiff import append_gradients, as_model, reads, tape_of
+from edgefl.onnxgrad.errors import EdgeflError, InputError
+from edgefl.onnxgrad.fields import Fields
 from edgefl.onnxgrad.gradients import Tape
 from edgefl.onnxgrad.graphs import OPSET
 from edgefl.onnxgrad.loss import Loss, LossGraph, loss_graph, measured
@@ -19,7 +20,6 @@ from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, SEED, SHARE, S
 from edgefl.onnxgrad.step_check import check_step
 from edgefl.onnxgrad.step_rule import StepRule
 from edgefl.onnxgrad.stepper import StepGraphs
-from edgefl.util.fields import Fields
 
 __all__ = ["StepRule", "part_graphs", "training_graphs", "training_step"]
 
@@ -73,9 +73,9 @@ def training_graphs(graph: LossGraph, rule: StepRule) -> tuple[bytes, ...]:
     Inputs: the inputs of ``graph`` that the loss reads, the optimizer's state, the scalar ``lr`` and, except for "sgd", the scalar
     ``beta``. Outputs: ``loss`` and, for every tensor that a step changes, its name with ``.out``.
 
-    g is the gradient with decay. "sgd": p ← p − lr·g. "momentum": m ← β·m + g, p ← p − lr·m. "adam": Algorithm 1 of Kingma and Ba (2015)
-    with β₁ = ``beta``, β₂ = 0.999, ε = 1e-8. Parameters that the loss does not depend on do not change. InputError as
-    :func:`training_step`.
+    g is the gradient, clipped to ``rule.clip_norm``, with decay. "sgd": p ← p − lr·g. "momentum": m ← β·m + g, p ← p − lr·m. "adam":
+    Algorithm 1 of Kingma and Ba (2015) with β₁ = ``beta``, β₂ = 0.999, ε = 1e-8. Parameters that the loss does not depend on do not
+    change. InputError as :func:`training_step`.
     """
     return tuple(_step(graph, loss, rule) for loss in graph.losses)
 
@@ -91,12 +91,8 @@ def part_graphs(graph: LossGraph, rule: StepRule) -> tuple[tuple[bytes, ...], by
     tape = Tape(onnx.ModelProto())
     tape.shapes |= _shapes(graph)
     update = _Update(tape, rule, graph)
-    for name, value in graph.roles.trained.items():
-        if value in trained:
-            update.step(value, sum_input(name))
-        else:
-            update.keep(value)
-    update.finish()
+    found = {value: sum_input(name) for name, value in graph.roles.trained.items() if value in trained}
+    update.finish(found, found)
     sums = [_value(sum_input(name), tape.shape(value)) for name, value in graph.roles.trained.items()]
     return passes, _checked(graph, tape, sums, update.changed(), [], "update")
 
@@ -104,11 +100,9 @@ def part_graphs(graph: LossGraph, rule: StepRule) -> tuple[tuple[bytes, ...], by
 def _step(graph: LossGraph, loss: str, rule: StepRule) -> bytes:
     tape, part = _tape(graph, loss)
     update = _Update(tape, rule, graph)
-    found = append_gradients(tape, loss, list(graph.roles.trained.values()), update.step)
-    for value in graph.roles.trained.values():
-        if value not in found:
-            update.keep(value)
-    update.finish()
+    at_once = rule.clip_norm is None  # an update that follows its gradient frees it early, but the norm needs all of them
+    found = append_gradients(tape, loss, list(graph.roles.trained.values()), update.step if at_once else None)
+    update.finish({} if at_once else found, found)
     return _checked(graph, tape, part.graph.input, [*update.changed(), *graph.roles.statistics.values()], [LOSS], "train")
 
 
@@ -229,7 +223,21 @@ class _Update:
             self._corrections = first, second
         return self._corrections
 
-    def finish(self) -> None:
-        """Append the counter of Adam's steps, even if no parameter has a gradient."""
+    def finish(self, waiting: Mapping[str, str], reached: Collection[str]) -> None:
+        """Append the updates of the parameters ``waiting`` → gradient, keep those not ``reached``, and count Adam's steps."""
+        factor = self._factor(waiting.values()) if self.rule.clip_norm is not None and waiting else None
+        for value, gradient in waiting.items():
+            self.step(value, gradient if factor is None else self.tape.op("Mul", gradient, factor))
+        for value in self.states:
+            if value not in reached:
+                self.keep(value)
         if self.rule.optimizer == "adam":
             self._bias_corrections()
+
+    def _factor(self, gradients: Iterable[str]) -> str:
+        """Return min(1, C / (‖g‖ + 1e-6)), appended, with the norm of all ``gradients`` together."""
+        tape = self.tape
+        squares = [tape.op("ReduceSumSquare", gradient, keepdims=0) for gradient in gradients]
+        norm = tape.op("Sqrt", tape.total(squares))
+        bound = self.rule.clip_norm or 0.0
+        return tape.op("Min", tape.op("Div", tape.number(bound), tape.op("Add", norm, tape.number(1e-6))), tape.number(1.0))

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from edgefl.onnxgrad.fields import Fields, each, first, named, rows
 from edgefl.onnxgrad.loss import Loss, Whole
 from edgefl.onnxgrad.own_gradients import Judged
 from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, SEED, STEP_COUNT, Roles, state_inputs
+from edgefl.onnxgrad.stateless import called, restored
 from edgefl.onnxgrad.step_rule import StepRule
 from edgefl.onnxgrad.stepper import session_of
-from edgefl.util.fields import Fields, each, first, named, rows
-from edgefl.util.stateless import called, restored
 
 Arrays = dict[str, np.ndarray]
 SAMPLES = 3
@@ -95,7 +95,7 @@ class Case:
 
         Tensors that the graph does not change are among them, as ``network.NAME``.
         """
-        value, tensors = self._differentiated(loss, kind)
+        value, tensors = self._differentiated(loss, rule, kind)
         _optimizer({name: tensors[name] for name in self.roles.trained}, rule).step()
         found = {LOSS: value, **{role + OUT: tensors[n] for n, role in {**self.roles.statistics, **self.roles.trained}.items()}}
         found |= {f"network.{name}": tensors[name] for name in (*self.constants, *self.others)}
@@ -111,7 +111,7 @@ class Case:
 
     def gradients(self, loss: Loss, rule: StepRule, kind: torch.dtype) -> Arrays:
         """Return loss, statistics and gradients, with decay, as torch computes them; a gradient has the name of its parameter's output."""
-        value, tensors = self._differentiated(loss, kind)
+        value, tensors = self._differentiated(loss, rule, kind)
         found = {LOSS: value, **{role + OUT: tensors[name] for name, role in self.roles.statistics.items()}}
         for name, role in self.roles.trained.items():
             gradient, decay = tensors[name].grad, rule.weight_decay * (rule.decayed is None or name in rule.decayed)
@@ -132,8 +132,8 @@ class Case:
                 known[role + OUT] = found[state_inputs(name, rule.optimizer)[0] + OUT] / share
         return known
 
-    def _differentiated(self, loss: Loss, kind: torch.dtype) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss, and the network's tensors with gradients."""
+    def _differentiated(self, loss: Loss, rule: StepRule, kind: torch.dtype) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss, and the network's tensors with gradients, clipped as ``rule`` says."""
         tensors = {n: t.to(kind) if t.is_floating_point() else t.clone() for n, t in self.tensors.items()}
         tensors = {n: t.clone() if t is self.tensors[n] else t for n, t in tensors.items()}
         inputs = [each(lambda t: t.to(kind) if t.is_floating_point() else t, value) for value in self.inputs.values()]
@@ -149,7 +149,10 @@ class Case:
         given = {f"network.{n}": t for n, t in tensors.items()}
         with restored(self.network), torch.enable_grad(), torch.random.fork_rng(devices=[]), Judged(self.network):
             value = called(Whole(self.network), given, (differentiated, inputs, torch.tensor(self.seed)))
-        return value, {name: given[f"network.{name}"] for name in tensors}
+        found = {name: given[f"network.{name}"] for name in tensors}
+        if rule.clip_norm is not None:
+            nn.utils.clip_grad_norm_([found[name] for name in self.roles.trained], rule.clip_norm)
+        return value, found
 
 
 def _rows(count: int) -> list[int]:

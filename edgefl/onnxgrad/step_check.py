@@ -22,7 +22,8 @@ import onnx
 import torch
 from torch import Tensor, nn
 
-from edgefl.errors import EdgeflError, InputError, first_line
+from edgefl.onnxgrad.errors import EdgeflError, InputError, first_line
+from edgefl.onnxgrad.fields import Fields
 from edgefl.onnxgrad.hard_batches import hard_batches
 from edgefl.onnxgrad.hard_check import HardStep
 from edgefl.onnxgrad.loss import Loss, LossGraph
@@ -32,7 +33,6 @@ from edgefl.onnxgrad.session import computed
 from edgefl.onnxgrad.step_case import SAMPLES, Arrays, Case, Nearness
 from edgefl.onnxgrad.step_rule import StepRule
 from edgefl.onnxgrad.stepper import StepGraphs, session_of
-from edgefl.util.fields import Fields
 
 MULTIPLE = 64.0
 """A result may differ from float64 by this multiple of torch's float32 error."""

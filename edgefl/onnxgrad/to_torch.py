@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError, Message
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 from torch import Tensor, nn
 
-from edgefl.errors import EdgeflError, InputError, first_line
+from edgefl.onnxgrad.errors import EdgeflError, InputError, first_line
 from edgefl.onnxgrad.graphs import label_of
 from edgefl.onnxgrad.operator_sets import converted
 from edgefl.onnxgrad.rules import (

@@ -2,14 +2,17 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
-from edgefl.errors import InputError
+from edgefl.onnxgrad.errors import InputError
 from edgefl.onnxgrad.graphs import free_batch
 from edgefl.onnxgrad.rules import Signature, inputs_of
 from edgefl.onnxgrad.to_torch import Node, load_onnx, module_of
-from edgefl.util.convolutions import Convolution, convolution_for
+
+Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
+_CONVOLUTIONS: Any = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
 
 def network_in(path: Path) -> tuple[nn.Module, Signature]:
@@ -57,7 +60,7 @@ def _convolution(node: Node, weight: Tensor, bias: Tensor | None) -> nn.Module |
     if node.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID") or pads[:axes] != pads[axes:] or min(pads) < 0:
         return None
     groups = node.get("group", 1)
-    layer = convolution_for(weight)(
+    layer = _CONVOLUTIONS[weight.dim() - 2](
         weight.shape[1] * groups,
         weight.shape[0],
         tuple(weight.shape[2:]),

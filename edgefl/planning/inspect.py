@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,9 +15,11 @@ from edgefl.factor.layers import LowRank
 from edgefl.factor.svd import unroll
 from edgefl.methods.adapters import Adapted
 from edgefl.methods.base import Method
+from edgefl.methods.capabilities import Factorizes
 from edgefl.methods.create import create
 from edgefl.methods.factored_weights import Factored
 from edgefl.methods.layer_rules import KINDS, OUTSIDE, kept_layers, rules_of
+from edgefl.methods.networks import skeleton
 from edgefl.methods.pufferfish import Pufferfish
 from edgefl.models.base import Architecture, stem_and_classifier
 from edgefl.models.custom import CustomArchitecture
@@ -56,9 +58,9 @@ def inspect(
         [('conv1', None, 'stem'), ('conv2', 16, ''), ('conv3', 16, ''), ('fc', None, 'classifier')]
     """
     batch_size = batch_size_of(batch_size, inputs)
-    training = training_for(batch_size, None, optimizer)
     architecture = architecture_of(network, inputs, classes, norm)
     chosen, ratios = method_and_tiers(method, method_options, tiers)
+    training = replace(training_for(batch_size, None, optimizer), clip_gradient=chosen.clip_gradient)
     if isinstance(chosen, Pufferfish):
         chosen = chosen.after_warmup()
     costs = {tier: tier_cost(chosen, architecture, tier, training) for tier in map(Tier, ratios)}
@@ -97,7 +99,7 @@ class _Inspected:
 
     @cached_property
     def networks(self) -> dict[Tier, nn.Module]:
-        return {tier: self.method.skeleton(self.architecture, tier) for tier in self.costs}
+        return {tier: skeleton(self.method, self.architecture, tier) for tier in self.costs}
 
     @cached_property
     def parts(self) -> dict[Tier, dict[str, list[str]]]:
@@ -117,7 +119,7 @@ class _Inspected:
 
     @cached_property
     def reasons(self) -> Mapping[str, str]:
-        return self.method.dense_reasons(self.dense)
+        return self.method.dense_reasons(self.dense) if isinstance(self.method, Factorizes) else {}
 
     @cached_property
     def left_out(self) -> dict[str, str]:

@@ -5,6 +5,7 @@ from functools import cache
 from itertools import pairwise
 
 from edgefl.methods.base import Method
+from edgefl.methods.networks import skeleton
 from edgefl.models.base import Architecture
 from edgefl.records import Tier
 
@@ -48,4 +49,4 @@ def largest_ratio(fits: Callable[[float], bool], parts: Callable[[float], Collec
 
 def parts_of(method: Method, architecture: Architecture, ratio: float) -> set[str]:
     """Return the names of the parameters of a tier's network."""
-    return {name for name, _ in method.skeleton(architecture, Tier(ratio)).named_parameters()}
+    return {name for name, _ in skeleton(method, architecture, Tier(ratio)).named_parameters()}

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from edgefl.bundle.tier_graphs import tier_graphs
+from edgefl.bundle.tier_graphs import rule_of, tier_graphs
 from edgefl.client.criterion import Criterion
 from edgefl.client.objective import Objective
 from edgefl.client.onnx_memory import predicted_step_bytes
@@ -27,8 +27,7 @@ def in_onnx(
     no training graph.
     """
     parts = cost.micro_batch < cost.batch_size
-    how = training.optimizer, training.weight_decay, objective
-    graphs = tier_graphs(method, architecture, tier, *how, parts, criterion).steps
+    graphs = tier_graphs(method, architecture, tier, rule_of(training), objective, parts, criterion).steps
     sample_bytes = cost.work.sample.input_bytes
     total = predicted_step_bytes(graphs, training.optimizer, sample_bytes, cost.batch_size, cost.micro_batch)
     rest = total - cost.parameter_bytes - cost.buffer_bytes - cost.optimizer_bytes

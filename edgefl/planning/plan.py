@@ -13,13 +13,14 @@ from edgefl.client.training import OptimizerName, Training
 from edgefl.cost.memory import Timeline
 from edgefl.errors import BudgetError, ConfigError, UnknownNameError
 from edgefl.fleet.budget import Budget, margin_of, use
-from edgefl.fleet.clock import round_timing
+from edgefl.fleet.clock import round_timing, within
 from edgefl.fleet.clock_error import Confidence, chance_of, confidence_of
 from edgefl.fleet.load import load_device
 from edgefl.fleet.profile import DeviceProfile, unknown_energy
 from edgefl.methods.base import Method
 from edgefl.methods.create import create
 from edgefl.methods.layer_rules import rules_of
+from edgefl.methods.personal import download_shapes
 from edgefl.methods.ranks import Ranks, hybrid_ranks, rank_candidates, ranked
 from edgefl.methods.state import travelling_shapes
 from edgefl.models.base import Architecture
@@ -27,7 +28,7 @@ from edgefl.models.ties import tied
 from edgefl.models.weights import checked_weights
 from edgefl.planning.largest_ratio import STEPS, largest_ratio, parts_of
 from edgefl.planning.network import GivenInputs, Network, architecture_of
-from edgefl.planning.profile import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLES, clock_columns, cost_of, training_for
+from edgefl.planning.profile import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLES, cost_of, training_for
 from edgefl.planning.quantities import DeviceRound
 from edgefl.planning.spectral import Uses, energies, share_kept, spectral
 from edgefl.planning.tier_costs import network_cost, recomputed, step_timeline
@@ -159,6 +160,7 @@ def plan(
     methods.check(method)
     sized = cache(lambda ratio: create(method, method_options, tiers=(ratio,)))
     chosen = sized(1.0)
+    training = replace(training, clip_gradient=chosen.clip_gradient)
     if allocate == "spectral" and runtime == "onnx":
         raise ConfigError("allocate: spectral predicts the memory of torch; give runtime torch, or allocate uniform")
     if allocate == "spectral" and not chosen.truncates:
@@ -232,7 +234,10 @@ def _clock(cost: Cost, work: DeviceRound | None, limits: Budget) -> dict[str, An
     timing = _timing(cost, work)
     chance = chance_of(work.device, timing, limits)
     sure = {"clock_chance": chance, "confidence": confidence_of(chance)}
-    return {"clock_margin": work.margin, **clock_columns(timing, work.device.clock_error), **sure}
+    error = work.device.clock_error
+    low_s, high_s = within(timing, error)
+    bounds = {"round_seconds_low": low_s, "round_seconds_high": high_s}
+    return {"clock_margin": work.margin, **bounds, "clock_error": error, **sure}
 
 
 def _energy(architecture: Architecture, method: Method, weights: Any, seed: int, error: Truncation) -> dict[str, Any]:
@@ -241,7 +246,7 @@ def _energy(architecture: Architecture, method: Method, weights: Any, seed: int,
     if weights is None:
         tensors: Mapping[str, Tensor] = method.init(architecture, (Tier(1.0),), generator(seed, "init")).tensors
     else:
-        tensors = checked_weights(weights, method.shapes(architecture, Tier(1.0)), tied=tied(architecture.skeleton()))
+        tensors = checked_weights(weights, download_shapes(method, architecture, Tier(1.0)), tied=tied(architecture.skeleton()))
     return energies(layers, tensors, relative=error == "relative")
 
 

@@ -8,22 +8,23 @@ from typing import Any, Literal, get_args
 import torch
 
 from edgefl.client.criterion import CROSS_ENTROPY
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives import PLAIN
 from edgefl.client.training import OptimizerName, Training
-from edgefl.config import RunConfig
 from edgefl.errors import ConfigError, UnknownNameError
 from edgefl.fleet.budget import Budget, budget_of, use
-from edgefl.fleet.clock import energy_j, inference_s, round_timing, throttled_s, within
+from edgefl.fleet.clock import inference_j, inference_s, round_timing, throttled_s, training_spends, within
 from edgefl.fleet.load import load_device, load_fleet
 from edgefl.fleet.profile import DeviceProfile, Fleet
 from edgefl.fleet.time_model import train_s
 from edgefl.methods.base import Method
 from edgefl.methods.create import check_tiers, create
+from edgefl.methods.networks import upload_shapes
+from edgefl.methods.personal import download_shapes
 from edgefl.models.base import Architecture, Unfilled
 from edgefl.models.custom import CustomArchitecture
 from edgefl.planning.network import GivenInputs, Network, architecture_of, batch_in
-from edgefl.planning.tier_costs import recomputed_cost, tier_cost, training_of
-from edgefl.records import Cost, Tier, Timing
+from edgefl.planning.tier_costs import recomputed_cost, tier_cost
+from edgefl.records import Cost, Tier
 from edgefl.registry import codecs, methods
 from edgefl.report.cost_rows import ProfileRow, TensorBytes
 from edgefl.report.results import Results
@@ -108,15 +109,14 @@ def profile(
     if method is None and runtime == "torch" and isinstance(architecture, CustomArchitecture):
         architecture = replace(architecture, as_given=True)
     chosen, ratios = method_and_tiers(method, method_options, tiers)
+    training = replace(training, clip_gradient=chosen.clip_gradient)
     cost_at = partial(count, chosen, architecture, training=training, codec=codec)
     costs = {tier: cost_at(tier) for tier in map(Tier, ratios)}
     check_together(chosen, architecture, costs)
     # A deadline may be a multiple of what the fastest class needs for the dense network, as in a run of any method.
     full = tier_cost(create("fedavg"), architecture, Tier(1.0), training, codec) if chosen_fleet else None
-    on_devices = _device_rows(costs, full, devices, chosen_fleet, training, samples)
-    rows = []
-    for tier, cost in costs.items():
-        row = ProfileRow.of(
+    rows = {
+        tier: ProfileRow.of(
             cost,
             tier=tier.number,
             method=method,
@@ -129,8 +129,10 @@ def profile(
             macs_forward_onnx=_macs_in_onnx(chosen, architecture, tier) if check_macs else None,
             **_payload(chosen, architecture, tier, codec),
         )
-        rows += [replace(row, **on_device) for on_device in on_devices[tier]] or [row]
-    return Results(rows)
+        for tier, cost in costs.items()
+    }
+    on_devices = _device_rows(rows, costs, full, devices, chosen_fleet, training, samples)
+    return Results(of for tier, row in rows.items() for of in on_devices[tier] or [row])
 
 
 def cost_of(runtime: str, recompute: bool) -> Callable[..., Cost]:
@@ -165,8 +167,7 @@ def training_for(
     codecs.check(codec)
     if optimizer not in (known := get_args(OptimizerName)):
         raise UnknownNameError("optimizer", optimizer, known)
-    usual = training_of(RunConfig())
-    return replace(usual, epochs=local_epochs, batch_size=batch_size, micro_batch=micro_batch, optimizer=optimizer)
+    return Training(local_epochs, batch_size, optimizer=optimizer, micro_batch=micro_batch)
 
 
 def method_and_tiers(
@@ -202,7 +203,7 @@ def _cost_in_onnx(method: Method, architecture: Architecture, tier: Tier, traini
 
 def _payload(method: Method, architecture: Architecture, tier: Tier, codec: str) -> dict[str, Any]:
     """Return the bytes of every tensor that travels, those of the headers, and four bytes per parameter for comparison."""
-    shapes, sent = method.shapes(architecture, tier), method.upload_shapes(architecture, tier)
+    shapes, sent = download_shapes(method, architecture, tier), upload_shapes(method, architecture, tier)
     down, up = tensor_bytes(shapes), tensor_bytes(sent, codec)
     travelling = shapes | sent
     return {
@@ -214,64 +215,70 @@ def _payload(method: Method, architecture: Architecture, tier: Tier, codec: str)
 
 
 def _device_rows(
+    rows: Mapping[Tier, ProfileRow],
     costs: Mapping[Tier, Cost],
     full: Cost | None,
     devices: Sequence[DeviceProfile],
     fleet: Fleet | None,
     training: Training,
     samples: int,
-) -> dict[Tier, list[dict[str, Any]]]:
-    """Return for every tier the columns of every device; the budget of a single device is its memory."""
+) -> dict[Tier, list[ProfileRow]]:
+    """Return the row of every tier on every device; the budget of a single device is its memory."""
     budgets = [(device, Budget(device.training_bytes)) for device in devices]
     if fleet is not None and full is not None:
         fastest_s = fastest_round_s(fleet, full, training, samples)
         budgets += [(c.device, budget_of(c, fleet.budget, fastest_s)) for c in fleet.classes]
-    found: dict[Tier, list[dict[str, Any]]] = {tier: [] for tier in costs}
+    found: dict[Tier, list[ProfileRow]] = {tier: [] for tier in costs}
     for device, budget in budgets:
         taken = False
         for tier, cost in costs.items():
-            columns = _on_device(device, cost, budget, training, samples)
-            found[tier].append({**columns, "takes": columns["fits"] and not taken})
-            taken |= columns["fits"]
+            row = _on_device(rows[tier], device, cost, budget, training, samples)
+            found[tier].append(replace(row, takes=bool(row.fits) and not taken))
+            taken |= bool(row.fits)
     return found
 
 
-def clock_columns(timing: Timing, error: float) -> dict[str, float]:
-    """Return the error of a device's clock, and the least and the most seconds of a round with it, by column."""
-    low_s, high_s = within(timing, error)
-    return {"round_seconds_low": low_s, "round_seconds_high": high_s, "clock_error": error}
-
-
-def _on_device(device: DeviceProfile, cost: Cost, budget: Budget, training: Training, samples: int) -> dict[str, Any]:
+def _on_device(
+    row: ProfileRow, device: DeviceProfile, cost: Cost, budget: Budget, training: Training, samples: int
+) -> ProfileRow:
+    """Return the row of a tier with its columns on a device."""
     timing = round_timing(device, cost, *training.amounts(samples))
-    once = replace(training, epochs=1)
     used = use(cost, timing, budget)
     shares = {name: need / have for name, (need, have) in used.items()}
     limiting = "uncounted_ops" if cost.uncounted_ops else max(shares, key=lambda name: shares[name])
-    sample_s = inference_s(device, cost)
-    columns: dict[str, Any] = {
-        "device": device.name,
-        "device_title": device.title,
-        "samples": samples,
-        "local_epochs": training.epochs,
-        "inference_seconds": sample_s,
-        "inference_joules": energy_j(device, cost.macs_inference, sample_s),
-        "inference_by_macs": device.compute.inference_step is None,
-    }
-    for name, seen in (("train_step", training.batch_size), ("epoch", samples)):
-        of_samples, passes, updates = once.amounts(seen)
-        seconds = throttled_s(device, train_s(device.compute, cost, of_samples, passes, updates))
-        macs = cost.macs_of(of_samples, passes)
-        columns |= {f"{name}_seconds": seconds, f"{name}_joules": energy_j(device, macs, seconds)}
-    return columns | {
-        "round_seconds": timing.total_s,
-        "round_joules": timing.total_j,
-        **clock_columns(timing, device.clock_error),
-        "layer_seconds": _layer_seconds(device, cost, training),
-        "fits": not cost.uncounted_ops and all(share <= 1 for share in shares.values()),
-        "limiting_budget": limiting,
-        "budget_share": None if cost.uncounted_ops else shares[limiting],
-    }
+    sample_s, (low_s, high_s) = inference_s(device, cost), within(timing, device.clock_error)
+    (step_s, step_j), (epoch_s, epoch_j) = (_trained(device, cost, training, seen) for seen in (training.batch_size, samples))
+    return replace(
+        row,
+        device=device.name,
+        device_title=device.title,
+        samples=samples,
+        local_epochs=training.epochs,
+        inference_seconds=sample_s,
+        inference_joules=inference_j(device, cost),
+        inference_by_macs=device.compute.inference_step is None,
+        train_step_seconds=step_s,
+        train_step_joules=step_j,
+        epoch_seconds=epoch_s,
+        epoch_joules=epoch_j,
+        round_seconds=timing.total_s,
+        round_joules=timing.total_j,
+        round_seconds_low=low_s,
+        round_seconds_high=high_s,
+        clock_error=device.clock_error,
+        layer_seconds=_layer_seconds(device, cost, training),
+        fits=not cost.uncounted_ops and all(share <= 1 for share in shares.values()),
+        limiting_budget=limiting,
+        budget_share=None if cost.uncounted_ops else shares[limiting],
+    )
+
+
+def _trained(device: DeviceProfile, cost: Cost, training: Training, samples: int) -> tuple[float, float | None]:
+    """Return the seconds and joules of training on ``samples`` samples once."""
+    seen, passes, updates = replace(training, epochs=1).amounts(samples)
+    seconds = throttled_s(device, train_s(device.compute, cost, seen, passes, updates))
+    fixed_j, watts = training_spends(device, cost.work_of(seen, passes, updates))
+    return seconds, None if device.energy is None else fixed_j + watts * seconds
 
 
 def _layer_seconds(device: DeviceProfile, cost: Cost, training: Training) -> tuple[float, ...] | None:

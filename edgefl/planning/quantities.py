@@ -12,6 +12,7 @@ import numpy as np
 
 from edgefl.factor.layers import parameters_of_rank
 from edgefl.factor.svd import unroll
+from edgefl.fleet.clock import training_spends
 from edgefl.fleet.profile import DeviceProfile
 from edgefl.fleet.time_model import train_s
 from edgefl.methods.ranks import Layer
@@ -86,10 +87,13 @@ def weighting(name: BudgetName, cost: Cost, work: DeviceRound | None) -> np.ndar
         macs = np.zeros(6)
         macs[_SAMPLE], macs[_COMPOSE] = work.samples, work.passes
         row = macs * slower / macs_per_s
+        fixed_j, watts = training_spends(device, cost.work_of(work.samples, work.passes, work.updates))
+        computing = watts * row + fixed_j * macs / cost.macs_of(work.samples, work.passes)
         row[_WEIGHTS] = 4 / link.download_bytes_per_s + up / link.upload_bytes_per_s
         row[_HEADER] = 1 / link.download_bytes_per_s + 1 / link.upload_bytes_per_s
         if name == "energy_j" and (rates := device.energy) is not None:
-            row = rates.idle_w * row + rates.mac_j * macs
+            row = rates.idle_w * row
+            row[[_SAMPLE, _COMPOSE]] = computing[[_SAMPLE, _COMPOSE]]
             row[_WEIGHTS] += 4 * rates.download_byte_j + up * rates.upload_byte_j
             row[_HEADER] += rates.download_byte_j + rates.upload_byte_j
     return row

@@ -8,41 +8,32 @@ import torch
 from torch import nn
 
 from edgefl.client.criterion import CROSS_ENTROPY, Criterion
+from edgefl.client.job import Task
 from edgefl.client.loop import optimizer_of
 from edgefl.client.loss import loss_of
-from edgefl.client.objective import Objective, objective_named
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objective import Objective
+from edgefl.client.objectives import PLAIN
 from edgefl.client.parts import shared_parameters, trained_shapes
 from edgefl.client.per_sample import StepNoise, noising
 from edgefl.client.recompute.choice import segments_of
 from edgefl.client.recompute.tape import recomputing
 from edgefl.client.training import Training
-from edgefl.config import RunConfig
 from edgefl.cost.memory import Timeline
 from edgefl.cost.table import cost_of, traced_step, with_inference
 from edgefl.cost.trace import Subject
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.methods.base import Method
+from edgefl.methods.capabilities import Draws
 from edgefl.methods.create import create
 from edgefl.methods.layer_rules import FactorizingConfig, rules_of
+from edgefl.methods.networks import skeleton, upload_shapes
+from edgefl.methods.personal import download_shapes
 from edgefl.models.base import Architecture, Unfilled, once_per_network, weighted_layers
 from edgefl.models.copies import copies_of
 from edgefl.models.norm import splits_batches
 from edgefl.models.valueless import on_meta, read_elsewhere, reason
 from edgefl.records import Batch, Cost, Tier
 from edgefl.wire.payload import payload_bytes
-
-
-def training_of(config: RunConfig) -> Training:
-    """Return how clients train under ``config``."""
-    keys = ("batch_size", "lr", "momentum", "weight_decay", "optimizer", "micro_batch", "augment")
-    cosine, step = (config.rounds if config.lr_schedule == falls else None for falls in ("cosine", "step"))
-    training = Training(
-        config.local_epochs or 1, cosine_rounds=cosine, step_rounds=step, **{key: getattr(config, key) for key in keys}
-    )
-    if config.privacy != "example":
-        return training
-    return replace(training, sample_clip=config.privacy_clip, noise_multiplier=config.noise_multiplier or 0.0)
 
 
 def tier_cost(
@@ -57,7 +48,7 @@ def tier_cost(
     """Return the cost of one tier's training step and inference at the batch size of ``training``.
 
     If a step trains one of several networks, ``macs_drawn`` is the mean over them; all else is about the tier's own network.
-    Inference runs the network of :meth:`edgefl.methods.base.Method.deployed`.
+    Inference runs the network of :meth:`edgefl.methods.base.Method.device_network`.
 
     Raises:
         ConfigError: the network refuses this input, its operations depend on values, or its loss cannot be computed.
@@ -109,7 +100,7 @@ def _read_itself(architecture: Architecture, method: Method, tier: Tier) -> list
     """Return the layers that ``method`` replaces although the dense network reads their weights; [] if that network does not run."""
     try:
         with on_meta():
-            dense, small = architecture.skeleton().eval(), dict(method.skeleton(architecture, tier).named_modules())
+            dense, small = architecture.skeleton().eval(), dict(skeleton(method, architecture, tier).named_modules())
             layers = {name: layer for name, layer in weighted_layers(dense) if type(small.get(name, layer)) is not type(layer)}
             return read_elsewhere(dense, layers, lambda network: network(architecture.samples(2)))
     except Exception:  # noqa: BLE001 - as above; then the input is at fault
@@ -141,14 +132,16 @@ def _traced(
     criterion: Criterion,
 ) -> Cost:
     trained = trained_shapes(method, architecture, tier)
-    down, up = method.shapes(architecture, tier), method.upload_shapes(architecture, tier)
+    down, up = download_shapes(method, architecture, tier), upload_shapes(method, architecture, tier)
     control = objective.control_shapes(trained)
     sizes = payload_bytes(down | control), payload_bytes(up | control, codec)
     # Another network is traced where there is one.
-    deployed = None if type(method).deployed is Method.deployed else partial(method.deployed, architecture, tier)
+    deployed = (
+        None if type(method).device_network is Method.device_network else partial(method.device_network, architecture, tier)
+    )
     network = partial(method.network, architecture, tier)
     cost = network_cost(network, architecture, method, training, sizes, objective, deployed, criterion)
-    drawn = method.step_tiers(tier)
+    drawn = method.step_tiers(tier) if isinstance(method, Draws) else (tier,)
     if drawn == (tier,):
         return cost
     networks = {drawn_tier: partial(method.network, architecture, drawn_tier) for drawn_tier in drawn if drawn_tier != tier}
@@ -254,25 +247,13 @@ def _subject(
     )
 
 
-def objective_of(config: RunConfig) -> Objective:
-    """Return the objective of ``config``."""
-    return objective_named(config.objective, config.objective_strength)
-
-
 class Costs:
-    """The costs of a run's tiers, each computed once."""
+    """The costs of the tiers that clients of ``task`` train by ``method``, each computed once; ``in_onnx``: onnxruntime trains."""
 
-    def __init__(
-        self,
-        method: Method,
-        config: RunConfig,
-        architecture: Architecture,
-        training: Training,
-        criterion: Criterion = CROSS_ENTROPY,
-    ) -> None:
-        self.method, self.architecture = method, architecture
-        self._training, self._codec, self._objective, self._criterion = training, config.codec, objective_of(config), criterion
-        self._in_onnx = config.runtime == "onnx"
+    def __init__(self, method: Method, task: Task, codec: str, in_onnx: bool = False) -> None:
+        self.method, self.architecture = method, task.architecture
+        self._training, self._codec, self._objective, self._criterion = task.training, codec, task.objective, task.criterion
+        self._in_onnx = in_onnx
         self._found: dict[tuple[Tier, int | None], Cost] = {}
         self._recomputed: dict[tuple[Tier, int | None], Cost] = {}
 
@@ -304,4 +285,4 @@ class Costs:
 
     def splits(self, tier: Tier) -> bool:
         """Whether batches may be split without changing a step's result."""
-        return splits_batches(self.method.skeleton(self.architecture, tier))
+        return splits_batches(skeleton(self.method, self.architecture, tier))

@@ -1,7 +1,8 @@
 """The cost of one tier, counted in integers, and what it takes in simulated time and energy."""
 
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple
 
 from edgefl.records.work import NO_STEP_WORK, NO_WORK, ONCE, StepWork, Work
 from edgefl.util.unknown import known_sum
@@ -59,6 +60,9 @@ class Added:
 NOTHING_ADDED = Added()
 
 
+_NO_COLUMN = {"column": False}
+
+
 @dataclass(frozen=True)
 class Deployed:
     """The network that a device runs, as far as it may differ from the one that is trained: ``macs`` are per sample."""
@@ -69,9 +73,24 @@ class Deployed:
     buffer_bytes: int
 
 
-@dataclass(frozen=True)
+Count = Callable[[Any], int]
+
+
+def column(after: str = "") -> Callable[[Count], Count]:
+    """Return the mark of a property of :class:`Cost` that is a column of every table and file: after another one, or the last."""
+
+    def marked(count: Count) -> Count:
+        count.after = after  # type: ignore[attr-defined]
+        return count
+
+    return marked
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cost:
     """What one tier costs at one batch size. Integers; multiply-accumulates are MACs, never "FLOPs".
+
+    Counts and names are columns of tables and files (:func:`cost_columns`), as are properties that are marked by :func:`column`.
 
     ``macs_forward`` and ``macs_backward_*`` are per sample, ``macs_compose`` (work on weights: composition and regularisers) per forward
     and backward pass. ``elementwise_ops`` counts the values that activations, normalisation, pooling and reductions go through, per
@@ -89,13 +108,15 @@ class Cost:
     None where it is the same. Factors are composed then, and what only training holds, such as an objective's tensors, is gone.
     """
 
-    batch_size: int
-    micro_batch: int
+    batch_size: int = field(metadata=_NO_COLUMN)
+    micro_batch: int = field(metadata=_NO_COLUMN)
     params: int
     macs_forward: int
     macs_backward_input: int
     macs_backward_weight: int
     macs_compose: int
+    macs_recompute: int = 0
+    macs_drawn: int | None = None
     elementwise_ops: int
     elementwise_ops_backward: int
     elementwise_ops_step: int
@@ -106,22 +127,20 @@ class Cost:
     gradient_bytes: int
     optimizer_bytes: int
     training_memory_bytes: int
-    download_bytes: int
-    upload_bytes: int
-    uncounted_ops: tuple[str, ...] = ()
-    layers: tuple[LayerCost, ...] = ()
     peak_gradient_bytes: int = 0
     peak_saved_bytes: int = 0
     peak_temporary_bytes: int = 0
     peak_layer_training: str = ""
     peak_layer_inference: str = ""
-    macs_drawn: int | None = None
-    macs_recompute: int = 0
+    download_bytes: int
+    upload_bytes: int
+    uncounted_ops: tuple[str, ...] = ()
     recompute: tuple[str, ...] = ()
-    deployed: Deployed | None = None
-    work: StepWork = NO_STEP_WORK
-    inference_work: Work = NO_WORK
-    added: Added = NOTHING_ADDED
+    layers: tuple[LayerCost, ...] = field(default=(), metadata=_NO_COLUMN)
+    deployed: Deployed | None = field(default=None, metadata=_NO_COLUMN)
+    work: StepWork = field(default=NO_STEP_WORK, metadata=_NO_COLUMN)
+    inference_work: Work = field(default=NO_WORK, metadata=_NO_COLUMN)
+    added: Added = field(default=NOTHING_ADDED, metadata=_NO_COLUMN)
 
     @property
     def not_counted(self) -> str:
@@ -141,6 +160,7 @@ class Cost:
         return self.download_bytes - down, self.upload_bytes - up
 
     @property
+    @column("macs_backward_weight")
     def macs_backward(self) -> int:
         """MACs of a sample's backward pass: gradients of inputs and of weights, those that are needed."""
         return self.macs_backward_input + self.macs_backward_weight
@@ -151,6 +171,7 @@ class Cost:
         return self.macs_forward + self.macs_backward + self.macs_recompute
 
     @property
+    @column("macs_drawn")
     def macs_train_step(self) -> int:
         """MACs of one step at the full batch size, composition included."""
         return self.macs_of(self.batch_size, -(-self.batch_size // self.micro_batch))
@@ -183,32 +204,49 @@ class Cost:
         return replace(self.inference_work.times(samples, self.batch_size), **once)
 
     @property
+    @column("params")
     def params_inference(self) -> int:
         """Parameters of the network that a device runs."""
         return self.params if self.deployed is None else self.deployed.params
 
     @property
+    @column("macs_train_step")
     def macs_inference(self) -> int:
         """MACs of one sample through the network that a device runs."""
         return self.macs_forward if self.deployed is None else self.deployed.macs
 
     @property
+    @column("training_memory_bytes")
     def weights_bytes_inference(self) -> int:
         """Bytes of parameters and buffers of the network that a device runs."""
         held = self if self.deployed is None else self.deployed
         return held.parameter_bytes + held.buffer_bytes
 
     @property
+    @column("weights_bytes_inference")
     def inference_memory_bytes(self) -> int:
         """What inference holds at its peak: parameters, buffers and activations."""
         return self.weights_bytes_inference + self.peak_activation_bytes_inference
+
+
+def cost_columns() -> list[tuple[str, Any, Any]]:
+    """Return name, type and default of every column of a cost, in order.
+
+    The default of a property is None: files that were written before it was added do not have it.
+    """
+    found = [(of.name, of.type, of.default) for of in fields(Cost) if of.metadata != _NO_COLUMN]
+    for name, of in vars(Cost).items():
+        if isinstance(of, property) and (after := getattr(of.fget, "after", None)) is not None:
+            places = (place for place, (other, *_) in enumerate(found, start=1) if other == after)
+            found.insert(next(places, len(found)), (name, int | None, None))
+    return found
 
 
 @dataclass(frozen=True)
 class Timing:
     """Simulated seconds and joules of one session; ``network_j`` is spent on the path to the server, the others on the device.
 
-    Joules are None if the device's profile lacks figures of energy.
+    Joules are None if the device's profile lacks figures of energy. ``train_j`` are those while it trains, a part of ``compute_j``.
 
     With secure aggregation a session begins with ``agree_s``, in which a group agrees on masks, and ends with ``unmask_s``: the client
     waits for the vectors of others, and sends its shares.
@@ -222,6 +260,7 @@ class Timing:
     network_j: float = 0.0
     agree_s: float = 0.0
     unmask_s: float = 0.0
+    train_j: float = 0.0
 
     @property
     def total_s(self) -> float:

@@ -16,6 +16,7 @@ _BEFORE_TIMES = (
     "measured_peak_activation_bytes", "measured_training_memory_bytes", "predicted_memory_bytes", "memory_bytes", "host_memory_bytes",
     "micro_batch", "recompute", "state",
 )  # fmt: skip
+_OF_GROUP = ("device", "tier", "status")
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,15 @@ class Totals:
         return cls(len(sessions), *counted, *spent)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Group(Totals):
+    """The totals of the clients of one device, tier and status in a round; refused clients may have no tier."""
+
+    device: str
+    tier: float | None
+    status: str
+
+
 @dataclass(frozen=True)
 class RoundRecord:
     """One line of ``rounds.jsonl``: what every client did, what it cost, and how accurate the models are after the aggregation.
@@ -167,14 +177,14 @@ class RoundRecord:
         """Totals of the sessions that began and whose updates the server did not use."""
         return Totals.of(c for c in self.clients if c.status not in ("trained", "refused"))
 
-    def groups(self) -> list[dict[str, Any]]:
+    def groups(self) -> list[Group]:
         """Return the totals of each combination of device, tier and status, in that order."""
         found: dict[tuple[str, float, str], list[ClientRecord]] = {}
         for record in self.clients:
             expected = record.expected
             found.setdefault((expected.device, expected.tier.ratio if expected.tier else 0.0, record.status), []).append(record)
         return [
-            {"device": device, "tier": Tier(tier).number if tier else None, "status": status, **asdict(Totals.of(records))}
+            Group(**vars(Totals.of(records)), device=device, tier=Tier(tier).number if tier else None, status=status)
             for (device, tier, status), records in sorted(found.items())
         ]
 
@@ -190,7 +200,7 @@ class RoundRecord:
             **{key: known_sum((useful[key], wasted[key])) for key in sums},
             "useful": useful,
             "wasted": wasted,
-            "groups": self.groups(),
+            "groups": [{key: vars(group)[key] for key in _OF_GROUP} | vars(group) for group in self.groups()],
             "host_s": self.host_s,
             **({"observed": dict(self.observed)} if self.observed else {}),
             **({} if self.adversaries is None else {"adversaries": list(self.adversaries)}),

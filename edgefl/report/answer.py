@@ -6,12 +6,13 @@ from typing import Any
 
 from edgefl.report.metric import metric_of, metric_text, reaches
 from edgefl.report.outliers import FAR
-from edgefl.report.untrained import leave_out
+from edgefl.report.tier_notes import leave_out
 from edgefl.report.words import (
     USEFUL,
     budget_name,
     clock_word,
     counted,
+    fleet_name,
     joined,
     need_have,
     of_devices,
@@ -51,7 +52,7 @@ def answer_of_run(summary: Json, rounds: Sequence[Json]) -> Answer:
 
 def _asked(summary: Json) -> str:
     task = f"{summary['method']} train {summary['model']} on {summary['dataset']}"
-    return f"How well does {task} in {_rounds(summary['rounds'])}, if every device class of {summary['fleet']} stays within its budgets?"
+    return f"How well does {task} in {_rounds(summary['rounds'])}, if every device class of {fleet_name(summary)} stays within its budgets?"
 
 
 def _found(summary: Json, rounds: Sequence[Json]) -> str:

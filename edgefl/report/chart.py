@@ -139,6 +139,22 @@ def slots(groups: Sequence[tuple[str | None, Sequence[str]]]) -> Slots:
     return Slots(y, found, layer(mark, heads, x={"value": 0}, y=y, text="head"))
 
 
+def ending(name: str, longest: int) -> str:
+    """Return the name of a layer, its beginning cut if it is too long: the end tells it from its neighbours.
+
+    >>> ending("layer2.0.conv1", 9)
+    '….0.conv1'
+    """
+    return name if len(name) <= longest else f"…{name[1 - longest :]}"
+
+
+def cells(rows: Sequence[Json], x: Spec, y: Spec, shade: str, **scale: Any) -> Spec:
+    """Return a map of cells: the larger the value under ``shade``, the stronger its shade; without a legend unless ``scale`` has one."""
+    legend = {} if scale.pop("legend", False) else {"legend": None}
+    opacity = {"field": shade, "type": "quantitative", "title": None, "scale": scale, **legend}
+    return layer({"type": "rect", "color": colour(0)}, rows, x=x, y=y, opacity=opacity, tooltip="told")
+
+
 def colour(number: int) -> str:
     """Return the CSS variable of colour ``number``; colours repeat after six."""
     return f"var(--tier-{number % COLOURS})"

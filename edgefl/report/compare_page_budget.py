@@ -2,13 +2,13 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
+from edgefl.records import ACCURACY
 from edgefl.report.chart import Chart, Json, Spec, clock_unit, layer, layered, lines, number
-from edgefl.report.metric import metric_axis, metric_of, metric_text
-from edgefl.report.run_budget import AXES
+from edgefl.report.metric import metric_axis, metric_of, metric_text, spread_text
 from edgefl.report.tables import Column, PlainTable, Row
 from edgefl.report.verdict_words import (
+    LIMITED,
     budget_text,
     difference_text,
     interval_text,
@@ -20,18 +20,10 @@ from edgefl.report.verdict_words import (
     verdict_notes,
 )
 from edgefl.report.words import joined, tier_label
-from edgefl.util.units import MISSING, human_bytes, human_count, human_joules, human_percent, human_seconds
-
-_WORDS: dict[str, tuple[str, Callable[[float | None], str]]] = {
-    "simulated_s": ("time", human_seconds),
-    "client_bytes": ("bytes", human_bytes),
-    "client_j": ("energy", human_joules),
-}
-
+from edgefl.util.units import MISSING, human_count, human_percent
 
 _FAR = 5
 """A budget of more than so many times what was spent is not drawn: the curves would be a line at the left edge."""
-_LIMIT_OF = dict(zip(AXES, ("s", "bytes", "j"), strict=True))
 
 
 def budget_table(summary: Row) -> PlainTable:
@@ -50,8 +42,8 @@ def budget_table(summary: Row) -> PlainTable:
         *(_until(target, error_label(rows)) if target is not None else ()),
         Column(classes, "least trained", _least_trained),
         *(
-            Column("best for some", word, _on_front(axis), numeric=False)
-            for axis, (word, _) in _WORDS.items()
+            Column("best for some", of.word, _on_front(axis), numeric=False)
+            for axis, of in LIMITED.items()
             if _known(found, axis)
         ),
     ]
@@ -159,15 +151,13 @@ def _tier_of(tier: float | None, runs: Sequence[str]) -> str:
 def mean_error(found: Row | None, human: Callable[[float], str] = human_percent) -> str:
     """Return a mean with its standard error over seeds: ``91.2 ± 0.4 %``; that of a cost is in percent of its mean.
 
-    >>> mean_error({"mean": 0.9124, "error": 0.004}), mean_error({"mean": 60.0, "error": 3.0}, human_seconds)
-    ('91.2 ± 0.4 %', '1 min 00 s ± 5 %')
+    >>> mean_error({"mean": 0.9124, "error": 0.004}), mean_error({"mean": 60.0, "error": 3.0}, human_count)
+    ('91.2 ± 0.4 %', '60 ± 5 %')
     """
-    if found is None:
-        return MISSING
+    if found is None or human is human_percent:
+        return spread_text(ACCURACY, found)
     if found["error"] is None:
         return human(found["mean"])
-    if human is human_percent:
-        return f"{100 * found['mean']:.1f} ± {100 * found['error']:.1f} %"
     return f"{human(found['mean'])} ± {100 * found['error'] / found['mean'] if found['mean'] else 0:.2g} %"
 
 
@@ -205,7 +195,7 @@ def _known(found: Json, axis: str) -> bool:
 
 def front_text(summary: Row, axis: str) -> str:
     """Return which method has the best mean up to which cost, within a budget if there is one."""
-    word, human = _WORDS[axis]
+    _, word, human = LIMITED[axis]
     metric, front = metric_of(summary), summary["verdict"]["fronts"][axis]
     if not front:
         return "No evaluated round is within the budget."
@@ -227,7 +217,7 @@ def front_text(summary: Row, axis: str) -> str:
 
 def _front_chart(summary: Row, axis: str, colours: Mapping[str, str], x: Spec, per: float) -> Spec:
     """Return accuracy over ``axis``, whose values are divided by ``per``."""
-    human, metric, found = _WORDS[axis][1], metric_of(summary), summary["verdict"]
+    human, metric, found = LIMITED[axis].human, metric_of(summary), summary["verdict"]
     rows = [
         {
             axis: step["cost"] / per,
@@ -239,7 +229,7 @@ def _front_chart(summary: Row, axis: str, colours: Mapping[str, str], x: Spec, p
         for step in _steps(row, axis)
     ]
     steps = [{axis: point["cost"] / per, "accuracy": point["accuracy"]} for point in found["fronts"][axis]]
-    limit, target = found["budget"][_LIMIT_OF[axis]], found["target_accuracy"]
+    limit, target = found["budget"][LIMITED[axis].key], found["target_accuracy"]
     y = metric_axis(metric, zero=False)
     rule = {"type": "rule", "color": "var(--soft)", "strokeDash": [2, 3], "strokeWidth": 2}
     near = limit is not None and limit / per <= _FAR * max((row[axis] for row in rows), default=0.0)
@@ -273,23 +263,23 @@ def _rounds(row: Row) -> str:
 
 def _limit(row: Row) -> str:
     ended = [] if row["ended_at"] is None else [f"none ({human_percent(row['ended_at'])} used)"]
-    return ", ".join([_WORDS[axis][0] for axis in row["limited_by"]] + ended) or MISSING
+    return ", ".join([LIMITED[axis].word for axis in row["limited_by"]] + ended) or MISSING
 
 
 def _until(target: float, error: str) -> tuple[Column, ...]:
     group = f"until {human_percent(target)}{error}"
-    human: dict[str, Callable[[Any], str]] = {**{axis: write for axis, (_, write) in _WORDS.items()}, "macs": human_count}
+    costs: dict[str, tuple[str, Callable[[float | None], str]]] = {axis: (of.word, of.human) for axis, of in LIMITED.items()}
+    costs["macs"] = "MACs", human_count
 
     def text(key: str) -> Callable[[Row], str]:
         def written(row: Row) -> str:
             if row["to_target"] is None:
                 return seldom(row) if row["best"] and key == "simulated_s" else MISSING
-            return mean_error(row["to_target"][key], human[key])
+            return mean_error(row["to_target"][key], costs[key][1])
 
         return written
 
-    heads = {"simulated_s": "time", "client_bytes": "bytes", "client_j": "energy", "macs": "MACs"}
-    return tuple(Column(group, head, text(key)) for key, head in heads.items())
+    return tuple(Column(group, word, text(key)) for key, (word, _) in costs.items())
 
 
 def _least_trained(row: Row) -> str:

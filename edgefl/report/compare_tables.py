@@ -1,13 +1,12 @@
 """The tables of a comparison: every figure of every method, the few that a terminal shows, and the settings."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
-from edgefl.records import ACCURACY, Metric
 from edgefl.report.answer import diverged_text, many_diverged
 from edgefl.report.compare_answer import best_first
 from edgefl.report.compare_page_budget import rank_text
-from edgefl.report.metric import metric_of, metric_text
+from edgefl.report.metric import metric_of, metric_text, spread_text
 from edgefl.report.tables import Column, PlainTable, Row, human_of, text, under
 from edgefl.report.verdict_words import measure, verdict_notes, winner
 from edgefl.report.words import USEFUL, counts_text, names, tier_label, tiers_text
@@ -25,7 +24,7 @@ def compare_table(summary: Row) -> PlainTable:
         _rank(summary),
         Column("tiers", "", _tiers, numeric=False),
         *_result(summary),
-        *under(f"{metric.name} per tier{sd_label(summary)}", partial(mean_sd, metric=metric), "tier_accuracy", **tiers),
+        *under(f"{metric.name} per tier{sd_label(summary)}", partial(spread_text, metric), "tier_accuracy", **tiers),
         *_means("bytes in all", download_bytes="down", upload_bytes="up"),
         *_means("spent in all", macs="MACs", simulated_s="simulated time", energy_j="energy"),
         _USED,
@@ -98,13 +97,22 @@ def _setting(key: str) -> Column:
     return Column(key.replace("_", " "), "", lambda row: str((row.get("settings") or {}).get(key, MISSING)), numeric=False)
 
 
-def mean_sd(found: Row | None, metric: Metric = ACCURACY) -> str:
-    """Return a mean with its standard deviation over seeds: ``91.2 ± 0.4 %``."""
-    if found is None:
-        return MISSING
-    if not metric.share:
-        return metric_text(metric, found["mean"]) + ("" if found["sd"] is None else f" ± {found['sd']:.2g}")
-    return human_percent(found["mean"]) if found["sd"] is None else f"{100 * found['mean']:.1f} ± {100 * found['sd']:.1f} %"
+def choice_table(rows: Sequence[Row]) -> PlainTable:
+    """Return the chosen setting of every method; ``rows`` are the choices of ``sweep.json``."""
+    keys = dict.fromkeys(key for row in rows for key in row["setting"])
+    columns = (
+        text("method", "", "method"),
+        *(_chosen(key) for key in keys),
+        Column("on validation samples", "", lambda row: human_percent(row["score"])),
+        Column("at the edge", "", lambda row: ", ".join(row["at_edge"]) or "–", numeric=False),
+    )
+    edges = [f"{row['method']}: {', '.join(row['at_edge'])}" for row in rows if row["at_edge"]]
+    beyond = f"chosen at the edge of the grid, so a better value may lie beyond: {'; '.join(edges)}"
+    return PlainTable.of(columns, rows, note=beyond if edges else "")
+
+
+def _chosen(key: str) -> Column:
+    return Column(key.replace("_", " "), "", lambda row: str(row["setting"][key]))
 
 
 def _used(statuses: Mapping[str, int]) -> str:
@@ -155,11 +163,11 @@ def _result(summary: Row) -> tuple[Column, ...]:
     metric, sd = metric_of(summary), sd_label(summary)
     group = f"until {metric_text(metric, summary['target_accuracy'])}"
     ranked, beside = f"{measure(summary)}{sd}", f"{metric.name}{sd}"
-    after = Column(beside, "after training", lambda row: mean_sd(row.get("accuracy_after_training"), metric))
+    after = Column(beside, "after training", lambda row: spread_text(metric, row.get("accuracy_after_training")))
     epsilon = Column("ε", "", lambda row: MISSING if row.get("epsilon") is None else f"{row['epsilon']:.3g}")
-    whole = Column(beside, "global", lambda row: mean_sd(row["accuracy"], metric))
+    whole = Column(beside, "global", lambda row: spread_text(metric, row["accuracy"]))
     return (
-        Column(ranked, "", lambda row: mean_sd(row["score"], metric)),
+        Column(ranked, "", lambda row: spread_text(metric, row["score"])),
         *([whole] if summary["verdict"]["rank_by"] != "global" else []),
         *([after] if any(row.get("accuracy_after_training") for row in summary["methods"]) else []),
         *under(beside, lambda value: value or MISSING, accuracy_of="of"),

@@ -17,7 +17,7 @@ from edgefl.report.metric import metric_of, reaches, worst_of
 from edgefl.report.results import Result
 from edgefl.report.run_budget import RunBudget
 from edgefl.report.words import statuses_of, tier_label
-from edgefl.util.unknown import known_mean, known_sum
+from edgefl.util.unknown import known_mean
 
 Json = Mapping[str, Any]
 FORMAT = 2
@@ -220,29 +220,22 @@ def _common(summaries: Sequence[Json]) -> dict[str, Any]:
     return found
 
 
-def curve_of(runs: Sequence[Played], counted: Sequence[CountedRun], rank_by: RankBy) -> tuple[CurvePoint, ...]:
-    """Return a point per evaluated round of all runs; ``counted`` are the same runs."""
-    sums = [_spent(played.rounds) for played in runs]
-    scores = [{point.round: run.score(point, rank_by) for point in run.points} for run in counted]
-    points = []
-    for number, record in enumerate(runs[0].rounds if runs else ()):
-        if record["accuracy"]:
-            reached = [score[record["round"]] for score in scores]
-            range_ = {"accuracy": statistics.fmean(reached), "lowest": min(reached), "highest": max(reached)}
-            spent: dict[str, Any] = {key: known_mean(of_run[number][key] for of_run in sums) for key in _SPENT}
-            points.append(CurvePoint(round=record["round"], **spent, **range_))
-    return tuple(points)
-
-
-def _spent(rounds: Sequence[Json]) -> list[dict[str, float | None]]:
-    """Return what was spent up to the end of every round."""
-    totals: dict[str, float | None] = dict.fromkeys(_SPENT, 0.0)
-    found = []
-    for record in rounds:
-        spent = {key: record[key] for key in ("macs", "energy_j")} | {"bytes": record["download_bytes"] + record["upload_bytes"]}
-        totals = {key: known_sum((totals[key], value)) for key, value in spent.items()} | {"simulated_s": record["clock_s"]}
-        found.append(totals)
-    return found
+def curve_of(runs: Sequence[CountedRun], rank_by: RankBy) -> tuple[CurvePoint, ...]:
+    """Return a point per evaluated round of all runs of a method."""
+    curve = []
+    for points in zip(*(run.points for run in runs), strict=True):
+        reached = [run.score(point, rank_by) for run, point in zip(runs, points, strict=True)]
+        curve.append(
+            CurvePoint(
+                points[0].round,
+                statistics.fmean(of.bytes for of in points),
+                statistics.fmean(of.macs for of in points),
+                statistics.fmean(of.simulated_s for of in points),
+                known_mean(of.energy_j for of in points),
+                *(statistics.fmean(reached), min(reached), max(reached)),
+            )
+        )
+    return tuple(curve)
 
 
 def _reached(curve: Sequence[CurvePoint], target: float | None, metric: Metric) -> Spent | None:
@@ -259,7 +252,11 @@ def _result(row: MethodResult, runs: Sequence[Played], counted: Sequence[Counted
     tiers = _tiers(runs)
     trained = [_trained(played) for played in runs]
     after = [found for played in runs if (found := played.summary.get("accuracy_after_training")) is not None]
-    totals = [{**played.summary, **_spent(played.rounds)[-1]} for played in runs]
+    ends = [run.points[-1] for run in counted]
+    totals = [
+        {**played.summary, **{key: None if (of := getattr(end, key)) is None else float(of) for key in _SPENT}}
+        for played, end in zip(runs, ends, strict=True)
+    ]
     summed = (*_SPENT, "download_bytes", "upload_bytes", "host_s")
     known = (key for key in summed if all(of_run[key] is not None for of_run in totals))
     spreads: dict[str, Any] = {key: Spread.of([of_run[key] for of_run in totals]) for key in known}
@@ -268,7 +265,7 @@ def _result(row: MethodResult, runs: Sequence[Played], counted: Sequence[Counted
         seeds=tuple(played.seed for played in runs),
         tiers=tuple(row["tier"] for row in tiers.values()),
         accuracy_of=runs[0].summary["accuracy_of"],
-        score=Spread.of([run.score(run.points[-1], rank_by) for run in counted]),
+        score=Spread.of([run.score(end, rank_by) for run, end in zip(counted, ends, strict=True)]),
         accuracy=Spread.of([float(accuracy["global"]) for accuracy in last]),
         accuracy_after_training=Spread.of(after) if len(after) == len(runs) else None,
         tier_accuracy={
@@ -283,7 +280,7 @@ def _result(row: MethodResult, runs: Sequence[Played], counted: Sequence[Counted
             if (idle := tuple(played.seed for played in runs if label in _labels(played) - _trained(played)))
         },
         params={label: row["params"] for label, row in tiers.items()},
-        curve=curve_of(runs, counted, rank_by),
+        curve=curve_of(counted, rank_by),
         **spreads,
         uncounted_ops=tuple(sorted({name for row in tiers.values() for name in row["uncounted_ops"]})),
         epsilon=max((spent["epsilon"] for played in runs if (spent := played.summary.get("privacy"))), default=None),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.fleet.clock_error import Draws
+from edgefl.fleet.clock_error import Draws, power_of
 from edgefl.report.clock_draws import ClockDraws, clock_draws
 from edgefl.report.evaluated import CountedRun, RankBy
 from edgefl.report.retimed import Retimed, retimed
@@ -23,19 +23,25 @@ class DeviceClock:
 
     Attributes:
         error: its seconds of training may be wrong by this factor.
-        idle_w: watts while it is on; None if its energy is unknown.
+        training_w: watts while it trains; None if its energy is unknown.
+        power_error: they may be wrong by this factor.
     """
 
     title: str
     error: float
-    idle_w: float | None = None
+    training_w: float | None = None
+    power_error: float | None = None
 
 
 def clocks_of(summary: Json) -> dict[str, DeviceClock]:
     """Return device → its clock, from the content of a ``summary.json``; nothing if rounds overlap, which are not timed again."""
     if summary.get("mode") == "async":
         return {}
-    return {row["device"]: DeviceClock(row["title"], row["clock_error"], row.get("idle_w")) for row in summary.get("classes", ())}
+    found = {}
+    for row in summary.get("classes", ()):
+        watts = row.get("idle_w") if row.get("training_w") is None else row["training_w"]  # format without watts of training
+        found[row["device"]] = DeviceClock(row["title"], row["clock_error"], watts, row.get("power_error"))
+    return found
 
 
 def comparison_draws(
@@ -49,27 +55,28 @@ def comparison_draws(
     deadline = any(record.get("deadline_s") is not None for run in runs for record in run.rounds)
     if not clocks or not (deadline or budget.s is not None or budget.j is not None):
         return None
-    idle_w = {device: clock.idle_w or 0.0 for device, clock in clocks.items()} if budget.j is not None else None
+    watts = {device: clock.training_w or 0.0 for device, clock in clocks.items()} if budget.j is not None else None
+    errors = {device: clock.error for device, clock in clocks.items()}
+    titles = {device: clock.title for device, clock in clocks.items()}
+    if budget.j is not None:
+        errors |= {power_of(device): clock.power_error for device, clock in clocks.items() if clock.power_error is not None}
+        titles |= {power_of(device): f"the power of {clock.title}" for device, clock in clocks.items()}
     labels = [label for label, own in methods.items() if own]
 
     def first_of(factors: Draws) -> list[str | None]:
         found = np.stack(
-            [np.mean([_drawn(run, budget, rank_by, factors, idle_w) for run in methods[of]], axis=0) for of in labels]
+            [np.mean([_drawn(run, budget, rank_by, factors, watts) for run in methods[of]], axis=0) for of in labels]
         )
         signed = np.where(np.isnan(found), -np.inf, sign * found)
         best = signed.argmax(axis=0)
         return [None if np.isneginf(signed[place, draw]) else labels[place] for draw, place in enumerate(best)]
 
-    return clock_draws(
-        first_of,
-        {device: clock.error for device, clock in clocks.items()},
-        {device: clock.title for device, clock in clocks.items()},
-    )
+    return clock_draws(first_of, errors, titles)
 
 
-def _drawn(run: CountedRun, budget: RunBudget, rank_by: RankBy, factors: Draws, idle_w: Mapping[str, float] | None) -> np.ndarray:
+def _drawn(run: CountedRun, budget: RunBudget, rank_by: RankBy, factors: Draws, watts: Mapping[str, float] | None) -> np.ndarray:
     """Return what a run reaches within the budget in every draw; NaN where no evaluated round fits."""
-    again = retimed(run.rounds, run.per_round, factors, idle_w)
+    again = retimed(run.rounds, run.per_round, factors, watts)
     number = {record["round"]: place for place, record in enumerate(run.rounds)}
     places = [number[point.round] for point in run.points]
     scores = again.scores(places, [run.score(point, rank_by) for point in run.points])

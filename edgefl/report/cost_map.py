@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from edgefl.report.chart import Chart, Json, category, colour, layer, layered, slots
+from edgefl.report.chart import Chart, Json, category, cells, ending, layer, layered, slots
 from edgefl.report.words import tier_label
 from edgefl.util.units import human_bytes, human_count, human_percent
 
@@ -42,11 +42,11 @@ def _map(
     shown = [name for name in names if any(of[key] for row in tiers for of in row["layers"] if of["layer"] == name)]
     if not shown:
         return None
-    (places,) = (rungs := slots([(None, [_end(name) for name in shown])])).of
+    (places,) = (rungs := slots([(None, [ending(name, _LONGEST_NAME) for name in shown])])).of
     slot = dict(zip(shown, places, strict=True))
     labels = [f"tier {tier_label(row['tier'])}" for row in tiers]
     sums = {label: sum(of[key] for of in row["layers"]) for label, row in zip(labels, tiers, strict=True)}
-    cells = [
+    found = [
         {
             "slot": slot[of["layer"]],
             "tier": label,
@@ -62,26 +62,13 @@ def _map(
     part = human_percent(first[key] / sums[labels[0]]) if sums[labels[0]] else human_percent(0)
     sentence = f"{first['layer']} takes most of {labels[0]}: {human(first[key])} {noun}, {part}."
     x = category("tier", None, labels)
-    shade = {
-        "field": "value",
-        "type": "quantitative",
-        "title": None,
-        "scale": {"range": [0.06, 0.5], "zero": True},
-        "legend": None,
-    }
-    at = {"x": x, "y": rungs.y}
     return Chart(
         f"map-{key}",
         title,
         sentence,
         layered(
             {"step": 24},
-            layer({"type": "rect", "color": colour(0)}, cells, **at, opacity=shade, tooltip="told"),
-            layer({"type": "text", "baseline": "middle", "fontSize": 11}, cells, **at, text="text"),
+            cells(found, x, rungs.y, "value", range=[0.06, 0.5], zero=True),
+            layer({"type": "text", "baseline": "middle", "fontSize": 11}, found, x=x, y=rungs.y, text="text"),
         ),
     )
-
-
-def _end(name: str) -> str:
-    """Return a layer's name, its beginning cut: the end tells it from its neighbours."""
-    return name if len(name) <= _LONGEST_NAME else f"…{name[1 - _LONGEST_NAME :]}"

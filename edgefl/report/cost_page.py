@@ -9,7 +9,7 @@ from edgefl import __version__
 from edgefl.errors import InputError
 from edgefl.report import cost_tables
 from edgefl.report.answer import Answer
-from edgefl.report.chart import Chart, Spec, layer, layered, number, slots, stacked
+from edgefl.report.chart import Chart, Spec, ending, layer, layered, number, slots, stacked
 from edgefl.report.cost_rows import OTHER, costliest, layer_rows, macs_of_step
 from edgefl.report.page import render_page
 from edgefl.report.run_tables import TIER
@@ -140,9 +140,7 @@ def _concentrated(measure: Measure, layers: Sequence[Row]) -> str:
 
 
 def _name(layer: Row) -> str:
-    """Return a layer's name, its beginning cut: the end tells it from its neighbours."""
-    name = f"other: {layer['kind']}" if layer["layer"] == OTHER else str(layer["layer"])
-    return name if len(name) <= _LONGEST_NAME else f"…{name[1 - _LONGEST_NAME :]}"
+    return ending(f"other: {layer['kind']}" if layer["layer"] == OTHER else str(layer["layer"]), _LONGEST_NAME)
 
 
 def _bars(measure: Measure, names: Sequence[str], rows: Sequence[Row]) -> Spec:

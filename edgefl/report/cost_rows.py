@@ -1,56 +1,30 @@
 """Rows of costs: of a tier, of a tier on a device, and of a tier's layers. Their fields are the columns of every table and file."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, make_dataclass
 from itertools import accumulate
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from edgefl.records import Cost, LayerCost
+from edgefl.records.cost import cost_columns
 from edgefl.report.results import Result
 from edgefl.report.tables import Row
 
+if TYPE_CHECKING:
+    _Columns = Cost  # the same names and types
+else:
+    _columns = [(name, kind, field(default=default)) for name, kind, default in cost_columns()]
+    _Columns = make_dataclass("_Columns", _columns, frozen=True, kw_only=True)
+
 
 @dataclass(frozen=True, kw_only=True)
-class CostRow(Result):
-    """The costs of one tier: the scalars of :class:`edgefl.records.Cost`, which explains each."""
-
-    params: int
-    params_inference: int
-    macs_forward: int
-    macs_backward_input: int
-    macs_backward_weight: int
-    macs_backward: int
-    macs_compose: int
-    macs_recompute: int = 0
-    macs_drawn: int | None
-    macs_train_step: int
-    macs_inference: int
-    elementwise_ops: int
-    elementwise_ops_backward: int
-    elementwise_ops_step: int
-    peak_activation_bytes_inference: int
-    peak_activation_bytes_training: int
-    parameter_bytes: int
-    buffer_bytes: int
-    gradient_bytes: int
-    optimizer_bytes: int
-    training_memory_bytes: int
-    weights_bytes_inference: int
-    inference_memory_bytes: int
-    peak_gradient_bytes: int
-    peak_saved_bytes: int
-    peak_temporary_bytes: int
-    peak_layer_training: str
-    peak_layer_inference: str
-    download_bytes: int
-    upload_bytes: int
-    uncounted_ops: tuple[str, ...]
-    recompute: tuple[str, ...] = ()
+class CostRow(_Columns, Result):
+    """The costs of one tier: the columns of :class:`edgefl.records.Cost`, which explains each."""
 
     @classmethod
     def of(cls, cost: Cost, **others: Any) -> Self:
         """Return the row of ``cost``; ``others`` are the fields that a subclass adds."""
-        return cls(**{field.name: getattr(cost, field.name) for field in fields(CostRow)}, **others)
+        return cls(**{name: getattr(cost, name) for name, *_ in cost_columns()}, **others)
 
 
 @dataclass(frozen=True)
@@ -131,7 +105,7 @@ class ProfileRow(CostRow, Setting):
 
 
 def _names(kind: type[Any]) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
+    return tuple(of.name for of in fields(kind))
 
 
 NESTED = ("layers", "tensors", "layer_seconds")

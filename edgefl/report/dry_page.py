@@ -10,15 +10,19 @@ from edgefl.report.fleet_charts import fleet_view, useful_card
 from edgefl.report.page import facts, render_page
 from edgefl.report.run_charts import deadline_facts, tier_colours, trust_facts
 from edgefl.report.run_tables import TIER_COLUMNS, inclusion_columns
-from edgefl.report.secure_sums import secure_table
+from edgefl.report.section import sections_of
 from edgefl.report.tables import Column, PlainTable, shaded, text, under
-from edgefl.report.words import USEFUL, begun, counted, energy_trust, tier_label
+from edgefl.report.words import USEFUL, begun, counted, energy_trust, fleet_name, tier_label
 from edgefl.util.units import human_count, human_joules, human_percent, human_seconds
 
 _DRY_ABOUT = (
     "method", "model", "dataset", "fleet", "partition", "clients", "per_round", "rounds", "local_epochs", "batch_size", "tier_assignment",
     "over_selection", "conditions", "availability", "start_hour", "mode", "seed",
 )  # fmt: skip
+
+
+CLEARLY = 0.05
+"""An assignment of tiers has clearly more useful time from this share of the devices' time on."""
 
 
 def render_dry(summary: Json, rounds: Sequence[Json]) -> str:
@@ -31,11 +35,11 @@ def render_dry(summary: Json, rounds: Sequence[Json]) -> str:
         about=[*facts(summary, _DRY_ABOUT), *deadline_facts(summary), *trust_facts(summary)],
         answer=answer_of_dry(summary, rounds),
         command="edgefl simulate --dry-run --config dry-run.toml --out again",
-        fleet_name=summary["fleet"],
+        fleet_name=fleet_name(summary),
         cards=_dry_cards(summary, rounds),
         lasting=[chart for chart in (round_chart(rounds), hour_chart(summary, rounds)) if chart],
         fleet=fleet_view(summary, rounds),
-        secure=secure_table(summary),
+        sections=[section for section in sections_of(summary, rounds) if section.table is not None],
         policies=policy_table(policies, titles) if policies else None,
         policy_sentence=policy_sentence(summary),
         compared_in=_compared_in(summary),
@@ -50,9 +54,7 @@ def render_dry(summary: Json, rounds: Sequence[Json]) -> str:
 
 def answer_of_dry(summary: Json, rounds: Sequence[Json]) -> Answer:
     """Return the answer of a dry run."""
-    asked = (
-        f"Who takes part in {len(rounds):,} rounds of {summary['method']} on {summary['fleet']}, and how long does a round last?"
-    )
+    asked = f"Who takes part in {len(rounds):,} rounds of {summary['method']} on {fleet_name(summary)}, and how long does a round last?"
     counts = counted(group for line in rounds for group in line["groups"])
     if not counts[USEFUL]:
         return Answer(asked, "No session trained.", "Look at the outcomes of clients: no update would reach the server.")
@@ -136,17 +138,31 @@ def _advice(summary: Json) -> str:
         return "Train this setting: there is no other assignment of tiers to compare it with."
     (best, device, share), (worst, _, lost) = (pick(least, key=lambda found: found[2]) for pick in (max, min))
     within = _compared_in(summary) and f" {_compared_in(summary)}"
+    saved = _saved(summary["policies"])
+    if share == lost and saved:
+        often = f"{human_percent(share)} of its sessions{within}"
+        return f"Assign tiers as in {saved}. The class that trains least trains as often, in {often}."
     if share == lost:
         return (
             "Keep the assignment of tiers: under every other one, too, the class that trains least trains in "
-            f"{human_percent(share)} of its sessions{within}."
+            f"{human_percent(share)} of its sessions{within}, and no other has more useful time."
         )
     name = {item["device"]: item["title"] for item in summary["classes"]}.get(device, device)
     own = best == summary["policies"][0]["policy"]
     return (
         f"{'Keep' if own else 'Assign tiers as in'} “{best}”: {name}, the class that trains least, {'' if own else 'then '}trains in "
         f"{human_percent(share)} of its sessions{within}; under “{worst}” the least is {human_percent(lost)}."
+        f"{f' Less time is wasted under {saved}.' if own and saved else ''}"
     )
+
+
+def _saved(policies: Sequence[Json]) -> str:
+    """Return the assignment with the most useful time, and that time; nothing if it is not clearly more than the run's own has."""
+    own, best = policies[0], max(policies, key=lambda row: row.get("useful_share", 0.0))
+    if best.get("useful_share", 0.0) < own.get("useful_share", 0.0) + CLEARLY:
+        return ""
+    tiers, shares = ", ".join(map(tier_label, best["tiers"])), (human_percent(of["useful_share"]) for of in (best, own))
+    return f"“{best['policy']}” (tier {tiers}): {' instead of '.join(shares)} of the devices' time is useful"
 
 
 def _compared_in(summary: Json) -> str:

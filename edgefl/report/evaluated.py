@@ -29,7 +29,7 @@ class Evaluated(Result):
 
     Attributes:
         client_bytes, client_j: of the client that had used most; ``client_j`` is None if the energy of a client is unknown.
-        macs: of all clients together.
+        macs: of all clients together, as are ``bytes`` both ways and ``energy_j``, which is None if it is unknown.
         accuracy: "global" and each tier's label → a share in [0, 1], or the metric of the run's own loss.
         trained: device → how many of its clients had trained at least once.
     """
@@ -41,6 +41,8 @@ class Evaluated(Result):
     macs: float
     accuracy: Mapping[str, float]
     trained: Mapping[str, int]
+    bytes: float = 0.0
+    energy_j: float | None = None
 
 
 @dataclass(frozen=True)
@@ -123,9 +125,11 @@ def evaluated_of(rounds: Sequence[Json]) -> tuple[Evaluated, ...]:
     sent: Counter[int] = Counter()
     joules: dict[int, float | None] = {}
     trained: dict[int, str] = {}
-    macs, found = 0, []
+    macs, all_bytes, all_j, found = 0, 0.0, known_sum([0.0]), []
     for record in rounds:
         macs += record["macs"]
+        all_bytes += record["download_bytes"] + record["upload_bytes"]
+        all_j = known_sum((all_j, record["energy_j"]))
         for client in record["clients"]:
             number = client["client"]
             sent[number] += client["download_bytes"] + client["upload_bytes"]
@@ -140,7 +144,8 @@ def evaluated_of(rounds: Sequence[Json]) -> tuple[Evaluated, ...]:
                 None if unknown else max((j for j in joules.values() if j is not None), default=0.0),
             )
             devices = dict(sorted(Counter(trained.values()).items()))
-            found.append(Evaluated(record["round"], record["clock_s"], *most, macs, dict(record["accuracy"]), devices))
+            accuracy = dict(record["accuracy"])
+            found.append(Evaluated(record["round"], record["clock_s"], *most, macs, accuracy, devices, all_bytes, all_j))
     return tuple(found)
 
 

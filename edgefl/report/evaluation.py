@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from edgefl.report.chart import WHOLE, Chart, Json, Spec, category, colour, layer, layered, number, share, slots
+from edgefl.report.chart import WHOLE, Chart, Json, Spec, category, cells, colour, layer, layered, number, share, slots
 from edgefl.report.results import Result
 from edgefl.util.units import human_percent
 
@@ -90,7 +90,7 @@ def _confusion(found: Json) -> Chart | None:
     if not counts or len(labels) < 2:
         return None
     (places,) = (rungs := slots([(None, [_short(label) for label in labels])])).of
-    cells, wrong = [], []
+    taken, wrong = [], []
     for row, (true, slot) in enumerate(zip(labels, places, strict=True)):
         whole = sum(counts[row])
         for column, predicted in enumerate(labels):
@@ -98,15 +98,14 @@ def _confusion(found: Json) -> Chart | None:
                 continue
             part = count / whole
             told = f"{true} taken for {predicted}: {count:,} of {whole:,}, {human_percent(part)}"
-            cells.append({"slot": slot, "predicted": predicted, "share": part, "told": told})
+            taken.append({"slot": slot, "predicted": predicted, "share": part, "told": told})
             if row != column:
                 wrong.append((part, told))
     sentence = f"Most often confused: {max(wrong)[1]}." if wrong else "No held-out sample was classified wrongly."
     x = category("predicted", "predicted label", labels)
     if max(map(len, labels)) > 2:
         x["axis"] = {"grid": False, "labelAngle": -90, "labelLimit": 100}
-    shade = {"field": "share", "type": "quantitative", "legend": None, "scale": {"domain": [0, 1], "range": [0.08, 1]}}
-    rect = layer({"type": "rect", "color": colour(0)}, cells, x=x, y=rungs.y, opacity=shade, tooltip="told")
+    rect = cells(taken, x, rungs.y, "share", domain=[0, 1], range=[0.08, 1])
     return Chart("confusion", "Which label is taken for which", f"A row per true label. {sentence}", layered({"step": 22}, rect))
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 from edgefl.report.chart import Chart, Json
 from edgefl.report.page import CONFIG
+from edgefl.util.extras import check_extra
 
 Kind = Literal["svg", "pdf"]
 _WIDTH_PX = 480
@@ -34,11 +35,16 @@ def write_charts(charts: Iterable[Chart], out: Path, kind: Kind) -> None:
 
 def drawn(chart: Chart, kind: Kind) -> bytes:
     """Return a chart as SVG or PDF."""
+    check_extra("a chart as a file", "vl_convert", "edgefl-sim[figures]")
     import vl_convert
 
-    text = json.dumps({**(chart.spec or {}), "width": _WIDTH_PX, "config": {**CONFIG, "background": "white"}})
-    spec = re.sub(r"var\(--([\w-]+)\)", lambda found: _light().get(found[1], "#1d2329"), text)
+    spec = light({**(chart.spec or {}), "width": _WIDTH_PX, "config": {**CONFIG, "background": "white"}})
     return vl_convert.vegalite_to_svg(spec).encode() if kind == "svg" else bytes(vl_convert.vegalite_to_pdf(spec))
+
+
+def light(spec: Json) -> str:
+    """Return a specification with the page's light colours in the place of its CSS variables."""
+    return re.sub(r"var\(--([\w-]+)\)", lambda found: _light().get(found[1], "#1d2329"), json.dumps(spec))
 
 
 @cache

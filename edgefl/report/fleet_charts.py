@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from statistics import fmean, median
 from typing import Any
 
-from edgefl.records import ACCURACY, Metric
+from edgefl.records import ACCURACY, Metric, Totals
 from edgefl.report.chart import (
     WHOLE,
     Chart,
@@ -79,14 +80,14 @@ def waste_charts(rounds: Sequence[Json]) -> tuple[Chart, ...]:
     """Return how the resources that clients took split by outcome, over the run, and the time of devices round by round."""
     heads = (("waste", "Useful and wasted"), ("waste-rounds", "Time of devices per round"))
     taken = taken_by_status(rounds)
-    total = summed(taken.values())
-    if not total["device_s"]:
+    total = summed(map(vars, taken.values()))
+    if not total.device_s:
         return (Chart(*heads[0], "Nothing was sent to any client, so nothing was wasted.", None),)
     useful = taken.get(USEFUL, summed(()))
-    of_waste = {status: work["device_s"] for status, work in taken.items() if status != USEFUL and work["device_s"]}
+    of_waste = {status: work.device_s for status, work in taken.items() if status != USEFUL and work.device_s}
     most = max(of_waste, key=of_waste.__getitem__, default="")
     why = f", most of it in sessions that ended as {status_name(most)}" if len(of_waste) > 1 else ""
-    sentence = f"{human_percent(1 - useful['device_s'] / total['device_s'])} of the devices' time was wasted{why}."
+    sentence = f"{human_percent(1 - useful.device_s / total.device_s)} of the devices' time was wasted{why}."
     if not of_waste:
         sentence = "Nothing was wasted: the server used every update."
     bars = []
@@ -159,9 +160,9 @@ def participation_chart(rows: Sequence[Json], metric: Metric = ACCURACY) -> Char
     return Chart(key, title, weakest_sentence(rows, metric), spec)
 
 
-def _amount(work: Mapping[str, Any], key: str) -> float:
+def _amount(work: Totals, key: str) -> float:
     """Return how much of a resource was taken, 0 if that is unknown."""
-    return float(work["download_bytes"] + work["upload_bytes"] if key == "bytes" else work[key] or 0.0)
+    return float(work.download_bytes + work.upload_bytes if key == "bytes" else getattr(work, key) or 0.0)
 
 
 def _looks(statuses: set[str]) -> dict[str, str]:
@@ -183,7 +184,7 @@ def _under_heads(bars: Sequence[tuple[str, Mapping[str, tuple[float, str]]]], x:
 
 
 def _time_by_round(rounds: Sequence[Json]) -> tuple[str, Spec]:
-    found = {line["round"]: {status: work["device_s"] for status, work in taken_by_status([line]).items()} for line in rounds}
+    found = {line["round"]: {status: work.device_s for status, work in taken_by_status([line]).items()} for line in rounds}
     all_s = {number: sum(taken.values()) for number, taken in found.items()}
     unit, unit_s = clock_unit(max(all_s.values()))
     wasted = [(1 - taken.get(USEFUL, 0.0) / all_s[number], number) for number, taken in found.items() if all_s[number]]
@@ -275,12 +276,12 @@ def _joules(key: str, other: str, row: Json) -> str:
 def waste_table(rounds: Sequence[Json]) -> PlainTable:
     """Return what clients of each status took over the run, with what was useful and wasted in all."""
     taken = taken_by_status(rounds)
-    rows = [{"what": status_name(status), **work} for status, work in taken.items()]
-    wasted = summed(work for status, work in taken.items() if status != USEFUL)
-    whole = summed(taken.values())
-    if whole["energy_j"] is None and not wasted["clients"]:  # no figure, not 0 J
-        wasted |= {"energy_j": None, "end_to_end_j": None}
-    rows += [{"what": "all wasted", **wasted}, {"what": "all", **whole}]
+    wasted = summed(vars(work) for status, work in taken.items() if status != USEFUL)
+    whole = summed(map(vars, taken.values()))
+    if whole.energy_j is None and not wasted.clients:  # no figure, not 0 J
+        wasted = replace(wasted, energy_j=None, end_to_end_j=None)
+    shown = {**{status_name(status): work for status, work in taken.items()}, "all wasted": wasted, "all": whole}
+    rows = ({"what": what, **vars(work)} for what, work in shown.items())
     columns = (
         text("sessions that ended", "", "what"),
         *under("sessions", clients=""),

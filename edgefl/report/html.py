@@ -17,7 +17,6 @@ from edgefl.report.metric import metric_of, metric_text
 from edgefl.report.observed import observed_charts
 from edgefl.report.outliers import client_table
 from edgefl.report.page import facts, render_page
-from edgefl.report.privacy import privacy_facts
 from edgefl.report.run_charts import (
     accuracy_charts,
     budget_chart,
@@ -30,7 +29,8 @@ from edgefl.report.run_charts import (
     trust_of_energy,
 )
 from edgefl.report.run_files import read_rounds, read_summary
-from edgefl.report.secure_sums import secure_table
+from edgefl.report.section import Section, sections_of
+from edgefl.report.tier_notes import tier_notes
 from edgefl.report.words import clock_word, energy_trust, of_devices
 from edgefl.util.files import write_bytes
 from edgefl.util.units import human_bytes, human_count, human_joules, human_seconds
@@ -62,11 +62,11 @@ def write(run: Path) -> Path:
 
 def render(summary: Json, rounds: Sequence[Json]) -> str:
     """Return the page of a run, from its ``summary.json`` and the lines of ``rounds.jsonl``; the same run gives the same page."""
-    colours = tier_colours(summary)
+    colours, sections = tier_colours(summary), sections_of(summary, rounds)
     return render_page(
         "template.html.j2",
         summary=summary,
-        about=_about(summary, of_devices(rounds)),
+        about=_about(summary, of_devices(rounds), sections),
         answer=answer_of_run(summary, rounds),
         command="" if of_devices(rounds) else "edgefl simulate --config config.toml --out again",
         clock=clock_word(rounds),
@@ -74,7 +74,7 @@ def render(summary: Json, rounds: Sequence[Json]) -> str:
         key_figures=run_tables.key_figures(summary),
         table=run_tables.tier_table(summary),
         tier_colours=colours,
-        notes=run_tables.tier_notes(run_tables.largest_first(summary)),
+        notes=tier_notes(run_tables.largest_first(summary)),
         metric=metric_of(summary).name,
         accuracy=accuracy_charts(summary, rounds),
         overs=("rounds", "bytes sent", f"{clock_word(rounds)} time"),
@@ -89,7 +89,7 @@ def render(summary: Json, rounds: Sequence[Json]) -> str:
         steps=run_tables.assignment_steps(summary),
         fleet=fleet_view(summary, rounds),
         refusals=run_tables.refusals_of(summary, rounds),
-        secure=secure_table(summary),
+        sections=[section for section in sections if section.table is not None],
         memory=run_tables.memory_table(summary),
         memory_colours=[colour for colour in colours for _ in run_tables.MEASURED],
         of_clients=of_clients(summary),
@@ -99,7 +99,7 @@ def render(summary: Json, rounds: Sequence[Json]) -> str:
     )
 
 
-def _about(summary: Json, measured: bool) -> list[tuple[str, str]]:
+def _about(summary: Json, measured: bool, sections: Sequence[Section]) -> list[tuple[str, str]]:
     labels = "each client's own" if summary["permute_labels"] else "the same for all"
     whose = "the mean over clients, each on its own" if of_clients(summary) else "the global model"
     return [
@@ -108,7 +108,7 @@ def _about(summary: Json, measured: bool) -> list[tuple[str, str]]:
         (f"{metric_of(summary).name} of", whose),
         *deadline_facts(summary),
         *_attack(summary),
-        *privacy_facts(summary),
+        *(fact for section in sections for fact in section.facts),
         *([("seconds", "measured on real devices"), trust_of_energy(summary)] if measured else trust_facts(summary)),
     ]
 

@@ -41,11 +41,13 @@ def accuracy_text(found: Json) -> str:
 
     >>> accuracy_text({"accuracy": 0.8, "low": 0.7, "high": 0.9, "beyond": False, "why": ""})
     '80.0 % (70.0–90.0)'
+    >>> accuracy_text({"accuracy": 0.8, "low": 0.7, "high": 0.9, "beyond": False, "why": "", "open": True})
+    '80.0 % (70.0–90.0 or more)'
     """
     if found["accuracy"] is None:
         return found["why"] or "before the run's first evaluation"
-    least = "at least " if found["beyond"] else ""
-    return f"{least}{human_percent(found['accuracy'])} ({100 * found['low']:.1f}–{100 * found['high']:.1f})"
+    least, more = "at least " * found["beyond"], " or more" * found.get("open", False)
+    return f"{least}{human_percent(found['accuracy'])} ({100 * found['low']:.1f}–{100 * found['high']:.1f}{more})"
 
 
 def assumptions(result: Json) -> str:
@@ -55,7 +57,8 @@ def assumptions(result: Json) -> str:
     return (
         f"No policy was trained. Accuracies are read off the curve of the run {found['run']}: a round with u useful updates counts as "
         f"u^{found['exponent']:g} of progress, and a policy has the accuracy that the run had at the same progress. Progress may be "
-        f"{found['factor']:g} times as much or as little; that is the range. It is assumed that it does not matter whose updates are used: "
+        f"{found['factor']:g} times as much or as little; that is the range, open above where it passes the end of the run. "
+        "It is assumed that it does not matter whose updates are used: "
         "a policy that leaves a device class out is judged too well if that class has data of its own."
     )
 

@@ -28,6 +28,21 @@ def metric_text(metric: Metric, value: float | None) -> str:
     return human_percent(value) if metric.share else MISSING if value is None else f"{value:.4g}"
 
 
+def spread_text(metric: Metric, found: Json | None) -> str:
+    """Return a mean over seeds with its standard deviation or its standard error, whichever it has: ``91.2 ± 0.4 %``.
+
+    >>> spread_text(Metric(), {"mean": 0.9124, "error": 0.004}), spread_text(Metric("error", "lower", False), {"mean": 2.0, "sd": 0.5})
+    ('91.2 ± 0.4 %', '2 ± 0.5')
+    """
+    if found is None:
+        return MISSING
+    if (spread := found.get("sd", found.get("error"))) is None:
+        return metric_text(metric, found["mean"])
+    if metric.share:
+        return f"{100 * found['mean']:.1f} ± {100 * spread:.1f} %"
+    return f"{metric_text(metric, found['mean'])} ± {spread:.2g}"
+
+
 def metric_axis(metric: Metric, **scale: Any) -> Spec:
     """Return the encoding of a metric along an axis."""
     return share("accuracy", metric.name, **scale) if metric.share else number("accuracy", metric.name, scale=scale)

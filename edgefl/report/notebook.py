@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import io
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from html import escape
-from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -76,28 +74,14 @@ def _reached(metric: Metric, value: float | None) -> str:
 
 
 def _accuracy_svg(summary: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> str:
+    if find_spec("vl_convert") is None:
+        return "<p>The chart of this run needs the extra figures: pip install 'edgefl-sim[figures]'</p>"
     import vl_convert
 
+    from edgefl.report.figures import light
     from edgefl.report.run_charts import accuracy_charts
 
     chart = accuracy_charts(summary, rounds)[0]
     if chart.spec is None:
         return ""
-    spec = _coloured({**chart.spec, "width": _WIDTH, "height": _HEIGHT})
-    return str(vl_convert.vegalite_to_svg(spec))
-
-
-def _coloured(spec: Any) -> Any:
-    """Return a specification with the page's light colours in the place of its CSS variables."""
-    if isinstance(spec, Mapping):
-        return {key: _coloured(value) for key, value in spec.items()}
-    if isinstance(spec, (list, tuple)):
-        return [_coloured(value) for value in spec]
-    return re.sub(r"var\(--([\w-]+)\)", lambda name: _colours()[name[1]], spec) if isinstance(spec, str) else spec
-
-
-@cache
-def _colours() -> Mapping[str, str]:
-    """Return name → the first colour that the page's style gives it, which is that of light pages."""
-    style = resources.files("edgefl.report").joinpath("page.css.j2").read_text(encoding="utf-8")
-    return dict(reversed(re.findall(r"--([\w-]+): (#[0-9a-f]+)", style)))
+    return str(vl_convert.vegalite_to_svg(light({**chart.spec, "width": _WIDTH, "height": _HEIGHT})))

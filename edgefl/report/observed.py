@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
-from edgefl.report.chart import WHOLE, Chart, Json, Spec, category, colour, layer, layered, lines, number, slots
+from edgefl.report.chart import WHOLE, Chart, Json, Spec, category, cells, colour, layered, lines, number, slots
 
 MOST_LINES = 8
 _TITLES = {
@@ -102,9 +102,7 @@ def _heat_map(names: Sequence[str], rows: Sequence[Json], label: str) -> Spec:
     """Return a map of cells, by ``row`` and column ``at``; the larger the value, the stronger the shade."""
     (places,) = (rungs := slots([(None, names)])).of
     at = dict(zip(names, places, strict=True))
-    cells = [{**row, "slot": at[row["row"]]} for row in rows]
+    found = [{**row, "slot": at[row["row"]]} for row in rows]
     x = category("at", label, sorted({row["at"] for row in rows}))
-    scale = {"range": [0.05, 1], "domainMin": min(0.0, *(row["value"] for row in rows))}
-    shade = {"field": "value", "type": "quantitative", "title": None, "scale": scale}
-    rect = {"type": "rect", "color": colour(0)}
-    return layered({"step": 22}, layer(rect, cells, x=x, y=rungs.y, opacity=shade, tooltip="told"))
+    least = min(0.0, *(row["value"] for row in rows))
+    return layered({"step": 22}, cells(found, x, rungs.y, "value", range=[0.05, 1], domainMin=least, legend=True))

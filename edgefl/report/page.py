@@ -2,34 +2,22 @@
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import cache
 from html import unescape
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-from edgefl.errors import StorageError
 from edgefl.report.chart import Chart, Spec
 from edgefl.report.words import STATUSES, UNKNOWN
-from edgefl.util.files import user_cache, write_bytes
 
 CONFIG: Spec = json.loads(Path(__file__).with_name("vega_config.json").read_text(encoding="utf-8"))
 """What all charts share, in Vega-Lite's terms."""
 _HEADING = re.compile(r'<h2 id="(?P<id>[^"]+)">(?P<title>.*?)</h2>')
 _FIGURE = re.compile(r"(?<=\d) (?=(?:%|[kMGTP]?B|MACs|[µm]?s|min|h|[µmkMG]?J|[kMGTP])(?![\w]))")
 """The space between a figure and its unit."""
-_BUNDLE = """
-import base64, zlib, vl_convert as vega
-versions = vega.get_vega_version(), vega.get_vegalite_versions()[-1], vega.get_vega_embed_version()
-print("Vega {}, Vega-Lite {} and Vega-Embed {}".format(*versions))
-print(base64.b64encode(zlib.compress(vega.javascript_bundle().encode(), 9)).decode(), end="")
-"""
 
 
 class Library(NamedTuple):
@@ -44,24 +32,15 @@ class Library(NamedTuple):
 
 @cache
 def vega() -> Library:
-    """Return Vega, Vega-Lite and Vega-Embed.
-
-    Bundling takes seconds and a JavaScript engine: another process does it once per version of vl-convert, for the user's cache folder.
-    """
-    stored = user_cache() / f"vega-{version('vl-convert-python')}.packed"
-    with suppress(OSError):
-        return Library(*stored.read_text(encoding="utf-8").split("\n"))
-    text = subprocess.run([sys.executable, "-I", "-c", _BUNDLE], check=True, stdout=subprocess.PIPE).stdout
-    # Without a cache folder the next process bundles it again.
-    with suppress(OSError, StorageError):
-        write_bytes(stored, text)
-    return Library(*text.decode().split("\n"))
+    """Return Vega, Vega-Lite and Vega-Embed, which ``tools/vega.py`` has bundled; ``vega-licence.md`` has their licences."""
+    return Library(*Path(__file__).with_name("vega.packed").read_text(encoding="utf-8").split("\n"))
 
 
 def render_page(template: str, **values: Any) -> str:
     """Return a page, with the charts among ``values``; everything except Vega's own code is escaped.
 
-    ``template`` is a file of this folder that extends ``page.html.j2``; it places the charts, and names ``values``.
+    ``template`` extends ``page.html.j2``: it places the charts, and names ``values``. It is a file of this folder, or ``PART/FILE`` of
+    contrib.
     """
     return (
         _environment()
@@ -83,7 +62,7 @@ def render_page(template: str, **values: Any) -> str:
 @cache
 def _environment() -> Environment:
     """Return the template engine, which compiles each template once."""
-    loader = PackageLoader("edgefl", "report")
+    loader = ChoiceLoader([PackageLoader("edgefl", "report"), PackageLoader("edgefl", "contrib")])
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_unbroken
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.fleet.clock_error import Draws
+from edgefl.fleet.clock_error import Draws, power_of
 from edgefl.report.surrogate import EXPONENT
 from edgefl.report.words import USEFUL
 
@@ -51,18 +51,18 @@ class Retimed:
 
 
 def retimed(
-    rounds: Sequence[Json], per_round: int, factors: Draws, idle_w: Mapping[str, float] | None = None, draws: int | None = None
+    rounds: Sequence[Json], per_round: int, factors: Draws, watts: Mapping[str, float] | None = None, draws: int | None = None
 ) -> Retimed:
     """Return rounds, lines of ``rounds.jsonl`` with their clients, with the seconds of training of each device times its factors.
 
-    ``per_round`` is how many updates a round wants. With ``idle_w``, device → watts while it is on, joules follow the seconds.
+    ``per_round`` is how many updates a round wants. With ``watts``, device → watts while it trains, joules follow the seconds.
     """
     count = draws or max((len(own) for own in factors.values()), default=1)
     rows = [_round(record, per_round, factors, count) for record in rounds]
     later_s, used = (np.stack([row[of] for row in rows], axis=1) for of in (0, 1))
     predicted = np.array([row[2] for row in rows], dtype=float)
     clock_s = np.array([record["clock_s"] for record in rounds]) + np.cumsum(later_s, axis=1)
-    joules = None if idle_w is None else _joules(rounds, factors, idle_w, count)
+    joules = None if watts is None else _joules(rounds, factors, watts, count)
     return Retimed(clock_s, used, predicted, joules)
 
 
@@ -91,7 +91,7 @@ def _round(record: Json, per_round: int, factors: Draws, draws: int) -> tuple[np
     return drawn_s - as_run_s, used + (useful - as_run), float(useful)
 
 
-def _joules(rounds: Sequence[Json], factors: Draws, idle_w: Mapping[str, float], draws: int) -> np.ndarray:
+def _joules(rounds: Sequence[Json], factors: Draws, watts: Mapping[str, float], draws: int) -> np.ndarray:
     """Return the joules of the client that has used most by the end of each round, in every draw."""
     spent: dict[int, np.ndarray] = {}
     most = np.zeros(draws)
@@ -100,8 +100,9 @@ def _joules(rounds: Sequence[Json], factors: Draws, idle_w: Mapping[str, float],
         for client in record["clients"]:
             if client["download_s"] is None:
                 continue
-            longer_s = (client.get("train_s") or 0.0) * (_factor(factors, client["device"], draws) - 1)
-            joules = (client["energy_j"] or 0.0) + idle_w.get(client["device"], 0.0) * longer_s
+            device, train_s = client["device"], client.get("train_s") or 0.0
+            wrong = _factor(factors, device, draws) * _factor(factors, power_of(device), draws)
+            joules = (client["energy_j"] or 0.0) + watts.get(device, 0.0) * train_s * (wrong - 1)
             spent[client["client"]] = spent.get(client["client"], 0.0) + joules
             most = np.maximum(most, spent[client["client"]])
         found.append(most)

@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
-from pydantic import Field
 from typing_extensions import TypedDict  # pydantic cannot read that of typing before Python 3.12
 
-from edgefl.records import Shortfall, Totals
+from edgefl.records import Group, Screened, Shortfall
 from edgefl.report.results import Result, adapter
 from edgefl.report.run_rows import Finite, Number, Whole
 
@@ -18,27 +17,6 @@ class HostStages(TypedDict, total=False):
     server: Mapping[str, Number]
     background: Mapping[str, Number]
     workers: Mapping[str, Mapping[str, Number]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class GroupLine(Totals):
-    """The work of the clients of one device, tier and status in a round."""
-
-    device: str
-    tier: Number | None
-    status: str
-
-
-@dataclass(frozen=True)
-class ScreenedLine:
-    """What the server found in one client's update, see :class:`edgefl.records.Screened`."""
-
-    change_norm: Number | None
-    clipped: bool
-    dropped: bool
-    counted_samples: Whole | None
-    norm_ratio: Number | None
-    cosine: Annotated[float, Field(ge=-1.001, le=1.001)] | None  # rounding may leave [-1, 1]
 
 
 @dataclass(frozen=True)
@@ -54,7 +32,7 @@ class ClientLine:
     download_s: Number | None
     train_s: Number | None
     upload_s: Number | None
-    screened: ScreenedLine | None = None
+    screened: Screened | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +61,7 @@ class RoundFigures(Result):
 class RoundLine(RoundFigures):
     """One line of ``rounds.jsonl``. ``clients`` is missing in most rounds of a dry run; ``adversaries`` are the clients that attacked."""
 
-    groups: tuple[GroupLine, ...]
+    groups: tuple[Group, ...]
     clients: tuple[ClientLine, ...] = ()
     stages: HostStages | None = None
     observed: Mapping[str, Any] = field(default_factory=dict)
@@ -121,24 +99,24 @@ class SessionRow(Result):
     round: Whole
     client: Whole
     device: str
-    tier: Number | None
+    tier: Number | None = None
     status: str
-    samples: Whole | None
-    steps: Whole | None
-    train_loss: float | None
+    samples: Whole | None = None
+    steps: Whole | None = None
+    train_loss: float | None = None
     macs: Whole
     download_bytes: Whole
     upload_bytes: Whole
-    energy_j: Number | None
-    end_to_end_j: Number | None
+    energy_j: Number | None = None
+    end_to_end_j: Number | None = None
     start_s: Number
-    download_s: Number | None
-    train_s: Number | None
-    upload_s: Number | None
-    total_s: Number | None
-    predicted_memory_bytes: Whole | None
-    measured_training_memory_bytes: Whole | None
-    staleness: Whole | None
+    download_s: Number | None = None
+    train_s: Number | None = None
+    upload_s: Number | None = None
+    total_s: Number | None = None
+    predicted_memory_bytes: Whole | None = None
+    measured_training_memory_bytes: Whole | None = None
+    staleness: Whole | None = None
 
     @classmethod
     def of(cls, line: Mapping[str, Any]) -> list[Self]:
@@ -147,5 +125,5 @@ class SessionRow(Result):
 
 
 def _row(kind: Any, values: Mapping[str, Any]) -> Any:
-    """Return the values of the fields of ``kind``, checked; None where there is none."""
-    return adapter(kind).validate_python({key.name: values.get(key.name) for key in fields(kind)})
+    """Return the values of the fields of ``kind``, checked; a figure that was not written has its default."""
+    return adapter(kind).validate_python({key.name: values[key.name] for key in fields(kind) if key.name in values})

@@ -30,7 +30,7 @@ def trust_facts(summary: Json) -> list[tuple[str, str]]:
 
 def trust_of_energy(summary: Json) -> tuple[str, str]:
     """Return how far joules can be trusted, or that they are unknown."""
-    return "energy", energy_trust(summary["energy_j"])
+    return "energy", energy_trust(summary["energy_j"], (item.get("energy_error") for item in summary["classes"]))
 
 
 def deadline_facts(summary: Json) -> list[tuple[str, str]]:

@@ -1,4 +1,9 @@
-"""The records of ``summary.json``, whose keys are the fields, and how the files of a run are read back."""
+"""The records of ``summary.json``, whose keys are the fields, and how the files of a run are read back.
+
+Files of version 0.2.0 and later are read by every later version. A field without a default is one that those files have: an error names
+it if it is missing, because it was removed. A field that is added later therefore has a default, which says that the figure is not known.
+``tests/golden/edgefl-0.2.0`` holds such files.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +18,6 @@ from edgefl.report.evaluation import Evaluation
 from edgefl.report.results import Result, adapter
 from edgefl.report.round_lines import HostStages, RoundLine
 from edgefl.report.run_rows import ClassRow, Finite, Number, Participation, PolicyRow, TierRow, Whole
-from edgefl.report.secure_sums import SecureSum
 from edgefl.util.files import is_plain
 from edgefl.util.hashes import checked
 from edgefl.util.validation import explain
@@ -86,11 +90,40 @@ class AttackRow(Result):
     clients: tuple[Whole, ...]
 
 
+@dataclass(frozen=True)
+class SecureSum(Result):
+    """The secure sums of one tier over all rounds.
+
+    Attributes:
+        groups: how many groups were formed.
+        summed: how many of their sums could be read.
+        not_asked: rounds in which the tier had too few clients.
+        clients: clients in groups.
+        lost: those of them whose vector did not arrive.
+        upload_bytes, download_bytes: of all messages but the masked vectors.
+        agree_s, unmask_s: the mean seconds of a group's stages before the model is sent, and after its vectors have arrived.
+        reasons: why other groups were not summed.
+    """
+
+    tier: float
+    groups: int
+    summed: int
+    not_asked: int
+    clients: int
+    lost: int
+    upload_bytes: int
+    download_bytes: int
+    agree_s: float
+    unmask_s: float
+    reasons: tuple[str, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Summary(RunTotals, Configured):
     """The content of every ``summary.json``.
 
     Attributes:
+        fleet_title: the fleet's name for people.
         assumed: the fleet's figures that are assumed.
         secure_sums: what became of secure sums, by tier; empty if updates were sent plain.
         attack: the adversaries; None: every client is honest.
@@ -108,6 +141,7 @@ class Summary(RunTotals, Configured):
     attack: AttackRow | None = None
     secure_sums: tuple[SecureSum, ...] = ()
     data: DataRecord | None = None
+    fleet_title: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form, without the keys ``secure_sums``, ``attack`` and ``data`` if there are none."""
@@ -183,35 +217,46 @@ class DrySummary(Summary):
 
 
 def read_summary(path: Path) -> dict[str, Any]:
-    """Return the content of a run's ``summary.json``, checked.
+    """Return the content of a run's ``summary.json``, checked; what an earlier version did not write has its default.
 
     Raises:
         InputError: the file is missing or malformed; the message names file and key.
     """
     text = _text(path)
-    kind = DrySummary if '"dry_run":' in text else RunSummary
-    return _checked(kind, text, str(path))
+    summary: Result = _checked(DrySummary if '"dry_run":' in text else RunSummary, text, str(path))
+    found: dict[str, Any] = _as_written(summary.to_dict(), from_json(text))
+    return found
 
 
 def read_rounds(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run's ``rounds.jsonl``, checked.
+    """Return the lines of a run's ``rounds.jsonl``, checked; figures that a report does not show are as they were written.
 
     Raises:
         InputError: the file is missing, or a line is malformed; the message names file, line and key.
     """
     lines = _text(path).splitlines()
-    return [_checked(RoundLine, line, f"{path}: line {number}") for number, line in enumerate(lines, start=1)]
+    for number, line in enumerate(lines, start=1):
+        _checked(RoundLine, line, f"{path}: line {number}")
+    return [from_json(line) for line in lines]
 
 
-def _checked(kind: Any, text: str, where: str) -> dict[str, Any]:
-    """Return the content of a JSON text that has the fields of ``kind``; further keys are ignored."""
+def _as_written(found: Any, written: Any) -> Any:
+    """Return the JSON form of a record with its values as they were written: 1 is not 1.0."""
+    if isinstance(found, dict):
+        return {key: _as_written(value, written[key]) if key in written else value for key, value in found.items()}
+    if isinstance(found, list):
+        return [_as_written(*pair) for pair in zip(found, written, strict=True)]
+    return written
+
+
+def _checked(kind: Any, text: str, where: str) -> Any:
+    """Return the record of a JSON text; further keys are ignored."""
     try:
-        values: dict[str, Any] = from_json(text, allow_inf_nan=False)
-        adapter(kind).validate_json(text, strict=True)
+        from_json(text, allow_inf_nan=False)
+        return adapter(kind).validate_json(text, strict=True)
     except ValueError as error:
         problem = explain(error.errors()[0]) if isinstance(error, ValidationError) else f"not valid JSON ({error})"
         raise InputError(f"{where}: {problem}; restore the file or run the simulation again") from None
-    return values
 
 
 def _text(path: Path) -> str:

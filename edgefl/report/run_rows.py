@@ -21,7 +21,7 @@ class BudgetUse(Result):
     """How much of one budget a device class needs: ``need`` and ``have`` in the unit of the budget's name.
 
     Attributes:
-        clock_error: the factor by which the seconds of training may be wrong, if that decides whether the budget is met; else None.
+        clock_error: the factor by which the seconds or joules of training may be wrong, if that decides whether the budget is met.
         clock_margin: the factor on the predicted seconds of training that ``need`` contains.
     """
 
@@ -78,7 +78,7 @@ class TierRow(CostRow, TierResult):
     """
 
     tier: Number
-    micro_batch: Whole | None
+    micro_batch: Whole | None  # type: ignore[assignment]  # that of the cost is a number
     device: str | None
     device_title: str | None
     clients: Whole | None
@@ -89,7 +89,7 @@ class TierRow(CostRow, TierResult):
     round_joules: Number | None
     budget_share: Number | None
     limiting_budget: str | None
-    layers: tuple[LayerUse, ...] = ()
+    layers: tuple[LayerUse, ...] = ()  # type: ignore[assignment]  # of few layers, and few of their figures
     updates: Whole | None = None
 
 
@@ -108,7 +108,8 @@ class ClassRow(Result):
     """One class of devices: its share of the population, its tier (None if none fits), and the steps of its assignment.
 
     ``refusals`` are budgets that refused a tier; ``assumed`` are figures of its profile; its seconds of training may be wrong by the factor
-    ``clock_error``, and it takes ``idle_w`` watts while it is on (None: its energy is unknown).
+    ``clock_error``, and it takes ``idle_w`` watts while it is on and ``training_w`` while it trains. ``power_error`` is the factor by which
+    the latter may be wrong, ``energy_error`` that of its joules (None: its energy is unknown).
     """
 
     device: str
@@ -124,6 +125,9 @@ class ClassRow(Result):
     clock_error: Number
     recompute: tuple[str, ...] = ()
     idle_w: Number | None = None
+    training_w: Number | None = None
+    power_error: Number | None = None
+    energy_error: Number | None = None
 
 
 @dataclass(frozen=True)

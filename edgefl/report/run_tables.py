@@ -1,15 +1,13 @@
 """The tables of a run: its tiers, device classes, their assignment, refusals, memory, and this computer's time."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-from edgefl.records import ACCURACY, Metric
-from edgefl.report.energy import energy_sentence
+from edgefl.records import ACCURACY, Metric, Shortfall
 from edgefl.report.metric import metric_of, metric_text
 from edgefl.report.tables import Column, PlainTable, Row, shaded, text, under
-from edgefl.report.untrained import untrained_sentence
+from edgefl.report.tier_notes import tier_notes
 from edgefl.report.words import budget_name, names, need_have, taken_as, tier_label, uncounted
 from edgefl.timing.spans import STAGES
 from edgefl.util.units import MISSING, human_budget, human_bytes, human_count, human_difference, human_percent, human_seconds
@@ -103,11 +101,6 @@ def compact_tiers(summary: Row) -> PlainTable:
     return PlainTable.of(columns, rows, note="\n".join(notes), stacked=True)
 
 
-def tier_notes(tiers: Sequence[Row]) -> list[str]:
-    """Return the sentences below the tiers of a summary: which were not trained, and what the larger ones hold."""
-    return [note for note in (untrained_sentence(tiers), energy_sentence(tiers)) if note]
-
-
 def largest_first(summary: Row) -> list[Row]:
     """Return the tiers of a summary, largest first."""
     return sorted(summary["tiers"], key=lambda row: -float(row["tier"]))
@@ -169,12 +162,12 @@ def assignment_steps(summary: Row) -> PlainTable:
 
 def refusals_of(summary: Row, rounds: Sequence[Row]) -> PlainTable:
     """Return every distinct reason for a refusal, and how many sessions it cost; 0 if no such client was selected."""
-    turns: Counter[str] = Counter()
+    turns: Counter[Shortfall] = Counter()
     for item in summary["classes"]:
         if item["tier"] is None:
-            turns.update({json.dumps(refusal, sort_keys=True): 0 for refusal in item["refusals"]})
+            turns.update({Shortfall(**refusal): 0 for refusal in item["refusals"]})
     clients = (client for record in rounds for client in record.get("clients", ()))
-    turns.update(json.dumps(refusal, sort_keys=True) for client in clients for refusal in client["refusal"])
+    turns.update(Shortfall(**refusal) for client in clients for refusal in client["refusal"])
     titles = {item["device"]: item["title"] for item in summary["classes"]}
     columns = (
         Column("device class", "", lambda row: str(titles.get(row["device"], row["device"])), numeric=False),
@@ -183,7 +176,7 @@ def refusals_of(summary: Row, rounds: Sequence[Row]) -> PlainTable:
         Column("reason", "", need_have, numeric=False),
         *under("sessions", str, turns=""),
     )
-    return PlainTable.of(columns, ({**json.loads(key), "turns": count} for key, count in turns.items()))
+    return PlainTable.of(columns, ({**vars(refusal), "turns": count} for refusal, count in turns.items()))
 
 
 def memory_table(summary: Row) -> PlainTable:
@@ -273,4 +266,5 @@ def _budget_line(entry: Row) -> str:
     needed = need if margin == 1 else f"{need} with a clock margin of {margin:g},"
     line = f"{budget_name(entry['budget'])}: {needed} of {have} ({human_percent(entry['share'])})"
     error = entry.get("clock_error")
-    return f"{line}; uncertain: training may take up to {error:.3g} times as long or as short" if error else line
+    amount = "as much or as little energy" if entry["budget"] == "energy_j" else "as long or as short"
+    return f"{line}; uncertain: training may take up to {error:.3g} times {amount}" if error else line

@@ -7,8 +7,7 @@ from typing import Any
 
 from edgefl import __version__
 from edgefl.fleet.budget import margin_of, use
-from edgefl.fleet.clock import within
-from edgefl.records import Cost, Tier
+from edgefl.records import Cost, Tier, Timing
 from edgefl.report.cost_rows import OTHER, macs_of_step
 from edgefl.report.run_files import RunTotals
 from edgefl.report.run_rows import AssignmentStep, BudgetUse, ClassRow, LayerUse, Participation, TierResult, TierRow
@@ -62,9 +61,7 @@ def tier_rows(plan: Plan, results: Mapping[Tier, TierResult], rounds: Sequence[J
 
 def layer_uses(cost: Cost) -> tuple[LayerUse, ...]:
     """Return the costliest layers of a tier by the MACs of a step, in the network's order, and all others summed."""
-    layers = [asdict(layer) for layer in cost.layers]
-    whole = {"batch_size": cost.batch_size, "micro_batch": cost.micro_batch}
-    rows = [{**layer, "macs_train_step": sum(macs_of_step(whole, layer).values())} for layer in layers]
+    rows = [{**vars(layer), "macs_train_step": sum(macs_of_step(vars(cost), vars(layer)).values())} for layer in cost.layers]
     keys = ("layer", "macs_train_step", "parameter_bytes")
     rows = [row for row in rows if row["macs_train_step"] or row["parameter_bytes"]]
     if len(rows) > MOST_LAYERS:
@@ -95,7 +92,7 @@ def class_rows(plan: Plan) -> list[ClassRow]:
                 assumed=tuple(c.device.assumed),
                 clock_error=c.device.clock_error,
                 recompute=fit.recompute,
-                idle_w=None if c.device.energy is None else c.device.energy.idle_w,
+                **_power(plan, c, fit),
             )
         )
     return rows
@@ -115,7 +112,7 @@ def participation_rows(
     for device in dict.fromkeys(c.device.name for c in plan.classes):
         classes = [c for c in plan.classes if c.device.name == device]
         own, tier = groups.get(device, []), classes[0].tier
-        statuses = counted(own)
+        statuses, (useful, wasted) = counted(own), useful_and_wasted(own)
         rows.append(
             Participation(
                 device=device,
@@ -125,7 +122,8 @@ def participation_rows(
                 sessions=statuses.total(),
                 distinct=distinct.get(device, 0),
                 statuses=dict(statuses),
-                **useful_and_wasted(own),
+                useful=useful,
+                wasted=wasted,
                 tier=tier.number if tier else None,
                 accuracy=accuracies.get(tier.ratio) if tier else None,
             )
@@ -137,23 +135,46 @@ def totals(rounds: Sequence[Json]) -> RunTotals:
     """Return what all rounds together took."""
     summed_up = ("waited_s", "host_s", "energy_j", "end_to_end_j", "macs", "download_bytes", "upload_bytes")
     sums: dict[str, Any] = {key: known_sum(line[key] for line in rounds) for key in summed_up}
+    useful, wasted = useful_and_wasted([group for line in rounds for group in line["groups"]])
     return RunTotals(
         simulated_s=rounds[-1]["clock_s"] if rounds else 0.0,
         **sums,
-        **useful_and_wasted([group for line in rounds for group in line["groups"]]),
+        useful=useful,
+        wasted=wasted,
         edgefl_version=__version__,
     )
 
 
 def _budgets(plan: Plan, c: ClassPlan, fit: Assignment) -> tuple[BudgetUse, ...]:
-    samples, margin, error = plan.workload.largest_shard, plan.workload.clock_margin, c.device.clock_error
+    samples, margin = plan.workload.largest_shard, plan.workload.clock_margin
     used = use(plan.cost(fit), plan.timing(c.device, fit, samples, margin), c.budget)
-    low_s, high_s = within(plan.timing(c.device, fit, samples), error)
-    decides = c.budget.deadline_s is not None and low_s <= c.budget.deadline_s < high_s
+    timing = plan.timing(c.device, fit, samples)
     return tuple(
-        BudgetUse(name, need, have, need / have, error if decides and name == "deadline_s" else None, margin_of(name, margin))
+        BudgetUse(name, need, have, need / have, _deciding(c, timing, name, have), margin_of(name, margin))
         for name, (need, have) in used.items()
     )
+
+
+def _deciding(c: ClassPlan, timing: Timing, budget: str, have: float) -> float | None:
+    """Return the error of seconds or joules if it decides whether a budget is met."""
+    error, whole, training = None, 0.0, 0.0
+    if budget == "deadline_s":
+        error, whole, training = c.device.clock_error, timing.total_s, timing.train_s
+    elif budget == "energy_j" and timing.total_j is not None:
+        error, whole, training = c.device.energy_error, timing.total_j, timing.train_j
+    if error is None or not whole - training + training / error <= have < whole - training + training * error:
+        return None
+    return error
+
+
+def _power(plan: Plan, c: ClassPlan, fit: Assignment) -> dict[str, float | None]:
+    """Return the watts of a class without work and while it trains, and their error and that of its joules; nothing if unknown."""
+    if c.device.energy is None:
+        return {}
+    timing = plan.timing(c.device, fit, plan.workload.mean_shard)
+    watts = timing.train_j / timing.train_s if timing.train_s else None
+    errors = {"power_error": c.device.power_error, "energy_error": c.device.energy_error}
+    return {"idle_w": c.device.energy.idle_w, "training_w": watts, **errors}
 
 
 def _measured(rounds: Iterable[Json], fit: Assignment, key: str) -> int | None:

@@ -68,6 +68,7 @@ class Learned(Result):
     Attributes:
         accuracy: after the policy's rounds, with its range ``low`` to ``high``; None if the policy cannot be judged.
         beyond: whether the rounds lead beyond the end of the run, so that the accuracy is at least this.
+        open: whether ``high`` is beyond it, so that the accuracy may be higher.
         rounds: until the target, with ``target_s`` seconds and ``target_j`` joules of all devices; None if the run never reached it.
         why: why the policy cannot be judged, else "".
     """
@@ -80,6 +81,7 @@ class Learned(Result):
     target_s: float | None = None
     target_j: float | None = None
     why: str = ""
+    open: bool = False
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,7 @@ def learned(curve: Curve, row: Json, rounds: int, target: float, tiers: set[floa
         low=curve.points[0][1] if low is None and mean is not None else low,
         high=high,
         beyond=progress > end,
+        open=mean is not None and progress * FACTOR > end,
         rounds=count,
         target_s=None if count is None or not hours else 3600 * count / hours,
         target_j=None if count is None or row["energy_j"] is None else count * row["energy_j"] * row["updates"] / rounds,

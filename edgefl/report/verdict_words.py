@@ -1,16 +1,30 @@
 """The verdict of a comparison in words: every sentence is made from ``verdict`` of ``compare.json``, and from nothing else."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from edgefl.report.clock_draws import SURE, clock_sentence
-from edgefl.report.metric import metric_of, metric_text
+from edgefl.report.metric import metric_of, spread_text
 from edgefl.report.paired import LEVEL
 from edgefl.report.words import joined
 from edgefl.util.units import MISSING, human_bytes, human_joules, human_percent, human_seconds
 
 Json = Mapping[str, Any]
 
+
+class Limited(NamedTuple):
+    """What a budget limits: its ``key`` in the budget, its name, and how its values are written."""
+
+    key: str
+    word: str
+    human: Callable[[float | None], str]
+
+
+LIMITED = {
+    "simulated_s": Limited("s", "time", human_seconds),
+    "client_bytes": Limited("bytes", "bytes", human_bytes),
+    "client_j": Limited("j", "energy", human_joules),
+}
 _MEASURES = {"clients": "mean accuracy over clients", "worst": "accuracy of the worst class", "global": "global accuracy"}
 OTHER_QUESTION = "--tier-assignment uniform --conditions ideal --deadline-s 1000h"
 """Options with which equal clients train equal tiers of every method."""
@@ -32,9 +46,8 @@ def budget_text(budget: Json) -> str:
     >>> budget_text({"s": 600, "bytes": 100e6, "j": None}), budget_text({"s": None, "bytes": None, "j": None})
     ('10 min 00 s and 100 MB a client', 'no budget')
     """
-    human = (human_seconds, human_bytes, human_joules)
-    limits = [(write(budget[key]), key) for key, write in zip(("s", "bytes", "j"), human, strict=True) if budget[key] is not None]
-    parts = [text if key == "s" else f"{text} a client" for text, key in limits]
+    limits = [(of.human(limit), of) for of in LIMITED.values() if (limit := budget[of.key]) is not None]
+    parts = [text if of.key == "s" else f"{text} a client" for text, of in limits]
     return joined(parts) if parts else "no budget"
 
 
@@ -72,14 +85,8 @@ def sure(summary: Json) -> bool:
 
 def score_text(summary: Json, found: Json | None) -> str:
     """Return what a method is ranked by with its standard error: ``91.2 ± 0.4 % (SE)``."""
-    metric = metric_of(summary)
-    if found is None:
-        return MISSING
-    if found["error"] is None:
-        return metric_text(metric, found["mean"])
-    if metric.share:
-        return f"{100 * found['mean']:.1f} ± {100 * found['error']:.1f} % (SE)"
-    return f"{metric_text(metric, found['mean'])} ± {found['error']:.2g} (SE)"
+    known = found is not None and found["error"] is not None
+    return spread_text(metric_of(summary), found) + " (SE)" * known
 
 
 def winner(summary: Json) -> str:
@@ -185,8 +192,7 @@ def _run_instead(of: Json) -> list[str]:
 
 def nothing_fits(row: Json) -> str:
     """Return what the first evaluated round of a method takes, as the reason for its row."""
-    human = {"simulated_s": human_seconds, "client_bytes": human_bytes, "client_j": human_joules}
-    time, *used = (write(row["first"][axis]) for axis, write in human.items() if row["first"][axis] is not None)
+    time, *used = (of.human(row["first"][axis]) for axis, of in LIMITED.items() if row["first"][axis] is not None)
     return f"the first evaluated round ends after {time}, {' and '.join(used)} a client"
 
 

@@ -10,10 +10,11 @@ from edgefl.report.chart import Chart, Json, Spec, clock_unit, layer, layered, l
 from edgefl.report.clock_draws import SURE, clock_sentence
 from edgefl.report.learned import advice_by_accuracy, assumptions, learned_chart, learned_columns, with_learned
 from edgefl.report.page import facts, render_page
+from edgefl.report.policy_advice import deadline_sentence, for_speed, left_out, speed_sentence
 from edgefl.report.run_charts import margin_facts
 from edgefl.report.run_tables import inclusion_columns
 from edgefl.report.tables import Column, PlainTable, shaded, text, under
-from edgefl.report.words import NOT_VALIDATED, energy_trust, joined, tier_label
+from edgefl.report.words import NOT_VALIDATED, energy_trust, fleet_name, joined, tier_label
 from edgefl.util.units import MISSING, human_count, human_percent, human_range, human_seconds
 
 
@@ -30,6 +31,7 @@ def whatif_table(result: Json) -> PlainTable:
         Column("weakest", "", _weakest(result), numeric=False),
         *under("wasted", wasted_share="of time"),
         *under(f"energy, {_energy(result['rows']).partition(',')[0]}", energy_j="per update"),
+        *under("bytes", update_bytes="per update"),
         *_privacy(result),
         *learned_columns(result),
     )
@@ -38,7 +40,7 @@ def whatif_table(result: Json) -> PlainTable:
         columns,
         with_learned(result, _numbered(result["rows"])),
         (n in best for n in range(len(result["rows"]))),
-        note=footnote(result),
+        note=" ".join(filter(None, [footnote(result), deadline_sentence(result), left_out(result)])),
     )
 
 
@@ -61,7 +63,8 @@ def compact_whatif(result: Json) -> PlainTable:
     )
     note = f"* {footnote(result)}" if best else footnote(result)
     trust = f"Seconds of training are right within a factor of {result['clock_error']:.3g}; energy is {_energy(rows)}."
-    return PlainTable.of(columns, starred, note=" ".join(filter(None, [note, trust, fastest(result)])))
+    told = [note, deadline_sentence(result), left_out(result), trust, fastest(result)]
+    return PlainTable.of(columns, starred, note=" ".join(filter(None, told)))
 
 
 def fastest(result: Json) -> str:
@@ -133,7 +136,7 @@ def _weakest(result: Json) -> Callable[[Json], str]:
     return lambda row: MISSING if row["weakest"] is None else titles.get(row["weakest"], str(row["weakest"]))
 
 
-_SHOWN = {"profile", "surrogate", "edgefl_version", "format", "clock_error", "clock_margin", "clock"}
+_SHOWN = {"profile", "surrogate", "edgefl_version", "format", "clock_error", "clock_margin", "clock", "fleet_title"}
 _NARROW_PX, _HEIGHT_PX = 230, 360
 """The plot on a phone."""
 
@@ -142,7 +145,7 @@ def render(result: Json) -> str:
     """Return the page of a :class:`edgefl.run.whatif.WhatIf`, in its JSON form; the same result gives the same page."""
     return render_page(
         "whatif.html.j2",
-        profile=result["profile"],
+        profile=_fleet(result),
         about=[
             *facts(result, [key for key, value in result.items() if key not in _SHOWN and isinstance(value, str | int | float)]),
             *margin_facts(result),
@@ -153,7 +156,7 @@ def render(result: Json) -> str:
         assumes=assumptions(result),
         table=whatif_table(result),
         inclusion=inclusion_table(result),
-        note=" ".join(filter(None, [footnote(result), fastest(result)])),
+        note=" ".join(filter(None, [footnote(result), deadline_sentence(result), left_out(result), fastest(result)])),
         edgefl_version=result.get("edgefl_version", __version__),
     )
 
@@ -162,7 +165,7 @@ def answer_of_whatif(result: Json) -> Answer:
     """Return the answer of a what-if: the fastest and the most inclusive policy, and the one with most updates in an hour."""
     rows = result["rows"]
     count = f"each of {len(rows)} policies" if len(rows) > 1 else "this policy"
-    asked = f"How fast are rounds of {result['method']} on {result['profile']}, and who takes part, under {count}?"
+    asked = f"How fast are rounds of {result['method']} on {_fleet(result)}, and who takes part, under {count}?"
     known = [row for row in rows if row["round_s"] is not None and row["inclusion"]]
     if not known:
         return Answer(asked, "No client trained under any policy.", "Give a longer deadline or smaller tiers.")
@@ -170,11 +173,12 @@ def answer_of_whatif(result: Json) -> Answer:
         return Answer(asked, chosen[0], chosen[1] + _unsure(result) if len(rows) > 1 else _ALONE)
     if len(rows) == 1:
         return Answer(asked, _alone(result, known[0]), _ALONE)
-    best = max(known, key=lambda row: (updates_per_hour(result, row), row["inclusion"]))
+    best = for_speed(result, known)
     fair = max(known, key=lambda row: (row["weakest_inclusion"] or 0.0, row["inclusion"]))
-    advice = (
-        f"Take “{best['label']}” for speed: about {human_count(round(updates_per_hour(result, best)))} useful updates an hour"
-    )
+    advice = speed_sentence(result, known)
+    if not fair["weakest_inclusion"]:
+        needs = left_out(result) or f"No policy includes {_weakest(result)(fair)}."
+        return Answer(asked, _sentence(known), f"{advice}. {needs}{_unsure(result)}")
     if fair["label"] == best["label"]:
         return Answer(asked, _sentence(known), f"{advice}, and no policy includes its weakest class more.{_unsure(result)}")
     weakest = f"{_weakest(result)(fair)}: {human_percent(fair['weakest_inclusion'])} of its sessions train"
@@ -198,9 +202,9 @@ def _alone(result: Json, row: Json) -> str:
     return f"{found}; {_weakest(result)(row)} takes part least: {human_percent(row['weakest_inclusion'])} of its sessions train."
 
 
-def updates_per_hour(result: Json, row: Json) -> float:
-    """Return how many updates the server uses in an hour of simulated time."""
-    return float(row["updates"] / result["rounds"] * (row["rounds_per_hour"] or 0.0))
+def _fleet(result: Json) -> str:
+    """Return the fleet's name for people: its title, or what a result without titles was asked for."""
+    return fleet_name({"fleet_title": result.get("fleet_title"), "fleet": result["profile"]})
 
 
 def whatif_chart(result: Json) -> Chart:

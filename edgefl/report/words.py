@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from edgefl.records import BUDGETS as BUDGETS
@@ -48,9 +48,20 @@ def tiers_text(tiers: Iterable[float]) -> str:
     return f"tier{'s' * (len(labels) > 1)} {joined(labels)}"
 
 
-def energy_trust(energy_j: float | None) -> str:
-    """Return how far an energy can be trusted, or that it is unknown."""
-    return UNKNOWN_ENERGY if energy_j is None else NOT_VALIDATED
+def energy_trust(energy_j: float | None, errors: Iterable[float | None] = ()) -> str:
+    """Return how far an energy can be trusted, with the stated ``errors`` of devices, or that it is unknown.
+
+    >>> energy_trust(2.0, [15.1, 1.55, None]), energy_trust(2.0)
+    ('not validated, stated to be right within a factor of 1.55 to 15.1', 'not validated')
+    """
+    stated = sorted({f"{error:.3g}" for error in errors if error is not None}, key=float)
+    known = f", stated to be right within a factor of {' to '.join(dict.fromkeys((stated[0], stated[-1])))}" if stated else ""
+    return UNKNOWN_ENERGY if energy_j is None else NOT_VALIDATED + known
+
+
+def fleet_name(summary: Json) -> str:
+    """Return a fleet's name for people: its title, or the name of a fleet whose title is not known."""
+    return f"“{summary['fleet_title']}”" if summary.get("fleet_title") else str(summary["fleet"])
 
 
 def contents(summary: Json) -> str:
@@ -98,8 +109,6 @@ USEFUL = "trained"
 NOT_VALIDATED = "not validated"
 """What is said of every joule: no published measurement of a training step's energy was found that could be checked."""
 UNKNOWN_ENERGY = "unknown, because a device has no figures of energy"
-WORK = ("clients", "macs", "download_bytes", "upload_bytes", "energy_j", "end_to_end_j", "device_s")
-"""What is summed, under the names of :class:`edgefl.records.Totals`."""
 
 
 @dataclass(frozen=True)
@@ -159,20 +168,19 @@ def in_order(statuses: Iterable[str]) -> list[str]:
     return [*(status for status in STATUSES if status in found), *sorted(found.difference(STATUSES))]
 
 
-def summed(groups: Iterable[Json]) -> dict[str, Any]:
-    """Return the sums of groups under the names of :class:`edgefl.records.Totals`."""
-    groups = list(groups)
-    return {key: known_sum([0.0 if key.endswith(("_j", "_s")) else 0, *(group[key] for group in groups)]) for key in WORK}
+def summed(groups: Iterable[Json]) -> Totals:
+    """Return the sums of groups."""
+    groups, names = list(groups), [of.name for of in fields(Totals)]
+    return Totals(*(known_sum([0.0 if name.endswith(("_j", "_s")) else 0, *(of[name] for of in groups)]) for name in names))  # type: ignore[arg-type]
 
 
-def useful_and_wasted(groups: Sequence[Json]) -> dict[str, Any]:
-    """Return the :class:`Totals` of ``useful`` and of ``wasted`` sessions; nothing is sent to refused clients."""
+def useful_and_wasted(groups: Sequence[Json]) -> tuple[Totals, Totals]:
+    """Return the totals of useful and of wasted sessions; nothing is sent to refused clients."""
     useful = summed(group for group in groups if group["status"] == USEFUL)
-    wasted = summed(group for group in groups if group["status"] not in (USEFUL, "refused"))
-    return {"useful": Totals(**useful), "wasted": Totals(**wasted)}
+    return useful, summed(group for group in groups if group["status"] not in (USEFUL, "refused"))
 
 
-def taken_by_status(rounds: Sequence[Json]) -> dict[str, dict[str, Any]]:
+def taken_by_status(rounds: Sequence[Json]) -> dict[str, Totals]:
     """Return what clients of each status took over all rounds; nothing is sent to refused ones."""
     groups = [group for record in rounds for group in record["groups"] if group["status"] != "refused"]
     statuses = in_order(group["status"] for group in groups)

@@ -1,19 +1,19 @@
 """The tiers of "auto": the largest that fit each class of a fleet."""
 
-from collections.abc import Collection
-from functools import cache
+from collections.abc import Collection, Iterable
+from functools import cache, partial
 
 from edgefl.client.client import Clients
 from edgefl.config import RunConfig
 from edgefl.errors import ConfigError
 from edgefl.fleet.budget import budget_of, shortfalls
 from edgefl.fleet.profile import Fleet
-from edgefl.fleet.resolve import conditions_of
 from edgefl.methods.base import Method
+from edgefl.methods.personal import evaluated
 from edgefl.planning.largest_ratio import STEPS, largest_ratio, parts_of
-from edgefl.planning.tier_costs import Costs
 from edgefl.records import Cost, Tier
-from edgefl.run.resolved import chain_of, method_of
+from edgefl.run.feature import Feature
+from edgefl.run.resolved import chain_of, conditions_of, costs_of, method_of
 from edgefl.server.assignment import fastest_round_s, timing_of
 
 Ratios = tuple[float, ...]
@@ -25,14 +25,14 @@ _STEPS = STEPS, 8, 4
 _PASSES = 4
 
 
-def chosen_tiers(config: RunConfig, fleet: Fleet, clients: Clients) -> Ratios:
-    """Return the largest ratio that fits each class of the fleet, each once, largest first.
+def chosen_tiers(config: RunConfig, fleet: Fleet, clients: Clients, features: Iterable[Feature]) -> Ratios:
+    """Return the largest ratio that fits each class of the fleet, each once, largest first, in a run with these ``features``.
 
     What a tier costs may depend on the run's other tiers: FjORD and DepthFL also train the smaller ones, and SplitMix trains copies of the
     smallest. So the classes choose again, the one with the smallest ratio first, until the choice of each fits those of the others. A
     method that trains one size only gets the largest that fits every class that can take part at all.
     """
-    search = _Search(config, fleet, clients)
+    search = _Search(config, fleet, clients, features)
     refused = []
     for steps in _STEPS:
         alone = search.alone(steps)
@@ -45,14 +45,12 @@ def chosen_tiers(config: RunConfig, fleet: Fleet, clients: Clients) -> Ratios:
 class _Search:
     """Lets each class of a fleet choose the largest ratio that fits, with the ratios of the others given."""
 
-    def __init__(self, config: RunConfig, fleet: Fleet, clients: Clients) -> None:
+    def __init__(self, config: RunConfig, fleet: Fleet, clients: Clients, features: Iterable[Feature]) -> None:
         self._config, self._fleet, self._task, self._samples = config, fleet, clients.task, clients.shards.largest
         self._asked = conditions_of(config, fleet).asked(config.per_round or 1, config.clients)
         # By options, which differ between ratios only if the method's costs depend on the other tiers.
-        self._costs = cache(
-            lambda method: Costs(method, config, self._task.architecture, self._task.training, self._task.criterion)
-        )
-        self._chain, self._cost = chain_of(config), cache(self._whole)
+        self._costs = cache(lambda method: costs_of(config, method, self._task))
+        self._chain, self._cost = chain_of(config, features), cache(self._whole)
         self._method = cache(lambda ratios: method_of(config.model_copy(update={"tiers": ratios})))
         full = self._costs(self._method((1.0,))).full
         fastest_s = fastest_round_s(fleet, full, self._task.training, self._samples)
@@ -98,7 +96,7 @@ class _Search:
     def _fits(self, number: int, tier: Tier, method: Method) -> bool:
         device, cost = self._fleet.classes[number].device, self._cost(method, tier)
         margin = self._config.clock_margin
-        timing = timing_of(device, cost, self._task.training, self._samples, method.evaluated, margin=margin)
+        timing = timing_of(device, cost, self._task.training, self._samples, partial(evaluated, method), margin=margin)
         return not shortfalls(cost, timing, self._budgets[number], device.name, tier)
 
     def _whole(self, method: Method, tier: Tier) -> Cost:

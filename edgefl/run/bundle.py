@@ -15,23 +15,21 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from edgefl import __version__
 from edgefl.bundle.form_choice import choice_for
 from edgefl.bundle.forms import Form, Formed, formed
 from edgefl.bundle.freshness import freshness_file
 from edgefl.bundle.half_range import beyond_half
-from edgefl.bundle.manifest import Budget, Manifest, TierEntry, TrainEntry, Variant
-from edgefl.bundle.manifest_records import OtherFormat
+from edgefl.bundle.manifest import Budget, TierEntry, TrainEntry, Variant
 from edgefl.bundle.operators import operator_file
-from edgefl.bundle.other_formats import other_formats
 from edgefl.bundle.quantize import Kind, int8_kind, variant
-from edgefl.bundle.tier_graphs import same_network, with_weights
-from edgefl.bundle.write import about_inputs, build_tier, client_files, drawn, write
+from edgefl.bundle.tier_part import TierPart, Trainee, Trains, manifest_of, tier_part, train_part
+from edgefl.bundle.write import about_inputs, client_files, drawn, write
 from edgefl.client import evaluate
 from edgefl.client.onnx_loop import beta_of
 from edgefl.config import HOST_KEYS, SCREENING
 from edgefl.data.sources import Split
 from edgefl.errors import EdgeflError, MovedError, NoBundleError, StorageError
+from edgefl.onnxgrad.garbage import uncollected
 from edgefl.onnxgrad.macs import macs_per_sample
 from edgefl.onnxgrad.predict import predict_capped
 from edgefl.onnxgrad.session import OutOfMemoryError
@@ -40,12 +38,10 @@ from edgefl.records import Cost, Tier
 from edgefl.report.cost_rows import CostRow
 from edgefl.report.run_rows import TierResult
 from edgefl.rng import generator
-from edgefl.run.privacy import no_updates
-from edgefl.run.train_part import Trainee, Trains, train_part
+from edgefl.run.feature import no_updates
 from edgefl.run.trained import TierNetworks
 from edgefl.timing.spans import span
 from edgefl.util.fields import Fields, named
-from edgefl.util.garbage import uncollected
 from edgefl.util.keys import SigningKey
 from edgefl.util.validation import explain_all
 
@@ -56,17 +52,20 @@ if TYPE_CHECKING:
 def trainable(
     run: Run, tier: Tier, network: nn.Module, control: Mapping[str, Tensor], cost: Cost
 ) -> tuple[TrainEntry, dict[str, bytes]]:
-    """Return the training part of a tier of a run that costs :func:`device_cost`, see :func:`edgefl.run.train_part.train_part`.
+    """Return the training part of a tier of a run that costs :func:`device_cost`, see :func:`edgefl.bundle.tier_part.train_part`.
 
     Raises:
         EdgeflError: its training cannot be written as a graph (names operation or operator).
     """
+    return train_part(*_training(run, tier, network, control, cost))
+
+
+def _training(run: Run, tier: Tier, network: nn.Module, control: Mapping[str, Tensor], cost: Cost) -> tuple[Trains, Trainee]:
+    """Return how the devices of a run train, and what those of a tier train."""
     training, objective = run.clients.task.training, run.clients.task.objective
+    trains = Trains(run.method, run.architecture, training, beta_of(training), objective, no_updates(run.config))
     samples, memory_bytes = _samples(run, tier, training.batch_size), cost.training_memory_bytes
-    return train_part(
-        Trains(run.method, run.architecture, training, beta_of(training), objective, no_updates(run.config)),
-        Trainee(tier, network, run.graphs_of(run.method, tier), samples, control, memory_bytes),
-    )
+    return trains, Trainee(tier, network, run.graphs_of(run.method, tier), samples, control, memory_bytes)
 
 
 def device_cost(run: Run, tier: Tier) -> Cost:
@@ -85,38 +84,6 @@ def _samples(run: Run, tier: Tier, count: int) -> tuple[Fields[np.ndarray[Any, A
     if data.target_shape is not None:
         return x, run.criterion.drawn(count, 0, torch.Generator().manual_seed(int(rng.integers(2**31)))).numpy()
     return x, rng.integers(data.classes, size=count)
-
-
-@dataclass(frozen=True)
-class Deployed:
-    """One exported tier.
-
-    Attributes:
-        entry: the tier's entry in the manifest.
-        contents: the files that the entry names, by their paths in the bundle.
-        inference_bytes: what running the exported file held at its peak; None if it was not measured.
-        macs_forward: MACs of one sample's forward pass, counted over the ONNX graph; None if some operator is not counted.
-        others: the tier's entries in ``other_formats`` of the manifest.
-    """
-
-    entry: TierEntry
-    contents: Mapping[str, bytes]
-    inference_bytes: int | None
-    macs_forward: int | None
-    others: tuple[OtherFormat, ...] = ()
-
-    @property
-    def reference(self) -> bytes:
-        """Inputs of the exported file and what it must return, a safetensors file."""
-        return self.contents[self.entry.reference]
-
-    @property
-    def result(self) -> TierResult:
-        """The tier's accuracy, from the exported file and from the torch module, and what running the file held."""
-        training_bytes = None if self.entry.train is None else self.entry.train.onnx_peak_bytes
-        return TierResult(
-            self.entry.accuracy_onnx, self.entry.accuracy_torch, self.inference_bytes, training_bytes, self.macs_forward
-        )
 
 
 @dataclass(frozen=True)
@@ -165,30 +132,30 @@ def build_bundle(
     out: Path,
     say: Callable[[str], None],
     wanted: Wanted | None = None,
-) -> dict[Tier, Deployed]:
+) -> dict[Tier, TierResult]:
     """Export every tier, measure it on its held-out samples, and write the bundle to ``out``: whole or absent.
 
     Raises:
         BundleError: ``out`` exists and is not empty.
         NoBundleError: a network cannot be exported, or its graph differs from torch.
     """
-    wanted = wanted or Wanted()
-    deployed = {}
+    wanted, data = wanted or Wanted(), run.data
+    exported, results = [], {}
     with uncollected():
         for number, (tier, chosen) in enumerate(tiers.items(), 1):
             with span("bundle", tier=tier.label, number=number, of=len(tiers)):
                 try:
-                    deployed[tier] = _deploy(run, tier, chosen, say, wanted)
+                    entry, part, results[tier] = _deploy(run, tier, chosen, say, wanted)
                 except (StorageError, MovedError):
                     raise
                 except (EdgeflError, ValidationError) as error:
                     raise _without_bundle(error) from error
-    data = run.data
-    reference = safetensors.numpy.load(next(iter(deployed.values())).reference)
+                exported.append((entry, part))
+    reference = safetensors.numpy.load(part.contents[entry.reference])
     class_names = data.class_names or tuple(f"output {number}" for number in range(reference["logits"].shape[1]))
     try:
-        manifest = Manifest(
-            edgefl_version=__version__,
+        manifest, contents = manifest_of(
+            exported,
             method=run.config.method,
             model=run.architecture.model,
             dataset=data.name,
@@ -199,17 +166,13 @@ def build_bundle(
             class_names=class_names,
             target_shape=data.target_shape,
             metric=None if run.criterion.loss is None else run.criterion.metric.name,
-            tiers=tuple(d.entry for d in deployed.values()),
-            other_formats=tuple(other for d in deployed.values() for other in d.others) or None,
-            files={},
         )
     except ValidationError as error:
         raise _without_bundle(error) from error
-    contents = {path: content for d in deployed.values() for path, content in d.contents.items()}
     contents |= freshness_file(_line(run), wanted.lasts_s)
     contents |= (client_files() if wanted.clients else {}) | (operator_file(contents) if wanted.operators else {})
     write(out, manifest, contents, wanted.key)
-    return deployed
+    return results
 
 
 def _without_bundle(error: EdgeflError | ValidationError) -> NoBundleError:
@@ -229,49 +192,38 @@ def in_torch(run: Run, tiers: Mapping[Tier, TierNetworks]) -> dict[Tier, TierRes
     return found
 
 
-def _deploy(run: Run, tier: Tier, chosen: TierNetworks, say: Callable[[str], None], wanted: Wanted) -> Deployed:
-    shaped, test = _formed(run, tier, chosen.deployed, wanted.form), chosen.test
-    module = shaped.module
-    rng = generator(run.config.seed, "reference", tier.label)
-    # What is trained has been exported, and an export takes seconds.
-    trains = same_network(module, chosen.network)
-    ready = with_weights(run.graphs_of(run.method, tier), module) if trains else None
-    files = build_tier(module, run.inputs, tier.label, rng, ready)
-    others, other_contents = other_formats(wanted.also, module, tier.label, files.contents[f"{tier.label}/reference.safetensors"])
-    cost, device = device_cost(run, tier), run.plan.home_of(tier).device
-    train, train_contents = trainable(run, tier, chosen.network, chosen.control, cost)
+def _deploy(
+    run: Run, tier: Tier, chosen: TierNetworks, say: Callable[[str], None], wanted: Wanted
+) -> tuple[TierEntry, TierPart, TierResult]:
+    """Return a tier's entry in the manifest, its files, and how it does on its device."""
+    shaped, test, cost = _formed(run, tier, chosen.deployed, wanted.form), chosen.test, device_cost(run, tier)
+    module, rng = shaped.module, generator(run.config.seed, "reference", tier.label)
+    training = _training(run, tier, chosen.network, chosen.control, cost)
+    part = tier_part(*training, module, run.inputs, rng, wanted.also)
     if shaped.composed_layers:
         task = run.clients.task
         cost = formed_cost(cost, module, run.method, run.architecture, tier, task.training, task.criterion)
-    costs = {
-        key: value for key, value in vars(CostRow.of(cost)).items() if isinstance(value, int) and not key.startswith("params")
-    }
-    graph = files.contents[f"{tier.label}/forward.onnx"]
-    accuracy, inference_bytes = _run_on_device(run, tier, graph, test, say)
-    variants = list(_variants(run, tier, graph, test, say, wanted))
-    entry = TierEntry(
-        tier=tier.number,
-        label=tier.label,
-        device=device.name,
+    own = ("params", "params_inference")  # ``params`` of the entry
+    costs = {key: value for key, value in vars(CostRow.of(cost)).items() if isinstance(value, int) and key not in own}
+    accuracy, inference_bytes = _run_on_device(run, tier, part.graph, test, say)
+    variants = list(_variants(run, tier, part.graph, test, say, wanted))
+    entry = part.entry(
+        device=run.plan.home_of(tier).device.name,
         form=wanted.form,
         composed_layers=shaped.composed_layers,
         variants=tuple(record for record, _ in variants),
         budget=_budget(run, tier),
-        train=train,
-        opset=files.opset,
-        forward=f"{tier.label}/forward.onnx",
-        reference=f"{tier.label}/reference.safetensors",
         params=cost.params_inference,
         batch_size=cost.batch_size,
         costs=costs,
         uncounted_ops=cost.uncounted_ops,
         accuracy_onnx=accuracy,
         accuracy_torch=evaluate.score(module, test, run.criterion),
-        parity_max_abs_error=files.parity_max_abs_error,
     )
-    contents = {**files.contents, **train_contents, **other_contents, **{record.graph: content for record, content in variants}}
-    predict = run.graphs_of(run.method, tier).predict
-    return Deployed(entry, contents, inference_bytes, macs_per_sample(onnx.load_model_from_string(predict)), others)
+    part = replace(part, contents={**part.contents, **{record.graph: content for record, content in variants}})
+    macs = macs_per_sample(onnx.load_model_from_string(run.graphs_of(run.method, tier).predict))
+    train = part.facts["train"]
+    return entry, part, TierResult(accuracy, entry.accuracy_torch, inference_bytes, train.onnx_peak_bytes, macs)
 
 
 def _formed(run: Run, tier: Tier, network: nn.Module, form: Form) -> Formed:

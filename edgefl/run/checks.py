@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,19 +13,16 @@ from edgefl.client.client import Clients
 from edgefl.config import RunConfig
 from edgefl.engine.contract import is_remote
 from edgefl.errors import ConfigError, EdgeflError
-from edgefl.fleet.conditions import Conditions
 from edgefl.methods.axes import AXES, CLIPPED, conflict
 from edgefl.methods.base import Method
+from edgefl.methods.tier_sum import gaps
 from edgefl.models.base import Architecture
-from edgefl.planning.tier_costs import objective_of
 from edgefl.plugins import only_here
 from edgefl.registry import stages
 from edgefl.run.resolved import chain_of, outside_of
-from edgefl.secagg.vector import Coding
 from edgefl.server.sampler import sampler_of
 from edgefl.util.fields import Fields
 from edgefl.util.networks import title_of
-from edgefl.wire.codec import codec_named
 
 if TYPE_CHECKING:
     from edgefl.run.run import Run
@@ -53,14 +49,12 @@ def check_reach(config: RunConfig) -> None:
 
 def check_axes(method: Method, config: RunConfig) -> None:
     """Raise :class:`ConfigError` where ``method`` makes no sense with one of the other axes of ``config``."""
-    name = type(method).title
+    name, lacking = type(method).title, gaps(method)
     for key in AXES:
         if (chosen := getattr(config, key)) is None:
             continue
-        choice = chosen.partition("(")[0].partition(":")[
-            0
-        ]  # secure aggregation, adversaries and server optimizers have parameters
-        if key != "adversary" and (reason := conflict(method.gaps, key, choice)):  # those need something of the data, too
+        choice = chosen.partition("(")[0].partition(":")[0]  # some have parameters
+        if key != "adversary" and (reason := conflict(lacking, key, choice)):  # those need something of the data, too
             raise ConfigError(f"{key}: {choice} makes no sense with {name}: {reason}")
     if config.loss is not None and (why := method.lacks.get("own_loss")):
         raise ConfigError(f"loss: {title_of(config.loss)} makes no sense with {name}: {why}")
@@ -74,23 +68,16 @@ def check_axes(method: Method, config: RunConfig) -> None:
 def check_stages(method: Method, config: RunConfig) -> None:
     """Raise :class:`ConfigError` where a stage of a plug-in makes no sense with ``method`` or with other keys, by what it needs."""
     sampler_of(config.sampler)  # checks its options
+    lacking = gaps(method)
     for stage in outside_of(config):
         title, wanted = f"stages: {stage.name}", stages.facts(stage.name).get("needs", ())
-        if reason := next((method.gaps[need] for need in wanted if need in method.gaps), ""):
+        if reason := next((lacking[need] for need in wanted if need in lacking), ""):
             raise ConfigError(f"{title} makes no sense with {type(method).title}: {reason}")
         if config.mode == "async" and (stage.writes("together") or stage.sums):
             raise ConfigError(f"{title} reads all updates of a round, and mode async has no rounds; give mode sync")
         if config.tier_assignment == "dynamic" and stage.writes("first_memory"):
             raise ConfigError(
                 f"{title} stores tensors on clients, whose tiers change from round to round; give tier_assignment uniform"
-            )
-        if config.secure is not None and not stage.folds:
-            key = f"secure_aggregation: {config.secure_aggregation}"
-            raise ConfigError(f"{key} shows the server sums only, and {title} reads every update; leave one of them out")
-        changes = [moment for moment in ("admit", "folded", "counts", "together", "summed") if stage.writes(moment)]
-        if config.privacy == "central" and changes:
-            raise ConfigError(
-                f"privacy: central bounds what a client changes, and {title} has {changes[0]} after that; leave it out"
             )
 
 
@@ -101,46 +88,10 @@ def check_adversary(method: Method, config: RunConfig, clients: Clients) -> None
     name, data = attack.spec.name, clients.data
     if reason := conflict(lacks_of(data, config.permute_labels, method), "adversary", name):
         raise ConfigError(f"adversary: {name} makes no sense with {type(method).title} on {data.name}: {reason}")
-    if attack.kind.claims and config.secure is not None:
-        raise ConfigError(
-            f"adversary: {name}: secure aggregation weighs clients by samples that the server knows; leave one of them out"
-        )
     try:
         attack.kind.check(data)
     except ConfigError as error:
         raise ConfigError(f"adversary: {name}: {error}") from None
-
-
-def check_secure(config: RunConfig, conditions: Conditions, most: int) -> None:
-    """Raise :class:`ConfigError` if updates cannot be added up securely; ``most``: the largest weight of a client."""
-    rules, key = config.secure, f"secure_aggregation: {config.secure_aggregation}"
-    if rules is None:
-        return
-    if not codec_named(config.codec).raw:
-        raise ConfigError(
-            f"{key} sends integers of {rules.bits} bits that add up, and what codec {config.codec} sends does not; give codec fp32, and "
-            "bits=16 or bits=24 for fewer bytes"
-        )
-    holds = config.outliers or config.defence != "none"
-    if holds or config.clip_norm == "adaptive":
-        what = "outliers" if config.outliers else f"defence {config.defence}" if holds else "clip_norm adaptive"
-        raise ConfigError(
-            f"{key} shows the server sums only, and {what} compares updates; leave it out, or give a fixed clip_norm"
-        )
-    if objective_of(config).remembers:
-        raise ConfigError(f"{key}: the server's half of {config.objective} reads every update; give objective none or prox")
-    if rules.threshold >= 1 / conditions.over_selection:
-        raise ConfigError(
-            f"{key}: the server waits for {1 / conditions.over_selection:.0%} of the clients that it asks (over_selection "
-            f"{conditions.over_selection:g}), and more than threshold={rules.threshold:g} of them must answer; give a smaller one of both"
-        )
-    if rules.masks == "real" and find_spec("cryptography") is None:
-        raise ConfigError(f"{key}: masks need the package cryptography: pip install 'edgefl-sim[sign]'; or give masks=costed")
-    members = min(rules.group, conditions.asked(config.per_round or 1, config.clients))
-    try:
-        Coding(rules.bits, members, rules.bound, most)
-    except ValueError as error:
-        raise ConfigError(f"{key}: {error}") from None
 
 
 def check_preparation(title: str, how: Mapping[str, Any], inputs: Fields[Any]) -> None:

@@ -18,14 +18,14 @@ from edgefl.report.evaluated import RankBy, check_rank_by
 from edgefl.report.run_budget import RunBudget, check_target
 from edgefl.report.run_files import read_rounds, read_summary
 from edgefl.report.verdict_words import budget_text, nothing_fits
-from edgefl.run.compare_entries import Asked, Options, Part, asked_of, own_settings, parts_of
+from edgefl.run.compare_entries import ComparedRun, ComparisonRequest, Options, asked_of, own_settings, parts_of
 from edgefl.run.comparison_result import Comparison
 from edgefl.run.folder import Notify, RunFolder
 from edgefl.run.simulate import simulate
 from edgefl.util.compute import one_thread
 from edgefl.util.files import write_bytes
 
-OnRound = Callable[[Part, RoundRecord], None]
+OnRound = Callable[[ComparedRun, RoundRecord], None]
 _ASKED = "comparison.toml"
 
 
@@ -105,14 +105,14 @@ def compare(
     return comparison
 
 
-def _check_energy(asked: Asked) -> None:
+def _check_energy(asked: ComparisonRequest) -> None:
     """Raise :class:`ConfigError` if there is a budget of energy and the energy of a device is unknown."""
     for c in load_fleet(asked.config.profile).classes if asked.budget.j is not None else ():
         if c.device.without_energy:
             raise ConfigError(f"budget j: {asked.config.profile}: {unknown_energy(c.device)}")
 
 
-def _check_folder(folder: Path, parts: Sequence[Part], resume: bool) -> None:
+def _check_folder(folder: Path, parts: Sequence[ComparedRun], resume: bool) -> None:
     """Raise if the folder holds something else, or runs that differ from those asked for."""
     begun = (folder / _ASKED).exists()
     if not (resume and begun) and not RunFolder(folder).is_new():
@@ -123,11 +123,11 @@ def _check_folder(folder: Path, parts: Sequence[Part], resume: bool) -> None:
             RunFolder(_home(folder, part)).check(part.config, resume)
 
 
-def _home(folder: Path, part: Part) -> Path:
+def _home(folder: Path, part: ComparedRun) -> Path:
     return folder / part.entry.label / f"seed-{part.seed}"
 
 
-def _play(folder: Path, part: Part, resume: bool, on_round: OnRound | None, say: Notify) -> Part:
+def _play(folder: Path, part: ComparedRun, resume: bool, on_round: OnRound | None, say: Notify) -> ComparedRun:
     """Run or resume one part; return it, with the reason if it failed."""
     if part.failure:
         say(f"{part.name}: cannot start: {part.failure}")
@@ -142,7 +142,7 @@ def _play(folder: Path, part: Part, resume: bool, on_round: OnRound | None, say:
     return part
 
 
-def _contenders(folder: Path, parts: Sequence[Part], asked: Asked) -> list[tuple[MethodResult, list[Played]]]:
+def _contenders(folder: Path, parts: Sequence[ComparedRun], asked: ComparisonRequest) -> list[tuple[MethodResult, list[Played]]]:
     found = []
     for label in asked.methods:
         own = [part for part in parts if part.entry.label == label]
@@ -171,7 +171,7 @@ def _check_fits(summary: ComparisonSummary, folder: Path) -> None:
         raise BudgetError(f"no method has an evaluated round within {budget_text(vars(found.budget))}:\n{needs}\n{remedy}")
 
 
-def _check_any(parts: Sequence[Part], what: str) -> None:
+def _check_any(parts: Sequence[ComparedRun], what: str) -> None:
     """Raise :class:`BudgetError` with every reason if all runs failed."""
     if all(part.failure for part in parts):
         reasons = (f"{part.name}: {part.failure}" for part in parts)

@@ -11,8 +11,7 @@ from typing import Any
 import tomlkit
 
 from edgefl.config import RunConfig, admit_keys
-from edgefl.config.server import ServerKeys
-from edgefl.config.training import TrainingKeys
+from edgefl.config.updates import TrainingKeys
 from edgefl.errors import BudgetError, CheckpointError, ConfigError, InputError
 from edgefl.plugins import resolved
 from edgefl.registry import methods as known_methods
@@ -23,7 +22,7 @@ from edgefl.util.files import read_toml
 from edgefl.util.spec import at_ratio
 
 Options = Mapping[str, Any]
-OWN_KEYS = (*TrainingKeys.model_fields, *ServerKeys.model_fields)
+OWN_KEYS = tuple(TrainingKeys.model_fields)
 """Keys of a run that a method may have for itself. Others would change the clients, their data or their devices."""
 _KINDS = {"methods": list, "seeds": list, "config": dict, "options": dict}
 
@@ -62,7 +61,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Part:
+class ComparedRun:
     """One run of a comparison.
 
     Attributes:
@@ -85,7 +84,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ComparisonRequest:
     """What a user asked to compare, stored in ``comparison.toml`` for ``--resume``."""
 
     methods: tuple[str, ...]
@@ -109,7 +108,7 @@ class Asked:
         return tomlkit.dumps({**values, **({"budget": limits} if limits else {})})
 
     @classmethod
-    def of_file(cls, path: Path, flags: Options | None = None) -> Asked:
+    def of_file(cls, path: Path, flags: Options | None = None) -> ComparisonRequest:
         """Read ``comparison.toml``; ``flags`` replace keys of its configuration.
 
         Raises:
@@ -147,7 +146,7 @@ def asked_of(
     seeds: Sequence[int] | None,
     options: Mapping[str, Options],
     settings: Mapping[str, Options] | None = None,
-) -> Asked:
+) -> ComparisonRequest:
     """Return what to compare, with names and numbers checked; raise an InputError for one that is wrong or given twice."""
     if isinstance(methods, str):
         raise ConfigError(f"methods: got the text {methods!r}, expected a list, such as {methods.split(',')!r}")
@@ -170,7 +169,7 @@ def asked_of(
     for entry in entries:
         plugins = resolved({"plugins": plugins, "method": entry.method}).get("plugins")
     shared = config.model_copy(update={"method_options": {}, "plugins": plugins})
-    return Asked(tuple(labels), shared, chosen, options, settings=_settings(entries, settings or {}))
+    return ComparisonRequest(tuple(labels), shared, chosen, options, settings=_settings(entries, settings or {}))
 
 
 def _settings(entries: Sequence[Entry], settings: Mapping[str, Options]) -> dict[str, Options]:
@@ -195,13 +194,13 @@ def _resolved(label: str) -> str:
     return label
 
 
-def parts_of(asked: Asked) -> tuple[list[Part], Asked]:
+def parts_of(asked: ComparisonRequest) -> tuple[list[ComparedRun], ComparisonRequest]:
     """Return all runs, seed by seed, and what was asked with its tiers; raise a ConfigError with every problem of all configurations."""
     entries = [Entry.of(label) for label in asked.methods]
     tiers = asked.config.tiers or next((own for e in entries if len(own := _own_tiers(e)) > 1), (1.0,))
     asked = replace(asked, config=asked.config.model_copy(update={"tiers": tiers}))
     problems: dict[str, None] = {}
-    made: dict[tuple[int, Entry], Part] = {}
+    made: dict[tuple[int, Entry], ComparedRun] = {}
     for entry in entries:
         try:
             chosen, why = _tiers_of(entry, asked)
@@ -211,7 +210,7 @@ def parts_of(asked: Asked) -> tuple[list[Part], Asked]:
                     config = prepare(config).config
                 except BudgetError as error:
                     failure = str(error)
-                made[seed, entry] = Part(0, entry, seed, config, why, failure)
+                made[seed, entry] = ComparedRun(0, entry, seed, config, why, failure)
         except InputError as error:
             problems[f"{entry.label}: {error}"] = None
     if problems:
@@ -220,7 +219,7 @@ def parts_of(asked: Asked) -> tuple[list[Part], Asked]:
     return [replace(made[key], number=number) for number, key in enumerate(order)], asked
 
 
-def own_settings(entry: Entry, asked: Asked) -> dict[str, Any]:
+def own_settings(entry: Entry, asked: ComparisonRequest) -> dict[str, Any]:
     """Return the keys that a method has for itself; those of ``METHOD@R`` replace those of the method."""
     return {**asked.settings.get(entry.method, {}), **asked.settings.get(entry.label, {})}
 
@@ -229,7 +228,7 @@ def _own_tiers(entry: Entry) -> tuple[float, ...]:
     return tuple(known_methods.load(entry.method).default_tiers) if entry.ratio is None else (entry.ratio,)
 
 
-def _config(asked: Asked, entry: Entry, seed: int, tiers: tuple[float, ...] | str) -> RunConfig:
+def _config(asked: ComparisonRequest, entry: Entry, seed: int, tiers: tuple[float, ...] | str) -> RunConfig:
     """Return the configuration of one run; with a single tier, the tier assignment is "auto"."""
     options = dict(asked.options.get(entry.method, {}))
     values = asked.config.model_dump() | {"method": entry.method, "method_options": options, "seed": seed, "tiers": tiers}
@@ -239,7 +238,7 @@ def _config(asked: Asked, entry: Entry, seed: int, tiers: tuple[float, ...] | st
     return RunConfig.of(values)
 
 
-def _tiers_of(entry: Entry, asked: Asked) -> tuple[tuple[float, ...] | str, str]:
+def _tiers_of(entry: Entry, asked: ComparisonRequest) -> tuple[tuple[float, ...] | str, str]:
     """Return the tiers that a method trains here, and the reason."""
     tiers, own = asked.config.tiers, _own_tiers(entry)
     if entry.ratio is not None:
@@ -254,7 +253,7 @@ def _tiers_of(entry: Entry, asked: Asked) -> tuple[tuple[float, ...] | str, str]
     return _largest_for_all(entry, asked, candidates)
 
 
-def _largest_for_all(entry: Entry, asked: Asked, candidates: Sequence[float]) -> tuple[tuple[float, ...], str]:
+def _largest_for_all(entry: Entry, asked: ComparisonRequest, candidates: Sequence[float]) -> tuple[tuple[float, ...], str]:
     """Return the largest of ``candidates`` that fits every class that fits any of them, with the shards of every seed."""
     of = ", ".join(f"{ratio:g}" for ratio in candidates)
     fitting: dict[float, set[tuple[int, str]]] = {}

@@ -18,14 +18,13 @@ from edgefl.errors import CheckpointError, ConfigError, NotFiniteError, WireErro
 from edgefl.records import ACCURACY, Metric, Screened, Submodel, Update
 from edgefl.report.outliers import remarks
 from edgefl.run.bundle import Source, Wanted, build_bundle
+from edgefl.run.feature import check_devices
 from edgefl.run.folder import CONFIG, FED_ROUND, MODEL, Notify, RunFolder
-from edgefl.run.guarded import DEFENCE, guarded
+from edgefl.run.guarded import DEFENCE, MAX_DROP, best_of, check_drop, guarded
 from edgefl.run.offered import check_aggregates, offer, run_of
 from edgefl.run.prepare import prepare
-from edgefl.run.privacy import check_simulated
 from edgefl.run.run import Run
 from edgefl.run.trained import Trained, accuracies, tier_networks
-from edgefl.run.worse import MAX_DROP, best_of, check_drop
 from edgefl.server.checkpoint import to_bytes
 from edgefl.server.client_store import ClientStore
 from edgefl.server.exchange import Exchange
@@ -35,7 +34,7 @@ from edgefl.util.files import json_bytes, read_at_most, sha256, whole_folder
 from edgefl.util.hashes import checked
 from edgefl.util.keys import Chosen, SigningKey
 from edgefl.wire.device_keys import DeviceKeys
-from edgefl.wire.update_file import DeviceUpdate, Expected, Received, read_update, receive
+from edgefl.wire.update_file import DeviceUpdate, ExpectedUpdate, Received, read_update, receive
 
 _MOST_BYTES = 1 << 28
 
@@ -112,14 +111,9 @@ def fed_round(
     check_aggregates(Path(bundle), manifest)
     folder = run_of(Path(bundle), manifest, run)
     config, unguarded = guarded(_screened_by(folder.config(), screening or {}), screening or ())
-    check_simulated(config, "fed-round")
+    check_devices(config, "fed-round")
     if config.stages:
         raise ConfigError(f"stages: {', '.join(config.stages)} is simulated only: fed-round takes updates of devices without it")
-    if config.secure is not None:
-        raise ConfigError(
-            f"secure_aggregation: {config.secure_aggregation} is simulated only: update files have no masks; start a new run without it, "
-            f"which can begin with --weights {MODEL} of this one"
-        )
     if unguarded:
         say(f"updates are averaged as they are, without {DEFENCE}: {unguarded}")
     number = manifest.round + 1
@@ -204,7 +198,7 @@ def _accuracies(run: Run, state: ServerState, store: ClientStore, when: str) -> 
 
 
 def _aggregated(
-    run: Run, state: ServerState, sent: Mapping[str, Submodel], expected: Expected, updates: tuple[DeviceUpdate, ...]
+    run: Run, state: ServerState, sent: Mapping[str, Submodel], expected: ExpectedUpdate, updates: tuple[DeviceUpdate, ...]
 ) -> tuple[ServerState, dict[int, Screened]]:
     """Return the server's state after the round, and what was found in each update, by position.
 
@@ -227,7 +221,7 @@ def _aggregated(
     return replace(after, round=state.round + 1), exchange.turn.found
 
 
-def _update(client: int, accepted: DeviceUpdate, expected: Expected, sent: Mapping[str, Submodel]) -> Update:
+def _update(client: int, accepted: DeviceUpdate, expected: ExpectedUpdate, sent: Mapping[str, Submodel]) -> Update:
     """Return the update in a file with all of its tensors, control variates included."""
     update, submodel = read_update(accepted.path, expected), sent[accepted.tier]
     if update != accepted:
@@ -238,7 +232,7 @@ def _update(client: int, accepted: DeviceUpdate, expected: Expected, sent: Mappi
 
 
 def _suspects(
-    run: Run, state: ServerState, sent: Mapping[str, Submodel], expected: Expected, updates: tuple[DeviceUpdate, ...]
+    run: Run, state: ServerState, sent: Mapping[str, Submodel], expected: ExpectedUpdate, updates: tuple[DeviceUpdate, ...]
 ) -> list[str]:
     """Return a line about every update that looks wrong beside the others of its tier; all of them are read at once."""
     rules = replace(run.rules, chain=run.rules.chain.measuring().comparing())

@@ -20,6 +20,8 @@ from edgefl.client.loss import loss_of
 from edgefl.client.optimizer import FusedOptimizer
 from edgefl.engine.pool import TOGETHER
 from edgefl.errors import StorageError
+from edgefl.methods.capabilities import draws
+from edgefl.methods.personal import trained_network
 from edgefl.models.base import load, named_tensors
 from edgefl.records import Batch, Tier
 from edgefl.run.run import Run
@@ -39,7 +41,7 @@ _LARGEST = 0.999
 
 
 @dataclass(frozen=True)
-class Trial:
+class EngineTrial:
     """Measured steps on this computer.
 
     Attributes:
@@ -56,11 +58,11 @@ class Trial:
         return self.together_s is not None and self.together_s < 0.95 * self.alone_s
 
 
-_TRIAL = TypeAdapter(Trial)
+_TRIAL = TypeAdapter(EngineTrial)
 
 
 @dataclass(frozen=True)
-class Choice:
+class EngineChoice:
     """An engine, its workers, and why."""
 
     engine: str
@@ -68,22 +70,26 @@ class Choice:
     why: str
 
 
-def choose(run: Run) -> Choice:
+def choose(run: Run) -> EngineChoice:
     """Return the engine for a run, from the measured steps of its largest tier and their number."""
     config = run.config
     cores = 1 if config.device == "cuda" else min(usable_threads(), run.per_round)
     if config.enforce == "hard" or config.runtime == "onnx":
-        return Choice("pool" if cores > 1 else "inline", cores, "--enforce hard and --runtime onnx train clients one at a time")
+        return EngineChoice(
+            "pool" if cores > 1 else "inline", cores, "--enforce hard and --runtime onnx train clients one at a time"
+        )
     trial = kept(_key(run, cores), lambda: tried(run, run.tiers[0], 1 if cores > 1 else torch.get_num_threads()))
     step_s = trial.together_s if trial.groups and trial.together_s is not None else trial.alone_s
     steps = config.rounds * run.per_round * run.clients.task.training.steps(run.clients.shards.mean)
     workers = cores if steps * step_s > SHORT_RUN_S else 1
     engine = "group" if trial.groups else "pool" if workers > 1 else "inline"
     among = "not tried" if trial.together_s is None else f"{1e3 * trial.together_s:.2f} ms"
-    return Choice(engine, workers, f"a step takes {1e3 * trial.alone_s:.2f} ms, among {TOGETHER} {among}; about {steps:,} steps")
+    return EngineChoice(
+        engine, workers, f"a step takes {1e3 * trial.alone_s:.2f} ms, among {TOGETHER} {among}; about {steps:,} steps"
+    )
 
 
-def tried(run: Run, tier: Tier, threads: int) -> Trial:
+def tried(run: Run, tier: Tier, threads: int) -> EngineTrial:
     """Measure the steps of ``tier`` with ``threads`` threads of torch: one thread if worker processes will train.
 
     A step includes its batch and its update, and is captured as in a long run. Both kinds of steps take turns, and the fastest repeat of
@@ -97,12 +103,12 @@ def tried(run: Run, tier: Tier, threads: int) -> Trial:
         torch.set_num_threads(before)
 
 
-def _tried(run: Run, tier: Tier) -> Trial:
+def _tried(run: Run, tier: Tier) -> EngineTrial:
     method, task, device = run.method, run.clients.task, run.clients.device
     training = replace(task.training, lr=0.0)  # every repeat computes the same step
     parts = run.clients.parts(method, tier)
     module, layout = parts.network(in_torch=True), parts.layout
-    load(module, method.trained(run.first_state(), tier, parts.personal).state_dict())
+    load(module, trained_network(method, run.first_state(), tier, parts.personal).state_dict())
     size = min(training.batch_size, len(run.data.train))
     first = run.data.train.taken(slice(size))
     x, y = each(partial(torch.tensor, device=device), first.x), torch.tensor(first.y, device=device)
@@ -114,7 +120,7 @@ def _tried(run: Run, tier: Tier) -> Trial:
     try:
         taken = capture(written, inputs)
     except CaptureError:
-        return Trial(_least(lambda: written(inputs)[0])[0], None)
+        return EngineTrial(_least(lambda: written(inputs)[0])[0], None)
     order = torch.arange(size, device=device)
     update = FusedOptimizer(training, {name: inputs.tensors[name] for name in trained}, ())
 
@@ -124,13 +130,13 @@ def _tried(run: Run, tier: Tier) -> Trial:
         return value
 
     (alone_s,) = _least(alone)
-    if alone_s > LONG_S or method.draws(tier) != (None,) or training.micro_batch is not None:
-        return Trial(alone_s, None)
+    if alone_s > LONG_S or draws(method, tier) != (None,) or training.micro_batch is not None:
+        return EngineTrial(alone_s, None)
     several = inputs.like(torch.stack([tensor.detach()] * TOGETHER) for tensor in inputs.flat())
     try:
         all_taken = captured_together(taken, gradients_of(module, loss, trained), several)
     except CaptureError:
-        return Trial(alone_s, None)
+        return EngineTrial(alone_s, None)
     updates = FusedOptimizer(training, {name: several.tensors[name] for name in trained}, (), TOGETHER)
 
     def together() -> Tensor | None:
@@ -141,7 +147,7 @@ def _tried(run: Run, tier: Tier) -> Trial:
         return value
 
     alone_s, together_s = _least(alone, together)
-    return Trial(alone_s, together_s / TOGETHER)
+    return EngineTrial(alone_s, together_s / TOGETHER)
 
 
 def _least(*works: Callable[[], Tensor | None]) -> list[float]:
@@ -166,7 +172,7 @@ def _key(run: Run, cores: int) -> Mapping[str, object]:
     return {**of_run, **here, "together": TOGETHER, "steps": _STEPS}
 
 
-def kept(key: Mapping[str, object], measure: Callable[[], Trial]) -> Trial:
+def kept(key: Mapping[str, object], measure: Callable[[], EngineTrial]) -> EngineTrial:
     """Return the trial that the user's cache folder has for ``key``, or else a new one, which is stored there if possible."""
     name = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()[:16]
     path: Path = user_cache() / "trials" / f"{name}.json"

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from edgefl.errors import InputError
-from edgefl.wire.device_keys import NAME, Device, DeviceKeys, Enrolment, changing
+from edgefl.wire.device_keys import NAME, DeviceKeys, EnrolledDevice, Enrolment, changing
 
 
 def enroll(keys: Path | str, requests: Sequence[Path | str], name: str | None = None) -> dict[str, str]:
@@ -40,6 +40,6 @@ def revoke(keys: Path | str, device: str) -> None:
         known.without(device).write()
 
 
-def enrolled(keys: Path | str) -> Mapping[str, Device]:
+def enrolled(keys: Path | str) -> Mapping[str, EnrolledDevice]:
     """Return the devices of a keys file by name, the revoked ones too; InputError if it is missing or wrong."""
     return dict(sorted(DeviceKeys.of(Path(keys)).devices.items()))

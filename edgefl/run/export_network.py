@@ -12,17 +12,18 @@ import onnx
 import torch
 from torch import Tensor, nn
 
-from edgefl import __version__
-from edgefl.bundle.manifest import Manifest, TierEntry
-from edgefl.bundle.manifest_records import OtherFormat
+from edgefl.bundle.manifest import TierEntry
 from edgefl.bundle.operators import operator_file
-from edgefl.bundle.other_formats import check_formats, other_formats
-from edgefl.bundle.tier_graphs import same_network, tier_graphs, with_weights
-from edgefl.bundle.write import about_inputs, build_tier, client_files, drawn, write
+from edgefl.bundle.other_formats import check_formats
+from edgefl.bundle.tier_graphs import rule_of, tier_graphs
+from edgefl.bundle.tier_part import TierPart, Trainee, Trains, manifest_of, tier_part
+from edgefl.bundle.write import about_inputs, client_files, drawn, write
 from edgefl.client.parts import first_personal
 from edgefl.client.training import Training
 from edgefl.config import RunConfig
 from edgefl.errors import BundleError, ConfigError, InputError, first_line
+from edgefl.methods.capabilities import advanced, factored
+from edgefl.methods.personal import trained_network
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import named_tensors
 from edgefl.models.copies import copies_of
@@ -39,7 +40,6 @@ from edgefl.rng import generator, torch_seeded
 from edgefl.run.checks import check_preparation
 from edgefl.run.network import check_finite
 from edgefl.run.prepare import begun
-from edgefl.run.train_part import Trainee, Trains, train_part
 from edgefl.timing.spans import span
 from edgefl.util.compute import one_thread
 from edgefl.util.fields import Fields, each, first, named
@@ -140,27 +140,23 @@ def export_network(
     state = begun(chosen, architecture, sizes, _floats(whole), _SEED)
     # The network is trained: warm-ups are over, and ranks may follow its spectra.
     round_ = 2 + getattr(chosen.config, "warmup_rounds", 0)
-    chosen, state = chosen.advance(state, round_, generator(_SEED, round_, "advance"))
-    training = Training(epochs, batch_size, lr, momentum, 0.0, optimizer)
+    chosen, state = advanced(chosen, state, round_, generator(_SEED, round_, "advance"))
+    training = Training(epochs, batch_size, lr, momentum, 0.0, optimizer, clip_gradient=chosen.clip_gradient)
     trains = Trains(chosen, architecture, training, 0.0 if optimizer == "sgd" else momentum, alone=_ALONE)
     written = []
     for number, tier in enumerate(sizes, 1):
         with span("bundle", tier=tier.label, number=number, of=len(sizes)):
             written.append(_tier(trains, state, tier, inputs, also))
     plain = each(lambda spec: {} if spec.below else {"scale": 1.0, "mean": 0.0, "std": 1.0}, inputs)
-    manifest = Manifest(
-        edgefl_version=__version__,
+    manifest, contents = manifest_of(
+        written,
         method=method or "none",
         model=title,
         dataset="none",
         **about_inputs(inputs, plain if preprocessing is None else preprocessing),
         classes=classes,
         class_names=tuple(class_names) or tuple(map(str, range(classes))),
-        tiers=tuple(entry for entry, _, _ in written),
-        other_formats=tuple(other for _, others, _ in written for other in others) or None,
-        files={},
     )
-    contents = {path: content for _, _, files in written for path, content in files.items()}
     contents |= (client_files() if client else {}) | (operator_file(contents) if operators else {})
     write(Path(out), manifest, contents, key)
     return Path(out)
@@ -184,36 +180,27 @@ def _floats(network: nn.Module) -> dict[str, Tensor]:
 
 def _tier(
     trains: Trains, state: GlobalState, tier: Tier, inputs: Fields[InputSpec], also: Sequence[str]
-) -> tuple[TierEntry, tuple[OtherFormat, ...], dict[str, bytes]]:
-    """Return a tier's entry in the manifest, those of its other formats, and path → content of the files that the entries name."""
+) -> tuple[TierEntry, TierPart]:
+    """Return a tier's entry in the manifest, and its files."""
     method, architecture, training, label = trains.method, trains.architecture, trains.training, tier.label
-    graphs = tier_graphs(method, architecture, tier, training.optimizer, training.weight_decay, trains.objective)
+    graphs = tier_graphs(method, architecture, tier, rule_of(training), trains.objective)
     personal = first_personal(method, architecture, tier, _SEED)
-    network, deployed = method.trained(state, tier, personal), method.factored(state, tier, personal)
-    ready = with_weights(graphs, deployed) if same_network(deployed, network) else None
-    files = build_tier(deployed, inputs, label, generator(_SEED, "reference", label), ready)
-    others, other_files = other_formats(also, deployed, label, files.contents[f"{label}/reference.safetensors"])
+    network, deployed = trained_network(method, state, tier, personal), factored(method, state, tier, personal)
     # A bundle contains no user's data.
     x, y = drawn(generator(_SEED, "training reference", label), training.batch_size, inputs), np.arange(training.batch_size)
-    train, contents = train_part(trains, Trainee(tier, network, graphs, (x, y % architecture.classes)))
+    trainee = Trainee(tier, network, graphs, (x, y % architecture.classes))
+    part = tier_part(trains, trainee, deployed, inputs, generator(_SEED, "reference", label), also)
     counted = count_macs(onnx.load_model_from_string(graphs.predict), 1)
-    entry = TierEntry(
-        tier=tier.number,
-        label=label,
+    entry = part.entry(
         device=None,
-        train=train,
-        opset=files.opset,
-        forward=f"{label}/forward.onnx",
-        reference=f"{label}/reference.safetensors",
         params=sum(parameter.numel() for parameter in deployed.parameters()),
         batch_size=training.batch_size,
         costs={"macs_forward": counted.total},
         uncounted_ops=counted.uncounted_ops,
         accuracy_onnx=None,
         accuracy_torch=None,
-        parity_max_abs_error=files.parity_max_abs_error,
     )
-    return entry, others, {**files.contents, **contents, **other_files}
+    return entry, part
 
 
 def network_and_samples(

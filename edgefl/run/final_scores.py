@@ -4,6 +4,7 @@ import numpy as np
 from torch import nn
 
 from edgefl.client import evaluate
+from edgefl.methods.networks import global_tier
 from edgefl.records import Tier
 from edgefl.report.evaluation import MOST_CLASSES, ClientScore, Evaluation
 from edgefl.run.trained import Trained, evaluated_clients, of_clients
@@ -36,7 +37,7 @@ def final_scores(trained: Trained, simulated: bool = True) -> Evaluation | None:
         device = run.plan.class_plans_of(np.array([client]), trained.state.round)[0].device.name
         clients.append(ClientScore(client, device, tier.number, len(split), float((predicted == split.y).mean())))
     if not own:
-        whole = trained.run.method.global_tier(trained.state.model)
+        whole = global_tier(trained.run.method, trained.state.model)
         module = modules.get(whole) or trained.module(whole)
         with evaluate.evaluating("the global model"):
             np.add.at(counts, (test.y, evaluate.classes_of(module, test)), 1)

@@ -14,13 +14,14 @@ from edgefl.bundle.signature import check_signature
 from edgefl.client.objective import CONTROL
 from edgefl.client.parts import trained_shapes
 from edgefl.errors import BundleError, InputError
+from edgefl.methods.networks import upload_shapes
 from edgefl.records import Submodel, Tier
 from edgefl.run.folder import MODEL, RunFolder
 from edgefl.run.run import Run
 from edgefl.server.exchange import device_submodel
 from edgefl.server.state import ServerState
 from edgefl.util.files import sha256
-from edgefl.wire.update_file import Expected
+from edgefl.wire.update_file import ExpectedUpdate
 
 _NEAR = 1e-4
 
@@ -56,7 +57,7 @@ def check_aggregates(bundle: Path, manifest: Manifest) -> None:
             raise BundleError(f"{bundle}: updates of {manifest.method} {reason}")
 
 
-def offer(run: Run, state: ServerState, bundle: Path, manifest: Manifest) -> tuple[dict[str, Submodel], Expected]:
+def offer(run: Run, state: ServerState, bundle: Path, manifest: Manifest) -> tuple[dict[str, Submodel], ExpectedUpdate]:
     """Return what ``bundle`` gave to devices, a bundle of the run that ``run`` and ``state`` are of.
 
     Returns:
@@ -72,13 +73,13 @@ def offer(run: Run, state: ServerState, bundle: Path, manifest: Manifest) -> tup
         assert entry.train is not None  # checked
         sent[entry.label] = _sent(run, state, bundle, manifest, entry, entry.train)
         tier = sent[entry.label].tier
-        shapes[entry.label] = run.method.upload_shapes(run.architecture, tier)
+        shapes[entry.label] = upload_shapes(run.method, run.architecture, tier)
         if dict(entry.train.upload) != shapes[entry.label]:
             problem = f"upload: the bundle's tensors are not those that {manifest.method} aggregates"
             raise BundleError(f"{bundle}: tier {entry.label}: {problem}")
         controls = run.chain.beside(partial(trained_shapes, run.method, run.architecture, tier))
         shapes[entry.label] = {**shapes[entry.label], **controls}
-    return sent, Expected(manifest.manifest_sha256, manifest.round, shapes, manifest.classes)
+    return sent, ExpectedUpdate(manifest.manifest_sha256, manifest.round, shapes, manifest.classes)
 
 
 def _check_same(run: Run, state: ServerState, bundle: Path, manifest: Manifest) -> None:

@@ -19,15 +19,15 @@ from edgefl.engine.contract import is_remote
 from edgefl.errors import ConfigError
 from edgefl.fleet.load import load_fleet
 from edgefl.fleet.profile import Fleet
-from edgefl.fleet.resolve import conditions_of, with_deadline
+from edgefl.fleet.resolve import with_deadline
 from edgefl.methods.base import Method
 from edgefl.methods.create import check_tiers
+from edgefl.methods.personal import stored
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.models.custom import CustomArchitecture
 from edgefl.models.factory import root_of
 from edgefl.models.ties import second_names
-from edgefl.planning.tier_costs import Costs, objective_of, training_of
 from edgefl.records import Tier
 from edgefl.registry import methods, models
 from edgefl.rng import generator, torch_seeded
@@ -38,13 +38,11 @@ from edgefl.run.checks import (
     check_device,
     check_preparation,
     check_reach,
-    check_secure,
     check_stages,
 )
-from edgefl.run.loss import checked_loss, criterion_of
-from edgefl.run.network import check_finite, network_of, with_weights
-from edgefl.run.privacy import check_private, spending_of
-from edgefl.run.resolved import chain_of, method_of, plan_of, tiers_of
+from edgefl.run.feature import features_of
+from edgefl.run.network import check_finite, checked_loss, criterion_of, network_of, with_weights
+from edgefl.run.resolved import chain_of, conditions_of, costs_of, method_of, objective_of, plan_of, tiers_of, training_of
 from edgefl.run.run import Run
 from edgefl.util.datasets import is_own as is_own_data
 from edgefl.util.files import sha256
@@ -77,9 +75,9 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     config = config.model_copy(update={"preprocessing": reading.preprocessing or None})  # not the file, which may change
     config = resolve(config, data)
     check_reach(config)
-    spending = spending_of(config, conditions)
-    if spending is not None:
-        config = config.model_copy(update={"noise_multiplier": spending.privacy.noise_multiplier})
+    features = features_of(config, conditions)
+    for feature in features:
+        config = feature.resolved(config)
     criterion = criterion_of(config, data)
     architecture = network_of(config, data)
     if config.weights is not None:
@@ -88,39 +86,38 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
         criterion = checked_loss(criterion, architecture, data, config.seed)
     sources = _sources(architecture, data, criterion) | _fleet_sources(config, fleet_file)
     config = config.model_copy(update={"sources": sources or None})
-    training = training_of(config)
     task = Task(
         architecture=architecture,
-        training=training,
+        training=training_of(config),
         objective=objective_of(config),
         criterion=criterion,
         reading=reading,
-        stages=chain_of(config, None if spending is None else spending.privacy).at_clients,
+        stages=chain_of(config, features).at_clients,
         **{key: getattr(config, key) for key in _OF_TASK},
     )
     clients = Clients(task, data)
     if config.tiers == "auto":
-        config = config.model_copy(update={"tiers": chosen_tiers(config, fleet, clients)})
+        config = config.model_copy(update={"tiers": chosen_tiers(config, fleet, clients, features)})
     tiers, method = tiers_of(config), method_of(config)
     check_axes(method, config)
     check_stages(method, config)
     check_adversary(method, config, clients)
-    check_secure(config, conditions, clients.shards.largest if method.weighs_samples else 1)
     method.check(architecture, tiers, config.clients)
-    check_private(config, method, architecture, tiers)
+    for feature in features:
+        feature.check(config, method, clients, conditions)
     if isinstance(architecture, CustomArchitecture) and architecture.weights is None and "uploads" not in method.lacks:
         with torch_seeded(generator(config.seed, "finite")):
             check_finite(architecture.build(), architecture.model)
     if architecture.weights is not None:
         begun(method, architecture, tiers, architecture.weights.tensors(), config.seed)
-    costs = Costs(method, config, architecture, training, criterion)
-    plan = plan_of(costs, config, fleet, clients, conditions)
+    costs = costs_of(config, method, task)
+    plan = plan_of(costs, config, fleet, clients, conditions, features)
     if required:
         plan.require_someone()
     if config.enforce == "hard" and not is_remote(config.engine):  # each node of a cluster checks it
         for device, memory_bytes in plan.memory_limits.items():
             check_limit(device, memory_bytes)
-    return Run(config, fleet, data, architecture, method, tiers, clients, plan, costs, conditions, spending)
+    return Run(config, fleet, data, architecture, method, tiers, clients, plan, costs, conditions, features)
 
 
 def _check_described(data: Dataset) -> None:
@@ -185,9 +182,9 @@ def begun(
             f"{other} is not among its tensors, or is computed anew; choose another method, such as fedhm or fedavg"
         )
     for tier in tiers:
-        if tier.ratio < 1 and (stored := sorted(method.keep(method.skeleton(architecture, tier)))):
+        if tier.ratio < 1 and (own := sorted(stored(method, architecture, tier))):
             raise ConfigError(
-                f"weights: clients of tier {tier.label} store {stored[0]} of their own, which the file does not have; give tiers 1"
+                f"weights: clients of tier {tier.label} store {own[0]} of their own, which the file does not have; give tiers 1"
             )
     return state
 
@@ -215,12 +212,17 @@ def resolve(config: RunConfig, data: Dataset) -> RunConfig:
         )
     if not is_own(model):
         models.check(model)
+    own = methods.load(config.method).clip_gradient
+    if own is not None:
+        RunConfig.of({"clip_gradient": own}, f"method {config.method}")
     engine = config.engine or ("pool" if config.workers != 1 else "inline")
     per_round = config.per_round or max(1, (config.clients + 1) // 2)
     return config.model_copy(
         update={
             "tiers": tiers,
             "model": model,
+            # "none" is recorded only where it differs from the method's own, so that naming the default makes no other run.
+            "clip_gradient": None if own is None and config.clip_gradient == "none" else config.clip_gradient or own,
             "local_epochs": config.local_epochs or data.default_local_epochs,
             "per_round": per_round,
             "buffer": config.buffer or (max(1, (per_round + 1) // 2) if config.mode == "async" else None),

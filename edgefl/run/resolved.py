@@ -1,62 +1,98 @@
-"""What a resolved configuration stands for: the tiers, the method, the plan and the chain of a run."""
+"""What a resolved configuration stands for: how clients train, the conditions, the tiers, the method, the plan and the chain of a run."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields, replace
+from functools import partial
 
 from edgefl.client.client import Clients
-from edgefl.client.stage import Stage
+from edgefl.client.job import Task
+from edgefl.client.objective import Objective, objective_named
+from edgefl.client.stage import Stage, StagePlace
 from edgefl.client.stages.clip import Clip, Measured
 from edgefl.client.stages.coded import Coded
-from edgefl.client.stages.noised import Noised
+from edgefl.client.training import Training
 from edgefl.config import RunConfig
 from edgefl.errors import ConfigError
+from edgefl.fleet.availability import Availability
 from edgefl.fleet.conditions import Conditions
 from edgefl.fleet.population import Population
 from edgefl.fleet.profile import Fleet
+from edgefl.fleet.resolve import FleetSettings, conditions_in
 from edgefl.methods.base import Method
 from edgefl.methods.create import create
 from edgefl.methods.options import Scenario
-from edgefl.planning.tier_costs import Costs, objective_of
-from edgefl.privacy.guarantee import Privacy
+from edgefl.methods.personal import evaluated
+from edgefl.planning.tier_costs import Costs
 from edgefl.records import Cost, Tier
 from edgefl.registry import stages
+from edgefl.run.feature import Feature
 from edgefl.server.assign import PlanCosts, make_plan
 from edgefl.server.assignment import Plan, TierPolicy, Workload
 from edgefl.server.chain import Chain
 from edgefl.server.defence import defence_named
-from edgefl.server.grouping import Grouping
 from edgefl.server.optimizer import optimizer_named
-from edgefl.server.optimizers.avg import AVERAGE
+from edgefl.server.optimizers import AVERAGE
+from edgefl.server.stages.capped import Capped
 from edgefl.server.stages.objective import Remembered
 from edgefl.server.stages.optimizer import Optimized
-from edgefl.server.stages.secure import SecureGroups
-from edgefl.server.stages.trust import Capped, Compared, Defended
+from edgefl.server.stages.trust import Compared, Defended
 from edgefl.util.datasets import is_own
 from edgefl.util.spec import called
 
 
-def chain_of(config: RunConfig, privacy: Privacy | None = None, most: int = 1) -> Chain:
-    """Return what the updates of a run pass, except the noise of central privacy, which depends on the plan.
+def training_of(config: RunConfig) -> Training:
+    """Return how clients train under ``config``."""
+    keys = ("batch_size", "lr", "momentum", "weight_decay", "optimizer", "micro_batch", "augment")
+    cosine, step = (config.rounds if config.lr_schedule == falls else None for falls in ("cosine", "step"))
+    clip = None if config.clip_gradient == "none" else config.clip_gradient
+    training = Training(
+        config.local_epochs or 1, cosine_rounds=cosine, step_rounds=step, clip_gradient=clip,
+        **{key: getattr(config, key) for key in keys},
+    )  # fmt: skip
+    if config.privacy != "example":
+        return training
+    return replace(training, sample_clip=config.privacy_clip, noise_multiplier=config.noise_multiplier or 0.0)
 
-    ``privacy`` is what the noise of clients protects; ``most`` are the most samples of a client.
+
+def objective_of(config: RunConfig) -> Objective:
+    """Return the objective of ``config``."""
+    return objective_named(config.objective, config.objective_strength)
+
+
+def conditions_of(config: RunConfig, fleet: Fleet, availability: Availability | None = None) -> Conditions:
+    """Return the conditions of a run, see :func:`edgefl.fleet.resolve.conditions_in`."""
+    return conditions_in(
+        FleetSettings(**{key.name: getattr(config, key.name) for key in fields(FleetSettings)}), fleet, availability
+    )
+
+
+def costs_of(config: RunConfig, method: Method, task: Task) -> Costs:
+    """Return the costs of the tiers of a run that trains by ``method``."""
+    return Costs(method, task, config.codec, config.runtime == "onnx")
+
+
+def chain_of(config: RunConfig, features: Iterable[Feature] = (), most: int = 1) -> Chain:
+    """Return what the updates of a run with these ``features`` pass, except for stages that depend on its plan.
+
+    ``most`` are the most samples of a client.
     """
-    return Chain.of(_stages(config, privacy, most))
+    return Chain.of(_stages(config, [stage for feature in features for stage in feature.stages(config, most)]))
 
 
-def _stages(config: RunConfig, privacy: Privacy | None, most: int) -> Iterator[Stage]:
-    secure = config.secure
-    yield Coded(config.codec) if secure is None else SecureGroups(Grouping(secure, config.seed), most)
+def _stages(config: RunConfig, of_features: Sequence[Stage]) -> Iterator[Stage]:
+    yield from of_features
+    hidden = any(stage.place == StagePlace.DECODED for stage in of_features)
+    if not hidden:
+        yield Coded(config.codec)
     objective, optimizer = objective_of(config), optimizer_named(config.server_optimizer, config.server_lr)
     if objective.remembers or objective.controls:
         yield Remembered(objective)
     if config.outliers:
         yield Compared()
     if config.clip_norm is not None:
-        yield clip_of(config)
+        yield clip_of(config, hidden)
     elif config.outliers or config.defence != "none":
         yield Measured()
-    if privacy is not None:
-        yield Noised(privacy.level, privacy.clip, privacy.noise_multiplier, privacy.delta)
     yield from reversed(outside_of(config))  # they are listed in the order of clients
     if config.sample_cap != "off":
         yield Capped(config.sample_cap)
@@ -78,10 +114,10 @@ def outside_of(config: RunConfig) -> list[Stage]:
     return found
 
 
-def clip_of(config: RunConfig) -> Clip:
-    """Return how a run clips changes."""
+def clip_of(config: RunConfig, hidden: bool = False) -> Clip:
+    """Return how a run clips changes; ``hidden``: the server cannot read a single update."""
     norm = config.clip_norm if isinstance(config.clip_norm, float) else None
-    return Clip(norm, config.clip_start, config.clip_quantile, config.clip_rate, config.secure is not None)
+    return Clip(norm, config.clip_start, config.clip_quantile, config.clip_rate, hidden)
 
 
 def tiers_of(config: RunConfig) -> tuple[Tier, ...]:
@@ -98,10 +134,12 @@ def method_of(config: RunConfig) -> Method:
     return create(config.method, config.method_options, dynamic_tiers=dynamic, tiers=ratios, scenario=scenario)
 
 
-def plan_of(costs: Costs, config: RunConfig, fleet: Fleet, clients: Clients, conditions: Conditions) -> Plan:
+def plan_of(
+    costs: Costs, config: RunConfig, fleet: Fleet, clients: Clients, conditions: Conditions, features: Iterable[Feature]
+) -> Plan:
     """Return the plan of a run: which tier each class of the fleet trains."""
     tiers = tiers_of(config)
-    asked, links = conditions.asked(config.per_round or 1, config.clients), chain_of(config)
+    asked, links = conditions.asked(config.per_round or 1, config.clients), chain_of(config, features)
 
     def added(of: Callable[..., Cost]) -> Callable[..., Cost]:
         return lambda tier, *parts: links.adds(of(tier, *parts), costs.method, costs.architecture, tier, asked)
@@ -110,7 +148,7 @@ def plan_of(costs: Costs, config: RunConfig, fleet: Fleet, clients: Clients, con
     split = cost_of if costs.splits(tiers[0]) else None
     plan_costs = PlanCosts({tier: cost_of(tier) for tier in tiers}, costs.full, split, recomputed)
     training, shards = clients.task.training, clients.shards
-    workload = Workload(training, shards.largest, shards.mean, costs.method.evaluated, config.clock_margin)
+    workload = Workload(training, shards.largest, shards.mean, partial(evaluated, costs.method), config.clock_margin)
     population = Population(fleet, config.clients, config.seed)
     plan = make_plan(population, plan_costs, workload, config.on_shortfall, conditions.states)
     return replace(plan, policy=TierPolicy(config.tier_assignment, config.tier_shares))

@@ -19,8 +19,9 @@ from edgefl.engine.contract import Engine
 from edgefl.errors import AggregationError, CheckpointError
 from edgefl.fleet.conditions import Conditions
 from edgefl.fleet.profile import Fleet
-from edgefl.fleet.resolve import conditions_of, with_deadline
+from edgefl.fleet.resolve import with_deadline
 from edgefl.methods.base import Method
+from edgefl.methods.capabilities import advanced, misfit
 from edgefl.methods.create import check_tiers, create
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
@@ -29,10 +30,9 @@ from edgefl.planning.tier_costs import Costs
 from edgefl.records import RoundRecord, Tier
 from edgefl.report.run_files import AttackRow, Configured
 from edgefl.rng import generator
-from edgefl.run.checks import check_secure
+from edgefl.run.feature import Feature, features_of, merged
 from edgefl.run.network import inputs_of
-from edgefl.run.privacy import Spending, central_of, spending_of
-from edgefl.run.resolved import chain_of, clip_of, method_of, plan_of, tiers_of
+from edgefl.run.resolved import chain_of, conditions_of, costs_of, method_of, plan_of, tiers_of
 from edgefl.server.assignment import Plan
 from edgefl.server.chain import Chain
 from edgefl.server.client_store import ClientStore
@@ -41,7 +41,6 @@ from edgefl.server.fedbuff import Buffer
 from edgefl.server.forecast import Forecast
 from edgefl.server.rounds import Server, run_round
 from edgefl.server.sampler import sampler_of
-from edgefl.server.stages.central import CentralNoise
 from edgefl.server.state import ServerState
 from edgefl.util.fields import Fields, named
 
@@ -72,7 +71,7 @@ class Run:
     plan: Plan
     costs: Costs
     conditions: Conditions = field(default_factory=Conditions)
-    spending: Spending | None = None
+    features: tuple[Feature, ...] = ()
 
     def round(
         self, state: ServerState, engine: Engine | None, store: ClientStore, run_one: RunOne = run_round
@@ -84,9 +83,8 @@ class Run:
         evaluates = self.evaluates(state.round + 1) and (self.method.personalised if asked is None else asked)
         server = Server(self.method, self.forecast, self.rules, self.per_round, engine, store, waiting, evaluates)
         after, record = run_one(server, state)
-        if self.spending is not None:
-            record = replace(record, observed={**record.observed, **self.spending.observed(record.round)})
-        return after, record
+        observed = merged(feature.observed(record.round) for feature in self.features)
+        return after, replace(record, observed={**record.observed, **observed}) if observed else record
 
     def evaluates(self, round_: int) -> bool:
         """Whether ``round_`` is evaluated: every ``eval_every``-th one, and the last."""
@@ -118,20 +116,16 @@ class Run:
     @cached_property
     def chain(self) -> Chain:
         """What every update passes."""
-        privacy = None if self.spending is None else self.spending.privacy
-        found, noise = (
-            chain_of(self.config, privacy, self.clients.shards.largest),
-            central_of(self.spending, self.plan, self.per_round),
-        )
-        return found if noise is None else Chain.of((*found.stages, CentralNoise(noise, clip_of(self.config))))
+        found = chain_of(self.config, self.features, self.clients.shards.largest)
+        planned = [stage for feature in self.features for stage in feature.planned(self.config, self.plan)]
+        return Chain.of((*found.stages, *planned)) if planned else found
 
     def graphs_of(self, method: Method, tier: Tier, parts: bool = False) -> TierGraphs:
         """Return the ONNX graphs that a client of ``tier`` trains and infers with, its weights outside; ``parts``: in micro-batches too."""
-        from edgefl.bundle.tier_graphs import tier_graphs  # a second to import, and most runs train in torch
+        from edgefl.bundle.tier_graphs import rule_of, tier_graphs  # a second to import, and most runs train in torch
 
         task = self.clients.task
-        how = task.training.optimizer, task.training.weight_decay, task.objective
-        return tier_graphs(method, self.architecture, tier, *how, parts, task.criterion)
+        return tier_graphs(method, self.architecture, tier, rule_of(task.training), task.objective, parts, task.criterion)
 
     def step_graphs(self, method: Method, tier: Tier) -> StepGraphs:
         """Return the training steps of ``tier`` in ONNX."""
@@ -145,13 +139,9 @@ class Run:
 
     def at(self, method: Method) -> Run:
         """Return this run in the phase ``method``, with that phase's costs and plan."""
-        costs = self._costs(method, self.config)
-        plan = plan_of(costs, self.config, self.fleet, self.clients, self.conditions)
+        costs = costs_of(self.config, method, self.clients.task)
+        plan = plan_of(costs, self.config, self.fleet, self.clients, self.conditions, self.features)
         return replace(self, method=method, costs=costs, plan=plan)
-
-    def _costs(self, method: Method, config: RunConfig) -> Costs:
-        task = self.clients.task
-        return Costs(method, config, self.architecture, task.training, task.criterion)
 
     def start(self) -> ServerState:
         """Return the server's state before the first round."""
@@ -165,12 +155,12 @@ class Run:
     def advanced(self, state: ServerState) -> tuple[Run, ServerState]:
         """Return the run and the state for the next round; they change if a new phase of the method begins with it."""
         round_ = state.round + 1
-        advanced: Any = self.method.advance(state.model, round_, generator(self.config.seed, round_, "advance"))
-        match advanced:
+        found: Any = advanced(self.method, state.model, round_, generator(self.config.seed, round_, "advance"))
+        match found:
             case (Method() as method, GlobalState() as model):
                 pass
             case _:
-                title, got = type(self.method).title, type(advanced).__name__
+                title, got = type(self.method).title, type(found).__name__
                 raise AggregationError(f"method {title}: advance returned {got}, expected a method and a GlobalState")
         run = self if method == self.method else self.at(method)
         return run, replace(state, model=model, options=run.options)
@@ -184,7 +174,7 @@ class Run:
         method = create(self.config.method, state.options)
         run = self if method == self.method else self.at(method)
         first, model = run.first_state(), state.model
-        problem = method.fits(first, model)
+        problem = misfit(method, first, model)
         if problem or (first.architecture, first.tiers) != (model.architecture, model.tiers):
             problem = problem or "it is of another model"
             remedy = "; restore the source that the run began with" if "model" in (self.config.sources or {}) else ""
@@ -197,20 +187,21 @@ class Run:
         The result may fit no device: for dry runs only.
 
         Raises:
-            ConfigError: a value is wrong, the method does not support the tiers, or updates cannot be added up securely.
+            ConfigError: a value is wrong, the method does not support the tiers, or a feature of the run makes no sense with it.
         """
         config = RunConfig.of({**self.config.model_dump(), **changes})
         tiers = tiers_of(config)
         check_tiers(config.method, tuple(tier.ratio for tier in tiers))
         method = method_of(config)
         method.check(self.architecture, tiers, config.clients)
-        costs = self.costs if method == self.method else self._costs(method, config)
+        costs = self.costs if method == self.method else costs_of(config, method, self.clients.task)
         fleet = with_deadline(self.fleet, config.deadline_s)
         conditions = conditions_of(config, fleet, self.conditions.availability)
-        check_secure(config, conditions, self.clients.shards.largest if method.weighs_samples else 1)
-        plan = plan_of(costs, config, fleet, self.clients, conditions)
-        spending = spending_of(config, conditions)
-        return Run(config, fleet, self.data, self.architecture, method, tiers, self.clients, plan, costs, conditions, spending)
+        features = features_of(config, conditions)
+        for feature in features:
+            feature.check(config, method, self.clients, conditions)
+        plan = plan_of(costs, config, fleet, self.clients, conditions, features)
+        return Run(config, fleet, self.data, self.architecture, method, tiers, self.clients, plan, costs, conditions, features)
 
     @cached_property
     def test(self) -> Split:
@@ -246,7 +237,7 @@ def about(run: Run) -> dict[str, Any]:
     """Return the part of a summary that is known before the first round."""
     config = {f.name: getattr(run.config, f.name) for f in fields(Configured)} | {"dataset": run.data.name}
     asked = {"over_selection": run.conditions.over_selection, "deadline_s": run.plan.deadline_s}
-    own = {"fleet": run.fleet.name, "assumed": list(run.fleet.assumed)}
+    own = {"fleet": run.fleet.name, "fleet_title": run.fleet.title, "assumed": list(run.fleet.assumed)}
     attack = run.clients.adversaries
     found = None if attack is None else AttackRow(str(attack.spec), attack.count, tuple(attack.listed))
     return {"format": 1, **config, **asked, **own, "attack": found, "data": run.data.record}

@@ -16,20 +16,21 @@ from edgefl.engine.contract import Engine, prepare_workers
 from edgefl.errors import InputError, Interrupted, NoBundleError
 from edgefl.log.background import NO_LOGS, Logs, check_installed, logs
 from edgefl.log.contract import LoggedRun
+from edgefl.methods.capabilities import Figures
 from edgefl.methods.ranks import energy_of_tiers
+from edgefl.onnxgrad.garbage import uncollected
 from edgefl.records import NodeRecord, Tier
 from edgefl.report.metric import metric_text
 from edgefl.report.notebook import progress_in_notebook
 from edgefl.report.run_files import RunSummary
 from edgefl.report.run_rows import TierResult
-from edgefl.report.secure_sums import secure_sums
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
 from edgefl.run.checkpoint_writer import CheckpointWriter
 from edgefl.run.checks import no_graphs
+from edgefl.run.feature import check_devices, merged
 from edgefl.run.final_scores import final_scores
 from edgefl.run.folder import MODEL, Notify, OnRound, RunFolder, with_engine_of
 from edgefl.run.prepare import prepare
-from edgefl.run.privacy import check_simulated
 from edgefl.run.result import RunResult
 from edgefl.run.run import Run, RunOne, about, left_out
 from edgefl.run.trained import Trained, accuracies, engine_of, of_clients, tier_networks, train
@@ -39,7 +40,6 @@ from edgefl.timing.spans import span
 from edgefl.timing.stages import Stopwatch, added, check_trace
 from edgefl.util.compute import one_thread
 from edgefl.util.files import json_bytes, sha256, write_bytes
-from edgefl.util.garbage import uncollected
 from edgefl.util.keys import SigningKey
 from edgefl.util.scratch import sweep
 
@@ -98,15 +98,16 @@ def simulate(
         if devices is None:
             prepare_workers(config.engine, config.workers, config.enforce)
         else:
-            check_simulated(config, "a federation of real devices")
+            check_devices(config, "a federation of real devices")
         with span("prepare"):
             run = prepare(config)
         folder = RunFolder(Path(out) if out is not None else RunFolder.next_free(f"{config.method}-{run.data.name}"))
         if run.config.engine == "auto" and devices is None:
             run = _with_engine(run, folder if resume else None, say)
         config = run.config
-        for warning in () if run.spending is None else run.spending.warnings(config.clients, run.clients.shards.largest):
-            say(warning)
+        for feature in run.features:
+            for warning in feature.warnings(config, run.clients.shards.largest):
+                say(warning)
         folder.check(config, resume)
         if left := left_out(run):
             say(left)
@@ -251,16 +252,16 @@ def _finish(
             "accuracy_of": "clients" if of_clients(run) else "global",
             "global_accuracy": float(rounds[-1]["accuracy"]["global"]),
             "before_training": at_start,
-            "privacy": None if run.spending is None else run.spending.summary(len(rounds)),
             "mixed_nodes": config.mixed_nodes,
             "nodes": nodes,
             "accuracy_after_training": rounds[-1].get("accuracy_after_training"),
             "tiers": tier_rows(run.plan, _with_energy(trained, results), rounds, run.method.trains_smaller),
             "classes": class_rows(run.plan),
             "participation": participation_rows(run.plan, rounds, _distinct(rounds), taken),
-            "secure_sums": secure_sums(rounds),
             "evaluation": evaluation,
             "no_bundle": no_bundle,
+            **merged(feature.totals(rounds) for feature in run.features),
+            **merged(feature.summary(len(rounds)) for feature in run.features),
         }
     before = added([*(line.get("stages", {}) for line in rounds), watch.lap()])
     with span("report"):
@@ -280,8 +281,7 @@ def _results(trained: Trained, source: Source, bundle: Path, say: Notify) -> tup
     networks, reason = tier_networks(trained), "" if trained.run.config.bundle else _NOT_WANTED
     if not reason:
         try:
-            deployed = build_bundle(trained.run, networks, source, bundle, say, Wanted(key=_own_key(say)))
-            return {tier: of.result for tier, of in deployed.items()}, ""
+            return build_bundle(trained.run, networks, source, bundle, say, Wanted(key=_own_key(say))), ""
         except NoBundleError as error:
             reason = str(error)
     return in_torch(trained.run, networks), reason
@@ -290,7 +290,9 @@ def _results(trained: Trained, source: Source, bundle: Path, say: Notify) -> tup
 def _with_energy(trained: Trained, results: Mapping[Tier, TierResult]) -> dict[Tier, TierResult]:
     """Return ``results`` with each tier's share of the energy of the final weights."""
     model = trained.state.model
-    shares = dict(zip(sorted(model.tiers), energy_of_tiers(trained.run.method.energy_bands(model)), strict=False))
+    method = trained.run.method
+    bands = method.energy_bands(model) if isinstance(method, Figures) else {}
+    shares = dict(zip(sorted(model.tiers), energy_of_tiers(bands), strict=False))
     return {tier: replace(result, energy_share=shares.get(tier)) for tier, result in results.items()}
 
 

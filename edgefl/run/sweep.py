@@ -27,7 +27,7 @@ VALIDATION_SHARE = 0.1
 
 
 @dataclass(frozen=True)
-class Trial(Result):
+class SweepTrial(Result):
     """One method with one setting.
 
     Attributes:
@@ -41,7 +41,7 @@ class Trial(Result):
 
 
 @dataclass(frozen=True)
-class Choice(Result):
+class ChosenSetting(Result):
     """The setting that was chosen for a method.
 
     Attributes:
@@ -65,8 +65,8 @@ class Sweep:
     """
 
     folder: Path
-    trials: Results[Trial]
-    choices: Results[Choice]
+    trials: Results[SweepTrial]
+    choices: Results[ChosenSetting]
     comparison: Comparison
 
 
@@ -124,7 +124,7 @@ def sweep(
         }
     )
     shared: dict[str, Any] = {"budget": budget, "rank_by": rank_by, "on_round": on_round, "notify": notify}
-    trials: list[Trial] = []
+    trials: list[SweepTrial] = []
     better: Callable[..., Any] = max
     for point in points:
         if on_trial is not None:
@@ -134,11 +134,11 @@ def sweep(
         try:
             found = compare(methods, trial, folder, seeds=trial_seeds, settings=own, resume=resume, **shared)
         except BudgetError as error:
-            trials += [Trial(name, dict(point), None) for name in methods]
+            trials += [SweepTrial(name, dict(point), None) for name in methods]
             (notify or (lambda text: None))(f"{text_of(point)}: {error}")
             continue
         better = best_of(metric_of(found.to_dict()))
-        trials += [Trial(row.label, dict(point), _score(row, found, trial_seeds)) for row in found.methods]
+        trials += [SweepTrial(row.label, dict(point), _score(row, found, trial_seeds)) for row in found.methods]
     choices = _choices(trials, grid, better)
     if not choices:
         raise BudgetError(f"no setting of {', '.join(methods)} has a result; the reasons are in {Path(out) / 'trials'}")
@@ -180,13 +180,13 @@ def _score(row: MethodResult, found: Comparison, seeds: Sequence[int]) -> float 
     return ranked.accuracy.mean if ranked.accuracy is not None and len(row.seeds) == len(seeds) else None
 
 
-def _choices(trials: Sequence[Trial], grid: Mapping[str, Sequence[Any]], better: Callable[..., Any]) -> list[Choice]:
+def _choices(trials: Sequence[SweepTrial], grid: Mapping[str, Sequence[Any]], better: Callable[..., Any]) -> list[ChosenSetting]:
     found = []
     for method in dict.fromkeys(trial.method for trial in trials):
         own = [(trial.score, trial) for trial in trials if trial.method == method and trial.score is not None]
         if own:
             score, best = better(own, key=lambda pair: pair[0])
-            found.append(Choice(method, best.setting, score, _edges(best.setting, grid)))
+            found.append(ChosenSetting(method, best.setting, score, _edges(best.setting, grid)))
     return found
 
 

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,9 @@ from edgefl.client.objective import CONTROL
 from edgefl.client.parts import first_personal
 from edgefl.data.sources import Split
 from edgefl.engine.contract import Cluster, Engine, open_engine
+from edgefl.methods.capabilities import factored as in_factors
+from edgefl.methods.networks import global_tier
+from edgefl.methods.personal import adapted, received, trained_network
 from edgefl.records import RoundRecord, Submodel, Tier
 from edgefl.rng import generator, shuffled, torch_seeded
 from edgefl.run.run import Run, RunOne
@@ -49,22 +53,22 @@ class Trained:
         ``factored`` keeps the factors of methods that deploy them multiplied out.
         """
         run, method = self.run, self.run.method
-        deploy = method.factored if factored else method.deploy
+        deploy = partial(in_factors, method) if factored else method.deploy
         if client is None or not method.personalised:
             return self._ready(deploy(self.state.model, tier))
         own = run.clients.shards.train(client)
         module = self._ready(deploy(self.state.model, tier, self.personal(tier, client), client))
-        return method.adapt(module, each(torch.from_numpy, own.x), torch.from_numpy(own.y)).eval()
+        return adapted(method, module, each(torch.from_numpy, own.x), torch.from_numpy(own.y)).eval()
 
     def network(self, tier: Tier, client: int | None = None) -> nn.Module:
         """Return the network of ``tier`` as ``client`` would train it next, with statistics, in evaluation mode."""
         method, personal = self.run.method, self.personal(tier, client)
         if method.per_client and method.personalised:  # its payload depends on the client
-            return self._ready(method.trained(self.state.model, tier, personal, client))
+            return self._ready(trained_network(method, self.state.model, tier, personal, client))
         submodel, tensors = self.handed_out(tier)
         module = submodel.build()
         with torch_seeded(generator(self.run.config.seed, "handed out", tier.label)):
-            method.receive(module, {name: tensors[name] for name in submodel.tensors}, personal, _NO_SAMPLES)
+            received(method, module, {name: tensors[name] for name in submodel.tensors}, personal, _NO_SAMPLES)
         return self._ready(module.eval())
 
     def control(self, tier: Tier) -> dict[str, Tensor]:
@@ -106,7 +110,7 @@ def accuracies(trained: Trained, seen: Seen = lambda split: split) -> dict[str, 
         return {}
     if of_clients(run):
         return _client_means(trained, seen)
-    whole = method.global_tier(trained.state.model)
+    whole = global_tier(method, trained.state.model)
     found = {tier: _score(trained, trained.module(tier), test, tier) for tier in dict.fromkeys((whole, *run.tiers))}
     return {"global": found[whole]} | {tier.label: found[tier] for tier in run.tiers}
 

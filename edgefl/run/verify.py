@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgefl.bundle.sandbox import Limits
+from edgefl.bundle.sandbox import SandboxLimits
 from edgefl.bundle.verify import VerifyReport, verify
 from edgefl.errors import CheckpointError
 from edgefl.run.folder import FED_ROUND, MODEL, RunFolder
@@ -29,7 +29,7 @@ class RunReport:
     bundle: VerifyReport | None
 
 
-def verify_run(run: Path | str, key: Path | str | None = None, limits: Limits | None = None) -> RunReport:
+def verify_run(run: Path | str, key: Path | str | None = None, limits: SandboxLimits | None = None) -> RunReport:
     """Check every file of a run, finished or not, what its clients stored, and its bundle; for ``key`` and ``limits`` see ``verify``.
 
     Raises:

@@ -1,17 +1,14 @@
 """Compares deadlines, tiers and over-selections on simulated rounds, without training, also with clocks that are wrong."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from edgefl.config import RunConfig, changed
-from edgefl.config.fleet import FleetKeys
-from edgefl.config.host import HostKeys
-from edgefl.config.rounds import RoundsKeys
-from edgefl.config.secure import SecureKeys
-from edgefl.config.tiers import TiersKeys
+from edgefl.config.fleet import FleetKeys, HostKeys
+from edgefl.config.task import RoundsKeys
 from edgefl.errors import ConfigError, InputError
 from edgefl.report.clock_draws import ClockDraws
 from edgefl.report.results import Result, Results
@@ -26,12 +23,29 @@ from edgefl.run.run import Run
 from edgefl.util.compute import one_thread
 
 OnPolicy = Callable[[str], None]
-_GROUPS = FleetKeys, RoundsKeys, TiersKeys, SecureKeys, HostKeys
-_POLICY = {"profile", "target_epsilon", "noise_multiplier"}.union(*(keys.model_fields for keys in _GROUPS))
-_VARIED = _POLICY - {"mode", "staleness_power"}
+_GROUPS = *FleetKeys.model_fields, *RoundsKeys.model_fields, *HostKeys.model_fields
+_POLICY = {"profile", "target_epsilon", "noise_multiplier", "secure_aggregation", *_GROUPS}
+_VARIED = _POLICY - {"adversary", "mode", "staleness_power"}
 """Keys that may differ from those of the run whose accuracies are read: who takes part, and when. Other tiers and other noise are told
 apart policy by policy."""
 _BY_HASH = {"dataset": "data", "weights": "weights"}
+
+
+@dataclass(frozen=True)
+class ClassNeed(Result):
+    """What a session of a class needs that trains under no policy.
+
+    Attributes:
+        tier: the smallest of all policies.
+        session_s: how long a typical session with it lasts, of which the ``link`` takes ``link_s``.
+        short: by how much the tier exceeds a budget other than the deadline; "" if it fits.
+    """
+
+    tier: float
+    session_s: float
+    link_s: float
+    link: str
+    short: str = ""
 
 
 @dataclass(frozen=True)
@@ -41,7 +55,8 @@ class WhatIf(Result):
     Attributes:
         rounds: rounds per policy.
         clock_error: seconds of training may be wrong by this factor, the largest of the fleet's devices.
-        titles: device → its name for people.
+        titles: device → its name for people; ``fleet_title`` is that of the fleet.
+        needs: device that trains under no policy → what a session of it needs.
         rows: one outcome per policy, in the order asked for.
         surrogate: what each policy would learn, by a run that was given; None without one.
         clock_margin: tiers are assigned as if training took this many times the predicted seconds.
@@ -61,6 +76,8 @@ class WhatIf(Result):
     surrogate: Surrogate | None = None
     clock_margin: float = 1.0
     clock: ClockDraws | None = None
+    fleet_title: str = ""
+    needs: Mapping[str, ClassNeed] = field(default_factory=dict)
 
     def to_pandas(self) -> Any:
         """Return the rows as a ``pandas.DataFrame``."""
@@ -139,12 +156,28 @@ def whatif(
     titles = {c.device.name: c.device.title for c in run.fleet.classes}
     error = max(c.device.clock_error for c in run.fleet.classes)
     found = WhatIf(**{key: getattr(run.config, key) for key in keys}, clock_error=error, titles=titles, rows=Results(rows))
+    found = replace(found, fleet_title=run.fleet.title, needs=_needs([policy for _, policy in policies], rows))
     if source is None:
         return replace(found, clock=policy_draws(found.rows, rounds, run.fleet))
     folder, summary = source
     finished, outcomes = read_rounds(folder / "rounds.jsonl"), found.rows.to_dict()
     surrogate = judged(folder.name, summary, finished, outcomes, config.rounds, target_accuracy)
     return replace(found, surrogate=surrogate, clock=policy_draws(found.rows, rounds, run.fleet, surrogate))
+
+
+def _needs(policies: Sequence[Run], rows: Sequence[PolicyOutcome]) -> dict[str, ClassNeed]:
+    """Return device → what its sessions need, of the devices of which no session trained under any policy."""
+    plan = min((policy.plan for policy in policies), key=lambda plan: min(plan.costs))
+    tier, found = min(plan.costs), {}
+    for c in plan.classes:
+        if any(row.inclusion_by_class.get(c.device.name) for row in rows):
+            continue
+        timing = plan.timing(c.device, tier, plan.workload.mean_shard)
+        short = [str(refusal) for refusal in c.refusals if refusal.budget != "deadline_s" and refusal.tier == tier.ratio]
+        found[c.device.name] = ClassNeed(
+            tier.number, timing.total_s, timing.total_s - timing.train_s, c.device.link.title, "; ".join(short)
+        )
+    return found
 
 
 def _prepared(config: RunConfig, secure_aggregation: str | None) -> Run:
@@ -157,7 +190,7 @@ def _policy(run: Run, config: RunConfig, changes: dict[str, Any]) -> Run:
     """Return ``run``, which was prepared from ``config``, under a policy."""
     if config.tiers == "auto" and "tiers" not in changes:
         policy = run.varied(**changes)
-        changes = {**changes, "tiers": chosen_tiers(policy.config, policy.fleet, policy.clients)}
+        changes = {**changes, "tiers": chosen_tiers(policy.config, policy.fleet, policy.clients, policy.features)}
     if config.target_epsilon is not None:  # the noise of this policy
         changes = {**changes, "noise_multiplier": None}
     return run.varied(**changes)

@@ -8,7 +8,7 @@ client has closed::
     server   admit: codec or masks ─► objective ─► outliers ─► clip ─► noise ─► outside ─► cap
              together: outside ─► defence
              summed: masks ─► outside ─► central noise
-             Method.finish or Method.aggregate
+             finish, or Method.aggregate
              step: objective ─► outside ─► server optimizer
              record: all
 """
@@ -23,18 +23,13 @@ from torch import Tensor
 
 from edgefl.client.stage import Stage, TierSums, Turn
 from edgefl.client.stages.clip import Clip, Measured
-from edgefl.client.stages.coded import PLAIN, Coded
-from edgefl.client.stages.masked import Masked
-from edgefl.client.stages.noised import Noised
+from edgefl.client.stages.coded import PLAIN
 from edgefl.methods.base import Method
 from edgefl.methods.state import GlobalState, Shape
 from edgefl.models.base import Architecture
 from edgefl.records import Cost, Expected, Submodel, Tier, Update
 from edgefl.server.meeting import APART, Meeting
-from edgefl.server.stages.central import CentralNoise
-from edgefl.server.stages.objective import Remembered
-from edgefl.server.stages.optimizer import Optimized
-from edgefl.server.stages.trust import Capped, Compared, Defended
+from edgefl.server.stages.trust import Compared
 from edgefl.server.state import check_aggregated
 from edgefl.server.statistics import statistics
 
@@ -52,7 +47,7 @@ class Chain:
     @classmethod
     def of(cls, stages: Iterable[Stage]) -> Self:
         """Return the chain of ``stages`` in their fixed order: by kind, and those of plug-ins as they are given, for the server."""
-        return cls(tuple(sorted(stages, key=_rank)))
+        return cls(tuple(sorted(stages, key=lambda stage: stage.place)))
 
     @property
     def at_clients(self) -> tuple[Stage, ...]:
@@ -153,15 +148,3 @@ class Chain:
         """Return the chain with every update compared with the others of its tier."""
         compared = any(isinstance(stage, Compared) for stage in self.stages)
         return self if compared else Chain.of((*self.stages, Compared()))
-
-
-_ORDER: tuple[type[Stage], ...] = (
-    *(Coded, Masked, Remembered, Compared, Clip, Measured, Noised),
-    *(Capped, Defended, CentralNoise, Optimized),
-)
-_OUTSIDE = 7
-"""Stages of plug-ins come before this place of the order."""
-
-
-def _rank(stage: Stage) -> float:
-    return next((place for place, kind in enumerate(_ORDER) if isinstance(stage, kind)), _OUTSIDE - 0.5)

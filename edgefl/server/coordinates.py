@@ -26,7 +26,7 @@ _Key = tuple[str] | tuple[str, int]
 """What stands for the same coordinates: a tensor of the state, or all factors of one name and number of dimensions."""
 
 
-class Block(NamedTuple):
+class CoordinateBlock(NamedTuple):
     """Changes at coordinates that the same clients hold.
 
     Attributes:
@@ -87,7 +87,7 @@ class Changes:
         """The tier of each client."""
         return tuple(update.tier for update in self.updates)
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[CoordinateBlock]:
         """Yield every coordinate once, in blocks of coordinates that the same clients hold."""
         for held in self._held.values():
             yield from self._blocks_of(held)
@@ -147,7 +147,7 @@ class Changes:
                 known[mark] = _without(numbers[index], rows).flatten()
             yield _Held(position, name, known[mark])
 
-    def _blocks_of(self, held: Sequence[_Held]) -> Iterator[Block]:
+    def _blocks_of(self, held: Sequence[_Held]) -> Iterator[CoordinateBlock]:
         kinds = {id(of.coordinates): of.coordinates for of in held}
         size = max(int(coordinates.max()) for coordinates in kinds.values() if len(coordinates)) + 1 if kinds else 0
         group, where = torch.zeros(size, dtype=torch.int64), dict[int, Tensor]()
@@ -167,7 +167,7 @@ class Changes:
             for part in members.split(max(1, _CHUNK // len(holders))):
                 at = [where[id(of.coordinates)][part] for of in holders]
                 values = torch.stack([self._change(of, spots) for of, spots in zip(holders, at, strict=True)])
-                yield Block([of.position for of in holders], values, [of.name for of in holders], at)
+                yield CoordinateBlock([of.position for of in holders], values, [of.name for of in holders], at)
 
     def _change(self, of: _Held, at: Tensor) -> Tensor:
         update = self.updates[of.position]
@@ -190,3 +190,13 @@ def _without(coordinates: Tensor, labels: tuple[int, ...] | None) -> Tensor:
     kept = torch.full_like(coordinates, -1)
     kept[list(labels)] = coordinates[list(labels)]
     return kept
+
+
+def middle_of(values: Tensor) -> Tensor:
+    """Return the median (coordinates,) of ``values`` (clients, coordinates); of an even number, the mean of the two in the middle.
+
+    >>> middle_of(torch.tensor([[1.0, 5.0], [2.0, 7.0], [-90.0, 6.0], [4.0, 8.0]])).tolist()
+    [1.5, 6.5]
+    """
+    ordered, count = values.sort(0).values, len(values)
+    return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2

@@ -2,10 +2,10 @@
 
 A :class:`Centre` replaces every client's change, coordinate by coordinate, by a robust centre of the clients that hold the coordinate. A
 :class:`Filter` drops the updates that lie far from the others. Either way the method's own ``aggregate`` follows. So defences combine with
-any method, if its clients share coordinates (:mod:`edgefl.server.coordinates`). A synchronous round is needed: all clients must have
-started from the same model.
+any method, if its clients share coordinates (:mod:`edgefl.server.coordinates`). A synchronous round is needed: all clients must
+have started from the same model.
 
-To add one, write a file in ``edgefl/server/defences/`` with a class decorated ``@defence("name", needs=DEFENDED)``.
+To add one, write a file in ``edgefl/contrib/attacks/defences/`` with a class decorated ``@defence("name", needs=DEFENDED)``.
 """
 
 import abc

@@ -15,8 +15,10 @@ from edgefl.client.job import Job
 from edgefl.client.parts import trained_shapes
 from edgefl.client.stage import TierSums, Turn
 from edgefl.methods.base import Method
+from edgefl.methods.networks import upload_shapes
+from edgefl.methods.personal import download_shapes, stored
 from edgefl.methods.state import GlobalState
-from edgefl.methods.tier_sum import TierSum
+from edgefl.methods.tier_sum import TierSum, finish, folds, tier_sum
 from edgefl.records import Expected, Outcome, Submodel, Tier, Update
 from edgefl.rng import generator
 from edgefl.server.chain import Chain
@@ -82,7 +84,8 @@ class Exchange:
         state, rules, links = self.state, self.rules, self.rules.chain
         of_round = state.memory, state.round + 1, rules.seed, self.clients, self.asked
         self.turn = Turn(self.method, state.model, *of_round, self._submodel, self._upload, self._parameters)
-        if self.synchronous and links.folds and (self.method.folds or links.sums) and not self._stores():
+        keeps = any(stored(self.method, state.model.architecture, tier) for tier in state.model.tiers)
+        if self.synchronous and links.folds and (folds(self.method) or links.sums) and not keeps:
             self.sums = Sums(self.method, state.model.architecture, links.at_clients)
             self.turn.folds = True
 
@@ -103,7 +106,7 @@ class Exchange:
 
     def shapes(self, tier: Tier) -> Shapes:
         """Return name → shape of the tensors in the payload for a client of ``tier``."""
-        return {**self.method.shapes(self.state.model.architecture, tier), **self._beside(tier)}
+        return {**download_shapes(self.method, self.state.model.architecture, tier), **self._beside(tier)}
 
     def job(self, session: OpenSession, payload: bytes, kept: bytes | None, eval_after_training: bool = False) -> Job:
         """Return the job of a session: its client received ``payload`` and stored ``kept`` after its last session (None: it had none)."""
@@ -180,7 +183,7 @@ class Exchange:
     def _upload(self, tier: Tier) -> Shapes:
         """Return name → shape of what clients of ``tier`` send."""
         if tier not in self._answers:
-            own = self.method.upload_shapes(self.state.model.architecture, tier)
+            own = upload_shapes(self.method, self.state.model.architecture, tier)
             self._answers[tier] = {**own, **self._beside(tier)}
         return self._answers[tier]
 
@@ -193,10 +196,6 @@ class Exchange:
         if tier not in self._trained:
             self._trained[tier] = trained_shapes(self.method, self.state.model.architecture, tier)
         return self._trained[tier]
-
-    def _stores(self) -> bool:
-        model = self.state.model
-        return any(self.method.stores(model.architecture, tier) for tier in model.tiers)
 
     def _make(self, tier: Tier, round_: int, client: int | None = None) -> tuple[Submodel, bytes]:
         key = (round_, "submodel") if client is None else (round_, client, "submodel")
@@ -212,7 +211,7 @@ def added(method: Method, state: GlobalState, updates: Iterable[Update], into: d
     """Add ``updates`` to the sums of their tiers, with the weights that the method gives them."""
     for update in updates:
         if update.tier not in into:
-            into[update.tier] = method.tier_sum(state.architecture, update.tier)
+            into[update.tier] = tier_sum(method, state.architecture, update.tier)
         into[update.tier].add(update, update.samples if method.weighs_samples else 1)
 
 
@@ -221,8 +220,8 @@ def combined(method: Method, state: GlobalState, sums: TierSums, sent: Callable[
 
     A method that reads every update gets the mean of each tier as often as it counts.
     """
-    if method.folds:
-        return method.finish(state, ((sent(tier).places, total) for tier, total in sums.items()))
+    if folds(method):
+        return finish(state, ((sent(tier).places, total) for tier, total in sums.items()))
 
     def repeated() -> Iterator[Update]:
         for tier, total in sums.items():

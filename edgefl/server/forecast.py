@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from edgefl.fleet.clock import added_s, durations, energies, trips_s
+from edgefl.fleet.clock import added_s, durations, training_spends, trips_s, with_joules
 from edgefl.fleet.conditions import Choose, Conditions
 from edgefl.fleet.time_model import train_s
 from edgefl.records import Expected, Shortfall, Tier, Timing
@@ -18,7 +18,7 @@ from edgefl.rng import generator
 from edgefl.server.assignment import Assignment, ClassPlan, Plan, split
 from edgefl.server.meeting import APART, Meeting
 from edgefl.server.sampler import Known, Sampler, choice
-from edgefl.server.samplers.uniform import UNIFORM
+from edgefl.server.samplers import UNIFORM
 from edgefl.server.sessions import Session
 
 
@@ -54,7 +54,9 @@ class Forecast:
     size_of: Callable[[int], int]
     meeting: Meeting = APART
     sampler: Sampler = UNIFORM
-    _loads: dict[tuple[int, Assignment, int], tuple[int, float]] = field(default_factory=dict, repr=False, compare=False)
+    _loads: dict[tuple[int, Assignment, int], tuple[int, float, float, float]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def expected(self, asked: Asked, drained_j: Mapping[int, float]) -> list[Expected]:
         """Return what is expected of each selected client, in their order.
@@ -101,18 +103,18 @@ class Forecast:
         known: dict[str, Any] = {"start_s": start_s, "memory_bytes": of_class.budget.memory_bytes, "state": of_class.state.name}
         if given is None:
             return Expected(client, device.name, "refused", None, samples, refusal=of_class.refusals, **known)
-        cost, (macs, work_s) = self.plan.cost(given), self._load(of_class, given, samples)
+        cost, (macs, work_s, fixed_j, watts) = self.plan.cost(given), self._load(of_class, given, samples)
         down_bytes, up_bytes = cost.model_bytes
         down_s, train_s, up_s = durations(device, down_bytes, work_s, up_bytes, link)
         parts, (agree_s, unmask_s) = (down_s, train_s * response, up_s), trips_s(device, cost, link)
-        spent = energies(device, macs, cost.download_bytes, cost.upload_bytes, sum(parts) + agree_s + unmask_s)
+        timing = Timing(*parts, 0.0, 0.0, 0.0, agree_s, unmask_s, fixed_j + watts * parts[1])
         return Expected(
             client,
             device.name,
             "expected",
             given.tier,
             samples,
-            timing=Timing(*parts, *spent, agree_s, unmask_s),
+            timing=with_joules(device, timing, cost.download_bytes, cost.upload_bytes),
             macs=macs,
             download_bytes=cost.download_bytes,
             upload_bytes=cost.upload_bytes,
@@ -122,8 +124,8 @@ class Forecast:
             **known,
         )
 
-    def _load(self, of_class: ClassPlan, given: Assignment, samples: int) -> tuple[int, float]:
-        """Return the MACs of one session, and its seconds at the device's full rate."""
+    def _load(self, of_class: ClassPlan, given: Assignment, samples: int) -> tuple[int, float, float, float]:
+        """Return the MACs of one session, its seconds at the device's full rate, and what these spend."""
         key = id(of_class), given, samples  # the plan holds its class plans; two classes may give their devices one name
         if key not in self._loads:
             plan, cost = self.plan, self.plan.cost(given)
@@ -131,7 +133,8 @@ class Forecast:
             seen, passes, updates = training.amounts(samples)
             work_s = train_s(of_class.device.compute, cost, seen, passes, updates, evaluated) / of_class.state.speed_share
             work_s += added_s(of_class.device, cost) / of_class.state.speed_share
-            self._loads[key] = cost.macs_of(seen, passes, evaluated), work_s
+            spends = training_spends(of_class.device, cost.work_of(seen, passes, updates, evaluated))
+            self._loads[key] = cost.macs_of(seen, passes, evaluated), work_s, *spends
         return self._loads[key]
 
     def choose(self, memory: Mapping[str, Tensor], turn: int, round_: int) -> Choose | None:

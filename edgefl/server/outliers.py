@@ -4,8 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from edgefl.records import Tier, Update
-from edgefl.server.coordinates import Changes
-from edgefl.server.defences.median import Median
+from edgefl.server.coordinates import Changes, middle_of
 
 
 def cosines(updates: Iterable[Update]) -> dict[int, float]:
@@ -34,10 +33,9 @@ _FEW = 3
 
 
 def _of_tier(updates: Sequence[Update]) -> dict[int, float]:
-    median = Median(0.0)
     squares, products, middle = [0.0] * len(updates), [0.0] * len(updates), 0.0
     for block in Changes(tuple(updates), {}).blocks():
-        centre = median.centre(block.values)
+        centre = middle_of(block.values)
         middle += float(centre @ centre)
         for row, holder in enumerate(block.holders):
             squares[holder] += float(block.values[row] @ block.values[row])

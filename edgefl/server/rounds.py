@@ -10,6 +10,7 @@ from edgefl.client.job import Job
 from edgefl.engine.contract import Engine, in_order
 from edgefl.errors import AggregationError
 from edgefl.methods.base import Method
+from edgefl.methods.capabilities import Figures, rebased
 from edgefl.records import ClientRecord, Expected, Outcome, RoundRecord, Submodel, Update
 from edgefl.server.client_store import ClientStore
 from edgefl.server.exchange import Exchange, ExchangeRules
@@ -96,8 +97,9 @@ def run_round(server: Server, state: ServerState) -> tuple[ServerState, RoundRec
 
 
 def observed_by(method: Method, state: ServerState, sent: Sequence[Submodel]) -> Mapping[str, Any]:
-    """Return the figures that ``method`` reports of a round, see :meth:`Method.observe`; AggregationError if they have no JSON form."""
-    title, found = f"method {type(method).title}: observe returned", method.observe(state.model, sent)
+    """Return the figures that ``method`` reports of a round, see :meth:`Figures.observe`; AggregationError if they have no JSON form."""
+    found: Any = method.observe(state.model, sent) if isinstance(method, Figures) else {}
+    title = f"method {type(method).title}: observe returned"
     if not isinstance(found, Mapping):
         raise AggregationError(f"{title} {type(found).__name__}, expected a dictionary of JSON values")
     for name, value in found.items():
@@ -149,9 +151,9 @@ def _updates(server: Server, engine: Engine, schedule: Schedule, exchange: Excha
             weight = server.buffer.weight(exchange.state.round - session.step)
             # The change that is clipped is the client's own, from what it was sent; its age scales it afterwards.
             admitted = exchange.receive(outcome, samples, submodel, server.store, start)
-            rebased = server.method.rebased(admitted, start, submodel.tensors, weight)
+            moved = rebased(server.method, admitted, start, submodel.tensors, weight)
             names = measured(state.architecture, server.method, session.tier)
-            yield mixed(rebased, admitted.tensors, submodel.tensors, names, weight)
+            yield mixed(moved, admitted.tensors, submodel.tensors, names, weight)
 
 
 def _jobs(server: Server, exchange: Exchange, arrived: Iterable[OpenSession], sent: dict[int, _Sent]) -> Iterator[Job]:

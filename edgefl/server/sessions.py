@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from edgefl.fleet.clock import energies
+from edgefl.fleet.clock import with_joules
 from edgefl.records import Expected, Foreseen, Timing
 from edgefl.server.assignment import ClassPlan
 
@@ -56,16 +56,15 @@ def failed_after(of_class: ClassPlan, whole: Expected, steps: int, of_steps: int
 
 def idle(of_class: ClassPlan, whole: Expected) -> Expected:
     """Return a session of the same seconds and bytes in which the client did not train: it waited, and spent no MACs."""
-    assert whole.timing is not None
-    return retimed(of_class, replace(whole, macs=0), whole.timing)
+    timing, rates = whole.timing, of_class.device.energy
+    assert timing is not None
+    waited_j = 0.0 if rates is None else rates.idle_w * timing.train_s
+    return retimed(of_class, replace(whole, macs=0), replace(timing, train_j=waited_j))
 
 
 def retimed(of_class: ClassPlan, session: Expected, timing: Timing) -> Expected:
-    """Return a session with other seconds, and the joules of these seconds and of its work and bytes."""
-    seconds = timing.download_s + timing.train_s + timing.upload_s, timing.agree_s + timing.unmask_s
-    spent = energies(of_class.device, session.macs, session.download_bytes, session.upload_bytes, sum(seconds))
-    compute_j, radio_j, network_j = spent
-    return replace(session, timing=replace(timing, compute_j=compute_j, radio_j=radio_j, network_j=network_j))
+    """Return a session with other seconds, and the joules of these seconds and of its bytes."""
+    return replace(session, timing=with_joules(of_class.device, timing, session.download_bytes, session.upload_bytes))
 
 
 def _took(of_class: ClassPlan, whole: Expected, parts: tuple[float, float, float], status: Foreseen, agree_s: float) -> Expected:
@@ -81,4 +80,4 @@ def _took(of_class: ClassPlan, whole: Expected, parts: tuple[float, float, float
     download_bytes = first_down + int((whole.download_bytes - first_down) * down)
     upload_bytes = first_up + int((whole.upload_bytes - first_up) * up)
     took = replace(whole, macs=macs, download_bytes=download_bytes, upload_bytes=upload_bytes, status=status)
-    return retimed(of_class, took, Timing(*parts, 0.0, 0.0, agree_s=agree_s))
+    return retimed(of_class, took, Timing(*parts, 0.0, 0.0, agree_s=agree_s, train_j=timing.train_j * train))

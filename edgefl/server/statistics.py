@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from edgefl.methods.base import Method
+from edgefl.methods.networks import global_tier, skeleton, upload_shapes
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture, once_per_network
 from edgefl.records import Tier, Update
@@ -20,14 +21,14 @@ from edgefl.records import Tier, Update
 @once_per_network
 def measured(architecture: Architecture, method: Method, tier: Tier) -> frozenset[str]:
     """Return the names of the statistics among the tensors that a client of ``tier`` sends."""
-    buffers = dict(method.skeleton(architecture, tier).named_buffers())
-    return frozenset(buffers.keys() & method.upload_shapes(architecture, tier).keys())
+    buffers = dict(skeleton(method, architecture, tier).named_buffers())
+    return frozenset(buffers.keys() & upload_shapes(method, architecture, tier).keys())
 
 
 def statistics(method: Method, state: GlobalState) -> frozenset[str]:
     """Return the names of the statistics among the tensors of ``state``."""
     found: set[str] = set()
-    for tier in dict.fromkeys((*state.tiers, method.global_tier(state))):
+    for tier in dict.fromkeys((*state.tiers, global_tier(method, state))):
         if names := measured(state.architecture, method, tier):
             places = method.submodel(state, tier, np.random.default_rng(0)).places
             found |= {places[name].target for name in names if name in places}

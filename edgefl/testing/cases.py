@@ -14,9 +14,11 @@ from torch import Tensor
 
 from edgefl.client.loop import LocalTraining, optimizer_of, train
 from edgefl.client.loss import loss_of
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives import PLAIN
+from edgefl.client.parts import first_personal
 from edgefl.client.training import Training
 from edgefl.methods.base import Method
+from edgefl.methods.personal import kept, received
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.records import Submodel, Tier, Update
@@ -35,14 +37,14 @@ TRAINING = Training(epochs=1, batch_size=8, lr=0.05, momentum=0.9, weight_decay=
 
 
 @dataclass(frozen=True)
-class Rule:
+class ContractRule:
     """A rule in words. One ``of_networks`` does not depend on how the server aggregates, nor on what travels."""
 
     words: str
     of_networks: bool
 
 
-RULES: dict[str, Rule] = {}
+RULES: dict[str, ContractRule] = {}
 """Name of a test → its rule."""
 
 
@@ -50,7 +52,7 @@ def rule(words: str, of_networks: bool = False) -> Callable[[F], F]:
     """Return the decorator of a test that is a rule: :func:`parametrize` runs it for every method and kind of network."""
 
     def register(test: F) -> F:
-        RULES[test.__name__] = Rule(words, of_networks)
+        RULES[test.__name__] = ContractRule(words, of_networks)
         return test
 
     return register
@@ -106,12 +108,12 @@ class Case:
 
     def personal(self, tier: Tier) -> dict[str, Tensor]:
         """Return what a client stores before its first round."""
-        return self.method.first_personal(self.architecture, tier, generator(0, "init"))
+        return first_personal(self.method, self.architecture, tier, 0)
 
     def received(self, submodel: Submodel, x: Tensor, y: Tensor) -> torch.nn.Module:
         """Return the client's network as it is before its first step."""
         module = submodel.build()
-        self.method.receive(module, submodel.tensors, self.personal(submodel.tier), (x, y))
+        received(self.method, module, submodel.tensors, self.personal(submodel.tier), (x, y))
         return module
 
     def update(self, state: GlobalState, tier: Tier, client: int = 0, noise: float = 0.1, samples: int = 10) -> Update:
@@ -149,7 +151,7 @@ def trained(case: Case, state: GlobalState, tier: Tier, client: int, home: Home,
     """Return the update of a client that trains its samples, and store at ``home`` what it keeps."""
     submodel = case.method.submodel(state, tier, generator(0, round_, client, "submodel"), client)
     module = submodel.build()
-    case.method.receive(module, submodel.tensors, {**case.personal(tier), **(home.kept or {})}, (home.x, home.y))
+    received(case.method, module, submodel.tensors, {**case.personal(tier), **(home.kept or {})}, (home.x, home.y))
     present = torch.zeros(4, dtype=torch.bool)
     present[home.y.unique()] = True
     rng, draws = generator(0, round_, client, "train"), generator(0, round_, client, "draw")
@@ -157,7 +159,7 @@ def trained(case: Case, state: GlobalState, tier: Tier, client: int, home: Home,
     loss = loss_of(case.method, PLAIN)
     result = train(LocalTraining(module, loss, home.x, home.y, present, TRAINING, rng, draws), optimizer)
     assert result.peak_activation_bytes > 0
-    home.kept = case.method.keep(module)
+    home.kept = kept(case.method, module)
     tensors = {name: tensor.detach().clone() for name, tensor in case.method.upload(module).items()}
     return Update(client, tier, tensors, submodel.places, len(home.y))
 

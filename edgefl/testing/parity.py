@@ -13,10 +13,13 @@ from torch import nn
 from edgefl.bundle.tier_graphs import tier_graphs
 from edgefl.client.loss import loss_of
 from edgefl.client.objective import Objective
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives import PLAIN
 from edgefl.client.parts import first_personal
 from edgefl.methods.base import Method
+from edgefl.methods.capabilities import draws
+from edgefl.methods.personal import personal_names, trained_network
 from edgefl.models.base import Architecture, named_tensors
+from edgefl.onnxgrad.step_rule import StepRule
 from edgefl.onnxgrad.stepper import StepGraphs, Stepper
 from edgefl.records import Batch, Tier
 from edgefl.rng import generator
@@ -64,20 +67,20 @@ def measured(
     """Yield a row for each kind of step of a tier, on a batch that has half of the labels."""
     rng = generator(seed, "parity", name, architecture.model, tier.label)
     state = method.init(architecture, tiers, generator(seed, "init"))
-    module = method.trained(state, tier, first_personal(method, architecture, tier, seed), 0)
+    module = trained_network(method, state, tier, first_personal(method, architecture, tier, seed), 0)
     shape = (samples, *architecture.input_shape)
     x: np.ndarray = rng.integers(architecture.vocabulary, size=shape) if architecture.vocabulary else rng.standard_normal(shape)
     y = rng.integers((architecture.classes + 1) // 2, size=samples)
     present = np.arange(architecture.classes) < (architecture.classes + 1) // 2
     x = x if architecture.vocabulary else x.astype(np.float32)
-    names = {name: parameter for name, parameter in module.named_parameters() if name not in method.personal(module)}
+    names = {name: p for name, p in module.named_parameters() if name not in personal_names(method, module)}
     memory = {f"memory:{n}": torch.from_numpy(rng.standard_normal(tuple(p.shape))).float() * 0.01 for n, p in names.items()}
     objective.attach(module, names, memory, {})
     with torch.no_grad():  # away from where the round began, or a pull towards it is not seen
         for parameter in module.parameters():
             parameter.add_(torch.from_numpy(rng.standard_normal(tuple(parameter.shape))).float(), alpha=0.01)
-    graphs = tier_graphs(method, architecture, tier, "sgd", 0.0, objective, parts=True).steps
-    for kind, draw in enumerate(method.draws(tier)):
+    graphs = tier_graphs(method, architecture, tier, StepRule(), objective, parts=True).steps
+    for kind, draw in enumerate(draws(method, tier)):
         batch = Batch(torch.from_numpy(x), torch.from_numpy(y), torch.from_numpy(present), draw)
         exact, exact_loss = _in_torch(method, objective, module, batch, torch.float64)
         single, _ = _in_torch(method, objective, module, batch, torch.float32)

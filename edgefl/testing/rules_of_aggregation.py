@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from edgefl.errors import AggregationError
+from edgefl.methods.capabilities import label_rows
 from edgefl.methods.state import GlobalState
+from edgefl.methods.tier_sum import finish, folds, tier_sum
 from edgefl.records import Update
 from edgefl.testing.cases import Case, equal_states, rule
 
@@ -47,21 +49,21 @@ def test_samples_have_an_influence_where_the_method_says_so(case: Case) -> None:
 @rule("sums of tiers give the same bits")
 def test_sums_of_tiers_give_the_same_bits(case: Case) -> None:
     state, tiers = case.state(), (case.tiers * 3)[:5]
-    if not case.method.folds:
+    if not folds(case.method):
         return
     updates = [case.update(state, tier, client, samples=3 + 7 * client) for client, tier in enumerate(tiers)]
     updates = [replace(update, labels=None if update.client == 1 else (0, 2)[: 1 + update.client % 2]) for update in updates]
     parts = []  # in pairs, added in another order than the updates
     for group in (updates[3:], updates[2:0:-1], updates[:1]):
-        sums = {update.tier: case.method.tier_sum(case.architecture, update.tier) for update in group}
+        sums = {update.tier: tier_sum(case.method, case.architecture, update.tier) for update in group}
         for update in group:
             sums[update.tier].add(update, update.samples if case.method.weighs_samples else 1)
         parts.append(sums)
     whole, *others = parts
     for tier, of in (item for part in others for item in part.items()):
-        whole.setdefault(tier, case.method.tier_sum(case.architecture, tier)).merge(of)
+        whole.setdefault(tier, tier_sum(case.method, case.architecture, tier)).merge(of)
     places = {update.tier: update.places for update in updates}
-    after = case.method.finish(state, [(places[tier], of) for tier, of in whole.items()])
+    after = finish(state, [(places[tier], of) for tier, of in whole.items()])
     expected = case.method.aggregate(state, updates)
     assert all(torch.equal(after.tensors[name], tensor) for name, tensor in expected.tensors.items())
 
@@ -105,7 +107,7 @@ def test_rows_of_a_label_without_clients_keep_their_value(case: Case) -> None:
         return case.method.aggregate(state, [replace(update, labels=labels) for update in updates])
 
     unknown, complete, some = after(None), after(every), after((1, 3))
-    named = case.method.label_rows(case.architecture)
+    named = label_rows(case.method, case.architecture)
     assert named <= state.tensors.keys()
     for name, before in state.tensors.items():
         assert torch.equal(unknown.tensors[name], complete.tensors[name])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edgefl.fleet.clock import energies
+from edgefl.fleet.clock import training_spends, with_joules
 from edgefl.fleet.load import load_device
-from edgefl.records.work import KINDS
+from edgefl.records import Timing
+from edgefl.records.work import KINDS, Work
 
 LEAST = 20
 """Letters of a source that says where a figure comes from."""
@@ -34,7 +35,9 @@ def test_training_may_not_hold_more_than_the_memory(device: str) -> None:
 def test_energy_is_known_or_claimed_nowhere(device: str) -> None:
     """A round has joules if the profile has the power of the device and of its radio; otherwise it has none, not 0."""
     profile = load_device(device)
-    compute_j, radio_j, _ = energies(profile, 10**9, 10**6, 10**6, 1.0)
+    fixed_j, watts = training_spends(profile, Work(product_macs=10**9))
+    timing = with_joules(profile, Timing(0.1, 1.0, 0.1, 0.0, 0.0, train_j=fixed_j + watts), 10**6, 10**6)
+    compute_j, radio_j = timing.compute_j, timing.radio_j
     if profile.without_energy:
         assert (compute_j, radio_j) == (None, None), f"{device} has joules without {', '.join(profile.without_energy)}"
     else:

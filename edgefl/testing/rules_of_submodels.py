@@ -7,6 +7,9 @@ import itertools
 import numpy as np
 import torch
 
+from edgefl.methods.networks import global_tier, upload_shapes
+from edgefl.methods.personal import download_shapes, kept
+from edgefl.methods.state import shapes_of
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.testing.cases import TRAINING, Case, images, rule
 from edgefl.wire.payload import decode, encode, payload_bytes
@@ -27,28 +30,28 @@ def test_every_tier_fits_its_declared_size_exactly(case: Case) -> None:
     state = case.state()
     for tier in case.tiers:
         submodel = case.submodel(state, tier, 0)
-        declared = case.method.shapes(case.architecture, tier)
+        declared = download_shapes(case.method, case.architecture, tier)
         assert {name: tuple(t.shape) for name, t in submodel.tensors.items()} == declared
         assert submodel.places.keys() == submodel.tensors.keys()
         module = case.received(submodel, *images(9, 0))
         sent = case.method.upload(module)
-        assert {name: tuple(t.shape) for name, t in sent.items()} == case.method.upload_shapes(case.architecture, tier)
+        assert {name: tuple(t.shape) for name, t in sent.items()} == upload_shapes(case.method, case.architecture, tier)
         cost = tier_cost(case.method, case.architecture, tier, TRAINING)
         assert sum(p.numel() for p in module.parameters()) == cost.params
         # Physically small: nothing of the full size is kept behind a smaller view.
         for tensor in submodel.tensors.values():
             assert tensor.untyped_storage().nbytes() == 4 * tensor.numel()
-        kept = case.method.keep(module)
+        stored = kept(case.method, module)
         # What a client does not store again is part of its application.
-        assert {n: t.shape for n, t in kept.items()}.items() <= {n: t.shape for n, t in case.personal(tier).items()}.items()
-        assert not (kept.keys() & sent.keys()) or case.method.personalised
+        assert {n: t.shape for n, t in stored.items()}.items() <= {n: t.shape for n, t in case.personal(tier).items()}.items()
+        assert not (stored.keys() & sent.keys()) or case.method.personalised
 
 
 @rule("cost grows with the tier", of_networks=True)
 def test_cost_grows_with_the_tier(case: Case) -> None:
     costs = [tier_cost(case.method, case.architecture, tier, TRAINING) for tier in case.tiers]
     names = ["params", "macs_forward", "parameter_bytes"]
-    if case.method.shapes(case.architecture, case.tiers[0]):
+    if download_shapes(case.method, case.architecture, case.tiers[0]):
         names.append("download_bytes")
     if case.architecture.model != "mlp":
         # Where the first layer itself is factorized, its second factor needs an input gradient that the dense layer does without.
@@ -65,9 +68,10 @@ def test_the_full_tier_computes_what_the_global_model_computes(case: Case) -> No
     x = torch.from_numpy(np.random.default_rng(3).standard_normal((5, 1, 8, 8))).float()
     with torch.no_grad():
         full = case.method.deploy(state, case.tiers[0])(x)
-        assert torch.equal(full, case.method.deploy(state, case.method.global_tier(state))(x))
-    dense = case.architecture.build(case.method.global_tier(state).ratio).eval()
-    if state.tensors.keys() == dense.state_dict().keys():
+        assert torch.equal(full, case.method.deploy(state, global_tier(case.method, state))(x))
+    networks = (case.architecture.build(width).eval() for width in (global_tier(case.method, state).ratio, 1.0))
+    shapes = shapes_of(state.tensors)
+    if dense := next((network for network in networks if shapes_of(network.state_dict()) == shapes), None):
         dense.load_state_dict(state.tensors)
         with torch.no_grad():
             assert torch.allclose(full, dense(x), atol=1e-6)
@@ -78,7 +82,7 @@ def test_payload_keys_and_bytes_equal_the_declaration(case: Case) -> None:
     state = case.state()
     for tier in case.tiers:
         submodel = case.submodel(state, tier, 0)
-        down, up = case.method.shapes(case.architecture, tier), case.method.upload_shapes(case.architecture, tier)
+        down, up = download_shapes(case.method, case.architecture, tier), upload_shapes(case.method, case.architecture, tier)
         sent = encode(submodel.tensors)
         answer = encode(case.method.upload(case.received(submodel, *images(9, 0))))
         cost = tier_cost(case.method, case.architecture, tier, TRAINING)

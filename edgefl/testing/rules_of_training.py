@@ -14,6 +14,8 @@ from edgefl.bundle.write import TierFiles, build_tier
 from edgefl.client.evaluate import accuracy, with_statistics
 from edgefl.data.sources import Split
 from edgefl.methods.base import Method
+from edgefl.methods.capabilities import Phased, advanced
+from edgefl.methods.personal import adapted
 from edgefl.models.base import Architecture
 from edgefl.models.input_spec import InputSpec
 from edgefl.onnxgrad.macs import count_macs
@@ -35,7 +37,7 @@ def test_a_toy_problem_reaches_its_optimum(case: Case) -> None:
     x, y = images(200, 99)
     asked, queried = Split(x.numpy(), y.numpy()), [Split(home.x.numpy(), home.y.numpy()) for home in homes]
     for round_ in range(1, ROUNDS + 1):
-        method, state = method.advance(state, round_, generator(0, round_, "advance"))
+        method, state = advanced(method, state, round_, generator(0, round_, "advance"))
         current = replace(case, method=method)
         state = method.aggregate(state, [trained(current, state, tier, c, homes[c], round_) for c, tier in enumerate(tiers)])
         if round_ <= WARM_UP:
@@ -43,7 +45,7 @@ def test_a_toy_problem_reaches_its_optimum(case: Case) -> None:
         reached = {}
         for client, (tier, home) in enumerate(zip(tiers, homes, strict=True)):
             module = with_statistics(method.deploy(state, tier, home.kept or None, client), queried, 8)
-            reached[client] = accuracy(method.adapt(module, home.x, home.y), asked, 64)
+            reached[client] = accuracy(adapted(method, module, home.x, home.y), asked, 64)
         if min(reached.values()) >= 0.99:
             return
     assert min(reached.values()) >= 0.99, reached
@@ -55,10 +57,10 @@ def test_a_subclass_stays_its_class(case: Case) -> None:
     kind: type[Method] = type("Subclass", (type(case.method),), {})
     method, state = kind(case.method.config), case.state()
     homes = [Home(*images(12, client)) for client in range(len(case.tiers))]
-    phases = WARM_UP + 1 if kind.advance is not Method.advance else 1
+    phases = WARM_UP + 1 if issubclass(kind, Phased) else 1
     for round_ in range(1, phases + 1):
-        again, _ = method.advance(state, round_, generator(0, round_, "advance"))
-        method, state = method.advance(state, round_, generator(0, round_, "advance"))
+        again, _ = advanced(method, state, round_, generator(0, round_, "advance"))
+        method, state = advanced(method, state, round_, generator(0, round_, "advance"))
         assert type(method) is kind, f"advance returned a {type(method).__name__} in round {round_}"
         assert method == again
         current = replace(case, method=method)

@@ -93,7 +93,9 @@ def _of_another_type(definition: type, base: type) -> str:
 
 
 def _uncallable(definition: type, base: type) -> str:
-    """Return which method of ``definition`` cannot be called with the arguments that the same method of ``base`` needs; "" if all can.
+    """Return which method of ``definition`` cannot be called with the arguments that the first one of its name needs; "" if all can.
+
+    The first one is that of ``base`` or of a class between the two.
 
     >>> class Base:
     ...     def scaled(self, x, factor=1): ...
@@ -103,7 +105,8 @@ def _uncallable(definition: type, base: type) -> str:
     'scaled cannot be called with (x): too many positional arguments'
     """
     for name, own in inspect.getmembers(definition, inspect.isroutine):
-        theirs = inspect.getattr_static(base, name, None)
+        kinds = (kind for kind in reversed(definition.__mro__) if issubclass(kind, base) and name in vars(kind))
+        theirs = next((vars(kind)[name] for kind in kinds), None)
         if theirs is None or inspect.getattr_static(definition, name) is theirs or not inspect.isfunction(theirs):
             continue
         first, *needed = inspect.signature(theirs).parameters.values()

@@ -41,7 +41,7 @@ _Name = Annotated[str, AfterValidator(_device_name)]
 _Key = Annotated[str, AfterValidator(_key_text)]
 
 
-class Device(BaseModel):
+class EnrolledDevice(BaseModel):
     """A device: its public ``key``, and whether it was ``revoked``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -54,7 +54,7 @@ class _File(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     format: Literal[1]
-    devices: dict[_Name, Device] = Field(default_factory=dict)
+    devices: dict[_Name, EnrolledDevice] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _keys_differ(self) -> _File:
@@ -81,7 +81,7 @@ class DeviceKeys:
     """
 
     path: Path
-    devices: Mapping[str, Device] = field(default_factory=dict)
+    devices: Mapping[str, EnrolledDevice] = field(default_factory=dict)
 
     @classmethod
     def of(cls, path: Path) -> DeviceKeys:
@@ -114,7 +114,7 @@ class DeviceKeys:
                 raise InputError(f"{self.path}: {name}: another device has this name, with key {device.key}; give another --name")
             if same_key:
                 raise InputError(f"{self.path}: this key is enrolled already, as {other}")
-        return replace(self, devices={**self.devices, name: Device(key=str(key))})
+        return replace(self, devices={**self.devices, name: EnrolledDevice(key=str(key))})
 
     def without(self, device: str) -> DeviceKeys:
         """Return these keys with the device of this name or key revoked; InputError if there is none."""

@@ -39,7 +39,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedUpdate:
     """What updates must match.
 
     Attributes:
@@ -87,7 +87,7 @@ class Received:
     problems: tuple[str, ...]
 
 
-def receive(folder: Path, expected: Expected) -> Received:
+def receive(folder: Path, expected: ExpectedUpdate) -> Received:
     """Check every visible file in ``folder`` by name; a sender's second update is invalid. Raise WireError if there is no such folder.
 
     With keys, a sender is its key, because anyone can choose any name. Without keys, it is the name, and the key of a signed update.
@@ -117,7 +117,7 @@ def receive(folder: Path, expected: Expected) -> Received:
     return Received(tuple(updates), tuple(problems))
 
 
-def read_update(path: Path, expected: Expected) -> DeviceUpdate:
+def read_update(path: Path, expected: ExpectedUpdate) -> DeviceUpdate:
     """Return the update at ``path``; a :class:`WireError` names file, key, value and expectation."""
     content = _content(path, expected)
     header = _header(path, content)
@@ -162,7 +162,7 @@ def _sender(
         raise WireError(f"{path}: {error}") from None
 
 
-def _content(path: Path, expected: Expected) -> bytes:
+def _content(path: Path, expected: ExpectedUpdate) -> bytes:
     """Return the content of a file, unless it is too large for any tier."""
     if path.is_symlink() or not path.is_file():
         raise WireError(f"{path}: a folder, a link or no plain file; expected an update file")
@@ -189,7 +189,7 @@ def _header(path: Path, content: bytes) -> dict[str, Any]:
     return header
 
 
-def _about(path: Path, header: dict[str, Any], expected: Expected) -> dict[str, str]:
+def _about(path: Path, header: dict[str, Any], expected: ExpectedUpdate) -> dict[str, str]:
     """Return the file's metadata, every key checked."""
     about = header.pop("__metadata__", {})
     _check_names(

@@ -35,7 +35,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # onnxruntime reads it when
 import onnxruntime
 
 TRAINING_SHARE = 0.4
-POWER = {"idle_w": 1.6, "load_w": 7.2, "energy_pj_per_mac": 471}
+POWER = {"idle_w": 1.6, "load_w": 7.2}
 """Power of a Raspberry Pi 4, from edgefl's profile of it, as a placeholder."""
 
 _SIDE = 512

@@ -15,7 +15,7 @@ from small_bundle import contents, manifest, replaced, rewrite, tier, trainable,
 
 from edgefl.bundle.manifest import TierEntry
 from edgefl.bundle.manifest_file import parse, read
-from edgefl.bundle.sandbox import Limits
+from edgefl.bundle.sandbox import SandboxLimits
 from edgefl.bundle.verify import verify
 from edgefl.bundle.write import write
 from edgefl.errors import BundleError
@@ -155,7 +155,7 @@ def test_no_damage_with_a_right_hash_ends_in_anything_but_a_message(tmp_path_fac
     write(folder, manifest(*reversed(tiers), input_shape=(1, 2, 3)), files)
     said = ""
     try:
-        verify(folder, limits=Limits(memory_bytes=2 << 30, file_s=20))
+        verify(folder, limits=SandboxLimits(memory_bytes=2 << 30, file_s=20))
     except BundleError as error:
         said = str(error)
     for line in said.splitlines():

@@ -8,7 +8,7 @@ import pytest
 from hostile_graphs import ENDLESS, GREEDY
 from small_bundle import contents, manifest, tier, written
 
-from edgefl.bundle.sandbox import Limits, _lines, default_memory_bytes
+from edgefl.bundle.sandbox import SandboxLimits, _lines, default_memory_bytes
 from edgefl.bundle.verify import verify
 from edgefl.bundle.write import write
 from edgefl.errors import BundleError, InputError
@@ -26,7 +26,7 @@ def test_graphs_that_ask_for_too_much_memory_or_time_are_stopped(tmp_path):
         }
     write(tmp_path / "bundle", manifest(*(tier(ratio) for ratio in graphs)), files)
     with pytest.raises(BundleError) as caught:
-        verify(tmp_path / "bundle", limits=Limits(memory_bytes=300 << 20, file_s=2))
+        verify(tmp_path / "bundle", limits=SandboxLimits(memory_bytes=300 << 20, file_s=2))
     folder = tmp_path / "bundle"
     short = "needs more than 314,572,800 bytes of memory; --memory allows more"
     lines = [f"{folder}: tier {label}: {label}/forward.onnx: {short}" for label in ("0.9", "0.8", "0.7")]

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from edgefl.bundle.tier_graphs import _valued, tier_graphs
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives import PLAIN
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.models.custom import CustomArchitecture
 from edgefl.models.input_spec import InputSpec
+from edgefl.onnxgrad.step_rule import StepRule
 from edgefl.records import Tier
 
 
@@ -33,7 +34,7 @@ def uninitialised_nan() -> Iterator[None]:
 def test_no_graph_is_compared_with_torch_on_memory_without_values(method: str, norm: str) -> None:
     """Networks are made without initial weights; FLANC's are without values until the run begins. A step from NaN is refused."""
     architecture = Architecture("cnn-fashion", (1, 10, 10), 3, norm)
-    made = tier_graphs(create(method), architecture, Tier(0.5 if method == "flanc" else 1.0), "momentum", 1e-4, PLAIN)
+    made = tier_graphs(create(method), architecture, Tier(0.5 if method == "flanc" else 1.0), StepRule("momentum", 1e-4), PLAIN)
     assert made.steps.steps
     assert made.predict
 
@@ -54,7 +55,7 @@ class Attentive(nn.Module):
 def test_a_loss_of_two_halves_of_a_batch_has_graphs_for_every_batch_size() -> None:
     architecture = CustomArchitecture(model="own", factory=Attentive, inputs={"": InputSpec((6, 5))}, classes=3)
     made = tier_graphs(
-        create("per-fedavg"), architecture, Tier(1.0), "sgd", 0.0, PLAIN
+        create("per-fedavg"), architecture, Tier(1.0), StepRule(), PLAIN
     )  # compares steps of several sizes with torch
     assert made.steps.steps
 

@@ -24,7 +24,7 @@ from edgefl.bundle.verify import verify
 from edgefl.bundle.write import client_files, write
 from edgefl.errors import BundleError
 from edgefl.util.files import sha256, shared
-from edgefl.wire.update_file import Expected, read_update
+from edgefl.wire.update_file import ExpectedUpdate, read_update
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -83,7 +83,7 @@ def test_the_readmes_example_trains_and_writes_an_update(tmp_path):
     manifest_ = read(folder)
     update = read_update(
         tmp_path / "update.safetensors",
-        Expected(manifest_.manifest_sha256, 3, {"0.5": manifest_.tiers[0].train.upload}, manifest_.classes),
+        ExpectedUpdate(manifest_.manifest_sha256, 3, {"0.5": manifest_.tiers[0].train.upload}, manifest_.classes),
     )
     assert (update.tier, update.samples, update.steps) == ("0.5", 8, 3)
     for name, tensor in learned.items():

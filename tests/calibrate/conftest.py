@@ -3,13 +3,13 @@
 import pytest
 from made_measurements import INFERRED, REFERENCES, WORK, constant, step
 
-from edgefl.calibrate.device import Inference, Measured
+from edgefl.contrib.calibrate.device import Inference, MachineFigures
 
 
 @pytest.fixture
-def measured() -> Measured:
+def measured() -> MachineFigures:
     pair = (constant(30e9), constant(40e9))
-    return Measured(
+    return MachineFigures(
         processor='A "fast" board',
         system="Linux x86_64",
         threads=2,
@@ -30,8 +30,8 @@ def measured() -> Measured:
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch, measured: Measured) -> None:
+def quick(monkeypatch: pytest.MonkeyPatch, measured: MachineFigures) -> None:
     """Calibration without its half minute."""
-    from edgefl.calibrate import calibrate as calibrating
+    from edgefl.contrib.calibrate import calibrate as calibrating
 
     monkeypatch.setattr(calibrating, "measure", lambda seconds, threads, notify: measured)

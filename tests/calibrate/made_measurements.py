@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgefl.calibrate.device import Spread, Step
+from edgefl.contrib.calibrate.device import MachineSpread, MachineStep
 from edgefl.fleet.figures import Figure
 from edgefl.fleet.time_model import Limits, StepCosts
 from edgefl.records.work import KINDS, StepWork, Work
@@ -77,13 +77,13 @@ def figure(value: float) -> Figure:
     return Figure(value=value, mark="measured", source="measured on it, 2026")
 
 
-def step(work: StepWork, slower: float = 1.0) -> Step:
+def step(work: StepWork, slower: float = 1.0) -> MachineStep:
     counts = work.of(8, 1, 0), work.update, work.of(0, 0, 0, 8, 1)
-    return Step(work, 8, *(slower * one.seconds(TRUE_COSTS) for one in counts))
+    return MachineStep(work, 8, *(slower * one.seconds(TRUE_COSTS) for one in counts))
 
 
-def constant(value: float) -> Spread:
-    return Spread(value, value, value / 2, value * 2, 7)
+def constant(value: float) -> MachineSpread:
+    return MachineSpread(value, value, value / 2, value * 2, 7)
 
 
 def step_costs(values: dict[str, float]) -> StepCosts:

@@ -52,7 +52,7 @@ def test_seconds_are_above_0(seconds, tmp_path):
 
 
 def test_what_is_wrong_is_said_before_anything_is_measured(monkeypatch, tmp_path):
-    from edgefl.calibrate import calibrate as calibrating
+    from edgefl.contrib.calibrate import calibrate as calibrating
 
     def never(*_):
         raise AssertionError("measured")
@@ -75,7 +75,7 @@ def test_what_is_wrong_is_said_before_anything_is_measured(monkeypatch, tmp_path
 
 
 def test_an_interruption_leaves_nothing(monkeypatch, tmp_path):
-    from edgefl.calibrate import calibrate as calibrating
+    from edgefl.contrib.calibrate import calibrate as calibrating
 
     def interrupt(*_):
         raise KeyboardInterrupt

@@ -62,11 +62,10 @@ def test_a_board_writes_its_profile_without_torch_or_edgefl(bundle, tmp_path):
     assert "training was not measured" in compute.training_gmacs_per_s.source
     assert (compute.inference_gmacs_per_s.mark, device.memory.training_bytes.mark) == ("measured", "measured")
     assert "repeats" in compute.inference_gmacs_per_s.note
-    assert {f"power.{key}" for key in ("idle_w", "load_w", "energy_pj_per_mac")} <= set(device.assumed)
+    assert {f"power.{key}" for key in ("idle_w", "load_w")} <= set(device.assumed)
     pi = load_device("raspberry-pi-4").power
-    assert (device.power.idle_w.value, device.power.load_w.value, device.power.energy_pj_per_mac.value) == (
-        pi.idle_w.value, pi.load_w.value, pi.energy_pj_per_mac.value,
-    )  # fmt: skip
+    assert (device.power.idle_w.value, device.power.load_w.value) == (pi.idle_w.value, pi.load_w.value)
+    assert device.power_error == 3.0
 
 
 @pytest.mark.parametrize(

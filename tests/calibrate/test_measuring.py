@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 from made_measurements import REFERENCES, TRUE_COSTS, WORK
 
-from edgefl.calibrate.device import Rates, Spread, compute_of, device_values
-from edgefl.calibrate.profile_file import to_toml
+from edgefl.contrib.calibrate.device import MachineRates, MachineSpread, compute_of, device_values
+from edgefl.contrib.calibrate.profile_file import to_toml
 from edgefl.fleet.load import load_device
 from edgefl.fleet.profile import Compute
 from edgefl.util.machine import Others, this_machine
 
 
 def test_a_quarter_of_the_repeats_decides():
-    spread = Spread.of_seconds([4.0, 1.0, 2.0, 3.0, 9.0, 8.0, 7.0, 6.0])
+    spread = MachineSpread.of_seconds([4.0, 1.0, 2.0, 3.0, 9.0, 8.0, 7.0, 6.0])
     assert (spread.value, spread.median, spread.low, spread.high, spread.repeats) == (3.0, 5.0, 1.0, 9.0, 8)
     rate = spread.rate(36)
     assert (rate.value, rate.low, rate.high) == (12.0, 4.0, 36.0)
@@ -30,7 +30,7 @@ def test_the_training_rate_is_that_of_measured_steps(measured):
 
 
 def test_the_profile_predicts_the_steps_that_it_comes_from(measured):
-    costs = Rates.of(measured).training_step
+    costs = MachineRates.of(measured).training_step
     for work in WORK.values():
         whole = work.of(8, 1, 1)
         assert whole.seconds(costs.seconds) == pytest.approx(whole.seconds(TRUE_COSTS), rel=0.01)
@@ -66,7 +66,7 @@ def test_a_battery_is_assumed_where_there_is_one(measured):
 
 
 def test_tasks_take_turns_and_the_first_turn_does_not_count():
-    from edgefl.calibrate.bench import interleaved
+    from edgefl.contrib.calibrate.bench import interleaved
 
     turns: list[str] = []
 
@@ -83,7 +83,7 @@ def test_tasks_take_turns_and_the_first_turn_does_not_count():
 
 
 def test_this_machine_is_measured_for_real(monkeypatch):
-    from edgefl.calibrate import calibrate as calibrating
+    from edgefl.contrib.calibrate import calibrate as calibrating
 
     some = calibrating.probes()[::3]
     monkeypatch.setattr(calibrating, "NETWORKS", ("cnn-digits",))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from edgefl.calibrate.rows import costs_of, read_rows, values_from
 from edgefl.cli.main import group
-from edgefl.errors import InputError
+from edgefl.contrib.calibrate.rows import costs_of, read_rows, values_from
+from edgefl.errors import ConfigError, InputError
 from edgefl.fleet.load import load_device
 from edgefl.records.work import KINDS
 
@@ -119,3 +119,16 @@ def test_a_file_of_steps_gives_a_profile_that_other_commands_take(tmp_path):
     assert done.exit_code == 0, done.output
     assert load_device(str(out)).compute.training_step is not None
     assert load_device(str(out)).link.name == load_device("raspberry-pi-5").link.name
+
+
+def test_a_fitted_profile_has_the_title_that_is_given(tmp_path):
+    path, out = tmp_path / "steps.csv", tmp_path / "meter.toml"
+    path.write_text("product_macs,batch,seconds\n1000000000,1,2.0\n")
+    words = ["calibrate", "--from", str(path), "--like", "raspberry-pi-4", "--out", str(out)]
+    assert CliRunner().invoke(group, [*words, "--title", "Meter of the garage"]).exit_code == 0
+    device = load_device(str(out))
+    assert device.title == "Meter of the garage"
+    assert (device.power_error, load_device("raspberry-pi-4").power_error) == (3.0, 1.5)
+    refused = CliRunner().invoke(group, [*words, "--title", " "])
+    assert isinstance(refused.exception, ConfigError)
+    assert "title: got none, expected a device's name for people" in str(refused.exception)

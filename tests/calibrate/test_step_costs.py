@@ -24,7 +24,7 @@ def test_a_profile_without_costs_of_kinds_counts_macs_by_its_rate():
 
 
 def test_macs_of_every_reference_kind_add_up():
-    from edgefl.calibrate.bench import Trained
+    from edgefl.contrib.calibrate.bench import TrainedBench
     from edgefl.planning.network import architecture_of
 
     for name, kinds in (
@@ -32,17 +32,17 @@ def test_macs_of_every_reference_kind_add_up():
         ("lstm-shakespeare", (False, True, True)),
         ("mlp", (False, True, False)),
     ):
-        cost = Trained(architecture_of(name), 4).cost
+        cost = TrainedBench(architecture_of(name), 4).cost
         work = cost.work_of(4, 1, 1)
         assert work.macs == cost.macs_train_step
         assert (work.convolution_macs > 0, work.product_macs > 0, work.recurrent_macs > 0) == kinds
 
 
 def test_the_probes_do_every_kind_of_work():
-    from edgefl.calibrate.bench import Trained
-    from edgefl.calibrate.probes import probes
+    from edgefl.contrib.calibrate.bench import TrainedBench
+    from edgefl.contrib.calibrate.probes import probes
 
-    found = [Trained(probe, probe.batch_size).cost for probe in probes()]
+    found = [TrainedBench(probe, probe.batch_size).cost for probe in probes()]
     assert all(cost.uncounted_ops == () for cost in found)
     total = sum((cost.work_of(8, 1, 1) for cost in found), Work())
     assert dict(zip(KINDS, map(bool, total.counts), strict=True)) == dict.fromkeys(KINDS, True)

@@ -14,7 +14,7 @@ from edgefl.errors import InputError
 
 
 def test_a_prediction_is_compared_with_a_measured_step(monkeypatch):
-    from edgefl.calibrate import validate as validating
+    from edgefl.contrib.calibrate import validate as validating
     from edgefl.registry import models
 
     monkeypatch.setattr(models, "names", lambda: ["mlp"])
@@ -28,7 +28,7 @@ def test_a_prediction_is_compared_with_a_measured_step(monkeypatch):
 
 
 def test_a_network_too_slow_for_its_batch_is_measured_at_a_smaller_one(monkeypatch):
-    from edgefl.calibrate import validate as validating
+    from edgefl.contrib.calibrate import validate as validating
     from edgefl.registry import models
 
     class Slow:
@@ -41,7 +41,7 @@ def test_a_network_too_slow_for_its_batch_is_measured_at_a_smaller_one(monkeypat
 
 
 def test_validation_says_its_median_and_the_bar(monkeypatch, tmp_path):
-    from edgefl.calibrate import validate as validating
+    from edgefl.contrib.calibrate import validate as validating
 
     rows = tuple(
         validating.StepComparison(name, "", 16, 1000, predicted, 3.0, 1.0, 0.9, 1.5, 7, own)
@@ -60,7 +60,7 @@ def test_validation_says_its_median_and_the_bar(monkeypatch, tmp_path):
 
 
 def test_tiers_of_one_network_are_compared_in_their_order():
-    from edgefl.calibrate.validate import StepComparison, Validation
+    from edgefl.contrib.calibrate.validate import StepComparison, Validation
 
     def row(tier, predicted, measured, model="mlp"):
         return StepComparison(model, tier, 16, 1000, predicted, 3.0, measured, 0.9, 1.5, 7, False)

@@ -140,6 +140,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "server_optimizer": ("yogi", "yogi"),
     "lr_schedule": ("cosine", "cosine"),
     "augment": ("flip", "flip"),
+    "clip_gradient": ("1.5", 1.5),
     "optimizer": ("sgd", "sgd"),
     "codec": ("fp16", "fp16"),
     "adversary": ("sybil:0.2", "sybil:0.2"),

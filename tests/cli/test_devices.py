@@ -104,6 +104,6 @@ def test_a_fleet_is_shown_with_the_limits_of_its_classes(tmp_path: Path, called:
         '[[class]]\ndevice = "laptop"\nshare = 0.5\n[[class]]\ndevice = "watch"\nshare = 0.5\nbudget = { upload_bytes = 1e5 }\n'
     )
     path.write_text(head + classes)
-    assert "\nround_deadline_s = 20\nwatch: upload_bytes = 100000\n" in called("devices", str(path))[1]
+    assert "\nround_deadline_s = 20\nwatch: upload_bytes = 100 kB\n" in called("devices", str(path))[1]
     shown = json.loads(called("devices", str(path), "--json")[1])
     assert [c["budget"] for c in shown["classes"]] == [{}, {"upload_bytes": 1e5}]

@@ -12,7 +12,8 @@ import pytest
 from edgefl.util.files import shared
 from tests.command import told
 
-COMMANDS = Path(__file__).parents[2] / "edgefl" / "cli"
+PACKAGE = Path(__file__).parents[2] / "edgefl"
+COMMANDS = (*PACKAGE.glob("cli/*.py"), *PACKAGE.glob("contrib/*/command.py"))
 TITLE = "\x1b]0;owned\x07\x1b[2J\u202egnp.exe\r\x9b1m\u200b"
 """A title for the window, an erased screen, a text from right to left, an overwritten line, an escape of one byte, an unseen space."""
 SMALL = ("--rounds=1", "--clients=2", "--local-epochs=1", "--no-bundle", "--method=fedavg", "--tiers=1", "--conditions=ideal")
@@ -23,7 +24,7 @@ def clean(*texts: str) -> bool:
     return all(c.isprintable() or c in "\n\t" for text in texts for c in text)
 
 
-@pytest.mark.parametrize("path", sorted(COMMANDS.glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(COMMANDS), ids=lambda path: f"{path.parent.stem}-{path.stem}")
 def test_commands_print_by_the_functions_that_escape(path: Path) -> None:
     calls = [ast.unparse(n.func) for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, ast.Call)]
     ways = {"click.echo", "click.secho", "print", "sys.stdout.write", "sys.stderr.write"} & {*calls}

@@ -23,6 +23,7 @@ from edgefl.client.training import Training
 from edgefl.data.sources import Dataset, Split
 from edgefl.engine.contract import open_engine
 from edgefl.methods.create import create
+from edgefl.methods.personal import adapted
 from edgefl.models.base import Architecture
 from edgefl.records import Outcome, RoundRecord, Tier
 from edgefl.run.prepare import prepare
@@ -158,7 +159,7 @@ def test_it_is_that_of_the_tensors_that_were_sent_and_stored(method, more, toget
         network = run.method.network(run.architecture, job.tier)
         network.load_state_dict({**stored_tensors(outcome.payload, "sent"), **stored})
         network = evaluate.with_statistics(network, [own], run.config.batch_size)
-        network = run.method.adapt(network, torch.from_numpy(own.x), torch.from_numpy(own.y))
+        network = adapted(run.method, network, torch.from_numpy(own.x), torch.from_numpy(own.y))
         assert outcome.accuracy_after_training == evaluate.accuracy(network, run.clients.shards.test(job.client))
     found = [outcome.accuracy_after_training for outcome in outcomes]
     assert record.accuracy_after_training == fmean(found)

@@ -23,6 +23,7 @@ from edgefl.engine.inline import InlineEngine
 from edgefl.engine.pool import PoolEngine
 from edgefl.errors import ConfigError
 from edgefl.methods.create import create
+from edgefl.methods.networks import upload_shapes
 from edgefl.records import Tier
 from edgefl.registry import adversaries, methods
 from edgefl.rng import generator
@@ -203,7 +204,7 @@ def test_what_a_client_would_send_without_training_is_known_for_every_method(nam
     case = Case(method, ARCHITECTURES["cnn"], tuple(Tier(ratio) for ratio in method.default_tiers))
     submodel = case.submodel(case.state(), case.tiers[-1], 0)
     start = started(method, case.received(submodel, *images(9, 0)))
-    shapes = method.upload_shapes(case.architecture, case.tiers[-1])
+    shapes = upload_shapes(method, case.architecture, case.tiers[-1])
     assert {name: tuple(tensor.shape) for name, tensor in start.items()} == shapes
 
 

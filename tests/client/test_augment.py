@@ -18,8 +18,8 @@ from edgefl.client.training import Training
 from edgefl.data.digits import digits
 from edgefl.data.sources import Split
 from edgefl.errors import ConfigError
-from edgefl.methods.base import Method
 from edgefl.methods.create import create
+from edgefl.methods.heterofl import HeteroFL
 from edgefl.models import norm
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Batch, Expected, Tier
@@ -73,7 +73,7 @@ def test_half_of_the_samples_are_mirrored_anew_in_every_epoch():
     x = torch.arange(2.0).expand(2000, 1, 1, 2)
     local = LocalTraining(
         nn.Identity(),
-        Method.local_loss,
+        HeteroFL.local_loss,
         x,
         torch.zeros(2000, dtype=torch.int64),
         torch.ones(1),
@@ -129,7 +129,7 @@ def test_only_steps_see_mirrored_images(tmp_path, monkeypatch):
     data = digits()
     known = {row.tobytes() for row in np.concatenate([np.asarray(data.train.x), np.asarray(data.test.x)])}
     steps, queries, evaluated = list[Tensor](), list[Tensor](), list[Tensor]()
-    step, calibrate, outputs = Method.local_loss, norm.calibrate, evaluate.outputs
+    step, calibrate, outputs = HeteroFL.local_loss, norm.calibrate, evaluate.outputs
 
     def loss(self, module, batch):
         if not isinstance(batch.x, FakeTensor):  # costs are traced without values
@@ -143,7 +143,7 @@ def test_only_steps_see_mirrored_images(tmp_path, monkeypatch):
         evaluated.append(torch.tensor(x))
         return outputs(module, x, batch_size)
 
-    monkeypatch.setattr(Method, "local_loss", loss)
+    monkeypatch.setattr(HeteroFL, "local_loss", loss)
     monkeypatch.setattr(evaluate, "calibrate", queried)
     monkeypatch.setattr(evaluate, "outputs", classified)
     keys = {

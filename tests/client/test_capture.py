@@ -10,9 +10,11 @@ from edgefl.client.fast.capture import CaptureError, Inputs, capture, gradient_o
 from edgefl.client.fast.gradients import MANY, Captures, written
 from edgefl.client.loss import loss_of
 from edgefl.client.objective import objective_named
-from edgefl.client.objectives.none import PLAIN
-from edgefl.client.parts import shared_parameters
+from edgefl.client.objectives import PLAIN
+from edgefl.client.parts import first_personal, shared_parameters
+from edgefl.methods.capabilities import draws
 from edgefl.methods.create import create
+from edgefl.methods.personal import trained_network
 from edgefl.models.base import Architecture, named_tensors
 from edgefl.records import Batch, Tier
 from edgefl.registry import methods
@@ -42,13 +44,13 @@ def test_every_method_s_captured_step_has_the_bits_of_autograd(name, norm, objec
     architecture = Architecture("cnn-digits", (1, 8, 8), 10, norm)
     tier = Tier(method.default_tiers[-1])
     state = method.init(architecture, tuple(map(Tier, method.default_tiers)), generator(3, "init"))
-    personal = method.first_personal(architecture, tier, generator(3, "init"))
-    module = method.trained(state, tier, personal).train()
+    personal = first_personal(method, architecture, tier, 3)
+    module = trained_network(method, state, tier, personal).train()
     shared = shared_parameters(method, module)
     objective.attach(module, shared, {}, {})
     loss = loss_of(method, objective)
     captures = Captures()
-    choices = len(method.draws(tier))
+    choices = len(draws(method, tier))
     trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     gradient = captures.gradient("kind", module, loss, trained, choices)
     for number in range(MANY + 3):

@@ -17,6 +17,7 @@ from edgefl.client.job import Job
 from edgefl.client.stages.clip import Clip
 from edgefl.client.stages.coded import PLAIN
 from edgefl.methods.create import create
+from edgefl.methods.tier_sum import finish
 from edgefl.models.base import Architecture
 from edgefl.records import Outcome, Tier, Update
 from edgefl.rng import generator
@@ -99,7 +100,7 @@ def test_a_worker_clips_to_the_bits_of_the_server():
         tensors, norm = clipped(trained, sent.tensors, 2.0)
         assert (outcome.figures, outcome.payload) == ({"change_norm": norm}, b"")
         updates.append(Update(client, tier, tensors, sent.places, client + 1))
-    folded = method.finish(state, ((submodels[tier].places, of) for tier, of in sums.tiers.items()))
+    folded = finish(state, ((submodels[tier].places, of) for tier, of in sums.tiers.items()))
     whole = method.aggregate(state, iter(updates))
     assert all(torch.equal(folded.tensors[name], tensor) for name, tensor in whole.tensors.items())
     unclipped = replace(job, handed={})

@@ -9,7 +9,7 @@ from torch import nn
 
 from edgefl.client.criterion import Criterion
 from edgefl.client.loss import loss_of
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives import PLAIN
 from edgefl.errors import ConfigError, InputError, MetricError
 from edgefl.methods.create import create
 from edgefl.records import Batch, Metric

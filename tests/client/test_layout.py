@@ -8,7 +8,7 @@ from torch import nn
 
 from edgefl.client.fast.layout import in_layout, lay_out, layout_of
 from edgefl.client.loss import loss_of
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives import PLAIN
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.records import Batch, Tier

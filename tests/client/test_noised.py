@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from edgefl.client.noised import noised
-from edgefl.privacy.guarantee import Privacy
+from edgefl.contrib.privacy.guarantee import Privacy
+from edgefl.contrib.privacy.noised import noised
 
 SENT = {"w": torch.tensor([1.0, -2.0]), "b": torch.tensor([0.5])}
 UPDATE = {"w": torch.tensor([2.0, -4.0]), "b": torch.tensor([2.5]), "new": torch.tensor([4.0])}

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from edgefl.client.objective import objective_named
+from edgefl.client.training import Training
 from edgefl.config import RunConfig
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture
-from edgefl.planning.tier_costs import tier_cost, training_of
+from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import ClientRecord, Cost, Tier
 from edgefl.run.prepare import prepare
 from edgefl.run.trained import engine_of, train
@@ -65,7 +66,7 @@ PARAMETERS = 66154
 
 @pytest.mark.parametrize(("objective", "copies"), [("none", 0), ("prox", 1), ("dyn", 2), ("scaffold", 2)])
 def test_what_an_objective_holds_is_part_of_training_and_not_of_inference(objective, copies):
-    training = replace(training_of(RunConfig()), optimizer="sgd")
+    training = replace(Training(1, 32), optimizer="sgd")
     plain = tier_cost(create("fedavg"), ARCHITECTURE, Tier(1.0), training)
     cost = tier_cost(create("fedavg"), ARCHITECTURE, Tier(1.0), training, objective=objective_named(objective, 0.1))
     assert plain.params == PARAMETERS

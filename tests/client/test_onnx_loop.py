@@ -12,19 +12,22 @@ import torch
 from requirements import needs
 from torch import nn
 
-from edgefl.bundle.tier_graphs import tier_graphs
+from edgefl.bundle.tier_graphs import rule_of, tier_graphs
 from edgefl.client.client import Clients
 from edgefl.client.job import Job, Task
 from edgefl.client.loop import LocalTraining, OverMemory
 from edgefl.client.objective import objective_named
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives import PLAIN
 from edgefl.client.onnx_loop import train_in_onnx
 from edgefl.client.training import Training
 from edgefl.data.mix import load
 from edgefl.engine.contract import in_order
 from edgefl.engine.pool import PoolEngine
 from edgefl.methods.create import create
+from edgefl.methods.penalties import decayed
+from edgefl.methods.personal import download_shapes
 from edgefl.models.base import Architecture
+from edgefl.onnxgrad.step_rule import StepRule
 from edgefl.onnxgrad.stepper import Stepper, peak_bytes
 from edgefl.records import Tier
 from edgefl.rng import generator, torch_seeded
@@ -43,7 +46,7 @@ def job_of(task, method="heterofl", onnx=True, **options):
     state = method.init(task.architecture, (Tier(1.0), TIER, Tier(0.25)), generator(0, "init"))
     payload = encode(method.submodel(state, TIER, np.random.default_rng(0)).tensors)
     training = task.training
-    graphs = tier_graphs(method, task.architecture, TIER, training.optimizer, training.weight_decay, task.objective, True).steps
+    graphs = tier_graphs(method, task.architecture, TIER, rule_of(training), task.objective, True).steps
     return Job(1, 0, method, TIER, payload, graphs=graphs if onnx else None, **options)
 
 
@@ -58,13 +61,27 @@ def tensors_of(outcome):
         ("heterofl", PLAIN, {"optimizer": "adam", "lr": 0.003}),
         ("heterofl", PLAIN, {"optimizer": "sgd", "weight_decay": 0.0}),
         ("heterofl", PLAIN, {"micro_batch": 10}),
+        ("heterofl", PLAIN, {"clip_gradient": 0.1}),
+        ("fjord", objective_named("prox", 0.5), {"clip_gradient": 0.1, "micro_batch": 10}),
         ("fjord", PLAIN, {}),
         ("depthfl", PLAIN, {"micro_batch": 10}),
         ("last-blocks", objective_named("dyn", 0.5), {}),
         ("heterofl", objective_named("prox", 0.5), {}),
         ("heterofl", objective_named("dyn", 0.5), {}),
     ],
-    ids=["momentum", "adam", "sgd", "in parts", "several kinds of steps", "several exits", "frozen blocks", "prox", "dyn"],
+    ids=[
+        "momentum",
+        "adam",
+        "sgd",
+        "in parts",
+        "clipped",
+        "clipped in parts",
+        "several kinds of steps",
+        "several exits",
+        "frozen blocks",
+        "prox",
+        "dyn",
+    ],
 )
 def test_a_client_answers_as_with_torch(method, objective, changes):
     task = task_of(training=replace(PLAIN_STEPS, **changes), objective=objective)
@@ -105,7 +122,7 @@ def test_what_is_held_is_counted():
     task = task_of()
     outcome = Clients(task).run(job_of(task))
     job = job_of(task)
-    weights_bytes = 4 * sum(int(np.prod(shape)) for shape in job.method.shapes(task.architecture, TIER).values())
+    weights_bytes = 4 * sum(int(np.prod(shape)) for shape in download_shapes(job.method, task.architecture, TIER).values())
     batch_bytes = 32 * 64 * 4
     assert outcome.measured_peak_activation_bytes > batch_bytes
     assert outcome.measured_training_memory_bytes == 4 * weights_bytes + outcome.measured_peak_activation_bytes
@@ -164,7 +181,7 @@ def test_fifty_steps_on_fashion_mnist_follow_torchs_losses():
     method = create("fedhm", tiers=(1.0, 0.5))
     state = method.init(architecture, (Tier(1.0), TIER), generator(0, "init"))
     submodel = method.submodel(state, TIER, np.random.default_rng(0))
-    graphs = tier_graphs(method, architecture, TIER, "momentum", 1e-4, PLAIN).steps
+    graphs = tier_graphs(method, architecture, TIER, StepRule("momentum", 1e-4), PLAIN).steps
     steps = [np.random.default_rng(i).integers(10_000, size=16) for i in range(50)]
     batches = [(data.train.x[index], data.train.y[index]) for index in steps]
 
@@ -172,9 +189,9 @@ def test_fifty_steps_on_fashion_mnist_follow_torchs_losses():
         module = submodel.build()
         module.load_state_dict(dict(submodel.tensors))
         module = module.to(dtype).train()
-        decayed = set(method.decayed(module))
+        those = set(decayed(method, module))
         groups = [
-            {"params": [p for p in module.parameters() if (p in decayed) == d], "weight_decay": 1e-4 * d} for d in (True, False)
+            {"params": [p for p in module.parameters() if (p in those) == d], "weight_decay": 1e-4 * d} for d in (True, False)
         ]
         optimizer = torch.optim.SGD(groups, lr=0.02, momentum=0.9)
         losses = []

@@ -52,9 +52,10 @@ def measured(graph, shape, count=COUNT):
     return peak_bytes(graph, {**feed, "x": np.ones((count, *shape), np.float32), "y": np.zeros(count, np.int64)})
 
 
+@pytest.mark.parametrize("clip_norm", [None, 0.5])
 @pytest.mark.parametrize("kind", NETWORKS)
-def test_a_step_holds_what_was_predicted(kind):
-    graphs = graphs_of(kind, rule=StepRule("momentum"))
+def test_a_step_holds_what_was_predicted(kind, clip_norm):
+    graphs = graphs_of(kind, rule=StepRule("momentum", clip_norm=clip_norm))
     (graph,) = graphs.steps
     _, shape, slack = NETWORKS[kind]
     assert predicted_peak_bytes(graph, COUNT) == pytest.approx(measured(graph, shape), rel=slack)

@@ -12,7 +12,7 @@ from edgefl.client.client import Clients
 from edgefl.client.job import Job, Task
 from edgefl.client.loss import loss_of
 from edgefl.client.objective import objective_named
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives import PLAIN
 from edgefl.client.per_sample import StepNoise, per_sample
 from edgefl.client.training import Training
 from edgefl.methods.create import create

@@ -13,11 +13,11 @@ from runs import checkpoint_of, lines_of, stopped_after
 
 from edgefl import RunConfig, simulate
 from edgefl.client.stage import AtClient, Leaving
+from edgefl.contrib.flower.setups import check_run
 from edgefl.errors import ConfigError
-from edgefl.flower.setups import check_run
 from edgefl.registry import stages
+from edgefl.run.feature import no_updates
 from edgefl.run.prepare import prepare
-from edgefl.run.privacy import no_updates
 
 TOP_K = '''
 """top-k: clients send the largest entries of their change, and the rest in later rounds (error feedback, Stich et al. 2018)."""

@@ -41,9 +41,8 @@ class Mine(FedAvg):
     paper: ClassVar[str] = "none"
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
-        shapes = self.shapes(state.architecture, state.tiers[0])
         total = WeightedSum(state.tensors)
-        for update in checked(updates, lambda _: shapes):
+        for update in checked(self, state, updates):
             for name, tensor in update.tensors.items():
                 total.add(name, tensor, 1.0)
         return state.replace(total.mean(state.tensors))
@@ -159,7 +158,7 @@ class Sign(ServerOptimizer):
 ''',
     ),
     "adversary": (
-        "edgefl/client/adversaries/mine.py",
+        "edgefl/contrib/attacks/adversaries/mine.py",
         '''"""Sends zeros."""
 
 from dataclasses import dataclass
@@ -179,7 +178,7 @@ class Mine(Adversary):
 ''',
     ),
     "defence": (
-        "edgefl/server/defences/mine.py",
+        "edgefl/contrib/attacks/defences/mine.py",
         '''"""The middle of the smallest and the largest change."""
 
 from dataclasses import dataclass

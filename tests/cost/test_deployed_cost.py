@@ -8,7 +8,7 @@ from torch import nn
 
 from edgefl.bundle.forms import formed
 from edgefl.client.criterion import CROSS_ENTROPY
-from edgefl.config import RunConfig
+from edgefl.client.training import Training
 from edgefl.cost.table import cost_of
 from edgefl.cost.trace import Subject, Tracer
 from edgefl.fleet.budget import Budget, use
@@ -16,7 +16,7 @@ from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.planning import tier_costs
 from edgefl.planning.profile import profile
-from edgefl.planning.tier_costs import formed_cost, tier_cost, training_of
+from edgefl.planning.tier_costs import formed_cost, tier_cost
 from edgefl.records import Batch, Deployed, Tier, Timing
 
 ARCHITECTURE = Architecture("cnn-digits", (1, 8, 8), 10)
@@ -67,7 +67,7 @@ def test_no_more_is_traced_than_differs(method, inferences, monkeypatch):
     monkeypatch.setattr(Tracer, "inference", lambda self, size: calls.append(size) or original(self, size))
     monkeypatch.setattr(tier_costs, "_traced", tier_costs._traced.__wrapped__)  # whatever other tests have traced
     chosen = create(method)
-    tier_cost(chosen, ARCHITECTURE, Tier(chosen.default_tiers[0]), training_of(RunConfig()))
+    tier_cost(chosen, ARCHITECTURE, Tier(chosen.default_tiers[0]), Training(1, 32))
     assert len(calls) == inferences
 
 
@@ -84,9 +84,7 @@ def test_a_step_on_halves_of_its_batch_counts_in_full(batch_size):
 
 
 def test_distillation_trains_two_networks_and_deploys_one():
-    plain, distilled = (
-        tier_cost(create("fjord", {"distill": d}), ARCHITECTURE, Tier(1.0), training_of(RunConfig())) for d in (0, 1)
-    )
+    plain, distilled = (tier_cost(create("fjord", {"distill": d}), ARCHITECTURE, Tier(1.0), Training(1, 32)) for d in (0, 1))
     assert plain.macs_inference == distilled.macs_inference == plain.macs_forward == FORWARD
     assert distilled.macs_forward > FORWARD
     assert plain.macs_drawn is not None
@@ -106,7 +104,7 @@ def test_a_profile_gives_a_method_its_tiers_and_lists_what_goes_up():
 
 def test_a_network_whose_factors_are_multiplied_out_infers_as_the_dense_one():
     """FedHM's layers composed are the layers of FedAvg's network; one of two composed is between both."""
-    method, tier, training = create("fedhm"), Tier(0.25), training_of(RunConfig())
+    method, tier, training = create("fedhm"), Tier(0.25), Training(1, 32)
     factored = tier_cost(method, ARCHITECTURE, tier, training)
     dense = tier_cost(create("fedavg"), ARCHITECTURE, Tier(1.0), training)
     names = ("params_inference", "macs_inference", "weights_bytes_inference", "inference_memory_bytes", "inference_work")

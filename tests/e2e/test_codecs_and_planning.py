@@ -12,6 +12,7 @@ import torch
 from edgefl import RunConfig, simulate
 from edgefl.client.client import Clients
 from edgefl.methods.create import create
+from edgefl.methods.personal import download_shapes
 from edgefl.models.base import Architecture
 from edgefl.records import Tier
 from edgefl.rng import generator
@@ -81,7 +82,7 @@ def test_upload_bytes_are_the_lengths_of_the_payloads(runs, codec):
     assert len(clients) == len(sent) == 8
     assert sorted(sent) == sorted(client["upload_bytes"] for client in clients)
     planned = {row["tier"]: row for row in summary_of(folder)["tiers"]}
-    shapes = {t: create("fedhm").shapes(Architecture("cnn-digits", (1, 8, 8), 10), Tier(float(t))) for t in planned}
+    shapes = {t: download_shapes(create("fedhm"), Architecture("cnn-digits", (1, 8, 8), 10), Tier(float(t))) for t in planned}
     for client in clients:
         assert planned[client["tier"]]["upload_bytes"] == payload_bytes(shapes[client["tier"]], codec)
         assert client["download_bytes"] == payload_bytes(shapes[client["tier"]])

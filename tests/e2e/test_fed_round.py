@@ -14,11 +14,11 @@ import safetensors.numpy
 from torch_free import CLIENT, client, torch_free_python
 
 from edgefl import RunConfig, fed_round, simulate, verify
+from edgefl.contrib.serve.files import bundle_addresses, page_addresses
+from edgefl.contrib.serve.server import PageServer
 from edgefl.data.mix import load
 from edgefl.errors import BundleError, CheckpointError, InputError
 from edgefl.run.verify import verify_run
-from edgefl.serve.files import bundle_addresses, page_addresses
-from edgefl.serve.server import Server
 
 SHORT = {
     "dataset": "digits", "model": "mlp", "method": "fedhm", "tiers": (1.0, 0.5), "rounds": 1, "clients": 6, "per_round": 3,
@@ -148,7 +148,7 @@ def test_a_browser_takes_part(run, sent, browser, ort_web, tmp_path):
 @contextlib.contextmanager
 def opened(browser, bundle: Path, library: Path):
     """Serve a bundle, and open its page."""
-    with Server("127.0.0.1", 0, bundle_addresses(bundle) | page_addresses(library)) as server:
+    with PageServer("127.0.0.1", 0, bundle_addresses(bundle) | page_addresses(library)) as server:
         thread = threading.Thread(target=server.serve)
         thread.start()
         try:

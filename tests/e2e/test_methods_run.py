@@ -13,6 +13,7 @@ from runs import checkpoint_of, lines_of, stopped_after
 
 from edgefl import RunConfig, simulate, verify
 from edgefl.bundle.manifest_file import read
+from edgefl.methods.capabilities import label_rows
 from edgefl.methods.create import create
 from edgefl.registry import methods
 from edgefl.server.checkpoint import of_file
@@ -54,7 +55,7 @@ def test_a_run_comes_to_its_end(name: str, tmp_path: Path) -> None:
     assert result.summary["accuracy_of"] == ("clients" if create(name).personalised else "global")
     verified, labels = verify(result.folder / "bundle"), [f"{row.tier:g}" for row in result.tiers]
     assert list(verified.max_abs_errors) == list(verified.max_loss_errors) == labels
-    stated = bool(create(name).label_rows(model.model.architecture))
+    stated = bool(label_rows(create(name), model.model.architecture))
     trains = [entry.train for entry in read(result.folder / "bundle").tiers if entry.train is not None]
     assert all(train.labels == (stated and not train.no_update) for train in trains)
     assert name in Page((result.folder / "report.html").read_text(encoding="utf-8")).headings[0][1]

@@ -14,6 +14,7 @@ from runs import checkpoint_of, lines_of, stopped_after
 
 from edgefl import RunConfig
 from edgefl.client.adversary import lacks_of
+from edgefl.contrib.secagg.feature import check_secure
 from edgefl.data.digits import digits
 from edgefl.engine.pool import PoolEngine
 from edgefl.errors import ConfigError
@@ -21,7 +22,7 @@ from edgefl.fleet.conditions import Conditions
 from edgefl.methods.axes import AXES, choices, conflict
 from edgefl.methods.create import create
 from edgefl.registry import methods
-from edgefl.run.checks import check_axes, check_secure
+from edgefl.run.checks import check_axes
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="workers need Linux or macOS")
 

@@ -22,6 +22,8 @@ from edgefl.engine.inline import InlineEngine
 from edgefl.engine.pool import PoolEngine
 from edgefl.errors import AggregationError, EdgeflError, WireError
 from edgefl.methods.create import create
+from edgefl.methods.networks import upload_shapes
+from edgefl.methods.tier_sum import finish
 from edgefl.models.base import Architecture
 from edgefl.records import Tier, Update
 from edgefl.rng import generator
@@ -50,7 +52,7 @@ def sums() -> Sums:
 
 
 def finished(of: Sums) -> dict[str, torch.Tensor]:
-    return dict(METHOD.finish(STATE, [(SENT[tier].places, total) for tier, total in of.tiers.items()]).tensors)
+    return dict(finish(STATE, [(SENT[tier].places, total) for tier, total in of.tiers.items()]).tensors)
 
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
@@ -70,7 +72,7 @@ def wanted(clients):
 
     def updates():
         for job, outcome in zip(jobs_of(20), outcomes, strict=True):
-            shapes = METHOD.upload_shapes(TASK.architecture, job.tier)
+            shapes = upload_shapes(METHOD, TASK.architecture, job.tier)
             tensors = decode(outcome.payload, shapes, "client", "int8")
             yield Update(job.client, job.tier, tensors, SENT[job.tier].places, job.weight, outcome.labels)
 

@@ -129,7 +129,7 @@ def test_closing_does_not_wait_for_jobs():
         short = replace(task, training=replace(task.training, epochs=1))
         with PoolEngine(short, 1) as other:
             list(in_order(other, jobs))
-        engine._give(engine._live[1], pool.Batch([0], jobs[:1]))
+        engine._give(engine._live[1], pool.JobBatch([0], jobs[:1]))
         while not all(pids(engine)):
             engine.serve(None)
         processes = [psutil.Process(pid) for pid in pids(engine)]

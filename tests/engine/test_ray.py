@@ -22,6 +22,7 @@ import pytest
 import torch
 from ray_nodes import PATIENCE_S, kill, wait_until
 from ray_runs import ROUNDS, RUN, actors, assert_equal, on, words_of
+from requirements import require
 from runs import lines_of, stopped_after
 from texts import write_texts
 
@@ -30,19 +31,19 @@ from edgefl import RunConfig
 from edgefl.client.client import Clients
 from edgefl.client.folding import Sums
 from edgefl.client.job import Job
+from edgefl.contrib.ray.engine import RayEngine
+from edgefl.contrib.ray.members import RayMember
 from edgefl.data.digits import digits
 from edgefl.engine.contract import Cluster, in_order, open_engine
 from edgefl.engine.fingerprint import Fingerprint
 from edgefl.engine.pool import TOGETHER, PoolEngine
-from edgefl.engine.ray import RayEngine
-from edgefl.engine.ray_members import Member
 from edgefl.records import Outcome
 from edgefl.run.folder import RunFolder
 from edgefl.testing import rules_of_engines as rules
 from edgefl.timing.spans import drain
 from edgefl.util.compute import one_thread
 
-pytest.importorskip("ray", reason="the extra ray is not installed")
+require("ray")
 
 PACKAGE = Path(package.__file__).parent
 
@@ -195,7 +196,7 @@ class TestOneEngine:
         before = {member.place for member in opened._members.ready}
         head.add({"ATEN_CPU_CAPABILITY": "avx2"}, {"PYTHONPATH": str(other_release(tmp_path))})
 
-        def joined() -> list[Member]:
+        def joined() -> list[RayMember]:
             return [member for member in opened._members.ready if member.place not in before]
 
         def jobs() -> Iterator[Job]:

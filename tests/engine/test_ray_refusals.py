@@ -11,15 +11,16 @@ import pytest
 from command import edgefl
 from ray_nodes import ray_nodes
 from ray_runs import on, words_of
+from requirements import require
 
 from edgefl.client.client import Clients
+from edgefl.contrib.ray.address import check_token
 from edgefl.data.digits import digits
 from edgefl.engine.contract import Cluster, open_engine
-from edgefl.engine.ray_address import check_token
 from edgefl.errors import ConfigError
 from edgefl.testing import rules_of_engines as rules
 
-pytest.importorskip("ray", reason="the extra ray is not installed")
+require("ray")
 
 
 def test_a_node_of_another_kind_is_refused(head, tmp_path):
@@ -69,7 +70,7 @@ def test_without_a_token_the_remedy_is_said(head, monkeypatch, tmp_path):
 ASK = """
 import sys
 from edgefl.engine.contract import Cluster
-from edgefl.engine.ray_cluster import connected
+from edgefl.contrib.ray.cluster import connected
 for auth in (False, True):
     with connected(Cluster(sys.argv[1], auth=auth), 0):
         print("connected", auth)

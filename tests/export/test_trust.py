@@ -20,7 +20,7 @@ from signing import LINE, device_key, of_round, sign_bundle
 from edgefl.errors import WireError
 from edgefl.util.keys import PublicKey, SigningKey
 from edgefl.wire.device_keys import Enrolment
-from edgefl.wire.update_file import Expected, read_update
+from edgefl.wire.update_file import ExpectedUpdate, read_update
 
 
 @pytest.fixture(autouse=True)
@@ -178,7 +178,7 @@ def test_an_enrolled_device_signs_its_updates(bundle, state, call, config, tmp_p
     assert (status, out.endswith(f", signed by {request.key}\n")) == (0, True)
     manifest = json.loads((bundle / "manifest.json").read_text())
     shapes = {name: tuple(shape) for name, shape in manifest["tiers"][0]["train"]["upload"].items()}
-    expected = Expected(manifest["manifest_sha256"], 3, {"0.5": shapes}, 3)
+    expected = ExpectedUpdate(manifest["manifest_sha256"], 3, {"0.5": shapes}, 3)
     found = read_update(tmp_path / "after", expected)
     assert (found.key, read_update(tmp_path / "before", expected).key) == (request.key, None)
     for name, tensor in safetensors.numpy.load((tmp_path / "before").read_bytes()).items():
@@ -242,7 +242,7 @@ def test_an_expired_bundle_is_refused_and_its_updates_say_until_when_they_count(
     assert header(out)["deadline"] == still
     manifest = json.loads((bundle / "manifest.json").read_text())
     shapes = {name: tuple(shape) for name, shape in manifest["tiers"][0]["train"]["upload"].items()}
-    expected = Expected(manifest["manifest_sha256"], 2, {"0.5": shapes}, 3)
+    expected = ExpectedUpdate(manifest["manifest_sha256"], 2, {"0.5": shapes}, 3)
     assert read_update(out, expected).tier == "0.5"
     tensors = safetensors.numpy.load_file(out)
     for deadline in (over, "soon", "2999-13-01T00:00:00Z", ""):

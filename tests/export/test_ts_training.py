@@ -13,7 +13,7 @@ from signing import KEY, sign_bundle
 from ts_client import batch, node
 
 from edgefl.util.keys import SigningKey
-from edgefl.wire.update_file import Expected, read_update
+from edgefl.wire.update_file import ExpectedUpdate, read_update
 
 PARITY = 1e-6
 
@@ -158,4 +158,4 @@ def test_the_host_of_react_native_computes_and_signs_the_same(ts, data, tmp_path
     manifest = json.loads((bundle / "manifest.json").read_text())
     upload = manifest["tiers"][0]["train"]["upload"]
     shapes = {n: tuple(s) for n, s in upload.items()} | {f"control:{n}": tuple(upload[n]) for n in ("fc.weight", "fc.bias")}
-    assert read_update(tmp_path / "update", Expected(manifest["manifest_sha256"], 3, {"0.5": shapes}, 3)).key is not None
+    assert read_update(tmp_path / "update", ExpectedUpdate(manifest["manifest_sha256"], 3, {"0.5": shapes}, 3)).key is not None

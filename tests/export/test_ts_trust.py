@@ -12,7 +12,7 @@ from ts_client import batch, node
 
 from edgefl.util.keys import SigningKey
 from edgefl.wire.device_keys import DeviceKeys, Enrolment
-from edgefl.wire.update_file import Expected, read_update
+from edgefl.wire.update_file import ExpectedUpdate, read_update
 from edgefl.wire.update_signature import signer
 
 
@@ -68,11 +68,11 @@ def test_updates_and_requests_are_signed_as_in_python(ts, data, tmp_path, monkey
     assert "others may read or change this private key: chmod 600" in found[5][2]
     manifest = json.loads((bundle / "manifest.json").read_text())
     shapes = {name: tuple(shape) for name, shape in manifest["tiers"][0]["train"]["upload"].items()}
-    expected = Expected(manifest["manifest_sha256"], manifest["round"], {"0.5": shapes}, manifest["classes"])
+    expected = ExpectedUpdate(manifest["manifest_sha256"], manifest["round"], {"0.5": shapes}, manifest["classes"])
     assert read_update(tmp_path / "plain", expected).key is None
     request = Enrolment.of_file(tmp_path / "request.json")
     keys = DeviceKeys(tmp_path / "fleet.toml").with_device("phone-8", request.key)
-    assert read_update(tmp_path / "made", Expected(expected.bundle, 3, expected.tiers, 3, keys)).device == "phone-8"
+    assert read_update(tmp_path / "made", ExpectedUpdate(expected.bundle, 3, expected.tiers, 3, keys)).device == "phone-8"
     assert header(tmp_path / "signed")["key"] == key.public
     assert (tmp_path / "config" / "edgefl" / "device.pem").stat().st_mode & 0o777 == 0o600
 

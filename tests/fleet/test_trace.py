@@ -314,3 +314,13 @@ class TestParquet:
             DataError, match=r"Parquet is read with pyarrow, which is not installed: pip install 'edgefl-sim\[trace\]'"
         ):
             load_trace(path)
+
+
+def test_a_trace_in_unix_seconds_is_noticed(csv_file):
+    path = csv_file(f"{HEADER}0,1767225600,1767229200,eligible\n1,1767222000,1767225600,eligible\n")
+    with pytest.raises(DataError) as raised:
+        load_trace(path)
+    assert str(raised.value) == (
+        f"{path}, line 3: from: the trace begins 56 years after the start of a run; seconds count from there, not from 1970: "
+        "subtract 1767222000 from all of from and to"
+    )

@@ -15,7 +15,7 @@ from small_fleet import write_device, write_fleet
 
 from edgefl import RunConfig, RunResult, simulate
 from edgefl.bundle.verify import verify
-from edgefl.flower.new import new_app, write_shards
+from edgefl.contrib.flower.new import new_app, write_shards
 from edgefl.run.folder import RunFolder
 from edgefl.run.prepare import prepare
 

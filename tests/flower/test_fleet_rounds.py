@@ -19,12 +19,12 @@ from small_fleet import small, write_device, write_fleet
 from texts import write_texts
 
 from edgefl.config import RunConfig
+from edgefl.contrib.flower.devices import Device
+from edgefl.contrib.flower.fleet import _SAID
+from edgefl.contrib.flower.new import new_app
+from edgefl.contrib.flower.server import Watch, _accuracies, connected, serve
+from edgefl.contrib.flower.wire import Reply, _reply
 from edgefl.errors import ConfigError, EdgeflError, WireError
-from edgefl.flower.devices import Device
-from edgefl.flower.fleet import _SAID
-from edgefl.flower.new import new_app
-from edgefl.flower.server import Watch, _accuracies, connected, serve
-from edgefl.flower.wire import Reply, _reply
 from edgefl.records import RoundRecord, Tier
 
 FEDAVG = {"method": "fedavg", "tiers": (1.0,), "tier_assignment": "auto"}
@@ -417,8 +417,8 @@ def test_a_model_that_falls_slowly_ends_the_run(tmp_path):
 
 
 def test_an_app_has_a_defence_unless_it_is_switched_off(tmp_path, monkeypatch):
-    monkeypatch.setattr("edgefl.flower.new.prepare", lambda config: config)
-    monkeypatch.setattr("edgefl.flower.new.check_run", lambda run: None)
+    monkeypatch.setattr("edgefl.contrib.flower.new.prepare", lambda config: config)
+    monkeypatch.setattr("edgefl.contrib.flower.new.check_run", lambda run: None)
     for name, keys, defence in (
         ("on", {}, "norm-filter"),
         ("off", {"defence": "none"}, "none"),

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from edgefl.methods.create import create
+from edgefl.methods.networks import upload_shapes
+from edgefl.methods.personal import download_shapes
 from edgefl.models.base import Architecture
 from edgefl.records import Tier
 from edgefl.wire.payload import encode, payload_bytes
@@ -22,13 +24,13 @@ def values(shapes):
 def traffic_gb(name, tier=TIER, **options):
     """{(P_S2C + P_C2S) · 4} · K · R, with the real payloads' lengths in place of 4·P."""
     method = create(name, options)
-    down, up = method.shapes(RESNET9, tier), method.upload_shapes(RESNET9, tier)
+    down, up = download_shapes(method, RESNET9, tier), upload_shapes(method, RESNET9, tier)
     return (payload_bytes(down) + payload_bytes(up)) * CLIENTS * ROUNDS / 1e9
 
 
 def test_resnet9_has_2_57_million_parameters():
     """Table 3 and section C.1: 2.57M."""
-    assert round(values(create("fedavg").shapes(RESNET9, TIER)) / 1e6, 2) == 2.57
+    assert round(values(download_shapes(create("fedavg"), RESNET9, TIER)) / 1e6, 2) == 2.57
 
 
 def test_u_and_v_alone_hold_a_tenth():
@@ -41,12 +43,12 @@ def test_u_and_v_alone_hold_a_tenth():
 def test_what_travels_is_u_and_one_v():
     """Algorithm 1: U down, U and v of layer L − 1 up; the 5×5 kernel has 25, each 3×3 kernel 9, v of the last convolution 256·256."""
     method = create("factorized-fl", {"personal_classifier": True})
-    down, up = method.shapes(RESNET9, TIER), method.upload_shapes(RESNET9, TIER)
+    down, up = download_shapes(method, RESNET9, TIER), upload_shapes(method, RESNET9, TIER)
     assert sorted(math.prod(shape) for shape in down.values()) == [9, 9, 9, 9, 9, 9, 9, 25]
     (extra,) = up.keys() - down.keys()
     assert up[extra] == (256 * 256,)
     whole = create("factorized-fl")
-    assert values(whole.shapes(RESNET9, TIER)) == 88 + 256
+    assert values(download_shapes(whole, RESNET9, TIER)) == 88 + 256
 
 
 def test_traffic_of_table_1():
@@ -94,4 +96,4 @@ def test_the_upload_of_beta_shrinks_with_the_zeros_of_mu(zeros, share):
         else:
             tensor.fill_(1.0)
     sent = len(encode(method.upload(module), "sparse"))
-    assert sent / payload_bytes(create("fedavg").upload_shapes(RESNET9, TIER)) == pytest.approx(share, abs=0.01)
+    assert sent / payload_bytes(upload_shapes(create("fedavg"), RESNET9, TIER)) == pytest.approx(share, abs=0.01)

@@ -4,10 +4,11 @@ import math
 
 import pytest
 
-from edgefl.config import RunConfig
+from edgefl.client.training import Training
 from edgefl.methods.create import create
+from edgefl.methods.personal import download_shapes
 from edgefl.models.base import Architecture
-from edgefl.planning.tier_costs import tier_cost, training_of
+from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Tier
 
 # (model, classes, γ) → parameters printed in millions (Tables 2 and 3), and exactly, for the architectures of Tables 5 and 6.
@@ -47,7 +48,7 @@ SPLITMIX = [
 
 
 def size(method, model, classes, ratio):
-    shapes = method.shapes(Architecture(model, (3, 32, 32), classes), Tier(ratio))
+    shapes = download_shapes(method, Architecture(model, (3, 32, 32), classes), Tier(ratio))
     return sum(math.prod(shape) for shape in shapes.values())
 
 
@@ -91,14 +92,14 @@ def test_the_last_two_stages_of_resnet34_compute_55_6_percent():
         macs.append(side**2 * (first + (count - 1) * 18 * outputs**2))
         inputs = outputs
     whole = 9 * 3 * 64 * 32**2 + sum(macs) + 512 * 100
-    cost = tier_cost(create("fedhm"), Architecture("resnet34", (3, 32, 32), 100), Tier(1.0), training_of(RunConfig()))
+    cost = tier_cost(create("fedhm"), Architecture("resnet34", (3, 32, 32), 100), Tier(1.0), Training(1, 32))
     assert cost.macs_forward == whole
     assert sum(macs[2:]) / whole == pytest.approx(0.556, abs=0.002)
 
 
 def test_the_smallest_model_sends_9_times_less_and_computes_2_times_less():
     """Section D.2: "7.8× to 9.0×" bytes and "2.0×" computation. ResNet-34 saves 6.51 times the bytes; 7.8 cannot be derived."""
-    fedhm, training = create("fedhm"), training_of(RunConfig())
+    fedhm, training = create("fedhm"), Training(1, 32)
     assert size(fedhm, "resnet18", 10, 1.0) / size(fedhm, "resnet18", 10, 0.125) == pytest.approx(9.0, abs=0.05)
     assert size(fedhm, "resnet34", 100, 1.0) / size(fedhm, "resnet34", 100, 0.125) == pytest.approx(6.51, abs=0.01)
     macs = [
@@ -109,7 +110,7 @@ def test_the_smallest_model_sends_9_times_less_and_computes_2_times_less():
 
 def test_low_rank_layers_of_table_5():
     """Layer 1: first block dense, second low-rank; layers 2 to 4 low-rank but for the 1×1 shortcuts; stem and classifier dense."""
-    shapes = create("fedhm").shapes(Architecture("resnet18", (3, 32, 32), 10), Tier(0.5))
+    shapes = download_shapes(create("fedhm"), Architecture("resnet18", (3, 32, 32), 10), Tier(0.5))
     assert shapes["conv1.weight"] == (64, 3, 3, 3)
     assert shapes["layer1.0.conv1.weight"] == (64, 64, 3, 3)
     assert shapes["layer1.1.conv1.u.weight"] == (32, 64, 3, 1)
@@ -121,7 +122,7 @@ def test_low_rank_layers_of_table_5():
 
 def test_costs_of_a_factorized_layer_follow_table_1():
     """Table 1: parameters rk(m+n), MACs rkHW(m+n) for a stride of 1; here m=32, n=64, k=3, r=32, 8×8 and m=n=64, r=32, 4×4."""
-    cost = tier_cost(create("fedhm"), Architecture("cnn-digits", (1, 8, 8), 10), Tier(0.5), training_of(RunConfig()))
+    cost = tier_cost(create("fedhm"), Architecture("cnn-digits", (1, 8, 8), 10), Tier(0.5), Training(1, 32))
     stem, head = 9 * 32 * 64, 64 * 16 * 10
     assert cost.macs_forward == stem + 32 * 3 * 64 * (32 + 64) + 32 * 3 * 16 * (64 + 64) + head
     # Backward: weight and input gradients each cost a forward pass, but the stem needs no input gradient.

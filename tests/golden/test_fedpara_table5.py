@@ -13,6 +13,8 @@ from torch import nn
 from edgefl.factor import hadamard, tucker
 from edgefl.factor.hadamard import inner_weight, rank_of, rank_range
 from edgefl.methods.create import create
+from edgefl.methods.networks import upload_shapes
+from edgefl.methods.personal import download_shapes
 from edgefl.models.base import Architecture
 from edgefl.records import Tier
 from edgefl.wire.payload import payload_bytes
@@ -60,7 +62,7 @@ class Built(Architecture):
 
 
 def count(method: str, architecture: Architecture, gamma: float, **options) -> int:
-    shapes = create(method, options).shapes(architecture, Tier(gamma))
+    shapes = download_shapes(create(method, options), architecture, Tier(gamma))
     return sum(math.prod(shape) for shape in shapes.values())
 
 
@@ -147,7 +149,7 @@ def test_what_personalised_methods_send_of_two_linear_layers():
 def test_bytes_of_a_round_in_table_12(method, gamma, codec, printed_mb):
     """VGG16: both ways, in MB of 10⁶ bytes. FedPAQ sends updates as fp16."""
     made, architecture = create(method), Architecture("vgg16", (3, 32, 32), 10)
-    down, up = made.shapes(architecture, Tier(gamma)), made.upload_shapes(architecture, Tier(gamma))
+    down, up = download_shapes(made, architecture, Tier(gamma)), upload_shapes(made, architecture, Tier(gamma))
     assert (payload_bytes(down) + payload_bytes(up, codec)) / 1e6 == pytest.approx(printed_mb, rel=0.002)
 
 

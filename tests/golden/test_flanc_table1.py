@@ -6,6 +6,7 @@ import pytest
 from torch import nn
 
 from edgefl.methods.create import create
+from edgefl.methods.personal import download_shapes
 from edgefl.models.base import Architecture
 from edgefl.records import Tier
 
@@ -48,7 +49,7 @@ def cut(count: int, printed_k: int) -> int:
 def test_as_much_is_sent_as_table_1_prints(model, shape, classes, printed_k, exact):
     method, architecture = create("flanc", tiers=WIDTHS), Architecture(model, shape, classes)
     method.check(architecture, tuple(map(Tier, WIDTHS)), 100)
-    sent = tuple(sum(map(math.prod, method.shapes(architecture, Tier(width)).values())) for width in WIDTHS)
+    sent = tuple(sum(map(math.prod, download_shapes(method, architecture, Tier(width)).values())) for width in WIDTHS)
     assert sent == exact
     assert tuple(map(rounded, sent, printed_k)) == printed_k
 
@@ -94,7 +95,9 @@ def test_the_recurrent_layer_that_has_the_sizes_of_table_1():
     method, architecture = create("flanc", options, tiers=WIDTHS), RecurrentLayer("rnn-shakespeare", (80,), 80)
     method.check(architecture, tuple(map(Tier, WIDTHS)), 100)
     for width in WIDTHS:
-        sent = sum(math.prod(s) for name, s in method.shapes(architecture, Tier(width)).items() if name.startswith("rnn."))
+        sent = sum(
+            math.prod(s) for name, s in download_shapes(method, architecture, Tier(width)).items() if name.startswith("rnn.")
+        )
         plain = sum(p.numel() for name, p in architecture.skeleton(width).named_parameters() if name.startswith("rnn."))
         printed, exact = RECURRENT_SENT[width]
         assert (sent, rounded(sent, printed)) == (exact, printed)
@@ -114,7 +117,7 @@ def test_the_recurrent_layer_that_has_the_sizes_of_table_1():
 )
 def test_sizes_of_networks_that_are_not_the_authors(model, shape, classes, composed, exact):
     method, architecture = create("flanc", {"composed": composed}, tiers=WIDTHS), Architecture(model, shape, classes)
-    sent = tuple(sum(map(math.prod, method.shapes(architecture, Tier(width)).values())) for width in WIDTHS)
+    sent = tuple(sum(map(math.prod, download_shapes(method, architecture, Tier(width)).values())) for width in WIDTHS)
     assert sent == exact
     dense = [sum(p.numel() for p in architecture.skeleton(width).parameters()) for width in WIDTHS]
     assert all(count < whole for count, whole in zip(sent, dense, strict=True))

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from edgefl.methods.create import create
+from edgefl.methods.personal import download_shapes
 from edgefl.models.base import Architecture
 from edgefl.models.cnn import Conv, ConvNet
 from edgefl.records import Tier
@@ -23,5 +24,5 @@ class Levels(Architecture):
 
 @pytest.mark.parametrize("width", LEVELS)
 def test_sizes_of_the_five_levels(width):
-    shapes = create("heterofl").shapes(Levels("mlp", (1, 28, 28), 10), Tier(width))
+    shapes = download_shapes(create("heterofl"), Levels("mlp", (1, 28, 28), 10), Tier(width))
     assert sum(math.prod(shape) for shape in shapes.values()) / 1e3 == LEVELS[width]

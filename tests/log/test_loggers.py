@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import struct
+import sys
 import threading
 
 import pytest
 from command import edgefl as command
+from requirements import require
 
 import edgefl
 from edgefl.log import background
@@ -21,6 +23,7 @@ SMALL = {"rounds": ROUNDS, "clients": 3, "local_epochs": 1, "data_share": 0.2, "
 
 @pytest.fixture(scope="module")
 def logged(tmp_path_factory):
+    require("tensorboard", "mlflow", "wandb")
     folder = tmp_path_factory.mktemp("logged")
     said = []
     with pytest.MonkeyPatch.context() as patch:
@@ -41,7 +44,8 @@ def expected(result):
 
 
 def test_tensorboard_holds_every_round_and_the_costs_of_tiers(logged):
-    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    from tensorboard.backend.event_processing import event_accumulator as events
+
     result, _ = logged
     found = events.EventAccumulator(str(result.folder / "logs" / "tensorboard"))
     found.Reload()
@@ -54,7 +58,8 @@ def test_tensorboard_holds_every_round_and_the_costs_of_tiers(logged):
 
 
 def test_mlflow_holds_parameters_metrics_and_artifacts(logged):
-    mlflow = pytest.importorskip("mlflow")
+    import mlflow
+
     result, folder = logged
     client = mlflow.MlflowClient(f"sqlite:///{folder}/mlflow.db")
     (run,) = client.search_runs([client.get_experiment_by_name("edgefl").experiment_id])
@@ -83,7 +88,8 @@ def records_of(content):
 
 
 def test_wandb_holds_configuration_history_and_summary(logged):
-    messages = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+    from wandb.proto import wandb_internal_pb2 as messages
+
     result, _ = logged
     (path,) = (result.folder / "logs" / "wandb").glob("offline-run-*/*.wandb")
     records = [messages.Record.FromString(content) for content in records_of(path.read_bytes())]
@@ -127,6 +133,8 @@ def test_a_logger_of_a_plug_in(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("where", ["open", "round", "end"])
 def test_a_logger_that_fails_is_said_once_and_the_run_is_the_same(tmp_path, monkeypatch, where):
+    require("tensorboard")
+
     def fails():
         raise ConnectionError("no server at example.org")
 
@@ -167,6 +175,7 @@ def test_a_logger_that_ends_its_thread_is_said_too(monkeypatch):
 
 
 def test_a_logger_that_hangs_does_not_keep_the_run_and_is_said_once(tmp_path, monkeypatch):
+    require("wandb")
     release = threading.Event()
 
     @contextlib.contextmanager
@@ -201,7 +210,7 @@ def test_wrong_names_are_refused_before_anything_is_written(tmp_path, names, mes
 
 
 def test_a_package_that_is_not_installed_is_named_with_the_remedy(tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(
         edgefl.errors.InputError,
         match=r"--log mlflow needs mlflow, which is not installed; run pip install 'edgefl-sim\[mlflow\]'",

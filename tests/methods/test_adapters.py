@@ -10,11 +10,15 @@ import torch
 from torch import nn
 
 from edgefl.bundle.tier_graphs import tier_graphs
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives import PLAIN
 from edgefl.errors import ConfigError
 from edgefl.factor.adapter import adapted, names_of
+from edgefl.methods.capabilities import misfit
 from edgefl.methods.create import create
+from edgefl.methods.networks import skeleton, upload_shapes
+from edgefl.methods.personal import download_shapes, received, trained_network
 from edgefl.models.base import Architecture, named_tensors
+from edgefl.onnxgrad.step_rule import StepRule
 from edgefl.onnxgrad.stepper import Stepper
 from edgefl.planning.inspect import inspect
 from edgefl.planning.network import architecture_of
@@ -129,18 +133,18 @@ def test_hetlora_prunes_the_tier_whose_last_ranks_shrink() -> None:
     same, _ = method.advance(after, 2, RNG)
     assert same == method  # one of two is not more than half
     pruned, later = method.advance(method.aggregate(state, [shrunk]), 2, RNG)
-    assert [pruned.shapes(architecture, tier)[U] for tier in TIERS] == [(1, 3), (1, 3)]
+    assert [download_shapes(pruned, architecture, tier)[U] for tier in TIERS] == [(1, 3), (1, 3)]
     assert pruned.advance(later, 3, RNG)[0] == pruned  # votes count once
-    assert pruned.fits(pruned.init(architecture, TIERS, generator(0, "init")), later) == ""
+    assert misfit(pruned, pruned.init(architecture, TIERS, generator(0, "init")), later) == ""
     assert create("hetlora", {"gamma": 1}).lacks == {}
 
 
 def test_hetlora_penalises_the_ranks_beyond_gamma() -> None:
     method, _, state = small("hetlora", gamma=0.5, prune_strength=0.1)
     state = state.replace({**state.tensors, U: torch.tensor(A1), V: torch.tensor(B1)})
-    (term,) = method.penalties(method.trained(state, TIERS[0]))
+    (term,) = method.penalties(trained_network(method, state, TIERS[0]))
     np.testing.assert_allclose(term.item(), 0.1 * 10**0.5 * 3.25**0.5, rtol=1e-6)
-    assert not [*method.penalties(method.trained(state, TIERS[1]))]
+    assert not [*method.penalties(trained_network(method, state, TIERS[1]))]
 
 
 def test_flora_stacks_exactly_where_averages_of_factors_are_wrong() -> None:
@@ -156,15 +160,15 @@ def test_flora_stacks_exactly_where_averages_of_factors_are_wrong() -> None:
 
     # The next round sends the stack of rank 3, unless it has no fewer values than the weight of 4 × 3.
     later, state = method.advance(after, 2, RNG)
-    assert later.shapes(architecture, TIERS[1]) == {"2.weight": (2, 4), "2.bias": (2,), "0.weight": (4, 3)}
+    assert download_shapes(later, architecture, TIERS[1]) == {"2.weight": (2, 4), "2.bias": (2,), "0.weight": (4, 3)}
     torch.testing.assert_close(state.tensors["0.weight"], before + change)
     only, state = method.advance(method.aggregate(first, [*updates()][1:]), 2, RNG)
-    assert only.shapes(architecture, TIERS[0])["0.stack.u.weight"] == (1, 3)
-    assert only.upload_shapes(architecture, TIERS[0])[V] == (4, 2)
-    assert only.fits(only.init(architecture, TIERS, generator(0, "init")), state) == ""
+    assert download_shapes(only, architecture, TIERS[0])["0.stack.u.weight"] == (1, 3)
+    assert upload_shapes(only, architecture, TIERS[0])[V] == (4, 2)
+    assert misfit(only, only.init(architecture, TIERS, generator(0, "init")), state) == ""
     module = only.network(architecture, TIERS[0])
     personal = only.first_personal(architecture, TIERS[0], generator(0, "init"))
-    only.receive(module, only.submodel(state, TIERS[0], generator(0, "s")).tensors, personal, (torch.empty(0), torch.empty(0)))
+    received(only, module, only.submodel(state, TIERS[0], generator(0, "s")).tensors, personal, (torch.empty(0), torch.empty(0)))
     torch.testing.assert_close(module.get_parameter("0.weight"), before + 2 * torch.tensor(B2) @ torch.tensor(A2))
     assert not module.get_parameter(V).any()
     assert torch.equal(only.deploy(state, TIERS[0]).state_dict()["0.weight"], module.get_parameter("0.weight"))
@@ -180,10 +184,10 @@ def test_a_client_of_flora_receives_all_earlier_adapters_also_after_the_weight_w
     for round_, (change, who) in enumerate([alone, both, alone, alone, both], start=2):
         method, state = method.advance(method.aggregate(state, [*updates()][who]), round_, RNG)
         expected = expected + change
-        assert method.fits(method.init(architecture, TIERS, generator(0, "init")), state) == ""
+        assert misfit(method, method.init(architecture, TIERS, generator(0, "init")), state) == ""
         module = method.network(architecture, TIERS[1])
         personal = method.first_personal(architecture, TIERS[1], generator(0, "init"))
-        method.receive(module, method.submodel(state, TIERS[1], generator(0, "s")).tensors, personal, nothing)
+        received(method, module, method.submodel(state, TIERS[1], generator(0, "s")).tensors, personal, nothing)
         torch.testing.assert_close(module.get_parameter("0.weight"), expected)
         torch.testing.assert_close(method.deploy(state, TIERS[1]).state_dict()["0.weight"], expected)
 
@@ -192,7 +196,7 @@ def test_adapters_are_at_queries_and_values_or_where_the_option_says() -> None:
     tokens, images = Architecture("deit-tiny", (3, 8, 8), 10), Architecture("cnn-digits", (1, 8, 8), 10)
 
     def layers(architecture, **options):
-        return [name for name, _, _ in adapted(create("flexlora", options).skeleton(architecture, Tier(0.5)))]
+        return [name for name, _, _ in adapted(skeleton(create("flexlora", options), architecture, Tier(0.5)))]
 
     assert len(found := layers(tokens)) == 24
     assert found[:3] == ["blocks.0.attention.query", "blocks.0.attention.value", "blocks.1.attention.query"]
@@ -206,9 +210,9 @@ def test_the_base_has_no_gradients_and_never_travels() -> None:
     method, architecture, _ = small("flexlora")
     network = method.network(architecture, TIERS[0])
     assert {name for name, p in network.named_parameters() if p.requires_grad} == {U, V, "2.weight", "2.bias"}
-    assert method.shapes(architecture, TIERS[1]) == {U: (1, 3), V: (4, 1), "2.weight": (2, 4), "2.bias": (2,)}
+    assert download_shapes(method, architecture, TIERS[1]) == {U: (1, 3), V: (4, 1), "2.weight": (2, 4), "2.bias": (2,)}
     frozen = create("flexlora", {"rank": 2, "head": False})
-    assert set(frozen.shapes(architecture, TIERS[1])) == {U, V}
+    assert set(download_shapes(frozen, architecture, TIERS[1])) == {U, V}
     wide = architecture_of(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), (3,), 2)
     module = method.network(wide, TIERS[0]).train()
     method.local_loss(module, Batch(torch.ones(5, 3), torch.zeros(5, dtype=torch.int64)))
@@ -226,7 +230,7 @@ def test_weights_that_are_shared_have_neither_adapter_nor_training() -> None:
             return self.head(self.mix(self.tokens(x)).mean(1))
 
     architecture = architecture_of(Tied, {"x": "int64:3"}, 5)
-    assert set(create("flora").upload_shapes(architecture, TIERS[0])) == set(names_of("mix"))
+    assert set(upload_shapes(create("flora"), architecture, TIERS[0])) == set(names_of("mix"))
     with pytest.raises(ConfigError, match="head cannot be factorized: shared"):
         create("flora", {"factorize": "head"}).network(architecture, TIERS[0])
 
@@ -242,14 +246,14 @@ def test_a_rank_is_bytes_and_hardly_memory_or_macs() -> None:
         assert (
             cost.upload_bytes
             == cost.download_bytes
-            == 4 * values + header_bytes(create("flexlora").shapes(architecture, Tier(rank / 8)))
+            == 4 * values + header_bytes(download_shapes(create("flexlora"), architecture, Tier(rank / 8)))
         )
     assert costs[1].upload_bytes < 0.6 * costs[0].upload_bytes
     assert costs[1].training_memory_bytes > 0.99 * costs[0].training_memory_bytes
 
 
 def test_adapters_of_gpt2_xl_are_counted_without_its_weights() -> None:
-    shapes = create("flora", {"rank": 4}).upload_shapes(architecture_of("gpt2-xl"), Tier(1.0))
+    shapes = upload_shapes(create("flora", {"rank": 4}), architecture_of("gpt2-xl"), Tier(1.0))
     assert sum(math.prod(shape) for shape in shapes.values()) == 48 * 2 * 4 * (1600 + 1600)  # no classifier: it is the embedding
 
 
@@ -261,8 +265,8 @@ def test_inspect_names_the_ranks_of_adapters() -> None:
 def test_the_first_step_of_hetlora_in_onnxruntime_is_finite() -> None:
     """B is zero at first, where the norms of its regulariser have no derivative."""
     method, architecture = create("hetlora", tiers=(1.0,)), Architecture("mlp", (1, 8, 8), 4)
-    network = method.trained(method.init(architecture, TIERS[:1], generator(0, "init")), TIERS[0])
-    steps = tier_graphs(method, architecture, TIERS[0], "sgd", 0.0, PLAIN).steps
+    network = trained_network(method, method.init(architecture, TIERS[:1], generator(0, "init")), TIERS[0])
+    steps = tier_graphs(method, architecture, TIERS[0], StepRule(), PLAIN).steps
     tensors = named_tensors(network)
     feed = {value: tensors[name].detach().numpy() for name, value in steps.roles.tensors.items()}
     stepper = Stepper(steps, feed | {name: np.ones(4, bool) for name in steps.roles.shared}, 0.1, 0.0)

@@ -10,10 +10,12 @@ from torch import nn
 
 from edgefl.client.loop import metered
 from edgefl.client.loss import loss_of
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives import PLAIN
 from edgefl.client.training import Training
 from edgefl.methods.create import create
 from edgefl.methods.losses import cross_entropy
+from edgefl.methods.networks import upload_shapes
+from edgefl.methods.personal import download_shapes
 from edgefl.models.base import Architecture
 from edgefl.models.custom import CustomArchitecture
 from edgefl.models.input_spec import InputSpec
@@ -65,7 +67,9 @@ def test_half_the_depth_of_resnet18_needs_less_memory_than_half_its_ranks():
         "last-blocks": 172,
         "depthfl": 149,
     }
-    stages = {name.split(".")[1] for name in create("depthfl").shapes(architecture, Tier(0.5)) if name.startswith("body.")}
+    stages = {
+        name.split(".")[1] for name in download_shapes(create("depthfl"), architecture, Tier(0.5)) if name.startswith("body.")
+    }
     assert stages == {"conv1", "norm1", "layer1", "layer2"}  # the paper's depth 2/4
 
 
@@ -126,7 +130,7 @@ def test_frozen_normalisation_and_dropout_are_in_evaluation_mode():
     assert {name for name, p in module.named_parameters() if p.grad is not None} == {
         *("conv2.weight", "conv2.bias", "norm2.weight", "norm2.bias", "fc.weight", "fc.bias")
     }
-    up = method.upload_shapes(architecture, Tier(0.5))
+    up = upload_shapes(method, architecture, Tier(0.5))
     assert "norm2.running_mean" in up
     assert "norm1.running_mean" not in up
     assert method.personal(module) == {*("conv1.weight", "conv1.bias", "norm1.weight", "norm1.bias")} | {

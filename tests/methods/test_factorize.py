@@ -7,7 +7,7 @@ from mobile import MOBILE, MobileNet
 from torch import nn
 
 from edgefl.cli.param_types import MethodOption
-from edgefl.config import RunConfig
+from edgefl.client.training import Training
 from edgefl.errors import ConfigError
 from edgefl.factor.layers import composed_weight, factor_weights, low_rank
 from edgefl.factor.svd import truncated, unroll
@@ -16,7 +16,7 @@ from edgefl.methods.create import create
 from edgefl.methods.ranks import _costs, dense_reasons, hybrid_ranks, rank_candidates, spectral_ranks
 from edgefl.models.base import Architecture, weighted_layers
 from edgefl.planning.plan import plan
-from edgefl.planning.tier_costs import tier_cost, training_of
+from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Tier
 
 ONE = ["block.expand", "block.squeeze", "block.excite", "block.project", "head"]
@@ -158,7 +158,7 @@ def test_a_strided_1x1_convolution_computes_only_positions_of_its_output():
         classes=4,
         inputs=MOBILE.inputs,
     )
-    cost = tier_cost(create("fedhm"), architecture, Tier(0.25), training_of(RunConfig()))
+    cost = tier_cost(create("fedhm"), architecture, Tier(0.25), Training(1, 32))
     assert {row.layer: row.macs_forward for row in cost.layers if row.layer.startswith("1.")} == {"1.u": 9 * 16, "1.v": 9 * 16}
 
 

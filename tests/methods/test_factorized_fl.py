@@ -23,7 +23,11 @@ from edgefl.factor.rank1 import (
     prune,
     rank_one,
 )
+from edgefl.methods.capabilities import misfit
 from edgefl.methods.create import create
+from edgefl.methods.losses import cross_entropy
+from edgefl.methods.networks import upload_shapes
+from edgefl.methods.personal import download_shapes
 from edgefl.models.base import Architecture
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Batch, Tier, Update
@@ -190,7 +194,7 @@ def test_matching_of_the_authors_by_scenario(scenario, tau, epsilon, least):
     state = method.init(CNN, (TIER,), generator(0, "init"))
     updates = []
     for client in range(20):
-        tensors = {name: random(shape, client) for name, shape in method.upload_shapes(CNN, TIER).items()}
+        tensors = {name: random(shape, client) for name, shape in upload_shapes(method, CNN, TIER).items()}
         v = (1 if client < 7 else -1) * common + rng.standard_normal(4096)
         updates.append(Update(client, TIER, {**tensors, "conv3.v": torch.from_numpy(v).float()}, {}, 1))
     after = method.aggregate(state, updates)
@@ -249,7 +253,7 @@ def test_by_default_mu_is_pruned_and_no_penalty_is_trained(name):
     module.conv2.mu.data = random(tuple(module.conv2.mu.shape))
     batch = Batch(random((3, 1, 8, 8), 50), torch.tensor([0, 3, 1]))
     assert list(method.penalties(module)) == []
-    assert torch.equal(method.local_loss(module, batch), method.criterion(module(batch.x), batch))
+    assert torch.equal(method.local_loss(module, batch), cross_entropy(module(batch.x), batch))
     state = method.init(CNN, (TIER,), generator(0, "init"))
     network = method.factored(state, TIER, {"conv2.mu": module.conv2.mu.data}, 0)
     assert torch.equal(network.conv2.mu, prune(module.conv2.mu.data, 0.5))
@@ -259,7 +263,7 @@ def test_by_default_mu_is_pruned_and_no_penalty_is_trained(name):
 def answered(method, architecture=CNN, clients=(0, 1, 2), seed=0):
     """A state after a round in which each client answered with numbers of its own."""
     state = method.init(architecture, (TIER,), generator(seed, "init"))
-    shapes = method.upload_shapes(architecture, TIER)
+    shapes = upload_shapes(method, architecture, TIER)
     updates = []
     for client in clients:
         tensors = {name: random(shape, 31 * client + i) for i, (name, shape) in enumerate(shapes.items())}
@@ -302,17 +306,17 @@ def test_everyone_begins_with_the_same_factors_and_a_newcomer_has_the_mean(name)
 def test_what_travels():
     own = {"personal_classifier": True}
     plain, beta = create("factorized-fl", own), create("factorized-fl-beta", own)
-    assert plain.shapes(CNN, TIER) == {"conv1.u": (9,), "conv2.u": (9,), "conv3.u": (9,)}
-    assert plain.upload_shapes(CNN, TIER) == {**plain.shapes(CNN, TIER), "conv3.v": (64 * 64,)}
+    assert download_shapes(plain, CNN, TIER) == {"conv1.u": (9,), "conv2.u": (9,), "conv3.u": (9,)}
+    assert upload_shapes(plain, CNN, TIER) == {**download_shapes(plain, CNN, TIER), "conv3.v": (64 * 64,)}
     whole = create("factorized-fl")
-    assert whole.shapes(CNN, TIER) == {**plain.shapes(CNN, TIER), "fc.u": (1024,)}
-    travels = beta.shapes(CNN, TIER)
-    assert travels == beta.upload_shapes(CNN, TIER)
+    assert download_shapes(whole, CNN, TIER) == {**download_shapes(plain, CNN, TIER), "fc.u": (1024,)}
+    travels = download_shapes(beta, CNN, TIER)
+    assert travels == upload_shapes(beta, CNN, TIER)
     assert beta.personal(beta.network(CNN, TIER)) == {"fc.u", "fc.v", "fc.mu", "fc.bias"}
     assert {"conv2.mu", "conv2.v", "norm2.weight"} <= travels.keys()
     for method in (plain, beta):
         module = method.network(CNN, TIER)
-        assert method.upload(module).keys() == method.upload_shapes(CNN, TIER).keys()
+        assert method.upload(module).keys() == upload_shapes(method, CNN, TIER).keys()
         assert method.keep(module).keys() == method.personal(module)
 
 
@@ -332,7 +336,7 @@ def test_similar_clients_are_averaged_and_others_left_out():
     state = method.init(CNN, (TIER,), generator(0, "init"))
     direction, updates = random((4096,)), []
     for client, v in enumerate((direction, 2 * direction, -direction)):
-        tensors = {name: torch.full(shape, float(client)) for name, shape in method.shapes(CNN, TIER).items()}
+        tensors = {name: torch.full(shape, float(client)) for name, shape in download_shapes(method, CNN, TIER).items()}
         updates.append(Update(client, TIER, {**tensors, "conv3.v": v}, {}, 1))
     after = method.aggregate(state, updates)
     found = [float(method.submodel(after, TIER, generator(0), client).tensors["conv1.u"][0]) for client in range(3)]
@@ -345,16 +349,16 @@ def test_similar_clients_are_averaged_and_others_left_out():
 def test_a_stored_state_fits_or_says_why_not(name):
     method = create(name)
     first, state, _ = answered(method, clients=(3, 12))
-    assert method.fits(first, first) == ""
-    assert method.fits(first, state) == ""
+    assert misfit(method, first, first) == ""
+    assert misfit(method, first, state) == ""
     twelfth = {n: t for n, t in state.clients[12].items() if n != "conv1.u"}
     short = state.replace(state.tensors, clients={**state.clients, 12: twelfth})
-    assert "client 12 is of another model (conv1.u is missing" in method.fits(first, short)
+    assert "client 12 is of another model (conv1.u is missing" in misfit(method, first, short)
     wrong = state.replace(state.tensors, clients={**state.clients, 3: {**state.clients[3], "conv1.u": torch.zeros(4)}})
-    assert "client 3 is of another model (conv1.u has shape (4,), expected (9,))" in method.fits(first, wrong)
+    assert "client 3 is of another model (conv1.u has shape (4,), expected (9,))" in misfit(method, first, wrong)
     with pytest.raises(ValueError, match="^'client x' is no part of a server's state$"):
         first.of_parts({**state.parts(), "client x": {"conv1.u": torch.zeros(9)}})
-    assert "another model" in method.fits(first, answered(method, MLP)[1])
+    assert "another model" in misfit(method, first, answered(method, MLP)[1])
 
 
 def test_a_deployed_client_has_its_own_tensors_and_mu_without_small_entries():

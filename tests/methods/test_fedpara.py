@@ -20,11 +20,12 @@ from edgefl.factor.hadamard import factor_shapes, inner_weight, jacobian_gap, pa
 from edgefl.factor.hadamard_layers import ComposedRecurrent, HadamardWeight, composed
 from edgefl.methods.create import create
 from edgefl.methods.factored_weights import candidates
+from edgefl.methods.personal import download_shapes
 from edgefl.models.base import Architecture
+from edgefl.onnxgrad.stateless import called
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Batch, Tier
 from edgefl.rng import generator, torch_seeded
-from edgefl.util.stateless import called
 
 SHAPES = st.tuples(st.integers(1, 80), st.integers(1, 80), st.sampled_from([(), (1, 1), (3, 3), (1, 7), (5, 5)])).map(
     lambda s: (s[0], s[1], *s[2])
@@ -236,7 +237,7 @@ def test_a_composed_recurrent_layer_computes_and_learns_like_the_dense_one(kind)
 def test_the_shakespeare_network_is_factorized_traced_and_deployed_as_an_lstm():
     architecture = Architecture("lstm-shakespeare", (80,), 80)
     method, tier = create("fedpara"), Tier(0.1)
-    shapes = method.shapes(architecture, tier)
+    shapes = download_shapes(method, architecture, tier)
     assert {name.rpartition(".")[0] for name in shapes if name.endswith("x1")} == {
         f"rnn.weight_{kind}_l{i}" for kind in ("ih", "hh") for i in (0, 1)
     }

@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from edgefl.config import RunConfig
+from edgefl.client.training import Training
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture
-from edgefl.planning.tier_costs import tier_cost, training_of
+from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Batch, Tier
 from edgefl.rng import generator
 
@@ -105,7 +105,7 @@ def test_distillation_teaches_the_drawn_width_and_trains_the_own():
 
 
 def test_counted_costs_of_distillation_are_those_of_both_widths():
-    training, architecture = training_of(RunConfig()), Architecture("cnn-digits", (1, 8, 8), 4)
+    training, architecture = Training(1, 32), Architecture("cnn-digits", (1, 8, 8), 4)
     plain = {t: tier_cost(create("fedavg", tiers=(t.ratio,)), architecture, t, training) for t in TIERS}
     both = tier_cost(create("fjord", {"distill": True}), architecture, TIERS[0], training)
     assert both.macs_forward == plain[TIERS[0]].macs_forward + plain[TIERS[1]].macs_forward

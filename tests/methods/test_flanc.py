@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from edgefl.config import RunConfig
+from edgefl.client.training import Training
 from edgefl.errors import ConfigError
 from edgefl.factor.basis import BasisRule, compose, composed_layers, first_basis, first_coefficients, orthogonality
 from edgefl.methods.create import create
+from edgefl.methods.networks import global_tier
 from edgefl.models.base import Architecture, scaled
-from edgefl.planning.tier_costs import tier_cost, training_of
+from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Batch, Tier, Update
 from edgefl.rng import generator, torch_seeded
 
@@ -188,13 +189,13 @@ def test_recurrent_layers_are_composed_and_deployed_plain(kind):
         torch.testing.assert_close(module(x), plain(x), rtol=1e-5, atol=1e-6)
         method.local_loss(module, Batch(x, torch.tensor([0, 1, 2]))).backward()
         assert all(p.grad is not None and bool(p.grad.any()) for n, p in module.named_parameters() if "bias" not in n)
-    cost = tier_cost(method, architecture, tiers[1], training_of(RunConfig()))
+    cost = tier_cost(method, architecture, tiers[1], Training(1, 32))
     assert cost.macs_compose > 0
     assert not cost.uncounted_ops
 
 
 def test_costs_are_those_of_the_plain_width_and_composition_beside_them():
-    method, training = create("flanc", tiers=(1.0, 0.5, 0.25)), training_of(RunConfig())
+    method, training = create("flanc", tiers=(1.0, 0.5, 0.25)), Training(1, 32)
     for tier in TIERS:
         cost = tier_cost(method, DIGITS, tier, training)
         plain = tier_cost(create("fedavg", tiers=(tier.ratio,)), DIGITS, tier, training)
@@ -288,9 +289,9 @@ def test_a_tier_that_nobody_trained_keeps_all_that_is_its_own():
 
 def test_costs_of_a_width_that_is_no_tier_can_be_asked_for():
     method = create("flanc", tiers=(0.5, 0.25))
-    assert tier_cost(method, DIGITS, Tier(1.0), training_of(RunConfig())).params > 0
+    assert tier_cost(method, DIGITS, Tier(1.0), Training(1, 32)).params > 0
     state = method.init(DIGITS, TIERS[1:], generator(0, "init"))
-    assert method.global_tier(state) == Tier(0.5)
+    assert global_tier(method, state) == Tier(0.5)
 
 
 def test_a_weight_of_one_basis_vector_stays_dense():

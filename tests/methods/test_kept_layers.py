@@ -11,6 +11,8 @@ from edgefl.errors import ConfigError
 from edgefl.factor.adapter import PART
 from edgefl.methods.create import create
 from edgefl.methods.layer_rules import kept_layers
+from edgefl.methods.networks import skeleton, upload_shapes
+from edgefl.methods.personal import download_shapes
 from edgefl.planning.inspect import inspect
 from edgefl.planning.layer_facts import REASONS
 from edgefl.planning.network import architecture_of
@@ -124,7 +126,7 @@ def test_every_method_replaces_only_layers_that_factors_can_replace(method, more
     architecture, options = architecture_of(Mixed, INPUT, CLASSES), {"flanc": {"composed": "all"}}.get(method)
     chosen = create(method, options, tiers=(0.25,))
     chosen = chosen.after_warmup() if method == "pufferfish" else chosen
-    small, dense = chosen.skeleton(architecture, Tier(0.25)), architecture.skeleton()
+    small, dense = skeleton(chosen, architecture, Tier(0.25)), architecture.skeleton()
     found = {name for name, layer in dense.named_modules() if type(small.get_submodule(name)) is not type(layer)}
     found |= {name for name, layer in small.named_modules() if hasattr(layer, PART)}
     assert found == {"wide", "plain"} | more
@@ -190,6 +192,6 @@ def test_a_classifier_that_stays_dense_is_personal_too(name):
 
     architecture, tier = architecture_of(make, INPUT, CLASSES), Tier(1.0)
     kept = create(name, {"personal_classifier": True})
-    assert {key for key in kept.upload_shapes(architecture, tier) if key.startswith("4.")} == set()
-    assert {"0.u", "2.u"} <= kept.shapes(architecture, tier).keys()
-    assert "2.v" in kept.upload_shapes(architecture, tier)
+    assert {key for key in upload_shapes(kept, architecture, tier) if key.startswith("4.")} == set()
+    assert {"0.u", "2.u"} <= download_shapes(kept, architecture, tier).keys()
+    assert "2.v" in upload_shapes(kept, architecture, tier)

@@ -18,8 +18,10 @@ from edgefl.factor import hadamard, tucker
 from edgefl.factor.layers import SquaredNorm
 from edgefl.factor.tucker import small_layers
 from edgefl.methods.axes import refused
+from edgefl.methods.capabilities import misfit
 from edgefl.methods.create import create
 from edgefl.methods.factored_weights import candidates
+from edgefl.methods.personal import download_shapes
 from edgefl.models.base import Architecture
 from edgefl.records import Tier
 from edgefl.rng import generator, torch_seeded
@@ -81,7 +83,7 @@ def test_products_start_with_the_variance_of_he(dense):
 @pytest.mark.parametrize("gamma", [0.1, 0.4, 0.9])
 def test_matched_layers_hold_at_most_what_fedpara_holds_and_the_next_rank_would_not(gamma):
     low, para = create("lowrank", {"match": "fedpara"}), create("fedpara")
-    shapes, theirs = low.shapes(DIGITS, Tier(gamma)), para.shapes(DIGITS, Tier(gamma))
+    shapes, theirs = download_shapes(low, DIGITS, Tier(gamma)), download_shapes(para, DIGITS, Tier(gamma))
 
     def held(of, layer):
         return sum(math.prod(s) for n, s in of.items() if n.startswith(f"{layer}.") and not n.endswith("bias"))
@@ -94,9 +96,9 @@ def test_matched_layers_hold_at_most_what_fedpara_holds_and_the_next_rank_would_
 
 
 def test_a_share_bounds_every_layer_and_one_is_dense():
-    dense = create("fedavg").shapes(DIGITS, Tier(1.0))
-    assert create("lowrank").shapes(DIGITS, Tier(1.0)) == dense
-    shapes = create("lowrank").shapes(DIGITS, Tier(0.25))
+    dense = download_shapes(create("fedavg"), DIGITS, Tier(1.0))
+    assert download_shapes(create("lowrank"), DIGITS, Tier(1.0)) == dense
+    shapes = download_shapes(create("lowrank"), DIGITS, Tier(0.25))
     for layer in ("conv2", "conv3"):
         held = sum(math.prod(s) for n, s in shapes.items() if n.startswith(f"{layer}."))
         whole = math.prod(dense[f"{layer}.weight"])
@@ -133,7 +135,7 @@ class Nothing(Architecture):
 
 
 def test_grouped_convolutions_stay_dense_and_a_lone_classifier_is_refused():
-    shapes = create("lowrank", {"linear": False}).shapes(Grouped("mlp", (8, 8, 8), 4), Tier(0.5))
+    shapes = download_shapes(create("lowrank", {"linear": False}), Grouped("mlp", (8, 8, 8), 4), Tier(0.5))
     assert shapes["0.weight"] == (8, 2, 3, 3)
     assert "1.core.weight" in shapes
     with pytest.raises(ConfigError, match="lowrank finds no layer that is smaller in factors: there is none but the classifier"):
@@ -148,13 +150,13 @@ def test_pufferfish_switches_once_and_says_so_in_its_options():
     switched, factors = method.advance(state, 3, RNG)
     assert switched.config.model_dump() == {"factorize": "", "warmup_rounds": 2, "phase": "lowrank"}
     assert switched.advance(factors, 4, RNG) == (switched, factors)
-    assert {n: tuple(t.shape) for n, t in factors.tensors.items()} == switched.shapes(DIGITS, tier)
-    assert list(factors.tensors) == list(switched.shapes(DIGITS, tier))
+    assert {n: tuple(t.shape) for n, t in factors.tensors.items()} == download_shapes(switched, DIGITS, tier)
+    assert list(factors.tensors) == list(download_shapes(switched, DIGITS, tier))
     # A run that is resumed makes the method again from its options, and finds its own first state to fit.
     again = create("pufferfish", switched.config.model_dump())
     first = again.init(DIGITS, (tier,), generator(0, "init"))
-    assert again.fits(first, factors) == ""
-    assert again.fits(first, state)
+    assert misfit(again, first, factors) == ""
+    assert misfit(again, first, state)
 
 
 def test_pufferfish_keeps_what_the_rank_can_hold():

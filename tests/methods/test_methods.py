@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from edgefl.client.parts import first_personal
 from edgefl.errors import ConfigError, UnknownNameError
 from edgefl.methods.create import create
 from edgefl.methods.losses import masked_cross_entropy
+from edgefl.methods.networks import global_tier
+from edgefl.methods.penalties import decayed
+from edgefl.methods.personal import received
 from edgefl.methods.ranks import hybrid_ranks
 from edgefl.models.base import Architecture
 from edgefl.records import Batch, Tier, Update
@@ -156,9 +160,9 @@ def test_fedhm_loss_adds_frobenius_decay_of_the_products():
     penalty = sum(float((dense(module.state_dict(), f"{layer}.weight") ** 2).sum()) for layer in ("conv2", "conv3"))
     plain = torch.nn.functional.cross_entropy(module(batch.x), batch.y)
     assert method.local_loss(module, batch).item() == pytest.approx(plain.item() + 0.15 * penalty, rel=1e-5)
-    decayed = {name for name, p in module.named_parameters() if any(p is q for q in method.decayed(module))}
-    assert not any(".u." in name or name.endswith("v.weight") for name in decayed)
-    assert "conv1.weight" in decayed
+    those = {name for name, p in module.named_parameters() if any(p is q for q in decayed(method, module))}
+    assert not any(".u." in name or name.endswith("v.weight") for name in those)
+    assert "conv1.weight" in those
 
 
 def test_masked_cross_entropy_zeroes_the_logits_of_absent_labels():
@@ -202,7 +206,7 @@ def test_every_method_trains_a_network_whose_stem_has_all_channels(name):
     for tier in tiers:
         submodel = method.submodel(state, tier, generator(0, "s"), 0)
         module = submodel.build()
-        method.receive(module, submodel.tensors, method.first_personal(architecture, tier, generator(0, "init")), (x, y))
+        received(method, module, submodel.tensors, first_personal(method, architecture, tier, 0), (x, y))
         method.local_loss(module, Batch(x, y, torch.ones(4, dtype=torch.bool), 0.0)).backward()
         stems = {parameter.shape[0] for n, parameter in module.named_parameters() if n.endswith("conv1.weight")}
         assert stems <= {64}
@@ -213,7 +217,7 @@ def test_every_method_trains_a_network_whose_stem_has_all_channels(name):
 def test_fedavg_at_half_width_is_a_narrow_network():
     method, state, (tier,) = start("fedavg", [0.5])
     assert state.tensors["conv1.weight"].shape == (16, 1, 3, 3)
-    assert method.global_tier(state) == tier
+    assert global_tier(method, state) == tier
 
 
 @pytest.mark.parametrize(

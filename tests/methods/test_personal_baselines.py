@@ -8,8 +8,11 @@ from hypothesis import strategies as st
 
 from edgefl.client.training import Training
 from edgefl.errors import ConfigError
+from edgefl.methods.capabilities import misfit
 from edgefl.methods.clustered import bipartition
 from edgefl.methods.create import create
+from edgefl.methods.networks import upload_shapes
+from edgefl.methods.personal import adapted, download_shapes, received
 from edgefl.models.base import Architecture
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Batch, Tier, Update
@@ -30,7 +33,7 @@ def test_a_batch_of_one_is_both_halves_of_per_fedavg():
     module = method.deploy(state, TIER)
     x, y = torch.ones(1, 1, 8, 8), torch.tensor([2])
     loss = method.local_loss(module, Batch(x, y))
-    moved = method.adapt(module, x, y)
+    moved = adapted(method, module, x, y)
     expected = torch.nn.functional.cross_entropy(moved(x), y)
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
 
@@ -46,7 +49,7 @@ def test_per_fedavg_costs_as_many_macs_as_fedavg_and_holds_half_a_batch():
 def fomo(clients=(0, 1, 2, 3, 4), **options):
     """A FedFOMO server after a round of ``clients``, each with a model of its own constant."""
     method, first = started("fedfomo", **options)
-    shapes = method.upload_shapes(CNN, TIER)
+    shapes = upload_shapes(method, CNN, TIER)
     updates = []
     for client in clients:
         places = method.submodel(first, TIER, generator(0), client).places
@@ -72,7 +75,7 @@ def test_fedfomo_fills_slots_without_another_client_with_the_mean_model():
     assert senders(submodel, 3) == [1, None, None]
     assert submodel.tensors["model0.fc.bias"].tolist() == [1.0] * 4
     assert submodel.tensors["model2.fc.bias"].tolist() == [0.5] * 4
-    assert payload_bytes(method.shapes(CNN, TIER)) > 2.9 * payload_bytes(create("fedavg").shapes(CNN, TIER))
+    assert payload_bytes(download_shapes(method, CNN, TIER)) > 2.9 * payload_bytes(download_shapes(create("fedavg"), CNN, TIER))
 
 
 def test_fedfomo_sends_the_models_of_the_largest_affinity():
@@ -101,7 +104,7 @@ def test_fedfomo_with_nothing_better_keeps_its_model():
     submodel = method.submodel(first, TIER, generator(0), 0)
     module = submodel.build()
     own = method.first_personal(CNN, TIER, generator(0, "init"))
-    method.receive(module, submodel.tensors, own, (torch.ones(5, 1, 8, 8), torch.tensor([0, 1, 2, 3, 0])))
+    received(method, module, submodel.tensors, own, (torch.ones(5, 1, 8, 8), torch.tensor([0, 1, 2, 3, 0])))
     assert all(torch.equal(tensor, own[name]) for name, tensor in module.state_dict().items())
     assert method.upload(module)["affinity"].tolist() == [0.0, 0.0]
 
@@ -111,7 +114,7 @@ def test_fedfomo_gives_a_model_that_overflows_no_weight():
     own = method.first_personal(CNN, TIER, generator(0, "init"))
     broken = {f"model0.{name}": torch.full_like(tensor, 3e38) for name, tensor in own.items()}
     module = method.network(CNN, TIER)
-    method.receive(module, broken, own, (torch.ones(3, 1, 8, 8), torch.tensor([0, 1, 2])))
+    received(method, module, broken, own, (torch.ones(3, 1, 8, 8), torch.tensor([0, 1, 2])))
     assert method.upload(module)["affinity"].tolist() == [0.0]
     assert all(torch.equal(tensor, own[name]) for name, tensor in module.state_dict().items())
 
@@ -142,8 +145,8 @@ def test_fedfomo_states_that_do_not_fit_say_why(change, message):
     import re
 
     method, first, state = fomo()
-    assert method.fits(first, state) == ""
-    assert re.search(message, method.fits(first, change(state)))
+    assert misfit(method, first, state) == ""
+    assert re.search(message, misfit(method, first, change(state)))
 
 
 def test_fedfomo_alone_is_refused():
@@ -193,7 +196,7 @@ def test_clusters_split_again_and_get_numbers_of_their_own():
     # Client 4 was not seen: it stays with the cluster's number. Equal groups: the smallest client's keeps it.
     where = {client: int(state.clients[client]["cluster"]) for client in range(5)}
     assert where == {0: 0, 1: 2, 2: 1, 3: 3, 4: 0}
-    assert method.fits(first, state) == ""
+    assert misfit(method, first, state) == ""
 
 
 def test_client_updates_of_zero_do_not_split_a_cluster_by_accident():
@@ -217,5 +220,5 @@ def test_client_updates_of_zero_do_not_split_a_cluster_by_accident():
 )
 def test_clustered_states_that_do_not_fit_say_why(change, message):
     method, first, state = clusters({0: 1.0, 1: 1.0, 2: -1.0})
-    assert method.fits(first, first) == ""
-    assert message in method.fits(first, change(state))
+    assert misfit(method, first, first) == ""
+    assert message in misfit(method, first, change(state))

@@ -13,6 +13,8 @@ from edgefl.errors import AggregationError, ConfigError
 from edgefl.factor.hadamard_layers import HadamardWeight
 from edgefl.methods.axes import refused
 from edgefl.methods.create import create
+from edgefl.methods.networks import global_tier, upload_shapes
+from edgefl.methods.personal import download_shapes
 from edgefl.models.base import Architecture
 from edgefl.planning.network import architecture_of
 from edgefl.records import Tier, Update
@@ -44,7 +46,7 @@ def test_what_travels_and_what_stays_share_no_name(name):
     method, state, tiers = begin(name)
     for tier in tiers:
         network = method.network(DIGITS, tier)
-        personal, travelling = method.personal(network), set(method.shapes(DIGITS, tier))
+        personal, travelling = method.personal(network), set(download_shapes(method, DIGITS, tier))
         assert not personal & travelling
         assert personal | travelling == set(network.state_dict())
         assert set(method.submodel(state, tier, generator(0)).tensors) == travelling
@@ -80,8 +82,8 @@ def test_pfedpara_factorizes_the_classifier_where_there_are_no_convolutions_or_w
 
 
 def test_pfedpara_sends_half_of_the_factors():
-    shapes = create("pfedpara").shapes(DIGITS, Tier(0.5))
-    both = create("fedpara").shapes(DIGITS, Tier(0.5))
+    shapes = download_shapes(create("pfedpara"), DIGITS, Tier(0.5))
+    both = download_shapes(create("fedpara"), DIGITS, Tier(0.5))
     factors = {name for name in both if name[-2:] in ("x1", "y1", "t1")}
     assert factors < set(shapes)
     assert {name: both[name] for name in factors} == {name: shapes[name] for name in factors}
@@ -92,11 +94,11 @@ def test_stand_alone_clients_have_the_width_of_their_tier():
     method, state, tiers = begin("standalone")
     for tier in tiers:
         submodel = method.submodel(state, tier, generator(0))
-        assert submodel.tensors == submodel.places == method.shapes(DIGITS, tier) == {}
+        assert submodel.tensors == submodel.places == download_shapes(method, DIGITS, tier) == {}
         dense = DIGITS.build(tier.ratio)
         deployed = method.deploy(state, tier)
         assert {n: t.shape for n, t in deployed.state_dict().items()} == {n: t.shape for n, t in dense.state_dict().items()}
-    assert method.global_tier(state) == tiers[0]
+    assert global_tier(method, state) == tiers[0]
 
 
 def test_stand_alone_takes_no_tensors_and_at_least_one_client():
@@ -141,7 +143,7 @@ def test_pfedpara_leaves_the_whole_classifier_at_home_where_asked(model, layer):
     network = method.network(architecture, Tier(0.5))
     kept = method.personal(network)
     assert {layer, "fc.bias"} <= kept
-    assert not [name for name in method.shapes(architecture, Tier(0.5)) if name.startswith("fc.")]
+    assert not [name for name in download_shapes(method, architecture, Tier(0.5)) if name.startswith("fc.")]
     assert not {layer, "fc.bias"} & create("pfedpara").personal(network)
 
 
@@ -149,7 +151,7 @@ def test_pfedpara_leaves_the_whole_classifier_at_home_where_asked(model, layer):
 def test_classifiers_stay_at_home_where_labels_differ_in_meaning(name):
     def travels(options=None, scenario="alike"):
         method = create(name, options, scenario=scenario)
-        shapes = method.upload_shapes(Architecture("cnn-digits", (1, 8, 8), 10), Tier(method.default_tiers[0]))
+        shapes = upload_shapes(method, Architecture("cnn-digits", (1, 8, 8), 10), Tier(method.default_tiers[0]))
         return any(key.startswith("fc.") for key in shapes)
 
     assert travels()

@@ -12,6 +12,9 @@ from edgefl.factor.kernels import KernelConv, KernelLinear, kernel_layer
 from edgefl.factor.layers import LowRank, frobenius_sq, low_rank_layers
 from edgefl.factor.svd import factorize
 from edgefl.methods.create import create
+from edgefl.methods.networks import global_tier
+from edgefl.methods.penalties import decayed
+from edgefl.methods.personal import download_shapes
 from edgefl.models.base import Architecture
 from edgefl.records import Batch, Tier
 from edgefl.rng import generator
@@ -53,8 +56,8 @@ def test_the_loss_has_equation_6_and_plain_decay_leaves_the_factors_alone():
     weight = sum(((u := layer.factors())[0] @ u[1]).square().sum() for layer in low_rank_layers(module))
     expected = nn.functional.cross_entropy(module(x), y) + 0.15 * weight
     torch.testing.assert_close(method.local_loss(module, Batch(x, y)), expected)
-    decayed = set(method.decayed(module))
-    left = {name for name, p in module.named_parameters() if p not in decayed}
+    those = set(decayed(method, module))
+    left = {name for name, p in module.named_parameters() if p not in those}
     assert left == {f"conv{i}.{f}.weight" for i in (2, 3) for f in "uv"}
 
 
@@ -72,8 +75,8 @@ def test_orthdrop_gives_everyone_the_same_kernels_at_all_channels():
 def test_origdrop_holds_no_more_than_its_largest_tier():
     method = create("origdrop")
     state = first_state(method, CNN, 0.2, 0.4)
-    assert method.global_tier(state) == Tier(0.4)
-    assert {n: tuple(t.shape) for n, t in state.tensors.items()} == method.shapes(CNN, Tier(0.4))
+    assert global_tier(method, state) == Tier(0.4)
+    assert {n: tuple(t.shape) for n, t in state.tensors.items()} == download_shapes(method, CNN, Tier(0.4))
 
 
 @pytest.mark.parametrize("name", ["prism", "orthdrop"])

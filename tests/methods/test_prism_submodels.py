@@ -12,6 +12,7 @@ from prism_networks import CNN, TEXT, first_state, moved, weights
 from edgefl.factor.kernels import effective_rank, kernels_of
 from edgefl.factor.svd import factorize
 from edgefl.methods.create import create
+from edgefl.methods.personal import download_shapes
 from edgefl.models.base import Architecture
 from edgefl.records import Tier
 from edgefl.rng import generator
@@ -42,7 +43,7 @@ def test_no_layer_of_a_client_has_a_rank_limit(keep):
     """Conv_U maps r kernels to no more outputs, in 16 of 16 layers of ResNet-18. With 0.4 of the outputs it maps fewer below 0.4."""
     architecture = Architecture("resnet18", (3, 32, 32), 10)
     for options, limited in (({}, 0), ({"outputs": 0.4}, 16 if keep < 0.4 else 0)):
-        shapes = create("prism", options).shapes(architecture, Tier(keep))
+        shapes = download_shapes(create("prism", options), architecture, Tier(keep))
         maps = [shape for name, shape in shapes.items() if name.endswith(".u.weight")]
         assert len(maps) == 16
         assert sum(outputs > kernels for outputs, kernels, *_ in maps) == limited
@@ -156,12 +157,14 @@ def test_a_warm_up_sends_the_first_kernels_to_everyone_and_ends():
 
 def test_outputs_are_those_of_convolutions_below_keep_ratio_1():
     method = create("prism", {"outputs": 0.4})
-    whole, small = (method.shapes(CNN, Tier(keep)) for keep in (1.0, 0.2))
-    assert whole == create("prism").shapes(CNN, Tier(1.0))
+    whole, small = (download_shapes(method, CNN, Tier(keep)) for keep in (1.0, 0.2))
+    assert whole == download_shapes(create("prism"), CNN, Tier(1.0))
     assert small["conv3.first.u.weight"] == (26, 13, 1, 1)
     assert small["conv3.first.v.weight"] == (13, 64, 3, 3)
     assert (small["conv1.weight"], small["norm3.bias"]) == (whole["conv1.weight"], whole["norm3.bias"])
-    assert create("prism", {"outputs": 1.0}).shapes(CNN, Tier(0.2)) == create("orthdrop").shapes(CNN, Tier(0.2))
+    assert download_shapes(create("prism", {"outputs": 1.0}), CNN, Tier(0.2)) == download_shapes(
+        create("orthdrop"), CNN, Tier(0.2)
+    )
     text = first_state(method, TEXT, 0.5)
     sent = method.submodel(text, Tier(0.5), generator(0), 0)
     assert sent.tensors["lstm.weight_hh_l0.3.u"].shape == (10, 5), "a recurrent layer computes all outputs"

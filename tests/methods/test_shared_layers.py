@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from edgefl.client.parts import first_personal
 from edgefl.errors import ConfigError
 from edgefl.methods.create import create
+from edgefl.methods.networks import upload_shapes
+from edgefl.methods.personal import download_shapes, trained_network
 from edgefl.models.custom import CustomArchitecture
 from edgefl.models.input_spec import InputSpec
 from edgefl.records import Batch, Tier, Update
@@ -45,8 +48,8 @@ def test_every_method_sends_a_tensor_once_or_refuses(name, build):
     method, own, tiers, state = started(name, build)
     second = {"head.weight"} if build is TiedHead else {"again.weight", "again.bias"}
     for tier in tiers:
-        personal = method.first_personal(own, tier, generator(3, "init"))
-        module = method.trained(state, tier, personal, 0).train()
+        personal = first_personal(method, own, tier, 3)
+        module = trained_network(method, state, tier, personal, 0).train()
         sub = method.submodel(state, tier, np.random.default_rng(0), 0)
         assert not any(sent.endswith(tuple(second)) for sent in sub.tensors)
         x, y = samples(build(), 6)
@@ -56,7 +59,7 @@ def test_every_method_sends_a_tensor_once_or_refuses(name, build):
                 if parameter.grad is not None:
                     parameter -= 0.1 * parameter.grad
         update = Update(0, tier, dict(method.upload(module)), sub.places, 6)
-        assert set(update.tensors) == set(method.upload_shapes(own, tier))
+        assert set(update.tensors) == set(upload_shapes(method, own, tier))
         deployed = method.deploy(method.aggregate(state, [update]), tier, personal, 0)
         parts = [part for part in deployed.modules() if isinstance(part, build)]
         for part in parts:
@@ -71,11 +74,13 @@ def test_a_second_name_changes_nothing(name):
     found = []
     for build in (Again, Once):
         method, own, tiers, state = started(name, build)
-        module = method.trained(state, tiers[-1], {}, 0).train()
+        module = trained_network(method, state, tiers[-1], {}, 0).train()
         x, y = samples(module, 6)
         loss = method.local_loss(module, Batch(x, y, torch.ones(4, dtype=torch.bool), None))
         loss.backward()
-        found.append((float(loss.detach()), {n: p.grad for n, p in module.named_parameters()}, method.shapes(own, tiers[-1])))
+        found.append(
+            (float(loss.detach()), {n: p.grad for n, p in module.named_parameters()}, download_shapes(method, own, tiers[-1]))
+        )
     (first, gradients, shapes), (second, others, once) = found
     assert (first, shapes) == (second, once)
     assert all(torch.equal(gradient, others[key]) for key, gradient in gradients.items())

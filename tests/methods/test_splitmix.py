@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from edgefl.bundle.write import build_tier
-from edgefl.config import RunConfig
+from edgefl.client.training import Training
 from edgefl.methods.axes import refused
 from edgefl.methods.create import create
 from edgefl.methods.splitmix import Ensemble
 from edgefl.models.base import Architecture
 from edgefl.models.input_spec import InputSpec
-from edgefl.planning.tier_costs import tier_cost, training_of
+from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Batch, Tier
 from edgefl.rng import generator
 
@@ -76,7 +76,7 @@ def test_the_gradients_of_a_base_are_those_that_it_has_alone():
 
 
 def test_a_tier_costs_as_many_bases_as_it_holds():
-    method, training = create("splitmix", tiers=(1.0, 0.5, 0.25)), training_of(RunConfig())
+    method, training = create("splitmix", tiers=(1.0, 0.5, 0.25)), Training(1, 32)
     one, two, four = (tier_cost(method, ARCHITECTURE, tier, training) for tier in reversed(TIERS))
     assert (2 * one.params, 4 * one.params) == (two.params, four.params)
     assert (2 * one.macs_train_step, 4 * one.macs_train_step) == (two.macs_train_step, four.macs_train_step)

@@ -14,8 +14,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from edgefl.models.base import Architecture
+from edgefl.onnxgrad.stateless import called
 from edgefl.onnxgrad.to_torch import module_of
-from edgefl.util.stateless import called
 
 Array = np.ndarray[Any, Any]
 Arrays = dict[str, Array]

@@ -46,7 +46,7 @@ def graph_of(model: str, method: str, ratio: float) -> bytes:
     """The exported graph of what leaves for a device. Networks of the same layers share one: bytes and MACs do not depend on weights."""
     architecture, tier, chosen = described(model), Tier(ratio), create(method)
     if model in LARGE:  # weights as they are built: decomposing them takes seconds
-        network = chosen.deployed(architecture, tier).eval()
+        network = chosen.device_network(architecture, tier).eval()
     else:
         network = chosen.deploy(chosen.init(architecture, (tier,), generator(0, "init")), tier)
     key = model, str(network), tuple((name, tensor.shape) for name, tensor in network.state_dict().items())

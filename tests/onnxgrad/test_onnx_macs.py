@@ -10,13 +10,14 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime import InferenceSession
 
-from edgefl import RunConfig, profile
+from edgefl import profile
+from edgefl.client.training import Training
 from edgefl.errors import InputError
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.onnxgrad.exporter import export
 from edgefl.onnxgrad.macs import COUNTED, IGNORED, count_macs, macs_per_sample
-from edgefl.planning.tier_costs import tier_cost, training_of
+from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Tier
 from edgefl.util.fields import each
 
@@ -170,7 +171,7 @@ def test_our_own_networks_count_as_in_torch(name, shape, batch_size):
     architecture = Architecture(name, shape, 80)
     model = export(architecture.build().eval(), {"x": each(torch.zeros_like, architecture.samples(2))})
     counted = count_macs(model, batch_size)
-    cost = tier_cost(create("fedavg"), architecture, Tier(1.0), training_of(RunConfig()))
+    cost = tier_cost(create("fedavg"), architecture, Tier(1.0), Training(1, 32))
     assert counted.total == batch_size * cost.macs_forward
     assert counted.uncounted_ops == ()
 

@@ -18,7 +18,7 @@ from torch import nn
 
 from edgefl.errors import InputError
 from edgefl.onnxgrad.autodiff import append_gradients, tape_of
-from edgefl.util.stateless import called
+from edgefl.onnxgrad.stateless import called
 
 # Where torch's blocks of rows stand in ONNX's matrices: i f g o → i o f g, and r z n → z r n.
 ORDER = {"LSTM": [0, 3, 1, 2], "GRU": [1, 0, 2], "RNN": [0]}

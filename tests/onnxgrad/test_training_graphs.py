@@ -16,11 +16,11 @@ from edgefl.factor.gradient import gradients, held
 from edgefl.onnxgrad.gradients import RULES
 from edgefl.onnxgrad.loss import loss_graph
 from edgefl.onnxgrad.roles import PREDICTION
+from edgefl.onnxgrad.stateless import called
 from edgefl.onnxgrad.step import StepRule, part_graphs, training_graphs, training_step
 from edgefl.onnxgrad.stepper import StepGraphs, Stepper
 from edgefl.records import Batch
 from edgefl.rng import generator, torch_seeded
-from edgefl.util.stateless import called
 
 LR, BETA, DECAY = 0.1, 0.8, 0.01
 

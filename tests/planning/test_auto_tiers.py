@@ -9,6 +9,7 @@ from edgefl import RunConfig, simulate
 from edgefl.fleet.budget import shortfalls
 from edgefl.fleet.clock import round_timing
 from edgefl.methods.create import create
+from edgefl.methods.networks import skeleton
 from edgefl.planning.largest_ratio import STEPS
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Tier
@@ -67,7 +68,7 @@ def test_splitmix_gives_larger_devices_several_copies_of_the_smallest_tier(tight
     found = prepare(RunConfig.of({**SMALL, "method": "splitmix", "profile": tight}))
     largest = next(of for of in found.plan.classes if of.device.name == "jetson-nano")
     assert largest.tier == Tier(1.0)
-    assert len([*found.method.skeleton(found.architecture, largest.tier).children()]) == 3
+    assert len([*skeleton(found.method, found.architecture, largest.tier).children()]) == 3
 
 
 def test_a_run_records_the_tiers_that_it_chose_and_resumes(tmp_path):

@@ -1,5 +1,7 @@
 """Plans with a safety factor for the clock, and how its error is shown."""
 
+import math
+
 import pytest
 from small_fleet import small, write_device, write_fleet
 
@@ -152,9 +154,9 @@ def test_a_plan_is_open_likely_or_safe_by_the_error_of_the_clock(factor, confide
     """The error of the board is 1.18. The chance of at most f times the seconds is Φ(1.645 · ln f / ln 1.18): .5, .83 and .96."""
     device = load_device(BOARD)
     row = profile("cnn-digits", method="fedhm", device=BOARD, tiers=(1.0,))[0]
-    timing = Timing(1.0, 10.0, 1.0, 5.0, 1.0)
+    timing = Timing(1.0, 10.0, 1.0, 5.0, 1.0, train_j=4.0)
     assert confidence_of(chance_of(device, timing, deadline(2.0 + factor * 10.0))) == confidence
-    joules = 6.0 + device.energy.idle_w * (factor - 1) * 10.0
+    joules = 2.0 + 4.0 * device.energy_error ** (math.log(factor) / math.log(device.clock_error))
     assert confidence_of(chance_of(device, timing, Budget(energy_j=joules, deadline_s=1e6))) == confidence
     assert chance_of(device, timing, Budget(memory_bytes=1.0)) is None
     (planned,) = plan("cnn-digits", device=BOARD, budget=deadline(factor * row.round_seconds))

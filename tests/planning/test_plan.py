@@ -1,5 +1,7 @@
 """The largest sub-model within a budget: no plan exceeds it, and none of all keeps much more."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -162,10 +164,9 @@ def test_the_same_plan_every_time_and_from_a_factory_as_from_a_module():
 
 def test_heterofl_is_planned_by_its_widths():
     (found,) = plan("cnn-digits", (1, 8, 8), budget=Budget(upload_bytes=100_000), method="heterofl")
-    architecture, training = Architecture("cnn-digits", (1, 8, 8), 10), training_for(32, None, "momentum")
-    cost, above = (
-        tier_cost(create("heterofl"), architecture, Tier(ratio), training) for ratio in (found.ratio, found.ratio + 1 / STEPS)
-    )
+    architecture, method = Architecture("cnn-digits", (1, 8, 8), 10), create("heterofl")
+    training = replace(training_for(32, None, "momentum"), clip_gradient=method.clip_gradient)
+    cost, above = (tier_cost(method, architecture, Tier(ratio), training) for ratio in (found.ratio, found.ratio + 1 / STEPS))
     assert found.cost == cost
     assert cost.upload_bytes <= 100_000 < above.upload_bytes
     assert (found.ranks, found.energy_share, found.gap) == ({}, None, None)

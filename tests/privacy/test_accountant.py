@@ -4,10 +4,10 @@ import math
 
 import pytest
 
+from edgefl.contrib.privacy import accountant
+from edgefl.contrib.privacy.accountant import check_noise, epsilon, noise_for
+from edgefl.contrib.privacy.guarantee import Privacy, Sampling
 from edgefl.errors import ConfigError
-from edgefl.privacy import accountant
-from edgefl.privacy.accountant import check_noise, epsilon, noise_for
-from edgefl.privacy.guarantee import Privacy, Sampling
 
 dp_accounting = pytest.importorskip("dp_accounting")
 

@@ -12,10 +12,11 @@ from edgefl.report.comparison import Played, comparison_of
 from edgefl.report.cost_page import answer_of_costs
 from edgefl.report.dry_page import answer_of_dry
 from edgefl.report.fleet_charts import weakest_sentence
+from edgefl.report.policy_advice import updates_per_hour
 from edgefl.report.run_budget import RunBudget
 from edgefl.report.run_charts import loss_chart
 from edgefl.report.run_tables import host_seconds
-from edgefl.report.whatif_page import answer_of_whatif, updates_per_hour
+from edgefl.report.whatif_page import answer_of_whatif
 
 
 def tier(number: float, accuracy: float, macs: int) -> dict[str, Any]:

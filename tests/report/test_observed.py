@@ -7,10 +7,10 @@ from made_run import SECTIONS, make_rounds, make_summary, tier_row
 from pages import Page, charts_of, data_of, drawn, rows, series
 
 from edgefl.report import html
-from edgefl.report.energy import energy_sentence
 from edgefl.report.observed import observed_charts
 from edgefl.report.page import vega
 from edgefl.report.run_tables import compact_tiers
+from edgefl.report.tier_notes import energy_sentence
 
 
 def observing(*observed: Any) -> list[dict[str, Any]]:

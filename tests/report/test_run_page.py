@@ -3,11 +3,9 @@
 import base64
 import itertools
 import re
-import subprocess
+import sys
 import zlib
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from client_records import client_record
@@ -65,25 +63,23 @@ def test_page_loads_nothing_from_a_network() -> None:
     assert not re.search(r"https?://|@import|url\((?!#)", rendered.replace(vega().packed, ""))
 
 
-def test_vega_is_bundled_once_and_read_from_the_user_s_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vega_ships_with_the_package_as_the_tested_vl_convert_bundles_it() -> None:
     assert re.fullmatch(r"Vega 6\.\S+, Vega-Lite 6\.\S+ and Vega-Embed 7\.\S+", vega().versions)
+    library = pytest.importorskip("vl_convert")
+    found = library.get_vega_version(), library.get_vegalite_versions()[-1], library.get_vega_embed_version()
+    assert vega().versions == "Vega {}, Vega-Lite {} and Vega-Embed {}".format(*found), "run tools/vega.py"
     assert b"vegaEmbed" in zlib.decompress(base64.b64decode(vega().packed, validate=True))
     assert len(vega().packed) < 450_000
-    made: list[int] = []
+    licences = (Path(html.__file__).parent / "vega-licence.md").read_text()
+    assert vega().versions in licences
+    assert licences.count("Redistribution and use in source and binary forms") >= 3
 
-    def bundle(*command: Any, **options: Any) -> SimpleNamespace:
-        made.append(1)
-        return SimpleNamespace(stdout=b"Vega 6\npacked")
 
-    monkeypatch.setattr(subprocess, "run", bundle)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert [vega.__wrapped__() for _ in range(2)] == [("Vega 6", "packed")] * 2
-    assert len(made) == 1
-    # A cache that cannot be written costs time, not the page.
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert [vega.__wrapped__() for _ in range(2)] == [("Vega 6", "packed")] * 2
-    assert len(made) == 3
+def test_a_page_draws_without_vl_convert(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_it = html.render(make_summary(), make_rounds())
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    vega.cache_clear()
+    assert html.render(make_summary(), make_rounds()) == with_it
 
 
 def test_the_same_run_gives_the_same_page() -> None:
@@ -153,10 +149,10 @@ def test_write_makes_the_page_of_a_run_folder(tmp_path: Path) -> None:
 
 
 def test_the_page_says_how_clients_and_server_optimize_and_what_travels() -> None:
-    about = dict(html._about(make_summary() | ADDED, measured=False))
+    about = dict(html._about(make_summary() | ADDED, measured=False, sections=()))
     assert {about[key] for key in ("method", "objective", "server optimizer", "codec")} == {"fedhm", "prox", "adam", "int8"}
     assert (about["labels"], about["accuracy of"]) == ("each client's own", "the mean over clients, each on its own")
-    about = dict(html._about(make_summary(), measured=False))
+    about = dict(html._about(make_summary(), measured=False, sections=()))
     assert {about[key] for key in ("objective", "server optimizer", "codec")} == {"none", "avg", "fp32"}
     assert about["accuracy of"] == "the global model"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pages import Page, charts_of, drawn, rows
 
+from edgefl.contrib.flower.twin import twin_of, twin_table
+from edgefl.contrib.flower.twin_page import twin_page
 from edgefl.errors import InputError
-from edgefl.report.twin import twin_of, twin_table
-from edgefl.report.twin_page import twin_page
 
 SUMMARY = {
     "method": "fedhm", "model": "mlp", "dataset": "digits", "clients": 2, "per_round": 2, "local_epochs": 1, "batch_size": 32,

@@ -9,7 +9,7 @@ from pages import Page
 from edgefl.report import html
 from edgefl.report.answer import answer_of_run
 from edgefl.report.run_tables import compact_tiers, key_figures
-from edgefl.report.untrained import leave_out, untrained_sentence
+from edgefl.report.tier_notes import leave_out, untrained_sentence
 
 
 def tiers(*rows: tuple[float, int | None, int | None, float | None]) -> dict[str, Any]:

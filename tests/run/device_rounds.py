@@ -16,6 +16,7 @@ from edgefl.bundle.manifest import Manifest, Objective, TierEntry, TrainEntry
 from edgefl.bundle.manifest_file import read
 from edgefl.bundle.write import write
 from edgefl.client.parts import first_personal, trained_shapes
+from edgefl.methods.networks import upload_shapes
 from edgefl.run.device_round import FedRound, fed_round
 from edgefl.run.folder import RunFolder
 from edgefl.run.prepare import prepare
@@ -51,7 +52,7 @@ def write_bundle(run: Run, server_state: ServerState, folder: Path, round_: int,
             optimizer="sgd", lr=0.1, momentum=0.0, batch_size=4, epochs=1,
             trained={name: shape for name, shape in shapes.items() if name in parameters},
             statistics={name: shape for name, shape in shapes.items() if name not in parameters}, frozen={}, personal=tuple(personal),
-            upload=run.method.upload_shapes(run.architecture, tier), objective=Objective(name=run.config.objective),
+            upload=upload_shapes(run.method, run.architecture, tier), objective=Objective(name=run.config.objective),
         )  # fmt: skip
         entries.append(TierEntry(
             tier=tier.number, label=tier.label, device=None, opset=20, forward=paths["forward"], reference=paths["reference"], params=1,

@@ -20,14 +20,14 @@ from edgefl.report.comparison import comparison_of, curve_of
 from edgefl.report.evaluated import counted_run
 from edgefl.report.page import vega
 from edgefl.run.compare import compare
-from edgefl.run.compare_entries import Asked, Entry, asked_of, parts_of
+from edgefl.run.compare_entries import ComparisonRequest, Entry, asked_of, parts_of
 
 SMALL = RunConfig(rounds=1, clients=4, local_epochs=1, model="mlp", data_share=0.3)
 
 
 def test_a_curve_is_the_mean_over_seeds_of_accuracy_and_of_what_was_spent_so_far() -> None:
     runs = [played(0, [0.5, -1, 0.9]), played(1, [0.3, -1, 0.8], sent=300)]
-    points = curve_of(runs, [counted_run(of.seed, of.summary, of.rounds) for of in runs], "global")
+    points = curve_of([counted_run(of.seed, of.summary, of.rounds) for of in runs], "global")
     assert [point.round for point in points] == [1, 3]
     assert points[0].accuracy == pytest.approx(0.4)
     assert (points[0].lowest, points[0].highest) == (0.3, 0.5)
@@ -245,16 +245,16 @@ def test_a_one_size_method_trains_the_largest_tier_that_every_class_fits() -> No
 
 
 def test_what_was_asked_is_read_back(tmp_path: Path) -> None:
-    asked = Asked(
+    asked = ComparisonRequest(
         ("fedhm", "fedavg@0.5"), SMALL.model_copy(update={"tiers": (1.0, 0.5)}), (0, 3), {"fedhm": {"temperature": 2.0}}
     )
     path = tmp_path / "comparison.toml"
     path.write_text(asked.to_toml())
-    assert Asked.of_file(path) == asked
-    assert Asked.of_file(path, {"workers": 2}).config.workers == 2
+    assert ComparisonRequest.of_file(path) == asked
+    assert ComparisonRequest.of_file(path, {"workers": 2}).config.workers == 2
     path.write_text("methods = []\n")
     with pytest.raises(CheckpointError, match="expected the keys methods, seeds, config and options"):
-        Asked.of_file(path)
+        ComparisonRequest.of_file(path)
 
 
 def test_nobody_fits_anything_is_status_3_and_nothing_is_written(tmp_path: Path) -> None:
@@ -308,7 +308,7 @@ def test_a_method_may_have_settings_of_its_own(tmp_path: Path) -> None:
     ]
     path = tmp_path / "comparison.toml"
     path.write_text(asked.to_toml())
-    assert Asked.of_file(path) == asked
+    assert ComparisonRequest.of_file(path) == asked
     for settings, message in (
         ({"prism": {"lr": 1.0}}, "settings of prism: not among the methods: fedhm, fedavg, fedavg@0.5"),
         (

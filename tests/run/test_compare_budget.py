@@ -24,7 +24,7 @@ from edgefl.report.ranks import ranked
 from edgefl.report.run_budget import RunBudget
 from edgefl.report.verdict_words import verdict_notes, winner
 from edgefl.run.compare import _check_fits, compare
-from edgefl.run.compare_entries import Asked
+from edgefl.run.compare_entries import ComparisonRequest
 
 SMALL = RunConfig(rounds=1, clients=4, local_epochs=1, model="mlp", data_share=0.3)
 Line = tuple[int, str, int, float | None]
@@ -417,14 +417,16 @@ def test_help_has_the_budget_under_a_heading_of_its_own() -> None:
 
 
 def test_budget_and_target_are_stored_for_resume(tmp_path: Path) -> None:
-    asked = Asked(("fedhm",), SMALL.model_copy(update={"tiers": (1.0,)}), (0,), {}, edgefl.RunBudget(s=600, j=2.5), 0.85, "worst")
+    asked = ComparisonRequest(
+        ("fedhm",), SMALL.model_copy(update={"tiers": (1.0,)}), (0,), {}, edgefl.RunBudget(s=600, j=2.5), 0.85, "worst"
+    )
     path = tmp_path / "comparison.toml"
     path.write_text(asked.to_toml())
-    assert Asked.of_file(path) == asked
+    assert ComparisonRequest.of_file(path) == asked
     for wrong in ("\ns = 600", "\nseconds = 600"), ("\ns = 600", "\ns = -1"), ("0.85", "85"), ("worst", "best"):
         path.write_text(asked.to_toml().replace(*wrong))
         with pytest.raises(CheckpointError, match=r"comparison\.toml: .*; expected a table budget with s, bytes and j"):
-            Asked.of_file(path)
+            ComparisonRequest.of_file(path)
 
 
 def test_epsilon_adversaries_and_the_defence_are_shown_where_there_are_any():

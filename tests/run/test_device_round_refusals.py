@@ -16,8 +16,8 @@ from handmade import changed
 from edgefl.errors import BundleError, CheckpointError, ConfigError, InputError, WireError
 from edgefl.run import device_round as fedround
 from edgefl.run.device_round import fed_round
+from edgefl.run.feature import no_updates
 from edgefl.run.folder import RunFolder, resumed_config
-from edgefl.run.privacy import no_updates
 from edgefl.util.files import sha256
 from edgefl.util.keys import SigningKey
 

@@ -9,7 +9,7 @@ from edgefl import RunConfig, compare, simulate
 from edgefl.config import changed
 from edgefl.errors import CheckpointError, ConfigError
 from edgefl.run import engine_choice as choosing
-from edgefl.run.engine_choice import Trial, choose
+from edgefl.run.engine_choice import EngineTrial, choose
 from edgefl.run.folder import RunFolder, resumed_config
 from edgefl.run.prepare import prepare
 
@@ -53,11 +53,11 @@ def test_a_cache_that_cannot_be_written_costs_a_trial_and_nothing_else(tmp_path,
 @pytest.mark.parametrize(
     ("trial", "rounds", "engine", "workers"),
     [
-        (Trial(0.001, 0.0005), 1, "group", 1),
-        (Trial(0.001, 0.00099), 1, "inline", 1),
-        (Trial(0.001, None), 1, "inline", 1),
-        (Trial(0.5, None), 100, "pool", 3),
-        (Trial(0.01, 0.005), 1000, "group", 3),
+        (EngineTrial(0.001, 0.0005), 1, "group", 1),
+        (EngineTrial(0.001, 0.00099), 1, "inline", 1),
+        (EngineTrial(0.001, None), 1, "inline", 1),
+        (EngineTrial(0.5, None), 100, "pool", 3),
+        (EngineTrial(0.01, 0.005), 1000, "group", 3),
     ],
 )
 def test_long_runs_take_workers_and_steps_that_gain_are_taken_together(monkeypatch, trial, rounds, engine, workers):
@@ -74,14 +74,14 @@ def test_where_steps_cannot_be_taken_together_no_trial_says_otherwise():
 
 
 def test_a_run_says_what_it_took_and_goes_on_with_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(choosing, "tried", lambda *given: Trial(0.001, 0.0001))
+    monkeypatch.setattr(choosing, "tried", lambda *given: EngineTrial(0.001, 0.0001))
     said = []
     config = RunConfig.of({**SHORT, "engine": "auto"})
     result = simulate(config, tmp_path / "run", notify=said.append)
     assert any(line.startswith("engine group, 1 worker: a step takes 1.00 ms, among 5 0.10 ms") for line in said)
     stored = RunConfig.load(result.folder / "config.toml", {})
     assert (stored.engine, stored.workers) == ("group", 1)
-    monkeypatch.setattr(choosing, "tried", lambda *given: Trial(0.001, None))
+    monkeypatch.setattr(choosing, "tried", lambda *given: EngineTrial(0.001, None))
     assert resumed_config(result.folder, {"engine": "auto"}).engine == "group"
     simulate(config, tmp_path / "run", resume=True)
     with pytest.raises(CheckpointError, match="engine was 'group', now 'inline'"):
@@ -89,7 +89,7 @@ def test_a_run_says_what_it_took_and_goes_on_with_it(tmp_path, monkeypatch):
 
 
 def test_a_comparison_goes_on_with_what_its_runs_took(tmp_path, monkeypatch):
-    monkeypatch.setattr(choosing, "choose", lambda run: choosing.Choice("group", 1, "it is fastest"))
+    monkeypatch.setattr(choosing, "choose", lambda run: choosing.EngineChoice("group", 1, "it is fastest"))
     config = RunConfig.of({**SHORT, "rounds": 1, "data_share": 0.1, "engine": "auto"})
     compare(["fedavg"], config, tmp_path / "both")
     (again,) = compare(["fedavg"], config, tmp_path / "both", resume=True).methods

@@ -10,14 +10,14 @@ from torch import nn
 
 from edgefl import RunConfig, simulate
 from edgefl.client.stage import AtClient, Leaving
-from edgefl.client.stages.noised import Noised
+from edgefl.contrib.privacy.accountant import epsilon
+from edgefl.contrib.privacy.central_stage import CentralNoise
+from edgefl.contrib.privacy.guarantee import Sampling
+from edgefl.contrib.privacy.stage import Noised
 from edgefl.errors import ConfigError
-from edgefl.privacy.accountant import epsilon
-from edgefl.privacy.guarantee import Sampling
+from edgefl.run.feature import check_devices
 from edgefl.run.prepare import prepare
-from edgefl.run.privacy import check_simulated
 from edgefl.run.whatif import whatif
-from edgefl.server.stages.central import CentralNoise
 
 SMALL = {
     "rounds": 2,
@@ -57,24 +57,24 @@ def test_two_workers_and_a_resumed_run_have_the_same_bits(level, tmp_path):
 
 def test_noise_that_is_worked_out_meets_its_target_and_is_recorded():
     run = prepare(config_of("central", noise_multiplier=None, target_epsilon=5.0))
-    assert run.spending.sampling == Sampling(8, 4)
+    assert run.features[0].sampling == Sampling(8, 4)
     z = run.config.noise_multiplier
     assert epsilon(z, 2, 1e-5, Sampling(8, 4)) <= 5.0 < epsilon(z * 0.99, 2, 1e-5, Sampling(8, 4))
     assert prepare(run.config).config == run.config  # as a resumed run reads it
 
 
 def test_a_random_choice_counts_only_where_nothing_else_decides():
-    assert prepare(config_of("central")).spending.sampling == Sampling(8, 4)
+    assert prepare(config_of("central")).features[0].sampling == Sampling(8, 4)
     for changes in ({"conditions": "fleet"}, {"over_selection": 2.0}):
-        spending = prepare(config_of("central", **changes)).spending
+        spending = prepare(config_of("central", **changes)).features[0]
         assert spending.sampling is None
         assert "over-selection" in spending.unsampled
-    assert prepare(config_of("local")).spending.sampling is None
+    assert prepare(config_of("local")).features[0].sampling is None
 
 
 def test_epochs_of_dp_sgd_are_releases():
     run = prepare(config_of("example", local_epochs=3))
-    assert run.spending.epsilon(2) == pytest.approx(epsilon(0.8, 6, 1e-5), abs=1e-4)
+    assert run.features[0].epsilon(2) == pytest.approx(epsilon(0.8, 6, 1e-5), abs=1e-4)
     training = run.clients.task.training
     assert (training.sample_clip, training.noise_multiplier) == (0.5, 0.8)
 
@@ -170,7 +170,7 @@ def test_noise_would_make_a_variance_negative():
 def test_a_large_delta_is_worth_a_warning():
     def warnings(**changes):
         run = prepare(config_of("local", **changes))
-        return run.spending.warnings(run.config.clients, run.clients.shards.largest)
+        return run.features[0].warnings(run.config, run.clients.shards.largest)
 
     assert warnings() == []
     (told,) = warnings(delta=0.2)
@@ -178,9 +178,9 @@ def test_a_large_delta_is_worth_a_warning():
 
 
 def test_real_devices_are_refused():
-    check_simulated(RunConfig(), "fed-round")
+    check_devices(RunConfig(), "fed-round")
     with pytest.raises(ConfigError, match="local is simulated only: fed-round trains on devices that add no noise"):
-        check_simulated(config_of("local"), "fed-round")
+        check_devices(config_of("local"), "fed-round")
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from requirements import require
 
 import edgefl
 from edgefl.errors import InputError
@@ -24,7 +25,7 @@ def test_a_run_is_loaded_again_from_its_folder(result):
 
 
 def test_rounds_and_tiers_are_frames_of_pandas_and_polars(result):
-    pytest.importorskip("pandas"), pytest.importorskip("polars")
+    require("notebook")
     rounds = result.rounds.to_pandas()
     assert list(rounds["accuracy.0.5"]) == [row.accuracy["0.5"] for row in result.rounds]
     assert result.rounds.to_polars()["clock_s"].to_list() == list(rounds["clock_s"])
@@ -74,8 +75,10 @@ def test_tables_are_written_whole_or_not_at_all(result, tmp_path):
 
 
 def test_a_notebook_shows_progress_the_table_and_a_plot(tmp_path):
-    notebooks, client = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
-    pytest.importorskip("ipykernel")
+    require("notebook", "nbclient")
+    import nbclient as client
+    import nbformat as notebooks
+
     train = f"import edgefl\nresult = edgefl.simulate(edgefl.RunConfig(**{SMALL!r}), {str(tmp_path / 'run')!r})"
     cells = [notebooks.v4.new_code_cell(train), notebooks.v4.new_code_cell("result")]
     book = notebooks.v4.new_notebook(cells=cells)

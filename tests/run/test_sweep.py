@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from edgefl import RunConfig
 from edgefl.cli.sweep import command
 from edgefl.errors import ConfigError
-from edgefl.run.sweep import Trial, _choices, points_of, sweep
+from edgefl.run.sweep import SweepTrial, _choices, points_of, sweep
 
 SMALL = RunConfig(model="mlp", rounds=1, clients=3, local_epochs=1, data_share=0.2, bundle=False, profile="lab", tiers=(1.0, 0.5))
 
@@ -18,8 +18,8 @@ SMALL = RunConfig(model="mlp", rounds=1, clients=3, local_epochs=1, data_share=0
 def test_the_best_setting_of_each_method_is_chosen_and_one_at_the_edge_is_marked():
     grid = {"lr": [0.1, 0.01, 1.0], "codec": ["fp32", "fp16"]}
     scores = {("a", 0.01): 0.5, ("a", 0.1): 0.7, ("a", 1.0): None, ("b", 0.01): 0.6, ("b", 0.1): 0.2, ("b", 1.0): 0.1}
-    trials = [Trial(method, {"lr": lr, "codec": "fp32"}, score) for (method, lr), score in scores.items()]
-    a, b = _choices([*trials, Trial("c", {"lr": 0.1, "codec": "fp32"}, None)], grid, max)
+    trials = [SweepTrial(method, {"lr": lr, "codec": "fp32"}, score) for (method, lr), score in scores.items()]
+    a, b = _choices([*trials, SweepTrial("c", {"lr": 0.1, "codec": "fp32"}, None)], grid, max)
     assert (a.setting["lr"], a.score, a.at_edge) == (0.1, 0.7, ())
     assert (b.setting["lr"], b.score, b.at_edge) == (0.01, 0.6, ("lr",))
     assert _choices(trials, grid, min)[0].setting["lr"] == 0.01

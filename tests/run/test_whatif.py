@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from small_fleet import write_device, write_fleet
 
 from edgefl import RunConfig
 from edgefl.errors import InputError
@@ -15,7 +16,7 @@ from edgefl.report.whatif_page import fastest
 from edgefl.run.folder import RunFolder
 from edgefl.run.policy_clock import Simulated, policy_draws
 from edgefl.run.prepare import prepare
-from edgefl.run.whatif import WhatIf, _check_same
+from edgefl.run.whatif import WhatIf, _check_same, whatif
 
 KEYS = {"method": "fedavg", "model": "mlp", "tiers": (1.0,), "clients": 6, "rounds": 2, "local_epochs": 1}
 
@@ -110,3 +111,19 @@ def test_the_fastest_policy_is_sought_again_with_clocks_that_are_wrong():
     assert "“short” is fastest in" in fastest(result)
     assert policy_draws(rows[:1], policies[:1], SimpleNamespace(classes=[])) is None
     assert policy_draws(rows, [policies[0], Simulated((), 1)], SimpleNamespace(classes=[])) is None
+
+
+def test_a_class_that_no_policy_includes_has_its_need_in_seconds_of_session_and_link(tmp_path):
+    """The meter's link takes hours: no policy includes it, and deadlines decide. With none, its late answers are not awaited."""
+    write_device(tmp_path, "meter", download_mbps=1e-4, upload_mbps=1e-4)
+    write_device(tmp_path, "board")
+    fleet = write_fleet(tmp_path, {"board": 0.5, "meter": 0.5}, behaviour={})
+    keys = {"profile": str(fleet), "model": "mlp", "clients": 20, "per_round": 4, "rounds": 2, "conditions": "ideal"}
+    found = whatif(RunConfig(**keys), deadlines_s=(60, 600))
+    (need,) = found.needs.values()
+    (device,) = found.needs
+    assert (device, need.tier, need.short) == ("meter", 0.25, "")
+    assert need.session_s > need.link_s > 3600
+    assert [row.ended_by_deadline for row in found.rows] == [2, 2]
+    assert found.rows[0].update_bytes > 0
+    assert found.fleet_title == "Small"

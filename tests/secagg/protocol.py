@@ -8,11 +8,11 @@ from functools import partial
 
 import numpy as np
 
-from edgefl.secagg.graph import graph_of, masked_with, threshold_of
-from edgefl.secagg.group import Group
-from edgefl.secagg.masks import masked
-from edgefl.secagg.member import Member
-from edgefl.secagg.vector import packed
+from edgefl.contrib.secagg.graph import graph_of, masked_with, threshold_of
+from edgefl.contrib.secagg.group import MaskedGroup
+from edgefl.contrib.secagg.masks import masked
+from edgefl.contrib.secagg.member import Member
+from edgefl.contrib.secagg.vector import packed
 
 CONTEXT = b"round 1"
 
@@ -28,7 +28,7 @@ class Played:
     """A group after some stages; ``sizes`` is client → bytes up and down of every stage."""
 
     members: dict[int, Member]
-    server: Group
+    server: MaskedGroup
     sizes: dict[int, list[tuple[int, int]]]
 
 
@@ -44,7 +44,7 @@ def agreed(
     graph = graph_of(range(count), neighbours, np.random.default_rng(count))
     threshold = threshold_of(len(graph[0]), share)
     members = {number: member(number, threshold) for number in range(count)}
-    server = Group(graph, CONTEXT, threshold, values, bits)
+    server = MaskedGroup(graph, CONTEXT, threshold, values, bits)
     sizes: dict[int, list[tuple[int, int]]] = {number: [] for number in members}
     keyed = [number for number in members if number not in early[0]]
     for number in keyed:

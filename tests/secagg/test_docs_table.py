@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from edgefl.contrib.secagg.graph import threshold_of
+from edgefl.contrib.secagg.messages import stages, vector_bytes
+from edgefl.contrib.secagg.stage import masked_values
 from edgefl.fleet.clock import trip_s
 from edgefl.fleet.load import load_fleet
 from edgefl.methods.create import create
+from edgefl.methods.networks import upload_shapes
 from edgefl.models.base import Architecture
 from edgefl.records import RoundTrip, Tier
-from edgefl.secagg.graph import threshold_of
-from edgefl.secagg.messages import stages, vector_bytes
-from edgefl.server.stages.secure import masked_values
 from edgefl.wire.payload import payload_bytes
 
 PAGE = Path(__file__).parents[2] / "docs" / "secure-aggregation.md"
@@ -32,7 +33,7 @@ def test_the_table_of_costs_is_what_the_code_computes():
         assert k + 1 - threshold_of(k, 0.5) == int(lost)
         assert messages == f"{sum(s.upload_bytes for s in of):,} + {sum(s.download_bytes for s in of):,}"
         assert vector == f"{vector_bytes(values, 16 if 'bits=16' in protocol else 32):,}"
-        assert plain == f"{payload_bytes(method.upload_shapes(NETWORKS[network], full)):,}"
+        assert plain == f"{payload_bytes(upload_shapes(method, NETWORKS[network], full)):,}"
         for name, seconds in zip(("flagship-phone", "low-end-phone"), masks, strict=True):
             device = phones[name]
             assert extra == f"{sum(trip_s(device, RoundTrip(*stage)) for stage in of):.3f} s"

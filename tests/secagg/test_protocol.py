@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from protocol import CONTEXT, agreed, member, summed, uint32
 from scipy.stats import chisquare
 
-from edgefl.secagg.errors import ProtocolError
-from edgefl.secagg.graph import graph_of, masked_with, shortage, threshold_of
-from edgefl.secagg.group import Group
-from edgefl.secagg.masks import masked, signed_seeds
-from edgefl.secagg.messages import stages, vector_bytes, written
-from edgefl.secagg.primitives import agreed as agree
-from edgefl.secagg.primitives import expanded, opened, sealed
-from edgefl.secagg.shamir import PRIME, recovered, shared
-from edgefl.secagg.vector import Coding, packed, unpacked
+from edgefl.contrib.secagg.errors import ProtocolError
+from edgefl.contrib.secagg.graph import graph_of, masked_with, shortage, threshold_of
+from edgefl.contrib.secagg.group import MaskedGroup
+from edgefl.contrib.secagg.masks import masked, signed_seeds
+from edgefl.contrib.secagg.messages import stages, vector_bytes, written
+from edgefl.contrib.secagg.primitives import agreed as agree
+from edgefl.contrib.secagg.primitives import expanded, opened, sealed
+from edgefl.contrib.secagg.shamir import PRIME, recovered, shared
+from edgefl.contrib.secagg.vector import Coding, packed, unpacked
 
 
 @settings(max_examples=25, deadline=None)
@@ -105,10 +105,10 @@ def test_messages_have_exactly_the_bytes_of_the_costs(neighbours):
 
 
 def test_the_server_takes_nothing_but_the_bytes_of_messages():
-    taken = [name for name in vars(Group) if name.startswith("add_")]
+    taken = [name for name in vars(MaskedGroup) if name.startswith("add_")]
     assert taken == ["add_keys", "add_shares", "add_vector", "add_answer"]
     for name in taken:
-        hints = typing.get_type_hints(getattr(Group, name))
+        hints = typing.get_type_hints(getattr(MaskedGroup, name))
         assert list(hints.values()) == [int, bytes, type(None)]
 
 
@@ -173,7 +173,7 @@ def test_the_server_refuses_messages_that_come_twice_or_have_the_wrong_size():
     played.server.add_vector(1, bytes(4))
     with pytest.raises(ProtocolError, match="a message of 5 bytes, expected a multiple of 37"):
         played.server.add_answer(1, bytes(5))
-    new = Group(played.server.graph, CONTEXT, 2, 1, 8)
+    new = MaskedGroup(played.server.graph, CONTEXT, 2, 1, 8)
     with pytest.raises(ProtocolError, match="keys of 3 bytes, expected 64"):
         new.add_keys(0, bytes(3))
 

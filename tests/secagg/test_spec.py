@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl import RunConfig
+from edgefl.config.protocol import SecureAggregation
 from edgefl.errors import ConfigError
-from edgefl.secagg.spec import SecureAggregation
 
 
 def test_a_text_sets_what_it_names_and_leaves_the_rest():

@@ -16,18 +16,18 @@ import pytest
 from hand_bundle import write_bundle
 from serving import running
 
-from edgefl.serve.answers import HEADERS
-from edgefl.serve.connection import Limits
-from edgefl.serve.files import BLOCK_BYTES, Served, bundle_addresses, page_addresses, seal
-from edgefl.serve.runtime import FILES
-from edgefl.serve.server import Server
+from edgefl.contrib.serve.answers import HEADERS
+from edgefl.contrib.serve.connection import ConnectionLimits
+from edgefl.contrib.serve.files import BLOCK_BYTES, ServedFile, bundle_addresses, page_addresses, seal
+from edgefl.contrib.serve.runtime import FILES
+from edgefl.contrib.serve.server import PageServer
 
-LIMITS = Limits(connections=8, request_s=0.6, block_s=0.6, linger_s=0.2)
+LIMITS = ConnectionLimits(connections=8, request_s=0.6, block_s=0.6, linger_s=0.2)
 LARGE_BYTES = 40 * BLOCK_BYTES + 17
 """More than the two sockets of a connection hold."""
 
 
-class _Unreadable(Served):
+class _Unreadable(ServedFile):
     def block(self, file: object, index: int) -> bytes:
         raise OSError(5, "Input/output error")
 
@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(folder: Path) -> Iterator[Server]:
+def server(folder: Path) -> Iterator[PageServer]:
     large = seal(folder / "large.bin", folder)
     broken = _Unreadable(large.path, folder, large.sha256, large.size_bytes, large.blocks, (0,))
     table = {
@@ -60,7 +60,7 @@ def server(folder: Path) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def connected(server: Server, receive_bytes: int | None = None) -> Iterator[socket.socket]:
+def connected(server: PageServer, receive_bytes: int | None = None) -> Iterator[socket.socket]:
     with socket.socket() as client:
         if receive_bytes:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
@@ -78,7 +78,7 @@ def rest(client: socket.socket) -> bytes:
     return b"".join(parts)
 
 
-def said(server: Server, request: bytes) -> bytes:
+def said(server: PageServer, request: bytes) -> bytes:
     with connected(server) as client:
         client.sendall(request)
         return rest(client)

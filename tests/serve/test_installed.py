@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from serving import reload, running, serving
 
-from edgefl.serve.files import Served, bundle_addresses, page_addresses, seal
+from edgefl.contrib.serve.files import ServedFile, bundle_addresses, page_addresses, seal
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
@@ -26,8 +26,8 @@ FAILED = """() => navigator.serviceWorker.getRegistration().then(async (found) =
 
 
 def with_changes(
-    table: dict[str, Served], folder: Path, changes: dict[str, str], listed: dict[str, str] | None = None
-) -> dict[str, Served]:
+    table: dict[str, ServedFile], folder: Path, changes: dict[str, str], listed: dict[str, str] | None = None
+) -> dict[str, ServedFile]:
     """Return the table with lines added to some files, and a service worker that lists these or the ``listed`` contents."""
     folder.mkdir()
     contents = page_files.contents()
@@ -48,7 +48,7 @@ def shown(page: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def table(bundle: Path, ort_web: Path) -> dict[str, Served]:
+def table(bundle: Path, ort_web: Path) -> dict[str, ServedFile]:
     return bundle_addresses(bundle) | page_addresses(ort_web)
 
 

@@ -14,7 +14,7 @@ from signing import CONTENT, sign_bundle
 
 from edgefl.util.keys import PublicKey, SigningKey
 from edgefl.wire.device_keys import DeviceKeys, Enrolment
-from edgefl.wire.update_file import Expected, read_update
+from edgefl.wire.update_file import ExpectedUpdate, read_update
 from edgefl.wire.update_signature import signer
 
 PINS = "() => localStorage.getItem('edgefl-trusted-keys')"
@@ -131,7 +131,7 @@ def test_an_enrolled_browser_signs_its_updates(own, opened, tmp_path):
     manifest = page.evaluate("() => edgefl.manifest")
     upload = next(tier for tier in manifest["tiers"] if tier["label"] == "1")["train"]["upload"]
     shapes = {name: tuple(shape) for name, shape in upload.items()}
-    expected = Expected(manifest["manifest_sha256"], manifest["round"], {"1": shapes}, manifest["classes"])
+    expected = ExpectedUpdate(manifest["manifest_sha256"], manifest["round"], {"1": shapes}, manifest["classes"])
     path = tmp_path / "update"
     path.write_bytes(bytes(page.evaluate("() => edgefl.update()")))
     assert read_update(path, expected).key is None
@@ -142,7 +142,7 @@ def test_an_enrolled_browser_signs_its_updates(own, opened, tmp_path):
     assert str(found.key) in page.text_content("#device-note")
     path.write_bytes(bytes(page.evaluate("() => edgefl.update()")))
     keys = DeviceKeys(tmp_path / "fleet.toml").with_device("phone", found.key)
-    assert read_update(path, Expected(expected.bundle, 3, expected.tiers, 4, keys)).device == "phone"
+    assert read_update(path, ExpectedUpdate(expected.bundle, 3, expected.tiers, 4, keys)).device == "phone"
     reload(page)  # the key stays, and no script reads its private half
     page.wait_for_selector("#tier:not([disabled])")
     assert str(found.key) in page.text_content("#device-note")

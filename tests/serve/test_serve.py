@@ -20,11 +20,11 @@ import pytest
 from hand_bundle import write_bundle
 from serving import serving
 
+from edgefl.contrib.serve import runtime as runtime_module
+from edgefl.contrib.serve.files import bundle_addresses
+from edgefl.contrib.serve.runtime import FILES, cache, runtime, version
+from edgefl.contrib.serve.server import PageServer
 from edgefl.errors import BundleError, InputError
-from edgefl.serve import runtime as runtime_module
-from edgefl.serve.files import bundle_addresses
-from edgefl.serve.runtime import FILES, cache, runtime, version
-from edgefl.serve.server import Server
 from edgefl.util.files import shared
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
@@ -45,14 +45,14 @@ def no_runtime(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def server(tmp_path: Path, no_runtime: Path) -> Iterator[Server]:
+def server(tmp_path: Path, no_runtime: Path) -> Iterator[PageServer]:
     write_bundle(tmp_path / "bundle")
     (tmp_path / "secret.txt").write_text("secret")
     with serving(tmp_path / "bundle", no_runtime) as started:
         yield started
 
 
-def asked(server: Server, target: str, method: str = "GET", **headers: str) -> Any:
+def asked(server: PageServer, target: str, method: str = "GET", **headers: str) -> Any:
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)) as connection:
         connection.request(method, target, headers=headers)
         answer = connection.getresponse()
@@ -184,7 +184,7 @@ def test_a_damaged_bundle_is_refused(tmp_path):
 
 def test_a_server_that_ends_leaves_no_connection_open(monkeypatch):
     """Also none that it was about to accept. The collection of garbage would close those at some later time."""
-    with contextlib.ExitStack() as stack, Server("127.0.0.1", 0, {}) as server:
+    with contextlib.ExitStack() as stack, PageServer("127.0.0.1", 0, {}) as server:
 
         def client() -> socket.socket:
             return stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 60))
@@ -209,7 +209,7 @@ def test_a_server_that_ends_leaves_no_connection_open(monkeypatch):
 
 def test_a_port_that_is_taken_is_named(server):
     with pytest.raises(InputError, match=f"--port {server.port}: .*--port 0 takes one that is free"):
-        Server("127.0.0.1", server.port, {})
+        PageServer("127.0.0.1", server.port, {})
 
 
 def test_the_command_serves_until_it_is_interrupted_without_torch(tmp_path):

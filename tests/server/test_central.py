@@ -10,12 +10,13 @@ import torch
 
 from edgefl.client.clipping import change_of, clipped, norm_of
 from edgefl.client.stages.clip import Clip
+from edgefl.contrib.privacy import central
+from edgefl.contrib.privacy.central import Central, weighed
 from edgefl.methods.create import create
-from edgefl.methods.tier_sum import TierSum
+from edgefl.methods.tier_sum import TierSum, folds
 from edgefl.models.base import Architecture
 from edgefl.records import Place, Submodel, Tier, Update
 from edgefl.rng import generator
-from edgefl.server.central import Central, weighed
 from edgefl.server.exchange import added, combined
 
 MLP = Architecture("mlp", (1, 8, 8), 10)
@@ -82,7 +83,7 @@ def test_the_noise_of_a_sum_has_the_variance_that_the_accountant_counts(name, ti
     setup, noise = Setup(name, tiers), Central(2.0, dict.fromkeys(tiers, 3))
     found = setup.sum_of(noise, setup.updates) - setup.sum_of(Central(0.0, noise.clients), setup.updates)
     expected = 2.0 * C
-    if setup.method.folds:
+    if folds(setup.method):
         # Once for all tiers: an entry's noise reaches each of its tiers in part, and all parts of an entry add up to it.
         model = applied(setup.method, setup.state, noise.clients, setup.noised(noise, []))
         own = torch.cat([(model.tensors[key] - value).double().flatten() for key, value in setup.state.tensors.items()])
@@ -139,8 +140,9 @@ def test_a_method_that_multiplies_factors_gets_one_update_for_every_expected_cli
     assert all(torch.equal(found.tensors[key], tensor) for key, tensor in weighed.tensors.items())
 
 
-def test_values_worked_out_by_hand():
-    method = SimpleNamespace(folds=False, upload_shapes=lambda architecture, tier: {"w": (2,)})
+def test_values_worked_out_by_hand(monkeypatch):
+    method = create("fedhm")
+    monkeypatch.setattr(central, "upload_shapes", lambda method, architecture, tier: {"w": (2,)})
     sent = {FULL: Submodel(FULL, {"w": torch.tensor([1.0, -2.0])}, None, {"w": Place("w", (slice(None),))})}
     total = TierSum.of({"w": (2,)}, frozenset(), 0)
     for client, tensor in enumerate(([1.5, -2.0], [1.0, -3.0])):

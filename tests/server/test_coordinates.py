@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from edgefl.methods.create import create
+from edgefl.methods.networks import upload_shapes
 from edgefl.models.base import Architecture
 from edgefl.records import Place, Tier, Update
 from edgefl.rng import generator
@@ -122,7 +123,7 @@ def test_every_value_of_every_update_has_one_coordinate(name):
     updates = []
     for client in range(4):
         sent = method.submodel(state, state.tiers[client % len(state.tiers)], np.random.default_rng(client), client)
-        names = method.upload_shapes(architecture, sent.tier)
+        names = upload_shapes(method, architecture, sent.tier)
         tensors = {name: sent.tensors[name] + 1 for name in names}
         updates.append(Update(client, sent.tier, tensors, sent.places, 1, sent=sent.tensors))
     counted = [0] * 4

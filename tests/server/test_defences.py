@@ -10,11 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgefl.contrib.attacks.defences.krum import expected_hostile, nearest_updates, scores_of
 from edgefl.errors import AggregationError, ConfigError, UnknownNameError
 from edgefl.records import Place, Tier, Update
 from edgefl.server.coordinates import Changes, Gaps
 from edgefl.server.defence import Centre, Filter, defence_named
-from edgefl.server.defences.krum import expected_hostile, nearest_updates, scores_of
 
 nan = math.nan
 values = st.floats(-100, 100, width=32)

@@ -12,6 +12,7 @@ from small_fleet import play, small, write_device, write_fleet
 from edgefl import RunConfig
 from edgefl.errors import ConfigError
 from edgefl.methods.create import create
+from edgefl.methods.personal import download_shapes
 from edgefl.records import Outcome
 from edgefl.registry import methods
 from edgefl.rng import generator, shuffled
@@ -178,7 +179,7 @@ class AddsOne:
 
     def map(self, jobs):
         for number, job in enumerate(jobs):
-            shapes = self.run.method.shapes(self.run.architecture, job.tier)
+            shapes = download_shapes(self.run.method, self.run.architecture, job.tier)
             sent = decode(job.payload, shapes, "the server")
             answer = encode({name: tensor + 1 for name, tensor in sent.items()})
             yield number, Outcome(job.client, "trained", steps=1, payload=answer)

@@ -32,7 +32,7 @@ def test_a_session_s_seconds_and_joules_are_those_worked_out_by_hand(board):
         parts = 0.05 + cost.download_bytes / (1e6 * link), slowed_s * response, 0.05 + cost.upload_bytes / (0.5e6 * link)
         timing = outcome.timing
         assert (timing.download_s, timing.train_s, timing.upload_s) == pytest.approx(parts, rel=1e-12)
-        assert timing.compute_j == pytest.approx(400e-12 * macs + 0.25 * sum(parts), rel=1e-12)
+        assert timing.compute_j == pytest.approx(3 * parts[1] + 0.25 * (parts[0] + parts[2]), rel=1e-12)
         assert timing.radio_j == pytest.approx(100e-9 * cost.download_bytes + 300e-9 * cost.upload_bytes, rel=1e-12)
         assert timing.network_j == pytest.approx(24e-6 * (cost.download_bytes + cost.upload_bytes), rel=1e-12)
         assert timing.total_j == timing.compute_j + timing.radio_j

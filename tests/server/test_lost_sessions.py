@@ -79,7 +79,7 @@ def test_what_is_cut_took_its_share_of_work_bytes_and_joules(board, part):
     assert took.download_bytes == pytest.approx(down * whole.download_bytes, abs=1)
     assert took.upload_bytes == pytest.approx(up * whole.upload_bytes, abs=1)
     assert took.macs == pytest.approx(train * whole.macs, abs=1)
-    assert took.timing.compute_j == pytest.approx(400e-12 * took.macs + 0.25 * at_s)
+    assert took.timing.compute_j == pytest.approx(3 * train * full.train_s + 0.25 * (at_s - train * full.train_s))
     assert took.timing.radio_j == pytest.approx(100e-9 * took.download_bytes + 300e-9 * took.upload_bytes)
     assert took.timing.network_j == pytest.approx(24e-6 * (took.download_bytes + took.upload_bytes))
     assert (took.client, took.tier, took.samples) == (whole.client, whole.tier, whole.samples)

@@ -18,7 +18,7 @@ from edgefl.server.state import ServerState
     ],
 )
 def test_what_a_method_observes_has_a_json_form(found, told, monkeypatch):
-    method = create("fedavg", {})
+    method = create("fedhm", {})
     monkeypatch.setattr(type(method), "observe", lambda self, state, sent: found)
-    with pytest.raises(AggregationError, match=f"^method FedAvg: {told}"):
+    with pytest.raises(AggregationError, match=f"^method FedHM: {told}"):
         observed_by(method, ServerState(None), ())

@@ -122,7 +122,7 @@ def test_wrong_samplers_are_refused(text, message):
 
 def test_a_choice_that_is_not_random_hides_nobody():
     private = {"privacy": "central", "clip_norm": 0.5, "noise_multiplier": 1.0}
-    assert prepare(RunConfig.of({**SMALL, **private})).spending.sampling is not None
-    spending = prepare(RunConfig.of({**SMALL, **private, "sampler": "oort"})).spending
+    assert prepare(RunConfig.of({**SMALL, **private})).features[0].sampling is not None
+    spending = prepare(RunConfig.of({**SMALL, **private, "sampler": "oort"})).features[0]
     assert spending.sampling is None
     assert "sampler oort decides who takes part" in spending.unsampled

@@ -20,7 +20,8 @@ from edgefl.run.resolved import chain_of
 from edgefl.server.chain import Chain
 from edgefl.server.checkpoint import of_file
 from edgefl.server.defence import defence_named
-from edgefl.server.stages.trust import Capped, Compared, Defended
+from edgefl.server.stages.capped import Capped
+from edgefl.server.stages.trust import Compared, Defended
 
 SMALL: dict[str, Any] = {
     "dataset": "digits", "model": "mlp", "method": "heterofl", "tiers": (1.0, 0.5), "tier_assignment": "uniform", "profile": "laptop",

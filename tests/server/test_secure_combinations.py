@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from small_fleet import small
 
 from edgefl.errors import ConfigError
 from edgefl.methods.create import create
+from edgefl.methods.tier_sum import folds, gaps
 from edgefl.registry import methods
 from edgefl.run.whatif import whatif
 
@@ -16,9 +15,9 @@ from edgefl.run.whatif import whatif
 def test_methods_allow_it_whose_tiers_add_up():
     for name in methods.names():
         method = create(name)
-        assert ("tier_sums" in method.gaps) == (not method.folds)
-    assert create("fedhm").gaps["tier_sums"].endswith("the product of sums is not the sum of products")
-    assert create("fedfomo").gaps["tier_sums"].startswith("clients of one tier receive sub-models of their own")
+        assert ("tier_sums" in gaps(method)) == (not folds(method))
+    assert gaps(create("fedhm"))["tier_sums"].endswith("the product of sums is not the sum of products")
+    assert gaps(create("fedfomo"))["tier_sums"].startswith("clients of one tier receive sub-models of their own")
 
 
 @pytest.mark.parametrize(
@@ -49,12 +48,3 @@ def test_a_policy_whose_sums_cannot_be_hidden_is_refused_by_its_label_before_any
     with pytest.raises(ConfigError, match=r"policy “2\.5 × asked”: secure_aggregation: secagg: the server waits for 40% of the"):
         whatif(config, over_selections=(1.3, 2.5), on_policy=begun.append)
     assert not begun
-
-
-def test_masks_without_the_package_cryptography_are_refused(two_links, monkeypatch):
-    monkeypatch.setattr("edgefl.run.checks.find_spec", lambda name: None)
-    with pytest.raises(
-        ConfigError, match=r"masks need the package cryptography: pip install 'edgefl-sim\[sign\]'; or give masks=costed"
-    ):
-        small(two_links, secure_aggregation="secagg")
-    assert replace(small(two_links, secure_aggregation="secagg:masks=costed").config.secure, masks="real").masks == "real"

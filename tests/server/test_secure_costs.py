@@ -6,12 +6,12 @@ import pytest
 from secure_rounds import observed
 from small_fleet import expected, play, small, write_device, write_fleet
 
+from edgefl.contrib.secagg.grouping import groups_in
+from edgefl.contrib.secagg.messages import stages, vector_bytes
 from edgefl.errors import ConfigError
 from edgefl.fleet.clock import trip_s
 from edgefl.records import Added, RoundTrip, Tier
 from edgefl.run.whatif import whatif
-from edgefl.secagg.messages import stages, vector_bytes
-from edgefl.server.grouping import groups_in
 
 
 def test_a_tier_s_bytes_are_those_of_every_message(two_links):

@@ -7,10 +7,10 @@ import torch
 from secure_rounds import lossy, observed
 from small_fleet import expected, play, small, write_device, write_fleet
 
+from edgefl.contrib.secagg.grouping import groups_in
 from edgefl.report.run_files import read_rounds
 from edgefl.run.dry_run import dry_run
 from edgefl.run.trained import without_training
-from edgefl.server.grouping import groups_in
 
 
 def tiered(fleet, **keys):

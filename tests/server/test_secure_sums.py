@@ -12,13 +12,13 @@ from small_fleet import play, small
 
 from edgefl import RunConfig, simulate
 from edgefl.client.job import Job
-from edgefl.client.masking import Masking
 from edgefl.client.messages import Setups as JobSetups
 from edgefl.client.messages import read_jobs, write_jobs
+from edgefl.contrib.secagg.masking import Masking
+from edgefl.contrib.secagg.stage import SecureGroups
+from edgefl.contrib.secagg.vector import Coding, unpacked
 from edgefl.methods.create import create
 from edgefl.records import Tier
-from edgefl.secagg.vector import Coding, unpacked
-from edgefl.server.stages.secure import SecureGroups
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,9 @@ from edgefl.client.stages.coded import PLAIN
 from edgefl.errors import ConfigError, EdgeflError, MetricError
 from edgefl.methods.create import create
 from edgefl.methods.fedavg import FedAvg
+from edgefl.methods.networks import skeleton
 from edgefl.methods.options import MethodConfig
+from edgefl.methods.personal import personal_names
 from edgefl.models.base import Architecture
 from edgefl.records import Tier, Update
 from edgefl.registry import methods, server_optimizers
@@ -100,7 +102,7 @@ def test_statistics_are_known_of_every_method_with_a_server_step(network, name):
     except ConfigError as refused:
         pytest.skip(str(refused))
     running = {of for of in state.tensors if "running" in of}
-    personal = {of for tier in tiers for of in method.personal(method.skeleton(network, tier))}
+    personal = {of for tier in tiers for of in personal_names(method, skeleton(method, network, tier))}
     assert statistics(method, state) == running - personal
     assert {of.rpartition(".")[2] for of in measured(network, method, tiers[0])} <= {"running_mean", "running_var"}
 

@@ -12,6 +12,7 @@ from small_fleet import small, write_device, write_fleet
 
 from edgefl.client.job import Job
 from edgefl.engine.inline import InlineEngine
+from edgefl.methods.networks import upload_shapes
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Cost, Outcome, Tier
 from edgefl.rng import generator
@@ -61,5 +62,5 @@ def trained(
     submodel = run.method.submodel(state, tier, generator(0, 1, "submodel"), client)
     job = Job(1, client, run.method, tier, encode(submodel.tensors), None, memory_bytes, micro_batch, recompute=recompute)
     ((_, found),) = InlineEngine(run.clients).map([job])
-    sent = decode(found.payload, run.method.upload_shapes(run.architecture, tier), "it") if found.payload else {}
+    sent = decode(found.payload, upload_shapes(run.method, run.architecture, tier), "it") if found.payload else {}
     return found, sent

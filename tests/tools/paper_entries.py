@@ -10,7 +10,19 @@ from tool_modules import tool_of
 from edgefl.methods.create import create
 
 TABLES = (
-    *("flanc", "pfedpara", "factorized", "fedpara-pooled", "fedpara", "prism-deep", "prism", "fedhm-sizes", "fedhm", "flanc-net"),
+    *(
+        "flanc",
+        "flanc-late",
+        "pfedpara",
+        "factorized",
+        "fedpara-pooled",
+        "fedpara",
+        "prism-deep",
+        "prism",
+        "fedhm-sizes",
+        "fedhm",
+        "flanc-net",
+    ),
     "spectral",
 )
 
@@ -40,7 +52,13 @@ def figures_of(run: Any, accuracy: float = 0.5) -> dict[str, Any]:
         "total": {"download_bytes": 10**6, "upload_bytes": 2 * 10**6, "macs": 10**9},
         **({"tail": {"conv2": value}} if config.method == "fedhm" and len(labels) > 1 else {}),
         **({"score": value} if run.kind == "trial" else {}),
+        **({"late": _late(labels, value)} if run.since else {}),
     }
+
+
+def _late(labels: list[str], value: float) -> dict[str, Any]:
+    names = ["global", *labels]
+    return {"mean": dict.fromkeys(names, value), "best": dict.fromkeys(names, value + 0.05), "rounds": 25}
 
 
 def entry_of(run: Any, **about: Any) -> dict[str, Any]:

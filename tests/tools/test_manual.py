@@ -6,9 +6,13 @@ import doctest
 from pathlib import Path
 
 import pytest
+from requirements import require
 from tool_modules import TOOLS, on_the_path, tool_of  # noqa: F401 - a fixture is used by its name
 
-nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+require("nbclient")
+import nbclient  # noqa: E402
+import nbformat  # noqa: E402
+
 TUTORIALS = ("first-run", "network-cost", "device-and-back", "your-own")
 PAGE = """# A page
 

@@ -64,7 +64,7 @@ def test_every_run_is_valid_there_once_and_has_a_curve_under_the_fleets_conditio
         assert config.profile == ("laptop" if ideal else run.column.partition(",")[0])
         assert config.rounds // config.eval_every >= (1 if ideal else budget.POINTS[scale])
     # All rows of a column have the same clients, samples and draws.
-    own = {"method", "tiers"}
+    own = {"method", "tiers", "clip_gradient"}
     for column in {run.column for run in runs}:
         shared = [json.dumps({k: v for k, v in r.settings.items() if k not in own}) for r in runs if r.column == column]
         assert len(set(shared)) == len(budget.SEEDS[scale])

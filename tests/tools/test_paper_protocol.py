@@ -291,7 +291,34 @@ def test_the_hash_has_what_decides_a_result_and_nothing_else():
     inputs = tool_of("papers.inputs")
     modules = inputs.modules(tuple(inputs.roots(table_at("flanc", "quick").runs[0].config)))
     named = {"methods.heterofl", "methods.averaging", "factor.width", "models.cnn", "models.norm", "data.shards", "data.partition",
-             "data.fashion_mnist", "client.optimizer", "client.objectives.none", "rng"}  # fmt: skip
+             "data.fashion_mnist", "client.optimizer", "client.objectives", "rng"}  # fmt: skip
     assert {f"edgefl.{name}" for name in named} <= modules
     others = ("methods.flanc", "methods.fedhm", "client.fast", "engine", "report", "cost", "cli.", "bundle", "planning")
     assert not [module for module in modules if module.startswith(tuple(f"edgefl.{name}" for name in others))]
+
+
+def test_mean_and_best_are_those_of_the_evaluated_rounds():
+    late = tool_of("papers.training").late
+    rounds = [{"accuracy": None}, {"accuracy": {"global": 0.5, "1": 0.25}}, {}, {"accuracy": {"global": 0.75, "1": 0.125}}]
+    assert late(rounds) == {"late": {"mean": {"global": 0.625, "1": 0.1875}, "best": {"global": 0.75, "1": 0.25}, "rounds": 2}}
+
+
+def test_only_late_rounds_are_evaluated(tmp_path):
+    training = tool_of("papers.training")
+    settings = {
+        "method": "fedavg",
+        "tiers": (1.0,),
+        "dataset": "digits",
+        "model": "mlp",
+        "clients": 4,
+        "per_round": 2,
+        "rounds": 5,
+        "local_epochs": 1,
+        "data_share": 0.1,
+        "eval_every": 2,
+        "eval_samples": 20,
+        "profile": "laptop",
+    }
+    with training.trained_in(tmp_path / "run", settings, local=False, since=3) as (_, rounds):
+        assert [bool(line["accuracy"]) for line in rounds] == [False, False, False, True, True]
+    assert training.figures(settings, False, tmp_path / "run", since=3)["late"]["rounds"] == 2

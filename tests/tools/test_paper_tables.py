@@ -13,10 +13,12 @@ from paper_entries import TABLES, entry_of, figures_of, stored, table_at
 from tool_modules import on_the_path, tool_of  # noqa: F401 - a fixture is used by its name
 
 from edgefl.methods.create import create
+from edgefl.methods.personal import download_shapes
 from edgefl.models.base import Architecture
-from edgefl.planning.tier_costs import tier_cost, training_of
+from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Tier
 from edgefl.registry import models
+from edgefl.run.resolved import training_of
 from edgefl.wire.payload import payload_bytes
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +38,7 @@ def test_all_settings_are_valid_and_no_run_is_there_twice(tool, name, scale):
     assert len({json.dumps([e["row"], e["column"], e["seed"]]) for e in entries}) == len(runs)
     for run in runs:
         config = run.config
-        assert config.eval_every == config.rounds, "evaluated once, at the end"
+        assert config.eval_every == config.rounds or run.since, "evaluated once, at the end"
         create(config.method, config.method_options, tiers=config.tiers)
         assert run.work > 0
 
@@ -167,6 +169,82 @@ def test_a_stale_run_with_other_tiers_is_a_dash(tool):
     assert "| 0.25 | – |" in tool.rendered("flanc", {"quick": [entry]})
 
 
+def test_late_rounds_are_means_beside_the_best_with_rates_of_their_own(tool):
+    text = tool.rendered("flanc-late", {"quick": stored("flanc-late", "quick")})
+    assert "*Mean* of the last 25 evaluations, in every second round." in text
+    assert "It is chosen on test samples, and so flatters every method." in text
+    assert "| 0.25 | 51.0 ± 1.0 | 56.0 ± 1.0 | 81.3 | 51.0 ± 1.0 | 56.0 ± 1.0 | 51.0 ± 1.0 | 56.0 ± 1.0 | 81.6 |" in text
+    table = table_at("flanc-late", "full")
+    assert {(run.since, run.settings["eval_every"]) for run in table.runs} == {(151, 2)}
+    assert sum(round_ % 2 == 0 for round_ in range(151, 201)) == 25
+    assert {trial.row for trial in table.trials([])} == {run.row for run in table.runs}
+    assert not {trial.since for trial in table.trials([])} - {0}
+
+
+def test_a_run_that_is_not_evaluated_late_is_another_one(tool):
+    run = tool.table_of("flanc-late").runs("quick")[0]
+    entry = entry_of(run)
+    assert run.is_stored_as(entry)
+    del entry["since"]
+    assert not run.is_stored_as(entry)
+
+
+def test_clipped_rows_have_the_rates_that_they_are_named_after(tool):
+    table, module = table_at("flanc-net", "full"), tool.table_of("flanc-net")
+    resolved = table.resolved([])
+    rates = {row: run.settings["lr"] for (row, column), run in resolved.items() if run is not None}
+    assert rates == {row: 0.01 if "rate 0.01" in row else 0.03 for row in module.CLIPPED}
+    assert not {trial.row for trial in table.trials([])} & set(module.CLIPPED)
+    assert all(
+        run.settings.get("clip_gradient") == "none" for run in table.runs if run.row in ("HeteroFL", "HeteroFL, unmasked loss")
+    )
+    assert all("clip_gradient" not in run.settings for run in table.runs if run.row in module.CLIPPED)
+
+
+def test_every_row_of_heterofl_says_whether_it_clips(tool):
+    for name in [*TABLES, "budget", "robustness"]:
+        for run in tool.table_of(name).runs("full"):
+            if run.settings["method"] == "heterofl":
+                assert ("clipped" in run.row) == ("clip_gradient" not in run.settings), (name, run.row)
+
+
+def test_equal_budgets_choose_the_largest_tier_that_keeps_both(tool):
+    entries = stored("fedhm-sizes", "quick")
+    held = {"HeteroFL": (400, 300, 200, 100), "FedHM, mean": (400, 400, 400, 400), "DepthFL": (300, 203, 150, 50)}
+    for entry in entries:
+        costs = entry["figures"]["tiers"]
+        sizes = zip(costs, held.get(entry["row"], (999,) * len(costs)), strict=True)
+        entry["figures"]["tiers"] = {
+            label: {
+                **costs[label],
+                "peak_activation_bytes_training": activations,
+                "download_bytes": 1000 - place,
+                "upload_bytes": 0,
+            }
+            for place, (label, activations) in enumerate(sizes)
+        }
+    text = tool.rendered("fedhm-sizes", {"quick": entries})
+    rows = [line for line in text.splitlines() if line.startswith("| 997 B, 100 B") or line.startswith("| 998 B, 200 B")]
+    assert [row.split("|")[2].strip() for row in rows] == [
+        *(
+            "FedHM, mean: none",
+            "FedHM, residual: none",
+            "FedHM, bands: none",
+            "HeteroFL 0.4375",
+            "Split-Mix: none",
+            "DepthFL 0.5",
+        ),
+        *(
+            "FedHM, mean: none",
+            "FedHM, residual: none",
+            "FedHM, bands: none",
+            "HeteroFL 0.3125",
+            "Split-Mix: none",
+            "DepthFL 0.25",
+        ),
+    ]
+
+
 def test_fedhms_ratios_are_the_nearest_to_the_widths(tool):
     flanc = tool.table_of("flanc")
     training = training_of(flanc.runs("smoke")[0].config)
@@ -185,7 +263,7 @@ def test_fedhms_ratios_are_the_nearest_to_the_widths(tool):
 
 
 def parameters(method, architecture, ratio):
-    return sum(torch.Size(shape).numel() for shape in create(method).shapes(architecture, Tier(ratio)).values())
+    return sum(torch.Size(shape).numel() for shape in download_shapes(create(method), architecture, Tier(ratio)).values())
 
 
 def test_rivals_of_fedhm_have_its_parameters_to_one_percent(tool):
@@ -195,7 +273,9 @@ def test_rivals_of_fedhm_have_its_parameters_to_one_percent(tool):
         found = parameters("fedhm", architecture, ratio)
         assert parameters("heterofl", architecture, width) == pytest.approx(found, rel=0.01)
     bases = create("splitmix", tiers=table.BASES)
-    sizes = [sum(torch.Size(s).numel() for s in bases.shapes(architecture, Tier(ratio)).values()) for ratio in table.BASES]
+    sizes = [
+        sum(torch.Size(s).numel() for s in download_shapes(bases, architecture, Tier(ratio)).values()) for ratio in table.BASES
+    ]
     assert sizes == [count * parameters("heterofl", architecture, table.WIDTHS[-1]) for count in (3, 2, 1)]
 
 
@@ -205,13 +285,15 @@ def test_fedpara_on_the_pooled_network_saves_as_much_as_in_the_paper(tool):
     found = parameters("fedpara", architecture, table.GAMMA)
     assert parameters("fedavg", architecture, 1.0) / found == pytest.approx(9.2, abs=0.05)
     assert parameters("origdrop", architecture, table.NARROW) == pytest.approx(found, rel=0.01)
-    low = create("lowrank", {"match": "fedpara"}).shapes(architecture, Tier(table.GAMMA)).values()
+    low = download_shapes(create("lowrank", {"match": "fedpara"}), architecture, Tier(table.GAMMA)).values()
     assert 0.99 * found < sum(torch.Size(shape).numel() for shape in low) <= found
 
 
 def test_four_layers_of_prisms_network_are_factorized(tool):
     architecture = Architecture("cnn-deep", (1, 28, 28), 10, "static")
-    assert sum(".u." in name for name in create("prism").shapes(architecture, Tier(tool.table_of("prism-deep").KEEP))) == 4
+    assert (
+        sum(".u." in name for name in download_shapes(create("prism"), architecture, Tier(tool.table_of("prism-deep").KEEP))) == 4
+    )
 
 
 def test_low_rank_has_fedparas_parameters_and_fedavg_its_bytes(tool):
@@ -219,12 +301,14 @@ def test_low_rank_has_fedparas_parameters_and_fedavg_its_bytes(tool):
     tier = Tier(fedpara.GAMMA)
 
     def numbers(method):
-        return sum(torch.Size(shape).numel() for shape in method.shapes(FASHION, tier).values())
+        return sum(torch.Size(shape).numel() for shape in download_shapes(method, FASHION, tier).values())
 
     factors, low = numbers(create("fedpara")), numbers(create("lowrank", {"match": "fedpara"}))
     assert low <= factors < 1.01 * low
     rounds = 30
-    bytes_a_round = {n: payload_bytes(create(n).shapes(FASHION, t)) for n, t in (("fedpara", tier), ("fedavg", Tier(1.0)))}
+    bytes_a_round = {
+        n: payload_bytes(download_shapes(create(n), FASHION, t)) for n, t in (("fedpara", tier), ("fedavg", Tier(1.0)))
+    }
     difference = fedpara.equal_bytes_rounds(rounds) * bytes_a_round["fedavg"] - rounds * bytes_a_round["fedpara"]
     assert abs(difference) <= bytes_a_round["fedavg"] / 2
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from edgefl.util.stateless import called, carry, restored, settled, unset_buffers
+from edgefl.onnxgrad.stateless import called, carry, restored, settled, unset_buffers
 from tests.shared_networks import SHARED, Again, Assigning, Late, samples, tensors_of
 
 NETWORKS = (*SHARED, Assigning, Late)

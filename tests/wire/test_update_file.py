@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.errors import WireError
-from edgefl.wire.update_file import MAX_HEADER_BYTES, Expected, read_update, receive
+from edgefl.wire.update_file import MAX_HEADER_BYTES, ExpectedUpdate, read_update, receive
 
 SHAPES = {"fc.weight": (3, 4), "fc.bias": (3,)}
-EXPECTED = Expected("ab" * 32, 3, {"1": {"fc.weight": (6, 4), "fc.bias": (6,)}, "0.5": SHAPES}, 10)
+EXPECTED = ExpectedUpdate("ab" * 32, 3, {"1": {"fc.weight": (6, 4), "fc.bias": (6,)}, "0.5": SHAPES}, 10)
 ABOUT = {
     "format": "edgefl-update", "version": "1", "bundle": "ab" * 32, "round": "3", "tier": "0.5", "samples": "120", "steps": "20",
     "client": "c0ffee",

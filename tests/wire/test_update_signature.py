@@ -16,14 +16,14 @@ from signing import CONTENT, KEY, SIGNATURE, device_key, signed_update
 from edgefl.errors import WireError
 from edgefl.util.keys import PublicKey
 from edgefl.wire.device_keys import DeviceKeys
-from edgefl.wire.update_file import Expected, read_update, receive
+from edgefl.wire.update_file import ExpectedUpdate, read_update, receive
 from edgefl.wire.update_signature import content_sha256, signed_content, signer
 
 FIXED = {
     name: np.array(values, np.float32).reshape([int(side) for side in shape.split(",") if side])
     for name, (shape, values) in TENSORS.items()
 }
-EXPECTED = Expected("ab" * 32, 3, {"0.5": {name: tensor.shape for name, tensor in FIXED.items()}}, 10)
+EXPECTED = ExpectedUpdate("ab" * 32, 3, {"0.5": {name: tensor.shape for name, tensor in FIXED.items()}}, 10)
 GIVEN = {key: ABOUT[key] for key in ABOUT}
 
 

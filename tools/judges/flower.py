@@ -12,12 +12,12 @@ from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters
 from flwr.server.strategy import FedAdam, FedAvg, FedAvgM, FedYogi
 from flwr.server.strategy.aggregate import aggregate, aggregate_inplace, aggregate_krum, aggregate_median, aggregate_trimmed_avg
 
+from edgefl.contrib.attacks.defences.krum import expected_hostile
 from edgefl.methods.averaging import WeightedSum
 from edgefl.records import Place, Tier, Update
 from edgefl.rng import generator
 from edgefl.server.coordinates import Changes
 from edgefl.server.defence import defence_named
-from edgefl.server.defences.krum import expected_hostile
 from edgefl.server.optimizer import optimizer_named
 from judges.verdict import EQUAL, Case, Judge, Verdict
 

@@ -29,7 +29,9 @@ def _reference(model: str, shape: tuple[int, ...], batch_size: int = 32, method:
     made, place = create(method), (Architecture(model, shape, 10), Tier(ratio))
     name = model if method == "fedavg" else f"{model}, {method} {ratio:g}"
     vocabulary = VOCABULARY if len(shape) == 1 else 0
-    return Network(name, partial(made.network, *place), shape, batch_size, vocabulary, deployed=partial(made.deployed, *place))
+    return Network(
+        name, partial(made.network, *place), shape, batch_size, vocabulary, deployed=partial(made.device_network, *place)
+    )
 
 
 FASHION, CIFAR = (1, 28, 28), (3, 32, 32)

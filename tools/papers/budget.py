@@ -15,7 +15,7 @@ from edgefl.report.run_budget import AXES, RunBudget
 from edgefl.report.verdict_words import verdict_notes, winner
 from papers.captions import protocol
 from papers.paired import capacity
-from papers.runs import FULL, PROFILE, SMALLEST, Entry, Run, Scale, seeded
+from papers.runs import FULL, PROFILE, SMALLEST, UNCLIPPED, Entry, Run, Scale, seeded
 from papers.show import STALE, Figures, at_tier
 from papers.tuning import Tuning
 
@@ -68,7 +68,8 @@ def runs(scale: Scale) -> list[Run]:
         for fleet in FLEETS:
             common = _common(fleet, data, settings, scale)
             column = f"{fleet}, {data}"
-            found += [Run(row, column, {**common, "method": method, "tiers": TIERS}) for row, method in METHODS.items()]
+            own = {"HeteroFL": UNCLIPPED}
+            found += [Run(row, column, {**common, "method": m, **own.get(row, {}), "tiers": TIERS}) for row, m in METHODS.items()]
         ideal = {**_common(FLEETS[0], data, settings, scale), "profile": PROFILE, "conditions": "ideal"}
         found += [Run(row, _alone(data), {**ideal, **own, "eval_every": ideal["rounds"]}) for row, own in ALONE.items()]
     return seeded(found, SEEDS[scale])
@@ -107,6 +108,7 @@ def render(entries: Sequence[Entry], scale: Scale) -> str:
             f"{', '.join(f'{tier:g}' for tier in TIERS)} that fits it.",
             f"*Budget*: {limits.s:g} simulated seconds, and {limits.bytes or 0:,.0f} bytes and {limits.j:g} J of each client. The "
             f"target is {100 * TARGET:g} %.",
+            "*HeteroFL* does not clip gradients (`--clip-gradient none`), as the other methods.",
             "*Columns* are explained under [`edgefl compare`](fleet.md#compare-methods-under-a-budget). Here ± is the standard error over "
             "seeds.",
             "*Test samples* are used at every evaluated round. No setting depends on them.",

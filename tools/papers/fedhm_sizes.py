@@ -10,8 +10,8 @@ from counters.markdown import table
 from papers.captions import protocol, work
 from papers.fedhm import PAPER_WORK, RULES
 from papers.paired import capacity
-from papers.runs import FULL, PROFILE, SMALLEST, Entry, Run, Scale, seeded
-from papers.show import Figures, Measure, at_tier, mean_of_tiers, orderings, size
+from papers.runs import FULL, PROFILE, SMALLEST, UNCLIPPED, Entry, Run, Scale, seeded
+from papers.show import NONE, Figures, Measure, at_tier, mean_of_tiers, orderings, size
 from papers.tuning import Tuning
 
 TITLE = "Equal sizes (FedHM, Tables 2 and 3)"
@@ -24,7 +24,7 @@ BASES = (0.9375, 0.625, 0.3125)
 DEPTHS = (1.0, 0.75, 0.5, 0.25)
 ROWS: dict[str, dict[str, Any]] = {
     **{f"FedHM, {rule}": {"method": "fedhm", "tiers": RATIOS, "method_options": {"aggregation": rule}} for rule in RULES},
-    "HeteroFL": {"method": "heterofl", "tiers": WIDTHS},
+    "HeteroFL": {"method": "heterofl", **UNCLIPPED, "tiers": WIDTHS},
     "Split-Mix": {"method": "splitmix", "tiers": BASES},
     "DepthFL": {"method": "depthfl", "tiers": DEPTHS},
 }
@@ -99,10 +99,46 @@ def render(entries: Sequence[Entry], scale: Scale) -> str:
                 "bases of the smallest width.",
                 "*Activations*: FedHM's stay at the full network's at every ratio. With as many, HeteroFL has width 1, and is the full "
                 "network alone.",
+                "*HeteroFL* does not clip gradients, as the other rows.",
                 "*DepthFL* has a quarter to all of the blocks.",
             ),
             table(titles, lines),
+            *_within(found),
             "\n".join(f"- {column}. {capacity(*found.alone(column))}" for column in COLUMNS),
             orderings(found, ORDERINGS, measures, {column: found.alone(column) for column in COLUMNS}),
         ]
     )
+
+
+def _within(found: Figures) -> list[str]:
+    """Return for each budget, the bytes and peak activations of a tier of HeteroFL, the largest tier of each row that keeps both."""
+    lines = []
+    for budget in map(_label, WIDTHS):
+        limits = _held(found, "HeteroFL", budget)
+        if None in limits:
+            return []
+        for row, own in ROWS.items():
+            fitting = [tier for tier in map(_label, own["tiers"]) if _fits(_held(found, row, tier), limits)]
+            cells = [found.accuracy(row, column, fitting[0]) if fitting else NONE for column in COLUMNS]
+            lines.append(
+                [f"{size(limits[0], 'B')}, {size(limits[1], 'B')}", f"{row} {fitting[0]}" if fitting else f"{row}: none", *cells]
+            )
+    said = (
+        "Within equal bytes and peak activations: the budgets are those of HeteroFL's tiers. Every method has its largest tier that keeps "
+        "both. A low rank saves no activations: where tier 1 of FedHM does not fit, no tier of it does."
+    )
+    return [said, table(["bytes of a round, peak activations", "largest tier within", *COLUMNS], lines)]
+
+
+def _label(ratio: float) -> str:
+    return f"{ratio:g}"
+
+
+def _held(found: Figures, row: str, tier: str) -> tuple[float | None, float | None]:
+    """Return the bytes of a client's round at a tier, and its peak activations."""
+    return found.bytes_of_round(row, "IID", tier), found.cost(row, "IID", tier, "peak_activation_bytes_training")
+
+
+def _fits(held: tuple[float | None, float | None], limits: tuple[float | None, float | None]) -> bool:
+    """Whether bytes and activations keep their limits to 1 %, to which sizes are matched."""
+    return all(one is not None and most is not None and one <= 1.01 * most for one, most in zip(held, limits, strict=True))

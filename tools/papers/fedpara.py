@@ -8,6 +8,7 @@ from typing import Any
 from counters.markdown import table
 
 from edgefl.methods.create import create
+from edgefl.methods.personal import download_shapes
 from edgefl.models.base import Architecture
 from edgefl.records import Tier
 from edgefl.wire.payload import payload_bytes
@@ -84,7 +85,8 @@ def equal_bytes_rounds(rounds: int, model: str = MODEL) -> int:
     """Return in how many rounds FedAvg moves as many bytes as FedPara in ``rounds``, rounded."""
     architecture = Architecture(model, (1, 28, 28), 10)
     sizes = [
-        payload_bytes(create(name).shapes(architecture, Tier(ratio))) for name, ratio in (("fedpara", GAMMA), ("fedavg", 1.0))
+        payload_bytes(download_shapes(create(name), architecture, Tier(ratio)))
+        for name, ratio in (("fedpara", GAMMA), ("fedavg", 1.0))
     ]
     return max(1, round(rounds * sizes[0] / sizes[1]))
 

@@ -9,7 +9,7 @@ from counters.markdown import table
 
 from papers.captions import protocol, work
 from papers.paired import capacity
-from papers.runs import FULL, PROFILE, SMALLEST, Entry, Run, Scale, seeded
+from papers.runs import FULL, PROFILE, SMALLEST, UNCLIPPED, Entry, Run, Scale, seeded
 from papers.show import Figures, Measure, at_tier, mean_of_tiers, orderings, size
 from papers.tuning import Tuning
 
@@ -22,8 +22,8 @@ classifier are dense, 138 K of them, so that no ratio comes near the 106 and 44 
 MACs. At full scale they are the ratios of its own paper, and 1."""
 PAPER_RATIOS = (1.0, 0.5, 0.25, 0.125)
 METHODS: dict[str, dict[str, Any]] = {
-    "HeteroFL": {"method": "heterofl"},
-    "HeteroFL, unmasked loss": {"method": "heterofl", "method_options": {"mask_labels": False}},
+    "HeteroFL": {"method": "heterofl", **UNCLIPPED},
+    "HeteroFL, unmasked loss": {"method": "heterofl", **UNCLIPPED, "method_options": {"mask_labels": False}},
     "FjORD": {"method": "fjord"},
     "FLANC": {"method": "flanc"},
     "PriSM": {"method": "prism"},
@@ -32,9 +32,25 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 """A masked loss omits the labels that a client lacks. In both forms the server averages a row of the classifier over the clients that have
 its label."""
-UNMASKED = {"HeteroFL, unmasked loss": "HeteroFL", "FedHM, unmasked loss": "FedHM"}
+CLIPPED = "HeteroFL, clipped"
+AT_RATES = {f"{CLIPPED}, rate {rate:g}": {"method": "heterofl", "lr": rate} for rate in (0.01, 0.03)}
+CLIPPING: dict[str, dict[str, Any]] = {
+    CLIPPED: {"method": "heterofl"},
+    **AT_RATES,
+    **{f"{row}, unmasked loss": {**own, "method_options": {"mask_labels": False}} for row, own in AT_RATES.items()},
+}
+"""With gradients of a norm of at most 1, as in the authors' code and by default. The other rows of HeteroFL do not clip."""
+UNMASKED = {
+    "HeteroFL, unmasked loss": "HeteroFL",
+    "FedHM, unmasked loss": "FedHM",
+    **{f"{row}, unmasked loss": row for row in AT_RATES},
+}
 """Rows that are others on IID clients at full scale: each of those has all labels among its 600 samples, and a masked loss omits none."""
-NOTES = ("*Paper*: Table 1 of FLANC, on its own network.",)
+MADE = {**METHODS, **CLIPPING}
+NOTES = (
+    "*Paper*: Table 1 of FLANC, on its own network.",
+    "*HeteroFL* does not clip gradients (`--clip-gradient none`), as the other methods.",
+)
 SHARED = "*Unmasked loss*: on IID clients, which all have every label, the runs of both losses are the same and were made once."
 ALONE = {FULL: {"method": "fedavg", "tiers": (1.0,)}, SMALLEST: {"method": "origdrop", "tiers": (0.25,)}}
 ORDERINGS = (
@@ -42,6 +58,7 @@ ORDERINGS = (
     ("FLANC", "HeteroFL, unmasked loss"),
     ("FLANC", "FjORD"),
     ("FLANC", "FedHM"),
+    ("FedHM", "HeteroFL"),
     ("FLANC", "PriSM"),
     ("HeteroFL, unmasked loss", "HeteroFL"),
     ("FedHM, unmasked loss", "FedHM"),
@@ -78,9 +95,9 @@ def ratios(row: str, scale: Scale) -> tuple[float, ...]:
     return WIDTHS if not row.startswith("FedHM") else RATIOS if scale == "quick" else PAPER_RATIOS
 
 
-def runs(scale: Scale, rows: Sequence[str] = tuple(METHODS), **network: Any) -> list[Run]:
-    """Return every run, each once per seed; ``network`` are settings of another network, on which only ``rows`` are run."""
-    common = {
+def common(scale: Scale, **network: Any) -> dict[str, Any]:
+    """Return what all runs have in common; ``network`` are settings of another network."""
+    found = {
         **SCALE[scale],
         "profile": PROFILE,
         "dataset": "fashion-mnist",
@@ -91,12 +108,17 @@ def runs(scale: Scale, rows: Sequence[str] = tuple(METHODS), **network: Any) -> 
         "optimizer": "momentum",
         **network,
     }
-    common["eval_every"] = common["rounds"]
+    return {**found, "eval_every": found["rounds"]}
+
+
+def runs(scale: Scale, rows: Sequence[str] = tuple(METHODS), **network: Any) -> list[Run]:
+    """Return every run, each once per seed; ``network`` are settings of another network, on which only ``rows`` are run."""
+    shared = common(scale, **network)
     once, same = [], _same(scale, rows)
     for column, partition in PARTITIONS.items():
-        own = {**common, "partition": partition}
+        own = {**shared, "partition": partition}
         made = [row for row in rows if column != "IID" or row not in same]
-        once += [Run(row, column, {**own, **METHODS[row], "tiers": ratios(row, scale)}) for row in made]
+        once += [Run(row, column, {**own, **MADE[row], "tiers": ratios(row, scale)}) for row in made]
         once += [Run(row, column, {**own, **method}) for row, method in ALONE.items()]
     return seeded(once, SEEDS[scale])
 
@@ -106,7 +128,13 @@ def _same(scale: Scale, rows: Sequence[str]) -> dict[str, str]:
     return {row: UNMASKED[row] for row in rows if scale == "full" and row in UNMASKED}
 
 
-def render(entries: Sequence[Entry], scale: Scale, rows: Sequence[str] = tuple(METHODS), notes: Sequence[str] = NOTES) -> str:
+def render(
+    entries: Sequence[Entry],
+    scale: Scale,
+    rows: Sequence[str] = tuple(METHODS),
+    notes: Sequence[str] = NOTES,
+    pairs: Sequence[tuple[str, str]] = ORDERINGS,
+) -> str:
     """Return the accuracies per partition beside the paper's, the orderings, and the costs of one client's round."""
     same = _same(scale, rows)
     shared = [{**e, "row": row} for row, of in same.items() for e in entries if (e["row"], e["column"]) == (of, "IID")]
@@ -126,7 +154,6 @@ def render(entries: Sequence[Entry], scale: Scale, rows: Sequence[str] = tuple(M
     for column in PARTITIONS:
         measures[f"{column}: mean of widths"] = (column, mean_of_tiers)
         measures[f"{column}: global model"] = (column, at_tier())
-    pairs = [pair for pair in ORDERINGS if set(pair) <= set(rows)]
     parts += [orderings(found, pairs, measures, {column: found.alone(column) for column in PARTITIONS})]
     parts += ["One client's round at each tier, with the mean number of samples:", _costs(found, scale, rows)]
     return "\n\n".join(parts)
@@ -154,11 +181,12 @@ def _cells(found: Figures, column: str, number: int, scale: Scale, rows: Sequenc
 
 def _costs(found: Figures, scale: Scale, rows: Sequence[str]) -> str:
     lines = []
-    for row in rows:
+    for row in (row for row in rows if row not in CLIPPING):  # clipping costs none of these
         for ratio in ratios(row, scale):
             tier = f"{ratio:g}"
             keys = ("params", "macs_round", "peak_activation_bytes_training")
             params, macs, activations = (found.cost(row, "IID", tier, key) for key in keys)
             both = found.bytes_of_round(row, "IID", tier)
-            lines.append([f"{row} {tier}", size(params), size(both, "B"), size(macs), size(activations, "B")])
+            label = f"γ = {tier}" if row.startswith("FedHM") else tier
+            lines.append([f"{row} {label}", size(params), size(both, "B"), size(macs), size(activations, "B")])
     return table(["", "parameters trained", "bytes down + up", "MACs", "peak activations"], lines)

@@ -54,7 +54,8 @@ class Job:
     @property
     def folder(self) -> Path:
         """The run's own folder; other settings, code, engine or device have another one."""
-        hashed = sha256(json.dumps([self.inputs, self.run.kind, dict(self.host)], sort_keys=True).encode())[:12]
+        since = [self.run.since] if self.run.since else []
+        hashed = sha256(json.dumps([self.inputs, self.run.kind, *since, dict(self.host)], sort_keys=True).encode())[:12]
         words = "".join(c if c.isalnum() else "-" for c in self.run.name(self.table))
         return self.work / f"{words}-{self.scale}-{hashed}"
 
@@ -124,7 +125,7 @@ def _found(job: Job, folder: Path) -> dict[str, Any]:
     """Return the figures; a trial that diverges has none, which decides against its settings."""
     settings = {**job.run.settings, **job.host}
     if job.run.kind == "run":
-        return figures(settings, job.run.local, folder, job.until)
+        return figures(settings, job.run.local, folder, job.until, job.run.since)
     try:
         found = figures(settings, job.run.local, folder, job.until)
     except NotTrainedError as error:

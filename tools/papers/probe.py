@@ -26,6 +26,7 @@ from edgefl.client import evaluate
 from edgefl.config import RunConfig
 from edgefl.data.sources import Split
 from edgefl.methods.create import create
+from edgefl.methods.networks import global_tier
 from edgefl.run.trained import Trained, of_clients
 from papers.runs import SAMPLES
 from papers.store import PROBED
@@ -120,7 +121,7 @@ def _held_out_losses(trained: Trained) -> list[float]:
     if of_clients(run):
         tiers = [run.plan.tier_of(client, state.round) or run.tiers[-1] for client in range(run.config.clients)]
         return [_loss(trained, tier, run.clients.shards.test(client), client) for client, tier in enumerate(tiers)]
-    whole = run.method.global_tier(state.model)
+    whole = global_tier(run.method, state.model)
     return [_loss(trained, tier, run.test_of(state.round)) for tier in (whole, *run.tiers)]
 
 

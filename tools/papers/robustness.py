@@ -14,7 +14,7 @@ from edgefl.methods.axes import conflict
 from edgefl.methods.create import create
 from papers.captions import protocol
 from papers.paired import capacity
-from papers.runs import PROFILE, SMALLEST, Entry, Run, Scale, seeded
+from papers.runs import PROFILE, SMALLEST, UNCLIPPED, Entry, Run, Scale, seeded
 from papers.show import Figures, Measure, at_tier
 from papers.tuning import Tuning
 
@@ -84,6 +84,7 @@ def _common(method: str, scale: Scale) -> dict[str, Any]:
     rounds = ROUNDS[scale]
     return {
         "method": method,
+        **(UNCLIPPED if method == "heterofl" else {}),
         "dataset": "digits",
         "model": "cnn-tiny",
         "clients": 20,
@@ -121,6 +122,7 @@ def render(entries: Sequence[Entry], scale: Scale) -> str:
     notes = [
         "*Clients*: all take part in every round, with uneven labels (`dirichlet:0.5`) and without losses.",
         "*Tiers*: 1, 0.5 and 0.25, a third of the clients each. FedAvg and FedPara train one size.",
+        "*HeteroFL* does not clip gradients (`--clip-gradient none`), as the other methods.",
         "*Accuracy* is that of the server's largest model after the last round.",
         "*Defences*: `trimmed-mean` and `multi-krum` expect 20 % of hostile clients.",
         f"{capacity(*(found.values(row, UNHARMED, at_tier()) for row in ('FedAvg', SMALLEST)))} The full network alone is FedAvg.",

@@ -30,6 +30,8 @@ NARROWER = ("heterofl", "fjord", "flanc", "fedhm", "origdrop", "prism", "depthfl
 """Methods whose smaller tiers take less time, about in proportion."""
 PROFILE = "laptop"
 """Every tier fits it, and a fleet of one device has no deadline: the protocol of the paper gives out tiers, not budgets."""
+UNCLIPPED: dict[str, Any] = {"clip_gradient": "none"}
+"""HeteroFL without the clipping of its authors' code: as all other rows, and as most stored runs were made."""
 FULL, SMALLEST = "full network alone", "smallest tier alone"
 """Rows of the runs that tell whether there is capacity to lose."""
 
@@ -44,6 +46,7 @@ class Run:
         local: whether to measure the mean accuracy over clients, each on held-out samples of its own, also with one model for all.
         kind: a "trial" chooses settings on validation samples, and is in no cell.
         chosen: how trials chose some of the settings; None if nothing was chosen.
+        since: the first round that is evaluated, at the pace of ``eval_every``: the cell has means over these rounds. 0: the last counts.
     """
 
     row: str
@@ -52,6 +55,7 @@ class Run:
     local: bool = False
     kind: Literal["run", "trial"] = "run"
     chosen: Mapping[str, Any] | None = None
+    since: int = 0
 
     @property
     def seed(self) -> int:
@@ -96,11 +100,21 @@ class Run:
         """Return the JSON form of this run with its figures, and what else there is to tell ``about`` it."""
         place = {"row": self.row, "column": self.column, "seed": self.seed, "local": self.local, "kind": self.kind}
         chosen = {} if self.chosen is None else {"chosen": dict(self.chosen)}
-        return {**place, "settings": plain(self.settings), **chosen, "edgefl": version, **about, "figures": dict(figures)}
+        since = {"since": self.since} if self.since else {}
+        return {
+            **place,
+            "settings": plain(self.settings),
+            **since,
+            **chosen,
+            "edgefl": version,
+            **about,
+            "figures": dict(figures),
+        }
 
     def is_stored_as(self, entry: Entry) -> bool:
         """Whether ``entry`` is this very run: same place, same settings."""
-        return same_place(self.stored({}, ""), entry) and entry["settings"] == plain(self.settings)
+        same = entry["settings"] == plain(self.settings) and entry.get("since", 0) == self.since
+        return same and same_place(self.stored({}, ""), entry)
 
 
 def hours_of(runs: Iterable[Run], finished: Iterable[Entry]) -> float:

@@ -48,6 +48,11 @@ def at_tier(tier: str = "global") -> Measure:
     return lambda figures: float(figures["accuracy"][tier])
 
 
+def late(tier: str, what: str = "mean") -> Measure:
+    """Return the measure of a tier's accuracy over the late rounds: their mean, or their best."""
+    return lambda figures: float(figures["late"][what][tier])
+
+
 def local(figures: Mapping[str, Any]) -> float:
     """Return the mean accuracy over clients, with the models that they receive."""
     return float(figures["local_accuracy"])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from edgefl.client import evaluate
 from edgefl.config import RunConfig
 from edgefl.factor.svd import unroll
 from edgefl.methods.factorized_fl import FactorizedFL
+from edgefl.methods.networks import global_tier
 from edgefl.methods.ranks import hybrid_ranks
 from edgefl.records import RoundRecord, Tier
 from edgefl.report.evaluated import evaluated_of
@@ -45,7 +48,7 @@ class DivergedError(NotTrainedError):
     """The loss of a client is not finite: its rate is too high."""
 
 
-def figures(settings: Mapping[str, Any], local: bool, folder: Path, until: float | None = None) -> dict[str, Any]:
+def figures(settings: Mapping[str, Any], local: bool, folder: Path, until: float | None = None, since: int = 0) -> dict[str, Any]:
     """Return the figures of a run: JSON-able, and the same whether or not it was interrupted.
 
     Conditions are ideal unless ``settings`` have others, and no client is lost. Under the conditions of a fleet, clients may be lost, and
@@ -55,13 +58,15 @@ def figures(settings: Mapping[str, Any], local: bool, folder: Path, until: float
     that they receive, ``local_accuracy_after`` with those that they have trained from them in the last round (both None unless asked
     for); ``tiers`` has what one client's round costs, at a mean number of samples; ``total`` is summed over all rounds; ``samples`` is
     the mean number per client. FedHM with several tiers has ``tail``: layer → share of its energy beyond the smallest tier's rank.
-    Factorized-FL has ``kept``: the share of the entries of μ that a client does not prune, mean over clients.
+    Factorized-FL has ``kept``: the share of the entries of μ that a client does not prune, mean over clients. With ``since``, ``late`` has
+    the mean and the best of ``accuracy`` over the evaluated rounds, and their number.
 
     Args:
         settings: keys of a configuration.
         local: whether to measure ``local_accuracy`` and ``local_accuracy_after``.
         folder: holds the run; the same settings continue it there.
         until: the time (``time.time()``) after which no further round begins.
+        since: the first round that is evaluated; 0: every round that the settings evaluate.
 
     Raises:
         InputError: the settings are wrong.
@@ -69,20 +74,20 @@ def figures(settings: Mapping[str, Any], local: bool, folder: Path, until: float
         OutOfTimeError: ``until`` is over; the same call resumes.
         StorageError: the disk is full; the same call resumes.
     """
-    with trained_in(folder, settings, local, until) as (trained, rounds):
-        return figures_of(trained, rounds, local)
+    with trained_in(folder, settings, local, until, since) as (trained, rounds):
+        return {**figures_of(trained, rounds, local), **(late(rounds) if since else {})}
 
 
 @contextlib.contextmanager
 def trained_in(
-    folder: Path, settings: Mapping[str, Any], local: bool, until: float | None = None
+    folder: Path, settings: Mapping[str, Any], local: bool, until: float | None = None, since: int = 0
 ) -> Iterator[tuple[Trained, list[dict[str, Any]]]]:
     """Train a run to its end in ``folder``, from its last checkpoint on; yield it with the lines of its rounds.
 
     Raises: as :func:`figures`.
     """
     with one_thread(), Stopwatch() as watch:
-        run = prepared(settings, local)
+        run = evaluated_since(prepared(settings, local), since)
         files = RunFolder(folder)
         files.check(run.config, resume=True)
         files.start(run.config)
@@ -94,6 +99,24 @@ def trained_in(
 def prepared(settings: Mapping[str, Any], local: bool) -> Run:
     """Return the run of ``settings``, ready to begin; ``local`` as in :func:`figures`."""
     return prepare(RunConfig.of({"conditions": "ideal", "eval_after_training": local, **settings}))
+
+
+def evaluated_since(run: Run, since: int) -> Run:
+    """Return ``run``, of which no round before ``since`` is evaluated."""
+
+    class Late(Run):
+        def evaluates(self, round_: int) -> bool:
+            return round_ >= since and super().evaluates(round_)
+
+    return Late(**{field.name: getattr(run, field.name) for field in fields(run)}) if since else run
+
+
+def late(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return ``late``: mean and best of each accuracy over the evaluated rounds, and how many there are."""
+    curve = [line["accuracy"] for line in rounds if line.get("accuracy")]
+    values = {name: [accuracy[name] for accuracy in curve] for name in curve[-1]}
+    mean = {name: statistics.mean(of) for name, of in values.items()}
+    return {"late": {"mean": mean, "best": {name: max(of) for name, of in values.items()}, "rounds": len(curve)}}
 
 
 def figures_of(trained: Trained, rounds: Sequence[Mapping[str, Any]], local: bool) -> dict[str, Any]:
@@ -192,7 +215,7 @@ def _local(trained: Trained, accuracy: Mapping[str, float]) -> float:
     run = trained.run
     if of_clients(run):
         return accuracy["global"]
-    module = trained.module(run.method.global_tier(trained.state.model))
+    module = trained.module(global_tier(run.method, trained.state.model))
     tests = map(run.clients.shards.test, range(run.config.clients))
     shares = [evaluate.accuracy(module, test) for test in tests]
     return sum(shares) / len(shares)

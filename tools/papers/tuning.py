@@ -30,6 +30,7 @@ class Tuning:
         column: where all columns of a row are tuned; None: each column is tuned by itself.
         common: whether all rows have the settings of the best mean over the rows; a setting with which one diverges is out.
         same: row → the row whose runs it shares in ``column``, and so its trials.
+        fixed: rows whose rates are given.
     """
 
     rates: tuple[float, ...]
@@ -40,6 +41,7 @@ class Tuning:
     common: bool = False
     same: Mapping[str, str] = field(default_factory=dict)
     grows: bool = False
+    fixed: frozenset[str] = frozenset()
 
     def grid(self, rates: Sequence[float]) -> list[dict[str, Any]]:
         """Return all combinations of settings."""
@@ -50,7 +52,7 @@ class Tuning:
         rounds = max(1, math.ceil(self.length * run.settings["rounds"]))
         common = {**run.settings, "seed": SEED, "rounds": rounds, "eval_every": rounds, "validation_share": self.share}
         common.pop("eval_samples", None)
-        return [replace(run, settings={**common, **point}, kind="trial") for point in self.grid(rates or self.rates)]
+        return [replace(run, settings={**common, **point}, kind="trial", since=0) for point in self.grid(rates or self.rates)]
 
     def tuned(self, run: Run, runs: Sequence[Run]) -> list[Run]:
         """Return the runs, among all of a table, whose trials choose the settings of ``run``."""
@@ -66,6 +68,8 @@ class Tuning:
         Raises:
             ValueError: with every setting, a trial or a whole run has diverged.
         """
+        if run.row in self.fixed:
+            return run
         tuned = self.tuned(run, runs)
         rates, results = self._grown(tuned, entries)
         if results is None:
@@ -86,6 +90,8 @@ class Tuning:
 
     def wanted(self, run: Run, entries: Sequence[Entry], runs: Sequence[Run] = ()) -> list[Run]:
         """Return all trials that choose the settings of ``run``, one of ``runs``, as far as stored trials tell."""
+        if run.row in self.fixed:
+            return []
         tuned = self.tuned(run, runs)
         rates = self._grown(tuned, entries)[0] if self.grows else self.rates
         return [trial for one in tuned for trial in self.trials(one, rates)]

@@ -17,7 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 import edgefl
-from edgefl.util.garbage import uncollected
+from edgefl.onnxgrad.garbage import uncollected
 
 
 def bundle_cpu_s(**keys: Any) -> float:

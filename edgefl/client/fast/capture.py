@@ -17,9 +17,9 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from edgefl.client.fast.layout import rewrite
 from edgefl.cost.trace import Loss
+from edgefl.onnxgrad.stateless import called, carry
 from edgefl.records import Batch
 from edgefl.util.fields import each, named
-from edgefl.util.stateless import called, carry
 
 Flat = Sequence[Tensor | None]
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from edgefl.client.fast.capture import CaptureError, Inputs, Take, capture, gradient_of
 from edgefl.cost.trace import Loss
 from edgefl.models.base import named_tensors
+from edgefl.onnxgrad.stateless import settled
 from edgefl.records import Batch
-from edgefl.util.stateless import settled
 
 Gradient = Callable[[Batch, float], Tensor]
 """Adds the gradient of a batch's mean loss, times a share, to the ``grad`` of a network's parameters; returns the loss, a scalar."""

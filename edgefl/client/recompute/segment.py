@@ -26,7 +26,7 @@ class Ref:  # not a tuple, which torch would look into
     offset: int
 
 
-class Operation(NamedTuple):
+class RecordedOperation(NamedTuple):
     """An operation as it was dispatched: tensors among its arguments are references. ``makes``: number of a result → its position.
 
     Some kernels do other work if gradients may be asked for: ``differentiable``.
@@ -57,7 +57,7 @@ def unpack(saved: Tensor | Saved) -> Tensor:
 class Segment:
     """A part of the forward pass: its operations, the tensors that it reads from outside, and how often autograd saves each value."""
 
-    operations: list[Operation] = field(default_factory=list)
+    operations: list[RecordedOperation] = field(default_factory=list)
     outside: dict[int, Tensor] = field(default_factory=dict)
     saved: Counter[int] = field(default_factory=Counter)
     values: dict[int, Tensor] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Segment:
 
     def _run(self, wanted: set[int]) -> dict[int, Tensor]:
         """Run the operations that lead to ``wanted`` and return these values."""
-        needed, chosen = set(wanted), list[Operation]()
+        needed, chosen = set(wanted), list[RecordedOperation]()
         for operation in reversed(self.operations):
             if needed & (operation.makes.keys() | operation.writes):
                 needed |= operation.reads

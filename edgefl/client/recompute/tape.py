@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from edgefl.client.recompute.segment import Operation, Ref, Saved, Segment, unpack
+from edgefl.client.recompute.segment import RecordedOperation, Ref, Saved, Segment, unpack
 from edgefl.cost.trace import Loss
 from edgefl.records import Batch
 from edgefl.util.tensors import tensors_in
@@ -129,7 +129,7 @@ class Tape(TorchDispatchMode):
         writes = frozenset(self._number(tensor) for tensor in written)
         if makes or writes:
             differentiable = torch.is_grad_enabled()
-            segment.operations.append(Operation(func, refs, frozenset(numbers), writes, makes, random, differentiable))
+            segment.operations.append(RecordedOperation(func, refs, frozenset(numbers), writes, makes, random, differentiable))
         return out
 
     def sizes(self) -> tuple[list[int], list[int], list[int]]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from edgefl.client.clipping import adapted, change_of, clipped, norm_of
-from edgefl.client.stage import AtClient, Leaving, Stage, Turn
+from edgefl.client.stage import AtClient, Leaving, Stage, StagePlace, Turn
 from edgefl.records import Expected, Tier, Update
 from edgefl.registry import stage
 
@@ -37,6 +37,8 @@ class Clip(Stage):
     quantile: float = 0.5
     rate: float = 0.2
     on_client: bool = False
+
+    place = StagePlace.CLIPPED
 
     def bound(self, memory: Mapping[str, Tensor], tier: Tier) -> float:
         """Return C of ``tier``, given the server's tensors."""
@@ -96,6 +98,8 @@ class Clip(Stage):
 @dataclass(frozen=True)
 class Measured(Stage):
     """Norms of changes are measured, and nothing is clipped."""
+
+    place = StagePlace.CLIPPED
 
     @property
     def folds(self) -> bool:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from edgefl.client.stage import AtClient, Leaving, Stage, Turn
+from edgefl.client.stage import AtClient, Leaving, Stage, StagePlace, Turn
 from edgefl.records import Update
 from edgefl.registry import stage
 from edgefl.timing.spans import span
@@ -21,6 +21,8 @@ class Coded(Stage):
     """
 
     codec: str = "fp32"
+
+    place = StagePlace.DECODED
 
     def leave(self, leaving: Leaving, at: AtClient) -> Leaving:
         """Encode the update."""

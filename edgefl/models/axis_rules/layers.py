@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from edgefl.models.axes import Axis, Nested, freeze, unify
+from edgefl.models.axes import Axis, NestedAxis, freeze, unify
 from edgefl.models.axis_rules.table import Axes, Of, fresh, rule
 from edgefl.util.tensors import tensors_in
 
@@ -22,15 +22,15 @@ def _convolution(of: Of, args: tuple[Any, ...], out: Tensor) -> Axes:
         if inputs.size == groups:  # depthwise: a channel is a group
             each = weight[1] if transposed else Axis(weight[0].size // groups)
             freeze(each)
-            channels_out = Nested((inputs, each)) if each.size > 1 else inputs
+            channels_out = NestedAxis((inputs, each)) if each.size > 1 else inputs
             unify(weight[0], inputs if transposed else channels_out)
         else:
             number = Axis(groups, frozen=True)
             first, second = Axis(weight[0].size // groups), weight[1]
-            unify(weight[0], Nested((number, first)))
+            unify(weight[0], NestedAxis((number, first)))
             inside, outside = (first, second) if transposed else (second, first)
-            unify(inputs, Nested((number, inside)))
-            channels_out = Nested((number, outside))
+            unify(inputs, NestedAxis((number, inside)))
+            channels_out = NestedAxis((number, outside))
     else:
         unify(inputs, channels_in)
     if args[2] is not None:
@@ -98,7 +98,7 @@ def _channel_norm(of: Of, args: tuple[Any, ...], out: Any) -> Any:
     x = of(args[0])
     groups = args[6] if len(args) == 8 and isinstance(args[3], int) else 0
     if groups:
-        unify(x[1], Nested((Axis(groups, frozen=True), Axis(x[1].size // groups))) if groups > 1 else x[1])
+        unify(x[1], NestedAxis((Axis(groups, frozen=True), Axis(x[1].size // groups))) if groups > 1 else x[1])
     for parameter in tensors_in(args[1:5]):
         unify(of(parameter)[0], x[1])
     return [x, *([x[1]] if list(o.shape) == [x[1].size] else fresh(o) for o in out[1:])]

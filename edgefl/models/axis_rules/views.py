@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edgefl.models.axes import Axis, Joined, Nested, freeze, unify
+from edgefl.models.axes import Axis, Joined, NestedAxis, freeze, unify
 from edgefl.models.axis_rules.table import Axes, Of, dims, fresh, rule
 
 
@@ -43,12 +43,12 @@ def _reshaped(of: Of, args: tuple[Any, ...], out: Tensor) -> Axes:
             else:
                 after.append(sizes.pop(0))
         if len(after) == 1:
-            found.append(before[0] if len(before) == 1 else Nested(before))
+            found.append(before[0] if len(before) == 1 else NestedAxis(before))
             continue
         made = [Axis(size) for size in after]
         several = [axis for axis in made if axis.size > 1]
-        whole = before[0] if len(before) == 1 else Nested(before)
-        unify(whole, several[0] if len(several) == 1 else Nested(several))
+        whole = before[0] if len(before) == 1 else NestedAxis(before)
+        unify(whole, several[0] if len(several) == 1 else NestedAxis(several))
         found += made
     return found
 
@@ -66,7 +66,9 @@ def _expanded(of: Of, args: tuple[Any, ...], out: Tensor) -> Axes:
 @rule("repeat")
 def _repeated(of: Of, args: tuple[Any, ...], out: Tensor) -> Axes:
     axes = [*[Axis(1)] * (out.dim() - args[0].dim()), *of(args[0])]
-    return [axis if times == 1 else Nested((Axis(times, frozen=True), axis)) for times, axis in zip(args[1], axes, strict=True)]
+    return [
+        axis if times == 1 else NestedAxis((Axis(times, frozen=True), axis)) for times, axis in zip(args[1], axes, strict=True)
+    ]
 
 
 @rule("cat", "concat")
@@ -120,22 +122,22 @@ def _gated(of: Of, args: tuple[Any, ...], out: Tensor) -> Axes:
 @rule("pixel_shuffle")
 def _to_pixels(of: Of, args: tuple[Any, ...], out: Tensor) -> Axes:
     axes, channels = of(args[0]), Axis(out.shape[-3])
-    unify(axes[-3], Nested((channels, Axis(args[1] ** 2, frozen=True))))
+    unify(axes[-3], NestedAxis((channels, Axis(args[1] ** 2, frozen=True))))
     return [*axes[:-3], channels, *fresh(out)[-2:]]
 
 
 @rule("pixel_unshuffle")
 def _from_pixels(of: Of, args: tuple[Any, ...], out: Tensor) -> Axes:
     axes = of(args[0])
-    return [*axes[:-3], Nested((axes[-3], Axis(args[1] ** 2, frozen=True))), *fresh(out)[-2:]]
+    return [*axes[:-3], NestedAxis((axes[-3], Axis(args[1] ** 2, frozen=True))), *fresh(out)[-2:]]
 
 
 @rule("channel_shuffle")
 def _shuffled(of: Of, args: tuple[Any, ...], out: Tensor) -> Axes:
     axes, groups = of(args[0]), Axis(args[1], frozen=True)
     inner = Axis(out.shape[1] // args[1])
-    unify(axes[1], Nested((groups, inner)))
-    return [axes[0], Nested((inner, groups)), *axes[2:]]
+    unify(axes[1], NestedAxis((groups, inner)))
+    return [axes[0], NestedAxis((inner, groups)), *axes[2:]]
 
 
 @rule("index_select")
@@ -170,7 +172,7 @@ def _slice(of: Of, args: tuple[Any, ...], out: Tensor) -> Axes:
     step = args[4] if len(args) > 4 else 1
     if step > 1 and size * step == axis.size:  # every second of pairs, as of sines and cosines
         piece = Axis(size)
-        unify(axis, Nested((piece, Axis(step, frozen=True))))
+        unify(axis, NestedAxis((piece, Axis(step, frozen=True))))
     elif step > 1:
         freeze(axis)
         piece = Axis(size, frozen=True)

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edgefl.errors import EdgeflError
 from edgefl.onnxgrad.decompositions.numbers import running_products
 from edgefl.onnxgrad.detached import held
+from edgefl.onnxgrad.errors import EdgeflError
 
 aten = torch.ops.aten
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edgefl.errors import EdgeflError
+from edgefl.onnxgrad.errors import EdgeflError
 
 aten = torch.ops.aten
 

@@ -6,7 +6,7 @@ from typing import Any, NoReturn, Self
 
 import onnx
 
-from edgefl.errors import InputError
+from edgefl.onnxgrad.errors import InputError
 from edgefl.onnxgrad.graphs import attributes_of
 
 

@@ -9,7 +9,7 @@ import onnx
 import onnx.helper
 import onnx.numpy_helper
 
-from edgefl.errors import InputError
+from edgefl.onnxgrad.errors import InputError
 from edgefl.onnxgrad.gradients.op import FORMS, PREPARED, RULES, Op
 from edgefl.onnxgrad.graphs import inferred_shapes
 

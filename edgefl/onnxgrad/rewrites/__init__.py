@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from edgefl.errors import EdgeflError
 from edgefl.onnxgrad.detached import held
+from edgefl.onnxgrad.errors import EdgeflError
 from edgefl.onnxgrad.macs import MEANS, WINDOWS
 from edgefl.onnxgrad.rewrites.alignment import ALIGNMENT
 from edgefl.onnxgrad.rewrites.ceiled_pools import CEILED

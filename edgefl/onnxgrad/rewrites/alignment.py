@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from edgefl.errors import EdgeflError
 from edgefl.onnxgrad.detached import held
+from edgefl.onnxgrad.errors import EdgeflError
 
 _NEVER = -1e30
 """The logarithm of probability 0: finite, so that differences are, too."""

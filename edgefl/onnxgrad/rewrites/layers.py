@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from edgefl.errors import EdgeflError
+from edgefl.onnxgrad.errors import EdgeflError
 
 
 def _transposed(function: Callable[..., Tensor], axes: int) -> Callable[..., Tensor | None]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from edgefl.errors import EdgeflError
+from edgefl.onnxgrad.errors import EdgeflError
 
 
 def projected_lstm(

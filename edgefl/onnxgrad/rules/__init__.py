@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 import torch
 
-from edgefl.errors import InputError, nearest
+from edgefl.onnxgrad.errors import InputError, nearest
 from edgefl.onnxgrad.graphs import dims_of, label_of
 from edgefl.onnxgrad.operator_sets import version_of
 from edgefl.onnxgrad.rules import (

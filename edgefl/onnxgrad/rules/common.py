@@ -10,7 +10,7 @@ import torch
 from onnx.reference import ReferenceEvaluator
 from torch import Tensor, nn
 
-from edgefl.errors import InputError, first_line
+from edgefl.onnxgrad.errors import InputError, first_line
 from edgefl.onnxgrad.graphs import attributes_of, label_of
 
 Array = np.ndarray[Any, Any]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from edgefl.client.objective import CONTROL, Objective
-from edgefl.client.stage import Stage, Turn
+from edgefl.client.stage import Stage, StagePlace, Turn
 from edgefl.methods.state import Shape, Tensors
 from edgefl.records import Submodel, Update
 from edgefl.server.control_variates import SERVER, Control
@@ -17,6 +17,8 @@ class Remembered(Stage):
     """Clients send control variates, or tell by their update how far they moved; the server corrects its step by the sum."""
 
     objective: Objective
+
+    place = StagePlace.REMEMBERED
 
     @property
     def name(self) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from edgefl.client.stage import Stage, Turn
+from edgefl.client.stage import Stage, StagePlace, Turn
 from edgefl.methods.state import Tensors
 from edgefl.server.optimizer import ServerOptimizer
 
@@ -15,6 +15,8 @@ class Optimized(Stage):
     """The model moves towards the aggregate of a round by a server optimizer, which stores its slots."""
 
     optimizer: ServerOptimizer
+
+    place = StagePlace.STEPPED
 
     @property
     def name(self) -> str:

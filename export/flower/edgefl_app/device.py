@@ -218,7 +218,7 @@ def _by_onnxruntime(owner: Owner, job: Fields, bundle: Bundle, payload: bytes, x
 
 
 def _by_torch(owner: Owner, job: Fields, bundle: Bundle, payload: bytes, x: Samples, y: np.ndarray) -> tuple[Fields, Blobs]:
-    from edgefl.flower.torch_device import train_in_torch
+    from edgefl.contrib.flower.torch_device import train_in_torch
 
     before = _state_before(owner, job)
     files = {path: bundle.content(path) for path in bundle.manifest["files"]}

@@ -5,7 +5,7 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from edgefl.flower.server import serve
+from edgefl.contrib.flower.server import serve
 
 app = ServerApp()
 

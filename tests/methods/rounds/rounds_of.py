@@ -10,6 +10,9 @@ from conv_net_by_hand import CLIENTS, RATE, samples
 from torch import nn
 
 from edgefl.methods.base import Method
+from edgefl.methods.capabilities import advanced
+from edgefl.methods.personal import kept as keep
+from edgefl.methods.personal import received
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.records import Batch, Tier, Update
@@ -55,18 +58,18 @@ def play(method: Method, state: GlobalState, tier: Tier, kept=None, rounds=1):
     """Return method, state and client → what it keeps, after ``rounds`` rounds of one step per client on all of its samples."""
     kept = dict(kept or {})
     for round_ in range(1, rounds + 1):
-        method, state = method.advance(state, round_, np.random.default_rng(round_))
+        method, state = advanced(method, state, round_, np.random.default_rng(round_))
         updates = []
         for client, count in CLIENTS:
             images, labels = samples(client, count)
             x, y = torch.from_numpy(images).float(), torch.from_numpy(labels)
             sent = method.submodel(state, tier, np.random.default_rng(0), client)
             module = sent.build().train()
-            method.receive(module, sent.tensors, kept.get(client, {}), (x, y))
+            received(method, module, sent.tensors, kept.get(client, {}), (x, y))
             optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
             method.local_loss(module, Batch(x, y, torch.ones(3, dtype=torch.bool))).backward()
             optimizer.step()
-            kept[client] = method.keep(module)
+            kept[client] = keep(method, module)
             updates.append(Update(client, tier, method.upload(module), sent.places, count))
         state = method.aggregate(state, updates)
     return method, state, kept

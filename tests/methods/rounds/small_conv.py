@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from small_conv_by_hand import LABELS, data
 from torch import nn
 
+from edgefl.methods.personal import received
 from edgefl.models.base import Architecture
 from edgefl.records import Batch, Update
 
@@ -46,7 +47,7 @@ def trained(method, state, client, tier, start, samples, lr, draws=(None,), rng=
     module = method.network(ARCHITECTURE, tier).train()
     x, y = data(samples, start)
     x, y = torch.from_numpy(x).float(), torch.from_numpy(y)
-    method.receive(module, submodel.tensors, {}, (x, y))
+    received(method, module, submodel.tensors, {}, (x, y))
     optimizer = torch.optim.SGD(module.parameters(), lr=lr)
     for draw in draws:
         optimizer.zero_grad()

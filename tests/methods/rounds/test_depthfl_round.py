@@ -53,7 +53,7 @@ def test_a_device_runs_the_deepest_exit_of_its_tier_or_the_mean_of_all(ensemble)
             found = network(torch.from_numpy(x).float()).numpy()
         np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-6)
         assert sum(p.numel() for p in network.parameters()) == sum(
-            p.numel() for p in method.deployed(ARCHITECTURE, tier).parameters()
+            p.numel() for p in method.device_network(ARCHITECTURE, tier).parameters()
         )
     assert len(list(method.deploy(state, TIERS[1]).parameters())) == 3
 

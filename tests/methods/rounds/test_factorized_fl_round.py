@@ -8,6 +8,7 @@ from small_conv import ARCHITECTURE, assert_tensors, state_of
 from small_conv_by_hand import data, logits
 
 from edgefl.methods.create import create
+from edgefl.methods.personal import received
 from edgefl.records import Batch, Tier, Update
 
 TIER = Tier(1.0)
@@ -23,7 +24,7 @@ def played(method, state, client, kept):
     submodel = method.submodel(state, TIER, np.random.default_rng(0), NUMBERS[client])
     module = submodel.build().train()
     x, y = (torch.from_numpy(part) for part in data(samples, begin))
-    method.receive(module, submodel.tensors, kept, (x.float(), y))
+    received(method, module, submodel.tensors, kept, (x.float(), y))
     optimizer = torch.optim.SGD(module.parameters(), lr=hand.LR)
     method.local_loss(module, Batch(x.float(), y)).backward()
     optimizer.step()

@@ -17,7 +17,7 @@ from edgefl.server.client_store import ClientStore
 from edgefl.server.exchange import ExchangeRules
 from edgefl.server.fedbuff import Buffer, blob_of
 from edgefl.server.rounds import Server, run_round
-from edgefl.server.samplers.uniform import UNIFORM
+from edgefl.server.samplers import UNIFORM
 from edgefl.server.state import ServerState
 from edgefl.wire.payload import decode, encode
 

@@ -240,7 +240,6 @@ def test_a_smaller_spectral_rank_of_a_larger_tier_adds_no_energy():
 def test_without_truncated_tiers_there_are_no_bands():
     method, state = started("mean", TIERS[:1])
     assert method.energy_bands(state) == {}
-    assert create("fedavg").energy_bands(state) == {}
 
 
 def test_the_mean_empties_the_bands_of_larger_tiers_and_changes_do_not():

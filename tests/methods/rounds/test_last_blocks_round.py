@@ -5,6 +5,7 @@ import pytest
 from small_conv import ARCHITECTURE, assert_tensors, state_of, trained
 
 from edgefl.methods.create import create
+from edgefl.methods.networks import upload_shapes
 from edgefl.records import Tier
 
 TIERS = (Tier(1.0), Tier(0.5))
@@ -32,7 +33,7 @@ def test_the_frozen_block_travels_down_only_if_another_tier_trains_it(tiers):
     state = state_of(method, tuple(map(Tier, tiers)), before)
     submodel = method.submodel(state, Tier(0.5), None, 1)
     assert set(submodel.tensors) == LAST | ({"conv1.weight"} if 1.0 in tiers else set())
-    assert set(method.upload_shapes(ARCHITECTURE, Tier(0.5))) == LAST
+    assert set(upload_shapes(method, ARCHITECTURE, Tier(0.5))) == LAST
     module = submodel.build()
     assert set(method.personal(module)) == {"conv1.weight"} - submodel.tensors.keys()
     assert [name for name, p in module.named_parameters() if not p.requires_grad] == ["conv1.weight"]

@@ -7,6 +7,7 @@ import torch
 from small_conv import ARCHITECTURE, assert_tensors, state_of, trained
 
 from edgefl.methods.create import create
+from edgefl.methods.networks import global_tier
 from edgefl.records import Tier
 
 TIERS = (Tier(0.5), Tier(0.25))
@@ -30,7 +31,7 @@ def test_a_round_averages_leading_slices_and_leaves_the_rest(clients):
 
 def test_the_global_model_is_that_of_the_largest_trained_tier():
     state = state_of(METHOD, TIERS, hand.start())
-    network = METHOD.deploy(state, METHOD.global_tier(state))
+    network = METHOD.deploy(state, global_tier(METHOD, state))
     assert_tensors(network.state_dict(), hand.scaled(hand.start(), 0.5))
 
 

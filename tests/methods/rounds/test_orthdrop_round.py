@@ -7,6 +7,7 @@ import torch
 from small_conv import assert_tensors, state_of, trained
 
 from edgefl.methods.create import create
+from edgefl.methods.networks import global_tier
 from edgefl.records import Tier
 
 TIERS = (Tier(1.0), Tier(0.5))
@@ -33,7 +34,7 @@ def test_a_deployed_tier_is_the_network_of_the_first_kernels():
     small = METHOD.deploy(state, Tier(0.5)).state_dict()
     submodel = METHOD.submodel(state, Tier(0.5), np.random.default_rng(0))
     assert all(torch.equal(small[name], tensor) for name, tensor in submodel.tensors.items())
-    assert_tensors(METHOD.deploy(state, METHOD.global_tier(state)).state_dict(), hand.start())
+    assert_tensors(METHOD.deploy(state, global_tier(METHOD, state)).state_dict(), hand.start())
 
 
 def test_energy_is_recorded_per_band_of_kernels():

@@ -7,8 +7,10 @@ import torch
 from small_conv import ARCHITECTURE, assert_tensors, state_of, trained
 from small_conv_by_hand import data
 
+from edgefl.methods.capabilities import misfit
 from edgefl.methods.clustered import bipartition
 from edgefl.methods.create import create
+from edgefl.methods.personal import adapted, received
 from edgefl.records import Batch, Tier, Update
 
 TIER = Tier(1.0)
@@ -36,10 +38,10 @@ def test_a_client_of_per_fedavg_adapts_what_it_is_given_before_it_uses_it(steps)
     method = create("per-fedavg", {"alpha": hand.ALPHA, "adapt_steps": steps})
     network = method.deploy(state_of(method, (TIER,), hand.start()), TIER)
     x, y = data(*hand.CLIENTS["B"])
-    adapted = method.adapt(network, torch.from_numpy(x).float(), torch.from_numpy(y))
-    assert_tensors(adapted.state_dict(), hand.adapted(hand.start(), "B", steps))
+    moved = adapted(method, network, torch.from_numpy(x).float(), torch.from_numpy(y))
+    assert_tensors(moved.state_dict(), hand.adapted(hand.start(), "B", steps))
     assert_tensors(network.state_dict(), hand.start())
-    assert not adapted.training
+    assert not moved.training
 
 
 def fomo_state(method):
@@ -57,14 +59,14 @@ def test_a_client_of_fedfomo_moves_towards_models_that_do_better_on_its_samples(
     raw, moved, after = hand.fomo()
     assert min(raw[5], raw[6]) > 0 > raw[7], "the derivation must have two weights and one that is clipped"
     state = fomo_state(method)
-    assert method.fits(state_of(method, (TIER,), hand.start()), state) == ""
+    assert misfit(method, state_of(method, (TIER,), hand.start()), state) == ""
     sub = method.submodel(state, TIER, np.random.default_rng(seed), 1)
     senders = [sub.places[f"model{slot}.fc.bias"].client for slot in range(3)]
     assert sorted(senders) == [5, 6, 7]
     module = sub.build().train()
     x, y = (torch.from_numpy(part) for part in data(*hand.CLIENTS["A"]))
     own = torched(hand.start())
-    method.receive(module, sub.tensors, own, (x.float(), y))
+    received(method, module, sub.tensors, own, (x.float(), y))
     assert_tensors(module.state_dict(), moved)
     optimizer = torch.optim.SGD(module.parameters(), lr=hand.LR)
     method.local_loss(module.train(), Batch(x.float(), y)).backward()
@@ -119,7 +121,7 @@ def test_a_cluster_splits_by_the_best_of_all_partitions_and_each_part_averages_i
     assert after.clusters.keys() == {1}
     assert_tensors(after.clusters[1], second)
     assert assigned_in(after) == {c: float(c in (2, 9)) for c in hand.DIRECTIONS}
-    assert method.fits(state, after) == ""
+    assert misfit(method, state, after) == ""
     for client, model in {0: first, 2: second, 4: first, 9: second, 77: first}.items():
         assert_tensors(method.submodel(after, TIER, np.random.default_rng(0), client).tensors, model)
         assert_tensors(method.deploy(after, TIER, None, client).state_dict(), model)
@@ -181,13 +183,13 @@ def test_a_personal_classifier_stays_at_home_and_clusters_split_by_the_layers_be
         assert submodel.tensors.keys() == body
         module = submodel.build()
         kept = torched({n: t for n, t in hand.shifted(own[client]).items() if n.startswith("fc.")})
-        method.receive(module, torched({n: hand.shifted(delta)[n] for n in body}), kept, (torch.zeros(0), torch.zeros(0)))
+        received(method, module, torched({n: hand.shifted(delta)[n] for n in body}), kept, (torch.zeros(0), torch.zeros(0)))
         reports.append(Update(client, TIER, method.upload(module), submodel.places, hand.COUNTS[client]))
         assert_tensors(reports[-1].tensors, {n: hand.shifted(delta)[n] for n in body})
         assert_tensors(method.keep(module), {n: t.numpy() for n, t in kept.items()})
     after = method.aggregate(state, reports)
     assert assigned_in(after) == {c: float(c in (2, 9)) for c in hand.DIRECTIONS}
-    assert method.fits(state, after) == ""
+    assert misfit(method, state, after) == ""
     models = {c: hand.shifted(hand.weighted([0, 4] if c in (0, 4) else [2, 9], shared)) for c in hand.DIRECTIONS}
     for client, model in models.items():
         assert_tensors(method.submodel(after, TIER, np.random.default_rng(0), client).tensors, {n: model[n] for n in body})

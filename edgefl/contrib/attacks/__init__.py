@@ -1,0 +1,1 @@
+"""Simulated attacks, and the defences against them."""

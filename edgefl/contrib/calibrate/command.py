@@ -1,0 +1,94 @@
+"""The command ``calibrate``: Measure this machine and write its device profile."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edgefl.cli.console import echo, loading, note, show
+from edgefl.cli.names import check_names
+from edgefl.cli.options import Command, json_option, option
+from edgefl.cli.param_types import OUT_FILE, Amount, Within
+from edgefl.report.tables import PlainTable
+
+_BUSY = 0.1
+
+
+@click.command(cls=Command)
+@option("--out", type=OUT_FILE, default="my-device.toml", metavar="FILE", help="Profile to write.")
+@option("--name", metavar="NAME", help="Name of the profile. [name of the file]")
+@option("--title", metavar="TEXT", help="Name of the device for people. [how it was measured]")
+@option("--link", metavar="NAME|FILE", help="Profile of its network connection. [that of --like]")
+@option(
+    "--like",
+    default="laptop",
+    metavar="NAME|FILE",
+    help="Profile whose power and throttling are assumed, and with --from its memory.",
+)
+@option(
+    "--from",
+    "rows",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Fit the profile to this CSV file of steps measured elsewhere.",
+)
+@option(
+    "--seconds", type=Amount("s"), default=30.0, metavar="TIME", help="About how long to measure, in seconds, or such as 2min."
+)
+@option("--threads", type=Within(int, 1), metavar="N", help="Threads that train. [every core]")
+@json_option
+def command(
+    out: Path,
+    name: str | None,
+    title: str | None,
+    link: str | None,
+    like: str,
+    rows: Path | None,
+    seconds: float,
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """Measure this machine in about 30 seconds and write its device profile.
+
+    \b
+    edgefl calibrate --out my-device.toml
+    edgefl simulate --profile my-device.toml
+    edgefl calibrate --from steps.csv --like mid-range-phone --out my-phone.toml
+
+    It measures training steps in torch, of three networks and of small ones, and their inference in onnxruntime. It also measures matrix
+    products, the memory bandwidth of one core, and memory. Power and energy are those of --like, marked as assumed. With --from, so is
+    memory, and the error of seconds is at least that of --like.
+
+    Each figure is the fast quartile of its repeats; its note gives their median and range. Run it on an idle machine. --threads 1 uses
+    processor time, which other programs disturb less.
+    """
+    check_names(device=[like])
+    with loading():
+        from edgefl.contrib.calibrate.calibrate import calibrate
+
+    values, measured = calibrate(
+        out, name=name, title=title, link=link, like=like, rows=rows, seconds=seconds, threads=threads, notify=note
+    )
+    if as_json:
+        echo(json.dumps({"file": str(out), "busy": measured and measured.busy, "profile": values}, indent=2))
+    else:
+        show(f"{values['name']}: {values['title']}\n")
+        shown = (
+            (key, f"{f['value']:,.10g}", f["mark"], f["source" if f["mark"] == "assumed" else "note"])
+            for key, f in _figures(values)
+        )
+        show(PlainTable.of_texts(("figure", "value", "mark", "note"), shown))
+    if measured is not None and measured.busy > _BUSY:
+        taken = f"other programs took {measured.busy:.0%} of this machine while it was measured"
+        remedy = "" if measured.threads == 1 else ", or with --threads 1"
+        note(f"{taken}: measure again when it is quiet{remedy}")
+    note(f"written: {out}; use it with: edgefl simulate --profile {out}")
+
+
+def _figures(values: dict[str, Any], prefix: str = "") -> list[tuple[str, dict[str, Any]]]:
+    found: list[tuple[str, dict[str, Any]]] = []
+    for key, value in values.items():
+        if isinstance(value, dict):
+            found += [(prefix + key, value)] if "value" in value else _figures(value, f"{prefix}{key}.")
+    return found

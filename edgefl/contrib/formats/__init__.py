@@ -1,0 +1,1 @@
+"""Export formats that need a package of their own."""

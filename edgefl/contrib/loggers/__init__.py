@@ -1,0 +1,1 @@
+"""Loggers that need a package of their own."""

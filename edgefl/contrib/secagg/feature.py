@@ -1,0 +1,106 @@
+"""The key ``secure_aggregation`` of a run: its stage, and what it must not be combined with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from edgefl.client.client import Clients
+from edgefl.config import RunConfig
+from edgefl.config.protocol import SecureAggregation
+from edgefl.contrib.secagg.grouping import Grouping
+from edgefl.contrib.secagg.stage import SecureGroups
+from edgefl.contrib.secagg.vector import Coding
+from edgefl.contrib.secagg.words import secure_sums
+from edgefl.errors import ConfigError
+from edgefl.fleet.conditions import Conditions
+from edgefl.methods.base import Method
+from edgefl.registry import feature
+from edgefl.run.feature import Feature, Json
+from edgefl.run.resolved import objective_of, outside_of
+from edgefl.wire.codec import codec_named
+
+
+@feature("secure-sums")
+@dataclass(frozen=True)
+class SecureRun(Feature):
+    """Updates are added up so that the server sees sums of groups only.
+
+    Attributes:
+        rules: what ``secure_aggregation`` says.
+    """
+
+    rules: SecureAggregation
+
+    place = 2
+
+    @classmethod
+    def of(cls, config: RunConfig, conditions: Conditions) -> Self | None:
+        """Return the feature of a run; None: updates are sent plain."""
+        return None if config.secure is None else cls(config.secure)
+
+    @classmethod
+    def no_devices(cls, config: RunConfig) -> str:
+        """Return why devices of a run send no updates: update files have no masks."""
+        if config.secure is None:
+            return ""
+        return f"the run has secure_aggregation {config.secure_aggregation}, and update files have no masks"
+
+    @classmethod
+    def check_devices(cls, config: RunConfig, what: str) -> None:
+        """Raise :class:`ConfigError` if updates would be added up securely."""
+        if config.secure is not None:
+            raise ConfigError(
+                f"secure_aggregation: {config.secure_aggregation} is simulated only: update files have no masks; start a new run without "
+                "it, which can begin with the --weights of this one"
+            )
+
+    def stages(self, config: RunConfig, most: int) -> Iterator[SecureGroups]:
+        """Yield the stage that masks updates and opens their sums."""
+        yield SecureGroups(Grouping(self.rules, config.seed), most)
+
+    def totals(self, lines: Sequence[Json]) -> Json:
+        """Return the secure sums of each tier."""
+        return {"secure_sums": secure_sums(lines)}
+
+    def check(self, config: RunConfig, method: Method, clients: Clients, conditions: Conditions) -> None:
+        """Raise :class:`ConfigError` if updates cannot be added up securely."""
+        key = f"secure_aggregation: {config.secure_aggregation}"
+        if reads := next((stage.name for stage in outside_of(config) if not stage.folds), ""):
+            raise ConfigError(f"{key} shows the server sums only, and stages: {reads} reads every update; leave one of them out")
+        if (attack := clients.adversaries) is not None and attack.kind.claims:
+            raise ConfigError(
+                f"adversary: {attack.spec.name}: secure aggregation weighs clients by samples that the server knows; leave one of them out"
+            )
+        check_secure(config, conditions, clients.shards.largest if method.weighs_samples else 1)
+
+
+def check_secure(config: RunConfig, conditions: Conditions, most: int) -> None:
+    """Raise :class:`ConfigError` if updates cannot be added up securely; ``most``: the largest weight of a client."""
+    rules, key = config.secure, f"secure_aggregation: {config.secure_aggregation}"
+    if rules is None:
+        return
+    if not codec_named(config.codec).raw:
+        raise ConfigError(
+            f"{key} sends integers of {rules.bits} bits that add up, and what codec {config.codec} sends does not; give codec fp32, and "
+            "bits=16 or bits=24 for fewer bytes"
+        )
+    holds = config.outliers or config.defence != "none"
+    if holds or config.clip_norm == "adaptive":
+        what = "outliers" if config.outliers else f"defence {config.defence}" if holds else "clip_norm adaptive"
+        raise ConfigError(
+            f"{key} shows the server sums only, and {what} compares updates; leave it out, or give a fixed clip_norm"
+        )
+    if objective_of(config).remembers:
+        raise ConfigError(f"{key}: the server's half of {config.objective} reads every update; give objective none or prox")
+    if rules.threshold >= 1 / conditions.over_selection:
+        raise ConfigError(
+            f"{key}: the server waits for {1 / conditions.over_selection:.0%} of the clients that it asks (over_selection "
+            f"{conditions.over_selection:g}), and more than threshold={rules.threshold:g} of them must answer; give a smaller one of both"
+        )
+    members = min(rules.group, conditions.asked(config.per_round or 1, config.clients))
+    try:
+        Coding(rules.bits, members, rules.bound, most)
+    except ValueError as error:
+        raise ConfigError(f"{key}: {error}") from None

@@ -1,0 +1,38 @@
+"""What features of a run add to its page: facts at the top, and a table."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edgefl.registry import sections
+from edgefl.report.tables import PlainTable
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Section:
+    """What a page shows of one feature. A function decorated ``@section("name", place=1)`` returns it, or None without the feature.
+
+    Attributes:
+        key, title: the anchor and the heading of the section.
+        table, caption, label: its table, with a sentence on it, and its name for screen readers; None: there is no section.
+        look: the style of the table.
+        facts: name and value of facts at the top of the page. The command line shows the first one.
+        remarks: further lines of the command line.
+    """
+
+    key: str = ""
+    title: str = ""
+    table: PlainTable | None = None
+    caption: str = ""
+    label: str = ""
+    look: str = ""
+    facts: tuple[tuple[str, str], ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+def sections_of(summary: Json, rounds: Sequence[Json]) -> list[Section]:
+    """Return what the features of a run show, in the order of their places."""
+    names = sorted(sections.names(), key=lambda name: int(sections.facts(name)["place"]))
+    return [found for name in names if (found := sections.load(name)(summary, rounds)) is not None]

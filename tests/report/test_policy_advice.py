@@ -1,0 +1,112 @@
+"""The advice of a what-if: nobody's best is not named, and a class that nothing includes hears what it needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from edgefl.report.dry_page import _advice
+from edgefl.report.learned import accuracy_text
+from edgefl.report.policy_advice import deadline_sentence, for_speed, left_out, speed_sentence
+from edgefl.report.surrogate import Curve, learned
+from edgefl.report.whatif_page import answer_of_whatif
+
+
+def policy(label: str, **changes: Any) -> dict[str, Any]:
+    """One update a round of 36 s: 100 an hour."""
+    values = {
+        "label": label, "tiers": (1.0,), "deadline_s": 10.0, "over_selection": 1.3, "round_s": 36.0, "inclusion": 0.7,
+        "inclusion_by_class": {"phone": 0.9, "meter": 0.5}, "useful_share": 0.75, "wasted_share": 0.25, "weakest": "meter",
+        "weakest_inclusion": 0.5, "energy_j": 10.0, "rounds_per_hour": 100.0, "updates": 10, "update_bytes": 1e6,
+    }  # fmt: skip
+    return values | changes
+
+
+def result(*rows: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    values = {
+        "rows": rows, "rounds": 10, "method": "fedhm", "profile": "fleet.toml", "clock_error": 2.0,
+        "titles": {"phone": "Phone", "meter": "NB-IoT meter"}, "fleet_title": "Meters in town",
+    }  # fmt: skip
+    return values | changes
+
+
+QUICK = policy("30 s", rounds_per_hour=105.0, wasted_share=0.59, energy_j=22.0)
+
+
+def test_a_policy_that_is_hardly_faster_and_much_dearer_is_not_the_advice():
+    both = result(policy("10 s"), QUICK)
+    assert for_speed(both, both["rows"])["label"] == "10 s"
+    assert speed_sentence(both, both["rows"]) == (
+        "Take “10 s” for speed: about 100 useful updates an hour; “30 s” has 5.0 % more, for 22.0 J instead of 10.0 J per "
+        "useful update and 59.0 % instead of 25.0 % of the devices' time wasted"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "taken"),
+    [
+        ({"rounds_per_hour": 150.0}, "30 s"),
+        ({"rounds_per_hour": 150.0, "updates_per_hour_low": 90.0}, "10 s"),
+        ({"energy_j": 5.0}, "30 s"),
+        ({"wasted_share": 0.26, "energy_j": None}, "30 s"),
+    ],
+)
+def test_speed_is_what_counts_where_the_difference_is_clear_or_nothing_is_cheaper_in_everything(changes, taken):
+    """The other policy has up to 110 updates an hour by the differences between its rounds."""
+    both = result(policy("10 s", updates_per_hour_low=95.0, updates_per_hour_high=110.0), QUICK | changes)
+    assert for_speed(both, both["rows"])["label"] == taken
+
+
+def test_a_class_that_no_policy_includes_hears_what_it_needs():
+    need = {"tier": 0.25, "session_s": 7200.0, "link_s": 7100.0, "link": "NB-IoT", "short": ""}
+    never = {"weakest_inclusion": 0.0, "inclusion_by_class": {"phone": 0.9, "meter": 0.0}}
+    found = result(policy("5 s", **never), policy("10 s", **never), needs={"meter": need})
+    answer = answer_of_whatif(found)
+    assert "0 %" not in answer.advice
+    assert "Meters in town" in answer.asked
+    assert left_out(found) in answer.advice
+    assert left_out(found) == (
+        "No policy includes NB-IoT meter: a session of tier 0.25 takes 2 h 00 min, 1 h 58 min of it on NB-IoT. It needs a deadline "
+        "above that, a smaller tier, or a faster link."
+    )
+    assert "other answers end the round" in left_out(found | {"needs": {"meter": need | {"session_s": 4.0, "link_s": 1.0}}})
+    small = left_out(found | {"needs": {"meter": need | {"short": "memory needs 2 MB, has 1 MB"}}})
+    assert small.startswith("No policy includes NB-IoT meter: memory needs 2 MB, has 1 MB. Give it a smaller tier")
+
+
+def test_a_deadline_that_decided_nothing_is_said_with_what_over_selection_leaves_out():
+    found = result(policy("10 s", ended_by_deadline=0), policy("30 s", ended_by_deadline=0), policy("1 s", ended_by_deadline=3))
+    assert deadline_sentence(found) == (
+        "The deadline decided nothing under “10 s” and “30 s”: every round ended before it. With 1.3 clients asked per wanted answer, "
+        "at most 76.9 % of the sessions can train, and the slowest do not."
+    )
+    assert (
+        deadline_sentence(result(policy("none", deadline_s=None, ended_by_deadline=None), policy("1 s", ended_by_deadline=1)))
+        == ""
+    )
+
+
+def test_a_range_that_passes_the_end_of_the_run_is_open_above():
+    curve = Curve(((1.0, 0.2), (10.0, 0.4)))
+    row = {"tiers": (1.0,), "updates": 10, "rounds_per_hour": 10.0, "energy_j": 1.0}
+    near, far = (learned(curve, row, rounds, 0.3, {1.0}) for rounds in (2, 6))
+    assert (near.open, far.open, far.beyond) == (False, True, False)
+    told = accuracy_text(far.to_dict())
+    assert told.endswith("–40.0 or more)")
+
+
+def test_another_assignment_with_much_more_useful_time_is_not_kept_silent():
+    def advice(useful, least=0.6):
+        policies = [
+            {"policy": "auto", "tiers": (1.0,), "useful_share": 0.42, "inclusion": {"slow": 0.6}},
+            {"policy": "everybody the smallest", "tiers": (0.25,), "useful_share": useful, "inclusion": {"slow": least}},
+        ]
+        return _advice({"policies": policies, "classes": [{"device": "slow", "title": "Slow"}], "rounds": 30})
+
+    assert advice(0.74) == (
+        "Assign tiers as in “everybody the smallest” (tier 0.25): 74.0 % instead of 42.0 % of the devices' time is useful. The class "
+        "that trains least trains as often, in 60.0 % of its sessions."
+    )
+    assert advice(0.43).startswith("Keep the assignment of tiers")
+    assert "Less time is wasted under “everybody the smallest”" in advice(0.74, least=0.5)
