@@ -216,6 +216,7 @@ def test_a_random_operator_is_skipped():
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Flower's command line
 def test_an_optimizer_that_differs_from_flower_s_is_seen(monkeypatch):
+    require("flower")
     flower, verdict = tool_of("judges.flower"), tool_of("judges.verdict")
     kind, options, name, lr = flower.STRATEGIES["FedAvgM"]
     monkeypatch.setitem(flower.STRATEGIES, "FedAvgM", (kind, {**options, "server_momentum": 0.8}, name, lr))

@@ -380,7 +380,7 @@ def test_a_repeated_run_says_whether_its_figures_are_the_same(tmp_path):
     ("options", "message"),
     [
         (("--only", "flanc/FLANC/IID"), "--only: got 'flanc/FLANC/IID', expected table/row/column/seed"),
-        (("--table", "flanc,nothing"), "no table nothing; there are flanc, pfedpara"),
+        (("--table", "flanc,nothing"), "no table nothing; there are flanc, "),
         (("--smoke", "--write"), "--smoke gives no figures for a page"),
         (("--engine", "auto"), "give inline, pool or group"),
         (("--max-hours", "0"), "--at-once and --max-hours must be positive"),
