@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from edgefl.planning.inspect import inspect as inspect
     from edgefl.planning.plan import plan as plan
     from edgefl.planning.profile import profile as profile
+    from edgefl.report.required import Goal as Goal
     from edgefl.report.run_budget import RunBudget as RunBudget
     from edgefl.run.compare import compare as compare
     from edgefl.run.compare_finished import compare_runs as compare_runs
@@ -49,6 +50,7 @@ _HOMES = {
     "load_comparison": "edgefl.run.comparison_result",
     "compare": "edgefl.run.compare",
     "compare_runs": "edgefl.run.compare_finished",
+    "Goal": "edgefl.report.required",
     "RunBudget": "edgefl.report.run_budget",
     "RunConfig": "edgefl.config",
     "Dataset": "edgefl.data.sources",

@@ -10,11 +10,13 @@ from edgefl.cli.console import echo, loading, note, show_result
 from edgefl.cli.flags import given, run_flags
 from edgefl.cli.names import check_run
 from edgefl.cli.options import Command, config_option, json_option, option, options_of, plugin_option, trust_option
-from edgefl.cli.param_types import PATH, Listed, Share, seconds
+from edgefl.cli.param_types import PATH, Listed, Share, Within, seconds
 from edgefl.config import TASK, RunConfig
+from edgefl.report.required import LEAST, Goal
 from edgefl.util.files import write_bytes
 
 _swept = options_of("Policies to compare")
+_goal = options_of("What is asked of a policy")
 _learned = options_of("Accuracy of the policies, by a real run")
 
 
@@ -36,6 +38,15 @@ _learned = options_of("Accuracy of the policies, by a real run")
     metavar="SPEC",
     help="How sums of updates are hidden: off, secagg or secagg+, with parameters; repeat it for each. [off]",
 )
+@_goal(
+    "--require",
+    "requirements",
+    multiple=True,
+    metavar="BOUND",
+    help="Bound that a policy keeps, such as 'gateway >= 20 %' or 'bytes <= 50MB/month'; repeat it for each. [none]",
+)
+@_goal("--minimize", metavar="|".join(LEAST), help="Figure that is the least of those that keep all bounds. [none]")
+@_goal("--rounds-per-day", type=Within(float, 0.001), help="Rounds that begin in a day: shows a month of each class. [none]")
 @_learned(
     "--run", "run_folder", type=PATH, metavar="RUN", help="Finished run of the same setting, which predicts accuracies. [none]"
 )
@@ -72,6 +83,9 @@ def command(
     over_selections: tuple[float, ...] | None,
     target_epsilons: tuple[float, ...] | None,
     secure_aggregations: tuple[str, ...],
+    requirements: tuple[str, ...],
+    minimize: str | None,
+    rounds_per_day: float | None,
     config_file: Path | None,
     run_folder: Path | None,
     target_accuracy: float | None,
@@ -87,13 +101,19 @@ def command(
     \b
     edgefl whatif --deadlines 0.3,0.5,1 --tiers 1 --tiers 1,0.5,0.25
     edgefl whatif --profile mixed --model resnet9 --over-selections 1,1.3,1.5
+    edgefl whatif --deadlines 5,30 --require "mid-range >= 20 %" --minimize joules
     edgefl whatif --config runs/one/config.toml --run runs/one --deadlines 0.6,1,2
+
+    With --require and --minimize, it names the policy to take, or what no policy meets and by how much. Figures are inclusion, weakest,
+    waste, round, updates (an hour), joules and bytes (per useful update), epsilon, and, with --rounds-per-day, sessions, updates, bytes
+    and joules of a device per month. A class alone stands for the share of its sessions that train.
 
     With --run, the curve of a finished run predicts the accuracy of each policy, with a range: that of the run after as many useful
     updates. It also predicts time and energy until --target-accuracy.
     """
     if target_accuracy is not None and run_folder is None:
         raise click.UsageError("--target-accuracy needs --run, the folder of a finished run that predicts accuracies")
+    goal = Goal(requirements, minimize or "", rounds_per_day)
     asked = given(flags) | ({"target_epsilon": target_epsilons[0]} if target_epsilons else {})
     if len(secure_aggregations) == 1:
         asked["secure_aggregation"], secure_aggregations = secure_aggregations[0], ()
@@ -115,7 +135,7 @@ def command(
             note(f"{label} …")
 
     policies = deadlines or (), tiers, over_selections or (), target_epsilons or (), secure_aggregations
-    result = whatif(config, *policies, run_folder=run_folder, target_accuracy=target_accuracy, on_policy=say).to_dict()
+    result = whatif(config, *policies, run_folder=run_folder, target_accuracy=target_accuracy, goal=goal, on_policy=say).to_dict()
     page = out if out is not None and out.suffix == ".html" else (out or Path()) / "whatif.html"
     if out is not None or not as_json:
         write_bytes(page, whatif_page.render(result).encode())

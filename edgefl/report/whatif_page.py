@@ -9,8 +9,10 @@ from edgefl.report.answer import Answer
 from edgefl.report.chart import Chart, Json, Spec, clock_unit, layer, layered, legend, number, share
 from edgefl.report.clock_draws import SURE, clock_sentence
 from edgefl.report.learned import advice_by_accuracy, assumptions, learned_chart, learned_columns, with_learned
+from edgefl.report.month_table import month_table, too_many_rounds
 from edgefl.report.page import facts, render_page
 from edgefl.report.policy_advice import deadline_sentence, for_speed, left_out, speed_sentence
+from edgefl.report.required import able_rows, missing_column, required_sentence, taken
 from edgefl.report.run_charts import margin_facts
 from edgefl.report.run_tables import inclusion_columns
 from edgefl.report.tables import Column, PlainTable, shaded, text, under
@@ -34,13 +36,14 @@ def whatif_table(result: Json) -> PlainTable:
         *under("bytes", update_bytes="per update"),
         *_privacy(result),
         *learned_columns(result),
+        *missing_column(result),
     )
     best = front(result["rows"])
     return PlainTable.of(
         columns,
         with_learned(result, _numbered(result["rows"])),
         (n in best for n in range(len(result["rows"]))),
-        note=" ".join(filter(None, [footnote(result), deadline_sentence(result), left_out(result)])),
+        note=notes(result),
     )
 
 
@@ -60,11 +63,19 @@ def compact_whatif(result: Json) -> PlainTable:
         Column("weakest is", "", _weakest(result), numeric=False),
         *_privacy(result),
         *learned_columns(result)[:1],
+        *missing_column(result),
     )
     note = f"* {footnote(result)}" if best else footnote(result)
     trust = f"Seconds of training are right within a factor of {result['clock_error']:.3g}; energy is {_energy(rows)}."
-    told = [note, deadline_sentence(result), left_out(result), trust, fastest(result)]
+    others = [of(result) for of in (required_sentence, too_many_rounds, deadline_sentence, left_out)]
+    told = [note, *others, trust, fastest(result)]
     return PlainTable.of(columns, starred, note=" ".join(filter(None, told)))
+
+
+def notes(result: Json) -> str:
+    """Return what a table of policies does not show by itself."""
+    told = (of(result) for of in (footnote, required_sentence, too_many_rounds, deadline_sentence, left_out))
+    return " ".join(filter(None, told))
 
 
 def fastest(result: Json) -> str:
@@ -136,7 +147,7 @@ def _weakest(result: Json) -> Callable[[Json], str]:
     return lambda row: MISSING if row["weakest"] is None else titles.get(row["weakest"], str(row["weakest"]))
 
 
-_SHOWN = {"profile", "surrogate", "edgefl_version", "format", "clock_error", "clock_margin", "clock", "fleet_title"}
+_SHOWN = {"profile", "surrogate", "edgefl_version", "format", "clock_error", "clock_margin", "clock", "fleet_title", "required"}
 _NARROW_PX, _HEIGHT_PX = 230, 360
 """The plot on a phone."""
 
@@ -156,7 +167,9 @@ def render(result: Json) -> str:
         assumes=assumptions(result),
         table=whatif_table(result),
         inclusion=inclusion_table(result),
-        note=" ".join(filter(None, [footnote(result), deadline_sentence(result), left_out(result), fastest(result)])),
+        month=month_table(result),
+        daily=f"{human_count(result.get('rounds_per_day'))} rounds a day",
+        note=" ".join(filter(None, [notes(result), fastest(result)])),
         edgefl_version=result.get("edgefl_version", __version__),
     )
 
@@ -166,9 +179,13 @@ def answer_of_whatif(result: Json) -> Answer:
     rows = result["rows"]
     count = f"each of {len(rows)} policies" if len(rows) > 1 else "this policy"
     asked = f"How fast are rounds of {result['method']} on {_fleet(result)}, and who takes part, under {count}?"
-    known = [row for row in rows if row["round_s"] is not None and row["inclusion"]]
-    if not known:
+    if not any(row["round_s"] is not None and row["inclusion"] for row in rows):
         return Answer(asked, "No client trained under any policy.", "Give a longer deadline or smaller tiers.")
+    known = able_rows(result)
+    if not known:
+        return Answer(asked, required_sentence(result), "Relax a requirement, or give other policies.")
+    if result.get("required") is not None and (taken(result) or len(known) == 1):
+        return Answer(asked, required_sentence(result), f"Take “{(taken(result) or known[0])['label']}”.{_unsure(result)}")
     if (chosen := advice_by_accuracy(result)) is not None:
         return Answer(asked, chosen[0], chosen[1] + _unsure(result) if len(rows) > 1 else _ALONE)
     if len(rows) == 1:

@@ -3,19 +3,20 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 
 from edgefl.config import RunConfig
+from edgefl.report.device_month import ClassUse
 from edgefl.report.dry_page import render_dry
 from edgefl.report.results import Result
 from edgefl.report.run_files import DrySummary
 from edgefl.report.run_rows import PolicyRow
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
-from edgefl.report.words import Json, begun
+from edgefl.report.words import Json, begun, useful_and_wasted
 from edgefl.run.feature import merged
 from edgefl.run.folder import Notify, OnRound, RunFolder
 from edgefl.run.prepare import prepare
@@ -24,6 +25,7 @@ from edgefl.run.run import Run, about, left_out
 from edgefl.run.trained import without_training
 from edgefl.util.compute import one_thread
 from edgefl.util.files import write_bytes, write_json
+from edgefl.util.unknown import known_sum
 
 CONFIG = "dry-run.toml"
 """Another name than a run's, because a dry run cannot be resumed."""
@@ -131,6 +133,7 @@ class PolicyOutcome(Result):
         update_bytes: bytes both ways per useful update, None if there was none.
         ended_by_deadline: how many rounds the deadline ended, or in which it refused a class; None without a deadline.
         epsilon: ε of all rounds, None without privacy; ``noise_multiplier`` is z.
+        uses: device → what all rounds took of its class.
     """
 
     label: str
@@ -153,6 +156,7 @@ class PolicyOutcome(Result):
     updates_per_hour_high: float | None = None
     update_bytes: float | None = None
     ended_by_deadline: int | None = None
+    uses: Mapping[str, ClassUse] = field(default_factory=dict)
 
 
 def outcome_of(label: str, run: Run, rounds: int) -> PolicyOutcome:
@@ -190,8 +194,29 @@ def outcome_in(label: str, run: Run, records: Sequence[Json]) -> PolicyOutcome:
         **_hourly(records),
         update_bytes=(sums.download_bytes + sums.upload_bytes) / sums.useful.clients if sums.useful.clients else None,
         ended_by_deadline=_ended_by_deadline(run, records),
+        uses=_uses(run, records),
         **merged(feature.policy(len(records)) for feature in run.features),
     )
+
+
+def _uses(run: Run, records: Sequence[Json]) -> dict[str, ClassUse]:
+    """Return device → what all rounds took of its class."""
+    clients = Counter[str]()
+    for c in run.plan.classes:
+        clients[c.device.name] += c.clients
+    found = {}
+    for device, count in clients.items():
+        useful, wasted = useful_and_wasted([group for line in records for group in line["groups"] if group["device"] == device])
+        found[device] = ClassUse(
+            clients=count,
+            sessions=useful.clients + wasted.clients,
+            updates=useful.clients,
+            download_bytes=useful.download_bytes + wasted.download_bytes,
+            upload_bytes=useful.upload_bytes + wasted.upload_bytes,
+            energy_j=known_sum((useful.energy_j, wasted.energy_j)),
+            device_s=useful.device_s + wasted.device_s,
+        )
+    return found
 
 
 def _hourly(records: Sequence[Json]) -> dict[str, float]:

@@ -11,6 +11,7 @@ from edgefl.config.fleet import FleetKeys, HostKeys
 from edgefl.config.task import RoundsKeys
 from edgefl.errors import ConfigError, InputError
 from edgefl.report.clock_draws import ClockDraws
+from edgefl.report.required import NO_GOAL, Goal, Required, required
 from edgefl.report.results import Result, Results
 from edgefl.report.run_files import read_rounds, read_summary
 from edgefl.report.surrogate import Surrogate, check_accuracy, judged
@@ -60,6 +61,8 @@ class WhatIf(Result):
         rows: one outcome per policy, in the order asked for.
         surrogate: what each policy would learn, by a run that was given; None without one.
         clock_margin: tiers are assigned as if training took this many times the predicted seconds.
+        rounds_per_day: how many rounds a day shall have, where a month of a device was asked for.
+        required: what the requirements leave of the policies; None without any.
         clock: how often each policy is the fastest under the error of the devices' clocks: in useful updates an hour or, with a run, until
             the target. None for a single policy, and in mode async.
     """
@@ -78,6 +81,8 @@ class WhatIf(Result):
     clock: ClockDraws | None = None
     fleet_title: str = ""
     needs: Mapping[str, ClassNeed] = field(default_factory=dict)
+    rounds_per_day: float | None = None
+    required: Required | None = None
 
     def to_pandas(self) -> Any:
         """Return the rows as a ``pandas.DataFrame``."""
@@ -94,6 +99,7 @@ def whatif(
     *,
     run_folder: Path | str | None = None,
     target_accuracy: float | None = None,
+    goal: Goal = NO_GOAL,
     on_policy: OnPolicy | None = None,
 ) -> WhatIf:
     """Return the outcome of every combination of these policies, over ``config.rounds`` rounds each.
@@ -108,6 +114,7 @@ def whatif(
         run_folder: a finished run that trains the same: only who takes part and when may differ. Accuracies are read from its curve. None:
             no accuracies. :mod:`edgefl.report.surrogate` says what that assumes.
         target_accuracy: share in (0, 1]; the time and energy until then are shown; None: a point below the run's best.
+        goal: what is required of a policy, such as "gateway >= 20 %", and which figure shall be small.
         on_policy: called with the label of every policy before its rounds are simulated.
 
     Raises:
@@ -137,6 +144,8 @@ def whatif(
         runs = {text: _prepared(config, text) for text in secure}
         if source is not None:
             _check_same(RunFolder(source[0]), next(iter(runs.values())).config)
+        titles = {c.device.name: c.device.title for c in next(iter(runs.values())).fleet.classes}
+        requirements = goal.resolved(titles)
         for (deadline_s, ratios, asked, target), (text, run) in product(varied, runs.items()):
             given = {"deadline_s": deadline_s, "tiers": ratios, "over_selection": asked, "target_epsilon": target}
             changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
@@ -153,10 +162,12 @@ def whatif(
             rows.append(outcome_in(label, policy, lines))
             rounds.append(again)
     keys = ("profile", "method", "rounds", "clients", "per_round", "seed", "clock_margin")
-    titles = {c.device.name: c.device.title for c in run.fleet.classes}
     error = max(c.device.clock_error for c in run.fleet.classes)
     found = WhatIf(**{key: getattr(run.config, key) for key in keys}, clock_error=error, titles=titles, rows=Results(rows))
     found = replace(found, fleet_title=run.fleet.title, needs=_needs([policy for _, policy in policies], rows))
+    if goal != NO_GOAL:
+        found = replace(found, rounds_per_day=goal.rounds_per_day)
+        found = replace(found, required=required(requirements, goal.minimize, found.to_dict()))
     if source is None:
         return replace(found, clock=policy_draws(found.rows, rounds, run.fleet))
     folder, summary = source

@@ -12,6 +12,8 @@ from small_fleet import write_device, write_fleet
 
 from edgefl import RunConfig
 from edgefl.errors import InputError
+from edgefl.report.device_month import device_months
+from edgefl.report.required import Goal
 from edgefl.report.whatif_page import fastest
 from edgefl.run.folder import RunFolder
 from edgefl.run.policy_clock import Simulated, policy_draws
@@ -127,3 +129,26 @@ def test_a_class_that_no_policy_includes_has_its_need_in_seconds_of_session_and_
     assert [row.ended_by_deadline for row in found.rows] == [2, 2]
     assert found.rows[0].update_bytes > 0
     assert found.fleet_title == "Small"
+
+
+def test_a_month_is_that_of_a_session_times_its_rounds_where_everybody_takes_part(tmp_path):
+    """All twenty clients train in every round, so that 12 rounds a day are 360 sessions a month, each with the bytes of a forecast."""
+    write_device(tmp_path, "board")
+    write_device(tmp_path, "slow", training=0.25)
+    fleet = write_fleet(tmp_path, {"board": 0.75, "slow": 0.25}, behaviour={})
+    config = RunConfig(profile=str(fleet), model="mlp", clients=20, per_round=20, rounds=2, conditions="ideal")
+    found = whatif(config, tiers=((1.0,),), goal=Goal(("bytes <= 1TB/month",), "joules", rounds_per_day=12)).to_dict()
+    plan = prepare(config).plan
+    tier = next(iter(plan.costs))
+    session = plan.costs[tier].download_bytes + plan.costs[tier].upload_bytes
+    months = device_months(found, found["rows"][0])
+    assert {device: (round(month.sessions, 9), month.updates) for device, month in months.items()} == {
+        "board": (360, 360),
+        "slow": (360, 360),
+    }
+    assert [month.bytes for month in months.values()] == pytest.approx([360 * session] * 2, rel=1e-12)
+    per_round = found["rows"][0]["uses"]["board"]["energy_j"] / 15 / 2
+    assert months["board"].energy_j == pytest.approx(360 * per_round)
+    assert found["required"]["taken"] == "tiers 1"
+    with pytest.raises(InputError, match=r"nor a class of the fleet \(board and slow\)"):
+        whatif(config, goal=Goal(("board <= 10 %", "watch <= 10 %")))
