@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from edgefl.data.sources import Dataset as Dataset
     from edgefl.errors import EdgeflError as EdgeflError
     from edgefl.fleet.budget import Budget as Budget
+    from edgefl.planning.fleet_plan import plan_fleet as plan_fleet
     from edgefl.planning.inspect import inspect as inspect
     from edgefl.planning.plan import plan as plan
     from edgefl.planning.profile import profile as profile
@@ -57,6 +58,7 @@ _HOMES = {
     "trust_code": "edgefl.consent",
     "EdgeflError": "edgefl.errors",
     "plan": "edgefl.planning.plan",
+    "plan_fleet": "edgefl.planning.fleet_plan",
     "inspect": "edgefl.planning.inspect",
     "inspect_data": "edgefl.run.inspect_data",
     "whatif": "edgefl.run.whatif",

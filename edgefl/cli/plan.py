@@ -22,6 +22,7 @@ _ranked = options_of(_RANKS)
 @network_options
 @data_options
 @_budget("--device", metavar="NAME|FILE", help="Device: its memory is a budget; its speed gives seconds and joules.")
+@_budget("--profile", metavar="NAME|FILE", help="Fleet: plans the largest tier of each of its classes, within its budgets.")
 @_bytes("--memory", "memory_bytes", help="Peak memory of a training step, such as 64MB.")
 @_macs("--macs", "macs_forward", help="MACs of a forward pass of one sample, such as 100M.")
 @_macs("--step-macs", "macs_train_step", help="MACs of a training step.")
@@ -67,21 +68,42 @@ def command(as_json: bool, **flags: Any) -> None:
     \b
     edgefl plan resnet18 --device raspberry-pi-4 --seconds 120
     edgefl plan resnet18 --macs 100M --upload 8MB --allocate spectral
+    edgefl plan mobilenetv3-small --profile mixed --seconds 10min
 
     NETWORK is what 'edgefl profile' accepts. If nothing fits, the exit status is 3 and the error shows the smallest need of each budget.
     """
     network, options = network_and_options(flags)
+    _check_fleet(options)
     with loading():
         from edgefl.fleet.budget import Budget
+        from edgefl.planning.fleet_plan import plan_fleet
         from edgefl.planning.plan import plan
+        from edgefl.planning.plan_table import fleet_tables, plan_tables
 
     budget = Budget(**{field.name: options.pop(field.name, None) for field in fields(Budget)})
+    planner, tables = (plan_fleet, fleet_tables) if "profile" in options else (plan, plan_tables)
     with busy("counting the costs of sub-models"):
-        found = plan(*network, budget=budget, **options)
+        found: Any = planner(*network, budget=budget, **options)
     if as_json:
         echo(json.dumps(found.to_dict(), indent=2))
         return
-    from edgefl.planning.plan_table import plan_tables
-
-    for table in plan_tables(found):
+    for table in tables(found):
         show(table)
+
+
+def _check_fleet(options: dict[str, Any]) -> None:
+    """Refuse what is about one device beside a fleet, whose classes are planned by one ratio each."""
+    if options.get("profile") is None:
+        options.pop("profile", None)
+        return
+    one = {
+        "device": "--device",
+        "weights": "--weights",
+        "allocate": "--allocate spectral",
+        "error": "--error relative",
+        "seed": "--seed",
+    }
+    usual = {"allocate": "uniform", "error": "absolute", "seed": 0}
+    for key, flag in one.items():
+        if options.pop(key, None) not in (None, usual.get(key)):
+            raise click.UsageError(f"{flag} plans for one device; leave it out, or give --device in place of --profile")

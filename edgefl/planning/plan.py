@@ -18,7 +18,6 @@ from edgefl.fleet.clock_error import Confidence, chance_of, confidence_of
 from edgefl.fleet.load import load_device
 from edgefl.fleet.profile import DeviceProfile, unknown_energy
 from edgefl.methods.base import Method
-from edgefl.methods.create import create
 from edgefl.methods.layer_rules import rules_of
 from edgefl.methods.personal import download_shapes
 from edgefl.methods.ranks import Ranks, hybrid_ranks, rank_candidates, ranked
@@ -26,14 +25,14 @@ from edgefl.methods.state import travelling_shapes
 from edgefl.models.base import Architecture
 from edgefl.models.ties import tied
 from edgefl.models.weights import checked_weights
-from edgefl.planning.largest_ratio import STEPS, largest_ratio, parts_of
+from edgefl.planning.largest_ratio import STEPS
 from edgefl.planning.network import GivenInputs, Network, architecture_of
-from edgefl.planning.profile import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLES, cost_of, training_for
+from edgefl.planning.profile import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLES, training_for
 from edgefl.planning.quantities import DeviceRound
 from edgefl.planning.spectral import Uses, energies, share_kept, spectral
+from edgefl.planning.sub_models import sub_models
 from edgefl.planning.tier_costs import network_cost, recomputed, step_timeline
 from edgefl.records import BUDGETS, BudgetName, Cost, Tier, Timing
-from edgefl.registry import methods
 from edgefl.report.cost_rows import CostRow
 from edgefl.report.results import Result, Results
 from edgefl.rng import generator
@@ -157,10 +156,8 @@ def plan(
         raise ConfigError(f"budget energy_j: {device}: {unknown_energy(profile)}")
     limits = _limits(budget or Budget(), profile)
     architecture = architecture_of(network, inputs, classes, norm)
-    methods.check(method)
-    sized = cache(lambda ratio: create(method, method_options, tiers=(ratio,)))
-    chosen = sized(1.0)
-    training = replace(training, clip_gradient=chosen.clip_gradient)
+    of = sub_models(architecture, method, method_options, training, codec, runtime, recompute)
+    chosen, trace, training = of.method, of.cost, of.training
     if allocate == "spectral" and runtime == "onnx":
         raise ConfigError("allocate: spectral predicts the memory of torch; give runtime torch, or allocate uniform")
     if allocate == "spectral" and not chosen.truncates:
@@ -169,13 +166,8 @@ def plan(
         raise ConfigError(f"weights: {method} has no ranks to truncate them to; leave them out, or use fedhm")
     _check_margin(clock_margin, device)
     work = DeviceRound(profile, *training.amounts(samples), clock_margin) if profile else None
-    uses_of = partial(_uses, limits=limits, work=work)
-    cost_at = cost_of(runtime, recompute)
-    trace = cache(lambda ratio: cost_at(sized(ratio), architecture, Tier(ratio), training, codec))
-    ratio = largest_ratio(
-        lambda ratio: all(need <= have for need, have in uses_of(trace(ratio)).values()),
-        lambda ratio: parts_of(sized(ratio), architecture, ratio),
-    )
+    uses_of = partial(uses_within, limits=limits, work=work)
+    ratio = of.largest(uses_of)
     found: list[Planned] = []
     rules = rules_of(chosen.config)
     ranks = hybrid_ranks(architecture.skeleton(), ratio, rules) if ratio and chosen.truncates else {}
@@ -215,15 +207,17 @@ def _limits(budget: Budget, device: DeviceProfile | None) -> Budget:
     return replace(budget, **limits)
 
 
-def _uses(cost: Cost, limits: Budget, work: DeviceRound | None) -> Uses:
+def uses_within(cost: Cost, limits: Budget, work: DeviceRound | None) -> Uses:
+    """Return need and have of every limit, of a round on a device if there is one."""
     timing = Timing(0.0, 0.0, 0.0, 0.0, 0.0)
     if work is not None:
-        timing = _timing(cost, work, work.margin)
+        timing = timing_on(cost, work, work.margin)
     used: dict[BudgetName, tuple[float, float]] = use(cost, timing, limits)
     return used | ({"uncounted_ops": (len(cost.uncounted_ops), 0)} if cost.uncounted_ops else {})
 
 
-def _timing(cost: Cost, work: DeviceRound, margin: float = 1.0) -> Timing:
+def timing_on(cost: Cost, work: DeviceRound, margin: float = 1.0) -> Timing:
+    """Return how long a round takes on a device, and its joules."""
     return round_timing(work.device, cost, work.samples, work.passes, work.updates, margin=margin)
 
 
@@ -231,7 +225,7 @@ def _clock(cost: Cost, work: DeviceRound | None, limits: Budget) -> dict[str, An
     """Return what a plan says of the device's clock, by field; nothing without a device."""
     if work is None:
         return {}
-    timing = _timing(cost, work)
+    timing = timing_on(cost, work)
     chance = chance_of(work.device, timing, limits)
     sure = {"clock_chance": chance, "confidence": confidence_of(chance)}
     error = work.device.clock_error

@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from edgefl.fleet.budget import margin_of
+from edgefl.planning.fleet_plan import ClassTier
 from edgefl.planning.plan import Planned
 from edgefl.report.tables import Column, PlainTable, Row, text, under
 from edgefl.report.words import BUDGETS
-from edgefl.util.units import human_budget, human_percent, human_range
+from edgefl.util.units import MISSING, human_budget, human_percent, human_range
 
 
 def plan_tables(plans: Sequence[Planned]) -> Iterator[Any]:
@@ -37,6 +38,31 @@ def plan_tables(plans: Sequence[Planned]) -> Iterator[Any]:
         heads = [f"rank, {planned.kind}" for planned in plans]
         ranks = ([layer, *(str(planned.ranks.get(layer, "dense")) for planned in plans)] for layer in layers)
         yield PlainTable.of_texts(["layer", *heads], ranks, numeric=heads)
+
+
+def fleet_tables(classes: Sequence[ClassTier]) -> Iterator[PlainTable]:
+    """Yield the table of a fleet: a row per class, with its largest tier and the budget that decides it."""
+    columns = (
+        text("device class", "", "title"),
+        *under("of clients", human_percent, share=""),
+        Column("largest tier", "", lambda row: MISSING if row["ratio"] is None else f"{row['ratio']:g}"),
+        *under("params", params=""),
+        *under("MACs fwd", macs_forward=""),
+        *under("train memory", training_memory_bytes=""),
+        *under("bytes up", upload_bytes=""),
+        Column("a round", "", lambda row: human_range(row["round_seconds_low"], row["round_seconds_high"]) or MISSING),
+        Column("tightest budget", "", _tightest, numeric=False),
+    )
+    none = [f"{row.title}: {row.need}" for row in classes if row.ratio is None]
+    note = f"No tier fits {'; '.join(none)}. Shown is the smallest tier." if none else ""
+    yield PlainTable.of(columns, (row.to_dict() for row in classes), note=note)
+
+
+def _tightest(row: Row) -> str:
+    used = next(use for use in row["uses"] if use["budget"] == row["tightest"])
+    share = f"{human_percent(used['need'] / used['have'])} of " if used["have"] else ""
+    sure = "" if row["confidence"] is None else f" ({row['confidence']})"
+    return f"{BUDGETS.get(used['budget'], used['budget'])}, {share}{human_budget(used['budget'], used['have'])}{sure}"
 
 
 def _sure(plans: Sequence[Planned]) -> tuple[Column, ...]:
