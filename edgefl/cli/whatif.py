@@ -101,8 +101,8 @@ def command(
     \b
     edgefl whatif --deadlines 0.3,0.5,1 --tiers 1 --tiers 1,0.5,0.25
     edgefl whatif --profile mixed --model resnet9 --over-selections 1,1.3,1.5
-    edgefl whatif --deadlines 5,30 --require "mid-range >= 20 %" --minimize joules
     edgefl whatif --config runs/one/config.toml --run runs/one --deadlines 0.6,1,2
+    edgefl whatif --deadlines 1,5 --require "low-end-phone >= 20 %"
 
     With --require and --minimize, it names the policy to take, or what no policy meets and by how much. Figures are inclusion, weakest,
     waste, round, updates (an hour), joules and bytes (per useful update), epsilon, and, with --rounds-per-day, sessions, updates, bytes
