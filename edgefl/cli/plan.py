@@ -68,7 +68,7 @@ def command(as_json: bool, **flags: Any) -> None:
     \b
     edgefl plan resnet18 --device raspberry-pi-4 --seconds 120
     edgefl plan resnet18 --macs 100M --upload 8MB --allocate spectral
-    edgefl plan mobilenetv3-small --profile mixed --seconds 10min
+    edgefl plan cnn-digits --profile mixed --seconds 10min
 
     NETWORK is what 'edgefl profile' accepts. If nothing fits, the exit status is 3 and the error shows the smallest need of each budget.
     """
