@@ -10,7 +10,8 @@ bundle. ``trust`` pins another key. A bundle that is older than the last one of 
 After ``enroll``, updates are signed with the device's own key. Pins, rounds and key are in the folder ``edgefl`` of $XDG_CONFIG_HOME or
 ~/.config.
 
-DATA is an .npz file with x and y, or a folder of images with one subfolder per class, which needs Pillow. uint8 and uint16 x are raw
+DATA is an .npz file with x and y, an .npy file of x with y.npy beside it, a CSV with a column y or label, or a folder of images with one
+subfolder per class, which needs Pillow. uint8 and uint16 x are raw
 pixels, prepared as the manifest describes, and so are floats if it has ``raw``. Other float32 x, or int64 token ids, are the network's
 input. A network with several inputs takes arrays with their names instead of x. Personal tensors stay in the state: give it as --state
 to train the bundle of the next round.
@@ -72,6 +73,9 @@ def _infer(given: argparse.Namespace) -> None:
     if "target_shape" in bundle.manifest:
         for number, row in enumerate(probabilities):
             sys.stdout.write("\t".join([str(number), *(f"{value:.6g}" for value in row)]) + "\n")
+        if y is not None and y.size == probabilities.size:
+            error = float(((probabilities.reshape(y.shape) - y) ** 2).mean())
+            sys.stdout.write(f"mean squared error: {error:.6g} of {len(y)} samples\n")
         return
     best, names = probabilities.argmax(1), bundle.manifest["class_names"]
     for number, (row, chosen) in enumerate(zip(probabilities, best, strict=True)):
@@ -169,13 +173,22 @@ def _name(text: str) -> str:
     return text
 
 
+class _Command(argparse.ArgumentParser):
+    """The parser of one command, whose options are written out: ``--memory 60`` would be 60 bytes."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **settings})
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    shared = argparse.ArgumentParser(add_help=False)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Command)
+    shared = _Command(add_help=False)
     shared.add_argument("bundle", type=Path, help="folder that edgefl export wrote")
     shared.add_argument("tier", help="name of the tier, such as 0.5")
-    shared.add_argument("data", type=Path, help=".npz with x and y, or folder of images")
+    shared.add_argument(
+        "data", type=Path, help=".npz with x and y, .npy with y.npy beside it, CSV with a column y, or folder of images"
+    )
     shared.add_argument("--state", type=Path, help="state file of an earlier training [the bundle's weights]")
     publisher = shared.add_mutually_exclusive_group()
     publisher.add_argument("--key", type=Path, help="public key of the publisher, Ed25519 [the key that this device has pinned]")
