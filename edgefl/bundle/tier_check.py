@@ -161,10 +161,10 @@ def _check_training(tier: _Tier, train: TrainEntry, x: Arrays) -> float:
     controls = {CONTROL + name: declared[name] for name in train.trained if train.objective.name == "scaffold"}
     tensors = stored_tensors(tier.folder, train.parameters, declared, controls)
     tier.at(train.reference)
-    wanted = {**tier.samples, **tier.targets, "losses": End("float32", (STEPS,))}
+    first = {**tier.samples, **tier.targets, "losses": End("float32", (STEPS,))}
     learned = {name: tensors[name] for name in (*train.trained, *train.statistics)}
     after = {AFTER + name: End("float32", kept_of(value).shape) for name, value in learned.items()}
-    stored = stored_tensors(tier.folder, train.reference, wanted, after)
+    stored = stored_tensors(tier.folder, train.reference, first, after)
     y = stored["y"]
     if tier.manifest.target_shape is None and (y.min() < 0 or y.max() >= tier.manifest.classes):
         labels = f"labels from 0 to {tier.manifest.classes - 1}"

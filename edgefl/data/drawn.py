@@ -39,7 +39,7 @@ def name_of(samples: Fields[np.ndarray], labels: int, targets: tuple[int, ...] |
 
 
 def load(name: str, preprocessing: str = "") -> Dataset:
-    """Return the random samples of a ``name``; devices prepare theirs as the JSON text ``preprocessing`` says, else use them as they are.
+    """Return the random samples of a ``name``; devices prepare raw ones as the JSON text ``preprocessing`` says, else use them as they are.
 
     DataError: it is no such name.
 
@@ -57,7 +57,8 @@ def load(name: str, preprocessing: str = "") -> Dataset:
     below: Any = {key: int(match["below"] or 0) for key, match in given.items()}
     if list(given) == [""]:
         x, below = x[""], below[""]
-    how = json.loads(preprocessing or "null")
+    figures = json.loads(preprocessing or "null")
+    how = figures and each(lambda ids: {} if ids else {**figures, "raw": "float32"}, below)
     labels, targets = int(said["labels"] or 0), said["targets"]
     y = np.arange(_SAMPLES) % max(labels, 1) if labels else rng.random((_SAMPLES, *_shape(targets)), np.float32)
     return of_samples(Split(x, y), below, tuple(map(str, range(labels))), how)

@@ -141,7 +141,7 @@ def export_network(
     keys = {
         "optimizer": optimizer, "lr": lr, "momentum": momentum, "batch_size": batch_size, "local_epochs": epochs, "weight_decay": 0.0,
         "method": method or "fedavg", "method_options": dict(method_options or {}), "tiers": ratios, "loss": loss, "weights": weights,
-        "clients": 1, "partition": "iid", "seed": _SEED,
+        "clients": 2, "partition": "iid", "seed": _SEED,
     }  # fmt: skip
     _checked(keys)
     check_formats(also)

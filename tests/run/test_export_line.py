@@ -17,7 +17,8 @@ from torch import nn
 import edgefl
 from edgefl.bundle.manifest_file import read
 from edgefl.cli.main import group
-from edgefl.errors import BundleError, CheckpointError, ConfigError
+from edgefl.data import drawn
+from edgefl.errors import BundleError, CheckpointError, ConfigError, DataError
 from edgefl.run.device_round import FedRound, fed_round
 from edgefl.run.verify import verify_run
 from tests.run.device_rounds import AVERAGED
@@ -201,6 +202,15 @@ def test_ids_and_their_vocabulary_are_those_of_the_embedding(tmp_path: Path) -> 
     config = (tmp_path / "b-run" / "config.toml").read_text()
     assert 'dataset = "drawn:int64:5<9;labels=3"' in config
     assert played(tmp_path / "b", tmp_path / "next", {"a": 0.5}, sign=False).round == 1
+
+
+def test_devices_prepare_what_is_raw_as_the_command_says() -> None:
+    figures = {"scale": 0.5, "mean": 1.0, "std": 2.0}
+    data = drawn.load("drawn:ids=int64:2<9,x=3;labels=2", json.dumps(figures))
+    assert data.preprocessing == {"ids": {}, "x": {**figures, "raw": "float32"}}
+    assert drawn.load("drawn:3;labels=2", json.dumps(figures)).preprocessing == {**figures, "raw": "float32"}
+    with pytest.raises(DataError, match=r"dataset: got 'drawn:3', expected the form drawn:3x8x8;labels=4"):
+        drawn.load("drawn:3")
 
 
 @pytest.mark.parametrize(
