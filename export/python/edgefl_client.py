@@ -23,10 +23,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import math
 import os
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -47,11 +49,13 @@ from edgefl_data import read_data
 from edgefl_inference import infer
 from edgefl_keys import DeviceKey, config_folder, enrolment, require_cryptography
 from edgefl_limits import limited_memory
-from edgefl_training import Training, train, update
+from edgefl_progress import Checkpoint
+from edgefl_training import OnStep, Training, train, update
 from edgefl_trust import pins, read_trusted, trust
 
 __all__ = [
     "BudgetError",
+    "Checkpoint",
     "ClientError",
     "InputError",
     "Training",
@@ -101,18 +105,38 @@ def _train(given: argparse.Namespace) -> None:
     keys = ("epochs", "batch_size", "lr", "max_steps", "max_seconds", "memory_bytes", "threads", "seed")
     assert y is not None  # asked for
     how = Training(**{key: getattr(given, key) for key in keys})
+    planned = how.of(bundle.tier(given.tier)).steps(len(y))
+    checkpoint = None if given.checkpoint is None else Checkpoint(given.checkpoint, given.checkpoint_every)
     with _limited(bundle):
-        after = train(bundle, given.tier, x, y, how, state, given.client or "")
+        after = train(bundle, given.tier, x, y, how, state, given.client or "", checkpoint, _PROGRESS[given.progress](planned))
     write(given.out, after.to_bytes())
+    if checkpoint is not None:
+        checkpoint.path.unlink(missing_ok=True)
     steps, part = len(after.losses), max(1, len(after.losses) // 4)
     first, last = (sum(some) / len(some) for some in (after.losses[:part], after.losses[-part:]))
-    how = how.of(bundle.tier(given.tier))
-    planned, early = how.steps(len(y)), ""
+    how, early = how.of(bundle.tier(given.tier)), ""
     if steps < planned:
         early = f"stopped after {steps} of {planned} steps: the limit is {how.max_seconds:.3g} s (--max-seconds)\n"
     sys.stdout.write(
         f"{steps} steps in {after.seconds:.2f} s; loss {first:.4f} at first, {last:.4f} at the end\n{early}{given.out}: written\n"
     )
+
+
+def _as_text(planned: int) -> OnStep:
+    return lambda number, loss, seconds: _say(f"step {number} of {planned}: loss {loss:.4f}")
+
+
+def _as_json(planned: int) -> OnStep:
+    return lambda number, loss, seconds: _say(json.dumps({"step": number, "steps": planned, "loss": loss, "seconds": seconds}))
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+_PROGRESS: dict[str, Callable[[int], OnStep | None]] = {"none": lambda planned: None, "text": _as_text, "json": _as_json}
+"""What is said about each step, on standard error."""
 
 
 def _update(given: argparse.Namespace) -> None:
@@ -215,6 +239,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--seed", type=_number(int, 0), default=0, help="seed of every random draw [0]")
     command.add_argument("--client", type=_name, help="name in the update [random]")
+    command.add_argument("--progress", choices=_PROGRESS, default="none", help="a line for each step on standard error [none]")
+    command.add_argument("--checkpoint", type=Path, help="file from which a training that was interrupted continues [none]")
+    command.add_argument("--checkpoint-every", type=_number(int, 1), default=10, help="steps until it is written again [10]")
     command.set_defaults(run=_train)
     command = commands.add_parser("update", help="write the update for the server")
     command.add_argument("state", type=Path, help="state file that train wrote")
