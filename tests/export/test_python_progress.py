@@ -106,14 +106,14 @@ def test_a_client_that_is_killed_continues(how, data, tmp_path):
         )
         return list(map(str, (sys.executable, *train, "--max-seconds", 0, "--allow-unsigned", "--progress", "json", *more)))
 
-    progress = ("--checkpoint", tmp_path / "progress", "--checkpoint-every", 5)
-    with subprocess.Popen(order("a", *progress), stderr=subprocess.PIPE, text=True) as running:
+    progress = ("--checkpoint", tmp_path / "progress", "--checkpoint-every")
+    with subprocess.Popen(order("a", *progress, 5), stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
         for _ in range(12):
             running.stderr.readline()
         running.send_signal(how)
     assert not (tmp_path / "a").exists()
-    again = subprocess.run(order("a", *progress), capture_output=True, text=True, check=True)
+    again = subprocess.run(order("a", *progress, 500), capture_output=True, text=True, check=True)
     assert json.loads(again.stderr.splitlines()[0])["step"] > 10
     subprocess.run(order("b"), capture_output=True, text=True, check=True)
     one, other = (safetensors.numpy.load_file(tmp_path / name) for name in "ab")
