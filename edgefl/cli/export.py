@@ -115,7 +115,7 @@ def command(
     edgefl export runs/0001-fedhm-digits --format csv --out tables
     edgefl export runs/0001-fedhm-digits --format weights --out weights
     edgefl export --model lab.py:net --input 3x32x32 --out bundle
-    edgefl export --model lab.py:net --weights w.pt --data own.npz \
+    edgefl export --model lab.py:net --weights w.pt --data own.npz \\
       --preprocessing none --out bundle
     edgefl export --model lab.py:net --input 3x32x32 --method fedhm \\
       --tiers 1,0.5 --out bundle
