@@ -89,25 +89,22 @@ def test_a_client_that_is_killed_continues(how, data, tmp_path):
     folder = Regression().write(tmp_path / "b")
 
     def order(out: str, *more: object) -> list[str]:
-        train = (
-            CLIENT,
+        how = "--epochs 40 --batch-size 1 --client me --max-seconds 0 --allow-unsigned --progress json".split()
+        return [
+            sys.executable,
+            str(CLIENT),
             "train",
-            folder,
+            str(folder),
             "0.5",
-            data,
+            str(data),
             "--out",
-            tmp_path / out,
-            "--epochs",
-            400,
-            "--batch-size",
-            1,
-            "--client",
-            "me",
-        )
-        return list(map(str, (sys.executable, *train, "--max-seconds", 0, "--allow-unsigned", "--progress", "json", *more)))
+            str(tmp_path / out),
+            *how,
+            *map(str, more),
+        ]
 
     progress = ("--checkpoint", tmp_path / "progress", "--checkpoint-every")
-    with subprocess.Popen(order("a", *progress, 5), stderr=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(order("a", *progress, 1), stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
         for _ in range(12):
             running.stderr.readline()
