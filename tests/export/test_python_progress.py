@@ -89,7 +89,19 @@ def test_a_client_that_is_killed_continues(how, data, tmp_path):
     folder = Regression().write(tmp_path / "b")
 
     def order(out: str, *more: object) -> list[str]:
-        how = "--epochs 40 --batch-size 1 --client me --max-seconds 0 --allow-unsigned --progress json".split()
+        how = [
+            "--epochs",
+            "40",
+            "--batch-size",
+            "1",
+            "--client",
+            "me",
+            "--max-seconds",
+            "0",
+            "--allow-unsigned",
+            "--progress",
+            "json",
+        ]
         return [
             sys.executable,
             str(CLIENT),
