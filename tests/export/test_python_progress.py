@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import safetensors.numpy
 from edgefl_client import Checkpoint, InputError, Training, read_bundle, train
 from handmade import Regression, samples
 from python_client import called
@@ -83,48 +82,51 @@ def test_a_line_for_each_step(data, tmp_path, capsys):
     assert called(capsys, *order, "--progress", "text")[2].startswith("step 1 of 2: loss ")
 
 
+KILLED = """
+import os, sys
+from pathlib import Path
+
+sys.path[:0] = [{client!r}, {tests!r}]
+from edgefl_client import Checkpoint, Training, read_bundle, train
+from handmade import samples
+
+x, y = samples(40)
+end = lambda number, loss, seconds: os.kill(os.getpid(), {signal}) if number == 12 else None
+train(read_bundle(Path({bundle!r})), "0.5", x, y, Training(epochs=2, batch_size=4), None, "", Checkpoint(Path({progress!r}), 5), end)
+"""
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_a_client_that_is_killed_continues(how, data, tmp_path):
-    folder = Regression().write(tmp_path / "b")
+def test_a_client_that_is_killed_loses_the_steps_since_the_last_that_were_stored(how, tmp_path):
+    folder, progress = Regression().write(tmp_path / "b"), tmp_path / "progress"
+    parts = {
+        "client": str(CLIENT.parent),
+        "tests": str(Path(__file__).parents[1]),
+        "bundle": str(folder),
+        "progress": str(progress),
+    }
+    ended = subprocess.run([sys.executable, "-c", KILLED.format(signal=int(how), **parts)], capture_output=True, check=False)
+    assert ended.returncode == -how, ended.stderr
+    bundle, (x, y), numbers = read_bundle(folder), samples(40), []
+    settings = Training(epochs=2, batch_size=4)
+    again = train(bundle, "0.5", x, y, settings, None, "", Checkpoint(progress, 5), lambda number, *_: numbers.append(number))
+    assert numbers == list(range(11, 21))
+    whole = train(bundle, "0.5", x, y, settings)
+    assert all(np.array_equal(again.tensors[name], tensor) for name, tensor in whole.tensors.items())
 
-    def order(out: str, *more: object) -> list[str]:
-        how = [
-            "--epochs",
-            "40",
-            "--batch-size",
-            "1",
-            "--client",
-            "me",
-            "--max-seconds",
-            "0",
-            "--allow-unsigned",
-            "--progress",
-            "json",
-        ]
-        return [
-            sys.executable,
-            str(CLIENT),
-            "train",
-            str(folder),
-            "0.5",
-            str(data),
-            "--out",
-            str(tmp_path / out),
-            *how,
-            *map(str, more),
-        ]
 
-    progress = ("--checkpoint", tmp_path / "progress", "--checkpoint-every")
-    with subprocess.Popen(order("a", *progress, 1), stderr=subprocess.PIPE, text=True) as running:
-        assert running.stderr is not None
-        for _ in range(12):
-            running.stderr.readline()
-        running.send_signal(how)
-    assert not (tmp_path / "a").exists()
-    again = subprocess.run(order("a", *progress, 500), capture_output=True, text=True, check=True)
-    assert json.loads(again.stderr.splitlines()[0])["step"] > 10
-    subprocess.run(order("b"), capture_output=True, text=True, check=True)
-    one, other = (safetensors.numpy.load_file(tmp_path / name) for name in "ab")
-    assert all(np.array_equal(one[name], other[name]) for name in other)
+def test_the_command_deletes_progress_that_is_not_needed_any_more(data, tmp_path, capsys):
+    order = (
+        "train",
+        Regression().write(tmp_path / "b"),
+        "0.5",
+        data,
+        "--out",
+        tmp_path / "s",
+        "--checkpoint",
+        tmp_path / "progress",
+    )
+    assert called(capsys, *order, "--checkpoint-every", 1)[0] == 0
     assert not (tmp_path / "progress").exists()
+    assert (tmp_path / "s").exists()
