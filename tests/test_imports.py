@@ -145,8 +145,9 @@ RUN: dict[str, set[str]] = {
     "bundle": {"feature", "run", "trained"},
     "finished": {"folder", "prepare", "trained"},
     "result": {"finished"},
-    "export": {"folder", "trained", "finished", "bundle"},
-    "export_network": {"prepare", "checks", "network"},
+    "export": {"folder", "trained", "finished", "bundle", "line"},
+    "line": {"run", "folder", "prepare", "trained", "bundle"},
+    "export_network": {"folder", "checks", "bundle", "line"},
     "simulate": {
         *(
             "feature",
@@ -163,7 +164,7 @@ RUN: dict[str, set[str]] = {
         )
     },
     "offered": {"run", "folder"},
-    "device_round": {"feature", "guarded", "run", "folder", "prepare", "offered", "trained", "bundle"},
+    "device_round": {"feature", "guarded", "run", "folder", "prepare", "line", "offered", "trained", "bundle"},
     "dry_run": {"feature", "run", "folder", "result", "prepare", "trained"},
     "policy_clock": {"run", "trained", "dry_run"},
     "whatif": {"run", "folder", "auto_tiers", "prepare", "dry_run", "policy_clock"},

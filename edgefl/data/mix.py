@@ -4,13 +4,14 @@ from pathlib import Path
 
 import numpy as np
 
+from edgefl.data import drawn
 from edgefl.data.given import PLAIN_READING, Reading
 from edgefl.data.own import load_own
 from edgefl.data.scenario import validating
 from edgefl.data.sources import Dataset, Split
 from edgefl.errors import ConfigError, DataError, EdgeflError
 from edgefl.registry import datasets
-from edgefl.util.datasets import is_own
+from edgefl.util.datasets import DRAWN, is_own
 from edgefl.util.fields import each
 from edgefl.util.modules import said
 
@@ -40,6 +41,8 @@ def load(name: str, data_dir: str | None = None, validation_share: float = 0.0, 
     >>> load("digits").title[:18]
     'Handwritten digits'
     """
+    if name.startswith(DRAWN):
+        return drawn.load(name, reading.preprocessing)
     if is_own(name):
         return validating(load_own(name, reading), validation_share)
     check(name)

@@ -53,6 +53,7 @@ class Dataset:
         domain_names: one per domain; a client belongs to one domain.
         sha256: hash of the user's files that it was read from, or "".
         record: how it was read; None of a known data set.
+        drawn: whether the samples are random ones in the place of data: nothing is evaluated on them.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Dataset:
     domain_names: tuple[str, ...] = ()
     sha256: str = ""
     record: DataRecord | None = None
+    drawn: bool = False
 
     def __post_init__(self) -> None:
         for part, split in (("train", self.train), ("test", self.test)):

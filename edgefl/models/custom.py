@@ -177,6 +177,8 @@ class CustomArchitecture(Architecture):
                 # Counters, tables of indices, and what forward sets: each copy has its own, and none is sent.
                 if buffer is None or not buffer.is_floating_point():
                     module.register_buffer(name, buffer, persistent=False)
+        if self.weights is not None and detect_fake_mode() is None and torch.get_default_device().type != "meta":
+            self.weights.fill(network)
         network.register_forward_pre_hook(spread, with_kwargs=True)
         if self.logits:
             network.register_forward_hook(lambda module, args, output: logits_of(output))

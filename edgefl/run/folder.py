@@ -34,6 +34,13 @@ MODEL = "model.safetensors"
 """The server's state after the last round."""
 CONFIG = "config.toml"
 FED_ROUND = "fed-round.json"
+_OF_EXPORT = "-run"
+"""Ends the name of the folder beside a bundle without a run, from which its rounds continue."""
+
+
+def beside(bundle: Path) -> Path:
+    """Return the folder of the rounds that the export of a network to ``bundle`` begins."""
+    return bundle.with_name(f"{bundle.name}{_OF_EXPORT}")
 
 
 @dataclass(frozen=True)
@@ -258,6 +265,14 @@ class RunFolder:
         path = self.require(MODEL)
         checked(path, path.read_bytes())
         return checkpoint.of_file(path, own)
+
+    @property
+    def bundle(self) -> Path:
+        """The folder of the bundle: inside, or beside the folder of the rounds that an export began."""
+        inner = self.path / "bundle"
+        begun = self.path.resolve()
+        outer = begun.with_name(begun.name.removesuffix(_OF_EXPORT))
+        return outer if not inner.exists() and outer != begun and (outer / MANIFEST).is_file() else inner
 
     def fresh_bundle(self) -> Path:
         """Return the path of ``bundle``, after deleting one that an interrupted run left."""

@@ -136,7 +136,7 @@ def reading_of(config: RunConfig) -> Reading:
 def _check_prepared(config: RunConfig, data: Dataset) -> None:
     """Raise :class:`ConfigError` if nobody has said how a user's data are prepared for given weights."""
     chosen = config.preprocessing is not None or config.weights is None or config.sources is not None
-    if chosen or not is_own_data(config.dataset) or config.dataset.startswith(OBJECT):
+    if chosen or data.drawn or not is_own_data(config.dataset) or config.dataset.startswith(OBJECT):
         return
     if any("std" in how for how in (data.preprocessing, *data.preprocessing.values()) if isinstance(how, Mapping)):
         choice = "none: as they are; FILE: JSON with scale, mean and std; from-weights: as the file of weights says"

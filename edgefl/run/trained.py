@@ -89,6 +89,8 @@ class Trained:
         return own or first_personal(self.run.method, self.run.architecture, tier, self.run.config.seed)
 
     def _ready(self, module: nn.Module) -> nn.Module:
+        if self.run.data.drawn:  # statistics of noise would be wrong
+            return module
         return evaluate.with_statistics(module, self.run.shards(), self.run.config.batch_size)
 
 
@@ -102,9 +104,11 @@ def accuracies(trained: Trained, seen: Seen = lambda split: split) -> dict[str, 
 
     If all clients share one model, these are accuracies on the held-out samples. If clients have their own models or labels, these are
     means over clients, adversaries excluded. A tier without clients is then evaluated on the held-out samples, without any personal
-    tensors. ``seen`` maps held-out samples to those that are evaluated; without any there are no accuracies.
+    tensors. ``seen`` maps held-out samples to those that are evaluated; without any, as of drawn data, there are no accuracies.
     """
     run, method = trained.run, trained.run.method
+    if run.data.drawn:
+        return {}
     test = seen(run.test_of(trained.state.round))
     if not len(test):
         return {}
