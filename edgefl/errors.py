@@ -90,7 +90,7 @@ class NotFiniteError(AggregationError):
 
 
 class MetricError(EdgeflError):
-    """A model has no metric: its outputs, or the metric of a run's own loss, are not finite."""
+    """A model has no metric: its outputs, or its metric, are not finite."""
 
 
 _MEANT = {"fmnist": "fashion-mnist", "fashion": "fashion-mnist", "noniid": "dirichlet", "niid": "dirichlet", "lda": "dirichlet"}

@@ -20,7 +20,7 @@ from edgefl.util.validation import explain_all
 
 HOST_KEYS = frozenset({"engine", "workers", "data_dir", "sources", "log", "bundle", "ray_address", "ray_auth", "mixed_nodes"})
 """Keys that describe this computer and its files. A resumed run may change them; :func:`changed` has the one exception."""
-_CODE = frozenset({*PARTS, "model", "loss", "log", "stages", "sampler"})
+_CODE = frozenset({*PARTS, "model", "loss", "metric", "log", "stages", "sampler"})
 """Keys that may name code."""
 
 
@@ -109,7 +109,7 @@ def admit_keys(values: Mapping[str, Any], source: str, typed: Mapping[str, Any],
     """
     plugins, folders = (found if isinstance(found := values.get(key), Mapping) else {} for key in ("plugins", "sources"))
     named = [pair for table in (values, *others) for pair in code_in(table)]
-    admit(named, source, code_in(typed), plugins, {str(folders.get(root)) for root in ("root", "loss_root")})
+    admit(named, source, code_in(typed), plugins, {str(folders.get(root)) for root in ("root", "loss_root", "metric_root")})
 
 
 def changed(before: RunConfig, after: RunConfig) -> list[str]:

@@ -11,7 +11,7 @@ from edgefl.config import RunConfig
 from edgefl.errors import AggregationError, BudgetError, CheckpointError, ConfigError, MetricError
 from edgefl.fleet.load import load_fleet
 from edgefl.fleet.profile import unknown_energy
-from edgefl.records import RoundRecord
+from edgefl.records import METRICS, RoundRecord
 from edgefl.registry import methods as known_methods
 from edgefl.report.comparison import ComparisonSummary, Failure, MethodResult, Played, comparison_of
 from edgefl.report.evaluated import RankBy, check_rank_by
@@ -24,6 +24,7 @@ from edgefl.run.folder import Notify, RunFolder
 from edgefl.run.simulate import simulate
 from edgefl.util.compute import one_thread
 from edgefl.util.files import write_bytes
+from edgefl.util.networks import title_of
 
 OnRound = Callable[[ComparedRun, RoundRecord], None]
 _ASKED = "comparison.toml"
@@ -48,7 +49,7 @@ def compare(
 
     Every configuration is checked before the first run starts. A method with a single size may train any ratio of the comparison's tiers,
     or its own default. It trains the largest that fits every class of the fleet. A class that none of them fits does not count here.
-    ``METHOD@R`` sets the single ratio R. If a run fits no device, its updates cannot be aggregated, or the metric of its own loss is not
+    ``METHOD@R`` sets the single ratio R. If a run fits no device, its updates cannot be aggregated, or its metric is not
     finite, its row has the reason.
 
     Args:
@@ -62,7 +63,7 @@ def compare(
         budget: what a run may take. Methods are ranked by the accuracy that they reach within it, and all runs train to their end.
         target_accuracy: share in (0, 1]; the comparison shows what each method uses until it has this accuracy.
         rank_by: "clients": the mean over clients of the model that each gets; "worst": that of the worst device class; "global": the
-            global model. Methods are always ranked by the global model if the run has a loss of its own.
+            global model. It is always the global model if values are no shares, as with a loss of the run's own and some metrics.
         resume: continue the comparison in ``out``: complete runs stay, interrupted runs resume.
         on_round: called with the run and the record of every round.
         notify: called with a line of text for the user.
@@ -85,6 +86,9 @@ def compare(
         raise ConfigError(
             "compare: budget and target_accuracy rank methods by accuracy, and the run has a loss of its own; leave them out"
         )
+    shares = (None, *(name for name, of in METRICS.items() if of.share))
+    if target_accuracy is not None and (own := asked.config.metric) not in shares:
+        raise ConfigError(f"target_accuracy: is a share, and values of metric {title_of(str(own))} may be others; leave it out")
     asked = replace(asked, budget=budget or RunBudget(), target_accuracy=target_accuracy, rank_by=check_rank_by(rank_by))
     _check_energy(asked)
     folder = Path(out)

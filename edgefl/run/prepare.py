@@ -147,12 +147,14 @@ def _check_prepared(config: RunConfig, data: Dataset) -> None:
 
 
 def _sources(architecture: Architecture, data: Dataset, criterion: Criterion) -> dict[str, str]:
-    """Return what a run records about the files of its network, its data and its loss."""
+    """Return what a run records about the files of its network, its data, its loss and its metric."""
     found: dict[str, str | None] = {"weights": architecture.weights.sha256 if architecture.weights else None, "data": data.sha256}
     if isinstance(architecture, CustomArchitecture):
         found |= {"root": root_of(architecture.spec), "model": architecture.sources_sha256}
     if criterion.spec:
         found |= {"loss_root": root_of(criterion.spec), "loss": criterion.sha256}
+    if criterion.measure_sha256:
+        found |= {"metric_root": root_of(criterion.measure), "metric": criterion.measure_sha256}
     return {name: value for name, value in found.items() if value}
 
 

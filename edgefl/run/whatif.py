@@ -207,7 +207,7 @@ def _check_same(folder: RunFolder, config: RunConfig) -> None:
         if key not in varied and (content is None or content != now.get(_BY_HASH.get(key))):
             value, other = (getattr(of, key) if getattr(of, key) is not None else "none" for of in (before, config))
             raise InputError(f"{where}: its {key.replace('_', ' ')} is {value}, that of the policies {other}; give the same")
-    for kind in ("data", "weights", "model", "loss"):
+    for kind in ("data", "weights", "model", "loss", "metric"):
         if then.get(kind) != now.get(kind):
             raise InputError(f"{where}: its {kind} has changed since it trained; restore the file, or give another run")
 
