@@ -91,7 +91,20 @@ def _ordered(tiers: Any) -> Any:
     return tiers
 
 
-_Source = Literal["root", "model", "weights", "data", "loss_root", "loss", "metric_root", "metric", "fleet", "trace"]
+_Source = Literal[
+    "root",
+    "model",
+    "weights",
+    "data",
+    "loss_root",
+    "loss",
+    "metric_root",
+    "metric",
+    "lr_schedule_root",
+    "lr_schedule",
+    "fleet",
+    "trace",
+]
 
 
 class TaskKeys(Keys):
@@ -145,7 +158,7 @@ class TaskKeys(Keys):
     sources: dict[_Source, str] | None = key(
         None,
         "",
-        "Recorded by the run: the folders of network, loss and metric; hashes of their source, of weights, data, fleet and trace.",
+        "Recorded by the run: the folders of your own code; hashes of their source, of weights, data, fleet and trace.",
     )
     norm: str | None = key(None, TASK, "Normalisation layers of the network. [the model's own]", "group|static|batch|layer|none")
     dataset: Annotated[str, BeforeValidator(_data)] = key(

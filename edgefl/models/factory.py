@@ -61,6 +61,7 @@ def factory_of(spec: str, key: str = "model") -> Any:
 _EXPECTED = {
     "model": "a factory of a network: a function or class that returns a torch.nn.Module, also as timm:NAME or torchvision:NAME",
     "loss": "a function (outputs, targets) that returns a scalar tensor",
+    "lr_schedule": "a function (round, rounds) that returns a share of the learning rate",
     "metric": "a function (outputs, targets) that returns a number",
 }
 

@@ -112,9 +112,9 @@ class RunFolder:
         return values, RunConfig.of(values, str(path))
 
     def note_on_source(self, config: RunConfig) -> str:
-        """Return a warning if the source of the network, the loss or the metric has changed since the run began, else an empty text."""
+        """Return a warning if the source of the the user's own code has changed since the run began, else an empty text."""
         before, now = self.config().sources or {}, config.sources or {}
-        keys = [key for key in ("model", "loss", "metric") if before.get(key) != now.get(key)]
+        keys = [key for key in ("model", "loss", "metric", "lr_schedule") if before.get(key) != now.get(key)]
         changed = [title_of(str(getattr(config, key))) for key in keys]
         if not changed:
             return ""
