@@ -81,6 +81,12 @@ class Interrupted(KeyboardInterrupt):
         self.command = command
 
 
+class OutOfTimeError(EdgeflError):
+    """The moment has come at which no more rounds are trained; runs that were not complete can be resumed."""
+
+    exit_code = 3
+
+
 class AggregationError(EdgeflError):
     """Updates cannot be aggregated: none arrived, a weight is zero, or a value is not finite."""
 

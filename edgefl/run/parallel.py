@@ -25,7 +25,7 @@ import tomlkit
 from edgefl import plugins
 from edgefl.config import RunConfig
 from edgefl.consent import receive, sent
-from edgefl.errors import AggregationError, BudgetError, ConfigError, EdgeflError, MetricError
+from edgefl.errors import AggregationError, BudgetError, ConfigError, EdgeflError, MetricError, OutOfTimeError
 from edgefl.records import RoundRecord
 from edgefl.run.compare_entries import ComparedRun
 from edgefl.run.folder import Notify
@@ -36,12 +36,6 @@ from edgefl.util.modules import OBJECT
 OnRecord = Callable[[RoundRecord], None]
 FAILURES = (BudgetError, AggregationError, MetricError)
 """Errors of one run, which do not stop others."""
-
-
-class OutOfTimeError(EdgeflError):
-    """The moment has come at which no more rounds are trained; runs that were not complete can be resumed."""
-
-    exit_code = 3
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.config import RunConfig
-from edgefl.errors import BudgetError, CheckpointError, ConfigError
+from edgefl.errors import BudgetError, CheckpointError, ConfigError, OutOfTimeError
 from edgefl.report.comparison import MethodResult
 from edgefl.report.evaluated import RankBy
 from edgefl.report.metric import best_of, metric_of
@@ -22,7 +22,7 @@ from edgefl.run.compare import Begun, begin
 from edgefl.run.compare_entries import OWN_KEYS, ComparedRun
 from edgefl.run.comparison_result import Comparison
 from edgefl.run.folder import Notify, RunFolder
-from edgefl.run.parallel import OutOfTimeError, play_all
+from edgefl.run.parallel import play_all
 from edgefl.util.files import write_json
 
 Point = Mapping[str, Any]

@@ -9,11 +9,10 @@ from click.testing import CliRunner
 
 from edgefl import RunConfig, load_run
 from edgefl.cli.sweep import command
-from edgefl.errors import ConfigError
+from edgefl.errors import ConfigError, OutOfTimeError
 from edgefl.run import parallel
 from edgefl.run.compare_entries import ComparedRun, Entry
 from edgefl.run.folder import RunFolder
-from edgefl.run.parallel import OutOfTimeError
 from edgefl.run.sweep import SweepTrial, _choices, points_of, sweep
 
 SMALL = RunConfig(model="mlp", rounds=1, clients=3, local_epochs=1, data_share=0.2, bundle=False, profile="lab", tiers=(1.0, 0.5))
