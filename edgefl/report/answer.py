@@ -232,7 +232,7 @@ def _smaller(summary: Json) -> str:
         return ""
     less = human_percent(1 - rows[0]["macs_train_step"] / rows[-1]["macs_train_step"])
     smallest, largest = (tier_label(row["tier"]) for row in (rows[0], rows[-1]))
-    return f"Deploy tier {smallest}: it is as good as tier {largest} with {less} fewer MACs in a training step."
+    return f"Deploy tier {smallest}: it is as accurate as tier {largest} with {less} fewer MACs in a training step."
 
 
 def _waste(summary: Json, rounds: Sequence[Json]) -> str:
