@@ -114,13 +114,13 @@ def code_in(values: Any) -> Iterator[tuple[str, str]]:
             where, colon, _ = part.rpartition(":")
             if colon and part.partition(":")[0] not in registry.names():
                 yield key, where
-    for key in ("model", "loss"):
+    for key in ("model", "loss", "metric", "lr_schedule"):
         if isinstance(name := values.get(key), (str, Path)) and not _is_data(key, str(name)):
             yield key, str(name).rpartition(":")[0]
 
 
 def _is_data(key: str, name: str) -> bool:
-    """Whether the name of a network or loss names no module or file that is imported for its sake."""
+    """Whether the name of a network, a loss, a metric or a rule names no module or file that is imported for its sake."""
     where, colon, attribute = name.rpartition(":")
     if not colon or name.startswith(OBJECT) or (key == "model" and is_onnx(name)):
         return True

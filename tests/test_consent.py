@@ -33,7 +33,8 @@ EVIL = "from pathlib import Path\nPath({marker!r}).touch()\n"
 NET = "from torch import nn\ndef make():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
 SMALL = {"rounds": 1, "clients": 2, "local_epochs": 1, "data_share": 0.2, "conditions": "ideal", "method": "fedavg"}
 KEYS: dict[str, Any] = {
-    **dict.fromkeys(("model", "loss", "method", "dataset", "codec", "defence", "objective", "server_optimizer", "engine"), "{}:x"),
+    **dict.fromkeys(("model", "loss", "metric", "lr_schedule", "method", "dataset", "codec", "defence"), "{}:x"),
+    **dict.fromkeys(("objective", "server_optimizer", "engine"), "{}:x"),
     "adversary": "{}:x:0.1", "log": ["{}:x"], "plugins": ["{}"], "stages": ["{}:x(a=1)"], "sampler": "{}:x(a=1)",
 }  # fmt: skip
 """Every key that may name code → its value."""

@@ -169,10 +169,12 @@ RUN: dict[str, set[str]] = {
     "policy_clock": {"run", "trained", "dry_run"},
     "whatif": {"run", "folder", "auto_tiers", "prepare", "dry_run", "policy_clock"},
     "compare_entries": {"prepare"},
-    "comparison_result": set(),
-    "compare": {"run", "folder", "simulate", "compare_entries", "comparison_result"},
+    "paragraph": {"folder", "compare_entries"},
+    "comparison_result": {"paragraph"},
+    "parallel": {"folder", "simulate", "compare_entries"},
+    "compare": {"run", "folder", "parallel", "compare_entries", "comparison_result"},
     "compare_finished": {"folder", "comparison_result"},
-    "sweep": {"folder", "compare", "compare_entries", "comparison_result"},
+    "sweep": {"folder", "parallel", "compare", "compare_entries", "comparison_result"},
 }
 
 

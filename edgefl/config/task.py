@@ -7,10 +7,11 @@ from pydantic import AfterValidator, BeforeValidator
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from edgefl.config.field import Count, Keys, key
+from edgefl.errors import nearest
 from edgefl.registry import datasets, methods, models
 from edgefl.util.datasets import data_spec, share_in
 from edgefl.util.files import is_profile_path
-from edgefl.util.networks import canonical, spec_of
+from edgefl.util.networks import canonical, is_own, spec_of
 from edgefl.util.ratios import check_ratios
 
 TASK = "Method, model and data set"
@@ -18,12 +19,22 @@ DATA = "Clients and their data"
 ROUNDS = "Rounds and evaluation"
 TIERS = "Tiers"
 """Headings of these keys in the command line's help."""
+METRICS = ("accuracy", "macro-f1", "balanced-accuracy", "worst-client")
+"""Metrics that have a name."""
 
 
 def _network(model: Any) -> Any:
     if isinstance(model, (str, Path)):
         return canonical(str(model))
     return spec_of(model) if callable(model) else model
+
+
+def _metric(given: Any) -> Any:
+    found = _network(given)
+    if isinstance(found, str) and not is_own(found) and found not in METRICS:
+        known = f"{', '.join(METRICS)}, or your own as file.py:function"
+        raise ValueError(f"got {given!r};{nearest(found, METRICS)} expected one of {known}")
+    return found
 
 
 def _data(given: Any) -> Any:
@@ -80,6 +91,22 @@ def _ordered(tiers: Any) -> Any:
     return tiers
 
 
+_Source = Literal[
+    "root",
+    "model",
+    "weights",
+    "data",
+    "loss_root",
+    "loss",
+    "metric_root",
+    "metric",
+    "lr_schedule_root",
+    "lr_schedule",
+    "fleet",
+    "trace",
+]
+
+
 class TaskKeys(Keys):
     """Keys of method, network, data set, and the clients that share the data."""
 
@@ -111,6 +138,13 @@ class TaskKeys(Keys):
         "Loss of a batch, as package.module:function or file.py:function: (outputs, targets) to a scalar. [cross-entropy]",
         "FUNCTION",
     )
+    metric: Annotated[str | None, BeforeValidator(_metric)] = key(
+        None,
+        TASK,
+        "What evaluation measures: accuracy, macro-f1, balanced-accuracy, worst-client, or your own, as package.module:function or "
+        "file.py:function: (outputs, targets) to a number. [accuracy; with --loss, the loss's own]",
+        "NAME|FUNCTION",
+    )
     preprocessing: Annotated[str | None, BeforeValidator(_preprocessing)] = key(
         None,
         TASK,
@@ -121,10 +155,10 @@ class TaskKeys(Keys):
     new_classifier: bool = key(
         False, TASK, "Leave the last layer out of --weights, such as one for other labels: it begins with random values. [no]"
     )
-    sources: dict[Literal["root", "model", "weights", "data", "loss_root", "loss", "fleet", "trace"], str] | None = key(
+    sources: dict[_Source, str] | None = key(
         None,
         "",
-        "Recorded by the run: the folders of network and loss, and hashes of their source, of weights, and of your data, fleet and trace.",
+        "Recorded by the run: the folders of your own code; hashes of their source, of weights, data, fleet and trace.",
     )
     norm: str | None = key(None, TASK, "Normalisation layers of the network. [the model's own]", "group|static|batch|layer|none")
     dataset: Annotated[str, BeforeValidator(_data)] = key(

@@ -34,7 +34,7 @@ from edgefl.onnxgrad.macs import macs_per_sample
 from edgefl.onnxgrad.predict import predict, predict_capped
 from edgefl.onnxgrad.session import OutOfMemoryError
 from edgefl.planning.tier_costs import formed_cost, tier_cost
-from edgefl.records import Cost, Tier
+from edgefl.records import ACCURACY, Cost, Tier
 from edgefl.report.cost_rows import CostRow
 from edgefl.report.run_rows import TierResult
 from edgefl.rng import generator
@@ -171,7 +171,7 @@ def build_bundle(
             classes=len(class_names),
             class_names=class_names,
             target_shape=data.target_shape,
-            metric=None if run.criterion.loss is None else run.criterion.metric.name,
+            metric=None if run.criterion.loss is None and run.criterion.metric == ACCURACY else run.criterion.metric.name,
         )
     except ValidationError as error:
         raise _without_bundle(error) from error

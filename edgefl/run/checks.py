@@ -58,6 +58,12 @@ def check_axes(method: Method, config: RunConfig) -> None:
             raise ConfigError(f"{key}: {choice} makes no sense with {name}: {reason}")
     if config.loss is not None and (why := method.lacks.get("own_loss")):
         raise ConfigError(f"loss: {title_of(config.loss)} makes no sense with {name}: {why}")
+    if config.metric == "worst-client" and (method.personalised or config.permute_labels):
+        whose = "labels of their own" if config.permute_labels else f"models of their own with {name}"
+        raise ConfigError(
+            f"metric: worst-client judges one model by every client, and clients have {whose}; leave it out: the report has the accuracy "
+            "of every client"
+        )
     if config.clip_norm is not None and (why := next((method.lacks[need] for need in CLIPPED if need in method.lacks), "")):
         raise ConfigError(f"clip_norm: makes no sense with {name}: {why}")
     chain_of(config)  # checks the strength of the defence

@@ -47,7 +47,7 @@ class FedRound:
         updates: one row per update that was screened: ``file``, ``client``, ``tier``, ``samples`` and the fields of
             :class:`edgefl.records.Screened`.
         devices: device, key, tier and samples of every aggregated update that was checked against enrolled keys.
-        metric: the accuracy, in [0, 1], or the metric of the run's own loss.
+        metric: the accuracy, in [0, 1], or the run's own metric.
     """
 
     folder: Path

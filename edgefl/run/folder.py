@@ -119,10 +119,10 @@ class RunFolder:
         return values, RunConfig.of(values, str(path))
 
     def note_on_source(self, config: RunConfig) -> str:
-        """Return a warning if the source of the network or of the loss has changed since the run began, else an empty text."""
+        """Return a warning if the source of the the user's own code has changed since the run began, else an empty text."""
         before, now = self.config().sources or {}, config.sources or {}
-        changed = [title_of(str(config.model))] * (before.get("model") != now.get("model"))
-        changed += [title_of(str(config.loss))] * (before.get("loss") != now.get("loss"))
+        keys = [key for key in ("model", "loss", "metric", "lr_schedule") if before.get(key) != now.get(key)]
+        changed = [title_of(str(getattr(config, key))) for key in keys]
         if not changed:
             return ""
         return (

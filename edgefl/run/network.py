@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from edgefl.client.criterion import CROSS_ENTROPY, Criterion
+from edgefl.client.criterion import Criterion
 from edgefl.config import RunConfig
 from edgefl.data.sources import Dataset
 from edgefl.errors import ConfigError, WireError
@@ -21,11 +21,15 @@ from edgefl.models.input_spec import InputSpec
 from edgefl.models.ties import tied
 from edgefl.models.weights import checked_weights, weights_in
 from edgefl.planning.network import architecture_of, check_takes
+from edgefl.records import METRICS
 from edgefl.rng import generator, torch_seeded
 from edgefl.util.compute import is_finite
 from edgefl.util.fields import Fields, each, listed
 from edgefl.util.modules import OBJECT
 from edgefl.util.networks import is_onnx, is_own, title_of
+
+_TRIED = 2000
+"""Held-out samples that the user's own metric is tried with before a run begins."""
 
 
 def inputs_of(data: Dataset) -> Fields[InputSpec]:
@@ -138,19 +142,24 @@ def check_found(config: RunConfig, key: str, spec: str) -> None:
 
 
 def criterion_of(config: RunConfig, data: Dataset) -> Criterion:
-    """Return what clients minimise; raise :class:`InputError` if it does not fit the data, or there is no such function."""
-    if config.loss is None:
-        if not data.classes:
-            if _one_hot(data.train.y):
-                raise ConfigError(f"loss: {data.name} has one-hot targets; store labels instead, such as y.argmax(1)")
-            raise ConfigError(
-                f"loss: {data.name} has float32 targets, no labels; give a loss such as torch.nn.functional:mse_loss"
-            )
-        return CROSS_ENTROPY
+    """Return what clients minimise and what is measured; raise :class:`InputError` if it does not fit the data, or is not there."""
+    if config.loss is None and not data.classes:
+        if _one_hot(data.train.y):
+            raise ConfigError(f"loss: {data.name} has one-hot targets; store labels instead, such as y.argmax(1)")
+        raise ConfigError(f"loss: {data.name} has float32 targets, no labels; give a loss such as torch.nn.functional:mse_loss")
     if data.target_shape is not None and config.permute_labels:
         raise ConfigError(f"permute_labels: {data.name} has float32 targets, no labels; leave the key out")
-    check_found(config, "loss", config.loss)
-    return Criterion.of(config.loss, None if data.classes else data.train.y)
+    if config.metric in METRICS and not data.classes:
+        raise ConfigError(
+            f"metric: {config.metric} compares classes, and {data.name} has float32 targets; give a function of your own, or leave it out"
+        )
+    for key, spec in (("loss", config.loss), ("metric", config.metric)):
+        if spec is not None:
+            check_found(config, key, spec)
+    found = Criterion.of(config.loss, None if data.classes else data.train.y, config.metric)
+    if found.loss is None:
+        found.tried(data.test.y[:_TRIED], data.classes, torch.Generator().manual_seed(0))
+    return found
 
 
 def _one_hot(targets: np.ndarray) -> bool:

@@ -26,7 +26,7 @@ from edgefl.methods.personal import stored
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.models.custom import CustomArchitecture
-from edgefl.models.factory import root_of
+from edgefl.models.factory import factory_of, root_of, sources_sha256
 from edgefl.models.ties import second_names
 from edgefl.records import Tier
 from edgefl.registry import methods, models
@@ -84,7 +84,7 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
         architecture = with_weights(architecture, config.weights, config.new_classifier)
     if criterion.loss is not None:
         criterion = checked_loss(criterion, architecture, data, config.seed)
-    sources = _sources(architecture, data, criterion) | _fleet_sources(config, fleet_file)
+    sources = _sources(architecture, data, criterion) | _own_rule(config) | _fleet_sources(config, fleet_file)
     config = config.model_copy(update={"sources": sources or None})
     task = Task(
         architecture=architecture,
@@ -147,13 +147,23 @@ def _check_prepared(config: RunConfig, data: Dataset) -> None:
 
 
 def _sources(architecture: Architecture, data: Dataset, criterion: Criterion) -> dict[str, str]:
-    """Return what a run records about the files of its network, its data and its loss."""
+    """Return what a run records about the files of its network, its data, its loss and its metric."""
     found: dict[str, str | None] = {"weights": architecture.weights.sha256 if architecture.weights else None, "data": data.sha256}
     if isinstance(architecture, CustomArchitecture):
         found |= {"root": root_of(architecture.spec), "model": architecture.sources_sha256}
     if criterion.spec:
         found |= {"loss_root": root_of(criterion.spec), "loss": criterion.sha256}
+    if criterion.measure_sha256:
+        found |= {"metric_root": root_of(criterion.measure), "metric": criterion.measure_sha256}
     return {name: value for name, value in found.items() if value}
+
+
+def _own_rule(config: RunConfig) -> dict[str, str]:
+    """Return what a run records about the file of its own learning-rate rule."""
+    if not is_own(config.lr_schedule):
+        return {}
+    root, digest = root_of(config.lr_schedule), sources_sha256(factory_of(config.lr_schedule, "lr_schedule"))
+    return {"lr_schedule": digest, **({"lr_schedule_root": root} if root else {})}
 
 
 def _fleet_sources(config: RunConfig, fleet: Fleet) -> dict[str, str]:

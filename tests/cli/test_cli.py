@@ -139,6 +139,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "objective": ("prox", "prox"),
     "server_optimizer": ("yogi", "yogi"),
     "lr_schedule": ("cosine", "cosine"),
+    "metric": ("macro-f1", "macro-f1"),
     "augment": ("flip", "flip"),
     "clip_gradient": ("1.5", 1.5),
     "optimizer": ("sgd", "sgd"),
@@ -296,7 +297,7 @@ def test_options_of_a_method_go_over_those_of_the_file(asked: list[RunConfig], t
         (["--tier-shares", "a"], "'a' is not a list of numbers such as 0.5,0.3,0.2"),
         (["--objective", "scaffold"], "give optimizer sgd and weight_decay 0"),
         (["--momentum", "1"], "momentum must be below 1"),
-        (["--lr-schedule", "linear"], "lr_schedule must be 'constant', 'cosine' or 'step'"),
+        (["--lr-schedule", "linear"], "lr_schedule: got 'linear', expected constant, cosine, step, exponential(fall=0.001)"),
     ],
 )
 def test_wrong_values_are_said_in_the_words_of_the_configuration(flags: list[str], message: str) -> None:
