@@ -51,6 +51,7 @@ class Dataset:
             Held-out samples may have none.
         train_domain, test_domain: (n,) int64, the position of each sample's domain in ``domain_names``; None with a single domain.
         domain_names: one per domain; a client belongs to one domain.
+        public: samples that no client has, for a server that trains on them without their labels; None: there are none.
         sha256: hash of the user's files that it was read from, or "".
         record: how it was read; None of a known data set.
     """
@@ -71,6 +72,7 @@ class Dataset:
     domain_names: tuple[str, ...] = ()
     sha256: str = ""
     record: DataRecord | None = None
+    public: Split | None = None
 
     def __post_init__(self) -> None:
         for part, split in (("train", self.train), ("test", self.test)):

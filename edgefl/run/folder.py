@@ -24,7 +24,7 @@ from edgefl.util.claims import check_claims
 from edgefl.util.files import storage_errors, toml_in, write_bytes
 from edgefl.util.hashes import HASHES, ROUNDS, Hashes, checked, is_new
 from edgefl.util.lock import LOCK, only_writer
-from edgefl.util.networks import title_of
+from edgefl.util.networks import is_own, title_of
 
 OnRound = Callable[[RoundRecord], None]
 """Called with the record of every round."""
@@ -114,7 +114,9 @@ class RunFolder:
     def note_on_source(self, config: RunConfig) -> str:
         """Return a warning if the source of the network or of the loss has changed since the run began, else an empty text."""
         before, now = self.config().sources or {}, config.sources or {}
-        changed = [title_of(str(config.model))] * (before.get("model") != now.get("model"))
+        networks = [config.model, *(config.tier or {}).values()]
+        own = " or ".join(dict.fromkeys(title_of(name) for name in networks if name and is_own(name)))
+        changed = [own or title_of(str(config.model))] * (before.get("model") != now.get("model"))
         changed += [title_of(str(config.loss))] * (before.get("loss") != now.get("loss"))
         if not changed:
             return ""
