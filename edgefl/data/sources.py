@@ -182,11 +182,11 @@ class Dataset:
         return each(lambda x: x.shape[1:], self.train.x)
 
     def apart(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Return name → plain field, except the record of the reading, and name → array.
+        """Return name → plain field, and name → array, except what only the server needs: public samples, and the record of the reading.
 
         :class:`Scaled` become ``raw`` and ``rows``, with (mean, std) as a field.
         """
-        facts = {name: value for name, value in vars(self).items() if name not in (*_SPLITS, *_GROUPS, "record")}
+        facts = {name: value for name, value in vars(self).items() if name not in (*_SPLITS, *_GROUPS, "record", "public")}
         arrays: dict[str, np.ndarray] = {}
         for part in _SPLITS:
             split: Split = getattr(self, part)

@@ -48,8 +48,9 @@ class FedDF(Distils):
 
     σ is the softmax. The teachers are the networks of all clients S of the round, of every tier, as they arrived, each with the same
     weight. Their logits f are averaged on public samples x. Tiers share no tensor, so each may be another network (``--tier``); otherwise
-    they are widths of one. A tier without clients in a round learns from the clients of the others. The state has the tensors of the
-    largest tier under their own names, and those of the others under ``<tier>/<name>``.
+    they are widths of one. A tier without clients in a round learns from the clients of the others; one whose client is the only one of
+    the round has nothing to learn. The state has the tensors of the largest tier under their own names, and those of the others under
+    ``<tier>/<name>``.
 
     All tiers take the same batches, from permutations of the public samples. The clients of FedDF have fewer samples than those of other
     methods: public samples are no extra data here.
@@ -104,14 +105,14 @@ class FedDF(Distils):
         order = [rng.permutation(len(first(x))) for _ in range(-(-steps * size // len(first(x))))]
         used, numbers = torch.unique(torch.from_numpy(np.concatenate(order)[: steps * size]), return_inverse=True)
         x, batches = rows(x, used), numbers.view(steps, size)
-        tensors = dict(state.tensors)
+        tensors, learning = dict(state.tensors), [tier for tier in state.tiers if [tier] != [update.tier for update in updates]]
         with torch_seeded(rng):
             targets = softmax(self._mean_logits(state, updates, x, size), dim=-1)
-            for tier in state.tiers:
+            for tier in learning:
                 student = self._student(state, tier, x, batches, targets)
                 tensors |= {_target(state.tiers, tier, name): tensor for name, tensor in copied(student).items()}
         evaluated = {tier: count * len(used) for tier, count in Counter(update.tier for update in updates).items()}
-        return Distilled(state.replace(tensors), evaluated, dict.fromkeys(state.tiers, steps * size))
+        return Distilled(state.replace(tensors), evaluated, dict.fromkeys(learning, steps * size))
 
     @torch.no_grad()
     def _mean_logits(self, state: GlobalState, updates: Sequence[Update], x: Any, size: int) -> Tensor:

@@ -42,7 +42,9 @@ def compared(home: Path) -> Path:
     """The folder of a comparison on the command line."""
     networks = ("--tier", "1=cnn-digits", "--tier", "0.25=mobile.py:net")
     options = (f"--method-option=feddf.server_steps={STEPS}", f"--method-option=feddf.server_batch={BATCH}")
-    done = called("compare", "--methods", "feddf,standalone", *networks, *options, *flags_of(KEYS), "--out", "c", cwd=home)
+    done = called(
+        "compare", "--methods", "feddf,standalone,fedavg@0.25", *networks, *options, *flags_of(KEYS), "--out", "c", cwd=home
+    )
     assert done.returncode == 0, done.stderr
     assert "FedDF" in done.stdout
     return home / "c"
@@ -53,35 +55,40 @@ def config_of(home: Path) -> RunConfig:
     return RunConfig(method="feddf", method_options=options, tier={"1": "cnn-digits", "0.25": f"{home}/mobile.py:net"}, **KEYS)
 
 
-def test_both_methods_train_both_networks(compared: Path) -> None:
+def costs_of(folder: Path) -> dict[float, dict[str, int]]:
+    """Return the costs of each tier, as the bundle has them."""
+    return {float(tier.tier): {"params": tier.params, **tier.costs} for tier in read(folder / "bundle").tiers}
+
+
+def test_every_method_trains_the_networks_of_its_tiers(compared: Path) -> None:
     rows = json.loads((compared / "compare.json").read_text(encoding="utf-8"))["methods"]
-    assert {row["method"]: row["tiers"] for row in rows} == {"feddf": [1, 0.25], "standalone": [1, 0.25]}
-    for method in ("feddf", "standalone"):
-        folder = compared / method / "seed-0"
-        trained = {client["tier"] for line in lines_of(folder) for client in line["clients"]}
-        assert trained == {1, 0.25}
-        verified, tiers = edgefl.verify(folder / "bundle"), read(folder / "bundle").tiers
-        assert list(verified.max_abs_errors) == list(verified.max_loss_errors) == ["1", "0.25"]
-        # 144 + 1,280 and 8 + 640 values of … the network of mobile.py has 4·9 + 4 + 64·10 + 10.
-        assert [tier.cost.params for tier in tiers][1] == 40 + 650
-        assert all(tier.train is not None for tier in tiers)
+    assert {row["label"]: row["tiers"] for row in rows} == {"feddf": [1, 0.25], "standalone": [1, 0.25], "fedavg@0.25": [0.25]}
+    for row in rows:
+        folder = compared / row["label"] / "seed-0"
+        assert {client["tier"] for line in lines_of(folder) for client in line["clients"]} == {*row["tiers"]}
+        verified, manifest = edgefl.verify(folder / "bundle"), read(folder / "bundle")
+        assert list(verified.max_abs_errors) == list(verified.max_loss_errors) == [f"{tier:g}" for tier in row["tiers"]]
+        assert manifest.model == "1=cnn-digits, 0.25=mobile.py:net"
+        assert all(tier.train is not None for tier in manifest.tiers)
+        # Four filters of 3×3 and their biases; ten classes of 64 values each.
+        assert costs_of(folder)[0.25]["params"] == 40 + 650
 
 
-def test_sessions_cost_what_their_own_network_costs(compared: Path) -> None:
-    tiers = {tier.ratio: tier.cost for tier in read(compared / "feddf" / "seed-0" / "bundle").tiers}
-    for client in (client for line in lines_of(compared / "feddf" / "seed-0") for client in line["clients"]):
+def test_sessions_send_what_their_own_network_weighs(compared: Path) -> None:
+    folder = compared / "feddf" / "seed-0"
+    tiers = costs_of(folder)
+    for client in (client for line in lines_of(folder) for client in line["clients"]):
         cost = tiers[client["tier"]]
-        assert (client["download_bytes"], client["upload_bytes"]) == (cost.download_bytes, cost.upload_bytes)
-        assert client["macs"] == client["samples"] * cost.macs_sample
+        assert (client["download_bytes"], client["upload_bytes"]) == (cost["download_bytes"], cost["upload_bytes"])
 
 
 def test_rounds_say_what_the_server_computed(compared: Path) -> None:
     folder = compared / "feddf" / "seed-0"
-    tiers = {tier.ratio: tier.cost for tier in read(folder / "bundle").tiers}
-    students = STEPS * BATCH * sum(cost.macs_sample for cost in tiers.values())
+    tiers = costs_of(folder)
+    students = STEPS * BATCH * sum(cost["macs_forward"] + cost["macs_backward"] for cost in tiers.values())
     public = 143  # a tenth of 1,437 samples, fewer than five batches of 32
     for line in lines_of(folder):
-        teachers = [tiers[client["tier"]].macs_forward for client in line["clients"] if client["status"] == "trained"]
+        teachers = [tiers[client["tier"]]["macs_forward"] for client in line["clients"] if client["status"] == "trained"]
         assert line["observed"]["distillation"] == {"teachers": len(teachers), "macs": students + public * sum(teachers)}
     assert "distillation" not in lines_of(compared / "standalone" / "seed-0")[0]["observed"]
 

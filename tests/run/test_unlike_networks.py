@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import pytest
 import torch
 
 from edgefl import RunConfig
+from edgefl.client.client import Clients
+from edgefl.client.messages import task_fields, task_of
 from edgefl.data.digits import digits
 from edgefl.data.mix import load
+from edgefl.data.sources import Dataset
 from edgefl.errors import ConfigError
 from edgefl.methods.create import create
 from edgefl.methods.networks import upload_shapes
@@ -24,6 +28,7 @@ from edgefl.registry import methods
 from edgefl.rng import generator
 from edgefl.run.prepare import prepare
 from edgefl.testing.cases import images
+from edgefl.wire.message import read_header, write_header
 from edgefl.wire.payload import encode
 from tests.command import told
 
@@ -124,12 +129,27 @@ def test_public_samples_belong_to_no_client() -> None:
     assert np.array_equal(np.unique(together, axis=0), np.unique(whole.train.x.reshape(len(whole.train), -1), axis=0))
     assert set(data.public.y.tolist()) == set(range(10))
     assert load("digits").public is None
+    facts, arrays = data.apart()  # as worker processes get them
+    assert json.loads(json.dumps(facts))["name"] == "digits"
+    worker = Dataset.together(facts, arrays)
+    assert np.array_equal(worker.train.x, data.train.x)
+    assert worker.public is None
+
+
+def test_a_worker_that_reads_the_data_itself_has_the_same_clients(two: RunConfig) -> None:
+    run = prepare(two)
+    task = task_of(read_header(write_header("task", task_fields(run.clients.task)), "task")[0])
+    own = Clients(task)
+    assert [own.shards.size(client) for client in range(4)] == [run.clients.shards.size(client) for client in range(4)]
+    assert np.array_equal(own.shards.train(3).x, run.clients.shards.train(3).x)
+    assert own.task.architecture.described() == run.architecture.described()
 
 
 def test_networks_that_predict_other_things_do_not_meet() -> None:
-    tokens = Architecture("gpt2-small", (16,), 10), Architecture("lstm", (16,), 10)
+    tokens = Architecture("gpt2-small", (16,), 10), Architecture("lstm-shakespeare", (16,), 10)
     with pytest.raises(
-        ConfigError, match=r"tier 0\.5: lstm predicts .*, and gpt2-small of tier 1 16 labels a sample, one for each token"
+        ConfigError,
+        match=r"tier 0\.5: lstm-shakespeare predicts .*, and gpt2-small of tier 1 16 labels a sample, one for each token",
     ):
         Unlike.of({"1": tokens[0], "0.5": tokens[1]})
 
