@@ -24,7 +24,7 @@ class Unlike(Architecture):
 
     >>> both = Unlike.of({"1": Architecture("cnn-digits", (1, 8, 8), 10), "0.25": Architecture("mlp", (1, 8, 8), 10)})
     >>> both.model, sum(p.numel() for p in both.build(0.25).parameters())
-    ('1=cnn-digits, 0.25=mlp', 12704)
+    ('1=cnn-digits, 0.25=mlp', 19210)
     """
 
     networks: Mapping[str, Architecture] = field(default_factory=dict, hash=False)
