@@ -97,8 +97,9 @@ def test_a_finished_run_returns_the_network_of_each_tier(compared: Path) -> None
     with opened(compared / "feddf" / "seed-0") as trained:
         small = edgefl.load_run(compared / "feddf" / "seed-0").network(tier=0.25)
         assert type(small) is nn.Sequential
-        assert trained.state.model.tensors["0.25/0.weight"].shape == (4, 1, 3, 3)
-        assert torch.equal(small[0].weight, trained.state.model.tensors["0.25/0.weight"])
+        stored = trained.state.model.tensors["0.25/0.weight"]
+        assert stored.shape == (4, 1, 3, 3)
+        assert torch.equal(small.get_parameter("0.weight"), stored)
 
 
 def test_a_stopped_run_goes_on_to_the_same_bits(compared: Path, home: Path, tmp_path: Path) -> None:

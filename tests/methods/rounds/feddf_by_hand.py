@@ -5,8 +5,11 @@ have tier 1, client C has tier 0.25. Their updates are given. The server average
 tier down the divergence from the mean of the three clients' logits, by Adam with a rate that falls along a cosine.
 """
 
+from collections.abc import Iterable, Mapping, Sequence
+
 import numpy as np
 
+Network = dict[str, np.ndarray]
 SAMPLES = {"A": 3, "B": 9, "C": 5}
 PUBLIC, BATCH, STEPS, RATE = 5, 2, 4, 0.05
 SHAPES = {
@@ -15,12 +18,13 @@ SHAPES = {
 }
 
 
-def values(shape, start):
+def values(shape: tuple[int, ...], start: float) -> np.ndarray:
     """Return values of both signs, none like another."""
-    return 0.9 * np.sin(start + 1.7 * np.arange(np.prod(shape))).reshape(shape)
+    found: np.ndarray = 0.9 * np.sin(start + 1.7 * np.arange(np.prod(shape))).reshape(shape)
+    return found
 
 
-def network(label, start):
+def network(label: str, start: float) -> Network:
     """Return name → tensor of a tier's network."""
     return {name: values(shape, start + 0.4 * number) for number, (name, shape) in enumerate(SHAPES[label].items())}
 
@@ -29,25 +33,28 @@ CLIENTS = {"A": ("1", network("1", 0.3)), "B": ("1", network("1", 2.1)), "C": ("
 """Client → its tier, and the tensors that it sends."""
 
 
-def public():
+def public() -> np.ndarray:
     """Return the public samples (5, 4)."""
     return 2.0 * values((PUBLIC, 4), 0.7)
 
 
-def logits(p, x):
+def logits(p: Network, x: np.ndarray) -> np.ndarray:
     """Return the logits (n, 3) of a network of either tier."""
     if "weight" in p:
-        return x @ p["weight"].T + p["bias"]
-    return np.tanh(x @ p["0.weight"].T + p["0.bias"]) @ p["2.weight"].T + p["2.bias"]
+        found: np.ndarray = x @ p["weight"].T + p["bias"]
+    else:
+        found = np.tanh(x @ p["0.weight"].T + p["0.bias"]) @ p["2.weight"].T + p["2.bias"]
+    return found
 
 
-def softmax(z):
+def softmax(z: np.ndarray) -> np.ndarray:
     """Return the probabilities of each row."""
     e = np.exp(z - z.max(axis=1, keepdims=True))
-    return e / e.sum(axis=1, keepdims=True)
+    found: np.ndarray = e / e.sum(axis=1, keepdims=True)
+    return found
 
 
-def gradient(p, x, wanted):
+def gradient(p: Network, x: np.ndarray, wanted: np.ndarray) -> Network:
     """Return the gradient of the mean over x of KL(wanted ‖ softmax(logits))."""
     dz = (softmax(logits(p, x)) - wanted) / len(x)
     if "weight" in p:
@@ -57,7 +64,7 @@ def gradient(p, x, wanted):
     return {"0.weight": dh.T @ x, "0.bias": dh.sum(0), "2.weight": dz.T @ hidden, "2.bias": dz.sum(0)}
 
 
-def adam(p, batches, x, wanted):
+def adam(p: Network, batches: np.ndarray, x: np.ndarray, wanted: np.ndarray) -> Network:
     """Return a network after a step for each batch."""
     p = dict(p)
     m, v = ({name: np.zeros_like(tensor) for name, tensor in p.items()} for _ in range(2))
@@ -70,7 +77,7 @@ def adam(p, batches, x, wanted):
     return p
 
 
-def averages(clients):
+def averages(clients: Iterable[str]) -> dict[str, Network]:
     """Return tier → the mean of its clients' tensors by samples."""
     means = {}
     for label in SHAPES:
@@ -81,11 +88,11 @@ def averages(clients):
     return means
 
 
-def round_of(before, clients, seed):
+def round_of(before: Mapping[str, Network], clients: Sequence[str], seed: int) -> dict[str, Network]:
     """Return tier → name → tensor after the round; ``before`` is what tiers without clients have."""
     rng, x = np.random.default_rng(seed), public()
     order = np.concatenate([rng.permutation(PUBLIC) for _ in range(2)])[: STEPS * BATCH]  # two permutations of five give eight
-    wanted = softmax(sum(logits(CLIENTS[name][1], x) for name in clients) / len(clients))
+    wanted = softmax(np.mean([logits(CLIENTS[name][1], x) for name in clients], axis=0))
     after = {**before, **averages(clients)}
     for label in after:
         if [label] != [CLIENTS[name][0] for name in clients]:  # a tier that is the only teacher has nothing to learn

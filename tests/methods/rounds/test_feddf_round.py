@@ -1,5 +1,7 @@
 """A round of FedDF against the derivation in feddf_by_hand.py, and what its server computes."""
 
+from typing import Any
+
 import feddf_by_hand as hand
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from edgefl.client.training import Training
-from edgefl.methods.create import create
+from edgefl.methods.feddf import FedDF, FedDFConfig
 from edgefl.methods.state import GlobalState
 from edgefl.models.unlike import Unlike
 from edgefl.planning.network import architecture_of
@@ -17,7 +19,7 @@ from edgefl.records import Tier, Update
 from edgefl.rng import generator
 from edgefl.server.distillation import Public
 
-METHOD = create("feddf", {"server_steps": hand.STEPS, "server_batch": hand.BATCH, "server_lr": hand.RATE})
+METHOD = FedDF(FedDFConfig(server_steps=hand.STEPS, server_batch=hand.BATCH, server_lr=hand.RATE))
 TIERS = {"1": Tier(1.0), "0.25": Tier(0.25)}
 NETWORKS = Unlike.of(
     {
@@ -54,7 +56,7 @@ def updates_of(state: GlobalState, clients: str) -> list[Update]:
 
 
 @pytest.mark.parametrize("clients", ["ABC", "CBA", "AB", "C"])
-def test_kinds_are_averaged_apart_and_learn_from_the_mean_of_all_outputs(clients):
+def test_kinds_are_averaged_apart_and_learn_from_the_mean_of_all_outputs(clients: str) -> None:
     state = started()
     updates = updates_of(state, clients)
     averaged = METHOD.aggregate(state, updates)
@@ -70,12 +72,12 @@ def test_kinds_are_averaged_apart_and_learn_from_the_mean_of_all_outputs(clients
         torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=2e-5)
 
 
-def test_the_server_counts_what_it_computes():
+def test_the_server_counts_what_it_computes() -> None:
     state, training = started(), Training(1, 2)
     updates = updates_of(state, "ABC")
     costs = {tier: tier_cost(METHOD, NETWORKS, tier, training) for tier in TIERS.values()}
     public = Public(X, costs.__getitem__)
-    turn = type("Turn", (), {"number": 1, "draw": lambda self, purpose: generator(0, 1, purpose)})()
+    turn: Any = type("Turn", (), {"number": 1, "draw": lambda self, purpose: generator(0, 1, purpose)})()
     with FlopCounterMode(display=False) as counter:
         _, figures = public.distilled(METHOD, METHOD.aggregate(state, updates), updates, turn)
     # A layer on the samples needs no gradient of its input. Three teachers see all five samples, two students train on four batches of two.
@@ -83,7 +85,7 @@ def test_the_server_counts_what_it_computes():
     assert figures["macs"] == counter.get_total_flops() // 2
 
 
-def test_one_more_round_has_the_same_bits_and_another_seed_has_others():
+def test_one_more_round_has_the_same_bits_and_another_seed_has_others() -> None:
     state = started()
     updates = updates_of(state, "ABC")
     one, again, other = (METHOD.distilled(state, updates, X, generator(seed, 1)).state.tensors for seed in (0, 0, 1))
