@@ -35,7 +35,8 @@ SMALL = {"rounds": 1, "clients": 2, "local_epochs": 1, "data_share": 0.2, "condi
 KEYS: dict[str, Any] = {
     **dict.fromkeys(("model", "loss", "metric", "lr_schedule", "method", "dataset", "codec", "defence"), "{}:x"),
     **dict.fromkeys(("objective", "server_optimizer", "engine"), "{}:x"),
-    "adversary": "{}:x:0.1", "log": ["{}:x"], "plugins": ["{}"], "stages": ["{}:x(a=1)"], "sampler": "{}:x(a=1)",
+    "tier": {"1": "mlp", "0.5": "{}:x"}, "adversary": "{}:x:0.1",
+    "log": ["{}:x"], "plugins": ["{}"], "stages": ["{}:x(a=1)"], "sampler": "{}:x(a=1)",
 }  # fmt: skip
 """Every key that may name code → its value."""
 FORMS = ("evil.py", "./evil.py", "sub/../evil.py", "{here}/evil.py", "link.py", "evil", "got.evil", "pack.evil", "sub.evil")
@@ -86,6 +87,8 @@ def ran(folder: Path) -> bool:
 
 def filled(value: Any, source: str) -> Any:
     """Return a key's value with the source of code in its place."""
+    if isinstance(value, dict):
+        return {name: filled(one, source) for name, one in value.items()}
     return [filled(one, source) for one in value] if isinstance(value, list) else value.format(source)
 
 

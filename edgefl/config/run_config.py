@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Literal, Self, cast
 
 import tomlkit
 from pydantic import ModelWrapValidatorHandler, ValidationError, model_validator
 
-from edgefl.config.contradictions import fleet_problems, groups_clients, privacy_problems, training_problems
+from edgefl.config.contradictions import fleet_problems, groups_clients, network_problems, privacy_problems, training_problems
 from edgefl.config.field import Flag
 from edgefl.config.fleet import FleetKeys, HostKeys
 from edgefl.config.rates import follows_rounds
@@ -21,7 +21,7 @@ from edgefl.util.validation import explain_all
 
 HOST_KEYS = frozenset({"engine", "workers", "data_dir", "sources", "log", "bundle", "ray_address", "ray_auth", "mixed_nodes"})
 """Keys that describe this computer and its files. A resumed run may change them; :func:`changed` has the one exception."""
-_CODE = frozenset({*PARTS, "model", "loss", "metric", "lr_schedule", "log", "stages", "sampler"})
+_CODE = frozenset({*PARTS, "model", "tier", "loss", "metric", "lr_schedule", "log", "stages", "sampler"})
 """Keys that may name code."""
 
 
@@ -44,7 +44,7 @@ class RunConfig(HostKeys, FleetKeys, TrustKeys, TrainingKeys, RoundsKeys, TaskKe
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if problems := [*training_problems(self), *fleet_problems(self), *privacy_problems(self)]:
+        if problems := [*training_problems(self), *network_problems(self), *fleet_problems(self), *privacy_problems(self)]:
             raise ValueError("\n".join(problems))
         return self
 
@@ -69,6 +69,11 @@ class RunConfig(HostKeys, FleetKeys, TrustKeys, TrainingKeys, RoundsKeys, TaskKe
     def load(cls, path: Path | None, flags: Mapping[str, Any]) -> Self:
         """Return the configuration of a TOML file (None: the defaults), overridden by ``flags``; see :func:`keys_of`."""
         return cls.of(keys_of(path, flags))
+
+    @property
+    def named_tiers(self) -> tuple[float, ...] | Literal["auto"] | None:
+        """The tiers that the keys name, largest first: by ``tiers``, or by their networks; None: neither does."""
+        return self.tiers or tuple(map(float, self.tier or ())) or None
 
     def to_toml(self) -> str:
         """Return the configuration as TOML, without the keys that are None."""

@@ -1,5 +1,6 @@
 """Keys of what is trained, by whom, in how many rounds, and of tiers."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,7 +13,7 @@ from edgefl.registry import datasets, methods, models
 from edgefl.util.datasets import data_spec, share_in
 from edgefl.util.files import is_profile_path
 from edgefl.util.networks import canonical, is_own, spec_of
-from edgefl.util.ratios import check_ratios
+from edgefl.util.ratios import check_ratios, ratio_in
 
 TASK = "Method, model and data set"
 DATA = "Clients and their data"
@@ -35,6 +36,20 @@ def _metric(given: Any) -> Any:
         known = f"{', '.join(METRICS)}, or your own as file.py:function"
         raise ValueError(f"got {given!r};{nearest(found, METRICS)} expected one of {known}")
     return found
+
+
+def _by_tier(given: Any) -> Any:
+    if not isinstance(given, Mapping):
+        return given
+    found: dict[float, Any] = {}
+    for tier, model in given.items():
+        ratio = ratio_in(tier)
+        if ratio in found:
+            raise ValueError(f"two networks for tier {ratio:g}, {found[ratio]} and {_network(model)}; give one")
+        found[ratio] = _network(model)
+    if 1.0 not in found:
+        raise ValueError("no network for tier 1, the whole model, to which relative deadlines refer; give it too")
+    return {f"{ratio:g}": found[ratio] for ratio in sorted(found, reverse=True)}
 
 
 def _data(given: Any) -> Any:
@@ -221,6 +236,13 @@ class RoundsKeys(Keys):
         TIERS,
         "Sizes of sub-models, largest first; auto: the largest that fits each class. [the method's own]",
         "1,0.5,0.25|auto",
+    )
+    tier: Annotated[dict[str, str] | None, BeforeValidator(_by_tier)] = key(
+        None,
+        TIERS,
+        "Network of one tier instead of --model, such as 0.25=net.py:make; repeat it for each tier. For methods that train different "
+        "networks, such as feddf. [none]",
+        "RATIO=NETWORK",
     )
     tier_assignment: Literal["auto", "uniform", "dynamic"] = key(
         "auto",

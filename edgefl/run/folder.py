@@ -24,7 +24,7 @@ from edgefl.util.claims import check_claims
 from edgefl.util.files import storage_errors, toml_in, write_bytes
 from edgefl.util.hashes import HASHES, ROUNDS, Hashes, checked, is_new
 from edgefl.util.lock import LOCK, only_writer
-from edgefl.util.networks import title_of
+from edgefl.util.networks import is_own, title_of
 
 OnRound = Callable[[RoundRecord], None]
 """Called with the record of every round."""
@@ -121,8 +121,11 @@ class RunFolder:
     def note_on_source(self, config: RunConfig) -> str:
         """Return a warning if the source of the the user's own code has changed since the run began, else an empty text."""
         before, now = self.config().sources or {}, config.sources or {}
-        keys = [key for key in ("model", "loss", "metric", "lr_schedule") if before.get(key) != now.get(key)]
-        changed = [title_of(str(getattr(config, key))) for key in keys]
+        networks = [config.model, *(config.tier or {}).values()]
+        own = " or ".join(dict.fromkeys(title_of(name) for name in networks if name and is_own(name)))
+        changed = [own or title_of(str(config.model))] * (before.get("model") != now.get("model"))
+        keys = [key for key in ("loss", "metric", "lr_schedule") if before.get(key) != now.get(key)]
+        changed += [title_of(str(getattr(config, key))) for key in keys]
         if not changed:
             return ""
         return (

@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from edgefl.client.criterion import Criterion
 from edgefl.config import RunConfig
 from edgefl.data.sources import Dataset
-from edgefl.errors import ConfigError, WireError
+from edgefl.errors import ConfigError, InputError, WireError
 from edgefl.methods.state import travelling_shapes
 from edgefl.models.base import Architecture, stem_and_classifier
 from edgefl.models.custom import CustomArchitecture
 from edgefl.models.input_spec import InputSpec
 from edgefl.models.ties import tied
+from edgefl.models.unlike import Unlike
 from edgefl.models.weights import checked_weights, weights_in
 from edgefl.planning.network import architecture_of, check_takes
 from edgefl.records import METRICS
@@ -48,8 +49,24 @@ def inputs_of(data: Dataset) -> Fields[InputSpec]:
 
 
 def network_of(config: RunConfig, data: Dataset) -> Architecture:
-    """Return the network of a resolved configuration; raise :class:`InputError` if it does not fit the data or cannot be built."""
-    model, samples = str(config.model), inputs_of(data)
+    """Return the network of a resolved configuration, or those of its tiers.
+
+    Raises:
+        InputError: one does not fit the data or cannot be built; the message names its tier.
+    """
+    if config.tier is None:
+        return _one_of(config, "model", str(config.model), data)
+    networks = {}
+    for label, model in config.tier.items():
+        try:
+            networks[label] = _one_of(config, "tier", model, data)
+        except InputError as error:
+            raise ConfigError(f"tier {label}: {error}") from error
+    return Unlike.of(networks)
+
+
+def _one_of(config: RunConfig, key: str, model: str, data: Dataset) -> Architecture:
+    samples = inputs_of(data)
     outputs = data.classes or max(1, math.prod(data.target_shape or ()))
     if config.augment != "none" and (not isinstance(samples, InputSpec) or len(samples.shape) != 3):
         shape = listed(each(lambda spec: "x".join(map(str, spec.shape)), samples))
@@ -58,7 +75,7 @@ def network_of(config: RunConfig, data: Dataset) -> Architecture:
             "(channels x height x width)"
         )
     if is_own(model):
-        check_found(config, "model", model)
+        check_found(config, key, model)
         try:
             own = architecture_of(model, samples, outputs, config.norm)
         except ConfigError as error:

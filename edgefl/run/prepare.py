@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +22,8 @@ from edgefl.fleet.load import load_fleet
 from edgefl.fleet.profile import Fleet
 from edgefl.fleet.resolve import with_deadline
 from edgefl.methods.base import Method
-from edgefl.methods.create import check_tiers
+from edgefl.methods.capabilities import Distils
+from edgefl.methods.create import check_tiers, create
 from edgefl.methods.personal import stored
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
@@ -36,6 +38,7 @@ from edgefl.run.checks import (
     check_adversary,
     check_axes,
     check_device,
+    check_networks,
     check_preparation,
     check_reach,
     check_stages,
@@ -69,7 +72,8 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     fleet = with_deadline(fleet_file, config.deadline_s)
     conditions = conditions_of(config, fleet)
     reading = reading_of(config)
-    data = load(config.dataset, config.data_dir, config.validation_share, reading)
+    public = public_share(config)
+    data = load(config.dataset, config.data_dir, config.validation_share, reading, public)
     _check_described(data)
     _check_prepared(config, data)
     config = config.model_copy(update={"preprocessing": reading.preprocessing or None})  # not the file, which may change
@@ -93,21 +97,23 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
         criterion=criterion,
         reading=reading,
         stages=chain_of(config, features).at_clients,
+        public_share=public,
         **{key: getattr(config, key) for key in _OF_TASK},
     )
     clients = Clients(task, data)
     if config.tiers == "auto":
         config = config.model_copy(update={"tiers": chosen_tiers(config, fleet, clients, features)})
     tiers, method = tiers_of(config), method_of(config)
+    check_networks(method, config)
     check_axes(method, config)
     check_stages(method, config)
     check_adversary(method, config, clients)
     method.check(architecture, tiers, config.clients)
     for feature in features:
         feature.check(config, method, clients, conditions)
-    if isinstance(architecture, CustomArchitecture) and architecture.weights is None and "uploads" not in method.lacks:
+    for own in _own_networks(architecture) if architecture.weights is None and "uploads" not in method.lacks else ():
         with torch_seeded(generator(config.seed, "finite")):
-            check_finite(architecture.build(), architecture.model)
+            check_finite(own.build(), own.model)
     if architecture.weights is not None:
         begun(method, architecture, tiers, architecture.weights.tensors(), config.seed)
     costs = costs_of(config, method, task)
@@ -125,6 +131,14 @@ def _check_described(data: Dataset) -> None:
     if odd := [name for name in data.class_names if not isinstance(name, str)]:
         raise ConfigError(f"dataset {data.name}: class_names: got {odd[0]!r}, expected texts")
     check_preparation(f"dataset {data.name}: ", data.preprocessing, data.input_shape)
+
+
+def public_share(config: RunConfig) -> float:
+    """Return the share of the training samples that belongs to the server, where the method distils."""
+    if not issubclass(methods.load(config.method), Distils):
+        return 0.0
+    distils: Any = create(config.method, config.method_options)
+    return float(distils.public_share)
 
 
 def reading_of(config: RunConfig) -> Reading:
@@ -146,11 +160,18 @@ def _check_prepared(config: RunConfig, data: Dataset) -> None:
         raise ConfigError(f"preprocessing: {own}; give --preprocessing ({choice})")
 
 
+def _own_networks(architecture: Architecture) -> list[CustomArchitecture]:
+    """Return the user's own networks among those of the tiers."""
+    return [network for network in architecture.every if isinstance(network, CustomArchitecture)]
+
+
 def _sources(architecture: Architecture, data: Dataset, criterion: Criterion) -> dict[str, str]:
     """Return what a run records about the files of its network, its data, its loss and its metric."""
     found: dict[str, str | None] = {"weights": architecture.weights.sha256 if architecture.weights else None, "data": data.sha256}
-    if isinstance(architecture, CustomArchitecture):
-        found |= {"root": root_of(architecture.spec), "model": architecture.sources_sha256}
+    if own := _own_networks(architecture):
+        hashes = [network.sources_sha256 for network in own]
+        found["root"] = next(filter(None, (root_of(network.spec) for network in own)), None)
+        found["model"] = hashes[0] if len(hashes) == 1 else sha256("".join(hashes).encode())
     if criterion.spec:
         found |= {"loss_root": root_of(criterion.spec), "loss": criterion.sha256}
     if criterion.measure_sha256:
@@ -211,17 +232,18 @@ def _usual_tiers(method: str) -> tuple[float, ...]:
 
 def resolve(config: RunConfig, data: Dataset) -> RunConfig:
     """Fill in the defaults that depend on other keys: the result is what ``config.toml`` records."""
-    tiers = config.tiers or _usual_tiers(config.method)
+    tiers = config.named_tiers or _usual_tiers(config.method)
     if tiers != "auto":
         check_tiers(config.method, tiers)
-    model = config.model or data.default_model
+    model = config.model or (config.tier or {}).get("1") or data.default_model
     if not model:
         raise ConfigError(
             f"model: samples of {data.name} have the inputs {', '.join(data.input_shape)}, and reference networks take one; give --model "
             "with a network of your own whose forward takes them by name"
         )
-    if not is_own(model):
-        models.check(model)
+    for name in (model, *(config.tier or {}).values()):
+        if not is_own(name):
+            models.check(name)
     own = methods.load(config.method).clip_gradient
     if own is not None:
         RunConfig.of({"clip_gradient": own}, f"method {config.method}")

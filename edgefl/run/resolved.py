@@ -170,7 +170,7 @@ def plan_of(
         return lambda tier, *parts: links.adds(of(tier, *parts), costs.method, costs.architecture, tier, asked)
 
     cost_of, recomputed = added(costs.of), added(costs.recomputed)
-    split = cost_of if costs.splits(tiers[0]) else None
+    split = cost_of if all(map(costs.splits, tiers)) else None
     plan_costs = PlanCosts({tier: cost_of(tier) for tier in tiers}, costs.full, split, recomputed)
     training, shards = clients.task.training, clients.shards
     workload = Workload(training, shards.largest, shards.mean, partial(evaluated, costs.method), config.clock_margin)

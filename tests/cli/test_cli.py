@@ -199,7 +199,7 @@ def test_every_key_of_a_run_has_a_flag_that_sets_it(asked: list[RunConfig]) -> N
     given = {
         key: VALUES.get(key, ("x", "x") if key in TEXTS else ("3", 3))
         for key in RunConfig.model_fields
-        if key not in ("method_options", "sampler", "sources", "stages", "plugins", *PRIVACY)
+        if key not in ("method_options", "sampler", "sources", "stages", "plugins", "tier", *PRIVACY)
     }
     flags = [f"--{key.replace('_', '-')}" + (f"={text}" if text else "") for key, (text, _) in given.items()]
     invoked("simulate", *flags, "--method-option", "a=1")
@@ -207,8 +207,15 @@ def test_every_key_of_a_run_has_a_flag_that_sets_it(asked: list[RunConfig]) -> N
     files = dict.fromkeys(("weights", "data_dir"), str(Path("x").resolve()))  # the same files from any folder
     assert config.model_dump() == {
         **{key: value for key, (_, value) in given.items()}, **files, "method_options": {"a": 1}, "sources": None,
-        "plugins": None, "sampler": "uniform", "stages": (), **{key: RunConfig.model_fields[key].default for key in PRIVACY},
+        "plugins": None, "sampler": "uniform", "stages": (), "tier": None, **{key: RunConfig.model_fields[key].default for key in PRIVACY},
     }  # fmt: skip
+
+
+def test_every_tier_may_be_given_its_network(asked: list[RunConfig]) -> None:
+    invoked("simulate", "--tier", "0.250=net.py:small", "--tier=1=resnet18")
+    (config,) = asked
+    assert config.tier == {"1": "resnet18", "0.25": f"{Path('net.py').resolve()}:small"}
+    assert config.named_tiers == (1.0, 0.25)
 
 
 @pytest.mark.parametrize("noise", ["noise_multiplier", "target_epsilon"])
