@@ -63,7 +63,7 @@ def hostile(bench: Bench, here: Path, kind: str, rng: Rng) -> str:
     for signature in (SIGNATURE, SIGNER):  # an author who means harm signs, or gives none
         (bundle / signature).unlink(missing_ok=True)
     shutil.copyfile(data(bench), samples)
-    (here / "secret").write_bytes(_SECRET * 100)
+    (here / "secret").write_bytes(_SECRET * 100_000)  # enough for any tensor
     return KINDS[kind](bundle, samples, rng)
 
 
@@ -172,9 +172,8 @@ def _outside(graph: onnx.GraphProto, rng: Rng) -> None:
     tensor = graph.initializer.add() if not graph.initializer else graph.initializer[int(rng.integers(len(graph.initializer)))]
     tensor.ClearField("raw_data")
     tensor.data_location = onnx.TensorProto.EXTERNAL
-    location = str(
-        rng.choice(["../secret", "../data.npz", "manifest.json", "a/../" * 40 + "../secret", "/etc/passwd", "*/_ORT_MEM_ADDR_/*"])
-    )
+    places = ("../../secret", "secret", "../../data.npz", "manifest.json", "a/../" * 40 + "../../secret", "/etc/passwd")
+    location = str(rng.choice([*places, "*/_ORT_MEM_ADDR_/*"]))
     tensor.external_data.add(key="location", value=location)
 
 
