@@ -86,6 +86,25 @@ def test_an_older_or_expired_bundle_does_not_come_back(opened, tmp_path, ort_web
             assert message in refused(page)
 
 
+def test_script_in_the_texts_of_a_bundle_is_shown_as_text(opened, tmp_path, ort_web):
+    names = ('<img src=x onerror="window.ran=1">', "<script>window.ran=1</script>", "</select><b>", "plain")
+    write_bundle(
+        tmp_path / "bundle",
+        class_names=names,
+        model="<img src=x onerror='window.ran=1'>",
+        dataset="<script>window.ran=1</script>",
+    )
+    with serving(tmp_path / "bundle", ort_web) as server:
+        page = opened(server.url)
+        page.wait_for_selector("#tier:not([disabled])")
+        assert names[0] in page.text_content("body")
+        assert page.evaluate("() => document.querySelectorAll('[onerror]').length") == 0
+        # Nor would it run if it were no text: the policy of content forbids it.
+        page.evaluate("() => document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.ran=1\">')")
+        page.wait_for_timeout(300)
+        assert page.evaluate("() => window.ran") is None
+
+
 def test_an_unsigned_bundle_is_refused_unless_told_otherwise(tmp_path, ort_web, opened):
     write_bundle(tmp_path / "bundle")
     for name in ("manifest.sig", "manifest.pub"):
