@@ -58,6 +58,9 @@ def epsilon(ratio: float, delta: float) -> float:
     >>> round(epsilon(1.0, 1e-5), 4), epsilon(0.0, 1e-5)
     (4.3772, 0.0)
     """
+    if ratio <= 0:
+        return 0.0
     import dp_accounting  # a second to import
 
-    return float(dp_accounting.get_epsilon_gaussian(1 / ratio, delta)) if ratio > 0 else 0.0
+    with np.errstate(divide="ignore"):  # its logarithm of a difference that is 0
+        return float(dp_accounting.get_epsilon_gaussian(1 / ratio, delta))
