@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from command import told
 from audited import CENTRAL, EXAMPLE, LOCAL, made
+from command import told
 
 from edgefl.contrib.audit.audit import audit, with_noise
 from edgefl.contrib.audit.canaries import Canaries
