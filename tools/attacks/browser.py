@@ -22,7 +22,10 @@ from edgefl.util.keys import SigningKey
 sys.path[:0] = [str(TESTS), str(TESTS / "serve")]
 
 _READY = "#problem:not([hidden]), #tier:not([disabled])"
-_TRAINS = "options => edgefl.train(options).then(() => 'trained', error => `refused: ${error.message}`)"
+_TRAINS = """options => Promise.race([
+  edgefl.train(options).then(() => "trained", (error) => `refused: ${error.message}`),
+  new Promise((late) => setTimeout(late, 120000, "hangs")),
+])"""
 
 
 def attack(bench: Bench) -> Case:
@@ -64,9 +67,12 @@ def _used(page: Any, url: str, how: str) -> str:
             return "refused"
         x, y = [[[[0.5] * 8] * 8]] * 4, [0, 1, 2, 3]
         given = {"x": x, "y": y, "steps": 2, "batchSize": 4}
-        return str(page.evaluate(_TRAINS, given)).partition(":")[0]
+        said = str(page.evaluate(_TRAINS, given)).partition(":")[0]
     except Error as error:
         raise Finding(f"{how}: the page hangs or has crashed: {str(error)[:300]}") from None
+    if said == "hangs":
+        raise Finding(f"{how}: training hangs")
+    return said
 
 
 def _sealed(served: Any, bundle: Path) -> Any:
