@@ -39,6 +39,8 @@ def attack(bench: Bench) -> Case:
         try:
             state, records = rehearsal.played(run, fleet, ROUNDS, folder)
         except EdgeflError as error:
+            if "no device" not in str(error):
+                raise Finding(f"{', '.join(hows)}: an answer ends the run: {error}") from None
             return f"{hows[0] if hows else 'nothing'}: the run ends: {str(error).split(';')[0].split(' for ')[0][:40]}"
         except Exception as error:
             raise Finding(f"{', '.join(hows)}: the server threw {type(error).__name__}: {error}") from error
