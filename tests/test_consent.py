@@ -169,6 +169,7 @@ def planted(run: Path, here: Path, changes: dict[str, Any]) -> Path:
 READERS = {
     "resume": ("simulate", "--out", "{run}", "--resume", "--rounds", "2"),
     "export": ("export", "{run}", "--out", "out"),
+    "audit": ("audit", "{run}"),
     "weights": ("export", "{run}", "--format", "weights", "--out", "out"),
     "fed-round": ("fed-round", "{run}/bundle", "--updates", "sub", "--out", "out"),
     "whatif": ("whatif", "--run", "{run}", "--method", "fedavg", "--model", "mlp", "--deadlines", "1", "--clients", "2"),
