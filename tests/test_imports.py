@@ -145,8 +145,8 @@ RUN: dict[str, set[str]] = {
     "bundle": {"feature", "run", "trained"},
     "finished": {"folder", "prepare", "trained"},
     "result": {"finished"},
-    "export": {"folder", "trained", "finished", "bundle", "line"},
     "line": {"run", "folder", "prepare", "trained", "bundle"},
+    "export": {"folder", "trained", "finished", "bundle", "line"},
     "export_network": {"folder", "checks", "bundle", "line"},
     "simulate": {
         *(

@@ -90,7 +90,7 @@ def command(
 
     \b
     edgefl sweep --methods fedhm,heterofl --grid lr=0.01,0.1 --out tuned
-    edgefl sweep --methods fedhm,flanc --grid lr=log:0.003:0.3:5 --jobs 4 --max-hours 8 --out tuned
+    edgefl sweep --methods fedhm,flanc --grid lr=log:0.003:0.3:5 --jobs 4 --out t
 
     Every combination of the grid trains every method. Trials are judged on samples of the training set that no client has: a tenth, or
     --validation-share. The comparison is then made on the test samples. A choice at the edge of the grid is marked.

@@ -21,7 +21,7 @@ from edgefl.report.verdict_words import budget_text, nothing_fits
 from edgefl.run.compare_entries import ComparedRun, ComparisonRequest, Options, asked_of, own_settings, parts_of
 from edgefl.run.comparison_result import Comparison
 from edgefl.run.folder import Notify, RunFolder
-from edgefl.run.parallel import Planned, play
+from edgefl.run.parallel import PlannedRun, play
 from edgefl.util.compute import one_thread
 from edgefl.util.files import write_bytes
 from edgefl.util.networks import title_of
@@ -105,7 +105,7 @@ class Begun:
 
     folder: Path
     asked: ComparisonRequest
-    runs: tuple[Planned, ...]
+    runs: tuple[PlannedRun, ...]
 
     @property
     def failed(self) -> list[ComparedRun]:
@@ -161,7 +161,7 @@ def begin(
         _check_folder(folder, parts, resume)
     _check_any(parts, "can start")
     write_bytes(folder / _ASKED, asked.to_toml().encode())
-    return Begun(folder, asked, tuple(Planned(part, _home(folder, part)) for part in parts))
+    return Begun(folder, asked, tuple(PlannedRun(part, _home(folder, part)) for part in parts))
 
 
 def _check_energy(asked: ComparisonRequest) -> None:

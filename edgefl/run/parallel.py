@@ -39,20 +39,22 @@ FAILURES = (BudgetError, AggregationError, MetricError)
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedRun:
     """A run that is to be made: one part of a comparison, and its folder."""
 
     part: ComparedRun
     home: Path
 
 
-def unlike(runs: Sequence[Planned]) -> dict[int, int]:
+def unlike(runs: Sequence[PlannedRun]) -> dict[int, int]:
     """Return the place of each run → the place of the first run with the same configuration."""
     first: dict[str, int] = {}
     return {place: first.setdefault(run.part.config.to_toml(), place) for place, run in enumerate(runs)}
 
 
-def play(run: Planned, resume: bool, say: Notify, on_record: OnRecord | None = None, until_s: float | None = None) -> ComparedRun:
+def play(
+    run: PlannedRun, resume: bool, say: Notify, on_record: OnRecord | None = None, until_s: float | None = None
+) -> ComparedRun:
     """Make one run here; return its part, with the reason if it failed.
 
     Raises:
@@ -80,7 +82,7 @@ def check_time(until_s: float | None) -> None:
 
 
 def play_all(
-    runs: Sequence[Planned], resume: bool, say: Notify, jobs: int = 1, until_s: float | None = None
+    runs: Sequence[PlannedRun], resume: bool, say: Notify, jobs: int = 1, until_s: float | None = None
 ) -> list[ComparedRun]:
     """Make all runs, ``jobs`` at a time, and return their parts in the same order. Runs of one configuration are made once, and copied.
 
@@ -98,7 +100,7 @@ def play_all(
     return [_copied(runs, place, first, done.get(first)) for place, first in alike.items()]
 
 
-def _copied(runs: Sequence[Planned], place: int, first: int, done: ComparedRun | None) -> ComparedRun:
+def _copied(runs: Sequence[PlannedRun], place: int, first: int, done: ComparedRun | None) -> ComparedRun:
     """Return the part at a place; its folder is a copy if another run has the same configuration."""
     part, failure = runs[place].part, (done or runs[place].part).failure
     if place != first and not failure and not (runs[place].home / "summary.json").exists():
@@ -106,7 +108,7 @@ def _copied(runs: Sequence[Planned], place: int, first: int, done: ComparedRun |
     return replace(part, failure=failure)
 
 
-def _check_importable(runs: Sequence[Planned]) -> None:
+def _check_importable(runs: Sequence[PlannedRun]) -> None:
     for run in runs:
         text = run.part.config.to_toml()
         if OBJECT in text:
@@ -124,7 +126,7 @@ class _Worker:
         env |= {"OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, text=True)
 
-    def play(self, run: Planned, resume: bool, say: Notify, until_s: float | None) -> ComparedRun:
+    def play(self, run: PlannedRun, resume: bool, say: Notify, until_s: float | None) -> ComparedRun:
         """Make one run there; see :func:`play`."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -152,7 +154,7 @@ class _Worker:
                 return replace(run.part, failure=answer["failure"])
         return self._ended(run, say)
 
-    def _ended(self, run: Planned, say: Notify) -> ComparedRun:
+    def _ended(self, run: PlannedRun, say: Notify) -> ComparedRun:
         failure = f"its process ended with status {self._process.wait()}"
         say(f"{run.part.name}: failed: {failure}")
         return replace(run.part, failure=failure)
@@ -172,12 +174,12 @@ class _Worker:
 
 
 def _in_processes(
-    runs: Mapping[int, Planned], resume: bool, say: Notify, jobs: int, until_s: float | None
+    runs: Mapping[int, PlannedRun], resume: bool, say: Notify, jobs: int, until_s: float | None
 ) -> dict[int, ComparedRun]:
     workers: list[_Worker] = []
     own, late = threading.local(), list[str]()
 
-    def one(run: Planned) -> ComparedRun:
+    def one(run: PlannedRun) -> ComparedRun:
         if not getattr(own, "worker", None) or not own.worker.alive:
             own.worker = _Worker()
             workers.append(own.worker)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.contrib.audit.canaries import Canaries, central, example, local
-from edgefl.contrib.audit.estimate import Estimate, distance, epsilon
+from edgefl.contrib.audit.estimate import Interval, distance, epsilon
 from edgefl.contrib.audit.membership import Membership, attacked
 from edgefl.errors import CheckpointError
 from edgefl.registry import features
@@ -35,7 +35,7 @@ class Leak:
     attacker: str
     releases: int
     delta: float
-    measured: Estimate
+    measured: Interval
     accounted: float
 
     @property

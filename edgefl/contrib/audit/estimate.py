@@ -24,19 +24,19 @@ CONFIDENCE = 0.99
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Interval:
     """A value as it was measured, with the limits of its interval."""
 
     value: float
     low: float
     high: float
 
-    def through(self, rising: Callable[[float], float]) -> "Estimate":
+    def through(self, rising: Callable[[float], float]) -> "Interval":
         """Return the estimate of a function that rises with the value."""
-        return Estimate(rising(self.value), rising(self.low), rising(self.high))
+        return Interval(rising(self.value), rising(self.low), rising(self.high))
 
 
-def distance(scores: np.ndarray) -> Estimate:
+def distance(scores: np.ndarray) -> Interval:
     """Return 2µ/σ of normal ``scores``, at least 0.
 
     The interval is the normal approximation in √2·asinh(µ/(σ√2)), whose deviation is 1/√k for k scores, whatever µ and σ are.
@@ -49,7 +49,7 @@ def distance(scores: np.ndarray) -> Estimate:
     found = float(np.mean(scores)) / max(deviation, np.finfo(float).tiny)
     half = NormalDist().inv_cdf((1 + CONFIDENCE) / 2) / math.sqrt(len(scores))
     steady = math.sqrt(2) * math.asinh(found / math.sqrt(2))
-    return Estimate(*(max(0.0, 2 * math.sqrt(2) * math.sinh((steady + by) / math.sqrt(2))) for by in (0.0, -half, half)))
+    return Interval(*(max(0.0, 2 * math.sqrt(2) * math.sinh((steady + by) / math.sqrt(2))) for by in (0.0, -half, half)))
 
 
 def epsilon(ratio: float, delta: float) -> float:
