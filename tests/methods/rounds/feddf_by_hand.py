@@ -84,7 +84,9 @@ def averages(clients: Iterable[str]) -> dict[str, Network]:
         own = [name for name in clients if CLIENTS[name][0] == label]
         if own:
             total = sum(SAMPLES[name] for name in own)
-            means[label] = {key: sum(SAMPLES[name] * CLIENTS[name][1][key] for name in own) / total for key in SHAPES[label]}
+            means[label] = {
+                key: np.sum([SAMPLES[name] * CLIENTS[name][1][key] for name in own], axis=0) / total for key in SHAPES[label]
+            }
     return means
 
 
