@@ -152,4 +152,4 @@ def test_an_object_of_this_process_needs_one_job(tmp_path):
     config = SMALL.model_copy(update={"metric": RunConfig(metric=lambda outputs, targets: 1.0).metric})
     part = ComparedRun(0, Entry("fedavg"), 0, config, "")
     with pytest.raises(ConfigError, match="jobs: .* names an object of this process, which other processes cannot import"):
-        parallel._check_importable([parallel.Planned(part, tmp_path)])
+        parallel._check_importable([parallel.PlannedRun(part, tmp_path)])
