@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from edgefl.client.training import OptimizerName
-from edgefl.errors import BudgetError, ConfigError
+from edgefl.errors import BudgetError
 from edgefl.fleet.budget import Budget, budget_of
-from edgefl.fleet.clock import within
-from edgefl.fleet.clock_error import Confidence, chance_of, confidence_of
+from edgefl.fleet.clock_error import Confidence
 from edgefl.fleet.load import load_fleet
 from edgefl.fleet.profile import FleetClass
 from edgefl.planning.largest_ratio import STEPS
 from edgefl.planning.network import GivenInputs, Network, architecture_of
-from edgefl.planning.plan import timing_on, uses_within
+from edgefl.planning.plan import check_energy, check_limits, check_margin, clock_figures, timing_on, uses_within
 from edgefl.planning.profile import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLES, training_for
 from edgefl.planning.quantities import DeviceRound
 from edgefl.planning.spectral import Uses
@@ -26,8 +25,6 @@ from edgefl.report.results import Result, Results
 from edgefl.report.words import BUDGETS
 from edgefl.util.compute import one_thread
 from edgefl.util.units import need_have
-
-OnClass = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -91,7 +88,6 @@ def plan_fleet(
     norm: str | None = None,
     runtime: Literal["torch", "onnx"] = "torch",
     clock_margin: float = 1.0,
-    on_class: OnClass | None = None,
 ) -> Results[ClassTier]:
     """Return the largest ratio of a method that fits each device class of a fleet, and what it costs there.
 
@@ -115,7 +111,6 @@ def plan_fleet(
         norm: normalisation policy, for reference networks.
         runtime: what trains, for the memory of training: "torch" or "onnx".
         clock_margin: training takes this many times the predicted seconds.
-        on_class: called with the title of each class before it is planned.
 
     Raises:
         InputError: a name, value or file is wrong.
@@ -126,9 +121,11 @@ def plan_fleet(
         >>> [(row.device, row.ratio, row.tightest) for row in rows][:2]
         [('flagship-phone', 0.624, 'macs_forward'), ('mid-range-phone', 0.624, 'macs_forward')]
     """
-    if not 1 <= clock_margin < math.inf:
-        raise ConfigError(f"clock_margin: got {clock_margin:g}, expected a factor of at least 1, such as 1.25")
-    fleet = load_fleet(profile)
+    fleet, budget = load_fleet(profile), budget or Budget()
+    check_margin(clock_margin, fleet)
+    check_limits(budget)
+    for c in fleet.classes:
+        check_energy(budget, c.device, c.device.name)
     training = training_for(batch_size, micro_batch, optimizer, local_epochs, samples, codec)
     of = sub_models(architecture_of(network, inputs, classes, norm), method, method_options, training, codec, runtime, recompute)
     amounts = of.training.amounts(samples)
@@ -139,9 +136,7 @@ def plan_fleet(
     found: dict[str, ClassTier] = {}
     for c in fleet.classes:
         share = c.share + (found[c.device.name].share if c.device.name in found else 0.0)
-        if on_class is not None and c.device.name not in found:
-            on_class(c.device.title)
-        limits = _both(budget_of(c, fleet.budget, fastest_s), budget or Budget())
+        limits = _both(budget_of(c, fleet.budget, fastest_s), budget)
         found[c.device.name] = _class_tier(of, c, works[c.device.name], limits, share)
     if all(row.ratio is None for row in found.values()):
         lines = [f"  {row.title}: {row.need}" for row in found.values()]
@@ -168,8 +163,7 @@ def _class_tier(of: SubModels, c: FleetClass, work: DeviceRound, limits: Budget,
 
     ratio = of.largest(uses_of)
     cost = of.cost(ratio or 1 / STEPS)
-    timing = timing_on(cost, work)
-    low_s, high_s = within(timing, c.device.clock_error)
+    clock = clock_figures(cost, work, limits)
     return ClassTier(
         device=c.device.name,
         title=c.device.title,
@@ -180,7 +174,5 @@ def _class_tier(of: SubModels, c: FleetClass, work: DeviceRound, limits: Budget,
         training_memory_bytes=cost.training_memory_bytes,
         upload_bytes=cost.upload_bytes,
         uses=uses_of(cost),
-        round_seconds_low=low_s,
-        round_seconds_high=high_s,
-        confidence=confidence_of(chance_of(work.device, timing, limits)),
+        **{key: clock[key] for key in ("round_seconds_low", "round_seconds_high", "confidence")},
     )

@@ -152,8 +152,8 @@ def plan(
         if name not in known:
             raise UnknownNameError(kind, name, known)
     profile = load_device(device) if device else None
-    if profile is not None and profile.without_energy and budget is not None and budget.energy_j is not None:
-        raise ConfigError(f"budget energy_j: {device}: {unknown_energy(profile)}")
+    if profile is not None and budget is not None:
+        check_energy(budget, profile, str(device))
     limits = _limits(budget or Budget(), profile)
     architecture = architecture_of(network, inputs, classes, norm)
     of = sub_models(architecture, method, method_options, training, codec, runtime, recompute)
@@ -164,7 +164,7 @@ def plan(
         raise ConfigError(f"allocate: spectral gives every layer a rank, which {method} does not have; use fedhm")
     if weights is not None and not chosen.truncates:
         raise ConfigError(f"weights: {method} has no ranks to truncate them to; leave them out, or use fedhm")
-    _check_margin(clock_margin, device)
+    check_margin(clock_margin, device)
     work = DeviceRound(profile, *training.amounts(samples), clock_margin) if profile else None
     uses_of = partial(uses_within, limits=limits, work=work)
     ratio = of.largest(uses_of)
@@ -176,7 +176,9 @@ def plan(
     if ratio:
         share = share_kept(energy, ranks) if energy else None
         found.append(
-            Planned("uniform", ratio, ranks, trace(ratio), uses_of(trace(ratio)), share, **_clock(trace(ratio), work, limits))
+            Planned(
+                "uniform", ratio, ranks, trace(ratio), uses_of(trace(ratio)), share, **clock_figures(trace(ratio), work, limits)
+            )
         )
     if allocate == "spectral" and energy is not None:
         layers = rank_candidates(architecture.skeleton(), rules)
@@ -185,19 +187,31 @@ def plan(
         better = spectral(layers, energy, start, *tracers, uses_of, work)
         if better is not None:
             found.append(
-                Planned("spectral", ratio, uses=uses_of(better.cost), **vars(better), **_clock(better.cost, work, limits))
+                Planned("spectral", ratio, uses=uses_of(better.cost), **vars(better), **clock_figures(better.cost, work, limits))
             )
     if not found:
         raise BudgetError(_smallest(architecture.model, method, trace(1 / STEPS), uses_of, clock_margin))
     return Results(found)
 
 
+def check_energy(budget: Budget, profile: DeviceProfile, name: str) -> None:
+    """Raise :class:`ConfigError` if joules are limited on a device, called ``name``, whose energy is unknown."""
+    if profile.without_energy and budget.energy_j is not None:
+        raise ConfigError(f"budget energy_j: {name}: {unknown_energy(profile)}")
+
+
+def check_limits(budget: Budget) -> None:
+    """Raise :class:`ConfigError` unless every limit is a finite number above 0."""
+    for name, value in vars(budget).items():
+        if value is not None and (not math.isfinite(value) or value <= 0):
+            raise ConfigError(f"budget {name}: got {value:g}, expected a finite number above 0")
+
+
 def _limits(budget: Budget, device: DeviceProfile | None) -> Budget:
     """Return the budgets with the device's memory among them, checked."""
     limits = {name: value for name, value in vars(budget).items() if value is not None}
-    for name, value in limits.items():
-        if not math.isfinite(value) or value <= 0:
-            raise ConfigError(f"budget {name}: got {value:g}, expected a finite number above 0")
+    check_limits(budget)
+    for name in limits:
         if device is None and name in ("deadline_s", "energy_j"):
             raise ConfigError(f"budget {name}: seconds and joules are a device's; give one, such as --device raspberry-pi-4")
     if device is not None:
@@ -221,7 +235,7 @@ def timing_on(cost: Cost, work: DeviceRound, margin: float = 1.0) -> Timing:
     return round_timing(work.device, cost, work.samples, work.passes, work.updates, margin=margin)
 
 
-def _clock(cost: Cost, work: DeviceRound | None, limits: Budget) -> dict[str, Any]:
+def clock_figures(cost: Cost, work: DeviceRound | None, limits: Budget) -> dict[str, Any]:
     """Return what a plan says of the device's clock, by field; nothing without a device."""
     if work is None:
         return {}
@@ -267,7 +281,8 @@ def _tracers(
     return lambda at: cost(*sorted(at.items())), lambda at: timeline(*sorted(at.items()))
 
 
-def _check_margin(clock_margin: float, device: object) -> None:
+def check_margin(clock_margin: float, device: object) -> None:
+    """Raise :class:`ConfigError` unless the factor is one, and there is a device or fleet whose clock it is about."""
     if not 1 <= clock_margin < math.inf:
         raise ConfigError(f"clock_margin: got {clock_margin:g}, expected a factor of at least 1, such as 1.25")
     if clock_margin != 1 and device is None:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from small_fleet import write_device, write_fleet
+from small_fleet import WITHOUT_ENERGY, write_device, write_fleet
 
 from edgefl.errors import BudgetError, ConfigError
 from edgefl.fleet.budget import Budget
@@ -59,6 +59,14 @@ def test_a_class_without_a_tier_shows_the_smallest_and_no_class_at_all_is_status
         plan_fleet("cnn-digits", profile=fleet, budget=Budget(memory_bytes=1e3))
     with pytest.raises(ConfigError, match="clock_margin"):
         plan_fleet("cnn-digits", profile=fleet, clock_margin=0.5)
+    with pytest.raises(ConfigError, match="budget memory_bytes: got -1, expected a finite number above 0"):
+        plan_fleet("cnn-digits", profile=fleet, budget=Budget(memory_bytes=-1))
+
+
+def test_joules_are_no_limit_of_a_class_whose_energy_is_unknown(tmp_path):
+    write_device(tmp_path, "dark", **WITHOUT_ENERGY)
+    with pytest.raises(ConfigError, match="budget energy_j: dark: "):
+        plan_fleet("cnn-digits", profile=write_fleet(tmp_path, {"dark": 1.0}), budget=Budget(energy_j=1.0))
 
 
 def test_the_command_prints_a_row_per_class_and_its_json(fleet, called):
