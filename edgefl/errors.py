@@ -81,6 +81,12 @@ class Interrupted(KeyboardInterrupt):
         self.command = command
 
 
+class OutOfTimeError(EdgeflError):
+    """The moment has come at which no more rounds are trained; runs that were not complete can be resumed."""
+
+    exit_code = 3
+
+
 class AggregationError(EdgeflError):
     """Updates cannot be aggregated: none arrived, a weight is zero, or a value is not finite."""
 
@@ -90,7 +96,7 @@ class NotFiniteError(AggregationError):
 
 
 class MetricError(EdgeflError):
-    """A model has no metric: its outputs, or the metric of a run's own loss, are not finite."""
+    """A model has no metric: its outputs, or its metric, are not finite."""
 
 
 _MEANT = {"fmnist": "fashion-mnist", "fashion": "fashion-mnist", "noniid": "dirichlet", "niid": "dirichlet", "lda": "dirichlet"}

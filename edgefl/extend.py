@@ -40,6 +40,8 @@ from edgefl.methods.averaging import WeightedSum as WeightedSum
 from edgefl.methods.base import Method as Method
 from edgefl.methods.capabilities import ByLabel as ByLabel
 from edgefl.methods.capabilities import Composes as Composes
+from edgefl.methods.capabilities import Distilled as Distilled
+from edgefl.methods.capabilities import Distils as Distils
 from edgefl.methods.capabilities import Draws as Draws
 from edgefl.methods.capabilities import Factorizes as Factorizes
 from edgefl.methods.capabilities import Figures as Figures

@@ -73,6 +73,8 @@ def resolved(values: Mapping[str, Any]) -> dict[str, Any]:
         found["stages"] = [_resolved(stages, text, sources) if isinstance(text, str) else text for text in texts]
     if isinstance(text := values.get("sampler"), str):
         found["sampler"] = _resolved(samplers, text, sources)
+    if isinstance(networks := values.get("tier"), Mapping):
+        found["tier"] = {tier: _network(model, sources) for tier, model in networks.items()}
     for key, registry in PARTS.items():
         if isinstance(name := values.get(key), str) and (parts := _parts(registry, name)):
             names = list(map(registry.resolve, parts))
@@ -89,6 +91,11 @@ def _resolved(registry: Registry, text: str, sources: dict[str, str]) -> str:
     if (found := registry.plugin(name)) is not None:
         sources.setdefault(found.source, source_sha256(found.source, found.definition))
     return f"{name}{bracket}{options}"
+
+
+def _network(model: Any, sources: dict[str, str]) -> Any:
+    """Return the name under which the network of a tier is registered; one of the user's own stays as it is."""
+    return _resolved(models, model, sources) if isinstance(model, str) and _parts(models, model) else model
 
 
 def code_in(values: Any) -> Iterator[tuple[str, str]]:
@@ -114,17 +121,21 @@ def code_in(values: Any) -> Iterator[tuple[str, str]]:
             where, colon, _ = part.rpartition(":")
             if colon and part.partition(":")[0] not in registry.names():
                 yield key, where
-    for key in ("model", "loss"):
-        if isinstance(name := values.get(key), (str, Path)) and not _is_data(key, str(name)):
+    networks = values.get("tier")
+    of_tiers = [("tier", model) for model in networks.values()] if isinstance(networks, Mapping) else []
+    own = [(key, values.get(key)) for key in ("loss", "metric", "lr_schedule")]
+    for key, name in (("model", values.get("model")), *of_tiers, *own):
+        if isinstance(name, (str, Path)) and not _is_data(key, str(name)):
             yield key, str(name).rpartition(":")[0]
 
 
 def _is_data(key: str, name: str) -> bool:
-    """Whether the name of a network or loss names no module or file that is imported for its sake."""
+    """Whether the name of a network, a loss, a metric or a rule names no module or file that is imported for its sake."""
     where, colon, attribute = name.rpartition(":")
-    if not colon or name.startswith(OBJECT) or (key == "model" and is_onnx(name)):
+    network = key in ("model", "tier")
+    if not colon or name.startswith(OBJECT) or (network and is_onnx(name)):
         return True
-    return where in ("timm", "torchvision") if key == "model" else where in _LOSSES and attribute.isidentifier()
+    return where in ("timm", "torchvision") if network else where in _LOSSES and attribute.isidentifier()
 
 
 _LOSSES = ("torch.nn.functional", "torch.nn")

@@ -33,8 +33,10 @@ EVIL = "from pathlib import Path\nPath({marker!r}).touch()\n"
 NET = "from torch import nn\ndef make():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
 SMALL = {"rounds": 1, "clients": 2, "local_epochs": 1, "data_share": 0.2, "conditions": "ideal", "method": "fedavg"}
 KEYS: dict[str, Any] = {
-    **dict.fromkeys(("model", "loss", "method", "dataset", "codec", "defence", "objective", "server_optimizer", "engine"), "{}:x"),
-    "adversary": "{}:x:0.1", "log": ["{}:x"], "plugins": ["{}"], "stages": ["{}:x(a=1)"], "sampler": "{}:x(a=1)",
+    **dict.fromkeys(("model", "loss", "metric", "lr_schedule", "method", "dataset", "codec", "defence"), "{}:x"),
+    **dict.fromkeys(("objective", "server_optimizer", "engine"), "{}:x"),
+    "tier": {"1": "mlp", "0.5": "{}:x"}, "adversary": "{}:x:0.1",
+    "log": ["{}:x"], "plugins": ["{}"], "stages": ["{}:x(a=1)"], "sampler": "{}:x(a=1)",
 }  # fmt: skip
 """Every key that may name code → its value."""
 FORMS = ("evil.py", "./evil.py", "sub/../evil.py", "{here}/evil.py", "link.py", "evil", "got.evil", "pack.evil", "sub.evil")
@@ -85,6 +87,8 @@ def ran(folder: Path) -> bool:
 
 def filled(value: Any, source: str) -> Any:
     """Return a key's value with the source of code in its place."""
+    if isinstance(value, dict):
+        return {name: filled(one, source) for name, one in value.items()}
     return [filled(one, source) for one in value] if isinstance(value, list) else value.format(source)
 
 
@@ -165,6 +169,7 @@ def planted(run: Path, here: Path, changes: dict[str, Any]) -> Path:
 READERS = {
     "resume": ("simulate", "--out", "{run}", "--resume", "--rounds", "2"),
     "export": ("export", "{run}", "--out", "out"),
+    "audit": ("audit", "{run}"),
     "weights": ("export", "{run}", "--format", "weights", "--out", "out"),
     "fed-round": ("fed-round", "{run}/bundle", "--updates", "sub", "--out", "out"),
     "whatif": ("whatif", "--run", "{run}", "--method", "fedavg", "--model", "mlp", "--deadlines", "1", "--clients", "2"),

@@ -145,8 +145,9 @@ RUN: dict[str, set[str]] = {
     "bundle": {"feature", "run", "trained"},
     "finished": {"folder", "prepare", "trained"},
     "result": {"finished"},
-    "export": {"folder", "trained", "finished", "bundle"},
-    "export_network": {"prepare", "checks", "network"},
+    "line": {"run", "folder", "prepare", "trained", "bundle"},
+    "export": {"folder", "trained", "finished", "bundle", "line"},
+    "export_network": {"folder", "checks", "bundle", "line"},
     "simulate": {
         *(
             "feature",
@@ -163,15 +164,17 @@ RUN: dict[str, set[str]] = {
         )
     },
     "offered": {"run", "folder"},
-    "device_round": {"feature", "guarded", "run", "folder", "prepare", "offered", "trained", "bundle"},
+    "device_round": {"feature", "guarded", "run", "folder", "prepare", "line", "offered", "trained", "bundle"},
     "dry_run": {"feature", "run", "folder", "result", "prepare", "trained"},
     "policy_clock": {"run", "trained", "dry_run"},
     "whatif": {"run", "folder", "auto_tiers", "prepare", "dry_run", "policy_clock"},
     "compare_entries": {"prepare"},
-    "comparison_result": set(),
-    "compare": {"run", "folder", "simulate", "compare_entries", "comparison_result"},
+    "paragraph": {"folder", "compare_entries"},
+    "comparison_result": {"paragraph"},
+    "parallel": {"folder", "simulate", "compare_entries"},
+    "compare": {"run", "folder", "parallel", "compare_entries", "comparison_result"},
     "compare_finished": {"folder", "comparison_result"},
-    "sweep": {"folder", "compare", "compare_entries", "comparison_result"},
+    "sweep": {"folder", "parallel", "compare", "compare_entries", "comparison_result"},
 }
 
 

@@ -1,10 +1,11 @@
-"""Attack edgefl: kills, damaged files, hostile bundles, updates and settings, full disks, folders that vanish.
+"""Attack edgefl: kills, damaged files, hostile bundles, updates, settings and nodes, full disks, folders that vanish.
 
 Usage: python tools/attack.py --minutes N [--seed S] [--only KIND,KIND]
        python tools/attack.py --only KIND --seed S --case C            (one case again)
 
 Prints how many cases of each kind ended in which way. The exit status is 0 if there was no failure. A failure prints what happened and
-the command that repeats the case. Kinds take turns, so that each gets the same share of the time.
+the command that repeats the case. Kinds take turns, so that each gets the same share of the time. A kind that needs what this computer
+lacks, such as a browser, is left out by name.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from attacks.harness import Bench, Case, Finding, Zygote, generator_of
+from attacks.harness import Bench, Case, Finding, Unavailable, Zygote, generator_of
 
 KINDS = sorted(
     path.stem for path in (Path(__file__).parent / "attacks").glob("*.py") if "\ndef attack(" in path.read_text(encoding="utf-8")
@@ -36,6 +37,7 @@ class Attack:
     Attributes:
         outcomes: what came of how many cases.
         spent_s: how long all of them took, what they share included.
+        lacks: what this computer lacks for it; "": nothing.
     """
 
     kind: str
@@ -45,6 +47,7 @@ class Attack:
     spent_s: float = 0.0
     outcomes: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
+    lacks: str = ""
     _case: Case | None = None
 
     def play(self, keep: bool = False) -> None:
@@ -57,6 +60,8 @@ class Attack:
                 self._case = importlib.import_module(f"attacks.{self.kind}").attack(self.bench)
             folder.mkdir(parents=True)
             self.outcomes[self._case(generator_of(self.seed, self.kind, number), folder)] += 1
+        except Unavailable as problem:
+            self.number, self.lacks = number, str(problem)
         except Finding as finding:
             again = f"python tools/attack.py --only {self.kind} --seed {self.seed} --case {number}"
             self.failures.append(f"{self.kind}: {finding}\nrepeat: {again}")
@@ -76,7 +81,7 @@ def attack(
     with Zygote() as edgefl, contextlib.ExitStack() as opened:
         found = [Attack(kind, seed, Bench(home / kind / "shared", edgefl, opened), first or 0) for kind in kinds]
         end_s = time.monotonic() + seconds
-        while waiting := [one for one in found if one.number - (first or 0) < cases]:
+        while waiting := [one for one in found if one.number - (first or 0) < cases and not one.lacks]:
             if time.monotonic() > end_s:
                 break
             min(waiting, key=lambda one: one.spent_s).play(keep=first is not None)
@@ -87,7 +92,8 @@ def table(found: Sequence[Attack]) -> str:
     """Return how many cases of each kind ended in which way."""
     lines = []
     for one in found:
-        lines.append(f"{one.kind}: {one.number:,} cases, {len(one.failures)} failures, {one.spent_s:.0f} s")
+        left_out = f"; left out: {one.lacks}" if one.lacks else ""
+        lines.append(f"{one.kind}: {one.number:,} cases, {len(one.failures)} failures, {one.spent_s:.0f} s{left_out}")
         lines += [f"  {count:6,}  {outcome}" for outcome, count in sorted(one.outcomes.items())]
     total, failures = sum(one.number for one in found), sum(len(one.failures) for one in found)
     return "\n".join([*lines, f"{total:,} cases, {failures} failures"])

@@ -75,7 +75,7 @@ class TrainEntry(ManifestRecord):
     Attributes:
         graphs: training graphs, one for each equally likely kind of step.
         predict: inference graph with the weights as inputs.
-        parameters, reference: files with the first values of all tensors, and with a batch and the losses of three steps on it.
+        parameters, reference: files with the first values of all tensors, and with a batch, and losses and tensors of three steps on it.
         trained: parameters that steps change by their gradient: name → shape.
         statistics, frozen: running statistics that steps update, and tensors that steps only read: name → shape.
         personal: names of tensors that never leave the device.

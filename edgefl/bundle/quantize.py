@@ -92,13 +92,17 @@ def variant(
     kind: Kind,
     calibration: Fields[np.ndarray] | None,
     x: Fields[np.ndarray],
-    y: np.ndarray,
+    y: np.ndarray | None,
     criterion: Criterion = CROSS_ENTROPY,
 ) -> tuple[Variant, bytes]:
-    """Return the record and the graph of a tier's variant (see :func:`quantized`); its accuracy or metric is that on x, y (n, …)."""
-    made = quantized(graph, kind, calibration)
-    with evaluating(f"tier {label}, variant {kind}"):
-        accuracy = criterion.measured(predict(made, x, batch_size=_BATCH), y)
+    """Return the record and the graph of a tier's variant (see :func:`quantized`); its accuracy or metric is that on x, y (n, …).
+
+    Without ``y`` it has none.
+    """
+    made, accuracy = quantized(graph, kind, calibration), None
+    if y is not None:
+        with evaluating(f"tier {label}, variant {kind}"):
+            accuracy = criterion.measured(predict(made, x, batch_size=_BATCH), y)
     return Variant(kind=kind, graph=f"{label}/forward.{kind}.onnx", bytes=len(made), accuracy=accuracy), made
 
 

@@ -64,11 +64,24 @@ def allowed_error(expected: np.ndarray) -> float:
     return MAX_ERROR * max(1.0, float(np.abs(expected).max()))
 
 
+def kept_of(values: np.ndarray) -> np.ndarray:
+    """Return the values of a tensor that a reference has: every k-th one, with the smallest k that leaves 256.
+
+    >>> kept_of(np.arange(1000).reshape(10, 100))[:3].tolist(), len(kept_of(np.zeros(())))
+    ([0, 4, 8], 1)
+    """
+    flat = values.reshape(-1)
+    return np.ascontiguousarray(flat[:: -(-flat.size // _KEPT) or 1])
+
+
 T = TypeVar("T")
+AFTER = "after:"
+"""Prefix of what tensors are after the steps of a reference."""
+_KEPT, _SLACK = 256, 1e-5
 CONTROL = "control:"
 """Prefix of the server's control variates in a tier's ``parameters``."""
 STEPS = 3
-"""Number of training steps whose losses are in a reference."""
+"""Number of training steps whose losses, and whose tensors, are in a reference."""
 
 
 @dataclass(frozen=True)
@@ -139,13 +152,19 @@ def _logits(tier: _Tier, name: str, x: Arrays, weights: Arrays | None = None) ->
 
 
 def _check_training(tier: _Tier, train: TrainEntry, x: Arrays) -> float:
-    """Return the largest relative difference of the stored losses from those of three steps of the first training graph."""
+    """Return the largest relative difference of the stored losses from those of three steps of the first training graph.
+
+    BundleError: it is too large, or that of a tensor after the steps.
+    """
     tier.at(train.parameters)
     declared = {name: End("float32", shape) for name, shape in train.tensors.items()}
     controls = {CONTROL + name: declared[name] for name in train.trained if train.objective.name == "scaffold"}
     tensors = stored_tensors(tier.folder, train.parameters, declared, controls)
     tier.at(train.reference)
-    stored = stored_tensors(tier.folder, train.reference, {**tier.samples, **tier.targets, "losses": End("float32", (STEPS,))})
+    first = {**tier.samples, **tier.targets, "losses": End("float32", (STEPS,))}
+    learned = {name: tensors[name] for name in (*train.trained, *train.statistics)}
+    after = {AFTER + name: End("float32", kept_of(value).shape) for name, value in learned.items()}
+    stored = stored_tensors(tier.folder, train.reference, first, after)
     y = stored["y"]
     if tier.manifest.target_shape is None and (y.min() < 0 or y.max() >= tier.manifest.classes):
         labels = f"labels from 0 to {tier.manifest.classes - 1}"
@@ -153,7 +172,8 @@ def _check_training(tier: _Tier, train: TrainEntry, x: Arrays) -> float:
     start = _start(tier.manifest, train, tensors)
     weights = {value: tensors[name] for name, value in train.roles.tensors.items()}
     _finite(train.predict, "logits", _logits(tier, train.predict, x, weights))
-    losses = [_train(tier, train, name, start, stored, 1 if i else STEPS) for i, name in enumerate(train.graphs)]
+    trained = [_train(tier, train, name, start, stored, 1 if i else STEPS) for i, name in enumerate(train.graphs)]
+    losses, ended = zip(*trained, strict=True)
     expected = stored["losses"].astype(np.float64)
     errors = np.abs(np.array(losses[0]) - expected) / np.maximum(np.abs(expected), 1e-6)
     if not errors.max() <= MAX_LOSS_ERROR:
@@ -161,7 +181,21 @@ def _check_training(tier: _Tier, train: TrainEntry, x: Arrays) -> float:
         raise BundleError(
             f"{train.graphs[0]}: losses {found}, its reference has {wanted}, expected the same to {MAX_LOSS_ERROR:.0e}"
         )
+    _check_after(train, stored, ended[0])
     return float(errors.max())
+
+
+def _check_after(train: TrainEntry, stored: Arrays, ended: Arrays) -> None:
+    """Raise :class:`BundleError` if a tensor after the steps is not what the reference has."""
+    slack = _SLACK + (2 * STEPS * train.lr if train.optimizer == "adam" else 0)
+    for name in (*train.trained, *train.statistics):
+        if (expected := stored.get(AFTER + name)) is None or not expected.size:
+            continue
+        found, allowed = kept_of(ended[train.roles.tensors[name]]), MAX_LOSS_ERROR * float(np.abs(expected).max()) + slack
+        if not (apart := float(np.abs(found - expected).max())) <= allowed:
+            raise BundleError(
+                f"{train.graphs[0]}: {name} after {STEPS} steps differs from its reference by {apart:.2e}, expected at most {allowed:.0e}"
+            )
 
 
 def _start(manifest: Manifest, train: TrainEntry, tensors: Arrays) -> Arrays:
@@ -178,8 +212,10 @@ def _start(manifest: Manifest, train: TrainEntry, tensors: Arrays) -> Arrays:
     return start | ({"present": np.ones(manifest.classes, np.bool_)} if train.present else {})
 
 
-def _train(tier: _Tier, train: TrainEntry, name: str, start: Arrays, stored: Arrays, steps: int) -> list[float]:
-    """Return the losses of so many ``steps`` on the ``stored`` batch, samples and labels, from the inputs ``start``."""
+def _train(
+    tier: _Tier, train: TrainEntry, name: str, start: Arrays, stored: Arrays, steps: int
+) -> tuple[list[float], dict[str, np.ndarray]]:
+    """Return the losses of so many ``steps`` on the ``stored`` batch from the inputs ``start``, and the inputs of the next step."""
     inputs = {key: End(value.dtype.name, value.shape) for key, value in start.items()}
     inputs |= {**tier.samples, **tier.targets}
     roles = train.roles
@@ -210,7 +246,7 @@ def _train(tier: _Tier, train: TrainEntry, name: str, start: Arrays, stored: Arr
             _finite(name, key, value)
             values[key.removesuffix(OUT)] = value
         losses.append(float(values[LOSS]))
-    return losses
+    return losses, values
 
 
 def _finite(name: str, key: str, value: np.ndarray) -> None:

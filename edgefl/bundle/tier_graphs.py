@@ -20,7 +20,6 @@ from edgefl.methods.base import Method
 from edgefl.methods.capabilities import draws
 from edgefl.methods.penalties import decayed
 from edgefl.models.base import Architecture, Unfilled, named_tensors, once_per_network
-from edgefl.models.custom import CustomArchitecture
 from edgefl.models.input_spec import InputSpec
 from edgefl.onnxgrad.gradients.own import standard
 from edgefl.onnxgrad.graphs import LIMIT_BYTES, check
@@ -99,9 +98,7 @@ class _Exported:
     def check(self, steps: StepGraphs, architecture: Architecture, criterion: Criterion) -> None:
         """Compare the training graphs with torch on drawn samples; EdgeflError if one differs."""
         random = torch.Generator().manual_seed(0)
-        known = InputSpec(architecture.input_shape, below=architecture.vocabulary)
-        specs = architecture.specs if isinstance(architecture, CustomArchitecture) else known
-        x = each(partial(_valued, random=random), architecture.samples(4), specs)
+        x = each(partial(_valued, random=random), architecture.samples(4), architecture.specs)
         y = criterion.drawn(4, architecture.classes, random)
         batch, shared = {"x": x, "y": y}, _shared(architecture, criterion)
         check_step(steps, self.network, self.losses, batch, shared, self.rule, self.graph)

@@ -17,7 +17,7 @@ from edgefl.bundle.manifest import Manifest, TierEntry, TrainEntry
 from edgefl.bundle.manifest import Objective as ObjectiveEntry
 from edgefl.bundle.manifest_records import OtherFormat
 from edgefl.bundle.other_formats import other_formats
-from edgefl.bundle.tier_check import STEPS
+from edgefl.bundle.tier_check import AFTER, STEPS, kept_of
 from edgefl.bundle.tier_graphs import TierGraphs, same_network, with_weights
 from edgefl.bundle.write import build_tier, forward
 from edgefl.client.objective import Objective
@@ -114,12 +114,14 @@ def train_part(trains: Trains, of: Trainee) -> tuple[TrainEntry, dict[str, bytes
     first = {name: part[:REFERENCE_SAMPLES] for name, part in {**x, "y": y}.items()}
     stepper = Stepper(graphs.steps, feed, training.lr, trains.beta)
     losses = np.array([stepper.step(*first.values()) for _ in range(STEPS)], np.float32)
+    after = stepper.tensors()
     scalars = {LEARNING_RATE: np.array(0.0, np.float32), BETA: np.array(0.0, np.float32)}
     kinds = (roles.trained, roles.statistics, roles.frozen)
     trained, statistics, frozen = ({n: tuple(tensors[n].shape) for n in names if n in tensors} for names in kinds)
     stored = {name: feed[roles.tensors[name]] for name in (*trained, *statistics, *frozen)}
     stored |= {name: tensor.numpy() for name, tensor in of.control.items()}
     learned = trained | statistics
+    ended = {AFTER + name: kept_of(after[value]) for name in learned if (value := roles.tensors[name]) in after}
     upload = upload_shapes(method, trains.architecture, of.tier)
     changing = _changing(of, frozen.keys() & upload.keys())
     no_update = trains.no_update(upload, learned | frozen, changing)
@@ -132,7 +134,7 @@ def train_part(trains: Trains, of: Trainee) -> tuple[TrainEntry, dict[str, bytes
         **paths,
         predict: graphs.predict,
         parameters: safetensors.numpy.save(stored),
-        reference: safetensors.numpy.save({**first, "losses": losses}),
+        reference: safetensors.numpy.save({**first, "losses": losses, **ended}),
     }
     entry = TrainEntry(
         graphs=tuple(paths),

@@ -72,9 +72,9 @@ _budget = options_of("Budget of a run: which method is the most accurate within 
 @option(
     "--format",
     "format_",
-    type=click.Choice(("table", "latex", "csv", "json")),
+    type=click.Choice(("table", "latex", "csv", "json", "paragraph")),
     default="table",
-    help="Format of the ranking on standard output; latex: a table of booktabs.",
+    help="Format of the ranking on standard output; latex: a table of booktabs; paragraph: every setting in words, and the command.",
 )
 @trust_option
 @json_option
@@ -183,7 +183,9 @@ def _show(found: "Comparison", format_: str) -> None:
 
     summary = found.to_dict()
     asked = any(summary["verdict"]["budget"].values()) or summary["verdict"]["target_accuracy"] is not None
-    if format_ == "json":
+    if format_ == "paragraph":
+        echo(found.paragraph())
+    elif format_ == "json":
         echo(json.dumps(summary, indent=2))
     elif format_ == "table":
         show_result(compact_comparison(summary))

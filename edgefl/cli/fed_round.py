@@ -18,7 +18,7 @@ from edgefl.config import SCREENING
 @click.command("fed-round", cls=Command)
 @click.argument("bundle", type=PATH, shell_complete=runs)
 @option("--updates", required=True, type=PATH, metavar="DIR", help="Folder with the update files of devices.")
-@option("--run", type=PATH, metavar="RUN", help="Folder of the run that BUNDLE was exported from. [its parent]")
+@option("--run", type=PATH, metavar="RUN", help="Folder of the run that BUNDLE was exported from. [BUNDLE-run, or its parent]")
 @option("--out", type=PATH, metavar="NEXT", help="Folder to write. [runs/NNNN-method-round-R]")
 @option("--skip-bad", is_flag=True, help="Skip invalid updates, with a line each, instead of refusing all.")
 @option(
@@ -94,5 +94,6 @@ def command(
             echo(f"left out by the defence: {row['file']} ({', '.join(remarks(row))})")
     left_out = f", {len(result.refused)} left out" if result.refused else ""
     of = f"{count} {'update' if count == 1 else 'updates'}{left_out}"
-    echo(f"global model: {own}{before} before, {after} after round {result.round}, of {of}")
+    found = f"{own}{before} before, {after} after" if None not in result.accuracy else "not evaluated in"
+    echo(f"global model: {found} round {result.round}, of {of}")
     echo(f"folder: {result.folder}  (model.safetensors, bundle/)")

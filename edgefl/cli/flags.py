@@ -8,7 +8,7 @@ import click
 
 from edgefl.cli.names import check_names, check_run
 from edgefl.cli.options import complete_name, option, options_of, plugin_option
-from edgefl.cli.param_types import Listed, NumberOr, Within
+from edgefl.cli.param_types import Listed, NetworkOfTier, NumberOr, Within, by_tier
 from edgefl.config import FLAGS, RunConfig
 from edgefl.registry import models
 
@@ -139,6 +139,8 @@ def _flag(key: str, section: str, absent: str | None) -> Callable[[F], F]:
     text, bracket, default = flag.text.partition(" [")
     if bool in (field.annotation, *get_args(field.annotation)):
         name += f"/{flag.switch or name.replace('--', '--no-')}"
+    elif key == "tier":
+        settings |= {"type": NetworkOfTier(), "metavar": flag.metavar, "multiple": True, "callback": by_tier}
     elif key.endswith("_s"):
         settings["type"], settings["metavar"] = str, flag.metavar  # the configuration reads the unit
     else:

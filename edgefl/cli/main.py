@@ -29,6 +29,7 @@ _ORDER = (
         "plan",
         "devices",
         "calibrate",
+        "audit",
         "export",
         "verify",
         "serve",

@@ -47,7 +47,7 @@ def check_run(config: RunConfig, *, method: bool = True) -> None:
     """Raise InputError with a line for each name of a run that is unknown: its method, network, data set, fleet or device."""
     check_names(
         method=[config.method] if method else [],
-        model=[config.model],
+        model=[config.model, *(config.tier or {}).values()],
         dataset=config.dataset.split("+") if not data_names.is_own(config.dataset) else [],
         fleet=[config.profile],
     )

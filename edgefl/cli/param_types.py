@@ -129,6 +129,29 @@ class Share(click.ParamType[float]):
             self.fail(str(error), param, ctx)
 
 
+class NetworkOfTier(click.ParamType[tuple[str, str]]):
+    """``RATIO=NETWORK``; whether there is such a network is checked with the rest of the configuration."""
+
+    name = "RATIO=NETWORK"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """Return the ratio, as text, and the network."""
+        ratio, _, network = (part.strip() for part in str(value).partition("="))
+        if not ratio or not network:
+            self.fail(f"{value!r} is not of the form RATIO=NETWORK, such as 0.25=net.py:make", param, ctx)
+        return ratio, network
+
+
+def by_tier(ctx: click.Context, param: click.Parameter, given: tuple[tuple[str, str], ...]) -> dict[str, str] | None:
+    """Return ratio → network of a repeated option of :class:`NetworkOfTier`; None: it was not given."""
+    found: dict[str, str] = {}
+    for ratio, network in given:
+        if ratio in found:
+            raise click.BadParameter(f"two networks for tier {ratio}, {found[ratio]} and {network}; give one", ctx, param)
+        found[ratio] = network
+    return found or None
+
+
 class MethodOption(click.ParamType[tuple[str, Any]]):
     """``KEY=VALUE`` with a TOML value; a bare word is text.
 

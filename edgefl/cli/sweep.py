@@ -44,6 +44,13 @@ _swept = options_of(_SWEPT)
 )
 @_swept("--trial-rounds", type=Within(int, 1), metavar="N", help="Rounds of a trial. [those of the run]")
 @_swept("--trial-seeds", type=Listed(int, "0,1"), default="0", metavar="N,…", help="Seeds of the trials.")
+@_swept("--jobs", type=Within(int, 1), default=1, metavar="N", help="Runs at a time, each in a process of its own.")
+@_swept(
+    "--max-hours",
+    type=Within(float, 0),
+    metavar="H",
+    help="Hours after which no more rounds are trained; --resume continues. [no limit]",
+)
 @run_flags(leave_out=("method", "seed"))
 @plugin_option(TASK, expose=True)
 @option("--seeds", type=Listed(int, "0,1,2"), default="0", help="Seeds of the comparison.")
@@ -66,6 +73,8 @@ def command(
     grid: tuple[str, ...],
     trial_rounds: int | None,
     trial_seeds: tuple[int, ...],
+    jobs: int,
+    max_hours: float | None,
     seeds: tuple[int, ...],
     budget_s: float | None,
     budget_bytes: float | None,
@@ -81,7 +90,7 @@ def command(
 
     \b
     edgefl sweep --methods fedhm,heterofl --grid lr=0.01,0.1 --out tuned
-    edgefl sweep --methods fedhm,flanc --grid lr=log:0.003:0.3:5 --out tuned
+    edgefl sweep --methods fedhm,flanc --grid lr=log:0.003:0.3:5 --jobs 4 --out t
 
     Every combination of the grid trains every method. Trials are judged on samples of the training set that no client has: a tenth, or
     --validation-share. The comparison is then made on the test samples. A choice at the edge of the grid is marked.
@@ -97,7 +106,7 @@ def command(
     with loading():
         from edgefl.report.compare_tables import choice_table, compact_comparison
         from edgefl.report.run_budget import RunBudget
-        from edgefl.run.sweep import sweep, text_of
+        from edgefl.run.sweep import sweep
 
     def say(text: str) -> None:
         if not as_json:
@@ -111,7 +120,8 @@ def command(
         budget=RunBudget(budget_s, budget_bytes, budget_j),
         rank_by=rank_by,
         resume=resume,
-        on_trial=lambda point: say(f"trial {text_of(point)} …"),
+        jobs=jobs,
+        max_hours=max_hours,
         notify=say,
     )
     if as_json:

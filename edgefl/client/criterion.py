@@ -1,10 +1,11 @@
-"""What training minimises and evaluation measures: cross-entropy and accuracy, or the user's own loss with its metric."""
+"""What training minimises and evaluation measures: cross-entropy and accuracy, or the user's own loss and metric."""
 
 import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
+from numbers import Real
 from typing import Any, Self
 
 import numpy as np
@@ -13,11 +14,12 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map, tree_map_only
 
+from edgefl.client.metrics import OF_CLASSES
 from edgefl.cost.trace import quiet
 from edgefl.errors import ConfigError, MetricError
 from edgefl.models.factory import factory_of, sources_sha256
 from edgefl.models.valueless import reason
-from edgefl.records import Metric
+from edgefl.records import METRICS, Metric
 from edgefl.util.compute import described, uncompiled_from_here
 from edgefl.util.networks import title_of
 
@@ -38,6 +40,8 @@ class Criterion:
         output: shape of one sample's output, unless it has one dimension, as evaluation and the graphs of a bundle return it.
         reshapes: whether the loss gets targets (batch,) as (batch, 1), or the reverse. Otherwise it would compare each output with the
             targets of all samples: torch broadcasts the two shapes without an error.
+        measure: a name in :data:`edgefl.records.metric.METRICS`, or the name of the user's own metric; empty: that of the loss.
+        measure_sha256: of the source of the user's own metric.
 
     >>> Criterion().metric.name, Criterion.of("torch.nn.functional:l1_loss").metric
     ('accuracy', Metric(name='l1 loss', better='lower', share=False))
@@ -50,25 +54,29 @@ class Criterion:
     whole: bool = False
     output: tuple[int, ...] | None = None
     reshapes: bool = False
+    measure: str = ""
+    measure_sha256: str = ""
 
     @classmethod
-    def of(cls, spec: str | None, targets: np.ndarray | None = None) -> Self:
-        """Return the criterion of a function's name, None for cross-entropy, with training targets (n, …) float32, None for labels.
+    def of(cls, spec: str | None, targets: np.ndarray | None = None, measure: str | None = None) -> Self:
+        """Return the criterion of a loss and a metric by their names, with training targets (n, …) float32, None for labels.
 
-        InputError: there is no such function, or its metric does not say its direction.
+        The loss is cross-entropy if ``spec`` is None. InputError: there is no such function, or a metric does not say its direction.
         """
-        if spec is None:
-            return cls()
         about: dict[str, Any] = {}
+        if measure is not None:
+            about = {"measure": measure}
+            about |= {} if measure in METRICS else {"measure_sha256": sources_sha256(factory_of(measure, "metric"))}
+        if spec is not None:
+            about |= {"spec": spec, "sha256": sources_sha256(factory_of(spec, "loss"))}
         if targets is not None:
             span, whole = (float(targets.min()), float(targets.max())), bool((targets % 1 == 0).all())
-            about = {"target": targets.shape[1:], "span": span, "whole": whole}
-        found = cls(spec, sources_sha256(factory_of(spec, "loss")), **about)
+            about |= {"target": targets.shape[1:], "span": span, "whole": whole}
+        found = cls(**about)
         if found.metric.better not in ("higher", "lower"):
             name = getattr(found._metric, "__name__", "metric")
-            raise ConfigError(
-                f"loss: {title_of(spec)} has a metric that does not say which values are better; set {name}.better to 'higher' or 'lower'"
-            )
+            whose = f"metric: {title_of(measure)}" if measure else f"loss: {title_of(str(spec))} has a metric that"
+            raise ConfigError(f"{whose} does not say which values are better; set {name}.better to 'higher' or 'lower'")
         return found
 
     def fields(self) -> dict[str, Any]:
@@ -92,8 +100,11 @@ class Criterion:
         uncompiled_from_here()
         return found
 
-    @property
+    @cached_property
     def _metric(self) -> Compared | None:
+        """The user's function; None: a metric of predicted classes."""
+        if self.measure:
+            return None if self.measure in METRICS else factory_of(self.measure, "metric")
         return getattr(self._function, "metric", self._function)
 
     def _given(self, function: Compared | None) -> Compared | None:
@@ -101,15 +112,16 @@ class Criterion:
 
     @property
     def metric(self) -> Metric:
-        """The metric: ``loss.metric`` with its attribute ``better``, else the loss itself (lower is better)."""
+        """The run's own metric or ``loss.metric``, with their attributes ``better`` and ``share``, else the loss (lower is better)."""
         if (measure := self._metric) is None:
-            return Metric()
+            return METRICS[self.measure or "accuracy"]
         name = getattr(measure, "__name__", type(measure).__name__).replace("_", " ").strip() or "metric"
-        return Metric(name, "lower" if measure is self._function else getattr(measure, "better", None), share=False)  # type: ignore[arg-type]
+        better: Any = "lower" if measure is self._function else getattr(measure, "better", None)
+        return Metric(name, better, share=bool(getattr(measure, "share", False)))
 
     @property
-    def _measure(self) -> Compared | None:
-        return self._given(self._metric)
+    def _title(self) -> str:
+        return f"metric: {title_of(self.measure)}" if self.measure else f"loss: metric {self.metric.name}"
 
     def targets(self, samples: int) -> Tensor:
         """Return zeros as the targets of a batch: labels (samples,) int64, or (samples, …) float32."""
@@ -141,15 +153,23 @@ class Criterion:
         >>> Criterion().measured(np.array([[0.1, 0.9], [0.8, 0.2]]), np.array([1, 1]))
         0.5
         """
-        if self._measure is None:
-            return float((predicted(outputs) == targets).mean())
+        if (measure := self._given(self._metric)) is None:
+            return OF_CLASSES[self.measure or "accuracy"](predicted(outputs), targets)
         _check_outputs(np.isnan(outputs).reshape(len(outputs), -1).any(1), self.metric.name)
-        title = f"loss: metric {self.metric.name}"
         shaped = torch.from_numpy(outputs if self.output is None else outputs.reshape(len(outputs), *self.output))
-        value = float(_scalar(title, self._measure, shaped, torch.tensor(targets)))
-        if not math.isfinite(value):
-            raise MetricError(f"{title} is {value} for {len(targets)} held-out samples, expected a finite number")
+        try:
+            value = _figure(self._title, measure, shaped, torch.tensor(targets))
+        except ConfigError as error:  # samples of a client may be others than those that were tried
+            raise MetricError(str(error)) from error
+        if not math.isfinite(value) or (self.metric.share and not 0 <= value <= 1):
+            expected = "a share from 0 to 1" if self.metric.share else "a finite number"
+            raise MetricError(f"{self._title} is {value} for {len(targets)} held-out samples, expected {expected}")
         return value
+
+    def tried(self, labels: np.ndarray, classes: int, random: torch.Generator) -> None:
+        """Compute the user's metric of random outputs (n, ``classes``) for ``labels`` (n,); ConfigError if it raises or is no number."""
+        if (measure := self._metric) is not None:
+            _figure(self._title, measure, torch.randn(len(labels), classes, generator=random), torch.tensor(labels))
 
     def checked(self, network: nn.Module, x: Any, y: Tensor, classes: int) -> Self:
         """Return the criterion with the shape of the outputs of ``network``, for samples ``x`` and ``y``, labels if there are ``classes``.
@@ -161,7 +181,6 @@ class Criterion:
         if not self.reshapes and self._crosses(self._function, outputs):
             return replace(self, reshapes=True).checked(network, x, y, classes)
         assert self.loss is not None
-        assert self._measure is not None
         value, single = _scalar(title, self.loss, outputs, y), isinstance(outputs, Tensor) and outputs.dim() == 1
         if not bool(torch.isfinite(value)):
             given = f"{len(y)} samples and the initial weights"
@@ -179,7 +198,8 @@ class Criterion:
                 wanted = f"one tensor (batch, {f'{classes} classes' if classes else 'outputs, …'})"
                 raise ConfigError(f"model: in evaluation it returns {_shapes(outputs)} for {len(y)} samples, expected {wanted}")
             outputs, metric = outputs.squeeze(1) if single else outputs, f"{title}, metric {self.metric.name},"
-            _scalar(metric, self._measure, outputs, y)
+            if (measure := self._given(self._metric)) is not None:
+                _figure(self._title if self.measure else metric, measure, outputs, y)
             if self._crosses(self._metric, outputs):
                 raise ConfigError(
                     f"{metric} compares each output with the target of every sample; reshape outputs in it as in the loss"
@@ -233,17 +253,32 @@ def _reshaped(function: Compared, outputs: Any, targets: Tensor) -> Tensor:
 
 def _scalar(title: str, function: Compared, outputs: Any, targets: Tensor) -> Tensor:
     """Return the scalar that ``function`` returns; ConfigError, which begins with ``title``, if it raises an error or returns none."""
+    value = _called(title, function, outputs, targets)
+    return _checked(title, value, "a scalar tensor: the mean over the batch, such as value.mean()")
+
+
+def _called(title: str, function: Compared, outputs: Any, targets: Tensor) -> Any:
     try:
-        value = function(outputs, targets)
+        return function(outputs, targets)
     except Exception as error:  # a user's function may raise anything
         raise ConfigError(
             f"{title} raised an error for outputs {_shapes(outputs)} and targets {_shapes(targets)}: {reason(error)}"
         ) from error
+
+
+def _checked(title: str, value: Any, expected: str) -> Tensor:
     if not isinstance(value, Tensor) or value.dim():
-        raise ConfigError(
-            f"{title} returned {described(value)}, expected a scalar tensor: the mean over the batch, such as value.mean()"
-        )
+        raise ConfigError(f"{title} returned {described(value)}, expected {expected}")
     return value
+
+
+def _figure(title: str, function: Compared, outputs: Tensor, targets: Tensor) -> float:
+    """Return the number that a metric returns; ConfigError, which begins with ``title``, if it raises an error or returns none."""
+    with torch.no_grad():
+        value = _called(title, function, outputs, targets)
+    if isinstance(value, Real) and not isinstance(value, bool):
+        return float(value)
+    return float(_checked(title, value, "a number or a scalar tensor, such as value.mean()"))
 
 
 CROSS_ENTROPY = Criterion()

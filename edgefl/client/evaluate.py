@@ -1,4 +1,4 @@
-"""The accuracy of a model on held-out samples, or the metric of the run's own loss."""
+"""The accuracy of a model on held-out samples, or the run's own metric."""
 
 import contextlib
 from collections.abc import Iterable, Iterator

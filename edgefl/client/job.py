@@ -34,7 +34,7 @@ class Task:
     """What a worker needs to train any client of a run, besides the job.
 
     Attributes:
-        dataset, data_dir, validation_share, reading: the data set, see :func:`edgefl.data.mix.load`.
+        dataset, data_dir, validation_share, reading, public_share: the data set, see :func:`edgefl.data.mix.load`.
         partition, clients, permute_labels, data_share: how it is divided, see :class:`edgefl.data.shards.Shards`.
         criterion: the loss, and the metric of trained models.
         cpu_limit_s: processor seconds of this computer that a client may use if ``enforce`` is "hard".
@@ -56,6 +56,7 @@ class Task:
     permute_labels: bool = False
     data_share: float = 1.0
     validation_share: float = 0.0
+    public_share: float = 0.0
     enforce: Enforce = "plan"
     cpu_limit_s: float = 600.0
     device: str = "cpu"

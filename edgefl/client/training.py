@@ -1,6 +1,5 @@
-"""The settings of local training: epochs, batches, the optimizer, and a learning rate that may fall over the rounds."""
+"""The settings of local training: epochs, batches, the optimizer, and a learning rate that may change over the rounds."""
 
-import math
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
@@ -16,10 +15,9 @@ class Training:
         momentum: coefficient of optimizer "momentum"; "sgd" has none, "adam" uses 0.9 and 0.999.
         weight_decay: L2 coefficient, added to the gradients.
         micro_batch: samples per pass. Gradients add up to the same step, unless the network normalises by batch statistics.
-        cosine_rounds: T, over which the rate falls as lr/2·(1 + cos(π(t − 1)/T)) for rounds t = 1 … T; None: it is constant.
+        lr_shares: the share of the rate in each round, by its rule; the last one holds for rounds after them. Empty: it is constant.
         recompute: names of layers. A segment begins before each, and the backward pass computes its values again, see
             :mod:`edgefl.client.recompute`. Empty: the forward pass saves everything.
-        step_rounds: T; in the second half of T rounds the rate is a tenth. None: it stays.
         augment: ``flip`` mirrors each training sample, an image, left-right with probability ½ in every epoch. It has no cost: a device
             reads pixels in another order when it copies the batch.
         clip_gradient: largest norm of a step's gradient, of all trained tensors together; None: gradients are not clipped.
@@ -35,8 +33,7 @@ class Training:
     weight_decay: float = 1e-4
     optimizer: OptimizerName = "momentum"
     micro_batch: int | None = None
-    cosine_rounds: int | None = None
-    step_rounds: int | None = None
+    lr_shares: tuple[float, ...] = ()
     augment: Augment = "none"
     recompute: tuple[str, ...] = ()
     clip_gradient: float | None = None
@@ -46,17 +43,13 @@ class Training:
     def at(self, round_: int) -> Self:
         """Return the settings of one round, counted from 1, with the learning rate of that round.
 
-        >>> [round(Training(1, 32, 0.1, 0.9, 0.0, cosine_rounds=4).at(t).lr, 4) for t in (1, 3, 4)]
-        [0.1, 0.05, 0.0146]
-        >>> [round(Training(1, 32, 0.1, 0.9, 0.0, step_rounds=4).at(t).lr, 4) for t in (1, 2, 3)]
-        [0.1, 0.1, 0.01]
+        >>> [round(Training(1, 32, 0.1, 0.9, 0.0, lr_shares=(0.5, 1.0)).at(t).lr, 4) for t in (1, 2, 3)]
+        [0.05, 0.1, 0.1]
         """
-        if self.step_rounds is not None:
-            return replace(self, lr=self.lr * (0.1 if 2 * (round_ - 1) >= self.step_rounds else 1.0), step_rounds=None)
-        if self.cosine_rounds is None:
+        if not self.lr_shares:
             return self
-        share = (1 + math.cos(math.pi * min(1.0, (round_ - 1) / self.cosine_rounds))) / 2
-        return replace(self, lr=self.lr * share, cosine_rounds=None)
+        share = self.lr_shares[min(round_, len(self.lr_shares)) - 1]
+        return replace(self, lr=self.lr * share, lr_shares=())
 
     def steps(self, samples: int) -> int:
         """Return how many steps a client with ``samples`` samples takes in a round; the last batch of an epoch may be partial.

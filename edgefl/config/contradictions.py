@@ -54,6 +54,21 @@ def training_problems(config: RunConfig) -> Iterator[str]:
         yield "on_shortfall: send needs a device that meters its memory, and enforce plan only predicts it; give enforce meter or hard"
 
 
+def network_problems(config: RunConfig) -> Iterator[str]:
+    """Yield a message for each contradiction between the keys of the networks of tiers and others."""
+    if config.tier is None:
+        return
+    if config.model not in (None, config.tier["1"]):
+        yield f"model: got {config.model}, and tier 1 has the network {config.tier['1']}; leave model out"
+    if config.weights is not None:
+        yield "weights: a file has the tensors of one network, and tier names several; leave weights out"
+    if config.tiers == "auto":
+        yield "tiers: auto looks for sizes of one network, and tier names a network for each size; leave tiers out"
+        return
+    for label in (f"{ratio:g}" for ratio in config.tiers or () if f"{ratio:g}" not in config.tier):
+        yield f"tier: no network for tier {label} of tiers; give it one, or leave tiers out"
+
+
 def fleet_problems(config: RunConfig) -> Iterator[str]:
     """Yield a message for each contradiction between the keys of tiers, clients and rounds."""
     if (shares := config.tier_shares) is not None:

@@ -2,14 +2,15 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Literal, Self, cast
 
 import tomlkit
 from pydantic import ModelWrapValidatorHandler, ValidationError, model_validator
 
-from edgefl.config.contradictions import fleet_problems, groups_clients, privacy_problems, training_problems
+from edgefl.config.contradictions import fleet_problems, groups_clients, network_problems, privacy_problems, training_problems
 from edgefl.config.field import Flag
 from edgefl.config.fleet import FleetKeys, HostKeys
+from edgefl.config.rates import follows_rounds
 from edgefl.config.task import RoundsKeys, TaskKeys
 from edgefl.config.updates import TrainingKeys, TrustKeys
 from edgefl.consent import admit
@@ -20,7 +21,7 @@ from edgefl.util.validation import explain_all
 
 HOST_KEYS = frozenset({"engine", "workers", "data_dir", "sources", "log", "bundle", "ray_address", "ray_auth", "mixed_nodes"})
 """Keys that describe this computer and its files. A resumed run may change them; :func:`changed` has the one exception."""
-_CODE = frozenset({*PARTS, "model", "loss", "log", "stages", "sampler"})
+_CODE = frozenset({*PARTS, "model", "tier", "loss", "metric", "lr_schedule", "log", "stages", "sampler"})
 """Keys that may name code."""
 
 
@@ -43,7 +44,7 @@ class RunConfig(HostKeys, FleetKeys, TrustKeys, TrainingKeys, RoundsKeys, TaskKe
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if problems := [*training_problems(self), *fleet_problems(self), *privacy_problems(self)]:
+        if problems := [*training_problems(self), *network_problems(self), *fleet_problems(self), *privacy_problems(self)]:
             raise ValueError("\n".join(problems))
         return self
 
@@ -68,6 +69,11 @@ class RunConfig(HostKeys, FleetKeys, TrustKeys, TrainingKeys, RoundsKeys, TaskKe
     def load(cls, path: Path | None, flags: Mapping[str, Any]) -> Self:
         """Return the configuration of a TOML file (None: the defaults), overridden by ``flags``; see :func:`keys_of`."""
         return cls.of(keys_of(path, flags))
+
+    @property
+    def named_tiers(self) -> tuple[float, ...] | Literal["auto"] | None:
+        """The tiers that the keys name, largest first: by ``tiers``, or by their networks; None: neither does."""
+        return self.tiers or tuple(map(float, self.tier or ())) or None
 
     def to_toml(self) -> str:
         """Return the configuration as TOML, without the keys that are None."""
@@ -109,7 +115,13 @@ def admit_keys(values: Mapping[str, Any], source: str, typed: Mapping[str, Any],
     """
     plugins, folders = (found if isinstance(found := values.get(key), Mapping) else {} for key in ("plugins", "sources"))
     named = [pair for table in (values, *others) for pair in code_in(table)]
-    admit(named, source, code_in(typed), plugins, {str(folders.get(root)) for root in ("root", "loss_root")})
+    admit(
+        named,
+        source,
+        code_in(typed),
+        plugins,
+        {str(folders.get(root)) for root in ("root", "loss_root", "metric_root", "lr_schedule_root")},
+    )
 
 
 def changed(before: RunConfig, after: RunConfig) -> list[str]:
@@ -142,7 +154,7 @@ def lengthened(before: RunConfig, after: RunConfig) -> str:
     """
     if after.rounds <= before.rounds:
         return "a run continues only to more rounds"
-    if before.lr_schedule != "constant":
+    if follows_rounds(before.lr_schedule):
         return f"with lr_schedule {before.lr_schedule} the learning rate of every round depends on their number"
     if before.target_epsilon is not None:
         return "with target_epsilon the noise of every round depends on their number"

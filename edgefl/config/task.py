@@ -1,5 +1,6 @@
 """Keys of what is trained, by whom, in how many rounds, and of tiers."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -7,23 +8,48 @@ from pydantic import AfterValidator, BeforeValidator
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from edgefl.config.field import Count, Keys, key
+from edgefl.errors import nearest
 from edgefl.registry import datasets, methods, models
 from edgefl.util.datasets import data_spec, share_in
 from edgefl.util.files import is_profile_path
-from edgefl.util.networks import canonical, spec_of
-from edgefl.util.ratios import check_ratios
+from edgefl.util.networks import canonical, is_own, spec_of
+from edgefl.util.ratios import check_ratios, ratio_in
 
 TASK = "Method, model and data set"
 DATA = "Clients and their data"
 ROUNDS = "Rounds and evaluation"
 TIERS = "Tiers"
 """Headings of these keys in the command line's help."""
+METRICS = ("accuracy", "macro-f1", "balanced-accuracy", "worst-client")
+"""Metrics that have a name."""
 
 
 def _network(model: Any) -> Any:
     if isinstance(model, (str, Path)):
         return canonical(str(model))
     return spec_of(model) if callable(model) else model
+
+
+def _metric(given: Any) -> Any:
+    found = _network(given)
+    if isinstance(found, str) and not is_own(found) and found not in METRICS:
+        known = f"{', '.join(METRICS)}, or your own as file.py:function"
+        raise ValueError(f"got {given!r};{nearest(found, METRICS)} expected one of {known}")
+    return found
+
+
+def _by_tier(given: Any) -> Any:
+    if not isinstance(given, Mapping):
+        return given
+    found: dict[float, Any] = {}
+    for tier, model in given.items():
+        ratio = ratio_in(tier)
+        if ratio in found:
+            raise ValueError(f"two networks for tier {ratio:g}, {found[ratio]} and {_network(model)}; give one")
+        found[ratio] = _network(model)
+    if 1.0 not in found:
+        raise ValueError("no network for tier 1, the whole model, to which relative deadlines refer; give it too")
+    return {f"{ratio:g}": found[ratio] for ratio in sorted(found, reverse=True)}
 
 
 def _data(given: Any) -> Any:
@@ -80,6 +106,22 @@ def _ordered(tiers: Any) -> Any:
     return tiers
 
 
+_Source = Literal[
+    "root",
+    "model",
+    "weights",
+    "data",
+    "loss_root",
+    "loss",
+    "metric_root",
+    "metric",
+    "lr_schedule_root",
+    "lr_schedule",
+    "fleet",
+    "trace",
+]
+
+
 class TaskKeys(Keys):
     """Keys of method, network, data set, and the clients that share the data."""
 
@@ -111,6 +153,13 @@ class TaskKeys(Keys):
         "Loss of a batch, as package.module:function or file.py:function: (outputs, targets) to a scalar. [cross-entropy]",
         "FUNCTION",
     )
+    metric: Annotated[str | None, BeforeValidator(_metric)] = key(
+        None,
+        TASK,
+        "What evaluation measures: accuracy, macro-f1, balanced-accuracy, worst-client, or your own, as package.module:function or "
+        "file.py:function: (outputs, targets) to a number. [accuracy; with --loss, the loss's own]",
+        "NAME|FUNCTION",
+    )
     preprocessing: Annotated[str | None, BeforeValidator(_preprocessing)] = key(
         None,
         TASK,
@@ -121,10 +170,10 @@ class TaskKeys(Keys):
     new_classifier: bool = key(
         False, TASK, "Leave the last layer out of --weights, such as one for other labels: it begins with random values. [no]"
     )
-    sources: dict[Literal["root", "model", "weights", "data", "loss_root", "loss", "fleet", "trace"], str] | None = key(
+    sources: dict[_Source, str] | None = key(
         None,
         "",
-        "Recorded by the run: the folders of network and loss, and hashes of their source, of weights, and of your data, fleet and trace.",
+        "Recorded by the run: the folders of your own code; hashes of their source, of weights, data, fleet and trace.",
     )
     norm: str | None = key(None, TASK, "Normalisation layers of the network. [the model's own]", "group|static|batch|layer|none")
     dataset: Annotated[str, BeforeValidator(_data)] = key(
@@ -187,6 +236,13 @@ class RoundsKeys(Keys):
         TIERS,
         "Sizes of sub-models, largest first; auto: the largest that fits each class. [the method's own]",
         "1,0.5,0.25|auto",
+    )
+    tier: Annotated[dict[str, str] | None, BeforeValidator(_by_tier)] = key(
+        None,
+        TIERS,
+        "Network of one tier instead of --model, such as 0.25=net.py:make; repeat it for each tier. For methods that train different "
+        "networks, such as feddf. [none]",
+        "RATIO=NETWORK",
     )
     tier_assignment: Literal["auto", "uniform", "dynamic"] = key(
         "auto",

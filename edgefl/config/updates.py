@@ -2,12 +2,14 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from edgefl.config.field import Count, Keys, Positive, check_name, key, known, known_call
 from edgefl.config.protocol import SecureAggregation
+from edgefl.config.rates import checked_rule
 from edgefl.errors import InputError
 from edgefl.registry import codecs, defences, objectives, server_optimizers, stages
+from edgefl.util.networks import spec_of
 from edgefl.util.spec import called
 
 CLIENT = "Training on a client"
@@ -47,6 +49,10 @@ SCREENING = (
 """The keys of the server's screening, which a round with real devices may change."""
 
 
+def _rule(given: Any) -> Any:
+    return checked_rule(spec_of(given) if callable(given) else given)
+
+
 def _none_if_off(given: Any) -> Any:
     return None if given == "off" else given
 
@@ -65,8 +71,13 @@ class TrainingKeys(Keys):
     runtime: Literal["torch", "onnx"] = key("torch", CLIENT, "Library that trains; onnx: onnxruntime, on exported graphs.")
     optimizer: Literal["momentum", "sgd", "adam"] = key("momentum", CLIENT, "Optimizer of the client.")
     lr: Positive = key(0.05, CLIENT, "Learning rate of the client.")
-    lr_schedule: Literal["constant", "cosine", "step"] = key(
-        "constant", CLIENT, "Change of --lr over rounds; cosine ends at 0; step: a tenth in the second half."
+    lr_schedule: Annotated[str, BeforeValidator(_rule)] = key(
+        "constant",
+        CLIENT,
+        "Change of --lr over rounds: constant; cosine, which ends at 0; step, a tenth in the second half; exponential(fall=0.001), by that "
+        "share each round; warmup(rounds=5), which rises to --lr; several joined by +; or your own, as package.module:function or "
+        "file.py:function: (round, rounds) to a share of --lr.",
+        "RULE|FUNCTION",
     )
     momentum: float = key(0.9, CLIENT, "Momentum coefficient of the optimizer.", ge=0, lt=1)
     augment: Literal["none", "flip"] = key(

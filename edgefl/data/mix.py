@@ -4,13 +4,14 @@ from pathlib import Path
 
 import numpy as np
 
+from edgefl.data import drawn
 from edgefl.data.given import PLAIN_READING, Reading
 from edgefl.data.own import load_own
-from edgefl.data.scenario import validating
+from edgefl.data.scenario import publishing, validating
 from edgefl.data.sources import Dataset, Split
 from edgefl.errors import ConfigError, DataError, EdgeflError
 from edgefl.registry import datasets
-from edgefl.util.datasets import is_own
+from edgefl.util.datasets import DRAWN, is_own
 from edgefl.util.fields import each
 from edgefl.util.modules import said
 
@@ -26,12 +27,19 @@ def check(name: str) -> None:
         raise ConfigError(f"dataset: {name!r} has {twice[0]} {parts.count(twice[0])} times, expected different data sets")
 
 
-def load(name: str, data_dir: str | None = None, validation_share: float = 0.0, reading: Reading = PLAIN_READING) -> Dataset:
+def load(
+    name: str,
+    data_dir: str | None = None,
+    validation_share: float = 0.0,
+    reading: Reading = PLAIN_READING,
+    public_share: float = 0.0,
+) -> Dataset:
     """Return the data set ``name``, or several joined by ``+`` as one. A part is read from ``data_dir``, or its subfolder ``<part>``.
 
     A path, ``hf:ID`` or an object is a data set of your own, read as ``reading`` says (:func:`edgefl.data.own.load_own`).
 
-    With a ``validation_share``, that share of the training samples takes the place of the test samples (:func:`validating`).
+    With a ``validation_share``, that share of the training samples takes the place of the test samples (:func:`validating`). With a
+    ``public_share``, that share of the others belongs to the server (:func:`publishing`).
 
     In a mix every part is a domain. Images are enlarged to the largest height and width by bilinear interpolation, and a single channel is
     repeated. Each part has its own normalisation. The labels of the parts follow each other in the order of the name. Errors:
@@ -40,22 +48,28 @@ def load(name: str, data_dir: str | None = None, validation_share: float = 0.0, 
     >>> load("digits").title[:18]
     'Handwritten digits'
     """
+    return publishing(validating(_whole(name, data_dir, reading), validation_share), public_share)
+
+
+def _whole(name: str, data_dir: str | None, reading: Reading) -> Dataset:
+    if name.startswith(DRAWN):
+        return drawn.load(name, reading.preprocessing)
     if is_own(name):
-        return validating(load_own(name, reading), validation_share)
+        return load_own(name, reading)
     check(name)
     if reading != PLAIN_READING:
         raise ConfigError(
             f"label, owner, features, held_out, preprocessing: {name} has its own; they are for your own data, such as --data own.npz"
         )
     if "+" not in name:
-        return validating(_loaded(name, data_dir), validation_share)
+        return _loaded(name, data_dir)
     parts = [_loaded(part, _folder(data_dir, part)) for part in name.split("+")]
     for part in parts:
         kind = each(lambda x: str(x.dtype), part.train.x)
         if kind != "float32" or part.train.x.ndim != 4 or not part.classes:
             shape = f"{kind} samples of shape {part.input_shape}"
             raise ConfigError(f"dataset: {name!r}: only images can be mixed, {part.name} has {shape}")
-    return validating(mixed(name, parts), validation_share)
+    return mixed(name, parts)
 
 
 def mixed(name: str, parts: list[Dataset]) -> Dataset:

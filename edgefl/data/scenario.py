@@ -1,6 +1,7 @@
 """Differences between clients besides their samples: permuted labels, and a share of the data; draws that preserve label shares."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -51,18 +52,40 @@ def validating(data: Dataset, share: float) -> Dataset:
     """
     if share == 0:
         return data
-    train, domains = data.train, data.train_domain
+    chosen, rest = _divided(data, share, "validation")
+    moved = {**_groups(data, "train", rest), **_groups(data, "test", chosen)}
+    return replace(data, train=data.train.at(rest), test=data.train.at(chosen), **moved)
+
+
+def publishing(data: Dataset, share: float) -> Dataset:
+    """Return ``data`` with ``share`` in [0, 1) of its training samples as public ones, the same ones in every run; 0: ``data`` itself.
+
+    Every class of a domain, or every owner, gives its share, but none its last sample. Nobody reads the labels of these samples.
+
+    >>> from edgefl.data.digits import digits
+    >>> data = publishing(digits(), 0.1)
+    >>> len(digits().train), len(data.train), len(data.public)
+    (1437, 1295, 142)
+    """
+    if share == 0:
+        return data
+    chosen, rest = _divided(data, share, "public")
+    return replace(data, train=data.train.at(rest), public=data.train.at(chosen), **_groups(data, "train", rest))
+
+
+def _divided(data: Dataset, share: float, purpose: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers of a share of the training samples, of every class of a domain or every owner, and those of the others."""
+    domains = data.train_domain
     classes = data.groups if domains is None else domains * max(1, data.classes) + data.groups
     groups = classes if data.train_owner is None else data.train_owner
-    chosen = part_of_each(groups, share, generator(0, "validation"))
-    rest = np.setdiff1d(np.arange(len(train)), chosen)
-    moved = {
-        f"{part}_{kind}": of[where]
-        for kind, of in (("owner", data.train_owner), ("domain", domains))
-        for part, where in (("train", rest), ("test", chosen))
-        if of is not None
-    }
-    return replace(data, train=train.at(rest), test=train.at(chosen), **moved)
+    chosen = part_of_each(groups, share, generator(0, purpose))
+    return chosen, np.setdiff1d(np.arange(len(data.train)), chosen)
+
+
+def _groups(data: Dataset, part: str, samples: np.ndarray) -> dict[str, Any]:
+    """Return the owners and domains of training samples, as fields of a data set whose ``part``, train or test, they become."""
+    groups = {"owner": data.train_owner, "domain": data.train_domain}
+    return {f"{part}_{kind}": of[samples] for kind, of in groups.items() if of is not None}
 
 
 def permutation(seed: int, client: int, classes: int, labels: np.ndarray | None = None) -> np.ndarray:

@@ -51,8 +51,10 @@ class Dataset:
             Held-out samples may have none.
         train_domain, test_domain: (n,) int64, the position of each sample's domain in ``domain_names``; None with a single domain.
         domain_names: one per domain; a client belongs to one domain.
+        public: samples that no client has, for a server that trains on them without their labels; None: there are none.
         sha256: hash of the user's files that it was read from, or "".
         record: how it was read; None of a known data set.
+        drawn: whether the samples are random ones in the place of data: nothing is evaluated on them.
     """
 
     name: str
@@ -71,6 +73,8 @@ class Dataset:
     domain_names: tuple[str, ...] = ()
     sha256: str = ""
     record: DataRecord | None = None
+    drawn: bool = False
+    public: Split | None = None
 
     def __post_init__(self) -> None:
         for part, split in (("train", self.train), ("test", self.test)):
@@ -180,11 +184,11 @@ class Dataset:
         return each(lambda x: x.shape[1:], self.train.x)
 
     def apart(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Return name → plain field, except the record of the reading, and name → array.
+        """Return name → plain field, and name → array, except what only the server needs: public samples, and the record of the reading.
 
         :class:`Scaled` become ``raw`` and ``rows``, with (mean, std) as a field.
         """
-        facts = {name: value for name, value in vars(self).items() if name not in (*_SPLITS, *_GROUPS, "record")}
+        facts = {name: value for name, value in vars(self).items() if name not in (*_SPLITS, *_GROUPS, "record", "public")}
         arrays: dict[str, np.ndarray] = {}
         for part in _SPLITS:
             split: Split = getattr(self, part)

@@ -46,6 +46,7 @@ class Method(OldNames):
         every_update: why the server needs single updates, not their sums per tier; for methods with an :meth:`aggregate` of their own.
         clip_gradient: largest norm of a step's gradient in a run that names none; None: gradients are not clipped.
         trains_smaller: whether a client also trains every tier below its own, as parts of its network.
+        unlike_networks: whether tiers may have networks that share no tensor; otherwise all are made from one network.
         truncates: whether layers are truncated decompositions of dense ones, so that a plan may choose a rank for each.
     """
 
@@ -64,6 +65,7 @@ class Method(OldNames):
     every_update: ClassVar[str] = "its server aggregates by a rule of its own, which reads every update"
     clip_gradient: ClassVar[float | None] = None
     trains_smaller: ClassVar[bool] = False
+    unlike_networks: ClassVar[bool] = False
     truncates: ClassVar[bool] = False
 
     @property

@@ -5,7 +5,7 @@ Capabilities of personal tensors and of terms of the loss are in :mod:`edgefl.me
 
 import abc
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -142,6 +142,42 @@ def rebased(method: Method, update: Update, sent: Tensors, now: Tensors, weight:
     if isinstance(method, Rebases):
         return method.rebased(update, sent, now, weight)
     return replace(update, tensors=moved(update.tensors, sent, now, weight))
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """What a server that :class:`Distils` has made, and what it computed for it.
+
+    Attributes:
+        state: the next state.
+        evaluated: tier → how many samples its networks computed, without a gradient.
+        trained: tier → how many samples its network was trained on, each as often as it was.
+    """
+
+    state: GlobalState
+    evaluated: Mapping[Tier, int]
+    trained: Mapping[Tier, int]
+
+
+class Distils(Method, abc.ABC):
+    """After it has aggregated, the server trains on public samples: no client has them, and nobody reads their labels."""
+
+    @property
+    @abc.abstractmethod
+    def public_share(self) -> float:
+        """The share of the training samples that are public, in (0, 1)."""
+
+    @abc.abstractmethod
+    def distilled(self, state: GlobalState, updates: Sequence[Update], x: Any, rng: np.random.Generator) -> Distilled:
+        """Return the next state, given the aggregate ``state`` of ``updates`` and the public samples ``x``, (n, …) or name → (n, …).
+
+        ``rng`` is the round's own: a round that is computed again has the same draws.
+        """
+
+
+def learning(method: Method) -> tuple[bool, bool]:
+    """Return whether tiers learn from updates of larger ones, and whether the server :class:`Distils`, so that all learn from all."""
+    return method.trains_smaller, isinstance(method, Distils)
 
 
 class Remembers(Method, abc.ABC):

@@ -30,6 +30,7 @@ class Factored(Composes, Factorizes, FedAvg):
 
     weight: ClassVar[type[nn.Module]] = HadamardWeight
     tier_meaning = "one tier only: γ, where every layer's rank lies between full-rank capacity and dense size"
+    unlike_networks = False
 
     @abc.abstractmethod
     def ranks(self, network: nn.Module, tier: Tier) -> dict[str, int]:

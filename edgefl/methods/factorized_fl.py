@@ -125,6 +125,7 @@ class FactorizedFL(Receives, Personal, Penalised, Composes, Remembers, Figures, 
     title = "Factorized-FL"
     paper = "Jeong and Hwang, Factorized-FL: Agnostic Personalized Federated Learning, NeurIPS 2022"
     tier_meaning = "one tier only: the width of the network that everyone factorizes"
+    unlike_networks = False
     travels = "down: u of every layer, averaged for each client; up: u, and v of the second-last layer"
     stays = (
         "v and μ of every layer, biases, normalisation; the classifier too, by default with permuted labels or several data sets"

@@ -25,6 +25,7 @@ class FedAvg(Method):
     travels = "every weight, both ways"
     default_tiers = (1.0,)
     whole = False
+    unlike_networks = True
 
     def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
         return GlobalState.begun(architecture, tiers, rng, partial(self.network, architecture, tiers[0]))

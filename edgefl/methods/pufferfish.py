@@ -53,6 +53,7 @@ class Pufferfish(Phased, Factorizes, FedAvg):
     tier_meaning = "one tier only: the rank ratio γ of the factorized layers after the warm-up; 1 is dense"
     travels = "every weight in the warm-up, then two factors of each factorized layer and the dense rest, both ways"
     default_tiers = (0.25,)
+    unlike_networks = False
     lacks: ClassVar[Mapping[Need, str]] = {
         "stale_updates": "the network changes its form between two rounds, while clients are at work",
         "fixed_coordinates": _SWITCH + "a client's memory of gradients, or control variates, would belong to other coordinates",

@@ -36,6 +36,7 @@ class StandAlone(Personal):
     stays = "the whole network"
     whole = False
     personalised = True
+    unlike_networks = True
     lacks: ClassVar[Mapping[Need, str]] = {
         "stale_updates": "the server takes no updates",
         "received_weights": _NO_WEIGHTS + "no weights arrive that a client could be pulled to",

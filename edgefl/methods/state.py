@@ -72,7 +72,7 @@ class GlobalState:
             f"places {tier.label}",
             lambda: places_in(
                 self.architecture,
-                self.architecture.skeleton(),
+                self.architecture.skeleton(within),
                 shapes(self.architecture, tier),
                 shapes_of(self.tensors),
                 tier.ratio if width is None else width,

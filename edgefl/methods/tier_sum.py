@@ -8,7 +8,7 @@ import torch
 from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
 from edgefl.methods.base import Method
-from edgefl.methods.capabilities import ByLabel, label_rows
+from edgefl.methods.capabilities import ByLabel, Distils, label_rows
 from edgefl.methods.networks import upload_shapes
 from edgefl.methods.state import GlobalState, Shape
 from edgefl.methods.updates import check
@@ -85,10 +85,11 @@ def folds(method: Method) -> bool:
     """Whether the server needs only the sum of each tier's updates, so that they can be added up where clients train.
 
     True if the method averages entries as :meth:`Method.aggregate` does by default, and all clients of a tier receive the same sub-model.
-    A method with :meth:`ByLabel.label_rows` must also inherit :meth:`Method.submodel`, in which tensors have the names of the state's.
+    A method with :meth:`ByLabel.label_rows` must also inherit :meth:`Method.submodel`, in which tensors have the names of the state's. One
+    that :class:`Distils` needs single updates.
     """
     kind = type(method)
-    averages = kind.aggregate in (Method.aggregate, ByLabel.aggregate)
+    averages = kind.aggregate in (Method.aggregate, ByLabel.aggregate) and not isinstance(method, Distils)
     same_names = kind.submodel is Method.submodel or not isinstance(method, ByLabel)
     return averages and same_names and not method.per_client
 

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from edgefl.errors import ConfigError
 from edgefl.models.cuts import Cuts, cuts_of
+from edgefl.models.input_spec import InputSpec
 from edgefl.models.norm import POLICIES
 from edgefl.models.ties import named_fully, named_once, second_names, tied
 from edgefl.models.valueless import on_meta
@@ -59,6 +60,15 @@ class Architecture:
         network = named_once(models.load(self.model)(self.input_shape, self.classes, width=width, **options))
         return self.weighted(network) if width == 1.0 else network
 
+    def at(self, width: float) -> "Architecture":
+        """Return the architecture whose network :meth:`build` returns at ``width``: this one, unless tiers have different networks."""
+        return self
+
+    @property
+    def every(self) -> tuple["Architecture", ...]:
+        """All networks: this one, unless tiers have different networks."""
+        return (self,)
+
     def weighted(self, network: nn.Module) -> nn.Module:
         """Return the network of width 1 with its initial weights, unless its tensors have no values; WireError: the file has changed."""
         if self.weights is not None and detect_fake_mode() is None and torch.get_default_device().type != "meta":
@@ -86,6 +96,11 @@ class Architecture:
     def below(self) -> Fields[int]:
         """A number that ids among a sample's inputs are below; 0 for real numbers, and where it is not known."""
         return self.vocabulary
+
+    @property
+    def specs(self) -> Fields[InputSpec]:
+        """What a sample consists of."""
+        return InputSpec(self.input_shape, below=self.vocabulary)
 
     @property
     def labels(self) -> int:

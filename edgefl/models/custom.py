@@ -21,6 +21,7 @@ from edgefl.models.input_spec import InputSpec
 from edgefl.models.narrow import Channels
 from edgefl.models.outputs import logits_of, read_out, unwrapped
 from edgefl.models.ties import named_fully, named_once
+from edgefl.models.unlike import Unlike
 from edgefl.models.valueless import on_meta, reason
 from edgefl.models.weights import WeightsFile
 from edgefl.util.compute import uncompiled_from_here
@@ -35,6 +36,8 @@ _OF_HOOKS = (__name__, read_out.__module__, opened.__module__)
 
 def architecture_in(fields: Mapping[str, Any]) -> Architecture:
     """Return the architecture of :meth:`Architecture.fields`, in this or another process; InputError if there is no such network here."""
+    if "networks" in fields:
+        return Unlike.of({label: architecture_in(of) for label, of in fields["networks"].items()})
     weights = WeightsFile(**fields["weights"]) if "weights" in fields else None
     if "spec" not in fields:
         return Architecture(**{**fields, "input_shape": tuple(fields["input_shape"]), "weights": weights})
@@ -177,6 +180,8 @@ class CustomArchitecture(Architecture):
                 # Counters, tables of indices, and what forward sets: each copy has its own, and none is sent.
                 if buffer is None or not buffer.is_floating_point():
                     module.register_buffer(name, buffer, persistent=False)
+        if self.weights is not None and detect_fake_mode() is None and torch.get_default_device().type != "meta":
+            self.weights.fill(network)
         network.register_forward_pre_hook(spread, with_kwargs=True)
         if self.logits:
             network.register_forward_hook(lambda module, args, output: logits_of(output))

@@ -23,12 +23,12 @@ _TORCH = str(Path(torch.__file__).parent)
 
 
 def factory_of(spec: str, key: str = "model") -> Any:
-    """Return the factory, class, module or loss that ``spec`` names.
+    """Return the factory, class, module or function that ``spec`` names.
 
     Args:
         spec: ``package.module:name``, also in the working directory; ``file.py:name``; ``timm:name``; ``torchvision:name``; a path
             that ends in ``.onnx``; or the name of an object that this process has been given.
-        key: of the configuration that has the name, ``model`` or ``loss``.
+        key: of the configuration that has the name, such as ``model``.
 
     Raises:
         InputError: there is no such factory, or importing it raised an error.
@@ -61,6 +61,8 @@ def factory_of(spec: str, key: str = "model") -> Any:
 _EXPECTED = {
     "model": "a factory of a network: a function or class that returns a torch.nn.Module, also as timm:NAME or torchvision:NAME",
     "loss": "a function (outputs, targets) that returns a scalar tensor",
+    "lr_schedule": "a function (round, rounds) that returns a share of the learning rate",
+    "metric": "a function (outputs, targets) that returns a number",
 }
 
 

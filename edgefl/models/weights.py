@@ -10,7 +10,7 @@ from pathlib import Path
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
-from torch import Tensor
+from torch import Tensor, nn
 
 from edgefl.errors import WireError, first_line
 from edgefl.util.files import sha256
@@ -38,7 +38,24 @@ class WeightsFile:
     prefix: str = ""
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """Return name → tensor; WireError if the file cannot be read, is no safetensors file, or has changed."""
+        """Return name → floating-point tensor; WireError if the file cannot be read, is no safetensors file, or has changed."""
+        return {name: tensor for name, tensor in self._all().items() if tensor.is_floating_point()}
+
+    def fill(self, network: nn.Module) -> None:
+        """Copy the integers and booleans of the file, such as masks and counters, into the buffers of a network that have their names.
+
+        Raises:
+            WireError: one has another shape than the network's.
+        """
+        found = self._all()
+        for name, buffer in network.named_buffers():
+            if buffer.is_floating_point() or (given := found.get(name)) is None:
+                continue
+            if given.shape != buffer.shape:
+                raise WireError(f"{self.path}: {name} has shape {tuple(given.shape)}, expected {tuple(buffer.shape)}")
+            buffer.copy_(given)
+
+    def _all(self) -> dict[str, Tensor]:
         found = {name.removeprefix(self.prefix): t for name, t in _tensors(self.path, self.sha256).items()}
         return {name: t for name, t in found.items() if not (self.without and name.startswith(self.without))}
 
@@ -46,7 +63,7 @@ class WeightsFile:
 def weights_in(path: str, without: str = "", names: Collection[str] = ()) -> WeightsFile:
     """Return the record of the file at ``path`` for a network with tensors of these ``names``; WireError if it cannot be read."""
     content = _content(path)
-    return WeightsFile(path, sha256(content), without, _prefix(_of_content(path, content), names))
+    return WeightsFile(path, sha256(content), without, _prefix(_floats(_of_content(path, content)), names))
 
 
 def _prefix(found: Iterable[str], names: Collection[str]) -> str:
@@ -84,6 +101,10 @@ def _of_content(path: str, content: bytes) -> dict[str, Tensor]:
             tensors = safetensors.torch.load(content)
         except (SafetensorError, ValueError, KeyError) as error:
             raise WireError(f"{path}: not a valid safetensors file ({error})") from None
+    return tensors
+
+
+def _floats(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
 
 
@@ -146,10 +167,7 @@ def checked_weights(
         WireError: tied tensors, names or shapes differ from ``shapes`` (the first five are named), or a value is not finite.
     """
     told = "weights" if isinstance(source, Mapping) else str(source)
-    if isinstance(source, Mapping):
-        floats: Mapping[str, Tensor] = {name: tensor for name, tensor in source.items() if tensor.is_floating_point()}
-    else:
-        floats = _of_content(told, _content(told))
+    floats: Mapping[str, Tensor] = _floats(source if isinstance(source, Mapping) else _of_content(told, _content(told)))
     prefix = _prefix(floats, shapes)
     floats = opened_tensors({name.removeprefix(prefix): tensor for name, tensor in floats.items()}, shapes)
     if without:

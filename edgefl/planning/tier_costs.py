@@ -58,6 +58,8 @@ def tier_cost(
     except EdgeflError:
         raise
     except Exception as error:  # tracing runs the network's own code, which may raise anything
+        own = architecture.at(tier.ratio)
+        name = own.model
         if layers := _read_itself(architecture, method, tier):
             rules = ",".join(filter(None, (rules_of(method.config), *(f"!{name}" for name in layers))))
             dense = (
@@ -66,15 +68,13 @@ def tier_cost(
                 else ""
             )
             raise ConfigError(
-                f"model {architecture.model} reads the weight of {', '.join(layers)} itself, and {method.title} replaces the layer; "
+                f"model {name} reads the weight of {', '.join(layers)} itself, and {method.title} replaces the layer; "
                 f"{dense}choose a method that cuts width, such as heterofl"
             ) from error
-        told = f"model {architecture.model} does not take input {architecture}: {reason(error)}"
-        if _runs(architecture):
+        told = f"model {name} does not take input {architecture}: {reason(error)}"
+        if _runs(own):
             terms = "" if objective.name == PLAIN.name else f" and objective {objective.name}"
-            raise ConfigError(
-                f"model {architecture.model} cannot be trained with {method.title}{terms}: {reason(error)}"
-            ) from error
+            raise ConfigError(f"model {name} cannot be trained with {method.title}{terms}: {reason(error)}") from error
         raise ConfigError(told + _ids_hint(architecture, error)) from error
 
 

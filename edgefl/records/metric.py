@@ -20,3 +20,11 @@ class Metric:
 
 
 ACCURACY = Metric()
+WORST_CLIENT = Metric("accuracy of the worst client", share=False)
+METRICS = {
+    "accuracy": ACCURACY,
+    "macro-f1": Metric("macro F1"),
+    "balanced-accuracy": Metric("balanced accuracy"),
+    "worst-client": WORST_CLIENT,
+}
+"""The metrics that a run may name, of labels. That of the worst client is one number of all clients, and no share of one client's."""

@@ -92,7 +92,8 @@ def _advice(summary: Json, rounds: Sequence[Json]) -> Iterable[str]:
     yield larger_tier(summary)
     yield _smaller(summary)
     yield _waste(summary, rounds)
-    rises = ", accuracy no longer rises," if metric_of(summary).share else ""  # of another metric no rise is judged
+    metric = metric_of(summary)
+    rises = f", {metric.name} no longer rises," if metric.share else ""  # of another metric no rise is judged
     yield f"Use this setting: every class took part{rises} and no budget asks for a change."
 
 
@@ -180,7 +181,7 @@ def _longer(summary: Json, rounds: Sequence[Json]) -> str:
     if not metric.share or len(reached) < 2:
         return ""
     gain, when = late_gain(reached)
-    return f"Train longer: accuracy still rose by {points(gain)} in the last {when}." if gain > RISING else ""
+    return f"Train longer: {metric.name} still rose by {points(gain)} in the last {when}." if gain > RISING else ""
 
 
 def late_gain(reached: Sequence[float]) -> tuple[float, str]:

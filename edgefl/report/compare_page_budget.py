@@ -55,7 +55,7 @@ def accuracy_columns(summary: Row, group: str, rank_by: str) -> tuple[Column, ..
     """Return what methods are ranked by, and the other accuracies beside it; a metric that is no accuracy is of global models only."""
     if not (metric := metric_of(summary)).share:
         return (Column(group, metric.name, lambda row: mean_error(row["accuracy"], lambda value: metric_text(metric, value))),)
-    heads = {"clients": "mean over clients", "worst": "worst class", "global": "global accuracy"}
+    heads = {"clients": "mean over clients", "worst": "worst class", "global": f"global {metric.name}"}
     order = sorted(heads, key=lambda key: key != rank_by)
     return tuple(Column(group, heads[key], _accuracy(f"{key}_accuracy")) for key in order)
 

@@ -138,8 +138,8 @@ def mixed_accuracies(summary: Row) -> str:
     if len(by_kind) < 2:
         return ""
     return (
-        f"Not one kind of accuracy: of {', '.join(by_kind['clients'])} it is the mean over clients, each with a model of its own on "
-        f"held-out samples of its own; of {', '.join(by_kind['global'])} it is the global model's on all held-out samples."
+        f"Not one kind of {metric_of(summary).name}: of {', '.join(by_kind['clients'])} it is the mean over clients, each with a model of "
+        f"its own on held-out samples of its own; of {', '.join(by_kind['global'])} it is the global model's on all held-out samples."
     )
 
 

@@ -30,7 +30,7 @@ class Evaluated(Result):
     Attributes:
         client_bytes, client_j: of the client that had used most; ``client_j`` is None if the energy of a client is unknown.
         macs: of all clients together, as are ``bytes`` both ways and ``energy_j``, which is None if it is unknown.
-        accuracy: "global" and each tier's label → a share in [0, 1], or the metric of the run's own loss.
+        accuracy: "global" and each tier's label → a share in [0, 1], or the run's own metric.
         trained: device → how many of its clients had trained at least once.
     """
 

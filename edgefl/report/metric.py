@@ -1,4 +1,4 @@
-"""How reports name and write the metric of a run: the accuracy in percent, or the metric of the user's own loss as it is."""
+"""How reports name and write the metric of a run: shares in percent, and other metrics as they are."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

@@ -40,7 +40,7 @@ class RoundFigures(Result):
     """What one round took and how accurate the models are after it.
 
     Attributes:
-        accuracy: "global" and each tier's label → share, or the metric of the run's own loss; empty if the round was not evaluated.
+        accuracy: "global" and each tier's label → share, or the run's own metric; empty if the round was not evaluated.
         clock_s: the simulated clock at the end of the round, which took ``round_s`` after ``waited_s``.
     """
 

@@ -174,7 +174,7 @@ class RunSummary(Summary):
     """The summary of a run that trained.
 
     Attributes:
-        metric: what is under the keys of accuracy: the accuracy, or the metric of the run's own loss.
+        metric: what is under the keys of accuracy: the accuracy, or the run's own metric.
         accuracy_of: "global" for one model on all held-out samples, "clients" for the mean over clients on their own.
         global_accuracy: that accuracy after the last round, None if no round was evaluated.
         accuracy_after_training: mean over the clients of the last round, each with the model that it has just trained, on its own held-out

@@ -13,7 +13,7 @@ from edgefl.report.results import Result
 Whole = Annotated[int, Field(ge=0)]
 Number = Annotated[float, Field(ge=0)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-"""A value of a run's metric: that of the user's own loss may be negative."""
+"""A value of a run's metric: the user's own may be negative."""
 
 
 @dataclass(frozen=True)

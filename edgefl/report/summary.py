@@ -18,10 +18,13 @@ from edgefl.util.unknown import known_sum
 MOST_LAYERS = 40
 
 
-def tier_rows(plan: Plan, results: Mapping[Tier, TierResult], rounds: Sequence[Json], trains_smaller: bool) -> list[TierRow]:
+def tier_rows(
+    plan: Plan, results: Mapping[Tier, TierResult], rounds: Sequence[Json], trains_smaller: bool, distils: bool = False
+) -> list[TierRow]:
     """Return the table of tiers, largest first, each as the class of :meth:`Plan.home_of` trains it.
 
     ``trains_smaller`` is the method's (:class:`edgefl.methods.base.Method`): an update of a tier then counts for smaller ones, too.
+    If the server ``distils``, every tier learns from every update.
 
     Budgets are checked for the largest shard of the run; time and energy are those of a client with the mean number of samples. The
     measured bytes of training are the largest among the clients that trained the tier with the same assignment.
@@ -34,7 +37,7 @@ def tier_rows(plan: Plan, results: Mapping[Tier, TierResult], rounds: Sequence[J
         home = plan.home_of(tier)
         fit = next((fit for fit in home.options if fit is not None and fit.tier == tier), Assignment(tier))
         cost, timing = plan.cost(fit), plan.timing(home.device, fit, plan.workload.mean_shard)
-        training = (group for group in groups if trains(group["tier"], tier.number))
+        training = (group for group in groups if distils or trains(group["tier"], tier.number))
         limiting = max(_budgets(plan, home, fit), key=lambda use: use.share, default=None)
         rows.append(
             TierRow.of(

@@ -15,6 +15,8 @@ from itertools import pairwise
 from typing import Any
 
 from edgefl.errors import InputError
+from edgefl.records import ACCURACY
+from edgefl.report.metric import metric_of
 from edgefl.report.results import Result
 
 Json = Mapping[str, Any]
@@ -122,8 +124,10 @@ def curve_of(rounds: Sequence[Json], exponent: float = EXPONENT) -> Curve:
 
 def check_accuracy(summary: Json, where: str) -> None:
     """Raise :class:`InputError` unless a run trained and has an accuracy."""
-    if summary.get("dry_run") or not (summary.get("metric") or {"share": True})["share"]:
-        raise InputError(f"{where}: expected a run that trained and has an accuracy, got a dry run or one with a loss of its own")
+    if summary.get("dry_run") or metric_of(summary) != ACCURACY:
+        raise InputError(
+            f"{where}: expected a run that trained and has an accuracy, got a dry run or one with a metric of its own"
+        )
 
 
 def judged(run: str, summary: Json, lines: Sequence[Json], rows: Sequence[Json], rounds: int, target: float | None) -> Surrogate:

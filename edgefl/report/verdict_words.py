@@ -25,7 +25,7 @@ LIMITED = {
     "client_bytes": Limited("bytes", "bytes", human_bytes),
     "client_j": Limited("j", "energy", human_joules),
 }
-_MEASURES = {"clients": "mean accuracy over clients", "worst": "accuracy of the worst class", "global": "global accuracy"}
+_MEASURES = {"clients": "mean {} over clients", "worst": "{} of the worst class", "global": "global {}"}
 OTHER_QUESTION = "--tier-assignment uniform --conditions ideal --deadline-s 1000h"
 """Options with which equal clients train equal tiers of every method."""
 
@@ -37,7 +37,7 @@ def measure(summary: Json) -> str:
     'accuracy of the worst class'
     """
     metric = metric_of(summary)
-    return _MEASURES[summary["verdict"]["rank_by"]] if metric.share else metric.name
+    return _MEASURES[summary["verdict"]["rank_by"]].format(metric.name) if metric.share else metric.name
 
 
 def budget_text(budget: Json) -> str:

@@ -31,10 +31,10 @@ from edgefl.data.sources import Split
 from edgefl.errors import EdgeflError, MovedError, NoBundleError, StorageError
 from edgefl.onnxgrad.garbage import uncollected
 from edgefl.onnxgrad.macs import macs_per_sample
-from edgefl.onnxgrad.predict import predict_capped
+from edgefl.onnxgrad.predict import predict, predict_capped
 from edgefl.onnxgrad.session import OutOfMemoryError
 from edgefl.planning.tier_costs import formed_cost, tier_cost
-from edgefl.records import Cost, Tier
+from edgefl.records import ACCURACY, Cost, Tier
 from edgefl.report.cost_rows import CostRow
 from edgefl.report.run_rows import TierResult
 from edgefl.rng import generator
@@ -60,10 +60,12 @@ def trainable(
     return train_part(*_training(run, tier, network, control, cost))
 
 
-def _training(run: Run, tier: Tier, network: nn.Module, control: Mapping[str, Tensor], cost: Cost) -> tuple[Trains, Trainee]:
-    """Return how the devices of a run train, and what those of a tier train."""
+def _training(
+    run: Run, tier: Tier, network: nn.Module, control: Mapping[str, Tensor], cost: Cost, alone: str = ""
+) -> tuple[Trains, Trainee]:
+    """Return how the devices of a run train, and what those of a tier train; ``alone`` is as :class:`Trains` has it."""
     training, objective = run.clients.task.training, run.clients.task.objective
-    trains = Trains(run.method, run.architecture, training, beta_of(training), objective, no_updates(run.config))
+    trains = Trains(run.method, run.architecture, training, beta_of(training), objective, alone or no_updates(run.config))
     samples, memory_bytes = _samples(run, tier, training.batch_size), cost.training_memory_bytes
     return trains, Trainee(tier, network, run.graphs_of(run.method, tier), samples, control, memory_bytes)
 
@@ -99,6 +101,8 @@ class Wanted:
         operators: whether a list of the operators that the graphs need is added.
         key: signs the bundle; None: it is not signed.
         lasts_s: seconds until the bundle expires; None: it does not.
+        sized: whether each tier is for a device of the run's fleet, with that device's budget.
+        alone: why no server aggregates updates of the bundle; empty if one does.
     """
 
     form: Form = "auto"
@@ -109,6 +113,8 @@ class Wanted:
     operators: bool = False
     key: SigningKey | None = None
     lasts_s: float | None = None
+    sized: bool = True
+    alone: str = ""
 
 
 @dataclass(frozen=True)
@@ -165,7 +171,7 @@ def build_bundle(
             classes=len(class_names),
             class_names=class_names,
             target_shape=data.target_shape,
-            metric=None if run.criterion.loss is None else run.criterion.metric.name,
+            metric=None if run.criterion.loss is None and run.criterion.metric == ACCURACY else run.criterion.metric.name,
         )
     except ValidationError as error:
         raise _without_bundle(error) from error
@@ -196,29 +202,30 @@ def _deploy(
     run: Run, tier: Tier, chosen: TierNetworks, say: Callable[[str], None], wanted: Wanted
 ) -> tuple[TierEntry, TierPart, TierResult]:
     """Return a tier's entry in the manifest, its files, and how it does on its device."""
-    shaped, test, cost = _formed(run, tier, chosen.deployed, wanted.form), chosen.test, device_cost(run, tier)
+    form = "factored" if wanted.form == "auto" and not wanted.sized else wanted.form
+    shaped, test, cost = _formed(run, tier, chosen.deployed, form), chosen.test, device_cost(run, tier)
     module, rng = shaped.module, generator(run.config.seed, "reference", tier.label)
-    training = _training(run, tier, chosen.network, chosen.control, cost)
+    training = _training(run, tier, chosen.network, chosen.control, cost, wanted.alone)
     part = tier_part(*training, module, run.inputs, rng, wanted.also)
     if shaped.composed_layers:
         task = run.clients.task
         cost = formed_cost(cost, module, run.method, run.architecture, tier, task.training, task.criterion)
     own = ("params", "params_inference")  # ``params`` of the entry
     costs = {key: value for key, value in vars(CostRow.of(cost)).items() if isinstance(value, int) and key not in own}
-    accuracy, inference_bytes = _run_on_device(run, tier, part.graph, test, say)
+    accuracy, inference_bytes = _measured(run, tier, part.graph, test, say, wanted.sized)
     variants = list(_variants(run, tier, part.graph, test, say, wanted))
     entry = part.entry(
-        device=run.plan.home_of(tier).device.name,
-        form=wanted.form,
+        device=run.plan.home_of(tier).device.name if wanted.sized else None,
+        form=form,
         composed_layers=shaped.composed_layers,
         variants=tuple(record for record, _ in variants),
-        budget=_budget(run, tier),
+        budget=_budget(run, tier) if wanted.sized else Budget(),
         params=cost.params_inference,
         batch_size=cost.batch_size,
         costs=costs,
         uncounted_ops=cost.uncounted_ops,
         accuracy_onnx=accuracy,
-        accuracy_torch=evaluate.score(module, test, run.criterion),
+        accuracy_torch=None if run.data.drawn else evaluate.score(module, test, run.criterion),
     )
     part = replace(part, contents={**part.contents, **{record.graph: content for record, content in variants}})
     macs = macs_per_sample(onnx.load_model_from_string(run.graphs_of(run.method, tier).predict))
@@ -250,9 +257,9 @@ def _variants(
     kinds: list[Kind] = [int8_kind(graph)] if wanted.int8 else []
     if wanted.fp16:
         kinds.append("fp16")
-    x = test.taken().x
+    x, y = test.taken().x, None if run.data.drawn else test.y
     for kind in kinds:
-        record, content = variant(tier.label, graph, kind, run.data.train.taken().x, x, test.y, run.criterion)
+        record, content = variant(tier.label, graph, kind, run.data.train.taken().x, x, y, run.criterion)
         if len(content) >= len(graph):
             say(f"tier {tier.label}: {kind} is left out: {len(content):,} bytes, forward.onnx has {len(graph):,}")
         elif kind == "fp16" and (name := beyond_half(graph, content, x)):
@@ -266,6 +273,19 @@ def _budget(run: Run, tier: Tier) -> Budget:
     limits = run.plan.home_of(tier).budget
     memory_bytes = None if limits.memory_bytes is None else int(limits.memory_bytes)
     return Budget(memory_bytes=memory_bytes, round_s=limits.deadline_s, energy_j=limits.energy_j)
+
+
+def _measured(
+    run: Run, tier: Tier, graph: bytes, test: Split, say: Callable[[str], None], sized: bool
+) -> tuple[float | None, int | None]:
+    """Return what :func:`_run_on_device` does, of a device without a limit unless tiers are ``sized``; None of samples that were drawn."""
+    if run.data.drawn:
+        return None, None
+    if sized:
+        return _run_on_device(run, tier, graph, test, say)
+    with evaluate.evaluating(f"tier {tier.label}, the bundle's graph"):
+        logits = predict(graph, test.taken().x, batch_size=run.plan.costs[tier].batch_size)
+        return run.criterion.measured(logits, test.y), None
 
 
 def _run_on_device(

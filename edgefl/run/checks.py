@@ -18,7 +18,7 @@ from edgefl.methods.base import Method
 from edgefl.methods.tier_sum import gaps
 from edgefl.models.base import Architecture
 from edgefl.plugins import only_here
-from edgefl.registry import stages
+from edgefl.registry import methods, stages
 from edgefl.run.resolved import chain_of, outside_of
 from edgefl.server.sampler import sampler_of
 from edgefl.util.fields import Fields
@@ -47,6 +47,17 @@ def check_reach(config: RunConfig) -> None:
         )
 
 
+def check_networks(method: Method, config: RunConfig) -> None:
+    """Raise :class:`ConfigError` if tiers have networks of their own, and ``method`` makes all of them from one."""
+    if config.tier is None or method.unlike_networks:
+        return
+    able = ", ".join(name for name in methods.names() if methods.load(name).unlike_networks)
+    raise ConfigError(
+        f"tier: {type(method).title} makes the networks of all tiers from one; give --model and --tiers, or a method that trains different "
+        f"networks: {able}"
+    )
+
+
 def check_axes(method: Method, config: RunConfig) -> None:
     """Raise :class:`ConfigError` where ``method`` makes no sense with one of the other axes of ``config``."""
     name, lacking = type(method).title, gaps(method)
@@ -58,6 +69,12 @@ def check_axes(method: Method, config: RunConfig) -> None:
             raise ConfigError(f"{key}: {choice} makes no sense with {name}: {reason}")
     if config.loss is not None and (why := method.lacks.get("own_loss")):
         raise ConfigError(f"loss: {title_of(config.loss)} makes no sense with {name}: {why}")
+    if config.metric == "worst-client" and (method.personalised or config.permute_labels):
+        whose = "labels of their own" if config.permute_labels else f"models of their own with {name}"
+        raise ConfigError(
+            f"metric: worst-client judges one model by every client, and clients have {whose}; leave it out: the report has the accuracy "
+            "of every client"
+        )
     if config.clip_norm is not None and (why := next((method.lacks[need] for need in CLIPPED if need in method.lacks), "")):
         raise ConfigError(f"clip_norm: makes no sense with {name}: {why}")
     chain_of(config)  # checks the strength of the defence
@@ -107,10 +124,12 @@ def check_preparation(title: str, how: Mapping[str, Any], inputs: Fields[Any]) -
 
 
 def no_graphs(run: Run) -> str:
-    """Return why a network or loss of the user's own has no training graphs, in the run's smallest tier; empty if it has some."""
-    if type(run.architecture) is not Architecture or run.criterion.loss is not None:
-        try:
-            run.graphs_of(run.method, run.tiers[-1])
-        except EdgeflError as error:
-            return str(error)
+    """Return why a network or loss of the user's own has no training graphs, in the smallest tier of each network; empty: it has some."""
+    smallest = {run.architecture.at(tier.ratio): tier for tier in run.tiers}
+    for network, tier in smallest.items():
+        if type(network) is not Architecture or run.criterion.loss is not None:
+            try:
+                run.graphs_of(run.method, tier)
+            except EdgeflError as error:
+                return str(error)
     return ""

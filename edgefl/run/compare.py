@@ -1,17 +1,17 @@
 """Compares methods on the same clients, data, random draws and tiers: one ordinary run each, and one report."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from pydantic_core import from_json, to_json
 
 from edgefl.config import RunConfig
-from edgefl.errors import AggregationError, BudgetError, CheckpointError, ConfigError, MetricError
+from edgefl.errors import BudgetError, CheckpointError, ConfigError
 from edgefl.fleet.load import load_fleet
 from edgefl.fleet.profile import unknown_energy
-from edgefl.records import RoundRecord
+from edgefl.records import METRICS, RoundRecord
 from edgefl.registry import methods as known_methods
 from edgefl.report.comparison import ComparisonSummary, Failure, MethodResult, Played, comparison_of
 from edgefl.report.evaluated import RankBy, check_rank_by
@@ -21,9 +21,10 @@ from edgefl.report.verdict_words import budget_text, nothing_fits
 from edgefl.run.compare_entries import ComparedRun, ComparisonRequest, Options, asked_of, own_settings, parts_of
 from edgefl.run.comparison_result import Comparison
 from edgefl.run.folder import Notify, RunFolder
-from edgefl.run.simulate import simulate
+from edgefl.run.parallel import PlannedRun, play
 from edgefl.util.compute import one_thread
 from edgefl.util.files import write_bytes
+from edgefl.util.networks import title_of
 
 OnRound = Callable[[ComparedRun, RoundRecord], None]
 _ASKED = "comparison.toml"
@@ -48,7 +49,7 @@ def compare(
 
     Every configuration is checked before the first run starts. A method with a single size may train any ratio of the comparison's tiers,
     or its own default. It trains the largest that fits every class of the fleet. A class that none of them fits does not count here.
-    ``METHOD@R`` sets the single ratio R. If a run fits no device, its updates cannot be aggregated, or the metric of its own loss is not
+    ``METHOD@R`` sets the single ratio R. If a run fits no device, its updates cannot be aggregated, or its metric is not
     finite, its row has the reason.
 
     Args:
@@ -62,7 +63,7 @@ def compare(
         budget: what a run may take. Methods are ranked by the accuracy that they reach within it, and all runs train to their end.
         target_accuracy: share in (0, 1]; the comparison shows what each method uses until it has this accuracy.
         rank_by: "clients": the mean over clients of the model that each gets; "worst": that of the worst device class; "global": the
-            global model. Methods are always ranked by the global model if the run has a loss of its own.
+            global model. It is always the global model if values are no shares, as with a loss of the run's own and some metrics.
         resume: continue the comparison in ``out``: complete runs stay, interrupted runs resume.
         on_round: called with the run and the record of every round.
         notify: called with a line of text for the user.
@@ -79,30 +80,88 @@ def compare(
         [('heterofl@0.5', (0.5,)), ('fedavg@0.5', (0.5,))]
     """
     say = notify or (lambda message: None)
+    begun = begin(
+        *(methods, config, Path(out), seeds, options, settings),
+        budget,
+        target_accuracy=target_accuracy,
+        rank_by=rank_by,
+        resume=resume,
+    )
+    for part in begun.failed:
+        say(f"{part.name}: cannot start: {part.failure}")
+    return begun.finish(
+        [
+            run.part
+            if run.part.failure
+            else play(run, resume, say, partial(on_round, run.part) if on_round is not None else None)
+            for run in begun.runs
+        ]
+    )
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A comparison that is checked and stored, and whose runs are to be made."""
+
+    folder: Path
+    asked: ComparisonRequest
+    runs: tuple[PlannedRun, ...]
+
+    @property
+    def failed(self) -> list[ComparedRun]:
+        """The parts that cannot start."""
+        return [run.part for run in self.runs if run.part.failure]
+
+    def finish(self, done: Sequence[ComparedRun]) -> Comparison:
+        """Write the report of the comparison, whose runs are ``done``.
+
+        Raises:
+            BudgetError: no run finished, or no evaluated round of any run is within the budget.
+        """
+        asked = self.asked
+        _check_any(done, "finished")
+        contenders = _contenders(self.folder, done, asked)
+        limits = asked.budget, asked.target_accuracy, asked.rank_by
+        summary = comparison_of(contenders, asked.seeds, asked.config.tiers or (), *limits)
+        trust = asked.config.adversary, None if asked.config.defence == "none" else asked.config.defence
+        summary = replace(summary, adversary=trust[0], defence=trust[1])
+        _check_fits(summary, self.folder)
+        comparison = Comparison(self.folder, summary)
+        comparison.write()
+        return comparison
+
+
+def begin(
+    methods: Sequence[str],
+    config: RunConfig | None,
+    folder: Path,
+    seeds: Sequence[int] | None = None,
+    options: Mapping[str, Options] | None = None,
+    settings: Mapping[str, Options] | None = None,
+    budget: RunBudget | None = None,
+    *,
+    target_accuracy: float | None = None,
+    rank_by: RankBy = "clients",
+    resume: bool = False,
+) -> Begun:
+    """Check a comparison, and write what was asked into its folder; see :func:`compare`."""
     check_target(target_accuracy)
     asked = asked_of(methods, config or RunConfig(), seeds, options or {}, settings)
     if asked.config.loss is not None and (target_accuracy is not None or (budget or RunBudget()).limits):
         raise ConfigError(
             "compare: budget and target_accuracy rank methods by accuracy, and the run has a loss of its own; leave them out"
         )
+    shares = (None, *(name for name, of in METRICS.items() if of.share))
+    if target_accuracy is not None and (own := asked.config.metric) not in shares:
+        raise ConfigError(f"target_accuracy: is a share, and values of metric {title_of(str(own))} may be others; leave it out")
     asked = replace(asked, budget=budget or RunBudget(), target_accuracy=target_accuracy, rank_by=check_rank_by(rank_by))
     _check_energy(asked)
-    folder = Path(out)
     with one_thread():
         parts, asked = parts_of(asked)
         _check_folder(folder, parts, resume)
     _check_any(parts, "can start")
     write_bytes(folder / _ASKED, asked.to_toml().encode())
-    done = [_play(folder, part, resume, on_round, say) for part in parts]
-    _check_any(done, "finished")
-    contenders = _contenders(folder, done, asked)
-    summary = comparison_of(contenders, asked.seeds, asked.config.tiers or (), asked.budget, asked.target_accuracy, asked.rank_by)
-    trust = asked.config.adversary, None if asked.config.defence == "none" else asked.config.defence
-    summary = replace(summary, adversary=trust[0], defence=trust[1])
-    _check_fits(summary, folder)
-    comparison = Comparison(folder, summary)
-    comparison.write()
-    return comparison
+    return Begun(folder, asked, tuple(PlannedRun(part, _home(folder, part)) for part in parts))
 
 
 def _check_energy(asked: ComparisonRequest) -> None:
@@ -125,21 +184,6 @@ def _check_folder(folder: Path, parts: Sequence[ComparedRun], resume: bool) -> N
 
 def _home(folder: Path, part: ComparedRun) -> Path:
     return folder / part.entry.label / f"seed-{part.seed}"
-
-
-def _play(folder: Path, part: ComparedRun, resume: bool, on_round: OnRound | None, say: Notify) -> ComparedRun:
-    """Run or resume one part; return it, with the reason if it failed."""
-    if part.failure:
-        say(f"{part.name}: cannot start: {part.failure}")
-        return part
-
-    told = partial(on_round, part) if on_round is not None else None
-    try:
-        simulate(part.config, _home(folder, part), resume=resume, on_round=told, notify=lambda text: say(f"{part.name}: {text}"))
-    except (BudgetError, AggregationError, MetricError) as error:
-        say(f"{part.name}: failed: {error}")
-        return replace(part, failure=str(error))
-    return part
 
 
 def _contenders(folder: Path, parts: Sequence[ComparedRun], asked: ComparisonRequest) -> list[tuple[MethodResult, list[Played]]]:

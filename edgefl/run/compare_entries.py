@@ -197,7 +197,7 @@ def _resolved(label: str) -> str:
 def parts_of(asked: ComparisonRequest) -> tuple[list[ComparedRun], ComparisonRequest]:
     """Return all runs, seed by seed, and what was asked with its tiers; raise a ConfigError with every problem of all configurations."""
     entries = [Entry.of(label) for label in asked.methods]
-    tiers = asked.config.tiers or next((own for e in entries if len(own := _own_tiers(e)) > 1), (1.0,))
+    tiers = asked.config.named_tiers or next((own for e in entries if len(own := _own_tiers(e)) > 1), (1.0,))
     asked = replace(asked, config=asked.config.model_copy(update={"tiers": tiers}))
     problems: dict[str, None] = {}
     made: dict[tuple[int, Entry], ComparedRun] = {}

@@ -78,6 +78,16 @@ class Comparison:
             write_charts(comparison_charts(self.to_dict()), folder, kind)
         return Path(out)
 
+    def paragraph(self) -> str:
+        """Return a paragraph for a paper with every setting of the comparison, and the command that makes it again.
+
+        Raises:
+            InputError: a run of the comparison is missing, or names code that you have not consented to.
+        """
+        from edgefl.run.paragraph import paragraph
+
+        return paragraph(self.folder, self.summary)
+
     def write(self) -> Path:
         """Write ``compare.html`` and ``compare.json``, and return the page."""
         from edgefl.report.compare_page import compare_page

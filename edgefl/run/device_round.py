@@ -1,6 +1,5 @@
 """One round with real devices: update files in, the next global model and bundle out."""
 
-import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -14,29 +13,25 @@ import torch
 from edgefl.bundle.manifest_file import read
 from edgefl.client.evaluate import evaluating
 from edgefl.config import SCREENING, RunConfig
-from edgefl.errors import CheckpointError, ConfigError, NotFiniteError, WireError, first_line, nearest
+from edgefl.errors import CheckpointError, ConfigError, NotFiniteError, WireError, nearest
 from edgefl.records import ACCURACY, Metric, Screened, Submodel, Update
 from edgefl.report.outliers import remarks
-from edgefl.run.bundle import Source, Wanted, build_bundle
+from edgefl.run.bundle import Wanted, build_bundle
 from edgefl.run.feature import check_devices
-from edgefl.run.folder import CONFIG, FED_ROUND, MODEL, Notify, RunFolder
+from edgefl.run.folder import CONFIG, MODEL, Notify, RunFolder
 from edgefl.run.guarded import DEFENCE, MAX_DROP, best_of, check_drop, guarded
+from edgefl.run.line import record_in, written
 from edgefl.run.offered import check_aggregates, offer, run_of
 from edgefl.run.prepare import prepare
 from edgefl.run.run import Run
 from edgefl.run.trained import Trained, accuracies, tier_networks
-from edgefl.server.checkpoint import to_bytes
 from edgefl.server.client_store import ClientStore
 from edgefl.server.exchange import Exchange
 from edgefl.server.state import ServerState
 from edgefl.util.compute import one_thread
-from edgefl.util.files import json_bytes, read_at_most, sha256, whole_folder
-from edgefl.util.hashes import checked
 from edgefl.util.keys import Chosen, SigningKey
 from edgefl.wire.device_keys import DeviceKeys
 from edgefl.wire.update_file import DeviceUpdate, ExpectedUpdate, Received, read_update, receive
-
-_MOST_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -47,18 +42,18 @@ class FedRound:
         folder: the folder that was written. It has what the next round needs of a run: configuration, model and bundle.
         round: the number of rounds so far, with this one.
         tiers: one row per tier, largest first: ``tier``, ``updates``, ``samples``, ``metric`` ``before`` and ``after``.
-        accuracy: ``metric`` of the global model before and after the round.
+        accuracy: ``metric`` of the global model before and after the round; None without data to evaluate it on.
         refused: a message about every update that was left out.
         updates: one row per update that was screened: ``file``, ``client``, ``tier``, ``samples`` and the fields of
             :class:`edgefl.records.Screened`.
         devices: device, key, tier and samples of every aggregated update that was checked against enrolled keys.
-        metric: the accuracy, in [0, 1], or the metric of the run's own loss.
+        metric: the accuracy, in [0, 1], or the run's own metric.
     """
 
     folder: Path
     round: int
     tiers: tuple[Mapping[str, Any], ...]
-    accuracy: tuple[float, float]
+    accuracy: tuple[float | None, float | None]
     refused: tuple[str, ...]
     updates: tuple[Mapping[str, Any], ...] = ()
     devices: tuple[Mapping[str, Any], ...] = ()
@@ -121,7 +116,7 @@ def fed_round(
     if not RunFolder(target).is_new():
         raise CheckpointError(f"{target}: exists and is not an empty folder; give another --out")
     enrolled = None if keys is None else DeviceKeys.of(Path(keys))
-    key = SigningKey.chosen(sign)
+    key, record = SigningKey.chosen(sign), {"best": {}, "sized": True, **record_in(folder)}
     with one_thread():
         prepared = prepare(config, required=False)
         state = folder.model(prepared.architecture)
@@ -135,13 +130,18 @@ def fed_round(
             # On the same held-out samples: all that the run's last round was evaluated on.
             before, now = (_accuracies(prepared, of, store, when) for of, when in ((state, "before"), (after, "after")))
             metric = prepared.criterion.metric
-            best = best_of(_best(folder), before, metric)
+            best = best_of(record["best"], before, metric)
             result = _result(target, number, prepared, received, (before, now), _update_rows(received.updates, found))
-            if not keep_anyway:
+            if prepared.data.drawn:
+                say(
+                    "the model is not evaluated, so --max-drop is not checked: the line has no data (edgefl export --model … --data DATA)"
+                )
+            elif not keep_anyway:
                 suspects = partial(_suspects, prepared, state, sent, expected, received.updates)
                 check_drop(best, now, metric, max_drop, suspects)
             best = dict(now) if keep_anyway else best_of(best, now, metric)
-            _write(folder, Trained(*prepared.advanced(after), store), result, best, Wanted(key=key, lasts_s=lasts_s), say)
+            wanted = Wanted(key=key, lasts_s=lasts_s, sized=record["sized"])
+            _write(folder, Trained(*prepared.advanced(after), store), result, best, wanted, say)
     return result
 
 
@@ -155,18 +155,6 @@ def _accepted(received: Received, folder: Path, skip_bad: bool, say: Notify) -> 
     if not received.updates:
         raise WireError(f"{folder}: no update to aggregate; expected files that devices trained from this bundle wrote")
     return received
-
-
-def _best(run: RunFolder) -> dict[str, float]:
-    """Return the best values so far that the round in a folder has recorded, by model; CheckpointError if its file was edited."""
-    path = run.path / FED_ROUND
-    if not path.exists():
-        return {}
-    try:
-        found = json.loads(checked(path, read_at_most(path, _MOST_BYTES, CheckpointError))).get("best", {})
-        return {str(name): float(value) for name, value in found.items()}
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{path}: damaged ({first_line(error)}); restore the file") from None
 
 
 def _screened_by(config: RunConfig, keys: Mapping[str, Any]) -> RunConfig:
@@ -269,31 +257,26 @@ def _result(
         own = [update for update in received.updates if update.tier == tier.label]
         rows.append({
             "tier": tier.number, "updates": len(own), "samples": sum(update.samples for update in own),
-            "before": before[tier.label], "after": after[tier.label],
+            "before": before.get(tier.label), "after": after.get(tier.label),
         })  # fmt: skip
     devices = tuple(
         {"device": update.device, "key": str(update.key), "tier": update.tier, "samples": update.samples}
         for update in received.updates
         if update.device is not None
     )
-    ways = before["global"], after["global"]
+    ways = before.get("global"), after.get("global")
     return FedRound(target, number, tuple(rows), ways, received.problems, updates, devices, run.criterion.metric)
 
 
 def _write(run: RunFolder, trained: Trained, result: FedRound, best: Mapping[str, float], wanted: Wanted, say: Notify) -> None:
     """Write the folder, whole or not at all."""
-    with whole_folder(result.folder) as temporary:
-        content = to_bytes(trained.state)
-        RunFolder(temporary).write(MODEL, content)
-        RunFolder(temporary).write(CONFIG, run.require(CONFIG).read_bytes())
+    before, after = result.accuracy
+    rows = {"tiers": [dict(row) for row in result.tiers], "accuracy": {"before": before, "after": after}}
+    rows["metric"], rows["best"] = asdict(result.metric), dict(best)
+    rows["updates"] = [dict(row) for row in result.updates]
+    senders = {"devices": list(result.devices)} if result.devices else {}
+    record = {**rows, **senders, "refused": list(result.refused), "sized": wanted.sized}
+    with written(result.folder, run.require(CONFIG).read_bytes(), trained.state, record) as (temporary, source):
         if (kept := run.path / "clients.sqlite").is_file():
             shutil.copyfile(kept, temporary / kept.name)
-        source = Source(trained.state.round, sha256(content))
         build_bundle(trained.run, tier_networks(trained), source, temporary / "bundle", say, wanted)
-        before, after = result.accuracy
-        rows = {"tiers": [dict(row) for row in result.tiers], "accuracy": {"before": before, "after": after}}
-        rows["metric"], rows["best"] = asdict(result.metric), dict(best)
-        rows["updates"] = [dict(row) for row in result.updates]
-        senders = {"devices": list(result.devices)} if result.devices else {}
-        about = {"format": 1, "round": result.round, **rows, **senders, "refused": list(result.refused)}
-        RunFolder(temporary).write(FED_ROUND, json_bytes(about))

@@ -10,6 +10,7 @@ from statistics import median
 import numpy as np
 
 from edgefl.config import RunConfig
+from edgefl.methods.capabilities import learning
 from edgefl.report.device_month import ClassUse
 from edgefl.report.dry_page import render_dry
 from edgefl.report.results import Result
@@ -78,7 +79,7 @@ def dry_run(
             **about(run),
             **vars(totals(rounds)),
             dry_run=True,
-            tiers=tuple(tier_rows(run.plan, {}, rounds, run.method.trains_smaller)),
+            tiers=tuple(tier_rows(run.plan, {}, rounds, *learning(run.method))),
             classes=tuple(class_rows(run.plan)),
             participation=tuple(participation_rows(run.plan, rounds, _distinct(run, took_part), {})),
             **merged(feature.totals(rounds) for feature in run.features),

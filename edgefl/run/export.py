@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from edgefl.errors import BundleError
 from edgefl.run.finished import finished
-from edgefl.run.folder import MODEL, Notify
+from edgefl.run.folder import MODEL, Notify, RunFolder
 from edgefl.run.trained import tier_networks
 from edgefl.util.files import check_free, sha256
 from edgefl.util.keys import Chosen, SigningKey
@@ -56,11 +56,13 @@ def export(
     """
     from edgefl.bundle.other_formats import check_formats
     from edgefl.run.bundle import Source, Wanted, build_bundle
+    from edgefl.run.line import record_in
 
     sweep()
     check_free(Path(out), BundleError)
     check_formats(also)
-    wanted = Wanted(form, quantize == "int8", fp16, client, tuple(also), operators, SigningKey.chosen(sign), lasts_s)
+    sized = bool(record_in(RunFolder(Path(run))).get("sized", True))
+    wanted = Wanted(form, quantize == "int8", fp16, client, tuple(also), operators, SigningKey.chosen(sign), lasts_s, sized)
     with finished(run, notify) as trained:
         source = Source(trained.state.round, sha256((Path(run) / MODEL).read_bytes()))
         build_bundle(trained.run, tier_networks(trained), source, Path(out), notify or (lambda message: None), wanted)

@@ -53,7 +53,7 @@ def network_of(trained: Trained, ratio: float | None, client: int | None) -> nn.
             known = ", ".join(of.label for of in run.tiers)
             raise InputError(f"tier: got {ratio:g}, expected one of this run's, {known}")
         client = first_of(trained, tier) if of_clients(run) else None
-    return run.architecture.bare(trained.module(tier, client))
+    return run.architecture.at(tier.ratio).bare(trained.module(tier, client))
 
 
 def _tier_of(trained: Trained, client: int) -> Tier:

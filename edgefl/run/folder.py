@@ -24,7 +24,7 @@ from edgefl.util.claims import check_claims
 from edgefl.util.files import storage_errors, toml_in, write_bytes
 from edgefl.util.hashes import HASHES, ROUNDS, Hashes, checked, is_new
 from edgefl.util.lock import LOCK, only_writer
-from edgefl.util.networks import title_of
+from edgefl.util.networks import is_own, title_of
 
 OnRound = Callable[[RoundRecord], None]
 """Called with the record of every round."""
@@ -34,6 +34,13 @@ MODEL = "model.safetensors"
 """The server's state after the last round."""
 CONFIG = "config.toml"
 FED_ROUND = "fed-round.json"
+_OF_EXPORT = "-run"
+"""Ends the name of the folder beside a bundle without a run, from which its rounds continue."""
+
+
+def beside(bundle: Path) -> Path:
+    """Return the folder of the rounds that the export of a network to ``bundle`` begins."""
+    return bundle.with_name(f"{bundle.name}{_OF_EXPORT}")
 
 
 @dataclass(frozen=True)
@@ -112,10 +119,13 @@ class RunFolder:
         return values, RunConfig.of(values, str(path))
 
     def note_on_source(self, config: RunConfig) -> str:
-        """Return a warning if the source of the network or of the loss has changed since the run began, else an empty text."""
+        """Return a warning if the source of the the user's own code has changed since the run began, else an empty text."""
         before, now = self.config().sources or {}, config.sources or {}
-        changed = [title_of(str(config.model))] * (before.get("model") != now.get("model"))
-        changed += [title_of(str(config.loss))] * (before.get("loss") != now.get("loss"))
+        networks = [config.model, *(config.tier or {}).values()]
+        own = " or ".join(dict.fromkeys(title_of(name) for name in networks if name and is_own(name)))
+        changed = [own or title_of(str(config.model))] * (before.get("model") != now.get("model"))
+        keys = [key for key in ("loss", "metric", "lr_schedule") if before.get(key) != now.get(key)]
+        changed += [title_of(str(getattr(config, key))) for key in keys]
         if not changed:
             return ""
         return (
@@ -258,6 +268,14 @@ class RunFolder:
         path = self.require(MODEL)
         checked(path, path.read_bytes())
         return checkpoint.of_file(path, own)
+
+    @property
+    def bundle(self) -> Path:
+        """The folder of the bundle: inside, or beside the folder of the rounds that an export began."""
+        inner = self.path / "bundle"
+        begun = self.path.resolve()
+        outer = begun.with_name(begun.name.removesuffix(_OF_EXPORT))
+        return outer if not inner.exists() and outer != begun and (outer / MANIFEST).is_file() else inner
 
     def fresh_bundle(self) -> Path:
         """Return the path of ``bundle``, after deleting one that an interrupted run left."""

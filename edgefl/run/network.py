@@ -10,22 +10,27 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from edgefl.client.criterion import CROSS_ENTROPY, Criterion
+from edgefl.client.criterion import Criterion
 from edgefl.config import RunConfig
 from edgefl.data.sources import Dataset
-from edgefl.errors import ConfigError, WireError
+from edgefl.errors import ConfigError, InputError, WireError
 from edgefl.methods.state import travelling_shapes
 from edgefl.models.base import Architecture, stem_and_classifier
 from edgefl.models.custom import CustomArchitecture
 from edgefl.models.input_spec import InputSpec
 from edgefl.models.ties import tied
+from edgefl.models.unlike import Unlike
 from edgefl.models.weights import checked_weights, weights_in
 from edgefl.planning.network import architecture_of, check_takes
+from edgefl.records import METRICS
 from edgefl.rng import generator, torch_seeded
 from edgefl.util.compute import is_finite
 from edgefl.util.fields import Fields, each, listed
 from edgefl.util.modules import OBJECT
 from edgefl.util.networks import is_onnx, is_own, title_of
+
+_TRIED = 2000
+"""Held-out samples that the user's own metric is tried with before a run begins."""
 
 
 def inputs_of(data: Dataset) -> Fields[InputSpec]:
@@ -44,8 +49,24 @@ def inputs_of(data: Dataset) -> Fields[InputSpec]:
 
 
 def network_of(config: RunConfig, data: Dataset) -> Architecture:
-    """Return the network of a resolved configuration; raise :class:`InputError` if it does not fit the data or cannot be built."""
-    model, samples = str(config.model), inputs_of(data)
+    """Return the network of a resolved configuration, or those of its tiers.
+
+    Raises:
+        InputError: one does not fit the data or cannot be built; the message names its tier.
+    """
+    if config.tier is None:
+        return _one_of(config, "model", str(config.model), data)
+    networks = {}
+    for label, model in config.tier.items():
+        try:
+            networks[label] = _one_of(config, "tier", model, data)
+        except InputError as error:
+            raise ConfigError(f"tier {label}: {error}") from error
+    return Unlike.of(networks)
+
+
+def _one_of(config: RunConfig, key: str, model: str, data: Dataset) -> Architecture:
+    samples = inputs_of(data)
     outputs = data.classes or max(1, math.prod(data.target_shape or ()))
     if config.augment != "none" and (not isinstance(samples, InputSpec) or len(samples.shape) != 3):
         shape = listed(each(lambda spec: "x".join(map(str, spec.shape)), samples))
@@ -54,7 +75,7 @@ def network_of(config: RunConfig, data: Dataset) -> Architecture:
             "(channels x height x width)"
         )
     if is_own(model):
-        check_found(config, "model", model)
+        check_found(config, key, model)
         try:
             own = architecture_of(model, samples, outputs, config.norm)
         except ConfigError as error:
@@ -138,19 +159,24 @@ def check_found(config: RunConfig, key: str, spec: str) -> None:
 
 
 def criterion_of(config: RunConfig, data: Dataset) -> Criterion:
-    """Return what clients minimise; raise :class:`InputError` if it does not fit the data, or there is no such function."""
-    if config.loss is None:
-        if not data.classes:
-            if _one_hot(data.train.y):
-                raise ConfigError(f"loss: {data.name} has one-hot targets; store labels instead, such as y.argmax(1)")
-            raise ConfigError(
-                f"loss: {data.name} has float32 targets, no labels; give a loss such as torch.nn.functional:mse_loss"
-            )
-        return CROSS_ENTROPY
+    """Return what clients minimise and what is measured; raise :class:`InputError` if it does not fit the data, or is not there."""
+    if config.loss is None and not data.classes:
+        if _one_hot(data.train.y):
+            raise ConfigError(f"loss: {data.name} has one-hot targets; store labels instead, such as y.argmax(1)")
+        raise ConfigError(f"loss: {data.name} has float32 targets, no labels; give a loss such as torch.nn.functional:mse_loss")
     if data.target_shape is not None and config.permute_labels:
         raise ConfigError(f"permute_labels: {data.name} has float32 targets, no labels; leave the key out")
-    check_found(config, "loss", config.loss)
-    return Criterion.of(config.loss, None if data.classes else data.train.y)
+    if config.metric in METRICS and not data.classes:
+        raise ConfigError(
+            f"metric: {config.metric} compares classes, and {data.name} has float32 targets; give a function of your own, or leave it out"
+        )
+    for key, spec in (("loss", config.loss), ("metric", config.metric)):
+        if spec is not None:
+            check_found(config, key, spec)
+    found = Criterion.of(config.loss, None if data.classes else data.train.y, config.metric)
+    if found.loss is None:
+        found.tried(data.test.y[:_TRIED], data.classes, torch.Generator().manual_seed(0))
+    return found
 
 
 def _one_hot(targets: np.ndarray) -> bool:

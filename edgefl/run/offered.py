@@ -16,7 +16,7 @@ from edgefl.client.parts import trained_shapes
 from edgefl.errors import BundleError, InputError
 from edgefl.methods.networks import upload_shapes
 from edgefl.records import Submodel, Tier
-from edgefl.run.folder import MODEL, RunFolder
+from edgefl.run.folder import MODEL, RunFolder, beside
 from edgefl.run.run import Run
 from edgefl.server.exchange import device_submodel
 from edgefl.server.state import ServerState
@@ -27,14 +27,17 @@ _NEAR = 1e-4
 
 
 def run_of(bundle: Path, manifest: Manifest, run: Path | str | None) -> RunFolder:
-    """Return the run that a bundle was exported from: ``run``, or the folder that the bundle lies in.
+    """Return the run that a bundle was exported from: ``run``, the folder that an export wrote beside it, or the one that it lies in.
 
     Raises:
         InputError: it is no run, or its model is not the one that the bundle was made from.
     """
-    folder = RunFolder(Path(run) if run is not None else bundle.resolve().parent)
+    whole = bundle.resolve()
+    folder = RunFolder(Path(run) if run is not None else beside(whole) if beside(whole).is_dir() else whole.parent)
     if run is None and not (folder.path / MODEL).is_file():
-        raise InputError(f"{bundle}: its parent folder is not a run; give the run that it was exported from, as --run")
+        raise InputError(
+            f"{bundle}: its parent folder is not a run, and there is no {beside(whole)}; give the run that it was exported from, as --run"
+        )
     path = folder.require(MODEL)
     found = sha256(path.read_bytes())
     if manifest.state_sha256 is None:

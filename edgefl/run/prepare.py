@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,12 +22,13 @@ from edgefl.fleet.load import load_fleet
 from edgefl.fleet.profile import Fleet
 from edgefl.fleet.resolve import with_deadline
 from edgefl.methods.base import Method
-from edgefl.methods.create import check_tiers
+from edgefl.methods.capabilities import Distils
+from edgefl.methods.create import check_tiers, create
 from edgefl.methods.personal import stored
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.models.custom import CustomArchitecture
-from edgefl.models.factory import root_of
+from edgefl.models.factory import factory_of, root_of, sources_sha256
 from edgefl.models.ties import second_names
 from edgefl.records import Tier
 from edgefl.registry import methods, models
@@ -36,6 +38,7 @@ from edgefl.run.checks import (
     check_adversary,
     check_axes,
     check_device,
+    check_networks,
     check_preparation,
     check_reach,
     check_stages,
@@ -69,7 +72,8 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     fleet = with_deadline(fleet_file, config.deadline_s)
     conditions = conditions_of(config, fleet)
     reading = reading_of(config)
-    data = load(config.dataset, config.data_dir, config.validation_share, reading)
+    public = public_share(config)
+    data = load(config.dataset, config.data_dir, config.validation_share, reading, public)
     _check_described(data)
     _check_prepared(config, data)
     config = config.model_copy(update={"preprocessing": reading.preprocessing or None})  # not the file, which may change
@@ -84,7 +88,7 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
         architecture = with_weights(architecture, config.weights, config.new_classifier)
     if criterion.loss is not None:
         criterion = checked_loss(criterion, architecture, data, config.seed)
-    sources = _sources(architecture, data, criterion) | _fleet_sources(config, fleet_file)
+    sources = _sources(architecture, data, criterion) | _own_rule(config) | _fleet_sources(config, fleet_file)
     config = config.model_copy(update={"sources": sources or None})
     task = Task(
         architecture=architecture,
@@ -93,21 +97,23 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
         criterion=criterion,
         reading=reading,
         stages=chain_of(config, features).at_clients,
+        public_share=public,
         **{key: getattr(config, key) for key in _OF_TASK},
     )
     clients = Clients(task, data)
     if config.tiers == "auto":
         config = config.model_copy(update={"tiers": chosen_tiers(config, fleet, clients, features)})
     tiers, method = tiers_of(config), method_of(config)
+    check_networks(method, config)
     check_axes(method, config)
     check_stages(method, config)
     check_adversary(method, config, clients)
     method.check(architecture, tiers, config.clients)
     for feature in features:
         feature.check(config, method, clients, conditions)
-    if isinstance(architecture, CustomArchitecture) and architecture.weights is None and "uploads" not in method.lacks:
+    for own in _own_networks(architecture) if architecture.weights is None and "uploads" not in method.lacks else ():
         with torch_seeded(generator(config.seed, "finite")):
-            check_finite(architecture.build(), architecture.model)
+            check_finite(own.build(), own.model)
     if architecture.weights is not None:
         begun(method, architecture, tiers, architecture.weights.tensors(), config.seed)
     costs = costs_of(config, method, task)
@@ -127,6 +133,14 @@ def _check_described(data: Dataset) -> None:
     check_preparation(f"dataset {data.name}: ", data.preprocessing, data.input_shape)
 
 
+def public_share(config: RunConfig) -> float:
+    """Return the share of the training samples that belongs to the server, where the method distils."""
+    if not issubclass(methods.load(config.method), Distils):
+        return 0.0
+    distils: Any = create(config.method, config.method_options)
+    return float(distils.public_share)
+
+
 def reading_of(config: RunConfig) -> Reading:
     """Return what a configuration says about the files of a user's data set."""
     how = prescribed(config.preprocessing, config.weights)
@@ -136,7 +150,7 @@ def reading_of(config: RunConfig) -> Reading:
 def _check_prepared(config: RunConfig, data: Dataset) -> None:
     """Raise :class:`ConfigError` if nobody has said how a user's data are prepared for given weights."""
     chosen = config.preprocessing is not None or config.weights is None or config.sources is not None
-    if chosen or not is_own_data(config.dataset) or config.dataset.startswith(OBJECT):
+    if chosen or data.drawn or not is_own_data(config.dataset) or config.dataset.startswith(OBJECT):
         return
     if any("std" in how for how in (data.preprocessing, *data.preprocessing.values()) if isinstance(how, Mapping)):
         choice = "none: as they are; FILE: JSON with scale, mean and std; from-weights: as the file of weights says"
@@ -146,14 +160,31 @@ def _check_prepared(config: RunConfig, data: Dataset) -> None:
         raise ConfigError(f"preprocessing: {own}; give --preprocessing ({choice})")
 
 
+def _own_networks(architecture: Architecture) -> list[CustomArchitecture]:
+    """Return the user's own networks among those of the tiers."""
+    return [network for network in architecture.every if isinstance(network, CustomArchitecture)]
+
+
 def _sources(architecture: Architecture, data: Dataset, criterion: Criterion) -> dict[str, str]:
-    """Return what a run records about the files of its network, its data and its loss."""
+    """Return what a run records about the files of its network, its data, its loss and its metric."""
     found: dict[str, str | None] = {"weights": architecture.weights.sha256 if architecture.weights else None, "data": data.sha256}
-    if isinstance(architecture, CustomArchitecture):
-        found |= {"root": root_of(architecture.spec), "model": architecture.sources_sha256}
+    if own := _own_networks(architecture):
+        hashes = [network.sources_sha256 for network in own]
+        found["root"] = next(filter(None, (root_of(network.spec) for network in own)), None)
+        found["model"] = hashes[0] if len(hashes) == 1 else sha256("".join(hashes).encode())
     if criterion.spec:
         found |= {"loss_root": root_of(criterion.spec), "loss": criterion.sha256}
+    if criterion.measure_sha256:
+        found |= {"metric_root": root_of(criterion.measure), "metric": criterion.measure_sha256}
     return {name: value for name, value in found.items() if value}
+
+
+def _own_rule(config: RunConfig) -> dict[str, str]:
+    """Return what a run records about the file of its own learning-rate rule."""
+    if not is_own(config.lr_schedule):
+        return {}
+    root, digest = root_of(config.lr_schedule), sources_sha256(factory_of(config.lr_schedule, "lr_schedule"))
+    return {"lr_schedule": digest, **({"lr_schedule_root": root} if root else {})}
 
 
 def _fleet_sources(config: RunConfig, fleet: Fleet) -> dict[str, str]:
@@ -201,17 +232,18 @@ def _usual_tiers(method: str) -> tuple[float, ...]:
 
 def resolve(config: RunConfig, data: Dataset) -> RunConfig:
     """Fill in the defaults that depend on other keys: the result is what ``config.toml`` records."""
-    tiers = config.tiers or _usual_tiers(config.method)
+    tiers = config.named_tiers or _usual_tiers(config.method)
     if tiers != "auto":
         check_tiers(config.method, tiers)
-    model = config.model or data.default_model
+    model = config.model or (config.tier or {}).get("1") or data.default_model
     if not model:
         raise ConfigError(
             f"model: samples of {data.name} have the inputs {', '.join(data.input_shape)}, and reference networks take one; give --model "
             "with a network of your own whose forward takes them by name"
         )
-    if not is_own(model):
-        models.check(model)
+    for name in (model, *(config.tier or {}).values()):
+        if not is_own(name):
+            models.check(name)
     own = methods.load(config.method).clip_gradient
     if own is not None:
         RunConfig.of({"clip_gradient": own}, f"method {config.method}")

@@ -1,8 +1,11 @@
 """What a resolved configuration stands for: how clients train, the conditions, the tiers, the method, the plan and the chain of a run."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import partial
+from numbers import Real
+from typing import Any
 
 from edgefl.client.client import Clients
 from edgefl.client.job import Task
@@ -12,6 +15,7 @@ from edgefl.client.stages.clip import Clip, Measured
 from edgefl.client.stages.coded import Coded
 from edgefl.client.training import Training
 from edgefl.config import RunConfig
+from edgefl.config.rates import named_rules, shares
 from edgefl.errors import ConfigError
 from edgefl.fleet.availability import Availability
 from edgefl.fleet.conditions import Conditions
@@ -22,6 +26,8 @@ from edgefl.methods.base import Method
 from edgefl.methods.create import create
 from edgefl.methods.options import Scenario
 from edgefl.methods.personal import evaluated
+from edgefl.models.factory import factory_of
+from edgefl.models.valueless import reason
 from edgefl.planning.tier_costs import Costs
 from edgefl.records import Cost, Tier
 from edgefl.registry import stages
@@ -37,21 +43,40 @@ from edgefl.server.stages.objective import Remembered
 from edgefl.server.stages.optimizer import Optimized
 from edgefl.server.stages.trust import Compared, Defended
 from edgefl.util.datasets import is_own
+from edgefl.util.networks import is_own as is_own_network
+from edgefl.util.networks import title_of
 from edgefl.util.spec import called
 
 
 def training_of(config: RunConfig) -> Training:
     """Return how clients train under ``config``."""
     keys = ("batch_size", "lr", "momentum", "weight_decay", "optimizer", "micro_batch", "augment")
-    cosine, step = (config.rounds if config.lr_schedule == falls else None for falls in ("cosine", "step"))
     clip = None if config.clip_gradient == "none" else config.clip_gradient
     training = Training(
-        config.local_epochs or 1, cosine_rounds=cosine, step_rounds=step, clip_gradient=clip,
+        config.local_epochs or 1, lr_shares=shares_of(config), clip_gradient=clip,
         **{key: getattr(config, key) for key in keys},
     )  # fmt: skip
     if config.privacy != "example":
         return training
     return replace(training, sample_clip=config.privacy_clip, noise_multiplier=config.noise_multiplier or 0.0)
+
+
+def shares_of(config: RunConfig) -> tuple[float, ...]:
+    """Return the share of the learning rate that each round has; nothing if it is constant.
+
+    ConfigError: the user's own rule raises an error, or a share is not a positive number.
+    """
+    own = is_own_network(config.lr_schedule)
+    rule: Any = factory_of(config.lr_schedule, "lr_schedule") if own else None
+    title = f"lr_schedule: {title_of(config.lr_schedule)}"
+    try:
+        found = shares([rule] if own else named_rules(config.lr_schedule), config.rounds)
+    except Exception as error:  # a user's function may raise anything
+        raise ConfigError(f"{title} raised an error: {reason(error)}; expected a function (round, rounds) to a share") from error
+    for round_, share in enumerate(found, 1):
+        if not isinstance(share, Real) or not 0 < share < math.inf:
+            raise ConfigError(f"{title} returned {share!r} for round {round_} of {config.rounds}, expected a positive number")
+    return tuple(map(float, found))
 
 
 def objective_of(config: RunConfig) -> Objective:
@@ -145,7 +170,7 @@ def plan_of(
         return lambda tier, *parts: links.adds(of(tier, *parts), costs.method, costs.architecture, tier, asked)
 
     cost_of, recomputed = added(costs.of), added(costs.recomputed)
-    split = cost_of if costs.splits(tiers[0]) else None
+    split = cost_of if all(map(costs.splits, tiers)) else None
     plan_costs = PlanCosts({tier: cost_of(tier) for tier in tiers}, costs.full, split, recomputed)
     training, shards = clients.task.training, clients.shards
     workload = Workload(training, shards.largest, shards.mean, partial(evaluated, costs.method), config.clock_margin)

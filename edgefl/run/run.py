@@ -36,6 +36,7 @@ from edgefl.run.resolved import chain_of, conditions_of, costs_of, method_of, pl
 from edgefl.server.assignment import Plan
 from edgefl.server.chain import Chain
 from edgefl.server.client_store import ClientStore
+from edgefl.server.distillation import Public
 from edgefl.server.exchange import ExchangeRules
 from edgefl.server.fedbuff import Buffer
 from edgefl.server.forecast import Forecast
@@ -111,7 +112,12 @@ class Run:
         """How updates are sent and aggregated."""
         graphs, attack = self.step_graphs if self.config.runtime == "onnx" else None, self.clients.adversaries
         claimed = attack.claimed if attack is not None and attack.kind.claims else None
-        return ExchangeRules(self.config.seed, self.chain, graphs, claimed)
+        return ExchangeRules(self.config.seed, self.chain, graphs, claimed, self.public)
+
+    @cached_property
+    def public(self) -> Public | None:
+        """What the server trains on, if the method distils."""
+        return None if self.data.public is None else Public.of(self.data.public, self.costs.of)
 
     @cached_property
     def chain(self) -> Chain:
@@ -236,6 +242,7 @@ class Run:
 def about(run: Run) -> dict[str, Any]:
     """Return the part of a summary that is known before the first round."""
     config = {f.name: getattr(run.config, f.name) for f in fields(Configured)} | {"dataset": run.data.name}
+    config |= {"model": run.architecture.model} if run.config.tier else {}
     asked = {"over_selection": run.conditions.over_selection, "deadline_s": run.plan.deadline_s}
     own = {"fleet": run.fleet.name, "fleet_title": run.fleet.title, "assumed": list(run.fleet.assumed)}
     attack = run.clients.adversaries

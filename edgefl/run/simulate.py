@@ -16,7 +16,7 @@ from edgefl.engine.contract import Engine, prepare_workers
 from edgefl.errors import InputError, Interrupted, NoBundleError
 from edgefl.log.background import NO_LOGS, Logs, check_installed, logs
 from edgefl.log.contract import LoggedRun
-from edgefl.methods.capabilities import Figures
+from edgefl.methods.capabilities import Figures, learning
 from edgefl.methods.ranks import energy_of_tiers
 from edgefl.onnxgrad.garbage import uncollected
 from edgefl.records import NodeRecord, Tier
@@ -255,7 +255,7 @@ def _finish(
             "mixed_nodes": config.mixed_nodes,
             "nodes": nodes,
             "accuracy_after_training": rounds[-1].get("accuracy_after_training"),
-            "tiers": tier_rows(run.plan, _with_energy(trained, results), rounds, run.method.trains_smaller),
+            "tiers": tier_rows(run.plan, _with_energy(trained, results), rounds, *learning(run.method)),
             "classes": class_rows(run.plan),
             "participation": participation_rows(run.plan, rounds, _distinct(rounds), taken),
             "evaluation": evaluation,

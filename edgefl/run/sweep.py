@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from edgefl.config import RunConfig
-from edgefl.errors import BudgetError, CheckpointError, ConfigError
+from edgefl.errors import BudgetError, CheckpointError, ConfigError, OutOfTimeError
 from edgefl.report.comparison import MethodResult
 from edgefl.report.evaluated import RankBy
 from edgefl.report.metric import best_of, metric_of
 from edgefl.report.results import Result, Results
 from edgefl.report.run_budget import RunBudget
-from edgefl.run.compare import OnRound, compare
-from edgefl.run.compare_entries import OWN_KEYS
+from edgefl.run.compare import Begun, begin
+from edgefl.run.compare_entries import OWN_KEYS, ComparedRun
 from edgefl.run.comparison_result import Comparison
 from edgefl.run.folder import Notify, RunFolder
+from edgefl.run.parallel import play_all
 from edgefl.util.files import write_json
 
 Point = Mapping[str, Any]
@@ -82,12 +86,13 @@ def sweep(
     budget: RunBudget | None = None,
     rank_by: RankBy = "clients",
     resume: bool = False,
-    on_trial: Callable[[Point], None] | None = None,
-    on_round: OnRound | None = None,
+    jobs: int = 1,
+    max_hours: float | None = None,
     notify: Notify | None = None,
 ) -> Sweep:
     """Try every setting of ``grid`` with every method, choose the best of each, and compare the methods at them.
 
+    Every run is made once, also if several settings or methods have the same configuration; one that fails does not stop the others.
     Settings are judged on a tenth of the training samples, or ``config.validation_share`` of them, which no client has. The comparison is
     then made on the test samples, which nothing was chosen by.
 
@@ -102,15 +107,20 @@ def sweep(
         budget: what a run may take, in trials and in the comparison.
         rank_by: what settings are chosen by, and methods ranked by.
         resume: continue a sweep in ``out``: complete runs are not repeated.
-        on_trial: called with every setting before it is tried.
-        on_round: called with the run and the record of every round.
+        jobs: how many runs are made at a time, each in a process of its own if it is more than 1.
+        max_hours: hours of this computer after which no more rounds are trained.
         notify: called with a line of text for the user.
 
     Raises:
         InputError: a name, key or value is wrong, or ``out`` holds something else; nothing was written.
         BudgetError: no setting of any method has a result.
+        OutOfTimeError: ``max_hours`` are over.
     """
     config = config or RunConfig()
+    if jobs < 1 or not (max_hours is None or 0 < max_hours < math.inf):
+        raise ConfigError(
+            f"sweep: got jobs {jobs} and max_hours {max_hours}, expected at least one job and a positive number of hours"
+        )
     points = points_of(grid)
     for point in points:
         RunConfig.of({**config.model_dump(), **point}, "grid")
@@ -123,19 +133,28 @@ def sweep(
             "bundle": False,
         }
     )
-    shared: dict[str, Any] = {"budget": budget, "rank_by": rank_by, "on_round": on_round, "notify": notify}
-    trials: list[SweepTrial] = []
-    better: Callable[..., Any] = max
+    until_s = None if max_hours is None else time.time() + 3600 * max_hours
+    say = notify or (lambda text: None)
+    rules: dict[str, Any] = {"budget": budget, "rank_by": rank_by, "resume": resume}
+    begun: dict[str, Begun | str] = {}
     for point in points:
-        if on_trial is not None:
-            on_trial(point)
         own = {name.partition("@")[0]: point for name in methods}
         folder = Path(out) / "trials" / text_of(point).replace("/", "-")
         try:
-            found = compare(methods, trial, folder, seeds=trial_seeds, settings=own, resume=resume, **shared)
+            begun[text_of(point)] = begin(methods, trial, folder, trial_seeds, settings=own, **rules)
+        except BudgetError as error:
+            begun[text_of(point)] = str(error)
+    everything = [run for of in begun.values() if isinstance(of, Begun) for run in of.runs]
+    with _timed(out, max_hours):
+        done = iter(play_all(everything, resume, say, jobs, until_s))
+    trials: list[SweepTrial] = []
+    better: Callable[..., Any] = max
+    for point in points:
+        try:
+            found = _finished(begun[text_of(point)], done)
         except BudgetError as error:
             trials += [SweepTrial(name, dict(point), None) for name in methods]
-            (notify or (lambda text: None))(f"{text_of(point)}: {error}")
+            say(f"{text_of(point)}: {error}")
             continue
         better = best_of(metric_of(found.to_dict()))
         trials += [SweepTrial(row.label, dict(point), _score(row, found, trial_seeds)) for row in found.methods]
@@ -143,11 +162,30 @@ def sweep(
     if not choices:
         raise BudgetError(f"no setting of {', '.join(methods)} has a result; the reasons are in {Path(out) / 'trials'}")
     chosen = {choice.method: choice.setting for choice in choices}
-    final = Path(out) / "comparison"
-    comparison = compare(list(chosen), config, final, seeds=seeds, settings=chosen, resume=resume, **shared)
-    done = Sweep(Path(out), Results(trials), Results(choices), comparison)
-    write_json(Path(out) / "sweep.json", {"trials": done.trials.to_dict(), "choices": done.choices.to_dict()})
-    return done
+    tested = config.model_copy(update={"validation_share": 0.0})
+    last = begin(list(chosen), tested, Path(out) / "comparison", seeds, settings=chosen, **rules)
+    with _timed(out, max_hours):
+        comparison = last.finish(play_all(last.runs, resume, say, jobs, until_s))
+    swept = Sweep(Path(out), Results(trials), Results(choices), comparison)
+    write_json(Path(out) / "sweep.json", {"trials": swept.trials.to_dict(), "choices": swept.choices.to_dict()})
+    return swept
+
+
+def _finished(begun: Begun | str, done: Iterator[ComparedRun]) -> Comparison:
+    """Return the comparison of one setting, whose runs are the next that are ``done``; BudgetError if it has no result."""
+    if isinstance(begun, str):
+        raise BudgetError(begun)
+    return begun.finish([next(done) for _ in begun.runs])
+
+
+@contextmanager
+def _timed(out: Path | str, max_hours: float | None) -> Iterator[None]:
+    try:
+        yield
+    except OutOfTimeError:
+        raise OutOfTimeError(
+            f"{out}: {max_hours:g} hours are over; complete runs and checkpoints stay: continue with --resume, and --max-hours for more"
+        ) from None
 
 
 def points_of(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:

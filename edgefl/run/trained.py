@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from edgefl.client import evaluate
+from edgefl.client.criterion import CROSS_ENTROPY, Criterion
 from edgefl.client.leaving import personal_in
 from edgefl.client.objective import CONTROL
 from edgefl.client.parts import first_personal
@@ -21,7 +22,7 @@ from edgefl.engine.contract import Cluster, Engine, open_engine
 from edgefl.methods.capabilities import factored as in_factors
 from edgefl.methods.networks import global_tier
 from edgefl.methods.personal import adapted, received, trained_network
-from edgefl.records import RoundRecord, Submodel, Tier
+from edgefl.records import WORST_CLIENT, RoundRecord, Submodel, Tier
 from edgefl.rng import generator, shuffled, torch_seeded
 from edgefl.run.run import Run, RunOne
 from edgefl.server.client_store import ClientStore
@@ -41,11 +42,21 @@ EVALUATED_CLIENTS = 100
 
 @dataclass(frozen=True)
 class Trained:
-    """What a run in its present phase has trained so far."""
+    """What a run in its present phase has trained so far.
+
+    Attributes:
+        criterion: what is measured; None: the run's own.
+    """
 
     run: Run
     state: ServerState
     store: ClientStore
+    criterion: Criterion | None = None
+
+    @property
+    def measured(self) -> Criterion:
+        """What is measured."""
+        return self.criterion or self.run.criterion
 
     def module(self, tier: Tier, client: int | None = None, factored: bool = False) -> nn.Module:
         """Return the deployed network of ``tier``: of ``client``, adapted to its data, where clients have models of their own.
@@ -89,6 +100,8 @@ class Trained:
         return own or first_personal(self.run.method, self.run.architecture, tier, self.run.config.seed)
 
     def _ready(self, module: nn.Module) -> nn.Module:
+        if self.run.data.drawn:  # statistics of noise would be wrong
+            return module
         return evaluate.with_statistics(module, self.run.shards(), self.run.config.batch_size)
 
 
@@ -98,21 +111,36 @@ def of_clients(run: Run) -> bool:
 
 
 def accuracies(trained: Trained, seen: Seen = lambda split: split) -> dict[str, float]:
-    """Return ``global`` and every tier's accuracy, shares in [0, 1], or the metric of the run's own loss.
+    """Return ``global`` and every tier's accuracy, shares in [0, 1], or the run's own metric.
 
-    If all clients share one model, these are accuracies on the held-out samples. If clients have their own models or labels, these are
+    If all clients share one model, these are accuracies on the held-out samples; those of the worst client are the least of all clients,
+    each on held-out samples of its own. If clients have their own models or labels, these are
     means over clients, adversaries excluded. A tier without clients is then evaluated on the held-out samples, without any personal
-    tensors. ``seen`` maps held-out samples to those that are evaluated; without any there are no accuracies.
+    tensors. ``seen`` maps held-out samples to those that are evaluated; without any, as of drawn data, there are no accuracies.
     """
     run, method = trained.run, trained.run.method
+    if run.data.drawn:
+        return {}
     test = seen(run.test_of(trained.state.round))
     if not len(test):
         return {}
     if of_clients(run):
         return _client_means(trained, seen)
     whole = global_tier(method, trained.state.model)
-    found = {tier: _score(trained, trained.module(tier), test, tier) for tier in dict.fromkeys((whole, *run.tiers))}
+    tiers = dict.fromkeys((whole, *run.tiers))
+    if trained.measured.metric == WORST_CLIENT:
+        found = {tier: min(_by_client(trained, trained.module(tier), tier, seen).values()) for tier in tiers}
+    else:
+        found = {tier: _score(trained, trained.module(tier), test, tier) for tier in tiers}
     return {"global": found[whole]} | {tier.label: found[tier] for tier in run.tiers}
+
+
+def _by_client(trained: Trained, module: nn.Module, tier: Tier, seen: Seen = lambda split: split) -> dict[int, float]:
+    """Return the score of ``module`` on the own held-out samples of each client that is evaluated; on all of them if no client has any."""
+    run = trained.run
+    own = {client: seen(run.clients.shards.test(client)) for client in evaluated_clients(run)}
+    found = {client: _score(trained, module, split, tier, client) for client, split in own.items() if len(split)}
+    return found or {0: _score(trained, module, seen(run.test), tier)}
 
 
 def attack_success(trained: Trained) -> dict[str, float]:
@@ -123,7 +151,7 @@ def attack_success(trained: Trained) -> dict[str, float]:
     attack, run = trained.run.clients.adversaries, trained.run
     if attack is None or run.criterion.loss is not None or attack.kind.goal(run.test, run.data.classes) is None:
         return {}
-    return accuracies(trained, lambda split: attack.kind.goal(split, run.data.classes) or split)
+    return accuracies(replace(trained, criterion=CROSS_ENTROPY), lambda split: attack.kind.goal(split, run.data.classes) or split)
 
 
 def _client_means(trained: Trained, seen: Seen) -> dict[str, float]:
@@ -151,7 +179,7 @@ def _client_means(trained: Trained, seen: Seen) -> dict[str, float]:
 def _score(trained: Trained, module: nn.Module, test: Split, tier: Tier, client: int | None = None) -> float:
     whose = "" if client is None else f", client {client}"
     with evaluate.evaluating(f"tier {tier.label}{whose}"):
-        return evaluate.score(module, test, trained.run.criterion)
+        return evaluate.score(module, test, trained.measured)
 
 
 def evaluated_clients(run: Run) -> list[int]:
@@ -224,14 +252,18 @@ class TierNetworks:
 def tier_networks(trained: Trained) -> dict[Tier, TierNetworks]:
     """Return each tier's networks for the bundle.
 
-    Where clients have models of their own, they are those of the first client of the tier that has trained.
+    Where clients have models of their own, they are those of the first client of the tier that has trained. If the worst client counts,
+    a tier is evaluated on its held-out samples.
     """
     run = trained.run
     found: dict[Tier, TierNetworks] = {}
     for tier in run.tiers:
         client = first_of(trained, tier) if of_clients(run) else None
-        test = run.test if client is None else run.clients.shards.test(client)
         networks = trained.module(tier, client, factored=True), trained.network(tier, client)
+        if client is None and run.criterion.metric == WORST_CLIENT:
+            scores = _by_client(trained, networks[0], tier)
+            client = min(scores, key=lambda own: scores[own])
+        test = run.test if client is None else run.clients.shards.test(client)
         found[tier] = TierNetworks(*networks, test, trained.control(tier))
     return found
 

@@ -51,5 +51,5 @@ def verify_run(run: Path | str, key: Path | str | None = None, limits: SandboxLi
     if newest := [path for path in (folder / MODEL, *checkpoints) if path.exists()]:
         with ClientStore(folder / "clients.sqlite") as store:
             store.go_to(*checkpoint.chain_of(newest[0]))
-    bundle = verify(folder / "bundle", key, limits) if finished and not (summary or {}).get("no_bundle") else None
+    bundle = verify(of_run.bundle, key, limits) if finished and not (summary or {}).get("no_bundle") else None
     return RunReport(len(names), len(checkpoints), bundle)

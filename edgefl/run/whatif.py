@@ -8,6 +8,7 @@ from typing import Any
 
 from edgefl.config import RunConfig, changed
 from edgefl.config.fleet import FleetKeys, HostKeys
+from edgefl.config.rates import follows_rounds
 from edgefl.config.task import RoundsKeys
 from edgefl.errors import ConfigError, InputError
 from edgefl.report.clock_draws import ClockDraws
@@ -211,14 +212,14 @@ def _check_same(folder: RunFolder, config: RunConfig) -> None:
     """Raise :class:`InputError` unless the run in a folder trained what the policies, of a resolved configuration, are about."""
     before, where = folder.config(), folder.path
     then, now = (dict[Any, str](of.sources or {}) for of in (before, config))
-    # With a schedule, the rate of a round follows from the number of rounds.
-    varied = _VARIED if config.lr_schedule == "constant" else _VARIED - {"rounds"}
+    # With some schedules, the rate of a round follows from the number of rounds.
+    varied = _VARIED if not follows_rounds(config.lr_schedule) else _VARIED - {"rounds"}
     for key in changed(before, config):
         content = then.get(_BY_HASH.get(key))
         if key not in varied and (content is None or content != now.get(_BY_HASH.get(key))):
             value, other = (getattr(of, key) if getattr(of, key) is not None else "none" for of in (before, config))
             raise InputError(f"{where}: its {key.replace('_', ' ')} is {value}, that of the policies {other}; give the same")
-    for kind in ("data", "weights", "model", "loss"):
+    for kind in ("data", "weights", "model", "loss", "metric", "lr_schedule"):
         if then.get(kind) != now.get(kind):
             raise InputError(f"{where}: its {kind} has changed since it trained; restore the file, or give another run")
 

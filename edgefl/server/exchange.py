@@ -23,6 +23,7 @@ from edgefl.records import Expected, Outcome, Submodel, Tier, Update
 from edgefl.rng import generator
 from edgefl.server.chain import Chain
 from edgefl.server.client_store import ClientStore
+from edgefl.server.distillation import Public
 from edgefl.server.state import OpenSession, ServerState, check_aggregated
 from edgefl.timing.spans import span
 from edgefl.wire.message import Blob
@@ -43,12 +44,14 @@ class ExchangeRules:
         chain: what every update passes.
         graphs: (method, tier) → training steps as ONNX graphs, if onnxruntime trains; None: torch trains.
         claimed: (client, samples) → the samples that it says it has; None: the server knows them.
+        public: what a server that distils trains on; None: it does not.
     """
 
     seed: int
     chain: Chain = field(default_factory=Chain)
     graphs: Callable[[Method, Tier], StepGraphs] | None = None
     claimed: Callable[[int, int], int] | None = None
+    public: Public | None = None
 
 
 @dataclass
@@ -154,7 +157,8 @@ class Exchange:
         """Return the state with the model and the memory after ``updates`` and those in :attr:`sums`; without any, the same state."""
         links, turn = self.rules.chain, self.turn
         with span("aggregate", round=turn.number):
-            aggregate = self._aggregation(links.together(updates, turn))
+            teachers: list[Update] = []
+            aggregate = self._aggregation(self._heard(links.together(updates, turn), teachers))
             if aggregate is None:
                 self.observed = links.record(turn)
                 return self.state
@@ -162,7 +166,17 @@ class Exchange:
             check_aggregated(self.state.model, after, f"method {type(self.method).title}: aggregation")
             after = links.step(after, turn)
             self.observed = links.record(turn)
+            if teachers and self.rules.public is not None:
+                after, figures = self.rules.public.distilled(self.method, after, teachers, turn)
+                self.observed["distillation"] = figures
             return replace(self.state, model=after, memory={**self.state.memory, **turn.after})
+
+    def _heard(self, updates: Iterator[Update], teachers: list[Update]) -> Iterator[Update]:
+        """Yield ``updates``, and add them to ``teachers`` if the server distils."""
+        for update in updates:
+            if self.rules.public is not None:
+                teachers.append(update)
+            yield update
 
     def _aggregation(self, updates: Iterator[Update]) -> Callable[[], GlobalState] | None:
         """Return how the method aggregates the sums of the round, or else single ``updates``; None: there are none."""

@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from edgefl.errors import AggregationError
-from edgefl.methods.capabilities import label_rows
-from edgefl.methods.state import GlobalState
+from edgefl.methods.capabilities import Distils, label_rows
+from edgefl.methods.state import GlobalState, shapes_of
 from edgefl.methods.tier_sum import finish, folds, tier_sum
 from edgefl.records import Update
-from edgefl.testing.cases import Case, equal_states, rule
+from edgefl.rng import generator
+from edgefl.testing.cases import Case, equal_states, images, rule
 
 
 @rule("unchanged clients leave the state unchanged")
@@ -150,6 +151,19 @@ def test_a_missing_or_extra_tensor_raises(case: Case) -> None:
             continue
         with pytest.raises(AggregationError, match=f"missing or not expected: ({name}|stranger)"):
             case.method.aggregate(state, [replace(update, tensors=tensors)])
+
+
+@rule("a server that distils has the same bits in any order of updates")
+def test_a_server_that_distils_has_the_same_bits_in_any_order(case: Case) -> None:
+    if not isinstance(method := case.method, Distils):
+        return
+    updates = [case.update(state := case.state(), tier, client) for client, tier in enumerate(case.tiers)]
+    first, again = (method.distilled(state, of, images(9, 5)[0], generator(0, "distil")) for of in (updates, updates[::-1]))
+    assert shapes_of(first.state.tensors) == shapes_of(state.tensors)
+    assert all(torch.equal(again.state.tensors[name], tensor) for name, tensor in first.state.tensors.items())
+    assert any(not torch.equal(state.tensors[name], tensor) for name, tensor in first.state.tensors.items())
+    assert (first.evaluated, first.trained) == (again.evaluated, again.trained)
+    assert {*first.evaluated, *first.trained} <= {*case.tiers}
 
 
 @rule("an empty round raises")

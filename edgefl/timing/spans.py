@@ -23,6 +23,7 @@ STAGES: Mapping[str, str] = {
     "meter": "measuring the memory of local training",
     "decode": "bytes to tensors, and their checks",
     "aggregate": "aggregating updates",
+    "distil": "training on public samples",
     "observe": "figures that the method reports of its round",
     "evaluate": "accuracies on held-out samples",
     "checkpoint": "storing the state from which a run resumes",

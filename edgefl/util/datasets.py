@@ -12,6 +12,8 @@ from edgefl.util.networks import named
 
 HUB = "hf:"
 """Begins the name of a data set of the Hugging Face hub."""
+DRAWN = "drawn:"
+"""Begins the name of random samples, see :mod:`edgefl.data.drawn`."""
 _BLOCK = 1024
 
 
@@ -29,7 +31,7 @@ def options_in(spec: str) -> tuple[str, dict[str, str]]:
     Raises:
         InputError: an option or its value is unknown.
     """
-    if (found := _OPTIONS.search(spec)) is None or spec.startswith(OBJECT) or exists(Path(spec)):
+    if (found := _OPTIONS.search(spec)) is None or spec.startswith((OBJECT, DRAWN)) or exists(Path(spec)):
         return spec, {}
     options = dict(part.partition("=")[::2] for part in found[1].split(","))
     for name, value in options.items():
@@ -46,7 +48,7 @@ def is_own(spec: str) -> bool:
     >>> is_own("digits+fashion-mnist"), is_own("/data/own.npz"), is_own("hf:mnist")
     (False, True, True)
     """
-    return spec.startswith((HUB, OBJECT)) or Path(spec).is_absolute()
+    return spec.startswith((HUB, OBJECT, DRAWN)) or Path(spec).is_absolute()
 
 
 def data_spec(given: Any, known: list[str]) -> Any:
@@ -57,7 +59,7 @@ def data_spec(given: Any, known: list[str]) -> Any:
     if isinstance(given, str):
         bare, _ = options_in(given)
         path, options = Path(bare), given[len(bare) :]
-        if given.startswith((HUB, OBJECT)) or not given or set(given.split("+")) <= set(known):
+        if given.startswith((HUB, OBJECT, DRAWN)) or not given or set(given.split("+")) <= set(known):
             return given
         return f"{path.resolve()}{options}" if len(path.parts) > 1 or path.suffix or options or exists(path) else given
     if isinstance(given, Path):
@@ -78,6 +80,8 @@ def data_title(spec: str) -> str:
     """
     if spec.startswith(OBJECT):
         return spec.removeprefix(OBJECT).rpartition("-")[0]
+    if spec.startswith(DRAWN):
+        return "none"
     if spec.startswith(HUB):
         return spec.removeprefix(HUB).partition(":")[0].rpartition("/")[2]
     return Path(options_in(spec)[0]).stem if is_own(spec) else spec

@@ -74,27 +74,61 @@ static double difference(const Tensor& one, const Tensor& other) {
   return worst;
 }
 
-// Compares a tier with its references: outputs, and the losses of three steps of the first training graph.
+// Takes out of a training reference what the tensors are after its steps: every k-th value, at most 256 of each.
+static Tensors after(Tensors& reference) {
+  Tensors found;
+  for (auto it = reference.begin(); it != reference.end();)
+    if (it->first.rfind("after:", 0) == 0) {
+      found.emplace(it->first.substr(6), std::move(it->second));
+      it = reference.erase(it);
+    } else {
+      ++it;
+    }
+  return found;
+}
+
+// The largest difference of tensors from `expected` ones, as a share of what is allowed: a thousandth of the largest value, and `slack`.
+static double apart(const Tensors& tensors, const Tensors& expected, double slack) {
+  double worst = 0;
+  for (const auto& [name, tensor] : expected) {
+    const size_t kept = count_of(tensor.shape), all = count_of(tensors.at(name).shape), step = std::max<size_t>(1, (all + 255) / 256);
+    if (kept != (all + step - 1) / step) throw Error("after:" + name + ": " + std::to_string(kept) + " values, of a tensor with " + std::to_string(all));
+    double largest = 0, difference = 0;
+    for (size_t i = 0; i < kept; ++i) {
+      largest = std::max(largest, std::fabs(double(tensor.data<float>()[i])));
+      const double one = std::fabs(double(tensors.at(name).data<float>()[i * step]) - double(tensor.data<float>()[i]));
+      if (!(one <= difference)) difference = one;
+    }
+    worst = std::max(worst, difference / (1e-3 * largest + slack));
+  }
+  return worst;
+}
+
+// Compares a tier with its references: outputs, and the losses and tensors of three steps of the first training graph.
 static bool check(const Bundle& bundle, const Json& tier) {
   const std::string label = tier.at("label");
   Tensors reference = bundle.tensors(tier.at("reference"));
   const Tensor logits = std::move(reference.at("logits"));
   reference.erase("logits");
   const double outputs = difference(infer(bundle, label, reference), logits);
-  double losses = 0;
+  double losses = 0, tensors = 0;
   if (!tier.at("train").is_null()) {
     reference = bundle.tensors(tier.at("train").at("reference"));
     const Tensor expected = std::move(reference.at("losses"));
     reference.erase("losses");
+    const Tensors ended = after(reference);
     Tensor every = zeros({bundle.manifest.at("classes")}, ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL);
     std::fill(every.bytes.begin(), every.bytes.end(), 1);
     Steps steps(bundle, label, 0, 0, every);
     for (size_t i = 0; i < 3; ++i) losses = std::max(losses, std::fabs(steps.step(reference, 0) / double(expected.data<float>()[i]) - 1));
+    const double lr = steps.table.at("lr");
+    // Adam divides by the gradient: a step is as long for one that is only rounding.
+    tensors = apart(steps.tensors(), ended, 1e-5 + (steps.table.at("optimizer") == "adam" ? 6 * lr : 0));
   }
   double largest = 1;
   for (size_t i = 0; i < logits.bytes.size() / 4; ++i) largest = std::max(largest, std::fabs(double(logits.data<float>()[i])));
-  const bool right = outputs <= 1e-4 * largest && losses <= 1e-3;
-  std::cout << "tier " << label << ": outputs differ by " << outputs << ", losses by " << losses << (right ? "" : ": wrong") << "\n";
+  const bool right = outputs <= 1e-4 * largest && losses <= 1e-3 && tensors <= 1;
+  std::cout << "tier " << label << ": outputs differ by " << outputs << ", losses by " << losses << ", weights by " << 100 * tensors << " % of what is allowed" << (right ? "" : ": wrong") << "\n";
   return right;
 }
 
@@ -109,6 +143,7 @@ static int run(const Strings& words, Flags flags) {
   Tensors data = safetensors(content_of(words.at(3)), words[3]);
   const bool reference = data.count("losses") || data.count("logits");  // of the bundle: data that are prepared
   for (const char* other : {"losses", "logits"}) data.erase(other);
+  after(data);
   if (!reference) data = prepared(bundle.manifest, std::move(data));
   if (words[0] == "infer") {
     const Tensor logits = infer(bundle, words[2], data);

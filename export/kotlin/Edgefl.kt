@@ -140,6 +140,9 @@ class Steps(private val bundle: Bundle, label: String, present: ByteArray) : Aut
         return found.getValue("loss").floats()[0]
     }
 
+    /** A parameter or a statistic as it is now. */
+    fun tensor(name: String): Tensor = now["p.$name"] ?: now.getValue("s.$name")
+
     /** The content of an unsigned update; `client` is a random name, another one for each bundle. */
     fun update(tier: String, labels: LongArray, steps: Int, client: String): ByteArray {
         check(table.optString("no_update").isEmpty()) { table.getString("no_update") }
@@ -171,10 +174,19 @@ fun check(bundle: Bundle): List<String> = buildList {
         val allowed = 1e-4f * max(1f, expected.maxOf { abs(it) })
         if (found.indices.any { abs(found[it] - expected[it]) > allowed }) add("tier $label: outputs differ")
         val train = tier.optJSONObject("train") ?: continue
-        val batch = safetensors(bundle.content(train.getString("reference")))
+        val stored = safetensors(bundle.content(train.getString("reference")))
+        val (after, batch) = stored.entries.partition { it.key.startsWith("after:") }.let { (a, b) -> a to b.associate { it.toPair() } }
         Steps(bundle, label, ByteArray(bundle.manifest.getInt("classes")) { 1 }).use { steps ->
             for (loss in batch.getValue("losses").floats())
                 if (abs(steps.step(batch - "losses") / loss - 1) > 1e-3) add("tier $label: losses differ")
+            val slack = if (train.getString("optimizer") == "adam") 1e-5 + 6 * train.getDouble("lr") else 1e-5
+            for ((key, tensor) in after) {
+                val name = key.removePrefix("after:")
+                val now = steps.tensor(name).floats()
+                val values = now.filterIndexed { i, _ -> i % max(1, (now.size + 255) / 256) == 0 } // every k-th value, at most 256
+                val allowed = 1e-3 * tensor.floats().maxOf { abs(it) } + slack
+                if (values.zip(tensor.floats().toList()).any { (found, wanted) -> abs(found - wanted) > allowed }) add("tier $label: $name differs")
+            }
         }
     }
 }

@@ -10,7 +10,8 @@ bundle. ``trust`` pins another key. A bundle that is older than the last one of 
 After ``enroll``, updates are signed with the device's own key. Pins, rounds and key are in the folder ``edgefl`` of $XDG_CONFIG_HOME or
 ~/.config.
 
-DATA is an .npz file with x and y, or a folder of images with one subfolder per class, which needs Pillow. uint8 and uint16 x are raw
+DATA is an .npz file with x and y, an .npy file of x with y.npy beside it, a CSV with a column y or label, or a folder of images with one
+subfolder per class, which needs Pillow. uint8 and uint16 x are raw
 pixels, prepared as the manifest describes, and so are floats if it has ``raw``. Other float32 x, or int64 token ids, are the network's
 input. A network with several inputs takes arrays with their names instead of x. Personal tensors stay in the state: give it as --state
 to train the bundle of the next round.
@@ -22,10 +23,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import math
 import os
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -46,11 +49,13 @@ from edgefl_data import read_data
 from edgefl_inference import infer
 from edgefl_keys import DeviceKey, config_folder, enrolment, require_cryptography
 from edgefl_limits import limited_memory
-from edgefl_training import Training, train, update
+from edgefl_progress import Checkpoint
+from edgefl_training import OnStep, Training, train, update
 from edgefl_trust import pins, read_trusted, trust
 
 __all__ = [
     "BudgetError",
+    "Checkpoint",
     "ClientError",
     "InputError",
     "Training",
@@ -72,6 +77,9 @@ def _infer(given: argparse.Namespace) -> None:
     if "target_shape" in bundle.manifest:
         for number, row in enumerate(probabilities):
             sys.stdout.write("\t".join([str(number), *(f"{value:.6g}" for value in row)]) + "\n")
+        if y is not None and y.size == probabilities.size:
+            error = float(((probabilities.reshape(y.shape) - y) ** 2).mean())
+            sys.stdout.write(f"mean squared error: {error:.6g} of {len(y)} samples\n")
         return
     best, names = probabilities.argmax(1), bundle.manifest["class_names"]
     for number, (row, chosen) in enumerate(zip(probabilities, best, strict=True)):
@@ -97,18 +105,38 @@ def _train(given: argparse.Namespace) -> None:
     keys = ("epochs", "batch_size", "lr", "max_steps", "max_seconds", "memory_bytes", "threads", "seed")
     assert y is not None  # asked for
     how = Training(**{key: getattr(given, key) for key in keys})
+    planned = how.of(bundle.tier(given.tier)).steps(len(y))
+    checkpoint = None if given.checkpoint is None else Checkpoint(given.checkpoint, given.checkpoint_every)
     with _limited(bundle):
-        after = train(bundle, given.tier, x, y, how, state, given.client or "")
+        after = train(bundle, given.tier, x, y, how, state, given.client or "", checkpoint, _PROGRESS[given.progress](planned))
     write(given.out, after.to_bytes())
+    if checkpoint is not None:
+        checkpoint.path.unlink(missing_ok=True)
     steps, part = len(after.losses), max(1, len(after.losses) // 4)
     first, last = (sum(some) / len(some) for some in (after.losses[:part], after.losses[-part:]))
-    how = how.of(bundle.tier(given.tier))
-    planned, early = how.steps(len(y)), ""
+    how, early = how.of(bundle.tier(given.tier)), ""
     if steps < planned:
         early = f"stopped after {steps} of {planned} steps: the limit is {how.max_seconds:.3g} s (--max-seconds)\n"
     sys.stdout.write(
         f"{steps} steps in {after.seconds:.2f} s; loss {first:.4f} at first, {last:.4f} at the end\n{early}{given.out}: written\n"
     )
+
+
+def _as_text(planned: int) -> OnStep:
+    return lambda number, loss, seconds: _say(f"step {number} of {planned}: loss {loss:.4f}")
+
+
+def _as_json(planned: int) -> OnStep:
+    return lambda number, loss, seconds: _say(json.dumps({"step": number, "steps": planned, "loss": loss, "seconds": seconds}))
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+_PROGRESS: dict[str, Callable[[int], OnStep | None]] = {"none": lambda planned: None, "text": _as_text, "json": _as_json}
+"""What is said about each step, on standard error."""
 
 
 def _update(given: argparse.Namespace) -> None:
@@ -169,13 +197,22 @@ def _name(text: str) -> str:
     return text
 
 
+class _Command(argparse.ArgumentParser):
+    """The parser of one command, whose options are written out: ``--memory 60`` would be 60 bytes."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **settings})
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    shared = argparse.ArgumentParser(add_help=False)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Command)
+    shared = _Command(add_help=False)
     shared.add_argument("bundle", type=Path, help="folder that edgefl export wrote")
     shared.add_argument("tier", help="name of the tier, such as 0.5")
-    shared.add_argument("data", type=Path, help=".npz with x and y, or folder of images")
+    shared.add_argument(
+        "data", type=Path, help=".npz with x and y, .npy with y.npy beside it, CSV with a column y, or folder of images"
+    )
     shared.add_argument("--state", type=Path, help="state file of an earlier training [the bundle's weights]")
     publisher = shared.add_mutually_exclusive_group()
     publisher.add_argument("--key", type=Path, help="public key of the publisher, Ed25519 [the key that this device has pinned]")
@@ -202,6 +239,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--seed", type=_number(int, 0), default=0, help="seed of every random draw [0]")
     command.add_argument("--client", type=_name, help="name in the update [random]")
+    command.add_argument("--progress", choices=_PROGRESS, default="none", help="a line for each step on standard error [none]")
+    command.add_argument("--checkpoint", type=Path, help="file from which a training that was interrupted continues [none]")
+    command.add_argument("--checkpoint-every", type=_number(int, 1), default=10, help="steps until it is written again [10]")
     command.set_defaults(run=_train)
     command = commands.add_parser("update", help="write the update for the server")
     command.add_argument("state", type=Path, help="state file that train wrote")

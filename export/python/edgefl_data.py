@@ -1,7 +1,10 @@
-"""Reads samples and labels: from an .npz file, or from images in folders that are named like the classes."""
+"""Reads samples and labels: from a file of arrays, from a table, or from images in folders that are named like the classes."""
 
 from __future__ import annotations
 
+import csv
+import math
+import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +18,10 @@ Samples = np.ndarray | dict[str, np.ndarray]
 
 PIXELS = (np.dtype(np.uint8), np.dtype(np.uint16))
 """Types of raw pixels. Those of 16 bits are divided by 257, so that a pixel is always in units of 8 bits."""
+LABELS = ("y", "label", "labels", "target", "class")
+"""Names of a table's column of labels or targets."""
+FILES = "a file .npz, .npy or .csv, an image, or a folder of images"
+_IMAGES = (".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".heic", "")
 _LARGE_BYTES, _MOST_RATIO = 1 << 28, 200
 """A file of samples that grows more is no data set, but made to fill the memory."""
 
@@ -22,11 +29,12 @@ _LARGE_BYTES, _MOST_RATIO = 1 << 28, 200
 def read_data(path: Path, manifest: Table, labels: bool) -> tuple[Samples, np.ndarray | None]:
     """Return prepared samples (n, …) and labels (n,) int64 (None: there are none); InputError if wrong, or if ``labels`` are missing.
 
-    The arrays of an .npz file are called x and y, or of several inputs as these and y.
+    The arrays of an .npz file are called x and y, or of several inputs as these and y. An .npy file has x, and y.npy beside it the labels.
+    A column of a CSV is a feature; that which :data:`LABELS` names has the names or numbers of classes, or targets.
     """
     names = [name.removeprefix("x.") for name in inputs_of(manifest)]
     several = bool(manifest.get("inputs"))
-    given, y = _read_npz(path, names) if path.suffix == ".npz" else _read_images(path, manifest)
+    given, y = _read(path, names, manifest)
     found = by_input(manifest, given if several else given["x"], f"{path}: ", raw=True)
     x = dict(zip(names, found.values(), strict=True)) if several else found["x"]
     if y is None:
@@ -34,6 +42,84 @@ def read_data(path: Path, manifest: Table, labels: bool) -> tuple[Samples, np.nd
             raise InputError(f"{path}: y: no labels, expected one per sample: training needs them")
         return x, None
     return x, targets(manifest, y, count_of(found), f"{path}: ")
+
+
+def _read(path: Path, names: list[str], manifest: Table) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
+    """Return the samples of each input, and labels if there are any; InputError if no file of such an ending is read."""
+    ending = path.suffix.lower()
+    if path.is_dir() or ending in _IMAGES:
+        return _read_images(path, manifest)
+    if ending == ".npz":
+        return _read_npz(path, names)
+    if ending not in (".npy", ".csv"):
+        raise InputError(f"{path}: files {ending} are not read; expected {FILES}")
+    if len(names) > 1:
+        raise InputError(f"{path}: has one input, the network takes {', '.join(names)}; expected an .npz file with these arrays")
+    if ending == ".csv":
+        return _read_csv(path, names[0], manifest)
+    beside = path.with_name("y.npy")
+    return {names[0]: _read_npy(path)}, _read_npy(beside) if beside != path and beside.exists() else None
+
+
+def _read_npy(path: Path) -> np.ndarray:
+    try:
+        found: np.ndarray = np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}; expected {FILES}") from None
+    except (ValueError, EOFError, MemoryError) as error:
+        raise InputError(f"{path}: not an .npy file of a plain array ({first_line(error)})") from None
+    return found
+
+
+def _read_csv(path: Path, name: str, manifest: Table) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
+    """Return the columns of a table as samples of the network's shape, and the column of labels."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            head, *rows = csv.reader(file) or [[]]
+    except (OSError, UnicodeDecodeError, csv.Error, ValueError) as error:
+        raise InputError(f"{path}: not a CSV with a line of names first ({getattr(error, 'strerror', None) or error})") from None
+    rows, shape = [row for row in rows if row], next(iter(inputs_of(manifest).values()))["shape"]
+    labels = [place for place, title in enumerate(head) if title.strip().lower() in LABELS]
+    if len(labels) > 1:
+        raise InputError(f"{path}: columns {', '.join(head[place] for place in labels)}; expected one of labels")
+    features = [place for place in range(len(head)) if place not in labels]
+    if len(features) != math.prod(shape) or not rows:
+        raise InputError(
+            f"{path}: {len(rows)} rows of {len(features)} features, expected rows of {math.prod(shape)} without a label"
+        )
+    whole = next(iter(inputs_of(manifest).values()))["dtype"] == "int64"
+    x = np.array([[_value(path, head, row, line, at, whole) for at in features] for line, row in enumerate(rows, 2)])
+    if not whole and "raw" not in manifest["preprocessing"]:
+        x = x.astype(np.float32)
+    y = [_label(path, head, row, line, labels[0], manifest) for line, row in enumerate(rows, 2)] if labels else None
+    return {name: x.reshape(len(rows), *shape)}, None if y is None else np.array(y).reshape(
+        len(y), *(manifest.get("target_shape") or ())
+    )
+
+
+def _value(path: Path, head: list[str], row: list[str], line: int, place: int, whole: bool) -> float:
+    try:
+        return int(row[place]) if whole else float(row[place])
+    except (ValueError, IndexError):
+        text = repr(row[place]) if place < len(row) else "nothing"
+        raise InputError(
+            f"{path}: line {line}, column {head[place]!r}: got {text}, expected a {'whole ' * whole}number"
+        ) from None
+
+
+def _label(path: Path, head: list[str], row: list[str], line: int, place: int, manifest: Table) -> float:
+    """Return the number of the class that a row names, or its target."""
+    if manifest.get("target_shape") is not None:
+        return _value(path, head, row, line, place, False)
+    names, text = manifest["class_names"], row[place].strip() if place < len(row) else ""
+    if text in names:
+        return int(names.index(text))
+    if not re.fullmatch(r"[0-9]{1,18}", text):
+        known = ", ".join(names[:5])
+        raise InputError(
+            f"{path}: line {line}, column {head[place]!r}: got {text!r}, expected a class, such as {known}, or its number"
+        )
+    return int(text)
 
 
 def by_input(manifest: Table, x: Samples, where: str = "", raw: bool = False) -> Tensors:
@@ -119,7 +205,7 @@ def _read_npz(path: Path, names: list[str]) -> tuple[dict[str, np.ndarray], np.n
                 raise InputError(f"{path}: {missing[0]}: missing, expected arrays {expected}; it has {', '.join(file) or 'none'}")
             return {name: file[name] for name in names}, file.get("y")
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}; expected an .npz file or a folder of images") from None
+        raise InputError(f"{path}: {error.strerror or error}; expected {FILES}") from None
     except (ValueError, EOFError, zipfile.BadZipFile, MemoryError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: not an .npz file of plain arrays ({first_line(error)})") from None
 
@@ -139,7 +225,7 @@ def _prepared(where: str, pixels: np.ndarray, how: Mapping[str, Any]) -> np.ndar
 def _read_images(path: Path, manifest: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
     """Return images as float32 (n, channels, height, width), scaled to [0, 1] before mean and std; labels if there are subfolders."""
     if not path.exists():
-        raise InputError(f"{path}: no such file or folder; expected an .npz file or a folder of images")
+        raise InputError(f"{path}: no such file or folder; expected {FILES}")
     try:
         from PIL import Image
     except ImportError:

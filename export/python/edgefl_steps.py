@@ -142,6 +142,18 @@ class Steps:
             self._now[name], self._next[name] = self._next[name], self._now[name]
         return loss
 
+    def changing(self) -> Tensors:
+        """Return copies of all that steps change, the optimizer's state included: input → value."""
+        return {name: self._now[name].numpy().copy() for name in self._next}
+
+    def restore(self, values: Tensors, where: str) -> None:
+        """Continue from what :meth:`changing` returned; InputError, which begins with ``where``, if it is of other graphs."""
+        for name in self._next:
+            now = self._now[name].numpy()
+            if name not in values or (values[name].shape, values[name].dtype) != (now.shape, now.dtype):
+                raise InputError(f"{where}: {name}: missing or of another shape, expected {now.shape}")
+            self._now[name] = ort.OrtValue.ortvalue_from_numpy(values[name])
+
     def tensors(self) -> Tensors:
         """Return copies of parameters and statistics: name in the network → value."""
         # numpy() may return a view of the buffer, which is freed with this object.

@@ -212,7 +212,7 @@ def _step_macs(costs: Table, count: int) -> int | None:
 
 def _repeated(bundle: Bundle, path: str, count: int, result: str) -> Tensors:
     """Return ``count`` samples of a reference, repeated: all of its tensors except ``result``, which is computed from them."""
-    stored = {name: value for name, value in bundle.tensors(path).items() if name != result}
+    stored = {name: value for name, value in bundle.tensors(path).items() if name != result and not name.startswith("after:")}
     if wrong := [name for name, value in stored.items() if not value.ndim or not len(value)]:
         raise InputError(f"{bundle.folder / path}: {wrong[0]}: no sample, expected at least one")
     return {name: value[np.arange(count) % len(value)] for name, value in stored.items()}

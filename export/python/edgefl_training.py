@@ -6,7 +6,7 @@ import json
 import math
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,8 +15,12 @@ import safetensors.numpy
 from edgefl_bundle import BudgetError, Bundle, ClientError, InputError, State, Table, Tensors
 from edgefl_data import Samples, by_input, count_of, targets
 from edgefl_keys import DeviceKey, signed
+from edgefl_progress import Checkpoint, key_of
 from edgefl_rounds import Freshness
 from edgefl_steps import NotFiniteError, Objective, Steps, is_finite
+
+OnStep = Callable[[int, float, float], None]
+"""Called with the number of a step, its loss, and the seconds of all steps."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,8 @@ def train(
     how: Training = Training(),
     state: State | None = None,
     client: str = "",
+    checkpoint: Checkpoint | None = None,
+    on_step: OnStep | None = None,
 ) -> State:
     """Train a tier on prepared samples ``x`` (n, …), or name → samples of several inputs, and return the new state.
 
@@ -88,6 +94,9 @@ def train(
 
     A ``state`` of an earlier round has the personal tensors; a state of the same bundle is trained further. Training stops before a step
     that would exceed the time limit; the finished steps count.
+
+    With a ``checkpoint``, a training that was interrupted continues after the last step that was stored. ``on_step`` is called after each
+    step with its number, its loss, and the seconds of all.
 
     Raises:
         BudgetError: a step needs more memory than allowed, or the first step more time than all steps may take.
@@ -109,7 +118,12 @@ def train(
     data = {**samples, "y": y}
     first = {name: value[: how.batch_size] for name, value in data.items()}
     steps = Steps(bundle, table["graphs"], feeds, first, how.threads, how.memory_bytes)
-    losses, seconds = _loop(steps, how, data, len(table["graphs"]), table.get("augment") == "flip")
+    if checkpoint is not None:
+        own = {key: value for key, value in vars(how).items() if key not in ("max_seconds", "memory_bytes", "threads")}
+        facts = [bundle.manifest["manifest_sha256"], label, own, said]
+        checkpoint = replace(checkpoint, key=key_of(facts, {**data, **held}))
+    progress = checkpoint, on_step or (lambda number, loss, seconds: None)
+    losses, seconds = _loop(steps, how, data, len(table["graphs"]), table.get("augment") == "flip", progress)
     travelled = float(said.get("lr_sum", 0)) + float(how.lr or 0) * len(losses)
     stays = [name for name in table["frozen"] if name in table["upload"] or name in table["personal"]]
     tensors = {**steps.tensors(), **{name: held[name] for name in stays}}
@@ -148,25 +162,35 @@ def update(state: State, key: DeviceKey | None = None) -> bytes:
 _DIVERGED = "training diverged; a smaller --lr may help"
 
 
-def _loop(steps: Steps, how: Training, data: Tensors, graphs: int, flip: bool) -> tuple[list[float], float]:
+def _loop(
+    steps: Steps, how: Training, data: Tensors, graphs: int, flip: bool, progress: tuple[Checkpoint | None, OnStep]
+) -> tuple[list[float], float]:
     """Run the steps, with ``flip`` on images of which half are mirrored; return the loss of each step, and the seconds of all."""
     draws, flips = how.generator("draw"), how.generator("flip")
-    losses: list[float] = []
+    checkpoint, on_step = progress
+    losses = [] if checkpoint is None else checkpoint.restored(steps)
+    restored = len(losses)
     limit_s, spent_s, started = how.max_seconds, 0.0, time.perf_counter()
-    for index in how.batches(len(data["y"])):
+    for number, index in enumerate(how.batches(len(data["y"]))):
+        mirrored, draw = flips.integers(2, size=len(index)) == 1 if flip else None, draws.random()
+        if number < restored:  # the same draws as without an interruption
+            continue
         # Stop if the next step would exceed the limit, should it take as long as the average step.
-        if len(losses) == how.max_steps or (limit_s and losses and spent_s * (len(losses) + 1) / len(losses) > limit_s):
+        taken = len(losses) - restored
+        if len(losses) == how.max_steps or (limit_s and taken and spent_s * (taken + 1) / taken > limit_s):
             break
         batch = {name: value[index] for name, value in data.items()}
-        if flip:
-            mirrored = flips.integers(2, size=len(index)) == 1
+        if mirrored is not None:
             batch["x"][mirrored] = batch["x"][mirrored][..., ::-1]
         try:
-            loss = steps.step(batch, min(int(draws.random() * graphs), graphs - 1))
+            loss = steps.step(batch, min(int(draw * graphs), graphs - 1))
         except NotFiniteError as error:
             raise ClientError(f"step {len(losses) + 1}: {error}: {_DIVERGED}") from None
         spent_s = time.perf_counter() - started
         losses.append(loss)
+        if checkpoint is not None:
+            checkpoint.store(steps, losses)
+        on_step(len(losses), loss, spent_s)
         if limit_s and len(losses) == 1 and spent_s > limit_s:
             raise BudgetError(f"the first step took {spent_s:.3g} s, {limit_s:.3g} s are allowed for all", spent_s, limit_s)
     return losses, spent_s

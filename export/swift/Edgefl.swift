@@ -138,6 +138,9 @@ final class Steps {
         return found["loss"]!.floats[0]
     }
 
+    /// A parameter or a statistic as it is now.
+    func tensor(_ name: String) -> Tensor { now["p." + name] ?? now["s." + name]! }
+
     /// The content of an unsigned update; `client` is a random name, another one for each bundle.
     func update(labels: [Int64], steps: Int, client: String) throws -> Data {
         let objective = (table["objective"] as? Table)?["name"] as? String ?? "none", refused = table["no_update"] as? String ?? ""
@@ -165,8 +168,16 @@ func check(_ bundle: EdgeflBundle) throws -> [String] {
         guard let train = tier["train"] as? Table else { continue }
         var batch = try safetensors(bundle.content(train["reference"] as! String))
         let losses = batch.removeValue(forKey: "losses")!.floats
+        let after = batch.filter { $0.key.hasPrefix("after:") }
+        batch = batch.filter { !$0.key.hasPrefix("after:") }
         let steps = try Steps(bundle, label)
         for loss in losses where abs(try steps.step(batch) / loss - 1) > 1e-3 { wrong.append("tier \(label): losses differ") }
+        let slack: Float = train["optimizer"] as! String == "adam" ? 1e-5 + 6 * Float(train["lr"] as! Double) : 1e-5
+        for (key, tensor) in after {
+            let now = steps.tensor(String(key.dropFirst(6))).floats, expected = tensor.floats
+            let every = max(1, (now.count + 255) / 256), allowed = 1e-3 * expected.map(abs).max()! + slack // every k-th value, at most 256
+            if expected.indices.contains(where: { abs(now[$0 * every] - expected[$0]) > allowed }) { wrong.append("tier \(label): \(key.dropFirst(6)) differs") }
+        }
     }
     return wrong
 }

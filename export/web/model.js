@@ -134,7 +134,10 @@ export class Model {
     this.steps = 0;
   }
 
-  /** Train three steps on the tier's synthetic batch: {losses, expected}, which agree to a thousandth on a sound device. */
+  /**
+   * Train three steps on the tier's synthetic batch: {losses, expected}, which agree to a thousandth on a sound device, and `apart`, at most
+   * 1 there: how far the tensors are from those of the reference.
+   */
   async check() {
     await this.prepare();
     return this.engine.call("check");

@@ -82,7 +82,10 @@ const handlers = {
     return { ...result, totalSteps: tier.trainer.steps, ...usage() };
   },
 
-  /** Three steps of the first graph on the tier's synthetic batch, and the losses expected of them. What was trained stays. */
+  /**
+   * Three steps of the first graph on the tier's synthetic batch, with the losses expected of them, and how far the tensors are from those
+   * expected: 1 is as far as allowed. What was trained stays.
+   */
   async check() {
     const { trainer, entry } = tier;
     const { downloadedBytes } = bundle;
@@ -91,11 +94,12 @@ const handlers = {
     const back = trainer.kept();
     trainer.reset();
     const expected = Array.from(reference.get("losses").data);
-    const data = new Map(["x", "y"].map((name) => [name, reference.get(name)]));
+    const data = new Map([...reference].filter(([name]) => name !== "losses" && !name.startsWith("after:")));
     const settings = { batchSize: data.get("y").dims[0], shuffle: false, graph: 0, everyClass: true, augment: "none" };
     const { losses } = await trainer.run(data, unlimited(settings), expected.length);
+    const apart = trainer.apart(reference);
     back();
-    return { losses, expected };
+    return { losses, expected, apart };
   },
 
   /** Time the tier's training step, if it is prepared for training, and its inference; `progress` is a row for each batch size. */

@@ -175,6 +175,15 @@ WRONG_REFERENCES = {
     "first": ({"losses": LOSSES * np.float32([1.002, 1, 1])}, r"train\.onnx: losses .*, expected the same to 1e-03"),
     "third": ({"losses": LOSSES * np.float32([1, 1, 0.998])}, r"train\.onnx: losses .*, expected the same to 1e-03"),
     "labels": ({"y": Y[::-1]}, r"train\.onnx: losses "),
+    "tensors": (
+        {"after:fc.bias": np.ones(3, np.float32)},
+        r"train\.onnx: fc\.bias after 3 steps differs from its reference by .*, expected at most",
+    ),
+    "some tensors": (
+        {"after:fc.bias": np.zeros(2, np.float32)},
+        r"train_reference\.safetensors: after:fc\.bias is float32 \(2,\)",
+    ),
+    "unknown tensors": ({"after:scale": np.zeros(1, np.float32)}, r"train_reference\.safetensors: holds after:scale"),
 }
 
 

@@ -139,6 +139,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "objective": ("prox", "prox"),
     "server_optimizer": ("yogi", "yogi"),
     "lr_schedule": ("cosine", "cosine"),
+    "metric": ("macro-f1", "macro-f1"),
     "augment": ("flip", "flip"),
     "clip_gradient": ("1.5", 1.5),
     "optimizer": ("sgd", "sgd"),
@@ -198,7 +199,7 @@ def test_every_key_of_a_run_has_a_flag_that_sets_it(asked: list[RunConfig]) -> N
     given = {
         key: VALUES.get(key, ("x", "x") if key in TEXTS else ("3", 3))
         for key in RunConfig.model_fields
-        if key not in ("method_options", "sampler", "sources", "stages", "plugins", *PRIVACY)
+        if key not in ("method_options", "sampler", "sources", "stages", "plugins", "tier", *PRIVACY)
     }
     flags = [f"--{key.replace('_', '-')}" + (f"={text}" if text else "") for key, (text, _) in given.items()]
     invoked("simulate", *flags, "--method-option", "a=1")
@@ -206,8 +207,15 @@ def test_every_key_of_a_run_has_a_flag_that_sets_it(asked: list[RunConfig]) -> N
     files = dict.fromkeys(("weights", "data_dir"), str(Path("x").resolve()))  # the same files from any folder
     assert config.model_dump() == {
         **{key: value for key, (_, value) in given.items()}, **files, "method_options": {"a": 1}, "sources": None,
-        "plugins": None, "sampler": "uniform", "stages": (), **{key: RunConfig.model_fields[key].default for key in PRIVACY},
+        "plugins": None, "sampler": "uniform", "stages": (), "tier": None, **{key: RunConfig.model_fields[key].default for key in PRIVACY},
     }  # fmt: skip
+
+
+def test_every_tier_may_be_given_its_network(asked: list[RunConfig]) -> None:
+    invoked("simulate", "--tier", "0.250=net.py:small", "--tier=1=resnet18")
+    (config,) = asked
+    assert config.tier == {"1": "resnet18", "0.25": f"{Path('net.py').resolve()}:small"}
+    assert config.named_tiers == (1.0, 0.25)
 
 
 @pytest.mark.parametrize("noise", ["noise_multiplier", "target_epsilon"])
@@ -296,7 +304,7 @@ def test_options_of_a_method_go_over_those_of_the_file(asked: list[RunConfig], t
         (["--tier-shares", "a"], "'a' is not a list of numbers such as 0.5,0.3,0.2"),
         (["--objective", "scaffold"], "give optimizer sgd and weight_decay 0"),
         (["--momentum", "1"], "momentum must be below 1"),
-        (["--lr-schedule", "linear"], "lr_schedule must be 'constant', 'cosine' or 'step'"),
+        (["--lr-schedule", "linear"], "lr_schedule: got 'linear', expected constant, cosine, step, exponential(fall=0.001)"),
     ],
 )
 def test_wrong_values_are_said_in_the_words_of_the_configuration(flags: list[str], message: str) -> None:

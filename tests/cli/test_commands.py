@@ -74,6 +74,7 @@ WRONG = {
     "plan mlp --macs 100MB": "'100MB' is in bytes",
     "devices phnoe": "unknown profile 'phnoe'",
     "calibrate --seconds 0": "'0' is not a time above 0",
+    "audit nowhere": "nowhere: holds no summary.json: there is no such folder",
     "export --out b": "give either the folder of a run or --model",
     "export run --out /": "/: exists and is not an empty folder",
     "verify nowhere": "nowhere: no such folder",

@@ -96,7 +96,7 @@ REFUSED = {
     "detached": "returned a value without a gradient; compute it from the outputs",
     "branches": r"depends on the values of its input.*own.py:\d+: return value \* 2 if value > 1",
     "undirected": r"has a metric that does not say which values are better; set <lambda>.better to 'higher' or 'lower'",
-    "wide": r"metric <lambda>, returned a tensor \(2, 5\), expected a scalar tensor",
+    "wide": r"metric <lambda>, returned a tensor \(2, 5\), expected a number or a scalar tensor",
     "value": r"is int, expected a function \(outputs, targets\) that returns a scalar tensor",
     "god": "own.py has no 'god'; did you mean 'good'",
 }

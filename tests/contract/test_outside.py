@@ -184,7 +184,7 @@ def test_the_method_of_the_tutorial_passes_the_rules_that_it_names(tmp_path: Pat
     chosen = "mlp and (unchanged or wins or covered or order)"
     done = checked(plugged(tmp_path, "lab.py", text), "--method=short-steps", "-k", chosen)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1].startswith("4 passed"), done.stdout
+    assert done.stdout.splitlines()[-1].startswith("5 passed"), done.stdout
 
 
 def test_the_contract_says_which_rule_a_part_breaks(tmp_path: Path) -> None:

@@ -158,6 +158,7 @@ def test_a_browser_trains_it(compared, browser, ort_web):
         page.wait_for_selector("#tier:not([disabled])")
         check = page.evaluate("() => edgefl.check()")
         np.testing.assert_allclose(check["losses"], check["expected"], rtol=1e-3)
+        assert check["apart"] <= 1
         losses = page.evaluate("given => edgefl.train(given)", {"x": x.tolist(), "y": y.tolist(), "epochs": 4})["losses"]
         assert losses[-1] < losses[0]
 

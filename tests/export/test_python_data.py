@@ -10,7 +10,7 @@ import zipfile
 import edgefl_client
 import numpy as np
 import pytest
-from edgefl_client import read_bundle, read_data
+from edgefl_client import InputError, read_bundle, read_data
 from handmade import PREPROCESSING, Regression, changed, samples
 from python_client import called
 from spoiled_bundles import WRONG_DATA, bomb
@@ -116,3 +116,73 @@ def test_token_ids_stay_below_the_vocabulary(tmp_path):
 def test_samples_that_grow_to_gigabytes_are_refused(bundle, tmp_path, capsys):
     status, _, errors = called(capsys, "infer", bundle, "0.5", bomb(tmp_path / "bomb.npz"))
     assert (status, "times its size" in errors) == (2, True)
+
+
+@pytest.fixture
+def features(tmp_path):
+    """The manifest of a network of two raw features, with three classes."""
+    folder = Regression(shape=(2,)).write(tmp_path / "b")
+    changed(
+        folder, preprocessing={"scale": 1.0, "raw": "float32", "mean": [1, 2], "std": [2, 4]}, class_names=["red", "blue", "7"]
+    )
+    return read_bundle(folder).manifest
+
+
+def test_a_table_has_features_and_the_names_or_numbers_of_classes(features, tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("width,label,height\n5,blue,0\n1,0,2\n1,7,2\n", encoding="utf-8-sig")
+    x, y = read_data(path, features, labels=True)
+    assert (x.tolist(), y.tolist()) == ([[2, -0.5], [0, 0], [0, 0]], [1, 0, 2])
+    path.write_text("width,height\n5,0\n")
+    assert read_data(path, features, labels=False)[1] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b,y\n1,x,0\n", r"line 2, column 'b': got 'x', expected a number"),
+        ("a,b,y\n1,2,green\n", r"line 2, column 'y': got 'green', expected a class, such as red, blue, 7, or its number"),
+        ("a,b,c,y\n1,2,3,0\n", "1 rows of 3 features, expected rows of 2 without a label"),
+        ("y,label,a,b\n0,0,1,2\n", "columns y, label; expected one of labels"),
+        ("a,b,y\n", "0 rows of 2 features"),
+        ("", "not a CSV with a line of names first"),
+        ("a,b,y\n1,2,9\n", "y: labels 9 to 9, expected 0 to 2"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused(features, tmp_path, text, message):
+    path = tmp_path / "mine.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_data(path, features, labels=True)
+
+
+def test_an_array_of_numpy_has_its_labels_beside_it(features, tmp_path):
+    np.save(tmp_path / "x.npy", np.array([[5, 0], [1, 2]], np.float32))
+    assert read_data(tmp_path / "x.npy", features, labels=False)[1] is None
+    np.save(tmp_path / "y.npy", np.array([2, 0]))
+    x, y = read_data(tmp_path / "x.npy", features, labels=True)
+    assert (x.tolist(), y.tolist()) == ([[2, -0.5], [0, 0]], [2, 0])
+    (tmp_path / "x.npy").write_bytes(b"no array")
+    with pytest.raises(InputError, match=r"not an \.npy file of a plain array"):
+        read_data(tmp_path / "x.npy", features, labels=True)
+
+
+def test_another_kind_of_file_is_refused_as_itself(features, tmp_path):
+    (tmp_path / "mine.parquet").write_bytes(b"PAR1")
+    with pytest.raises(InputError, match=r"files \.parquet are not read; expected a file \.npz, \.npy or \.csv"):
+        read_data(tmp_path / "mine.parquet", features, labels=True)
+
+
+def test_options_are_written_out(bundle, tmp_path, capsys):
+    status, _, errors = called(capsys, "train", bundle, "0.5", tmp_path / "x.npz", "--out", tmp_path / "s", "--memory", 60)
+    assert status == 2
+    assert "unrecognized arguments: --memory 60" in errors
+
+
+def test_labels_give_the_error_of_a_regression(tmp_path, capsys):
+    folder = Regression(shape=(2,)).write(tmp_path / "b")
+    changed(folder, target_shape=[3])
+    x = np.zeros((4, 2), np.float32)
+    np.savez(tmp_path / "own.npz", x=x, y=np.ones((4, 3), np.float32))
+    _, out, _ = called(capsys, "infer", folder, "0.5", tmp_path / "own.npz")
+    assert "mean squared error: " in out

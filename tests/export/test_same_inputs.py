@@ -1,8 +1,12 @@
-"""One contract for inputs: every client prepares the same file once, and has torch's losses and weights after three steps."""
+"""One contract for inputs: every client prepares the same file once, and has torch's losses and weights after three steps.
+
+A bundle's training reference has them too, for samples that are prepared, and every client's check compares its own with them.
+"""
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -10,13 +14,17 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
+from edgefl_client import Training, read_bundle, train
 from handmade import changed
 from python_client import ran
 from test_cpp_client import program  # noqa: F401 - a fixture
 from torch import nn
-from ts_client import batch
+from ts_client import batch, node
 
-from edgefl import export_network
+from edgefl import export_network, verify
+from edgefl.bundle.tier_check import kept_of
+from edgefl.errors import BundleError
+from edgefl.util.files import sha256
 
 COUNT, STEPS, LR = 16, 3, 0.1
 MEAN, STD = [120.0, 60.0], [50.0, 25.0]
@@ -38,12 +46,17 @@ def network() -> nn.Sequential:
 
 def of_torch() -> tuple[list[float], dict[str, np.ndarray]]:
     """Return the losses and the tensors of three steps on all samples, prepared once."""
-    x = torch.tensor((RAW - np.reshape(MEAN, (2, 1, 1))) / np.reshape(STD, (2, 1, 1)), dtype=torch.float32)
+    return stepped((RAW - np.reshape(MEAN, (2, 1, 1))) / np.reshape(STD, (2, 1, 1)), Y)
+
+
+def stepped(given: np.ndarray, y: np.ndarray) -> tuple[list[float], dict[str, np.ndarray]]:
+    """Return the losses and the tensors of three steps of torch on prepared samples."""
+    x = torch.tensor(given, dtype=torch.float32)
     module, losses = network(), []
     steps = torch.optim.SGD(module.parameters(), LR)
     for _ in range(STEPS):
         steps.zero_grad()
-        loss = nn.functional.cross_entropy(module(x), torch.tensor(Y))
+        loss = nn.functional.cross_entropy(module(x), torch.tensor(y))
         loss.backward()
         steps.step()
         losses.append(loss.item())
@@ -90,3 +103,75 @@ def test_cpp_trains_what_torch_does(program, bundle, tmp_path, kind):  # noqa: F
     losses = [float(word) for word in done.stdout.replace(",", "").split() if "." in word]
     assert losses == pytest.approx([of_torch()[0][0], of_torch()[0][-1]], rel=1e-4)
     same(safetensors.numpy.load_file(state))
+
+
+@pytest.fixture(scope="module")
+def reference(bundle) -> dict[str, np.ndarray]:
+    return safetensors.numpy.load_file(bundle / "1" / "train_reference.safetensors")
+
+
+def near(found: dict[str, np.ndarray], reference: dict[str, np.ndarray]) -> None:
+    names = [key for key in reference if key.startswith("after:")]
+    assert {"after:0.weight", "after:1.running_var", "after:1.running_mean", "after:5.bias"} < set(names)
+    for key in names:
+        np.testing.assert_allclose(kept_of(found[key.removeprefix("after:")]), reference[key], rtol=0, atol=2e-5, err_msg=key)
+
+
+def test_the_reference_has_the_losses_and_the_tensors_of_torch(bundle, reference):
+    losses, tensors = stepped(reference["x"], reference["y"])
+    np.testing.assert_allclose(reference["losses"], losses, rtol=1e-5)
+    near(tensors, reference)
+    verify(bundle)
+
+
+def test_python_has_the_tensors_of_the_reference(bundle, reference):
+    how = Training(epochs=STEPS, batch_size=len(reference["y"]), max_seconds=0)
+    state = train(read_bundle(bundle), "1", reference["x"], reference["y"], how)
+    near(state.tensors, reference)
+
+
+APART = """
+import {{ readBundle, Trainer }} from "./lib/core/index.js";
+import {{ bundleFiles }} from "./lib/node/files.js";
+import {{ nodeHost }} from "./lib/node/host.js";
+
+const bundle = await readBundle(bundleFiles({folder}), nodeHost());
+const trainer = await Trainer.create(bundle, "1");
+const reference = await bundle.tensors("1/train_reference.safetensors");
+const data = new Map([...reference].filter(([name]) => name === "x" || name === "y"));
+const {{ losses }} = await trainer.run(data, {{ batchSize: data.get("y").dims[0], shuffle: false, epochs: 3 }});
+console.log(JSON.stringify([losses, trainer.apart(reference)]));
+"""
+
+
+def test_node_has_the_tensors_of_the_reference_and_sees_others(ts, bundle, reference, tmp_path):
+    losses, apart = node(ts, APART.format(folder=json.dumps(str(bundle))))
+    np.testing.assert_allclose(losses, reference["losses"], rtol=1e-4)
+    assert apart < 0.1
+    _, apart = node(ts, APART.format(folder=json.dumps(str(normalised_twice(bundle, reference, tmp_path)))))
+    assert apart > 2
+
+
+def test_cpp_checks_the_tensors_of_the_reference(program, bundle, reference, tmp_path):  # noqa: F811 - the fixture
+    for folder, status in ((bundle, 0), (normalised_twice(bundle, reference, tmp_path), 1)):
+        done = subprocess.run([program, "check", folder, "--allow-unsigned"], capture_output=True, text=True, check=False)
+        assert done.returncode == status, done.stdout + done.stderr
+    assert "wrong" in done.stdout
+
+
+def test_an_export_whose_tensors_differ_does_not_verify(bundle, reference, tmp_path):
+    with pytest.raises(BundleError, match=r"1\.running_var after 3 steps differs from its reference"):
+        verify(normalised_twice(bundle, reference, tmp_path))
+
+
+def normalised_twice(bundle: Path, reference: dict[str, np.ndarray], out: Path) -> Path:
+    """Return a copy of the bundle whose reference has another running variance, as that of samples that are normalised again."""
+    folder = out / "copy"
+    shutil.copytree(bundle, folder)
+    wrong = {**reference, "after:1.running_var": reference["after:1.running_var"] + np.float32(0.072)}
+    path = folder / "1" / "train_reference.safetensors"
+    safetensors.numpy.save_file(wrong, path)
+    files = json.loads((folder / "manifest.json").read_text())["files"]
+    entry = {"sha256": sha256(path.read_bytes()), "bytes": path.stat().st_size}
+    changed(folder, files={**files, "1/train_reference.safetensors": {**files["1/train_reference.safetensors"], **entry}})
+    return folder

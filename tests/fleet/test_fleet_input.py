@@ -105,7 +105,8 @@ TOGETHER: list[tuple[list[str], list[str]]] = [
     *[
         (["--mode=async", f"--method={name}"], ["mode: async makes no sense with "])
         for name in (
-            "prism", "clustered-fl", "fedhm", "fedfomo", "pufferfish", "factorized-fl", "factorized-fl-beta", "orthdrop", "standalone",
+            "prism", "clustered-fl", "feddf", "fedhm", "fedfomo", "pufferfish", "factorized-fl", "factorized-fl-beta", "orthdrop",
+            "standalone",
         )
     ],
     (["--enforce=plan", "--on-shortfall=send"], ["on_shortfall: send", "enforce plan", "meter or hard"]),

@@ -178,6 +178,7 @@ def test_a_round_closes_when_enough_have_answered(run, tmp_path):
         (Reply({"status": "trained", "ready_s": 0.1, "train_s": float("nan")}), "train_s"),
         (Reply({"status": "crashed", "ready_s": 0.1, "train_s": 0.1, "steps": 10**400}), "steps must be at most"),
         (Reply({"status": "trained", "ready_s": 0.1, "train_s": 0.1}, {"payload": b"zero"}), "not a valid safetensors file"),
+        (Reply({"status": "trained", "ready_s": 0.1, "train_s": 0.1}), "trained: the answer has no update"),
         (Reply({"status": "diverged", "ready_s": 0.1, "train_s": 0.1, "steps": 4, "problem": "NaN"}), "diverged: NaN"),
     ],
 )
@@ -193,6 +194,16 @@ def test_an_answer_that_is_wrong_ends_its_session_only(run, changed, told, tmp_p
     }
     assert any(line.startswith("round 1, client 0: ") and told in line for line in said)
     assert record.clients[0].expected.upload_bytes == 0
+
+
+def test_a_round_in_which_every_answer_is_wrong_changes_nothing_with_a_defence_either(run, tmp_path):
+    of = run(defence="norm-filter")
+    link = federation(of, tmp_path / "data")
+    for node in link.devices.values():
+        node.changed = lambda asked, reply: Reply(error="gone") if asked.get("round") == 1 else reply
+    state, records = played(of, joined(of, tmp_path / "real", link), 2, tmp_path)
+    assert [set(statuses(record).values()) for record in records] == [{"crashed"}, {"trained"}]
+    assert state.round == 2
 
 
 @pytest.mark.parametrize(

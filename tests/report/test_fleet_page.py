@@ -66,12 +66,12 @@ def test_tiers_are_shown_as_they_are_taken() -> None:
     assert "0.5, 8 at once" in printed(compact_tiers(summary), 80)
 
 
-@pytest.mark.parametrize(("trains_smaller", "updates"), [(False, [1, 0]), (True, [1, 1])])
-def test_updates_of_a_tier_count_for_the_smaller_tiers_that_its_clients_train_too(
-    trains_smaller: bool, updates: list[int]
+@pytest.mark.parametrize(("learning", "updates"), [((False, False), [1, 0]), ((True, False), [1, 1]), ((False, True), [1, 1])])
+def test_updates_of_a_tier_count_for_the_other_tiers_that_learn_from_them_too(
+    learning: tuple[bool, bool], updates: list[int]
 ) -> None:
     line = record(1, outcome(0, "fast", "trained"), outcome(1, "slow", "late"), outcome(2, "slow", "refused"))
-    rows = tier_rows(a_plan(), {}, [line], trains_smaller)
+    rows = tier_rows(a_plan(), {}, [line], *learning)
     assert [row.updates for row in rows] == updates
 
 

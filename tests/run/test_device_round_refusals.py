@@ -92,7 +92,7 @@ def test_bundle_and_run_must_belong_together(tmp_path):
     with pytest.raises(BundleError, match=r"state_sha256: got .*: the bundle is of another run or round"):
         at.play(run=other.run)
     at.bundle.rename(tmp_path / "moved")
-    with pytest.raises(InputError, match="its parent folder is not a run; give the run"):
+    with pytest.raises(InputError, match=r"its parent folder is not a run, and there is no .*-run; give the run"):
         fed_round(tmp_path / "moved", at.inbox, tmp_path / "out")
     assert fed_round(tmp_path / "moved", at.inbox, tmp_path / "out", run=at.run).round == 4
     with pytest.raises(CheckpointError, match="exists and is not an empty folder"):

@@ -7,10 +7,10 @@ import json
 
 import numpy as np
 import pytest
-from hand_bundle import samples, write_bundle
+from hand_bundle import samples, tier_of, write_bundle
 from serving import reload, served_as_it_is, serving
 from signed_update_by_hand import ABOUT, TENSORS
-from signing import CONTENT, sign_bundle
+from signing import CONTENT, LINE, sign_bundle
 
 from edgefl.util.keys import PublicKey, SigningKey
 from edgefl.wire.device_keys import DeviceKeys, Enrolment
@@ -62,6 +62,47 @@ def test_the_first_publisher_is_pinned_and_another_needs_a_decision(own, opened,
     reload(page)
     page.wait_for_selector("#tier:not([disabled])")
     assert page.is_hidden("#problem")
+
+
+def test_an_older_or_expired_bundle_does_not_come_back(opened, tmp_path, ort_web):
+    def write(round_, **age):
+        entry, files = tier_of(1, 3, "none")
+        files["freshness.json"] = json.dumps({"line": LINE, **age}).encode()
+        write_bundle(tmp_path / "bundle", made=[(entry, files)], round=round_)
+
+    write(9)
+    with serving(tmp_path / "bundle", ort_web) as server:
+        page = opened(server.url)
+        assert page.is_hidden("#problem")
+        stored = json.loads(page.evaluate("() => localStorage.getItem('edgefl-met-rounds')"))
+        assert stored == {"rounds": {f"{SigningKey.own().public}/{LINE}": 9}}
+        for round_, age, message in (
+            (1, {}, "is of round 1, and this device has met round 9 of it"),
+            (9, {"expires": "2020-01-31T00:00:00Z"}, "expired at 2020-01-31T00:00:00Z"),
+        ):
+            write(round_, **age)
+            served_as_it_is(server, tmp_path / "bundle")
+            reload(page)
+            assert message in refused(page)
+
+
+def test_script_in_the_texts_of_a_bundle_is_shown_as_text(opened, tmp_path, ort_web):
+    names = ('<img src=x onerror="window.ran=1">', "<script>window.ran=1</script>", "</select><b>", "plain")
+    write_bundle(
+        tmp_path / "bundle",
+        class_names=names,
+        model="<img src=x onerror='window.ran=1'>",
+        dataset="<script>window.ran=1</script>",
+    )
+    with serving(tmp_path / "bundle", ort_web) as server:
+        page = opened(server.url)
+        page.wait_for_selector("#tier:not([disabled])")
+        assert names[0] in page.text_content("body")
+        assert page.evaluate("() => document.querySelectorAll('[onerror]').length") == 0
+        # Nor would it run if it were no text: the policy of content forbids it.
+        page.evaluate("() => document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.ran=1\">')")
+        page.wait_for_timeout(300)
+        assert page.evaluate("() => window.ran") is None
 
 
 def test_an_unsigned_bundle_is_refused_unless_told_otherwise(tmp_path, ort_web, opened):

@@ -208,6 +208,7 @@ def test_an_old_update_moves_the_part_of_the_model_that_was_sent(fleet, tmp_path
 REFUSED = [
     "clustered-fl",
     "factorized-fl",
+    "feddf",
     "fedfomo",
     "fedhm",
     "flexlora",

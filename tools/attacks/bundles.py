@@ -30,20 +30,11 @@ READERS = (*CLIENTS, "verify", "fed-round")
 def attack(bench: Bench) -> Case:
     """Return what plays a case."""
     client = bench.opened.enter_context(device_client())
-    kinds: dict[str, Callable[[Path, Path, Rng], str]] = {
-        "manifest": _manifest, "graph": _graph, "damaged file": _file, "samples": _samples,
-    }  # fmt: skip
 
     def case(rng: Rng, folder: Path) -> str:
-        here, kind = folder / "here", str(rng.choice(list(kinds)))
+        here, kind = folder / "here", str(rng.choice(list(KINDS)))
         bundle, samples = here / "bundle", here / "data.npz"
-        shutil.copytree(simulated(bench) / "bundle", bundle)
-        for signature in (SIGNATURE, SIGNER):  # an author who means harm signs, or gives none
-            (bundle / signature).unlink(missing_ok=True)
-        shutil.copyfile(data(bench), samples)
-        secret = here / "secret"
-        secret.write_bytes(b"a private key" * 100)
-        how = kinds[kind](bundle, samples, rng)
+        how = hostile(bench, here, kind, rng)
         reader = str(rng.choice(READERS if kind == "manifest" else CLIENTS if kind == "samples" else (*CLIENTS, "verify")))
         state = here / "new.state"
         if reader == "verify":
@@ -59,11 +50,30 @@ def attack(bench: Bench) -> Case:
         ended.check(STATUSES)
         if ended.status and state.exists():
             raise Finding(f"{reader}: {how}: failed, and wrote {state.name}")
-        if state.exists() and b"a private key" in state.read_bytes():
-            raise Finding(f"{reader}: {how}: a file outside of the bundle is in the state")
+        check_secret(state, f"{reader}: {how}")
         return f"{reader}, {how}: {'refused' if ended.status else 'accepted'}"
 
     return case
+
+
+def hostile(bench: Bench, here: Path, kind: str, rng: Rng) -> str:
+    """Put a bundle that means harm into the folder ``here``, with samples and a secret beside it; return how it does."""
+    bundle, samples = here / "bundle", here / "data.npz"
+    shutil.copytree(simulated(bench) / "bundle", bundle)
+    for signature in (SIGNATURE, SIGNER):  # an author who means harm signs, or gives none
+        (bundle / signature).unlink(missing_ok=True)
+    shutil.copyfile(data(bench), samples)
+    (here / "secret").write_bytes(_SECRET * 100_000)  # enough for any tensor
+    return KINDS[kind](bundle, samples, rng)
+
+
+def check_secret(state: Path, what: str) -> None:
+    """Raise :class:`Finding` if the file ``state`` was written and has the secret, which lies outside of the bundle."""
+    if state.exists() and _SECRET in state.read_bytes():
+        raise Finding(f"{what}: a file outside of the bundle is in {state.name}")
+
+
+_SECRET = b"a private key"
 
 
 def rehashed(
@@ -162,9 +172,8 @@ def _outside(graph: onnx.GraphProto, rng: Rng) -> None:
     tensor = graph.initializer.add() if not graph.initializer else graph.initializer[int(rng.integers(len(graph.initializer)))]
     tensor.ClearField("raw_data")
     tensor.data_location = onnx.TensorProto.EXTERNAL
-    location = str(
-        rng.choice(["../secret", "../data.npz", "manifest.json", "a/../" * 40 + "../secret", "/etc/passwd", "*/_ORT_MEM_ADDR_/*"])
-    )
+    places = ("../../secret", "secret", "../../data.npz", "manifest.json", "a/../" * 40 + "../../secret", "/etc/passwd")
+    location = str(rng.choice([*places, "*/_ORT_MEM_ADDR_/*"]))
     tensor.external_data.add(key="location", value=location)
 
 
@@ -228,3 +237,9 @@ def _samples(bundle: Path, path: Path, rng: Rng) -> str:
     arrays[name] = odd_arrays[how]
     np.savez(path, **arrays)  # type: ignore[arg-type] # no array is called allow_pickle
     return f"npz: {how}"
+
+
+KINDS: dict[str, Callable[[Path, Path, Rng], str]] = {
+    "manifest": _manifest, "graph": _graph, "damaged file": _file, "samples": _samples,
+}  # fmt: skip
+"""How a bundle, or the samples that it is trained with, mean harm."""

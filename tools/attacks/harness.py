@@ -21,6 +21,8 @@ import numpy as np
 
 TOP = Path(__file__).parents[2]
 CLIENT = TOP / "export" / "python"
+TESTS = TOP / "tests"
+"""Kinds of attacks on other programs build and start them as the tests do."""
 COMMAND = "edgefl.cli.main:main"
 USED = (
     "edgefl.run.simulate", "edgefl.run.bundle", "edgefl.run.verify", "edgefl.run.export", "edgefl.run.compare", "edgefl.run.whatif",
@@ -39,6 +41,10 @@ _OF_OTHERS = (".ses",)
 Rng = np.random.Generator
 Case = Callable[[Rng, Path], str]
 """Plays one case in a new folder, and returns in a few words what came of it; raises :class:`Finding`."""
+
+
+class Unavailable(Exception):  # noqa: N818 - no failure: a kind of attack is left out
+    """A kind of attack needs what this computer lacks; the message says what."""
 
 
 class Finding(Exception):  # noqa: N818 - what an attack looks for; to the harness it is no error
@@ -83,8 +89,25 @@ class Ended:
         elif self.status and names and not any(str(name) in said for name in names):
             problem = f"a message that names none of {', '.join(map(str, names))}"
         if problem:
-            raise Finding(f"edgefl {' '.join(self.arguments)}: {problem}\n{said[-3000:]}")
+            raise Finding(f"{' '.join(self.arguments)}: {problem}\n{said[-3000:]}")
         return self
+
+
+def program(command: Sequence[str | Path], *arguments: object, cwd: Path, **environment: str) -> Ended:
+    """Run a program of its own, in the folder ``cwd``, to its end; kill it and its children if it hangs."""
+    given, temporary = tuple(map(str, arguments)), Zygote.temporary(cwd)
+    settings = {**os.environ, "TMPDIR": str(temporary), "XDG_CONFIG_HOME": str(temporary / "config"), **environment}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, "env": settings}
+    process = subprocess.Popen(  # type: ignore[call-overload]
+        [*map(str, command), *given], cwd=cwd, start_new_session=True, text=True, errors="replace", **pipes
+    )
+    try:
+        output, errors = process.communicate(timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, errors = process.communicate()
+        return Ended((Path(str(command[-1])).name, *given), None, output, errors)
+    return Ended((Path(str(command[-1])).name, *given), process.returncode, output, errors)
 
 
 @dataclass

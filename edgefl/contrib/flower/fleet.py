@@ -241,6 +241,8 @@ class FlowerFleet:
                 raise WireError(reply.error)
             said = _SAID.validate_python(reply.fields)
             _check_labels(said.labels, self._run.architecture.classes)
+            if said.status == "trained" and not reply.blobs.get(PAYLOAD):
+                raise WireError("trained: the answer has no update")
         except (WireError, ValidationError) as error:
             problem = str(error) if isinstance(error, WireError) else "; ".join(explain(wrong) for wrong in error.errors())
             return DeviceAnswer(sent.round, Outcome(sent.client, "crashed"), total_s, problem=problem, gone=reply.gone)

@@ -37,6 +37,10 @@ def check_run(run: Run) -> None:
     """Raise :class:`ConfigError` if real devices cannot train ``run``, whatever they are."""
     if run.config.mode != "sync":
         raise ConfigError(f"mode: got {run.config.mode!r}, expected 'sync': rounds with real devices wait for their answers")
+    if run.config.metric == "worst-client":
+        raise ConfigError(
+            "metric: worst-client needs held-out samples of every client, which real devices do not send; give another"
+        )
     if run.config.adversary is not None:
         raise ConfigError(f"adversary: {run.config.adversary} is simulated, and real devices train here; leave it out")
     if run.config.eval_after_training:

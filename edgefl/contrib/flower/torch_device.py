@@ -61,11 +61,10 @@ def train_in_torch(
 def check_task(fields: Mapping[str, Any], method: str) -> None:
     """Raise :class:`InputError` if a server's task names code that the owner of this device has not consented to."""
     known = {key: fields.get(key) for key in ("plugins", "dataset", "codec", "adversary")}
-    network, loss = fields["architecture"], fields["criterion"].get("spec")
+    network, criterion = fields["architecture"], fields["criterion"]
     model = network.get("spec") or network.get("model")
-    admit_keys(
-        {**known, "objective": fields["objective"][0], "method": method, "model": model, "loss": loss}, "the server's task", {}
-    )
+    own = {"model": model, "loss": criterion.get("spec"), "metric": criterion.get("measure")}
+    admit_keys({**known, "objective": fields["objective"][0], "method": method, **own}, "the server's task", {})
 
 
 class _Alone(Clients):

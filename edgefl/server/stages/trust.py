@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from edgefl.client.stage import Stage, StagePlace, Turn
 from edgefl.errors import AggregationError
@@ -44,7 +45,9 @@ class Defended(Stage):
     def together(self, updates: Iterator[Update], turn: Turn) -> Iterator[Update]:
         """Yield the updates that the defence leaves, once all of them have arrived; AggregationError if it returns something else."""
         method, state = turn.method, turn.model
-        arrived = sorted(checked(method, state, updates), key=lambda update: update.client)
+        if (first := next(updates, None)) is None:
+            return  # a round without updates changes nothing
+        arrived = sorted(checked(method, state, chain([first], updates)), key=lambda update: update.client)
         changes = tuple(replace(update, sent=update.start) for update in arrived)
         left: object = self.defence.defended(Changes(changes, state.tensors, label_rows(method, state.architecture)))
         if not isinstance(left, Sequence) or not left or not all(isinstance(update, Update) for update in left):

@@ -15,6 +15,7 @@ export type Training = Table & {
     graphs: string[];
     predict: string;
     parameters: string;
+    optimizer: string;
     lr: number;
     momentum: number;
     batch_size: number;

@@ -71,6 +71,11 @@ export declare class Trainer {
     private checkMemory;
     /** Return a function that brings back the trainer as it is now. */
     kept(): () => void;
+    /**
+     * Return how far the tensors are from those that a training `reference` has after its steps, every k-th value of each: 1 is as far as a
+     * device may be, a thousandth of the largest and 1e-5. Adam makes a whole step of a gradient that is only rounding.
+     */
+    apart(reference: Values): number;
     /** Return the state after training, which stays on the device; `client` is the name in updates; empty: that of the state before, or a random one. */
     state(client: string, { losses, seconds }?: Pick<Run, "losses" | "seconds">): State;
     release(): Promise<void>;

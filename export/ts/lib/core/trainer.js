@@ -194,6 +194,24 @@ export class Trainer {
         const kept = { values, steps, travelled, samples, labels: new Set(labels) };
         return () => void Object.assign(this, kept);
     }
+    /**
+     * Return how far the tensors are from those that a training `reference` has after its steps, every k-th value of each: 1 is as far as a
+     * device may be, a thousandth of the largest and 1e-5. Adam makes a whole step of a gradient that is only rounding.
+     */
+    apart(reference) {
+        const slack = 1e-5 + (this.table.optimizer === "adam" ? 6 * this.table.lr : 0);
+        const shares = [...reference].filter(([key]) => key.startsWith("after:")).map(([key, { data }]) => {
+            const name = key.slice(6);
+            const now = (this.values.get(`p.${name}`) ?? this.values.get(`s.${name}`))?.data;
+            if (!now)
+                throw new InputError(`${key}: expected one of the tier's tensors`);
+            const every = Math.max(1, Math.ceil(now.length / 256));
+            const expected = Array.from(data);
+            const largest = expected.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+            return expected.reduce((most, value, i) => Math.max(most, Math.abs(value - (now[i * every] ?? NaN))), 0) / (1e-3 * largest + slack);
+        });
+        return shares.reduce((most, share) => (share <= most ? most : share), 0);
+    }
     /** Return the state after training, which stays on the device; `client` is the name in updates; empty: that of the state before, or a random one. */
     state(client, { losses, seconds } = { losses: [], seconds: 0 }) {
         const { table, bundle } = this;

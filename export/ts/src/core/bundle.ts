@@ -23,7 +23,7 @@ export interface Files {
 
 /** A tier's entry `train`, with the types that are checked. */
 export type Training = Table & {
-  graphs: string[]; predict: string; parameters: string; lr: number; momentum: number; batch_size: number; epochs: number;
+  graphs: string[]; predict: string; parameters: string; optimizer: string; lr: number; momentum: number; batch_size: number; epochs: number;
   trained: Record<string, number[]>; statistics: Record<string, number[]>; frozen: Record<string, number[]>; upload: Record<string, number[]>;
   personal: string[]; objective: { name: string; strength: number }; present: boolean; no_update: string;
 };

@@ -1,0 +1,116 @@
+"""What a finished run leaks, measured beside what is accounted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgefl.contrib.audit.canaries import Canaries, central, example, local
+from edgefl.contrib.audit.estimate import Interval, distance, epsilon
+from edgefl.contrib.audit.membership import Membership, attacked
+from edgefl.errors import CheckpointError
+from edgefl.registry import features
+from edgefl.rng import generator
+from edgefl.run.finished import finished
+from edgefl.run.folder import FED_ROUND, Notify, RunFolder
+from edgefl.run.trained import Trained
+
+
+@dataclass(frozen=True)
+class Leak:
+    """ε as it was measured, beside the accounted one.
+
+    Attributes:
+        attacker: what the attacker knows of who takes part.
+        releases: how many releases a canary was part of.
+        measured: ε(``delta``), with its interval.
+        accounted: ε of the accountant for the same releases.
+    """
+
+    attacker: str
+    releases: int
+    delta: float
+    measured: Interval
+    accounted: float
+
+    @property
+    def exceeds(self) -> bool:
+        """Whether even the lower limit is above what is accounted."""
+        return self.measured.low > self.accounted
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What a run leaks.
+
+    Attributes:
+        level: whom the run's noise protects; "none" without noise.
+        canaries: how many canaries were used.
+        leaks: with noise, a row for each attacker.
+        membership: without noise, what a membership attack reaches.
+    """
+
+    level: str
+    canaries: int = 0
+    leaks: Sequence[Leak] = ()
+    membership: Membership | None = None
+
+    @property
+    def exceeds(self) -> bool:
+        """Whether more was measured than is accounted."""
+        return any(leak.exceeds for leak in self.leaks)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the audit as JSON has it."""
+        return {**asdict(self), "exceeds": self.exceeds}
+
+
+def audit(folder: Path, canaries: int, notify: Notify | None = None) -> Audit:
+    """Return what the finished run in ``folder`` leaks, by so many ``canaries``.
+
+    Raises:
+        CheckpointError: the folder holds no finished run, a damaged one, or one of real devices, whose samples are elsewhere.
+        InputError: its data or its network is not there any more.
+    """
+    if (folder / FED_ROUND).exists():
+        raise CheckpointError(f"{folder}: the result of fed-round, whose samples are on devices; give a simulated run")
+    RunFolder(folder).require("summary.json")
+    with finished(folder, notify) as trained:
+        seed = int(generator(trained.run.config.seed, "audit").integers(2**32))
+        if trained.run.config.privacy == "none":
+            return Audit("none", membership=attacked(trained, seed))
+        return with_noise(trained, Canaries(canaries, seed))
+
+
+def with_noise(trained: Trained, canaries: Canaries) -> Audit:
+    """Return what the releases of a run with noise leak."""
+    run, state = trained.run, trained.state
+    spending: Any = next(feature for feature in run.features if isinstance(feature, features.load("privacy")))
+    promise, releases = spending.privacy, run.config.rounds * spending.releases
+    scores: np.ndarray
+    if promise.level == "central":
+        scores = central(run, state, canaries)
+    elif promise.level == "local":
+        scores = local(run, state, canaries, promise.clip)
+    else:
+        scores = example(run, canaries, promise.clip, promise.noise_multiplier)
+    ratio, delta, known = distance(scores), promise.delta, replace(spending, sampling=None)
+    seen = ratio.through(lambda value: epsilon(value, delta))
+    leaks = [Leak("knows who takes part", releases, delta, seen, known.epsilon(run.config.rounds))]
+    if spending.sampling is not None:
+        hidden = ratio.through(lambda value: _sampled(spending, value, releases, run.config.rounds))
+        leaks.append(Leak("does not know it", releases, delta, hidden, spending.epsilon(run.config.rounds)))
+    return Audit(promise.level, canaries.count, tuple(leaks))
+
+
+def _sampled(spending: Any, ratio: float, releases: int, rounds: int) -> float:
+    """Return ε with the run's sampling if the noise of each release is as measured: 2√k/``ratio`` bounds."""
+    if ratio <= 0:
+        return 0.0
+    measured = 2 * math.sqrt(releases) / ratio
+    return float(replace(spending, privacy=replace(spending.privacy, noise_multiplier=measured)).epsilon(rounds))

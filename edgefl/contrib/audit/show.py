@@ -1,0 +1,46 @@
+"""An audit in words."""
+
+from edgefl.contrib.audit.audit import Audit
+from edgefl.contrib.audit.membership import Membership
+from edgefl.report.tables import PlainTable
+from edgefl.util.units import human_percent
+
+
+def leaks_table(found: Audit) -> PlainTable:
+    """Return a row for each attacker: ε as measured, its interval, and as accounted."""
+    heads = ("attacker", "releases", "empirical ε", "99 % interval", "accounted ε", "δ")
+    rows = (
+        (
+            leak.attacker,
+            str(leak.releases),
+            f"{leak.measured.value:.4g}",
+            f"{leak.measured.low:.4g} to {leak.measured.high:.4g}",
+            f"{leak.accounted:.4g}",
+            f"{leak.delta:g}",
+        )
+        for leak in found.leaks
+    )
+    return PlainTable.of_texts(heads, rows, heads[1:])
+
+
+def verdict(found: Audit) -> str:
+    """Return what the rows say together."""
+    if found.exceeds:
+        return "more is leaked than is accounted: the run's noise or clipping is not what it should be"
+    return f"{found.canaries} canaries, privacy {found.level}: no more is leaked than is accounted"
+
+
+def membership_text(found: Membership) -> str:
+    """Return what a membership attack reaches, in lines."""
+    right = f"it guesses {human_percent(found.right)} right; 50 % by chance"
+    shares = (
+        f"{human_percent(found.told)} of {found.members:,} members and {human_percent(found.mistaken)} of {found.others:,} others"
+    )
+    return "\n".join(
+        (
+            "no privacy: a membership attack on the final model, by the losses of samples",
+            f"{right} (AUC {found.auc:.3f})",
+            f"it takes {shares} for members",
+            f"no training with ε below {found.epsilon_low:.2f} allows that (99 % confidence)",
+        )
+    )
