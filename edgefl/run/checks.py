@@ -11,6 +11,7 @@ from edgefl.bundle.manifest_records import preparation
 from edgefl.client.adversary import lacks_of
 from edgefl.client.client import Clients
 from edgefl.config import RunConfig
+from edgefl.data.sources import Dataset
 from edgefl.engine.contract import is_remote
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.methods.axes import AXES, CLIPPED, conflict
@@ -21,7 +22,9 @@ from edgefl.plugins import only_here
 from edgefl.registry import methods, stages
 from edgefl.run.resolved import chain_of, outside_of
 from edgefl.server.sampler import sampler_of
+from edgefl.util.datasets import is_own as is_own_data
 from edgefl.util.fields import Fields
+from edgefl.util.modules import OBJECT
 from edgefl.util.networks import title_of
 
 if TYPE_CHECKING:
@@ -109,6 +112,26 @@ def check_adversary(method: Method, config: RunConfig, clients: Clients) -> None
         attack.kind.check(data)
     except ConfigError as error:
         raise ConfigError(f"adversary: {name}: {error}") from None
+
+
+def check_described(data: Dataset) -> None:
+    """Raise :class:`ConfigError` if a bundle or a report cannot say what a plug-in's data set says of itself."""
+    if odd := [name for name in data.class_names if not isinstance(name, str)]:
+        raise ConfigError(f"dataset {data.name}: class_names: got {odd[0]!r}, expected texts")
+    check_preparation(f"dataset {data.name}: ", data.preprocessing, data.input_shape)
+
+
+def check_prepared(config: RunConfig, data: Dataset) -> None:
+    """Raise :class:`ConfigError` if nobody has said how a user's data are prepared for given weights."""
+    chosen = config.preprocessing is not None or config.weights is None or config.sources is not None
+    if chosen or data.drawn or not is_own_data(config.dataset) or config.dataset.startswith(OBJECT):
+        return
+    if any("std" in how for how in (data.preprocessing, *data.preprocessing.values()) if isinstance(how, Mapping)):
+        choice = "none: as they are; FILE: JSON with scale, mean and std; from-weights: as the file of weights says"
+        own = (
+            f"{data.name} would be normalised by its own mean and deviation, which may not be what the weights were trained with"
+        )
+        raise ConfigError(f"preprocessing: {own}; give --preprocessing ({choice})")
 
 
 def check_preparation(title: str, how: Mapping[str, Any], inputs: Fields[Any]) -> None:

@@ -1,14 +1,12 @@
 """From a configuration to the parts of a run: data, network, method, costs and plan."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from edgefl.client.client import Clients
-from edgefl.client.criterion import Criterion
 from edgefl.client.isolation.isolate import check_limit
 from edgefl.client.job import Task
 from edgefl.config import RunConfig
@@ -19,7 +17,6 @@ from edgefl.data.sources import Dataset
 from edgefl.engine.contract import is_remote
 from edgefl.errors import ConfigError
 from edgefl.fleet.load import load_fleet
-from edgefl.fleet.profile import Fleet
 from edgefl.fleet.resolve import with_deadline
 from edgefl.methods.base import Method
 from edgefl.methods.capabilities import Distils
@@ -27,8 +24,6 @@ from edgefl.methods.create import check_tiers, create
 from edgefl.methods.personal import stored
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
-from edgefl.models.custom import CustomArchitecture
-from edgefl.models.factory import factory_of, root_of, sources_sha256
 from edgefl.models.ties import second_names
 from edgefl.records import Tier
 from edgefl.registry import methods, models
@@ -37,9 +32,10 @@ from edgefl.run.auto_tiers import chosen_tiers
 from edgefl.run.checks import (
     check_adversary,
     check_axes,
+    check_described,
     check_device,
     check_networks,
-    check_preparation,
+    check_prepared,
     check_reach,
     check_stages,
 )
@@ -47,9 +43,7 @@ from edgefl.run.feature import features_of
 from edgefl.run.network import check_finite, checked_loss, criterion_of, network_of, with_weights
 from edgefl.run.resolved import chain_of, conditions_of, costs_of, method_of, objective_of, plan_of, tiers_of, training_of
 from edgefl.run.run import Run
-from edgefl.util.datasets import is_own as is_own_data
-from edgefl.util.files import sha256
-from edgefl.util.modules import OBJECT
+from edgefl.run.sources import own_networks, sources_of
 from edgefl.util.networks import is_own
 from edgefl.util.ratios import check_ratios
 
@@ -74,8 +68,8 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     reading = reading_of(config)
     public = public_share(config)
     data = load(config.dataset, config.data_dir, config.validation_share, reading, public)
-    _check_described(data)
-    _check_prepared(config, data)
+    check_described(data)
+    check_prepared(config, data)
     config = config.model_copy(update={"preprocessing": reading.preprocessing or None})  # not the file, which may change
     config = resolve(config, data)
     check_reach(config)
@@ -88,7 +82,7 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
         architecture = with_weights(architecture, config.weights, config.new_classifier)
     if criterion.loss is not None:
         criterion = checked_loss(criterion, architecture, data, config.seed)
-    sources = _sources(architecture, data, criterion) | _own_rule(config) | _fleet_sources(config, fleet_file)
+    sources = sources_of(config, architecture, data, criterion, fleet_file)
     config = config.model_copy(update={"sources": sources or None})
     task = Task(
         architecture=architecture,
@@ -111,7 +105,7 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     method.check(architecture, tiers, config.clients)
     for feature in features:
         feature.check(config, method, clients, conditions)
-    for own in _own_networks(architecture) if architecture.weights is None and "uploads" not in method.lacks else ():
+    for own in own_networks(architecture) if architecture.weights is None and "uploads" not in method.lacks else ():
         with torch_seeded(generator(config.seed, "finite")):
             check_finite(own.build(), own.model)
     if architecture.weights is not None:
@@ -126,13 +120,6 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     return Run(config, fleet, data, architecture, method, tiers, clients, plan, costs, conditions, features)
 
 
-def _check_described(data: Dataset) -> None:
-    """Raise :class:`ConfigError` if a bundle or a report cannot say what a plug-in's data set says of itself."""
-    if odd := [name for name in data.class_names if not isinstance(name, str)]:
-        raise ConfigError(f"dataset {data.name}: class_names: got {odd[0]!r}, expected texts")
-    check_preparation(f"dataset {data.name}: ", data.preprocessing, data.input_shape)
-
-
 def public_share(config: RunConfig) -> float:
     """Return the share of the training samples that belongs to the server, where the method distils."""
     if not issubclass(methods.load(config.method), Distils):
@@ -145,54 +132,6 @@ def reading_of(config: RunConfig) -> Reading:
     """Return what a configuration says about the files of a user's data set."""
     how = prescribed(config.preprocessing, config.weights)
     return Reading(config.label, config.owner, config.features or (), config.held_out, preprocessing=how)
-
-
-def _check_prepared(config: RunConfig, data: Dataset) -> None:
-    """Raise :class:`ConfigError` if nobody has said how a user's data are prepared for given weights."""
-    chosen = config.preprocessing is not None or config.weights is None or config.sources is not None
-    if chosen or data.drawn or not is_own_data(config.dataset) or config.dataset.startswith(OBJECT):
-        return
-    if any("std" in how for how in (data.preprocessing, *data.preprocessing.values()) if isinstance(how, Mapping)):
-        choice = "none: as they are; FILE: JSON with scale, mean and std; from-weights: as the file of weights says"
-        own = (
-            f"{data.name} would be normalised by its own mean and deviation, which may not be what the weights were trained with"
-        )
-        raise ConfigError(f"preprocessing: {own}; give --preprocessing ({choice})")
-
-
-def _own_networks(architecture: Architecture) -> list[CustomArchitecture]:
-    """Return the user's own networks among those of the tiers."""
-    return [network for network in architecture.every if isinstance(network, CustomArchitecture)]
-
-
-def _sources(architecture: Architecture, data: Dataset, criterion: Criterion) -> dict[str, str]:
-    """Return what a run records about the files of its network, its data, its loss and its metric."""
-    found: dict[str, str | None] = {"weights": architecture.weights.sha256 if architecture.weights else None, "data": data.sha256}
-    if own := _own_networks(architecture):
-        hashes = [network.sources_sha256 for network in own]
-        found["root"] = next(filter(None, (root_of(network.spec) for network in own)), None)
-        found["model"] = hashes[0] if len(hashes) == 1 else sha256("".join(hashes).encode())
-    if criterion.spec:
-        found |= {"loss_root": root_of(criterion.spec), "loss": criterion.sha256}
-    if criterion.measure_sha256:
-        found |= {"metric_root": root_of(criterion.measure), "metric": criterion.measure_sha256}
-    return {name: value for name, value in found.items() if value}
-
-
-def _own_rule(config: RunConfig) -> dict[str, str]:
-    """Return what a run records about the file of its own learning-rate rule."""
-    if not is_own(config.lr_schedule):
-        return {}
-    root, digest = root_of(config.lr_schedule), sources_sha256(factory_of(config.lr_schedule, "lr_schedule"))
-    return {"lr_schedule": digest, **({"lr_schedule_root": root} if root else {})}
-
-
-def _fleet_sources(config: RunConfig, fleet: Fleet) -> dict[str, str]:
-    """Return the hashes of the user's own fleet, with the devices that it names, and of the trace."""
-    found = {"fleet": sha256(fleet.model_dump_json().encode())} if Path(config.profile).suffix else {}
-    if Path(config.availability).suffix:
-        found["trace"] = sha256(Path(config.availability).read_bytes())
-    return found
 
 
 def begun(

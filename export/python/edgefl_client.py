@@ -105,7 +105,8 @@ def _train(given: argparse.Namespace) -> None:
     keys = ("epochs", "batch_size", "lr", "max_steps", "max_seconds", "memory_bytes", "threads", "seed")
     assert y is not None  # asked for
     how = Training(**{key: getattr(given, key) for key in keys})
-    planned = how.of(bundle.tier(given.tier)).steps(len(y))
+    settled = how.of(bundle, given.tier)
+    planned = settled.steps(len(y))
     checkpoint = None if given.checkpoint is None else Checkpoint(given.checkpoint, given.checkpoint_every)
     with _limited(bundle):
         after = train(bundle, given.tier, x, y, how, state, given.client or "", checkpoint, _PROGRESS[given.progress](planned))
@@ -114,9 +115,9 @@ def _train(given: argparse.Namespace) -> None:
         checkpoint.path.unlink(missing_ok=True)
     steps, part = len(after.losses), max(1, len(after.losses) // 4)
     first, last = (sum(some) / len(some) for some in (after.losses[:part], after.losses[-part:]))
-    how, early = how.of(bundle.tier(given.tier)), ""
+    early = ""
     if steps < planned:
-        early = f"stopped after {steps} of {planned} steps: the limit is {how.max_seconds:.3g} s (--max-seconds)\n"
+        early = f"stopped after {steps} of {planned} steps: the limit is {settled.max_seconds:.3g} s (--max-seconds)\n"
     sys.stdout.write(
         f"{steps} steps in {after.seconds:.2f} s; loss {first:.4f} at first, {last:.4f} at the end\n{early}{given.out}: written\n"
     )

@@ -45,9 +45,9 @@ class Training:
     seed: int = 0
     states: Mapping[str, Any] = field(default_factory=dict)
 
-    def of(self, entry: Table) -> Training:
-        """Return these settings with None replaced by the values of a tier's ``entry``."""
-        table, budget = entry["train"], entry.get("budget") or {}
+    def of(self, bundle: Bundle, label: str) -> Training:
+        """Return these settings with None replaced by those of a tier; InputError if its entry is wrong, or for inference only."""
+        table, budget = bundle.training(label), bundle.tier(label).get("budget") or {}
         own = {key: table[key] for key in ("epochs", "batch_size", "lr")}
         own |= {"max_seconds": budget.get("round_s"), "memory_bytes": budget.get("memory_bytes")}
         return replace(self, **{key: value for key, value in own.items() if getattr(self, key) is None})
@@ -106,7 +106,7 @@ def train(
     samples = by_input(bundle.manifest, x)
     y = targets(bundle.manifest, y, count_of(samples))
     table = bundle.training(label)
-    how = how.of(bundle.tier(label))
+    how = how.of(bundle, label)
     given = bundle.parameters(label)
     held = current_tensors(bundle, label, given, state)
     said = state.about if state is not None and _is_of(state, bundle) else {}

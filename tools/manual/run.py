@@ -34,6 +34,7 @@ def run_pages(pages: list[Path], folder: Path) -> None:
             status = 1
             try:
                 os.chdir(folder / page.stem)
+                sys.path.insert(0, str(Path.cwd()))  # as for a program that lies there: it may import the files of the page
                 printed = run_page(page, folder / "done")
                 (folder / f"{page.stem}.json").write_text(json.dumps(printed), encoding="utf-8")
                 status = 0

@@ -37,6 +37,10 @@ const COMMANDS: Record<Given["command"], (given: Given, say: Output) => Promise<
     const rows = Array.from({ length: found.dims[0] ?? 0 }, (_, i) => Array.from(found.data.subarray(i * width, (i + 1) * width), Number));
     if (Object.hasOwn(bundle.manifest, "target_shape")) {
       rows.forEach((row, number) => say.out([number, ...row.map((value) => Number(value.toPrecision(6)))].join("\t") + "\n"));
+      const targets = Array.from(data.get("y")?.data ?? [], Number);
+      if (!targets.length || targets.length !== rows.length * width) return;
+      const squares = rows.flat().map((value, i) => (value - (targets[i] ?? 0)) ** 2);
+      say.out(`mean squared error: ${Number((squares.reduce((sum, square) => sum + square, 0) / squares.length).toPrecision(6))} of ${rows.length} samples\n`);
       return;
     }
     const best = rows.map((row) => row.indexOf(Math.max(...row)));
