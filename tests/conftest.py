@@ -16,6 +16,7 @@ from requirements import CHROMIUM, require, unavailable
 import edgefl.testing.options  # noqa: F401 - asserts of the contract are rewritten
 from edgefl.cli.main import main
 from edgefl.errors import InputError
+from edgefl.util.shelf import Shelf
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test waits for the hub's computer; read when the package datasets is imported
 ARGUMENTS = [
@@ -28,6 +29,8 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+
+_RECALLED = Shelf.recalled
 
 collect_ignore_glob = ["*conftest.py"]  # loaded as plugins; as doctest modules they would share one name
 
@@ -77,6 +80,22 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_recalled() -> Iterator[None]:
+    """Tests replace parts of what computes costs and graphs: none gets what another made, and none leaves its own to the user."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Shelf, "recalled", lambda self, facts, compute: compute())
+        yield
+
+
+@pytest.fixture
+def recalling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Results are stored and recalled, in a cache folder of the test's own; returns it."""
+    monkeypatch.setattr(Shelf, "recalled", _RECALLED)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "edgefl"
 
 
 @pytest.fixture

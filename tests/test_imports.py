@@ -53,7 +53,7 @@ ROOMS: dict[str, set[str]] = {
         ),
         "onnxgrad",
     },
-    "bundle": {"errors", "records", "rng", "registry", "util", "factor", "models", "cost", "methods", "onnxgrad", "client"},
+    "bundle": {"errors", "records", "rng", "registry", "util", "wire", "factor", "models", "cost", "methods", "onnxgrad", "client"},
     "engine": {"errors", "records", "registry", "util", "timing", "wire", "data", "client"},
     "server": {
         "errors",

@@ -14,6 +14,7 @@ from edgefl.client.criterion import CROSS_ENTROPY, Criterion
 from edgefl.client.loss import loss_of
 from edgefl.client.objective import Objective, anchors
 from edgefl.client.parts import shared_parameters
+from edgefl.client.step_facts import step_facts
 from edgefl.client.training import Training
 from edgefl.errors import EdgeflError, first_line
 from edgefl.methods.base import Method
@@ -24,13 +25,15 @@ from edgefl.models.input_spec import InputSpec
 from edgefl.onnxgrad.gradients.own import standard
 from edgefl.onnxgrad.graphs import LIMIT_BYTES, check
 from edgefl.onnxgrad.loss import Loss, LossGraph, endless, loss_graph
-from edgefl.onnxgrad.roles import PREDICTION
+from edgefl.onnxgrad.roles import PREDICTION, Roles
 from edgefl.onnxgrad.step import part_graphs, training_graphs
 from edgefl.onnxgrad.step_check import check_step
 from edgefl.onnxgrad.step_rule import StepRule
 from edgefl.onnxgrad.stepper import StepGraphs
 from edgefl.records import Batch, Tier
 from edgefl.util.fields import each
+from edgefl.util.shelf import Shelf
+from edgefl.wire.message import Blob, read_message, write_message
 
 _TRACED = 4
 """Samples of the traced batch. Half of them, which some losses take, must not be one: torch takes a size of one for a constant."""
@@ -45,6 +48,23 @@ class TierGraphs:
 
     steps: StepGraphs
     predict: bytes
+
+
+def _to_bytes(graphs: TierGraphs) -> bytes:
+    steps = graphs.steps
+    files = [Blob(file) for file in (*steps.steps, *steps.passes, steps.update, graphs.predict)]
+    fields = {"steps": len(steps.steps), "roles": steps.roles, "files": [file.digest for file in files]}
+    return write_message("graphs", fields, files)
+
+
+def _of_bytes(content: bytes) -> TierGraphs:
+    fields, blobs = read_message(content, "graphs")
+    *files, update, predict = (blobs[digest] for digest in fields["files"])
+    steps, passes = tuple(files[: fields["steps"]]), tuple(files[fields["steps"] :])
+    return TierGraphs(StepGraphs(steps, Roles.read(fields["roles"]), passes, update), predict)
+
+
+_GRAPHS = Shelf[TierGraphs]("graphs", _to_bytes, _of_bytes)
 
 
 def tier_graphs(
@@ -65,15 +85,21 @@ def tier_graphs(
         EdgeflError: the network cannot be exported; names the operation.
         InputError: an operator has no gradient rule; names operator and node.
     """
-    return _made(architecture, (method, tier, rule, objective, criterion), parts)
+    return _recalled(architecture, (method, tier, rule, objective, criterion), parts)
 
 
 @once_per_network
+def _recalled(architecture: Architecture, asked: tuple[Method, Tier, StepRule, Objective, Criterion], parts: bool) -> TierGraphs:
+    method, tier, rule, objective, criterion = asked
+    facts = step_facts(architecture, method, tier, objective, criterion, rule=vars(rule), parts=parts)
+    return _GRAPHS.recalled(facts, lambda: _made(architecture, asked, parts))
+
+
 def _made(architecture: Architecture, asked: tuple[Method, Tier, StepRule, Objective, Criterion], parts: bool) -> TierGraphs:
     exported = _exported(architecture, *asked)
     graph, rule = exported.graph, exported.rule
     if parts:
-        plain = _made(architecture, asked, False)
+        plain = _recalled(architecture, asked, False)
         return TierGraphs(StepGraphs(plain.steps.steps, graph.roles, *part_graphs(graph, rule)), plain.predict)
     inference = standard(graph.part([PREDICTION], "predict"))
     try:

@@ -1,16 +1,14 @@
 """What the bits of a trained model depend on besides the run: the software of a computer, its processor, and how kernels are chosen."""
 
-import functools
-import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, Self
 
 import edgefl
 from edgefl.util.machine import processor_name
+from edgefl.util.shelf import own_code_sha256
 
 PINS = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")
 """Variables of the environment that limit the vector instructions of torch and its libraries."""
@@ -44,7 +42,7 @@ class Fingerprint:
         pins = ", ".join(f"{name}={os.environ[name]}" for name in PINS if name in os.environ) or "none"
         kinds = torch.backends.cpu.get_cpu_capability()
         versions = torch.__version__, version("numpy"), version("onnxruntime")
-        return cls(f"{edgefl.__version__} ({_sources_sha256()[:12]})", *versions, processor_name(), kinds, pins)
+        return cls(f"{edgefl.__version__} ({own_code_sha256()[:12]})", *versions, processor_name(), kinds, pins)
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:
@@ -62,12 +60,3 @@ class Fingerprint:
             there, own = getattr(self, field.name), getattr(here, field.name)
             if there != own:
                 yield f"{field.name} {there} there, {own} here"
-
-
-@functools.cache
-def _sources_sha256() -> str:
-    folder = Path(edgefl.__file__).parent
-    found = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        found.update(f"{path.relative_to(folder).as_posix()}\0".encode() + path.read_bytes())
-    return found.hexdigest()

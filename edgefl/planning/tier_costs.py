@@ -1,10 +1,11 @@
 """The costs of a tier under one method: to train, to run and to send."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property, partial
 
 import torch
+from pydantic import TypeAdapter
 from torch import nn
 
 from edgefl.client.criterion import CROSS_ENTROPY, Criterion
@@ -17,6 +18,7 @@ from edgefl.client.parts import shared_parameters, trained_shapes
 from edgefl.client.per_sample import StepNoise, noising
 from edgefl.client.recompute.choice import segments_of
 from edgefl.client.recompute.tape import recomputing
+from edgefl.client.step_facts import step_facts
 from edgefl.client.training import Training
 from edgefl.cost.memory import Timeline
 from edgefl.cost.table import cost_of, traced_step, with_inference
@@ -33,7 +35,12 @@ from edgefl.models.copies import copies_of
 from edgefl.models.norm import splits_batches
 from edgefl.models.valueless import on_meta, read_elsewhere, reason
 from edgefl.records import Batch, Cost, Tier
+from edgefl.util.shelf import Shelf
+from edgefl.wire.codec import codec_named
 from edgefl.wire.payload import payload_bytes
+
+_COST = TypeAdapter(Cost)
+_COSTS = Shelf[Cost]("costs", _COST.dump_json, _COST.validate_json)
 
 
 def tier_cost(
@@ -54,7 +61,7 @@ def tier_cost(
         ConfigError: the network refuses this input, its operations depend on values, or its loss cannot be computed.
     """
     try:
-        return _traced(architecture, method, tier, training, codec, objective, criterion)
+        return _recalled(architecture, method, tier, training, codec, objective, criterion)
     except EdgeflError:
         raise
     except Exception as error:  # tracing runs the network's own code, which may raise anything
@@ -122,6 +129,20 @@ def formed_cost(
 
 
 @once_per_network  # the runs of a comparison, and the phases of a run, have the same tiers
+def _recalled(
+    architecture: Architecture,
+    method: Method,
+    tier: Tier,
+    training: Training,
+    codec: str,
+    objective: Objective,
+    criterion: Criterion,
+) -> Cost:
+    of = architecture, method, tier, objective, criterion, codec_named(codec)
+    facts = step_facts(*of, training=asdict(training), codec=codec)
+    return _COSTS.recalled(facts, lambda: _traced(architecture, method, tier, training, codec, objective, criterion))
+
+
 def _traced(
     architecture: Architecture,
     method: Method,

@@ -1,13 +1,9 @@
 """The engine ``auto``: a short trial on this computer finds the fastest engine for a run. Its result is cached for later runs."""
 
-import contextlib
-import hashlib
-import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import torch
 from pydantic import TypeAdapter
@@ -19,15 +15,14 @@ from edgefl.client.fast.layout import in_layout
 from edgefl.client.loss import loss_of
 from edgefl.client.optimizer import FusedOptimizer
 from edgefl.engine.pool import TOGETHER
-from edgefl.errors import StorageError
 from edgefl.methods.capabilities import draws
 from edgefl.methods.personal import trained_network
 from edgefl.models.base import load, named_tensors
 from edgefl.records import Batch, Tier
 from edgefl.run.run import Run
 from edgefl.util.fields import each, rows
-from edgefl.util.files import user_cache, write_json
 from edgefl.util.machine import processor_name, usable_threads
+from edgefl.util.shelf import Shelf
 
 LONG_S = 0.1
 """If a step takes longer, arithmetic dominates it. Steps of several clients together gain nothing then and are not tried."""
@@ -59,6 +54,7 @@ class EngineTrial:
 
 
 _TRIAL = TypeAdapter(EngineTrial)
+_TRIALS = Shelf[EngineTrial]("trials", _TRIAL.dump_json, _TRIAL.validate_json)
 
 
 @dataclass(frozen=True)
@@ -78,7 +74,7 @@ def choose(run: Run) -> EngineChoice:
         return EngineChoice(
             "pool" if cores > 1 else "inline", cores, "--enforce hard and --runtime onnx train clients one at a time"
         )
-    trial = kept(_key(run, cores), lambda: tried(run, run.tiers[0], 1 if cores > 1 else torch.get_num_threads()))
+    trial = _TRIALS.recalled(_key(run, cores), lambda: tried(run, run.tiers[0], 1 if cores > 1 else torch.get_num_threads()))
     step_s = trial.together_s if trial.groups and trial.together_s is not None else trial.alone_s
     steps = config.rounds * run.per_round * run.clients.task.training.steps(run.clients.shards.mean)
     workers = cores if steps * step_s > SHORT_RUN_S else 1
@@ -170,16 +166,3 @@ def _key(run: Run, cores: int) -> Mapping[str, object]:
     of_run = {key: getattr(config, key) for key in keys} | {"tier": run.tiers[0].ratio}
     here = {"processor": processor_name(), "torch": torch.__version__, "cores": cores}
     return {**of_run, **here, "together": TOGETHER, "steps": _STEPS}
-
-
-def kept(key: Mapping[str, object], measure: Callable[[], EngineTrial]) -> EngineTrial:
-    """Return the trial that the user's cache folder has for ``key``, or else a new one, which is stored there if possible."""
-    name = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()[:16]
-    path: Path = user_cache() / "trials" / f"{name}.json"
-    try:
-        return _TRIAL.validate_json(path.read_bytes())
-    except (OSError, ValueError):  # there is none yet, or it is damaged
-        trial = measure()
-    with contextlib.suppress(StorageError, OSError):  # without a cache the next run measures again
-        write_json(path, {**asdict(trial), "of": key})
-    return trial

@@ -19,19 +19,16 @@ SHORT = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("recalling")
 
 
-def test_a_trial_measures_both_ways_and_is_kept(tmp_path, monkeypatch):
+def test_a_trial_measures_both_ways_and_is_stored(recalling, monkeypatch):
     run = prepare(RunConfig.of(SHORT))
     choice = choose(run)
-    (path,) = (tmp_path / "cache" / "edgefl" / "trials").glob("*.json")
-    kept = json.loads(path.read_text())
-    assert 0 < kept["alone_s"] < 1
-    assert 0 < kept["together_s"] < 1
-    assert kept["of"]["model"] == "mlp"
+    (path,) = (recalling / "trials").iterdir()
+    stored = json.loads(path.read_bytes().partition(b"\n")[2])
+    assert 0 < stored["alone_s"] < 1
+    assert 0 < stored["together_s"] < 1
 
     def again(*given):
         raise AssertionError("measured twice")
