@@ -98,21 +98,24 @@ class Shards:
         Under the natural partition they are held-out samples of its owners. Otherwise they are from its domain, with the label shares of
         its training samples, or with any labels if none of its labels has held-out samples. ConfigError for a limit below 1.
         """
+        own = self.data.test.taken(self.test_numbers(client, limit))
+        return Split(own.x, self._labelled(client, own.y))
+
+    def test_numbers(self, client: int, limit: int = TEST_SAMPLES) -> np.ndarray:
+        """Return the numbers of the samples of :meth:`test` among the held-out ones, int64."""
         if limit < 1:
             raise ConfigError(f"held-out samples of a client: got a limit of {limit}, expected at least 1")
         own = self.own(client)
         rng = generator(self.seed, client, "local test")
         pool = self._held_out(client, own)
-        labels = self.data.test.y[pool]
         chosen = np.zeros(0, np.int64)
         if not self._natural and self.data.classes:
             values, sizes = np.unique(self.data.train.y[own], return_counts=True)
             wanted = dict(zip(values.tolist(), apportion(sizes, limit).tolist(), strict=True))
-            chosen = drawn(labels, wanted, rng)
+            chosen = drawn(self.data.test.y[pool], wanted, rng)
         if not len(chosen):
             chosen = np.sort(rng.permutation(len(pool))[:limit])
-        own_test = self.data.test.taken(pool[chosen])
-        return Split(own_test.x, self._labelled(client, own_test.y))
+        return pool[chosen]
 
     def domain(self, client: int) -> int:
         """Return the number of the domain of ``client``; 0 with a single domain."""

@@ -1,5 +1,8 @@
 """The last evaluation of a run in detail: what the final models predict for each class, and how accurate they are for each client."""
 
+from collections.abc import Iterator, Mapping
+from operator import attrgetter
+
 import numpy as np
 from torch import nn
 
@@ -21,27 +24,49 @@ def final_scores(trained: Trained, simulated: bool = True) -> Evaluation | None:
     test, classes = run.test_of(run.config.rounds), run.data.classes
     if run.criterion.loss is not None or not classes or not len(test):
         return None
-    own, modules = of_clients(run), dict[Tier, nn.Module]()
-    counts = np.zeros((classes, classes), np.int64)
-    clients = []
-    for client in evaluated_clients(run) if own or simulated else ():
-        tier = run.plan.tier_of(client, trained.state.round)
-        if tier is None or not len(split := run.clients.shards.test(client)):
-            continue
-        module = trained.module(tier, client) if run.method.personalised else modules.get(tier) or trained.module(tier)
-        modules[tier] = module
-        with evaluate.evaluating(f"client {client}, tier {tier.label}"):
-            predicted = evaluate.classes_of(module, split)
+    own = of_clients(run)
+    asked = evaluated_clients(run) if own or simulated else ()
+    judged = {client: tier for client in asked if (tier := run.plan.tier_of(client, trained.state.round)) is not None}
+    counts, clients = np.zeros((classes, classes), np.int64), list[ClientScore]()
+    for client, labels, predicted in (_by_client if own else _by_tier)(trained, judged):
         if own:
-            np.add.at(counts, (split.y, predicted), 1)
+            np.add.at(counts, (labels, predicted), 1)
         device = run.plan.class_plans_of(np.array([client]), trained.state.round)[0].device.name
-        clients.append(ClientScore(client, device, tier.number, len(split), float((predicted == split.y).mean())))
+        clients.append(ClientScore(client, device, judged[client].number, len(labels), float((predicted == labels).mean())))
     if not own:
-        whole = global_tier(trained.run.method, trained.state.model)
-        module = modules.get(whole) or trained.module(whole)
+        whole = trained.module(global_tier(run.method, trained.state.model))
         with evaluate.evaluating("the global model"):
-            np.add.at(counts, (test.y, evaluate.classes_of(module, test)), 1)
-    labels = tuple(run.data.class_names) if len(run.data.class_names) == classes else tuple(map(str, range(classes)))
+            np.add.at(counts, (test.y, evaluate.classes_of(whole, test)), 1)
+    clients.sort(key=attrgetter("client"))
+    names = tuple(run.data.class_names) if len(run.data.class_names) == classes else tuple(map(str, range(classes)))
     confusion = tuple(map(tuple, counts.tolist())) if classes <= MOST_CLASSES else ()
     samples, right = counts.sum(1), counts.diagonal()
-    return Evaluation(labels, tuple(samples.tolist()), tuple(right.tolist()), confusion, tuple(clients))
+    return Evaluation(
+        names, tuple(samples.tolist()), tuple(right.tolist()), confusion, tuple(sorted(clients, key=lambda score: score.client))
+    )
+
+
+def _by_client(trained: Trained, tiers: Mapping[int, Tier]) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yield each client with the labels of its held-out samples, and what its own model predicts, or its tier's with labels of its own."""
+    run, shared = trained.run, dict[Tier, nn.Module]()
+    for client, tier in tiers.items():
+        if len(split := run.clients.shards.test(client)):
+            module = trained.module(tier, client) if run.method.personalised else shared.get(tier) or trained.module(tier)
+            shared[tier] = module
+            with evaluate.evaluating(f"client {client}, tier {tier.label}"):
+                yield client, split.y, evaluate.classes_of(module, split)
+
+
+def _by_tier(trained: Trained, tiers: Mapping[int, Tier]) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yield as :func:`_by_client`, for models that clients share: each predicts a sample once, however many clients have it."""
+    test, shards = trained.run.data.test, trained.run.clients.shards
+    numbers = {client: shards.test_numbers(client) for client in tiers}
+    for tier in dict.fromkeys(tiers.values()):
+        of_tier = {client: numbers[client] for client in tiers if tiers[client] == tier and len(numbers[client])}
+        if not of_tier:
+            continue
+        every = np.unique(np.concatenate([*of_tier.values()]))
+        with evaluate.evaluating(f"tier {tier.label}"):
+            predicted = evaluate.classes_of(trained.module(tier), test.taken(every))
+        for client, own in of_tier.items():
+            yield client, test.y[own], predicted[np.searchsorted(every, own)]

@@ -240,7 +240,7 @@ def _finish(
         folder.write(MODEL, content)
     with span("bundle"):
         source = Source(config.rounds, sha256(content))
-        results, no_bundle = _results(trained, source, folder.fresh_bundle(), output.say)
+        results, no_bundle = _results(trained, source, folder.fresh_bundle(), output.say, rounds[-1]["accuracy"])
     with span("evaluate"):
         evaluation = final_scores(trained, simulated)
     with span("report"):
@@ -274,17 +274,25 @@ def _finish(
     return RunResult(folder.path, summary)
 
 
-def _results(trained: Trained, source: Source, bundle: Path, say: Notify) -> tuple[dict[Tier, TierResult], str]:
-    """Write the ``bundle`` of a run, and return the results of its tiers and why it has no bundle, "" if it has one."""
+def _results(
+    trained: Trained, source: Source, bundle: Path, say: Notify, accuracy: Mapping[str, float]
+) -> tuple[dict[Tier, TierResult], str]:
+    """Write the ``bundle`` of a run, and return the results of its tiers and why it has no bundle, "" if it has one.
+
+    ``accuracy`` is that of the last round, by the labels of tiers.
+    """
     from edgefl.run.bundle import Wanted, build_bundle, in_torch
 
-    networks, reason = tier_networks(trained), "" if trained.run.config.bundle else _NOT_WANTED
+    run = trained.run
+    if not run.config.bundle and not of_clients(run) and accuracy:
+        return {tier: TierResult(accuracy[tier.label], accuracy[tier.label]) for tier in run.tiers}, _NOT_WANTED
+    networks, reason = tier_networks(trained), "" if run.config.bundle else _NOT_WANTED
     if not reason:
         try:
-            return build_bundle(trained.run, networks, source, bundle, say, Wanted(key=_own_key(say))), ""
+            return build_bundle(run, networks, source, bundle, say, Wanted(key=_own_key(say))), ""
         except NoBundleError as error:
             reason = str(error)
-    return in_torch(trained.run, networks), reason
+    return in_torch(run, networks), reason
 
 
 def _with_energy(trained: Trained, results: Mapping[Tier, TierResult]) -> dict[Tier, TierResult]:
