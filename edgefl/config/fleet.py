@@ -148,7 +148,7 @@ class HostKeys(Keys):
         HOST,
         "Where clients train. inline: in this process; pool: in --workers processes, to the same bits; ray: on the nodes of a cluster, to "
         "the same bits if they are alike; group, ray-group: clients of a tier together, equal to within rounding; auto: the fastest of "
-        "this computer in a short trial. [inline; with several --workers: pool]",
+        "this computer in a short trial. [inline; pool with several --workers, or if none are given and training is long]",
         "auto|NAME",
         engines,
     )

@@ -18,16 +18,22 @@ from edgefl.engine.pool import TOGETHER
 from edgefl.methods.capabilities import draws
 from edgefl.methods.personal import trained_network
 from edgefl.models.base import load, named_tensors
+from edgefl.plugins import only_here
 from edgefl.records import Batch, Tier
 from edgefl.run.run import Run
 from edgefl.util.fields import each, rows
 from edgefl.util.machine import processor_name, usable_threads
+from edgefl.util.modules import OBJECT
 from edgefl.util.shelf import Shelf
 
 LONG_S = 0.1
 """If a step takes longer, arithmetic dominates it. Steps of several clients together gain nothing then and are not tried."""
 SHORT_RUN_S = 1.0
 """If the whole training takes less, starting worker processes costs more than they save."""
+LONG_RUN_S = 10.0
+"""If the whole training takes more, a run that names no engine gets worker processes."""
+_STEP_S, _MACS_PER_S = 1e-3, 2e10
+"""What a step takes besides its arithmetic, and the arithmetic of a core, of small networks on usual processors."""
 _REPEATS = 9
 _STEPS = 3
 """Version of the way in which steps are computed. Cached trials of other versions are not used."""
@@ -83,6 +89,21 @@ def choose(run: Run) -> EngineChoice:
     return EngineChoice(
         engine, workers, f"a step takes {1e3 * trial.alone_s:.2f} ms, among {TOGETHER} {among}; about {steps:,} steps"
     )
+
+
+def usual(run: Run) -> tuple[str, int]:
+    """Return the engine and the workers of a run that names none: a worker for every core where that saves more than their start costs.
+
+    Both engines train to the same bits. The time of a step is an estimate, because a trial would take longer than a wrong choice costs.
+    """
+    config, task = run.config, run.clients.task
+    cores = min(usable_threads(), run.per_round)
+    if cores == 1 or config.device == "cuda" or only_here(config.plugins) or OBJECT in config.to_toml():
+        return "inline", 1
+    macs = sum(run.costs.of(tier).macs_sample for tier in run.tiers) / len(run.tiers)
+    step_s = _STEP_S + task.training.batch_size * macs / _MACS_PER_S
+    steps = config.rounds * run.per_round * task.training.steps(run.clients.shards.mean)
+    return ("pool", cores) if steps * step_s > LONG_RUN_S else ("inline", 1)
 
 
 def tried(run: Run, tier: Tier, threads: int) -> EngineTrial:

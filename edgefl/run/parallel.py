@@ -130,8 +130,9 @@ class _Worker:
         """Make one run there; see :func:`play`."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        alone = run.part.config.engine or "inline"  # the other cores have runs of their own
         asked = {
-            "config": run.part.config.to_toml(),
+            "config": run.part.config.model_copy(update={"engine": alone}).to_toml(),
             "home": str(run.home),
             "resume": resume,
             "until_s": until_s,

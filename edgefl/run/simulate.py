@@ -102,7 +102,9 @@ def simulate(
         with span("prepare"):
             run = prepare(config)
         folder = RunFolder(Path(out) if out is not None else RunFolder.next_free(f"{config.method}-{run.data.name}"))
-        if run.config.engine == "auto" and devices is None:
+        if devices is None and (
+            run.config.engine == "auto" or (config.engine is None and "workers" not in config.model_fields_set)
+        ):
             run = _with_engine(run, folder if resume else None, say)
         config = run.config
         for feature in run.features:
@@ -162,15 +164,19 @@ def _continued(folder: Path) -> Iterator[None]:
 
 
 def _with_engine(run: Run, begun: RunFolder | None, say: Notify) -> Run:
-    """Return the run with an engine instead of ``auto``: the one that it has ``begun`` with, or the fastest."""
-    if begun is not None and not begun.is_new():
-        return replace(run, config=with_engine_of(begun.config(), run.config))
-    from edgefl.run.engine_choice import choose
+    """Return the run with an engine: the usual one, or for ``auto`` the one that it has ``begun`` with, or the fastest."""
+    from edgefl.run.engine_choice import choose, usual
 
-    with span("trial"):
-        choice = choose(run)
-    say(f"engine {choice.engine}, {choice.workers} {'worker' if choice.workers == 1 else 'workers'}: {choice.why}")
-    return replace(run, config=run.config.model_copy(update={"engine": choice.engine, "workers": choice.workers}))
+    if run.config.engine != "auto":
+        engine, workers = usual(run)
+    elif begun is not None and not begun.is_new():
+        return replace(run, config=with_engine_of(begun.config(), run.config))
+    else:
+        with span("trial"):
+            choice = choose(run)
+        say(f"engine {choice.engine}, {choice.workers} {'worker' if choice.workers == 1 else 'workers'}: {choice.why}")
+        engine, workers = choice.engine, choice.workers
+    return replace(run, config=run.config.model_copy(update={"engine": engine, "workers": workers}))
 
 
 def train_into(

@@ -65,6 +65,42 @@ def test_long_runs_take_workers_and_steps_that_gain_are_taken_together(monkeypat
     assert (choice.engine, choice.workers) == (engine, workers)
 
 
+@pytest.mark.parametrize(
+    ("rounds", "cores", "more", "engine", "workers"),
+    [
+        (2, 3, {}, "inline", 1),
+        (2000, 3, {}, "pool", 3),
+        (2000, 9, {}, "pool", 4),  # of four clients a round
+        (2000, 1, {}, "inline", 1),
+        (2000, 3, {"loss": "object:f"}, "inline", 1),
+    ],
+)
+def test_a_run_that_names_no_engine_takes_all_cores_if_it_is_long(monkeypatch, rounds, cores, more, engine, workers):
+    monkeypatch.setattr(choosing, "usable_threads", lambda: cores)
+    run = prepare(RunConfig.of(SHORT))
+    asked = replace(run, config=run.config.model_copy(update={"rounds": rounds, **more}))
+    assert choosing.usual(asked) == (engine, workers)
+
+
+def test_both_engines_of_a_run_that_names_none_have_the_same_bits(tmp_path, monkeypatch):
+    config = RunConfig.of({**SHORT, "bundle": False})
+    for limit_s in (1e9, 0.0):
+        monkeypatch.setattr(choosing, "LONG_RUN_S", limit_s)
+        monkeypatch.setattr(choosing, "usable_threads", lambda: 2)
+        simulate(config, tmp_path / str(limit_s))
+    folders = [RunFolder(tmp_path / str(limit_s)) for limit_s in (1e9, 0.0)]
+    assert [(folder.config().engine, folder.config().workers) for folder in folders] == [("inline", 1), ("pool", 2)]
+    first, second = ((folder.path / "model.safetensors").read_bytes() for folder in folders)
+    assert first == second
+
+
+@pytest.mark.parametrize("given", [{"engine": "inline"}, {"workers": 1}])
+def test_a_run_that_names_its_engine_or_its_workers_has_them(tmp_path, monkeypatch, given):
+    monkeypatch.setattr(choosing, "usual", None)
+    result = simulate(RunConfig.of({**SHORT, "bundle": False, **given}), tmp_path / "run")
+    assert RunFolder(result.folder).config().engine == "inline"
+
+
 def test_where_steps_cannot_be_taken_together_no_trial_says_otherwise():
     run = prepare(RunConfig.of({**SHORT, "method": "fjord", "tiers": (1.0, 0.5)}))
     assert choosing.tried(run, run.tiers[0], 1).together_s is None
