@@ -1,5 +1,6 @@
 """Shared pieces of the tests."""
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -49,6 +50,17 @@ def pytest_configure(config: pytest.Config) -> None:
     """Store what tests take."""
     if config.getoption("--store-durations"):
         config.pluginmanager.register(Durations())
+
+
+def pytest_collection() -> None:
+    """Let nobody look for garbage among 14,000 tests while they are made: it takes a quarter of that time, and there is none."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage again, but not among what is there until the end."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
