@@ -10,11 +10,10 @@ Usage: python tools/compare_counters.py [--check | --write] [--page FILE]
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import distributions, version
 
 import torch
 from counters.markdown import arguments, percent, publish, table
@@ -150,7 +149,7 @@ def counters_markdown(rows: Sequence[Row], skipped: Sequence[str] = (), peers: S
 def _versions(peers: Sequence[Peer]) -> str:
     """Return the packages that took part, with versions, and those that are not there."""
     used = dict.fromkeys(peer.package for peer in (TORCH, *peers) if peer.installed)
-    used |= dict.fromkeys(package for package in ("torchvision", "timm") if importlib.util.find_spec(package))
+    used |= dict.fromkeys(found.name for name in ("torchvision", "timm") for found in distributions(name=name))
     versions = ", ".join(f"{name} {version(name).partition('+')[0]}" for name in used)
     missing = ", ".join(dict.fromkeys(peer.package for peer in peers if not peer.installed))
     return f"{versions}{f'; not installed: {missing}' if missing else ''}."
