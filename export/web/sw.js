@@ -2,7 +2,7 @@
 // tools/page_files.py writes VERSION, FILES and LATER: another file makes another version, which is stored whole or not at all. Files of LATER
 // are stored when they are first asked for.
 
-const VERSION = "679e2e00ee058978";
+const VERSION = "d8e816d98655c8b5";
 const FILES = {
   "./": "sha256-lNWemzhpLNpBW14h3H4m3KwsAVk36QDSaXzi7GBxnbg=",
   "app.js": "sha256-wgKxPsrZ+rVYl9rph4Jk7MNCp9Z3A0QxWWUa8AvcMZQ=",
@@ -23,7 +23,7 @@ const FILES = {
   "core/state.js": "sha256-2dCGo/ocwOW19E36R15JbNJUKFyJ8r02DrXTqnldQJ0=",
   "core/text.js": "sha256-EyTCD5mkgmYszy+6aSEgLhTTA/2WWyk+sKaX3Xl4kzc=",
   "core/train.js": "sha256-+ismqBRHCuh90StCKdOaDtuYB662KU2TGofiZPeYiJU=",
-  "core/trainer.js": "sha256-ZpkJNOQV9/MzcoCF55jyNm5wQtqB/Vrj05TN14UmDh8=",
+  "core/trainer.js": "sha256-Rniywy9uqnaQGOJB1Z2mnN/ZOX3xoRwCVkuxlAM4J7o=",
   "core/trust.js": "sha256-S+ExTSJaoNIy/1FtGp0xKC8eR0KJN16eDUQ+kc30uzg=",
   "core/values.js": "sha256-FfH4kiyEUqZF3PNz02ib3nTfk3juG6wqs7Yui4FIT4Q=",
   "device-view.js": "sha256-g8hySx24j8gF4jjkkcqeazrGI3d5s4fzDTu+C7xNHkU=",
@@ -40,7 +40,7 @@ const FILES = {
   "manifest.webmanifest": "sha256-y6XNaFco2Kd8BrfnVvC5w3WuvgAfDdnxDf+LgqDSDss=",
   "measure-view.js": "sha256-JKP43+UDpvCPtXSdsv7tBSNLShR3Afu/eiIjR2h8jqQ=",
   "measurement.js": "sha256-cKABp4GigZhgM50WmFwE4FIXJSbeWHXKrk26MD/baZ4=",
-  "model.js": "sha256-UWvF/NKwoqwOZsziMh/xWP6tFOoTjA0OKLSGphZdOUU=",
+  "model.js": "sha256-vfsSkkmNMYGpiQUuzXZKgnEGblDf4ag5RcYh6MMWZEI=",
   "offline.js": "sha256-KPNuRJbE0csPmCw9VrhXfD9j+9y11MStUtN2akAUibk=",
   "ort/ort-wasm-simd-threaded.mjs": "sha256-4T9/lPxRtMpysS+use6V9Kzm37yJObxxiqvcCifEKZs=",
   "ort/ort-wasm-simd-threaded.wasm": "sha256-M5jBDQfSKb2Rs2RUjhMODlGo5XBLiMfAg+u+t4hC3uI=",
@@ -52,7 +52,7 @@ const FILES = {
   "timing.js": "sha256-9rVQ8w6+V+Y6tKRXU+osVtOk3cqeV3dvRBEXY4HJsyM=",
   "training-view.js": "sha256-vrns99WSuoHnBu2HLkQHSGKAsg78wc+POLDtpyBLeSA=",
   "trust.js": "sha256-/EJvVD+Ygyqmbe/6k5PIHK/BCwPDWpqI1G9PeQcXYyM=",
-  "work.js": "sha256-mNsBY+rrPBXhph3unUQPB98MZ/jssnGwmoDqHDXQNEw=",
+  "work.js": "sha256-lM2kDnadidfinalUB2TeUR93HxsIKTDQs3dOroww43w=",
   "worker-gpu.js": "sha256-qsKvpKZxwiY75SsEFdY9umdQ6jF7ny9JLbuRCt9Pep4=",
   "worker.js": "sha256-CvsBQbzThx0vtT9Z2TTh+sO6OKFI06oWHRZnB8qFEOg="
 };
