@@ -98,7 +98,7 @@ def train(
     objective = Objective(table, given, {name: kept.get(f"{'before' if said else 'memory'}:{name}") for name in table["trained"]})
     data = {**samples, "y": y}
     content = content_sha256(data)
-    had = parts(said["order"], "--state") if "order" in said else []
+    had = parts(said["order"], "--state") if said.get("order") else []
     seed = int(had[0] if had else 0) if how.seed is None else how.seed
     order, note = Order(len(y), int(how.batch_size or len(y)), seed, how.states), _what_differs(said, had, seed, content)
     if had and not note:

@@ -2,7 +2,7 @@
 // tools/page_files.py writes VERSION, FILES and LATER: another file makes another version, which is stored whole or not at all. Files of LATER
 // are stored when they are first asked for.
 
-const VERSION = "d8e816d98655c8b5";
+const VERSION = "33f5f386af026be9";
 const FILES = {
   "./": "sha256-lNWemzhpLNpBW14h3H4m3KwsAVk36QDSaXzi7GBxnbg=",
   "app.js": "sha256-wgKxPsrZ+rVYl9rph4Jk7MNCp9Z3A0QxWWUa8AvcMZQ=",
@@ -12,18 +12,21 @@ const FILES = {
   "core/checks.js": "sha256-9PHMiOtt7WWYH1WnE8hhKM/IhMz7EJrAdVMUmdfmibA=",
   "core/data.js": "sha256-BRhJOFelswifAn6ZycID0c+4S+xzjRdQzXL8ei7EhzA=",
   "core/graph.js": "sha256-O5W9PWOzYwUZBNFRhTNadX2/ny5B5xMoROQiRJojCmU=",
-  "core/index.js": "sha256-QZtPdbjkYuiUAy6vYKaQvmx8G4I0Jpp9zBW392XOfmM=",
-  "core/npz.js": "sha256-7ESeCul3/oMfXqR0P4R9ysPnUNzXxxuz6LfNL05fBjg=",
+  "core/index.js": "sha256-gW6nvjhALTn7FYWWOc6bSByp/DAP+IF4G/FAiTt0fcM=",
+  "core/npz.js": "sha256-w2AQdV1HQYnaZfaTvsreDC757IEH538gnGuVh2FVExE=",
   "core/objective.js": "sha256-MTmRvjRYywLeYYC7WKi3OdiFTaBy49jeS8Ai0P4ilS0=",
+  "core/order.js": "sha256-zduIk1IsPxoQAXeqMbsXjUN1q664nQWPHtIRvFn5ctw=",
   "core/problems.js": "sha256-02f7uLa55DxdO+qacjeKn7gf3ghs2rrYzqdSjucsDo8=",
-  "core/random.js": "sha256-XYiFrnLRXRIZxvzReK9Iku4/MrNJSJxgM9XsNhOypPs=",
+  "core/progress.js": "sha256-8aigvIjYHeDvxagIVw7Tls7XDIZSDNt7kcWsqjHSBTQ=",
+  "core/random.js": "sha256-XVLLuQ4WC8kWIfO+vi8zyNqxeJcVAiYdb4Tt5ehi0Lw=",
   "core/rounds.js": "sha256-+OWMA3fnhF+yQUNAnFR2VH0yhHO4JZsRQwfLIAIm4dM=",
-  "core/run.js": "sha256-Y8I5xb8XEyzo0Kw4NgEGZ9ZsVuR9KRnUG639gpV+pNE=",
+  "core/run.js": "sha256-5622HN5FdJ7qnS4d57n1QJlZBOefdcqlKJrTDEFWpEA=",
   "core/safetensors.js": "sha256-1v9K7keQKHwkzkZ5n4akI4Yem9PHH/xTjs2VcudQroQ=",
-  "core/state.js": "sha256-2dCGo/ocwOW19E36R15JbNJUKFyJ8r02DrXTqnldQJ0=",
+  "core/state.js": "sha256-gqptTBeBQIK9O9Qg8okO5/qnETQGgoJLmWo/SPlhN5E=",
+  "core/table.js": "sha256-Z2YYeBdYDveuyX1V1CFZuEE3YfyZZuqdYYH+mzyJHns=",
   "core/text.js": "sha256-EyTCD5mkgmYszy+6aSEgLhTTA/2WWyk+sKaX3Xl4kzc=",
-  "core/train.js": "sha256-+ismqBRHCuh90StCKdOaDtuYB662KU2TGofiZPeYiJU=",
-  "core/trainer.js": "sha256-Rniywy9uqnaQGOJB1Z2mnN/ZOX3xoRwCVkuxlAM4J7o=",
+  "core/train.js": "sha256-eMN9EU9OZZtdXQQig3wW+WyHv6Wg1ATwjpeMobvhXzU=",
+  "core/trainer.js": "sha256-IcgDGKyfW2SWhc0aFyxo5B3sCKf0yILg7ZcjLizcTRc=",
   "core/trust.js": "sha256-S+ExTSJaoNIy/1FtGp0xKC8eR0KJN16eDUQ+kc30uzg=",
   "core/values.js": "sha256-FfH4kiyEUqZF3PNz02ib3nTfk3juG6wqs7Yui4FIT4Q=",
   "device-view.js": "sha256-g8hySx24j8gF4jjkkcqeazrGI3d5s4fzDTu+C7xNHkU=",

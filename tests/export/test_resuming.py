@@ -100,7 +100,7 @@ def test_another_seed_other_samples_and_an_older_state_are_named(tmp_path, capsy
         assert (status, said in errors, bool(errors)) == (0, True, bool(said)), errors
 
 
-@pytest.mark.parametrize("order", ["", "5", "5 99 1 1 1", "5 0 1 1", "5 0 1 1 x", "5 0 1 1 1:123456789", "5 0 1 1 1\n"])
+@pytest.mark.parametrize("order", ["5", "5 99 1 1 1", "5 0 1 1", "5 0 1 1 x", "5 0 1 1 1:123456789", "5 0 1 1 1\n"])
 def test_a_damaged_order_is_refused(order, tmp_path, capsys):
     folder, state, data = Regression().write(tmp_path / "b"), tmp_path / "s", tmp_path / "own.npz"
     x, y = samples(COUNT)

@@ -2,7 +2,7 @@
 import { inputsOf } from "./bundle.js";
 import { own, shown } from "./checks.js";
 import { ClientError, InputError, firstLine } from "./problems.js";
-import { isOf } from "./state.js";
+import { NOW, isOf } from "./state.js";
 import { rows, sizeOf, zeros } from "./values.js";
 /** Return input → value: trained tensors are `p.NAME`, statistics `s.NAME`, frozen ones `f.NAME`. */
 export function byRole(table, tensors) {
@@ -31,10 +31,11 @@ export function current(bundle, label, given, state) {
     for (const name of same ? [...given.keys()].filter((key) => state.tensors.has(key)) : personal) {
         found.set(name, agrees(name, state.tensors.get(name), given.get(name)?.dims));
     }
-    for (const name of ["memory", "before"].flatMap((kind) => Object.keys(trained).map((one) => `${kind}:${one}`))) {
+    const remembered = ["memory:", "before:", `${NOW}m.`, `${NOW}v.`].flatMap((kind) => Object.keys(trained).map((one) => [kind + one, one]));
+    for (const [name, one] of [...remembered, [`${NOW}t`, ""], [`${NOW}seed`, ""]]) {
         const kept = state.tensors.get(name);
         if (kept)
-            agrees(name, kept, given.get(name.slice(name.indexOf(":") + 1))?.dims);
+            agrees(name, kept, given.get(one)?.dims);
     }
     return found;
 }
