@@ -2,15 +2,15 @@
 // tools/page_files.py writes VERSION, FILES and LATER: another file makes another version, which is stored whole or not at all. Files of LATER
 // are stored when they are first asked for.
 
-const VERSION = "33f5f386af026be9";
+const VERSION = "224b9f6bc3288bc6";
 const FILES = {
   "./": "sha256-lNWemzhpLNpBW14h3H4m3KwsAVk36QDSaXzi7GBxnbg=",
   "app.js": "sha256-wgKxPsrZ+rVYl9rph4Jk7MNCp9Z3A0QxWWUa8AvcMZQ=",
   "bundle.js": "sha256-XpWEiIF3mEa0N21XpmGxUf/hVFvZLzPEZzzBiYJSt+U=",
   "chart.js": "sha256-r3h4tE4yXoXAQ5h1CUcRWyZ7kRCIj7pDRCM+XaNK+rA=",
   "core/bundle.js": "sha256-BwNAW5CC2xbPkiI7u1w9Ig2nfygCAWomAWnQuYpYTkw=",
-  "core/checks.js": "sha256-9PHMiOtt7WWYH1WnE8hhKM/IhMz7EJrAdVMUmdfmibA=",
-  "core/data.js": "sha256-BRhJOFelswifAn6ZycID0c+4S+xzjRdQzXL8ei7EhzA=",
+  "core/checks.js": "sha256-Z7q0I60Mv3V+084vzpTyR1iXeznO6dt/KT+DosFlfGQ=",
+  "core/data.js": "sha256-9A9UWosNRmj8Ir/3cy9OTM6NlkrNoLXbiDajzxjSJs0=",
   "core/graph.js": "sha256-O5W9PWOzYwUZBNFRhTNadX2/ny5B5xMoROQiRJojCmU=",
   "core/index.js": "sha256-gW6nvjhALTn7FYWWOc6bSByp/DAP+IF4G/FAiTt0fcM=",
   "core/npz.js": "sha256-w2AQdV1HQYnaZfaTvsreDC757IEH538gnGuVh2FVExE=",
@@ -20,13 +20,14 @@ const FILES = {
   "core/progress.js": "sha256-8aigvIjYHeDvxagIVw7Tls7XDIZSDNt7kcWsqjHSBTQ=",
   "core/random.js": "sha256-XVLLuQ4WC8kWIfO+vi8zyNqxeJcVAiYdb4Tt5ehi0Lw=",
   "core/rounds.js": "sha256-+OWMA3fnhF+yQUNAnFR2VH0yhHO4JZsRQwfLIAIm4dM=",
-  "core/run.js": "sha256-5622HN5FdJ7qnS4d57n1QJlZBOefdcqlKJrTDEFWpEA=",
+  "core/run.js": "sha256-wtWWjpRd+JzxPTLP7yQWSu8/9DOCMBup2tozuAKR8LY=",
   "core/safetensors.js": "sha256-1v9K7keQKHwkzkZ5n4akI4Yem9PHH/xTjs2VcudQroQ=",
+  "core/settings.js": "sha256-KLOTZagTH9LvF53y2ej9wqqfvo32DWu5A8QdGVUsrVE=",
   "core/state.js": "sha256-gqptTBeBQIK9O9Qg8okO5/qnETQGgoJLmWo/SPlhN5E=",
   "core/table.js": "sha256-Z2YYeBdYDveuyX1V1CFZuEE3YfyZZuqdYYH+mzyJHns=",
   "core/text.js": "sha256-EyTCD5mkgmYszy+6aSEgLhTTA/2WWyk+sKaX3Xl4kzc=",
   "core/train.js": "sha256-eMN9EU9OZZtdXQQig3wW+WyHv6Wg1ATwjpeMobvhXzU=",
-  "core/trainer.js": "sha256-IcgDGKyfW2SWhc0aFyxo5B3sCKf0yILg7ZcjLizcTRc=",
+  "core/trainer.js": "sha256-swno3Rn0CAaYSqHQ8yOWrPkaHKKU263CjBG2zsKkCUc=",
   "core/trust.js": "sha256-S+ExTSJaoNIy/1FtGp0xKC8eR0KJN16eDUQ+kc30uzg=",
   "core/values.js": "sha256-FfH4kiyEUqZF3PNz02ib3nTfk3juG6wqs7Yui4FIT4Q=",
   "device-view.js": "sha256-g8hySx24j8gF4jjkkcqeazrGI3d5s4fzDTu+C7xNHkU=",

@@ -7,6 +7,7 @@ export { infer } from "./run.js";
 export { type DeviceKey, type State, enrolment, readState, stateBytes, update } from "./state.js";
 export { train } from "./train.js";
 export type { Store } from "./progress.js";
-export { type OnStep, type Samples, type Settings, Trainer } from "./trainer.js";
+export type { OnStep, Settings } from "./settings.js";
+export { type Samples, Trainer } from "./trainer.js";
 export { type Claim, type Pins, checkOwner, checkPinned, claimed, pin, pinned, publicKey } from "./trust.js";
 export type { Host, Value, Values } from "./values.js";

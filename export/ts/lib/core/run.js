@@ -1,6 +1,6 @@
 // Runs graphs: which values they get, and where a state takes the place of the bundle's tensors.
 import { inputsOf } from "./bundle.js";
-import { own, shown } from "./checks.js";
+import { own, shown, tuple } from "./checks.js";
 import { ClientError, InputError, firstLine } from "./problems.js";
 import { NOW, isOf } from "./state.js";
 import { rows, sizeOf, zeros } from "./values.js";
@@ -26,7 +26,7 @@ export function current(bundle, label, given, state) {
     const agrees = (name, value, expected = []) => {
         if (value && String(value.dims) === String(expected))
             return value;
-        throw new InputError(`--state: ${name}: missing or of another shape, expected ${shown([...expected])}: it is of another model`);
+        throw new InputError(`--state: ${name}: missing or of another shape, expected ${tuple(expected)}: it is of another model`);
     };
     for (const name of same ? [...given.keys()].filter((key) => state.tensors.has(key)) : personal) {
         found.set(name, agrees(name, state.tensors.get(name), given.get(name)?.dims));

@@ -1,25 +1,14 @@
 // Trains a tier: a training graph is run step by step, its outputs being the next step's inputs.
-import { own, shown } from "./checks.js";
+import { own, tuple } from "./checks.js";
 import { Objective } from "./objective.js";
 import { Order, parts } from "./order.js";
 import { BudgetError, ClientError, InputError } from "./problems.js";
 import { Checkpoint } from "./progress.js";
 import { byRole, current, run } from "./run.js";
+import { plannedSteps, settled } from "./settings.js";
 import { NOW, contentSha256, isOf } from "./state.js";
 import { encoded, hex } from "./text.js";
 import { float32, isFinite, rows, sizeOf, zeros } from "./values.js";
-/** Return settings with the values of a tier's entry where they have none. */
-export function settled(how, entry, table) {
-    const budget = (own(entry, "budget") ?? {});
-    return {
-        epochs: how.epochs ?? table.epochs, batchSize: how.batchSize ?? table.batch_size, lr: how.lr ?? table.lr, momentum: how.momentum ?? table.momentum,
-        maxSteps: how.maxSteps ?? Infinity, maxSeconds: how.maxSeconds ?? budget.round_s ?? 0, memoryBytes: how.memoryBytes ?? budget.memory_bytes ?? 0,
-        seed: how.seed ?? 0, shuffle: how.shuffle ?? true, graph: how.graph ?? -1, everyClass: how.everyClass ?? false,
-        augment: how.augment ?? String(own(table, "augment") ?? "none"),
-    };
-}
-/** Return the number of steps on so many samples if no limit of time ends training. */
-export const plannedSteps = (how, samples) => Math.min(how.epochs * Math.ceil(samples / how.batchSize), how.maxSteps);
 export class Trainer {
     bundle;
     label;
@@ -226,7 +215,7 @@ export class Trainer {
         for (const [name, { type, dims }] of this.changing()) {
             const value = values.get(name);
             if (value?.type !== type || String(value.dims) !== String(dims)) {
-                throw new InputError(`${where}: ${name.slice(NOW.length)}: missing or of another shape, expected ${shown([...dims])}`);
+                throw new InputError(`${where}: ${name.slice(NOW.length)}: missing or of another shape, expected ${tuple(dims)}`);
             }
             this.values.set(name.slice(NOW.length), value);
         }

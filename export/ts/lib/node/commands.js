@@ -10,7 +10,7 @@ import { enrolment, readState, stateBytes, update } from "../core/state.js";
 import { readArray, readTable } from "../core/table.js";
 import { train } from "../core/train.js";
 import { base64 } from "../core/text.js";
-import { plannedSteps, settled } from "../core/trainer.js";
+import { plannedSteps, settled } from "../core/settings.js";
 import { checkOwner, checkPinned, claimed, pin, publicKey } from "../core/trust.js";
 import {} from "./arguments.js";
 import { bundleFiles, claimOf, configFolder, contentOf, deviceKey, filePins, fileRounds, madeKey, reason, write } from "./files.js";

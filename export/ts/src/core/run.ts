@@ -2,7 +2,7 @@
 
 import type { InferenceSession, Tensor } from "onnxruntime-common";
 import { type Bundle, type Training, inputsOf } from "./bundle.js";
-import { type Table, own, shown } from "./checks.js";
+import { type Table, own, shown, tuple } from "./checks.js";
 import { ClientError, InputError, firstLine } from "./problems.js";
 import { NOW, type State, isOf } from "./state.js";
 import { type Value, type Values, rows, sizeOf, zeros } from "./values.js";
@@ -27,7 +27,7 @@ export function current(bundle: Bundle, label: string, given: Values, state: Sta
   const { personal, trained } = bundle.training(label);
   const agrees = (name: string, value: Value | undefined, expected: readonly number[] = []): Value => {
     if (value && String(value.dims) === String(expected)) return value;
-    throw new InputError(`--state: ${name}: missing or of another shape, expected ${shown([...expected])}: it is of another model`);
+    throw new InputError(`--state: ${name}: missing or of another shape, expected ${tuple(expected)}: it is of another model`);
   };
   for (const name of same ? [...given.keys()].filter((key) => state.tensors.has(key)) : personal) {
     found.set(name, agrees(name, state.tensors.get(name), given.get(name)?.dims));

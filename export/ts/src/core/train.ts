@@ -5,7 +5,8 @@ import { ClientError } from "./problems.js";
 import type { Store } from "./progress.js";
 import { checkInputs } from "./run.js";
 import type { State } from "./state.js";
-import { type OnStep, type Samples, type Settings, Trainer } from "./trainer.js";
+import type { OnStep, Settings } from "./settings.js";
+import { type Samples, Trainer } from "./trainer.js";
 
 /**
  * Train a tier on labelled samples and return the new state. A `state` of an earlier round has the personal tensors; one of the same bundle is

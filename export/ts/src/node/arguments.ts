@@ -2,7 +2,7 @@
 
 import { parseArgs } from "node:util";
 import { InputError, firstLine } from "../core/problems.js";
-import type { Settings } from "../core/trainer.js";
+import type { Settings } from "../core/settings.js";
 import { clientName } from "../core/trust.js";
 
 export const USAGE = `Runs and trains the models of a bundle on a device with Node and onnxruntime-node.

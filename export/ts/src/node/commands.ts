@@ -12,7 +12,7 @@ import { type DeviceKey, type State, enrolment, readState, stateBytes, update } 
 import { readArray, readTable } from "../core/table.js";
 import { train } from "../core/train.js";
 import { base64 } from "../core/text.js";
-import { type OnStep, plannedSteps, settled } from "../core/trainer.js";
+import { type OnStep, plannedSteps, settled } from "../core/settings.js";
 import { checkOwner, checkPinned, claimed, pin, publicKey } from "../core/trust.js";
 import type { Value } from "../core/values.js";
 import { type Given } from "./arguments.js";
