@@ -4,7 +4,7 @@
 #include "edgefl.hpp"
 
 #include <array>
-#include <regex>
+#include <sstream>
 
 namespace edgefl {
 
@@ -147,10 +147,20 @@ class Order {
 
   // The words of a place, the seed first.
   static Strings parts(const std::string& place) {
-    static const std::regex form("([0-9]+) ([0-9]{1,18}) ([0-9a-f]{1,32}(?::[0-9a-f]{1,8})?) ([0-9a-f]{1,32}(?::[0-9a-f]{1,8})?) ([0-9a-f]{1,32}(?::[0-9a-f]{1,8})?)");
-    std::smatch found;
-    if (!std::regex_match(place, found, form)) throw Error("--state: its order of samples is damaged: train again");
-    return {found.begin() + 1, found.end()};
+    const auto are = [](const std::string& text, const char* digits, size_t most) {
+      return !text.empty() && text.size() <= most && text.find_first_not_of(digits) == std::string::npos;
+    };
+    const char *const decimal = "0123456789", *const hexadecimal = "0123456789abcdef";
+    std::istringstream text(place);
+    Strings words;
+    for (std::string word; text >> word;) words.push_back(word);
+    bool right = words.size() == 5 && are(words[0], decimal, 4000) && are(words[1], decimal, 18);
+    for (size_t i = 2; right && i < 5; ++i) {
+      const size_t colon = words[i].find(':');
+      right = are(words[i].substr(0, colon), hexadecimal, 32) && (colon == std::string::npos || are(words[i].substr(colon + 1), hexadecimal, 8));
+    }
+    if (!right) throw Error("--state: its order of samples is damaged: train again");
+    return words;
   }
 
  private:

@@ -6,7 +6,6 @@
 #include <iomanip>
 #include <optional>
 #include <set>
-#include <sstream>
 
 namespace edgefl {
 
@@ -172,11 +171,25 @@ class Steps {
   std::vector<Graph> graphs_;
 };
 
-// Refuses a state of another tier, or of a round that is not before the bundle's.
+inline std::set<int64_t> labels_in(const std::string& text) {  // such as 0,3,7
+  std::set<int64_t> found;
+  std::istringstream words(text);
+  for (std::string word; std::getline(words, word, ',');) found.insert(std::stoll(word));
+  return found;
+}
+
+// Refuses a damaged state, one of another tier, and one of a round that is not before the bundle's.
 inline void check_state(const State& state, const Bundle& bundle, const std::string& label) {
   if (state.about.empty()) return;  // tensors alone, as earlier versions of this client wrote them
   const auto said = [&](const char* key) { return state.about.count(key) ? state.about.at(key) : std::string(); };
-  if (said("format") != "edgefl-state" || said("version") != "1") throw Error("--state: not a state that train wrote");
+  try {
+    if (said("format") != "edgefl-state" || said("version") != "1") throw std::invalid_argument("format");
+    for (const char* key : {"round", "samples", "steps"}) std::stoll(said(key));
+    std::stod("0" + said("lr_sum"));
+    labels_in(said("labels"));
+  } catch (const std::logic_error&) {
+    throw Error("--state: not a state that train wrote (damaged metadata): train again");
+  }
   if (said("tier") != label) throw Error("--state: it is of tier " + said("tier") + ", expected " + label);
   const std::string round = bundle.manifest.at("round").dump();
   if (!Steps::is_of(state, bundle) && std::stoll(said("round")) >= std::stoll(round))
@@ -197,9 +210,7 @@ inline State train(const Bundle& bundle, const std::string& label, const Tensors
   const auto had = [&](const char* key, const char* usual) { return said.count(key) ? said.at(key) : std::string(usual); };
   const int64_t classes = bundle.manifest.at("classes");
   Tensor present = zeros({classes}, ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL);
-  std::set<int64_t> seen;
-  std::istringstream earlier(had("labels", ""));
-  for (std::string text; std::getline(earlier, text, ',');) seen.insert(std::stoll(text));
+  std::set<int64_t> seen = labels_in(had("labels", ""));
   for (size_t i = 0; i < samples && labels.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64; ++i) {
     const int64_t one = labels.data<int64_t>()[i];
     if (one < 0 || one >= classes) throw Error("y: label " + std::to_string(one) + ", expected 0 to " + std::to_string(classes - 1));

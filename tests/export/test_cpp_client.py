@@ -20,9 +20,10 @@ from edgefl_bundle import State
 from edgefl_client import Training, infer, read_bundle, train, update
 from edgefl_keys import signed
 from handmade import Regression, changed, samples, without_defaults
+from python_client import header
 from requirements import INCLUDES, require, unavailable
-from test_resuming import MODELS
 from signing import device_key, sign_bundle
+from test_resuming import MODELS
 from torch import nn
 from users_home import left_in_home
 
@@ -53,10 +54,10 @@ def program(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory) -> Path:
-    """A bundle of a small network with statistics, in two tiers."""
+    """A bundle of a small network with statistics and dropout, in two tiers."""
     torch.manual_seed(0)  # noqa: TID251 - the network's first weights
     module = nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 5)
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Dropout(), nn.Linear(16, 5)
     )
     out = tmp_path_factory.mktemp("network") / "bundle"
     return export_network(module, torch.randn(2, 1, 6, 6), out, method="heterofl", tiers=(1, 0.5), sign=False)
@@ -165,6 +166,10 @@ def test_two_trainings_are_one_and_states_move_between_clients(program, tmp_path
     assert (further.note, further.about["steps"]) == ("", "9")
     ran = called(program, *run, 1, "--state", parts, "--seed", 6)
     assert (ran.returncode, ran.stderr) == (0, "--state: of seed 5, not 6: training shuffles the samples anew\n")
+    for key, value in (("round", "x"), ("labels", "0,x"), ("order", "5 99 1 1 1"), ("format", "x")):
+        safetensors.numpy.save_file(safetensors.numpy.load_file(whole), tmp_path / "bad", {**header(whole), key: value})
+        ran = called(program, *run, 1, "--state", tmp_path / "bad")
+        assert (ran.returncode, "damaged" in ran.stderr) == (2, True), ran.stderr
     other = replace(model, seed=3).write(tmp_path / "other")
     ran = called(program, "train", other, "0.5", data, "--state", parts)
     assert (ran.returncode, "it is of round 3 of another bundle, this one is of round 3" in ran.stderr) == (2, True)

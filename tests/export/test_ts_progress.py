@@ -72,7 +72,8 @@ const how = {{ epochs: 4, batchSize: 4, seed: 3 }};
 const hex = (state) => Buffer.from(stateBytes(state)).toString("hex");
 const whole = await train(bundle, "0.5", data, how, null, "c1");
 for (const step of [5, 8]) {{
-  try {{ await train(bundle, "0.5", data, how, null, "c1", async (n) => {{ if (n === step) throw new Error("stop"); }}, store); }} catch {{}}
+  const stop = async (n) => {{ if (n === step) throw new Error("stop"); }};
+  try {{ await train(bundle, "0.5", data, how, null, "c1", stop, store); }} catch {{}}
 }}
 const numbers = [];
 const again = await train(bundle, "0.5", data, how, null, "c1", async (n) => void numbers.push(n), store);
@@ -96,9 +97,21 @@ def test_an_interrupted_training_ends_with_the_same_bits(ts, data, tmp_path, nam
 
 
 def test_a_line_for_each_step_and_progress_that_is_deleted(ts, data, tmp_path, capsys):
-    order = ("train", Regression().write(tmp_path / "b"), "0.5", data, "--out", tmp_path / "s", "--allow-unsigned", "--batch-size", "5")
+    order = (
+        "train",
+        Regression().write(tmp_path / "b"),
+        "0.5",
+        data,
+        "--out",
+        tmp_path / "s",
+        "--allow-unsigned",
+        "--batch-size",
+        "5",
+    )
     checkpoint = ("--checkpoint", tmp_path / "progress", "--checkpoint-every", "1")
-    text, lines, wrong = batch(ts, [(*order, *more) for more in (("--progress", "text", *checkpoint), ("--progress", "json"), ("--progress", "x"))])
+    text, lines, wrong = batch(
+        ts, [(*order, *more) for more in (("--progress", "text", *checkpoint), ("--progress", "json"), ("--progress", "x"))]
+    )
     assert text[2] == ran(capsys, *order, "--progress", "text")[2]
     assert [json.loads(line)["step"] for line in lines[2].splitlines()] == [1, 2, 3, 4]
     assert json.loads(lines[2].splitlines()[0]).keys() == {"step", "steps", "loss", "seconds"}
@@ -139,9 +152,14 @@ def test_tables_and_arrays_are_read_as_in_python(ts, tmp_path, capsys):
     paths = [tmp_path / f"{name}.csv" for name in TABLES]
     for path, text in zip(paths, TABLES.values(), strict=True):
         path.write_text(text, newline="")
-    paths += [tmp_path / name for name in ("empty.csv", "latin.csv", "mine.parquet", "alone/x.npy", "beside/x.npy", "broken/x.npy")]
+    paths += [
+        tmp_path / name for name in ("empty.csv", "latin.csv", "mine.parquet", "alone/x.npy", "beside/x.npy", "broken/x.npy")
+    ]
     commands = [(*order, *more) for path in paths for order, more in ((("infer", folder, "0.5", path, "--allow-unsigned"), ()),)]
-    commands += [("train", folder, "0.5", path, "--out", tmp_path / "s", "--allow-unsigned") for path in (paths[0], paths[2], paths[-3], paths[-2])]
+    commands += [
+        ("train", folder, "0.5", path, "--out", tmp_path / "s", "--allow-unsigned")
+        for path in (paths[0], paths[2], paths[-3], paths[-2])
+    ]
     commands += [("infer", aims, "0.5", paths[0], "--allow-unsigned")]
     statuses = []
     for (status, out, errors), command in zip(batch(ts, commands), commands, strict=True):

@@ -83,7 +83,7 @@ export class Trainer {
         const all = settled({ ...how, seed: how.seed ?? BigInt(had[0] ?? 0) }, this.bundle.tier(this.label), this.table);
         const y = targets(data);
         const count = y.dims[0] ?? 0;
-        const most = Math.min(steps ?? Infinity, steps === undefined ? plannedSteps(all, count) : all.maxSteps);
+        const most = Math.min(steps ?? plannedSteps(all, count), all.maxSteps);
         this.checkMemory(data, all);
         const [order, continues] = await this.ordered(data, count, all, had);
         this.begin(y, all, continues);
