@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -117,6 +120,21 @@ def test_a_line_for_each_step_and_progress_that_is_deleted(ts, data, tmp_path, c
     assert json.loads(lines[2].splitlines()[0]).keys() == {"step", "steps", "loss", "seconds"}
     assert (wrong[0], "--progress: got x, expected none, text or json" in wrong[2]) == (2, True)
     assert not (tmp_path / "progress").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
+def test_a_client_that_is_ended_leaves_its_progress(ts, data, tmp_path):
+    progress = tmp_path / "progress"
+    order = ("train", Regression().write(tmp_path / "b"), "0.5", data, "--out", tmp_path / "s", "--allow-unsigned")
+    more = ("--epochs", 10**6, "--max-seconds", 0, "--checkpoint", progress, "--checkpoint-every", 2)
+    command = ["node", ts / "lib" / "cli.js", *map(str, (*order, *more))]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+        while running.poll() is None and not progress.exists():
+            time.sleep(0.05)
+        running.terminate()
+        assert (running.communicate(timeout=60)[1], running.returncode) == ("Interrupted: nothing was written.\n", 143)
+    assert len(safetensors.numpy.load_file(progress)["losses"]) % 2 == 0
+    assert not (tmp_path / "s").exists()
 
 
 TABLES = {
