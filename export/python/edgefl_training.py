@@ -107,7 +107,8 @@ def train(
     # Of dropout, if the tier has it.
     feeds["seed"] = seed if how.states else (seed * 40_503 + int(said.get("steps", 0))) % 2**23
     if said:
-        feeds |= {n.removeprefix(_NOW): t for n, t in kept.items() if n.startswith(_NOW) and not (note and n == f"{_NOW}seed")}
+        continued = [name for name in _moving(table, given) if f"{_NOW}{name}" in kept and not (note and name == "seed")]
+        feeds |= {name: kept[f"{_NOW}{name}"] for name in continued}
     first = {name: value[: how.batch_size] for name, value in data.items()}
     steps = Steps(bundle, table["graphs"], feeds, first, how.threads, how.memory_bytes)
     if checkpoint is not None:
@@ -219,13 +220,17 @@ def current_tensors(bundle: Bundle, label: str, given: Tensors, state: State | N
     names = given.keys() & state.tensors.keys() if _is_of(state, bundle) else table["personal"]
     shapes = {name: given[name].shape for name in names}
     shapes |= {f"{kind}:{name}": given[name].shape for kind in ("memory", "before") for name in table["trained"]}
-    shapes |= {f"{_NOW}{kind}.{name}": given[name].shape for kind in "mv" for name in table["trained"]}
-    shapes |= {f"{_NOW}t": (), f"{_NOW}seed": ()}
+    shapes |= {f"{_NOW}{name}": shape for name, shape in _moving(table, given).items()}
     for name, shape in shapes.items():
         found = state.tensors.get(name)
         if (found is None and name in names) or (found is not None and found.shape != shape):
             raise InputError(f"--state: {name}: missing or of another shape, expected {shape}: it is of another model")
     return {**given, **{name: state.tensors[name] for name in names}}
+
+
+def _moving(table: Table, given: Tensors) -> dict[str, tuple[int, ...]]:
+    """Return input of the graphs → shape of what the optimizer and dropout continue with."""
+    return {f"{kind}.{name}": given[name].shape for kind in "mv" for name in table["trained"]} | {"t": (), "seed": ()}
 
 
 def first_inputs(table: Table, tensors: Tensors, objective: Objective, lr: float, present: np.ndarray) -> dict[str, Any]:

@@ -111,10 +111,12 @@ def test_a_damaged_order_is_refused(order, tmp_path, capsys):
     assert (status, "damaged" in errors) == (2, True), errors
 
 
-def test_momentum_of_another_shape_is_refused(tmp_path):
+def test_momentum_of_another_shape_is_refused_and_what_steps_do_not_change_is_ignored(tmp_path):
     model = Regression()
     bundle, (x, y) = read_bundle(model.write(tmp_path / "b")), samples(COUNT)
     state = train(bundle, "0.5", x, y, HOW)
+    other = replace(state, tensors={**state.tensors, "now:lr": np.float32(9), "now:p.fc.bias": np.zeros(7, np.float32)})
+    equal(train(bundle, "0.5", x, y, HOW, other), train(bundle, "0.5", x, y, HOW, state))
     wrong = replace(state, tensors={**state.tensors, "now:m.fc.bias": np.zeros(7, np.float32)})
     with pytest.raises(Exception, match="--state: now:m.fc.bias: missing or of another shape"):
         train(bundle, "0.5", x, y, HOW, wrong)

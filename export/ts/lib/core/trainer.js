@@ -50,7 +50,7 @@ export class Trainer {
         const sessions = [];
         for (const path of table.graphs)
             sessions.push(await bundle.session(path));
-        const now = [...(said ? (state?.tensors ?? []) : [])].filter(([name]) => name.startsWith(NOW)).map(([name, value]) => [name.slice(NOW.length), value]);
+        const now = [...(said ? (state?.tensors ?? []) : [])].filter(([name]) => /^now:([mv]\.|t$|seed$)/.test(name)).map(([name, value]) => [name.slice(NOW.length), value]);
         return new Trainer(bundle, label, table, sessions, held, new Map(now), objective, said ?? {});
     }
     /** Back to the tensors that training began with. */
