@@ -37,6 +37,7 @@ struct Tensor {
   template <typename T> const T* data() const { return reinterpret_cast<const T*>(bytes.data()); }
 };
 using Tensors = std::map<std::string, Tensor>;
+using Metadata = std::map<std::string, std::string>;
 
 inline size_t size_of(ONNXTensorElementDataType type) {
   switch (type) {
@@ -89,15 +90,37 @@ inline std::string content_of(const Path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-inline std::string sha256(const std::string& content) {
-  unsigned char digest[32];
-  EVP_Digest(content.data(), content.size(), digest, nullptr, EVP_sha256(), nullptr);
-  std::string text;
-  for (const unsigned char byte : digest) text += {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
-  return text;
+class Sha256 {
+ public:
+  Sha256() : context_(EVP_MD_CTX_new(), &EVP_MD_CTX_free) { EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr); }
+  template <class Bytes> Sha256& add(const Bytes& bytes) { return EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()), *this; }
+  std::string text() {
+    unsigned char digest[32];
+    EVP_DigestFinal_ex(context_.get(), digest, nullptr);
+    std::string text;
+    for (const unsigned char byte : digest) text += {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
+    return text;
+  }
+
+ private:
+  std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context_;
+};
+
+inline std::string sha256(const std::string& content) { return Sha256().add(content).text(); }
+
+// Of tensors: of each its name, a zero byte, its shape as 2,3, a zero byte, its values.
+inline std::string content_sha256(const Tensors& tensors) {
+  Sha256 found;
+  for (const auto& [name, tensor] : tensors) {
+    std::string shape;
+    for (const int64_t side : tensor.shape) shape += (shape.empty() ? "" : ",") + std::to_string(side);
+    found.add(name + '\0' + shape + '\0').add(tensor.bytes);
+  }
+  return found.text();
 }
 
-inline Tensors safetensors(const std::string& content, const std::string& name) {
+// The tensors of a file, and its metadata if `about` is given.
+inline Tensors safetensors(const std::string& content, const std::string& name, Metadata* about = nullptr) {
   uint64_t length = 0;
   for (size_t i = 0; i < 8 && i < content.size(); ++i) length |= uint64_t(uint8_t(content[i])) << 8 * i;
   if (content.size() < 8 || length > content.size() - 8) throw Error(name + ": not a safetensors file");
@@ -107,7 +130,10 @@ inline Tensors safetensors(const std::string& content, const std::string& name) 
   Tensors found;
   const Json header = Json::parse(content.begin() + 8, content.begin() + 8 + length);
   for (const auto& [key, entry] : header.items()) {
-    if (key == "__metadata__") continue;
+    if (key == "__metadata__") {
+      if (about) *about = entry.get<Metadata>();
+      continue;
+    }
     Tensor tensor = zeros(entry.at("shape").get<std::vector<int64_t>>(), kinds.at(entry.at("dtype").get<std::string>()));
     const uint64_t begin = entry.at("data_offsets").at(0), end = entry.at("data_offsets").at(1);
     if (end > content.size() - 8 - length || begin > end || end - begin != tensor.bytes.size())

@@ -1,9 +1,8 @@
 // Runs and trains the models of a bundle: `edgefl-client` without arguments prints how.
 #include "update.hpp"
 
-#include <iomanip>
 #include <iostream>
-#include <sstream>
+#include <limits>
 #include <type_traits>
 
 using namespace edgefl;
@@ -11,8 +10,9 @@ using namespace edgefl;
 static const char* const kUsage =
     "edgefl-client check BUNDLE                    compares every tier with its reference\n"
     "edgefl-client infer BUNDLE TIER DATA          prints the class and the logits of each sample, or a regression's outputs\n"
-    "edgefl-client train BUNDLE TIER DATA --out UPDATE [--state FILE] [--client NAME] [--device-key FILE]\n"
+    "edgefl-client train BUNDLE TIER DATA [--out UPDATE] [--state FILE] [--client NAME] [--device-key FILE]\n"
     "                    [--epochs N] [--batch-size N] [--lr RATE] [--seed N]\n"
+    "                    writes the update, the state, from which it continues, or both; some bundles send no updates\n"
     "Every command needs --key FILE, the publisher's public key, or --allow-unsigned. --threads N: of onnxruntime [1].\n"
     "DATA is a safetensors file: x, or x.NAME for each of several inputs; for training also y,\n"
     "labels int64, or targets float32 of a regression. Pixels of 8 and 16 bits are prepared as the manifest says, and floats if it has raw.\n";
@@ -47,7 +47,7 @@ static Number number(const Flags& flags, const std::string& name, Number usual, 
   std::istringstream text(given->second);
   Number found{};
   if (given->second[0] == '-' || !(text >> found) || !text.eof() || !(found > 0 || zero))
-    throw Error(name + ": got " + given->second + ", expected a " + (std::is_integral_v<Number> ? "whole " : "") + "number " + (zero ? "from 0 on" : "above 0"));
+    throw Error(name + ": got " + given->second + ", expected a " + (std::is_integral_v<Number> ? "whole " : "") + "number " + (zero ? "from 0 to " + std::to_string(std::numeric_limits<Number>::max()) : "above 0"));
   return found;
 }
 
@@ -156,16 +156,19 @@ static int run(const Strings& words, Flags flags) {
     }
     return 0;
   }
-  const Path state = flags["--state"];
-  const Settings how = {number(flags, "--epochs", 0u), number(flags, "--batch-size", 0u), number(flags, "--lr", 0.0f), number(flags, "--seed", 0u, true)};
-  const bool resumed = !state.empty() && std::filesystem::exists(state);
-  const Trained trained = train(bundle, words[2], data, how, resumed ? safetensors(content_of(state), state.string()) : Tensors{});
-  std::random_device random;
-  const std::string client = flags.count("--client") ? flags["--client"] : "cpp-" + std::to_string(random()) + std::to_string(random());
+  const Path path = flags["--state"];
+  if (path.empty() && !flags.count("--out")) throw Error("train: got neither --out UPDATE nor --state FILE, expected one of them, or both");
+  if (flags.count("--out")) check_sendable(bundle, words[2]);
+  Settings how = {number(flags, "--epochs", 0u), number(flags, "--batch-size", 0u), number(flags, "--lr", 0.0), {}};
+  if (flags.count("--seed")) how.seed = number<uint64_t>(flags, "--seed", 0, true);
+  State before;
+  if (!path.empty() && std::filesystem::exists(path)) before.tensors = safetensors(content_of(path), path.string(), &before.about);
+  const State found = train(bundle, words[2], data, how, before, flags.count("--client") ? flags["--client"] : "");
   const Key key = flags.count("--device-key") ? key_of(flags["--device-key"], true) : Key(nullptr, &EVP_PKEY_free);
-  write(flags.at("--out"), update(bundle, words[2], trained, data, client, key ? &key : nullptr));
-  if (!state.empty()) write(state, to_safetensors(trained.tensors, {}));
-  std::cout << trained.losses.size() << " steps, loss " << trained.losses.front() << " to " << trained.losses.back() << "\n";
+  if (flags.count("--out")) write(flags["--out"], update(found, key ? &key : nullptr));
+  if (!path.empty()) write(path, to_safetensors(found.tensors, found.about));
+  if (!found.note.empty()) std::cerr << found.note << "\n";
+  std::cout << found.losses.size() << " steps, loss " << found.losses.front() << " to " << found.losses.back() << "\n";
   return 0;
 }
 
@@ -176,7 +179,7 @@ int main(int count, char** arguments) {
   if (given.empty() || !holds({"check", "infer", "train"}, given[0])) return std::cerr << kUsage, 2;
   try {
     parse(given, words, flags);
-    if (words.size() != (words[0] == "check" ? 2 : 4) || (words[0] == "train" && !flags.count("--out"))) return std::cerr << kUsage, 2;
+    if (words.size() != (words[0] == "check" ? 2 : 4)) return std::cerr << kUsage, 2;
     return run(words, flags);
   } catch (const Diverged& error) {
     return std::cerr << "Error: " << error.what() << "\n", 1;

@@ -3,11 +3,7 @@
 
 #include "training.hpp"
 
-#include <set>
-
 namespace edgefl {
-
-using Metadata = std::map<std::string, std::string>;
 
 inline std::string to_safetensors(const Tensors& tensors, const Metadata& metadata) {
   Json header = {{"__metadata__", metadata}};
@@ -34,14 +30,9 @@ inline void sign(Metadata& about, const Tensors& tensors, const Key& key) {
   size_t size = found.size();
   EVP_PKEY_get_raw_public_key(key.get(), found.data(), &size);
   about["key"] = base64(found);
-  std::string content, lines = "edgefl update signature 1\n";
-  for (const auto& [name, tensor] : tensors) {
-    content += name + '\0';
-    for (size_t i = 0; i < tensor.shape.size(); ++i) content += (i ? "," : "") + std::to_string(tensor.shape[i]);
-    content += '\0' + std::string(tensor.bytes.begin(), tensor.bytes.end());
-  }
+  std::string lines = "edgefl update signature 1\n";
   for (const auto& [name, value] : about) lines += name + "=" + value + "\n";
-  lines += "content=" + sha256(content) + "\n";
+  lines += "content=" + content_sha256(tensors) + "\n";
   const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
   found.resize(size = 64);
   if (EVP_DigestSignInit(context.get(), nullptr, nullptr, nullptr, key.get()) != 1 ||
@@ -50,27 +41,25 @@ inline void sign(Metadata& about, const Tensors& tensors, const Key& key) {
   about["signature"] = base64(found);
 }
 
-// The content of an update file. `key`: of an enrolled device, else null.
-inline std::string update(const Bundle& bundle, const std::string& label, const Trained& trained, const Tensors& data,
-                          const std::string& client, const Key* key) {
+// Refuses a tier whose updates cannot be aggregated.
+inline void check_sendable(const Bundle& bundle, const std::string& label) {
   const Json& table = bundle.tier(label).at("train");
+  if (table.is_null()) return;  // training says so
   if (const std::string reason = table.at("no_update"); !reason.empty())
-    throw Error("updates of this model cannot be aggregated: " + reason);
+    throw Error("updates of this model cannot be aggregated outside of a simulation: " + reason + "; leave out --out, and give --state FILE");
+}
+
+// The content of an update file. `key`: of an enrolled device, else null.
+inline std::string update(const State& state, const Key* key) {
   Tensors sent;
-  for (const auto& [name, shape] : table.at("upload").items()) sent.emplace(name, trained.tensors.at(name));
+  for (const std::string name : Json::parse(state.about.at("upload"))) sent.emplace(name, state.tensors.at(name));
   for (const auto& [name, tensor] : sent)
     for (size_t i = 0; i < tensor.bytes.size() / 4; ++i)
       if (!std::isfinite(tensor.data<float>()[i]))
         throw Diverged(name + ": NaN or infinity: training diverged; a smaller learning rate may help");
-  const Tensor& labels = data.at("y");
-  Metadata about = {{"format", "edgefl-update"}, {"version", "1"}, {"bundle", bundle.manifest.at("manifest_sha256")},
-                    {"round", bundle.manifest.at("round").dump()}, {"tier", label}, {"samples", std::to_string(labels.shape.at(0))},
-                    {"steps", std::to_string(trained.losses.size())}, {"client", client}};
-  if (table.value("labels", false) && labels.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64) {
-    std::string& text = about["labels"];
-    for (const int64_t seen : std::set<int64_t>(labels.data<int64_t>(), labels.data<int64_t>() + labels.shape[0]))
-      text += (text.empty() ? "" : ",") + std::to_string(seen);
-  }
+  Metadata about = {{"format", "edgefl-update"}};
+  for (const char* name : {"version", "bundle", "round", "tier", "samples", "steps", "client", "labels"})
+    if (const auto found = state.about.find(name); found != state.about.end()) about.insert(*found);
   if (key) sign(about, sent, *key);
   return to_safetensors(sent, about);
 }

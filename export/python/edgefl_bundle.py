@@ -160,12 +160,14 @@ class State:
     """The result of training, which stays on the device: tensors by name, metadata, the loss of every step, and the seconds of all.
 
     An objective adds ``memory:NAME`` and ``before:NAME``, its tensors after and before the round, and ``control:NAME``, which it sends.
+    ``now:INPUT`` is what the optimizer and dropout continue with. ``note`` says why a training shuffled the samples anew, else nothing.
     """
 
     tensors: Tensors
     about: dict[str, str]
     losses: tuple[float, ...] = ()
     seconds: float = 0.0
+    note: str = ""
 
     def to_bytes(self) -> bytes:
         """Return the content of the state's file (safetensors)."""

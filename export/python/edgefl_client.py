@@ -111,6 +111,8 @@ def _train(given: argparse.Namespace) -> None:
     with _limited(bundle):
         after = train(bundle, given.tier, x, y, how, state, given.client or "", checkpoint, _PROGRESS[given.progress](planned))
     write(given.out, after.to_bytes())
+    if after.note:
+        _say(after.note)
     if checkpoint is not None:
         checkpoint.path.unlink(missing_ok=True)
     steps, part = len(after.losses), max(1, len(after.losses) // 4)
@@ -238,7 +240,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--memory-bytes", type=_number(int, 0), help="most memory of a step; 0: no limit [the budget of the bundle's device]"
     )
-    command.add_argument("--seed", type=_number(int, 0), default=0, help="seed of every random draw [0]")
+    command.add_argument("--seed", type=_number(int, 0), help="seed of every random draw [that of --state, or 0]")
     command.add_argument("--client", type=_name, help="name in the update [random]")
     command.add_argument("--progress", choices=_PROGRESS, default="none", help="a line for each step on standard error [none]")
     command.add_argument("--checkpoint", type=Path, help="file from which a training that was interrupted continues [none]")

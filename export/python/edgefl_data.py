@@ -91,6 +91,8 @@ def _read_csv(path: Path, name: str, manifest: Table) -> tuple[dict[str, np.ndar
     x = np.array([[_value(path, head, row, line, at, whole) for at in features] for line, row in enumerate(rows, 2)])
     if not whole and "raw" not in manifest["preprocessing"]:
         x = x.astype(np.float32)
+    if labels and (count := math.prod(manifest.get("target_shape") or ())) != 1:
+        raise InputError(f"{path}: has one target, the network has {count}; expected an .npz file with y")
     y = [_label(path, head, row, line, labels[0], manifest) for line, row in enumerate(rows, 2)] if labels else None
     return {name: x.reshape(len(rows), *shape)}, None if y is None else np.array(y).reshape(
         len(y), *(manifest.get("target_shape") or ())

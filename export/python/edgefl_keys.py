@@ -112,12 +112,12 @@ def signed(about: Mapping[str, str], tensors: Tensors, key: DeviceKey) -> dict[s
 
 
 def content_sha256(tensors: Tensors) -> str:
-    """Return the hexadecimal SHA-256 of tensors: of each its name, a zero byte, its shape as ``2,3``, a zero byte, its float32 values."""
+    """Return the hexadecimal SHA-256 of tensors: of each its name, a zero byte, its shape as ``2,3``, a zero byte, its values."""
     digest = hashlib.sha256()
     for name in sorted(tensors, key=str.encode):
         shape = ",".join(map(str, tensors[name].shape))
         digest.update(f"{name}\0{shape}\0".encode())
-        digest.update(np.ascontiguousarray(tensors[name], "<f4").data)
+        digest.update(np.ascontiguousarray(tensors[name], tensors[name].dtype.newbyteorder("<")).data)
     return digest.hexdigest()
 
 

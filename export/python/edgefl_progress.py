@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 from edgefl_bundle import InputError, Tensors, read_regular, write
+from edgefl_keys import content_sha256
+from edgefl_order import Order
 from edgefl_steps import Steps
 from safetensors import SafetensorError
 
@@ -29,8 +31,8 @@ class Checkpoint:
     every: int
     key: str = ""
 
-    def restored(self, steps: Steps) -> list[float]:
-        """Bring back the tensors of the last steps that were stored, and return the losses of all; none if there is no such file.
+    def restored(self, steps: Steps, order: Order) -> list[float]:
+        """Bring back the last steps that were stored, and return the losses of all; none if there is no such file.
 
         Raises:
             InputError: the file is damaged, or of another training.
@@ -47,18 +49,16 @@ class Checkpoint:
         if about.get("key") != self.key:
             raise InputError(f"{self.path}: of another training: bundle, tier, data or settings differ; delete it to begin anew")
         steps.restore({name.removeprefix("now:"): tensor for name, tensor in tensors.items()}, str(self.path))
+        order.move(about.get("order", ""), str(self.path))
         return [float(loss) for loss in losses]
 
-    def store(self, steps: Steps, losses: list[float]) -> None:
-        """Write the tensors after so many steps, whole or not at all, if it is time to."""
+    def store(self, steps: Steps, order: Order, losses: list[float]) -> None:
+        """Write all that changes after so many steps, whole or not at all, if it is time to."""
         if len(losses) % self.every == 0:
             tensors = {f"now:{name}": value for name, value in steps.changing().items()} | {"losses": np.array(losses)}
-            write(self.path, safetensors.numpy.save(tensors, {"key": self.key}))
+            write(self.path, safetensors.numpy.save(tensors, {"key": self.key, "order": order.place()}))
 
 
-def key_of(facts: Any, data: Tensors) -> str:
-    """Return the hash of what is trained: ``facts`` as JSON has them, samples and labels."""
-    found = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode())
-    for name in sorted(data):
-        found.update(f"{name} {data[name].dtype} {data[name].shape}".encode() + np.ascontiguousarray(data[name]).tobytes())
-    return found.hexdigest()
+def key_of(facts: Any, tensors: Tensors) -> str:
+    """Return the hash of what is trained: ``facts`` as JSON has them, and tensors."""
+    return hashlib.sha256(json.dumps([facts, content_sha256(tensors)], sort_keys=True, default=str).encode()).hexdigest()

@@ -6,7 +6,7 @@ import json
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +14,8 @@ import numpy as np
 import safetensors.numpy
 from edgefl_bundle import BudgetError, Bundle, ClientError, InputError, State, Table, Tensors
 from edgefl_data import Samples, by_input, count_of, targets
-from edgefl_keys import DeviceKey, signed
+from edgefl_keys import DeviceKey, content_sha256, signed
+from edgefl_order import Order, parts
 from edgefl_progress import Checkpoint, key_of
 from edgefl_rounds import Freshness
 from edgefl_steps import NotFiniteError, Objective, Steps, is_finite
@@ -31,6 +32,7 @@ class Training:
         max_seconds: limit of all steps together.
         memory_bytes: limit of weights, optimizer state, a batch and onnxruntime's memory, without the interpreter and the data set. It
             cannot be changed later in the same process.
+        seed: of every random draw. None: that of the state that is trained further, or 0.
         states: purpose (``train``, ``draw``, ``flip``) → state of NumPy's generator PCG64. A server that sends those of its simulation
             gets the simulation's batches. ``seed`` is then that of dropout only.
     """
@@ -42,7 +44,7 @@ class Training:
     max_seconds: float | None = None
     memory_bytes: int | None = None
     threads: int = 1
-    seed: int = 0
+    seed: int | None = None
     states: Mapping[str, Any] = field(default_factory=dict)
 
     def of(self, bundle: Bundle, label: str) -> Training:
@@ -52,29 +54,10 @@ class Training:
         own |= {"max_seconds": budget.get("round_s"), "memory_bytes": budget.get("memory_bytes")}
         return replace(self, **{key: value for key, value in own.items() if getattr(self, key) is None})
 
-    def batches(self, samples: int) -> Iterator[np.ndarray]:
-        """Yield the indices of the samples of each step, shuffled in every epoch; the last batch of an epoch may be smaller."""
-        shuffle = self.generator("train")
-        size = int(self.batch_size or samples)
-        for _ in range(int(self.epochs or 1)):
-            order = shuffle.permutation(samples)
-            yield from (order[start : start + size] for start in range(0, samples, size))
-
     def steps(self, samples: int) -> int:
         """Return the number of steps if no limit of time ends training."""
         whole = int(self.epochs or 1) * math.ceil(samples / int(self.batch_size or samples))
         return whole if self.max_steps is None else min(whole, self.max_steps)
-
-    def generator(self, purpose: str) -> np.random.Generator:
-        """Return the generator of a purpose: "train", "draw" or "flip"."""
-        if not self.states:
-            return np.random.default_rng([self.seed, ("train", "draw", "flip").index(purpose)])
-        bits = np.random.PCG64()
-        try:
-            bits.state = self.states[purpose]
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise InputError(f"states: {purpose}: got no state of the generator PCG64 ({error!r})") from None
-        return np.random.Generator(bits)
 
 
 def train(
@@ -92,8 +75,9 @@ def train(
 
     ``y`` holds labels (n,), whole numbers, or the targets (n, …) of a regression.
 
-    A ``state`` of an earlier round has the personal tensors; a state of the same bundle is trained further. Training stops before a step
-    that would exceed the time limit; the finished steps count.
+    A ``state`` of an earlier round has the personal tensors; a state of the same bundle is trained further: with the same seed and
+    samples, to the same bits as in one training, and otherwise :attr:`State.note` says what differs. Training stops before a step that
+    would exceed the time limit; the finished steps count.
 
     With a ``checkpoint``, a training that was interrupted continues after the last step that was stored. ``on_step`` is called after each
     step with its number, its loss, and the seconds of all.
@@ -112,22 +96,34 @@ def train(
     said = state.about if state is not None and _is_of(state, bundle) else {}
     kept = state.tensors if state is not None else {}
     objective = Objective(table, given, {name: kept.get(f"{'before' if said else 'memory'}:{name}") for name in table["trained"]})
+    data = {**samples, "y": y}
+    content = content_sha256(data)
+    had = parts(said["order"], "--state") if said.get("order") else []
+    seed = int(had[0] if had else 0) if how.seed is None else how.seed
+    order, note = Order(len(y), int(how.batch_size or len(y)), seed, how.states), _what_differs(said, had, seed, content)
+    if had and not note:
+        order.move(said["order"], "--state")
     feeds = first_inputs(table, held, objective, float(how.lr or 0), np.isin(np.arange(bundle.manifest["classes"]), y))
     # Of dropout, if the tier has it.
-    feeds["seed"] = how.seed if how.states else (how.seed * 40_503 + int(said.get("steps", 0))) % 2**23
-    data = {**samples, "y": y}
+    feeds["seed"] = seed if how.states else (seed * 40_503 + int(said.get("steps", 0))) % 2**23
+    if said:
+        continued = [name for name in _moving(table, given) if f"{_NOW}{name}" in kept and not (note and name == "seed")]
+        feeds |= {name: kept[f"{_NOW}{name}"] for name in continued}
     first = {name: value[: how.batch_size] for name, value in data.items()}
     steps = Steps(bundle, table["graphs"], feeds, first, how.threads, how.memory_bytes)
     if checkpoint is not None:
         own = {key: value for key, value in vars(how).items() if key not in ("max_seconds", "memory_bytes", "threads")}
-        facts = [bundle.manifest["manifest_sha256"], label, own, said]
-        checkpoint = replace(checkpoint, key=key_of(facts, {**data, **held}))
+        facts = [bundle.manifest["manifest_sha256"], label, {**own, "seed": seed}, said, content]
+        checkpoint = replace(checkpoint, key=key_of(facts, held))
     progress = checkpoint, on_step or (lambda number, loss, seconds: None)
-    losses, seconds = _loop(steps, how, data, len(table["graphs"]), table.get("augment") == "flip", progress)
-    travelled = float(said.get("lr_sum", 0)) + float(how.lr or 0) * len(losses)
+    losses, seconds = _loop(steps, how, data, order, len(table["graphs"]), table.get("augment") == "flip", progress)
+    travelled = float(said.get("lr_sum", 0))
+    for _ in losses:  # one after the other: the same sum for two trainings as for one
+        travelled += float(how.lr or 0)
     stays = [name for name in table["frozen"] if name in table["upload"] or name in table["personal"]]
     tensors = {**steps.tensors(), **{name: held[name] for name in stays}}
     tensors |= objective.finish(tensors, travelled)
+    tensors |= {f"{_NOW}{name}": tensor for name, tensor in steps.changing().items() if name[:2] not in ("p.", "s.")}
     for name, tensor in tensors.items():
         if not is_finite(tensor):
             raise ClientError(f"{name} holds NaN or infinity after {len(losses)} steps: {_DIVERGED}")
@@ -137,11 +133,23 @@ def train(
         "client": client or said.get("client") or secrets.token_hex(8), "upload": json.dumps(list(table["upload"])),
         "no_update": table["no_update"],
     }  # fmt: skip
+    if not how.states:
+        about |= {"order": order.place(), "data": content}
     if (fresh := Freshness.of(bundle)) is not None and fresh.expires is not None:
         about["deadline"] = fresh.expires
     if table.get("labels"):
         about["labels"] = ",".join(map(str, sorted({*map(int, filter(None, said.get("labels", "").split(","))), *y.tolist()})))
-    return State(tensors, about, tuple(losses), seconds)
+    return State(tensors, about, tuple(losses), seconds, note)
+
+
+def _what_differs(said: Mapping[str, str], had: list[str], seed: int, content: str) -> str:
+    """Return why the order of samples ``had`` of a state that says so does not continue; empty if it does, or if there is no state."""
+    if not said:
+        return ""
+    of = "of an earlier version, without an order of samples" if not had else f"of seed {had[0]}, not {seed}"
+    if had and had[0] == str(seed):
+        of = "" if said.get("data") == content else "of other samples"
+    return of and f"--state: {of}: training shuffles the samples anew"
 
 
 def update(state: State, key: DeviceKey | None = None) -> bytes:
@@ -160,36 +168,35 @@ def update(state: State, key: DeviceKey | None = None) -> bytes:
 
 
 _DIVERGED = "training diverged; a smaller --lr may help"
+_NOW = "now:"
+"""Begins the names of what a state has of the optimizer and of dropout, so that a training continues."""
 
 
 def _loop(
-    steps: Steps, how: Training, data: Tensors, graphs: int, flip: bool, progress: tuple[Checkpoint | None, OnStep]
+    steps: Steps, how: Training, data: Tensors, order: Order, graphs: int, flip: bool, progress: tuple[Checkpoint | None, OnStep]
 ) -> tuple[list[float], float]:
     """Run the steps, with ``flip`` on images of which half are mirrored; return the loss of each step, and the seconds of all."""
-    draws, flips = how.generator("draw"), how.generator("flip")
     checkpoint, on_step = progress
-    losses = [] if checkpoint is None else checkpoint.restored(steps)
+    losses = [] if checkpoint is None else checkpoint.restored(steps, order)
     restored = len(losses)
     limit_s, spent_s, started = how.max_seconds, 0.0, time.perf_counter()
-    for number, index in enumerate(how.batches(len(data["y"]))):
-        mirrored, draw = flips.integers(2, size=len(index)) == 1 if flip else None, draws.random()
-        if number < restored:  # the same draws as without an interruption
-            continue
+    for taken in range(how.steps(len(data["y"])) - restored):
         # Stop if the next step would exceed the limit, should it take as long as the average step.
-        taken = len(losses) - restored
-        if len(losses) == how.max_steps or (limit_s and taken and spent_s * (taken + 1) / taken > limit_s):
+        if limit_s and taken and spent_s * (taken + 1) / taken > limit_s:
             break
+        index = order.batch()
         batch = {name: value[index] for name, value in data.items()}
-        if mirrored is not None:
+        if flip:
+            mirrored = order.mirrored(len(index))
             batch["x"][mirrored] = batch["x"][mirrored][..., ::-1]
         try:
-            loss = steps.step(batch, min(int(draw * graphs), graphs - 1))
+            loss = steps.step(batch, order.graph(graphs))
         except NotFiniteError as error:
             raise ClientError(f"step {len(losses) + 1}: {error}: {_DIVERGED}") from None
         spent_s = time.perf_counter() - started
         losses.append(loss)
         if checkpoint is not None:
-            checkpoint.store(steps, losses)
+            checkpoint.store(steps, order, losses)
         on_step(len(losses), loss, spent_s)
         if limit_s and len(losses) == 1 and spent_s > limit_s:
             raise BudgetError(f"the first step took {spent_s:.3g} s, {limit_s:.3g} s are allowed for all", spent_s, limit_s)
@@ -213,11 +220,17 @@ def current_tensors(bundle: Bundle, label: str, given: Tensors, state: State | N
     names = given.keys() & state.tensors.keys() if _is_of(state, bundle) else table["personal"]
     shapes = {name: given[name].shape for name in names}
     shapes |= {f"{kind}:{name}": given[name].shape for kind in ("memory", "before") for name in table["trained"]}
+    shapes |= {f"{_NOW}{name}": shape for name, shape in _moving(table, given).items()}
     for name, shape in shapes.items():
         found = state.tensors.get(name)
         if (found is None and name in names) or (found is not None and found.shape != shape):
             raise InputError(f"--state: {name}: missing or of another shape, expected {shape}: it is of another model")
     return {**given, **{name: state.tensors[name] for name in names}}
+
+
+def _moving(table: Table, given: Tensors) -> dict[str, tuple[int, ...]]:
+    """Return input of the graphs → shape of what the optimizer and dropout continue with."""
+    return {f"{kind}.{name}": given[name].shape for kind in "mv" for name in table["trained"]} | {"t": (), "seed": ()}
 
 
 def first_inputs(table: Table, tensors: Tensors, objective: Objective, lr: float, present: np.ndarray) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import edgefl_client  # type: ignore[import-not-found]
 import numpy as np
 import pytest
 from edgefl_client import Training, read_bundle, train
+from edgefl_order import Order  # type: ignore[import-not-found]
 from handmade import Regression, samples
 
 DEFAULT = Training()
@@ -51,13 +52,19 @@ def header(path: Path) -> dict[str, str]:
     return about
 
 
+def batches(how: Training, n: int) -> list[np.ndarray]:
+    """Return the indices of the samples of each step."""
+    order = Order(n, how.batch_size, how.seed or 0)
+    return [order.batch() for _ in range(how.steps(n))]
+
+
 def played(model: Regression, folder: Path, state: Any = None, n: int = 10, how: Training = DEFAULT, **reference: Any) -> Any:
     """Train on n samples and return the state, what NumPy makes of the same batches, and NumPy's losses."""
     x, y = samples(n, model.shape, model.classes)
     loaded = read_bundle(folder)
     after = train(loaded, "0.5", x, y, how, state)
-    batches = [(x[index], y[index]) for index in replace(how, epochs=how.epochs or 2, batch_size=how.batch_size or 4).batches(n)]
-    return after, *model.trained(batches, **reference)
+    settled = replace(how, epochs=how.epochs or 2, batch_size=how.batch_size or 4)
+    return after, *model.trained([(x[index], y[index]) for index in batches(settled, n)], **reference)
 
 
 def same(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> None:

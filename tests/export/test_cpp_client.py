@@ -5,6 +5,7 @@ It compiles once, 10 s of processor time; it skips where the compiler or the hea
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from dataclasses import replace
@@ -15,11 +16,14 @@ import onnxruntime
 import pytest
 import safetensors.numpy
 import torch
+from edgefl_bundle import State
 from edgefl_client import Training, infer, read_bundle, train, update
 from edgefl_keys import signed
 from handmade import Regression, changed, samples, without_defaults
+from python_client import header
 from requirements import INCLUDES, require, unavailable
 from signing import device_key, sign_bundle
+from test_resuming import MODELS
 from torch import nn
 from users_home import left_in_home
 
@@ -50,10 +54,10 @@ def program(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory) -> Path:
-    """A bundle of a small network with statistics, in two tiers."""
+    """A bundle of a small network with statistics and dropout, in two tiers."""
     torch.manual_seed(0)  # noqa: TID251 - the network's first weights
     module = nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 5)
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Dropout(), nn.Linear(16, 5)
     )
     out = tmp_path_factory.mktemp("network") / "bundle"
     return export_network(module, torch.randn(2, 1, 6, 6), out, method="heterofl", tiers=(1, 0.5), sign=False)
@@ -76,18 +80,6 @@ def content(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
         return file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
-@pytest.fixture
-def in_order(monkeypatch):
-    """Both clients take the samples in the order of the file."""
-
-    def batches(how, count):
-        size = how.batch_size
-        return (np.arange(start, min(start + size, count)) for _ in range(how.epochs) for start in range(0, count, size))
-
-    monkeypatch.setattr(Training, "batches", batches)
-
-
-@pytest.mark.usefixtures("in_order")
 @pytest.mark.parametrize(
     "model",
     [
@@ -95,16 +87,18 @@ def in_order(monkeypatch):
         Regression(optimizer="adam", present=True, keys={"labels": True}),
         Regression(optimizer="sgd", objective="prox", strength=0.5),
         Regression(personal=("fc.bias",)),
+        Regression(width=2, shape=(1, 2, 3), keys={"augment": "flip"}),
     ],
-    ids=["momentum", "adam, labels", "sgd, prox", "personal"],
+    ids=["momentum", "adam, labels", "sgd, prox", "personal", "two graphs, flipped"],
 )
 def test_an_update_has_the_tensors_and_metadata_of_the_python_client(program, tmp_path, model):
     bundle = model.write(tmp_path / "bundle")
     x, y = samples(10)
     out = tmp_path / "update"
-    ran = called(program, "train", bundle, "0.5", stored(tmp_path, x, y), "--out", out, "--epochs", 3, "--client", "me")
+    path, seed = stored(tmp_path, x, y), 2**40 + 9
+    ran = called(program, "train", bundle, "0.5", path, "--out", out, "--epochs", 3, "--client", "me", "--seed", seed)
     assert ran.returncode == 0, ran.stderr
-    state = train(read_bundle(bundle), "0.5", x, y, Training(epochs=3, max_seconds=0), client="me")
+    state = train(read_bundle(bundle), "0.5", x, y, Training(epochs=3, max_seconds=0, seed=seed), client="me")
     expected = tmp_path / "expected"
     expected.write_bytes(update(state))
     (about, tensors), (about_expected, tensors_expected) = content(out), content(expected)
@@ -114,7 +108,6 @@ def test_an_update_has_the_tensors_and_metadata_of_the_python_client(program, tm
         np.testing.assert_allclose(tensors[name], tensor, rtol=0, atol=WITHIN, err_msg=name)
 
 
-@pytest.mark.usefixtures("in_order")
 def test_a_network_infers_and_trains_as_in_the_python_client(program, tmp_path, network):
     loaded = read_bundle(network)
     rng = np.random.default_rng(0)
@@ -127,16 +120,59 @@ def test_a_network_infers_and_trains_as_in_the_python_client(program, tmp_path, 
     logits = np.array([line.split("\t")[1:] for line in ran.stdout.splitlines()], np.float64)
     powers = np.exp(logits)
     np.testing.assert_allclose(powers / powers.sum(1, keepdims=True), infer(loaded, "0.5", x), rtol=0, atol=WITHIN)
-    # The server cannot aggregate updates of this bundle; the state of the C++ client has all tensors.
-    changed(network, tiers=[{**tier, "train": {**tier["train"], "no_update": ""}} for tier in loaded.manifest["tiers"]])
+    # The server cannot aggregate updates of this bundle.
     state, out = tmp_path / "state", tmp_path / "update"
-    ran = called(program, "train", network, "0.5", data, "--out", out, "--state", state, "--epochs", 2, "--batch-size", 8)
+    run = ("train", network, "0.5", data, "--state", state, "--epochs", 2, "--batch-size", 8)
+    ran = called(program, *run, "--out", out)
+    assert (ran.returncode, out.exists(), state.exists()) == (2, False, False)
+    assert "cannot be aggregated outside of a simulation: " in ran.stderr
+    assert "; leave out --out, and give --state FILE" in ran.stderr
+    ran = called(program, *run[:4])
+    assert (ran.returncode, "got neither --out UPDATE nor --state FILE" in ran.stderr) == (2, True)
+    ran = called(program, *run)
     assert ran.returncode == 0, ran.stderr
-    expected = train(loaded, "0.5", x, y, Training(epochs=2, batch_size=8))
-    found = safetensors.numpy.load_file(state)
-    assert found.keys() >= expected.tensors.keys()
+    same_state(state, train(loaded, "0.5", x, y, Training(epochs=2, batch_size=8, max_seconds=0)))
+
+
+def same_state(path: Path, expected: State) -> None:
+    """Check that a state of the C++ client has the tensors, and says what the Python client's does."""
+    found = State.of_file(path)
+    said, expected_said = ({**state.about, "upload": json.loads(state.about["upload"])} for state in (found, expected))
+    assert float(said.pop("lr_sum")) == pytest.approx(float(expected_said.pop("lr_sum")))
+    assert said == {**expected_said, "client": said["client"]}
+    assert found.tensors.keys() == expected.tensors.keys()
     for name, tensor in expected.tensors.items():
-        np.testing.assert_allclose(found[name], tensor, rtol=0, atol=WITHIN, err_msg=name)
+        np.testing.assert_allclose(found.tensors[name], tensor, rtol=0, atol=WITHIN, err_msg=name)
+
+
+@pytest.mark.parametrize("name", ["momentum, flipped, two graphs", "adam"])
+def test_two_trainings_are_one_and_states_move_between_clients(program, tmp_path, name):
+    model = MODELS[name]
+    bundle, (x, y) = model.write(tmp_path / "bundle"), samples(10)
+    data, loaded, how = stored(tmp_path, x, y), read_bundle(bundle), Training(epochs=1, batch_size=4, seed=5, max_seconds=0)
+    run = ("train", bundle, "0.5", data, "--batch-size", 4, "--epochs")
+    whole, parts, mixed = (tmp_path / name for name in ("whole", "parts", "mixed"))
+    half = train(loaded, "0.5", x, y, how)
+    mixed.write_bytes(half.to_bytes())
+    for path, epochs, seed in ((whole, 2, 5), (parts, 1, 5), (parts, 1, None), (mixed, 1, None)):
+        ran = called(program, *run, epochs, "--state", path, *(() if seed is None else ("--seed", seed)))
+        assert (ran.returncode, ran.stderr) == (0, "")
+    assert (tensors := safetensors.numpy.load_file(whole)).keys() == safetensors.numpy.load_file(parts).keys()
+    assert all(np.array_equal(tensors[name], value) for name, value in safetensors.numpy.load_file(parts).items())
+    expected = train(loaded, "0.5", x, y, replace(how, epochs=2))
+    for path in (parts, mixed):
+        same_state(path, expected)
+    further = train(loaded, "0.5", x, y, replace(how, seed=None), State.of_file(parts))
+    assert (further.note, further.about["steps"]) == ("", "9")
+    ran = called(program, *run, 1, "--state", parts, "--seed", 6)
+    assert (ran.returncode, ran.stderr) == (0, "--state: of seed 5, not 6: training shuffles the samples anew\n")
+    for key, value in (("round", "x"), ("labels", "0,x"), ("order", "5 99 1 1 1"), ("format", "x")):
+        safetensors.numpy.save_file(safetensors.numpy.load_file(whole), tmp_path / "bad", {**header(whole), key: value})
+        ran = called(program, *run, 1, "--state", tmp_path / "bad")
+        assert (ran.returncode, "damaged" in ran.stderr) == (2, True), ran.stderr
+    other = replace(model, seed=3).write(tmp_path / "other")
+    ran = called(program, "train", other, "0.5", data, "--state", parts)
+    assert (ran.returncode, "it is of round 3 of another bundle, this one is of round 3" in ran.stderr) == (2, True)
 
 
 def test_a_regression_prints_its_outputs_alone(program, tmp_path, network):
@@ -202,7 +238,7 @@ def test_what_it_refuses(program, tmp_path):
     fails(2, "--epochs: infer has no such option", "infer", bundle, "0.5", path, "--epochs", 3)
     fails(2, "--epochs: got -1, expected a whole number above 0", *ways, "--epochs", -1)
     fails(2, "--lr: got 0.1x, expected a number above 0", *ways, "--lr", "0.1x")
-    fails(2, "--seed: got 4294967296, expected a whole number from 0 on", *ways, "--seed", 1 << 32)
+    fails(2, "--seed: got 18446744073709551616, expected a whole number from 0 to", *ways, "--seed", 1 << 64)
     fails(2, "y: label 7, expected 0 to", *ways[:3], stored(tmp_path, samples(8)[0], np.full(8, 7)), "--out", out)
     stored(tmp_path, *samples(8))
     assert called(program, *ways, key=tmp_path / "owner.pub").returncode == 0

@@ -16,7 +16,7 @@ import pytest
 import safetensors.numpy
 from edgefl_client import ClientError, Training, read_bundle, train, update
 from handmade import Regression, changed, samples
-from python_client import called, header, played, same
+from python_client import batches, called, header, played, same
 from spoiled_bundles import edit_train
 from torch_free import CLIENT
 
@@ -27,8 +27,8 @@ from torch_free import CLIENT
 def test_steps_are_those_of_the_formulas(optimizer, objective, present, tmp_path):
     model = Regression(classes=4, optimizer=optimizer, objective=objective, strength=0.3, present=present)
     x, y = samples(10, classes=3)  # nobody has a sample of the fourth class
-    batches = [(x[index], y[index]) for index in Training(epochs=2, batch_size=4).batches(10)]
-    expected, losses = model.trained(batches)
+    order = batches(Training(epochs=2, batch_size=4), 10)
+    expected, losses = model.trained([(x[index], y[index]) for index in order])
     after = train(read_bundle(model.write(tmp_path / "b")), "0.5", x, y)
     same(after.tensors, expected)
     np.testing.assert_allclose(after.losses, losses, rtol=1e-4)
@@ -51,11 +51,11 @@ def test_images_are_mirrored_as_the_bundle_says(tmp_path):
     edit_train(folder, augment="flip")
     how, flips = Training(epochs=2, batch_size=4), np.random.default_rng([0, 2])
     x, y = samples(10, model.shape, model.classes)
-    before, batches = x.copy(), []
-    for index in how.batches(10):
+    before, mirrored_batches = x.copy(), []
+    for index in batches(how, 10):
         mirrored = flips.integers(2, size=len(index)).astype(bool)
-        batches.append((np.where(mirrored[:, None, None, None], x[index, :, :, ::-1], x[index]), y[index]))
-    expected, losses = model.trained(batches)
+        mirrored_batches.append((np.where(mirrored[:, None, None, None], x[index, :, :, ::-1], x[index]), y[index]))
+    expected, losses = model.trained(mirrored_batches)
     after = train(read_bundle(folder), "0.5", x, y, how)
     same(after.tensors, expected)
     np.testing.assert_allclose(after.losses, losses, rtol=1e-4)
@@ -147,7 +147,7 @@ def test_a_step_that_is_not_finite_changes_nothing(tmp_path, monkeypatch):
     model = Regression(classes=4, optimizer="sgd")
     x, y = samples(12, classes=3)
     how = Training(epochs=1, batch_size=4, lr=0.1)
-    *_, last = how.batches(12)
+    *_, last = batches(how, 12)
     sound = x.copy()
     x[last] = np.finfo(np.float32).max / 8
     with pytest.raises(

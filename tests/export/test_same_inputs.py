@@ -91,13 +91,10 @@ def test_python_and_node_train_what_torch_does(ts, bundle, tmp_path, kind, capsy
 
 @pytest.mark.parametrize("kind", GIVEN)
 def test_cpp_trains_what_torch_does(program, bundle, tmp_path, kind):  # noqa: F811 - the fixture
-    manifest = json.loads((bundle / "manifest.json").read_text())
-    if manifest["tiers"][0]["train"]["no_update"]:
-        changed(bundle, tiers=[{**tier, "train": {**tier["train"], "no_update": ""}} for tier in manifest["tiers"]])
     data = tmp_path / "own.safetensors"
     safetensors.numpy.save_file({"x": GIVEN[kind], "y": Y}, data)
-    out, state = tmp_path / "update", tmp_path / "state"
-    command = [program, "train", bundle, "1", data, "--out", out, "--state", state, "--allow-unsigned"]
+    state = tmp_path / "state"
+    command = [program, "train", bundle, "1", data, "--state", state, "--allow-unsigned"]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     losses = [float(word) for word in done.stdout.replace(",", "").split() if "." in word]

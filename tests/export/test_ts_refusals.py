@@ -45,7 +45,7 @@ def test_wrong_data_are_refused_with_the_same_words(ts, tmp_path):
         ("text.npz", "not an .npz file"),
         ("bomb.npz", "times its size"),
         ("none.npz", "No such file"),
-        ("", "reads .npz files only"),
+        ("", "images, which this client does not read"),
     ):
         commands.append(("infer", bundle, "0.5", tmp_path / name, "--allow-unsigned"))
         messages.append(message)
@@ -155,7 +155,7 @@ def test_what_an_objective_remembers_of_another_model_is_refused(ts, data, tmp_p
     later = ("train", large.write(tmp_path / "large", round_=4), "0.5", data, *run, tmp_path / "no", "--state", state)
     done, refused = batch(ts, [first, later])
     assert (done[0], refused[0]) == (0, 2)
-    assert "memory:fc.weight: missing or of another shape, expected [3, 6]: it is of another model" in refused[2]
+    assert "memory:fc.weight: missing or of another shape, expected (3, 6): it is of another model" in refused[2]
 
 
 def test_hostile_graphs_are_stopped(ts, data, tmp_path):

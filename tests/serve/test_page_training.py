@@ -1,11 +1,10 @@
 """What the page computes: outputs, losses and updates are those of onnxruntime and NumPy in Python."""
 
-import itertools
 import re
 
 import numpy as np
 import pytest
-from edgefl_client import Training
+from edgefl_order import Order
 from hand_bundle import LR, MOMENTUM, NAMES, parameters, run_steps, samples, train_graph
 from page_use import BATCH, STEPS, in_order, logits_of, trained, update_of
 
@@ -53,8 +52,8 @@ def test_training_goes_on_where_it_was_and_a_seed_decides_the_batches(page):
         page.evaluate("() => edgefl.reset()")
         runs.append(trained(page, x, y, seed=seed)["losses"])
     assert runs[0] == runs[1] != runs[2]
-    order = Training(batch_size=BATCH, epochs=STEPS, seed=2).batches(40)  # that of the Python client
-    batches = [(x[index], y[index]) for index in itertools.islice(order, STEPS)]
+    order = Order(40, BATCH, 2)  # that of the Python client
+    batches = [(x[index], y[index]) for index in (order.batch() for _ in range(STEPS))]
     expected, _ = run_steps(train_graph(parameters(12)), parameters(12), batches, lr=LR, beta=MOMENTUM)
     np.testing.assert_allclose(runs[2], expected, rtol=1e-4, atol=1e-6)
 

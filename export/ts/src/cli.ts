@@ -51,9 +51,10 @@ async function watched(given: Given, args: string[]): Promise<number> {
   });
   clearTimeout(timer);
   if (late) return 3;
-  if (signal === "SIGINT") process.stderr.write("Interrupted: nothing was written.\n");
+  const asked = ({ SIGINT: 130, SIGTERM: 143 } as Record<string, number>)[signal ?? ""];
+  if (asked) process.stderr.write("Interrupted: nothing was written.\n");
   else if (code === null) process.stderr.write(`Error: the client ended with ${signal}: a graph needs more memory than allowed, or onnxruntime failed\n`);
-  return code ?? (signal === "SIGINT" ? 130 : 1);
+  return code ?? asked ?? 1;
 }
 
 /** Return the command with a limit of memory: 4 GiB, and eight times the bundle. Only Linux limits what a process writes to. */

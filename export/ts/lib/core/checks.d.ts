@@ -17,5 +17,7 @@ export declare function checkTraining(table: unknown): Table;
 export declare function checkBudget(budget: unknown): asserts budget is Table;
 /** Return `given` with the `defaults` of missing keys; it must have all `keys` with values of the given kinds. */
 export declare function requireKeys(given: unknown, keys: Record<string, Kind>, where?: string, defaults?: Table): Table;
+/** Return a shape as the Python client's messages show it. */
+export declare const tuple: (dims: readonly number[]) => string;
 /** Return a value as the Python client's messages show it. */
 export declare function shown(value: unknown): string;

@@ -159,6 +159,8 @@ function typeName(value) {
         return "nothing";
     return Array.isArray(value) ? "list" : { string: "str", boolean: "bool", number: Number.isInteger(value) ? "int" : "float" }[typeof value] ?? "dict";
 }
+/** Return a shape as the Python client's messages show it. */
+export const tuple = (dims) => (dims.length === 1 ? `(${dims[0]},)` : `(${dims.join(", ")})`);
 /** Return a value as the Python client's messages show it. */
 export function shown(value) {
     if (value === null || value === undefined)

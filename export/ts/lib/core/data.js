@@ -1,6 +1,6 @@
 // Checks samples and labels, and prepares raw pixels as the manifest describes.
 import { inputsOf } from "./bundle.js";
-import { own } from "./checks.js";
+import { own, tuple } from "./checks.js";
 import { GrowthError, readNpz } from "./npz.js";
 import { InputError, firstLine } from "./problems.js";
 import { sizeOf } from "./values.js";
@@ -123,4 +123,3 @@ function range(data) {
         [least, most] = [Math.min(least, Number(value)), Math.max(most, Number(value))];
     return [least, most];
 }
-const tuple = (dims) => (dims.length === 1 ? `(${dims[0]},)` : `(${dims.join(", ")})`);

@@ -12,3 +12,5 @@ export declare class GrowthError extends Error {
 }
 /** Return name → array of a file's bytes. */
 export declare function readNpz(bytes: Uint8Array<ArrayBuffer>, inflate: Inflate): Promise<Map<string, NpArray>>;
+/** Return the array in an .npy file's bytes; an Error, which calls it `name`, if it is none. */
+export declare function readNpy(bytes: Uint8Array<ArrayBuffer>, name: string): NpArray;

@@ -60,7 +60,8 @@ function zip64(view, from, to, whole, packed) {
     }
     return { whole, packed };
 }
-function readNpy(bytes, name) {
+/** Return the array in an .npy file's bytes; an Error, which calls it `name`, if it is none. */
+export function readNpy(bytes, name) {
     const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
     if (bytes.length < 12 || bytes[0] !== 0x93)
         throw new Error(`${name} is no .npy file`);

@@ -4,6 +4,9 @@ export declare class Random {
     private left;
     /** The generator `numpy.random.default_rng(seeds)`; seeds are whole numbers from 0. */
     constructor(seeds: readonly (number | bigint)[]);
+    /** Where it is, as hexadecimal digits: its state, and after a colon the half of a number that is left for the next draw. */
+    get spot(): string;
+    set spot(place: string);
     private advance;
     private next32;
     private next64;

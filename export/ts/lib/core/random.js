@@ -52,6 +52,15 @@ export class Random {
         this.state = (this.state + ((a << 64n) | b)) & M128;
         this.advance();
     }
+    /** Where it is, as hexadecimal digits: its state, and after a colon the half of a number that is left for the next draw. */
+    get spot() {
+        return this.state.toString(16) + (this.left === null ? "" : `:${this.left.toString(16)}`);
+    }
+    set spot(place) {
+        const [state = "0", left] = place.split(":");
+        this.state = BigInt(`0x${state}`) & M128;
+        this.left = left === undefined ? null : parseInt(left, 16);
+    }
     advance() {
         this.state = (this.state * MULTIPLIER + this.increment) & M128;
     }

@@ -1,8 +1,8 @@
 // Runs graphs: which values they get, and where a state takes the place of the bundle's tensors.
 import { inputsOf } from "./bundle.js";
-import { own, shown } from "./checks.js";
+import { own, shown, tuple } from "./checks.js";
 import { ClientError, InputError, firstLine } from "./problems.js";
-import { isOf } from "./state.js";
+import { NOW, isOf } from "./state.js";
 import { rows, sizeOf, zeros } from "./values.js";
 /** Return input → value: trained tensors are `p.NAME`, statistics `s.NAME`, frozen ones `f.NAME`. */
 export function byRole(table, tensors) {
@@ -26,15 +26,16 @@ export function current(bundle, label, given, state) {
     const agrees = (name, value, expected = []) => {
         if (value && String(value.dims) === String(expected))
             return value;
-        throw new InputError(`--state: ${name}: missing or of another shape, expected ${shown([...expected])}: it is of another model`);
+        throw new InputError(`--state: ${name}: missing or of another shape, expected ${tuple(expected)}: it is of another model`);
     };
     for (const name of same ? [...given.keys()].filter((key) => state.tensors.has(key)) : personal) {
         found.set(name, agrees(name, state.tensors.get(name), given.get(name)?.dims));
     }
-    for (const name of ["memory", "before"].flatMap((kind) => Object.keys(trained).map((one) => `${kind}:${one}`))) {
+    const remembered = ["memory:", "before:", `${NOW}m.`, `${NOW}v.`].flatMap((kind) => Object.keys(trained).map((one) => [kind + one, one]));
+    for (const [name, one] of [...remembered, [`${NOW}t`, ""], [`${NOW}seed`, ""]]) {
         const kept = state.tensors.get(name);
         if (kept)
-            agrees(name, kept, given.get(name.slice(name.indexOf(":") + 1))?.dims);
+            agrees(name, kept, given.get(one)?.dims);
     }
     return found;
 }

@@ -1,12 +1,16 @@
 import { type Bundle } from "./bundle.js";
 import type { Host, Values } from "./values.js";
 export interface State {
-    /** Tensors by name. An objective adds `memory:NAME` and `before:NAME`, its tensors after and before the round, and `control:NAME`, which it sends. */
+    /** Tensors by name. An objective adds `memory:NAME` and `before:NAME`, its tensors after and before the round, and `control:NAME`, which it sends. `now:INPUT` is what the optimizer and dropout continue with. */
     readonly tensors: Values;
     readonly about: Readonly<Record<string, string>>;
     readonly losses: readonly number[];
     readonly seconds: number;
+    /** Why a training shuffled the samples anew, else nothing. */
+    readonly note: string;
 }
+/** Begins the names of what a state has of the optimizer and of dropout, so that a training continues. */
+export declare const NOW = "now:";
 /** A device's key: the base64 of its public half, and what signs. */
 export interface DeviceKey {
     readonly public: string;

@@ -4,6 +4,8 @@ import { refused } from "./bundle.js";
 import { InputError, firstLine } from "./problems.js";
 import { readTensors, writeTensors } from "./safetensors.js";
 import { byBytes, encoded, hex } from "./text.js";
+/** Begins the names of what a state has of the optimizer and of dropout, so that a training continues. */
+export const NOW = "now:";
 export const stateBytes = ({ tensors, about }) => writeTensors(tensors, about);
 /** Return the state in a file's content, which messages call `where`; InputError if it holds none. */
 export function readState(content, where) {
@@ -20,7 +22,7 @@ export function readState(content, where) {
     }
     const keys = ["bundle", "round", "tier", "samples", "steps", "client", "upload", "no_update"];
     refused(where, () => requireKeys(about, Object.fromEntries(keys.map((key) => [key, "str"]))));
-    const state = { tensors, about, losses: [], seconds: 0 };
+    const state = { tensors, about, losses: [], seconds: 0, note: "" };
     if (!isSound(state))
         throw new InputError(`${where}: not a state that train wrote (damaged metadata): train again`);
     return state;

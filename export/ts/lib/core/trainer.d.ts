@@ -1,47 +1,18 @@
 import type { InferenceSession } from "onnxruntime-common";
 import type { Bundle, Training } from "./bundle.js";
-import { type Table } from "./checks.js";
+import { type Store } from "./progress.js";
+import { type OnStep, type Run, type Settings } from "./settings.js";
 import { type State } from "./state.js";
 import { type Value, type Values } from "./values.js";
 /** Labelled samples: `x`, or `x.NAME` for each of several inputs, and `y`; the first dimension counts samples. */
 export type Samples = Values;
-/** Settings of training. Undefined: the manifest's value. A limit of 0: no limit. */
-export interface Settings {
-    epochs?: number | undefined;
-    batchSize?: number | undefined;
-    lr?: number | undefined;
-    momentum?: number | undefined;
-    maxSteps?: number | undefined;
-    maxSeconds?: number | undefined;
-    memoryBytes?: number | undefined;
-    seed?: number | bigint | undefined;
-    /** False keeps the order of the samples. */
-    shuffle?: boolean | undefined;
-    /** The number of a graph, instead of drawing one for each step. */
-    graph?: number | undefined;
-    /** True counts every class as present. */
-    everyClass?: boolean | undefined;
-    augment?: string | undefined;
-}
-/** What training came to; `diverged`: a further step computed NaN or infinity, and the last sound tensors are kept. */
-export interface Run {
-    losses: number[];
-    seconds: number;
-    stopped: boolean;
-    diverged: boolean;
-    /** Which step diverged, and what it computed; empty if none did. */
-    problem: string;
-}
-/** Return settings with the values of a tier's entry where they have none. */
-export declare function settled(how: Settings, entry: Table, table: Training): Required<Settings>;
-/** Yield the indices of each step's samples without end, shuffled in every epoch; the last batch of an epoch may be smaller. */
-export declare function batches(samples: number, size: number, seed: number | bigint, shuffle?: boolean): Generator<number[]>;
 export declare class Trainer {
     readonly bundle: Bundle;
     readonly label: string;
     readonly table: Training;
     readonly sessions: readonly InferenceSession[];
     private readonly held;
+    private readonly now;
     private readonly objective;
     private readonly said;
     /** Inputs of the graphs that stay from step to step. */
@@ -50,6 +21,9 @@ export declare class Trainer {
     private travelled;
     private samples;
     private labels;
+    private place;
+    private content;
+    private note;
     private before;
     private problem;
     private constructor();
@@ -57,18 +31,28 @@ export declare class Trainer {
     static create(bundle: Bundle, label: string, state?: State | null): Promise<Trainer>;
     /** Back to the tensors that training began with. */
     reset(): void;
-    /** Train for `steps` steps, or whole epochs. `onStep(done, loss)` is awaited after each step; false stops. */
-    run(data: Samples, how: Settings, steps?: number, onStep?: (done: number, loss: number) => Promise<boolean | void>): Promise<Run>;
-    /** Take back the last step of this run, if there is one. */
-    private undo;
-    /** Set what all steps of a run read: rates, the classes in `y`, and the seed of dropout. */
-    begin(y: Value, how: Required<Settings>): void;
+    /**
+     * Train for `steps` steps, or whole epochs. With the seed and the samples of the training before, it continues to the same bits as one
+     * training; `state` notes what differs. With a `store`, an interrupted training continues after the last step that was stored.
+     */
+    run(data: Samples, how: Settings, steps?: number, onStep?: OnStep, store?: Store | null): Promise<Run>;
+    private count;
+    /** Return the order of the samples, and whether it continues that of the training before, which had `had`; `note` says why it does not. */
+    private ordered;
+    /** Return a hash of what is trained, and how. */
+    private keyOf;
+    /** Set what all steps of a run read: rates, the classes in `y`, and the seed of dropout, unless that `continues`. */
+    begin(y: Value, how: Required<Settings>, continues?: boolean): void;
     /** Run one step of a graph on a batch and return its loss; if that, or a tensor, is not finite, nothing changes. */
     step(batch: Samples, number: number): Promise<number>;
     /** Return a batch: the samples `indices`, of which images are mirrored for which `mirrored()` is true. */
     batch(data: Samples, indices: readonly number[], mirrored?: () => boolean): Samples;
     /** Refuse a limit that weights, optimizer state and a batch exceed. onnxruntime's own memory cannot be limited here. */
     private checkMemory;
+    /** Return all that steps change, the optimizer's state included, as a state or progress has it. */
+    changing(): [string, Value][];
+    /** Continue from what `changing` returned; InputError, which begins with `where`, if it is of other graphs. */
+    restore(values: Values, where: string): void;
     /** Return a function that brings back the trainer as it is now. */
     kept(): () => void;
     /**

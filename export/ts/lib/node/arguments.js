@@ -10,20 +10,21 @@ export const USAGE = `Runs and trains the models of a bundle on a device with No
     node cli.js enroll --name my-device --out my-device.json
     node cli.js trust  BUNDLE
 
-DATA is an .npz file with x and y. Options, files and exit status are those of edgefl_client.py:
+DATA is an .npz file with x and y, an .npy file of x with y.npy beside it, or a CSV with a column y or label. Options, files and exit status are those of edgefl_client.py:
   infer, train: --state FILE, --key FILE or --allow-unsigned, --allow-older, --threads N, --timeout SECONDS
-  train: --epochs, --batch-size, --lr, --max-steps, --max-seconds, --memory-bytes, --seed, --client NAME
+  train: --epochs, --batch-size, --lr, --max-steps, --max-seconds, --memory-bytes, --seed, --client NAME,
+    --progress none|text|json, --checkpoint FILE, --checkpoint-every STEPS
   update: --device-key FILE or --unsigned; enroll: --device-key FILE
 `;
-const TEXTS = ["state", "out", "name", "client", "variant", "key", "device-key"];
+const TEXTS = ["state", "out", "name", "client", "variant", "key", "device-key", "checkpoint"];
 const NUMBERS = {
     threads: [true, 1], timeout: [false, 0.1], epochs: [true, 1], "batch-size": [true, 1], lr: [false, 1e-12], "max-steps": [true, 1],
-    "max-seconds": [false, 0], "memory-bytes": [true, 0], seed: [true, 0],
+    "max-seconds": [false, 0], "memory-bytes": [true, 0], seed: [true, 0], "checkpoint-every": [true, 1],
 };
 const OF_RUNS = ["state", "key", "allow-unsigned", "allow-older", "threads", "timeout"];
 const OPTIONS = {
     infer: [...OF_RUNS, "variant"],
-    train: [...OF_RUNS, "out", "epochs", "batch-size", "lr", "max-steps", "max-seconds", "memory-bytes", "seed", "client"],
+    train: [...OF_RUNS, "out", "epochs", "batch-size", "lr", "max-steps", "max-seconds", "memory-bytes", "seed", "client", "progress", "checkpoint", "checkpoint-every"],
     update: ["out", "device-key", "unsigned"],
     enroll: ["out", "name", "device-key"],
     trust: [],
@@ -67,10 +68,13 @@ export function parsed(given) {
     const placed = Object.fromEntries(places.map((name, i) => [name, found.positionals[i] ?? ""]));
     const settings = {
         epochs: number("epochs"), batchSize: number("batch-size"), lr: number("lr"), maxSteps: number("max-steps"), maxSeconds: number("max-seconds"),
-        memoryBytes: number("memory-bytes"), seed: values.seed === undefined ? 0 : (checked("seed", text("seed")), BigInt(text("seed"))),
+        memoryBytes: number("memory-bytes"), seed: values.seed === undefined ? undefined : (checked("seed", text("seed")), BigInt(text("seed"))),
     };
+    const progress = text("progress") || "none";
+    if (!["none", "text", "json"].includes(progress))
+        throw new InputError(`--progress: got ${progress}, expected none, text or json`);
     const flagsGiven = { allowUnsigned: values["allow-unsigned"] === true, allowOlder: values["allow-older"] === true, unsigned: values.unsigned === true };
-    return { bundle: "", tier: "", data: "", ...texts, ...placed, ...flagsGiven, command: kind, threads: number("threads") ?? 1, timeout: number("timeout") ?? 600, settings };
+    return { bundle: "", tier: "", data: "", ...texts, ...placed, ...flagsGiven, command: kind, progress, checkpointEvery: number("checkpoint-every") ?? 10, threads: number("threads") ?? 1, timeout: number("timeout") ?? 600, settings };
 }
 function checked(name, text) {
     const [whole, least] = NUMBERS[name] ?? [false, 0];

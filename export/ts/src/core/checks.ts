@@ -163,6 +163,9 @@ function typeName(value: unknown): string {
   return Array.isArray(value) ? "list" : { string: "str", boolean: "bool", number: Number.isInteger(value) ? "int" : "float" }[typeof value as string] ?? "dict";
 }
 
+/** Return a shape as the Python client's messages show it. */
+export const tuple = (dims: readonly number[]): string => (dims.length === 1 ? `(${dims[0]},)` : `(${dims.join(", ")})`);
+
 /** Return a value as the Python client's messages show it. */
 export function shown(value: unknown): string {
   if (value === null || value === undefined) return "None";

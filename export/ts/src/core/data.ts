@@ -1,7 +1,7 @@
 // Checks samples and labels, and prepares raw pixels as the manifest describes.
 
 import { type Input, inputsOf } from "./bundle.js";
-import { type Json, type Table, own } from "./checks.js";
+import { type Json, type Table, own, tuple } from "./checks.js";
 import { GrowthError, type Inflate, type NpArray, readNpz } from "./npz.js";
 import { InputError, firstLine } from "./problems.js";
 import { type Value, type Values, sizeOf } from "./values.js";
@@ -120,5 +120,3 @@ function range(data: Iterable<number | bigint>): [number, number] {
   for (const value of data) [least, most] = [Math.min(least, Number(value)), Math.max(most, Number(value))];
   return [least, most];
 }
-
-const tuple = (dims: readonly number[]): string => (dims.length === 1 ? `(${dims[0]},)` : `(${dims.join(", ")})`);

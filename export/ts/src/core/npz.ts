@@ -70,7 +70,8 @@ function zip64(view: DataView, from: number, to: number, whole: number, packed: 
   return { whole, packed };
 }
 
-function readNpy(bytes: Uint8Array<ArrayBuffer>, name: string): NpArray {
+/** Return the array in an .npy file's bytes; an Error, which calls it `name`, if it is none. */
+export function readNpy(bytes: Uint8Array<ArrayBuffer>, name: string): NpArray {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   if (bytes.length < 12 || bytes[0] !== 0x93) throw new Error(`${name} is no .npy file`);
   const wide = (bytes[6] ?? 0) > 1;

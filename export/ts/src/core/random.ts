@@ -51,6 +51,17 @@ export class Random {
     this.advance();
   }
 
+  /** Where it is, as hexadecimal digits: its state, and after a colon the half of a number that is left for the next draw. */
+  get spot(): string {
+    return this.state.toString(16) + (this.left === null ? "" : `:${this.left.toString(16)}`);
+  }
+
+  set spot(place: string) {
+    const [state = "0", left] = place.split(":");
+    this.state = BigInt(`0x${state}`) & M128;
+    this.left = left === undefined ? null : parseInt(left, 16);
+  }
+
   private advance(): void {
     this.state = (this.state * MULTIPLIER + this.increment) & M128;
   }

@@ -2,9 +2,9 @@
 
 import type { InferenceSession, Tensor } from "onnxruntime-common";
 import { type Bundle, type Training, inputsOf } from "./bundle.js";
-import { type Table, own, shown } from "./checks.js";
+import { type Table, own, shown, tuple } from "./checks.js";
 import { ClientError, InputError, firstLine } from "./problems.js";
-import { type State, isOf } from "./state.js";
+import { NOW, type State, isOf } from "./state.js";
 import { type Value, type Values, rows, sizeOf, zeros } from "./values.js";
 
 /** Return input → value: trained tensors are `p.NAME`, statistics `s.NAME`, frozen ones `f.NAME`. */
@@ -27,14 +27,15 @@ export function current(bundle: Bundle, label: string, given: Values, state: Sta
   const { personal, trained } = bundle.training(label);
   const agrees = (name: string, value: Value | undefined, expected: readonly number[] = []): Value => {
     if (value && String(value.dims) === String(expected)) return value;
-    throw new InputError(`--state: ${name}: missing or of another shape, expected ${shown([...expected])}: it is of another model`);
+    throw new InputError(`--state: ${name}: missing or of another shape, expected ${tuple(expected)}: it is of another model`);
   };
   for (const name of same ? [...given.keys()].filter((key) => state.tensors.has(key)) : personal) {
     found.set(name, agrees(name, state.tensors.get(name), given.get(name)?.dims));
   }
-  for (const name of ["memory", "before"].flatMap((kind) => Object.keys(trained).map((one) => `${kind}:${one}`))) {
+  const remembered = ["memory:", "before:", `${NOW}m.`, `${NOW}v.`].flatMap((kind) => Object.keys(trained).map((one): [string, string] => [kind + one, one]));
+  for (const [name, one] of [...remembered, [`${NOW}t`, ""], [`${NOW}seed`, ""]] as const) {
     const kept = state.tensors.get(name);
-    if (kept) agrees(name, kept, given.get(name.slice(name.indexOf(":") + 1))?.dims);
+    if (kept) agrees(name, kept, given.get(one)?.dims);
   }
   return found;
 }

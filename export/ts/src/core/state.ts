@@ -8,12 +8,17 @@ import { byBytes, encoded, hex } from "./text.js";
 import type { Host, Value, Values } from "./values.js";
 
 export interface State {
-  /** Tensors by name. An objective adds `memory:NAME` and `before:NAME`, its tensors after and before the round, and `control:NAME`, which it sends. */
+  /** Tensors by name. An objective adds `memory:NAME` and `before:NAME`, its tensors after and before the round, and `control:NAME`, which it sends. `now:INPUT` is what the optimizer and dropout continue with. */
   readonly tensors: Values;
   readonly about: Readonly<Record<string, string>>;
   readonly losses: readonly number[];
   readonly seconds: number;
+  /** Why a training shuffled the samples anew, else nothing. */
+  readonly note: string;
 }
+
+/** Begins the names of what a state has of the optimizer and of dropout, so that a training continues. */
+export const NOW = "now:";
 
 /** A device's key: the base64 of its public half, and what signs. */
 export interface DeviceKey {
@@ -38,7 +43,7 @@ export function readState(content: Uint8Array<ArrayBuffer>, where: string): Stat
   }
   const keys = ["bundle", "round", "tier", "samples", "steps", "client", "upload", "no_update"];
   refused(where, () => requireKeys(about, Object.fromEntries(keys.map((key) => [key, "str"]))));
-  const state = { tensors, about, losses: [], seconds: 0 };
+  const state = { tensors, about, losses: [], seconds: 0, note: "" };
   if (!isSound(state)) throw new InputError(`${where}: not a state that train wrote (damaged metadata): train again`);
   return state;
 }

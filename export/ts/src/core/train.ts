@@ -2,19 +2,24 @@
 
 import type { Bundle } from "./bundle.js";
 import { ClientError } from "./problems.js";
+import type { Store } from "./progress.js";
 import { checkInputs } from "./run.js";
 import type { State } from "./state.js";
-import { type Samples, type Settings, Trainer } from "./trainer.js";
+import type { OnStep, Settings } from "./settings.js";
+import { type Samples, Trainer } from "./trainer.js";
 
 /**
  * Train a tier on labelled samples and return the new state. A `state` of an earlier round has the personal tensors; one of the same bundle is
- * trained further. Training stops before a step that would exceed the time limit; the finished steps count.
+ * trained further: with the same seed and samples, to the same bits as in one training. Training stops before a step that would exceed the time
+ * limit; the finished steps count. With a `store`, a training that was interrupted continues after the last step that was stored.
  */
-export async function train(bundle: Bundle, label: string, data: Samples, how: Settings = {}, state: State | null = null, client = ""): Promise<State> {
+export async function train(
+  bundle: Bundle, label: string, data: Samples, how: Settings = {}, state: State | null = null, client = "", onStep?: OnStep, store: Store | null = null,
+): Promise<State> {
   checkInputs(bundle.manifest, data);
   const trainer = await Trainer.create(bundle, label, state);
   try {
-    const done = await trainer.run(data, how);
+    const done = await trainer.run(data, how, undefined, onStep, store);
     if (done.diverged) throw new ClientError(`${done.problem}: training diverged; a smaller --lr may help`);
     return trainer.state(client, done);
   } finally {

@@ -2,66 +2,19 @@
 
 import type { InferenceSession } from "onnxruntime-common";
 import type { Bundle, Training } from "./bundle.js";
-import { own, type Table } from "./checks.js";
+import { own, tuple } from "./checks.js";
 import { Objective } from "./objective.js";
+import { Order, parts } from "./order.js";
 import { BudgetError, ClientError, InputError } from "./problems.js";
-import { Random } from "./random.js";
+import { Checkpoint, type Store } from "./progress.js";
 import { byRole, current, run } from "./run.js";
-import { type State, isOf } from "./state.js";
-import { hex } from "./text.js";
+import { type OnStep, type Run, type Settings, plannedSteps, settled } from "./settings.js";
+import { NOW, type State, contentSha256, isOf } from "./state.js";
+import { encoded, hex } from "./text.js";
 import { type Value, type Values, float32, isFinite, rows, sizeOf, zeros } from "./values.js";
 
 /** Labelled samples: `x`, or `x.NAME` for each of several inputs, and `y`; the first dimension counts samples. */
 export type Samples = Values;
-
-/** Settings of training. Undefined: the manifest's value. A limit of 0: no limit. */
-export interface Settings {
-  epochs?: number | undefined;
-  batchSize?: number | undefined;
-  lr?: number | undefined;
-  momentum?: number | undefined;
-  maxSteps?: number | undefined;
-  maxSeconds?: number | undefined;
-  memoryBytes?: number | undefined;
-  seed?: number | bigint | undefined;
-  /** False keeps the order of the samples. */
-  shuffle?: boolean | undefined;
-  /** The number of a graph, instead of drawing one for each step. */
-  graph?: number | undefined;
-  /** True counts every class as present. */
-  everyClass?: boolean | undefined;
-  augment?: string | undefined;
-}
-
-/** What training came to; `diverged`: a further step computed NaN or infinity, and the last sound tensors are kept. */
-export interface Run {
-  losses: number[];
-  seconds: number;
-  stopped: boolean;
-  diverged: boolean;
-  /** Which step diverged, and what it computed; empty if none did. */
-  problem: string;
-}
-
-/** Return settings with the values of a tier's entry where they have none. */
-export function settled(how: Settings, entry: Table, table: Training): Required<Settings> {
-  const budget = (own(entry, "budget") ?? {}) as { round_s?: number | null; memory_bytes?: number | null };
-  return {
-    epochs: how.epochs ?? table.epochs, batchSize: how.batchSize ?? table.batch_size, lr: how.lr ?? table.lr, momentum: how.momentum ?? table.momentum,
-    maxSteps: how.maxSteps ?? Infinity, maxSeconds: how.maxSeconds ?? budget.round_s ?? 0, memoryBytes: how.memoryBytes ?? budget.memory_bytes ?? 0,
-    seed: how.seed ?? 0, shuffle: how.shuffle ?? true, graph: how.graph ?? -1, everyClass: how.everyClass ?? false,
-    augment: how.augment ?? String(own(table, "augment") ?? "none"),
-  };
-}
-
-/** Yield the indices of each step's samples without end, shuffled in every epoch; the last batch of an epoch may be smaller. */
-export function* batches(samples: number, size: number, seed: number | bigint, shuffle = true): Generator<number[]> {
-  const random = new Random([seed, 0]);
-  for (;;) {
-    const order = shuffle ? random.permutation(samples) : Array.from({ length: samples }, (_, i) => i);
-    for (let start = 0; start < samples; start += size) yield order.slice(start, start + size);
-  }
-}
 
 export class Trainer {
   /** Inputs of the graphs that stay from step to step. */
@@ -70,12 +23,15 @@ export class Trainer {
   private travelled = 0; // sum of the learning rates of all steps
   private samples = 0;
   private labels = new Set<number>();
-  private before: Values | null = null;
+  private place = ""; // of the order of samples
+  private content = ""; // a hash of the samples
+  private note = "";
+  private before: { values: Values; steps: number; travelled: number } | null = null;
   private problem = ""; // of the last step
 
   private constructor(
     readonly bundle: Bundle, readonly label: string, readonly table: Training, readonly sessions: readonly InferenceSession[],
-    private readonly held: Values, private readonly objective: Objective, private readonly said: Readonly<Record<string, string>>,
+    private readonly held: Values, private readonly now: Values, private readonly objective: Objective, private readonly said: Readonly<Record<string, string>>,
   ) {
     this.reset();
   }
@@ -89,16 +45,18 @@ export class Trainer {
     const objective = new Objective(table, given, (name) => state?.tensors.get(`${said ? "before" : "memory"}:${name}`));
     const sessions = [];
     for (const path of table.graphs) sessions.push(await bundle.session(path));
-    return new Trainer(bundle, label, table, sessions, held, objective, said ?? {});
+    const now = [...(said ? (state?.tensors ?? []) : [])].filter(([name]) => /^now:([mv]\.|t$|seed$)/.test(name)).map(([name, value]): [string, Value] => [name.slice(NOW.length), value]);
+    return new Trainer(bundle, label, table, sessions, held, new Map(now), objective, said ?? {});
   }
 
   /** Back to the tensors that training began with. */
   reset(): void {
     const { table, held, said } = this;
-    this.values = new Map([...byRole(table, held), ...this.objective.feeds(), ["lr", scalar(0)], ["beta", scalar(table.momentum)], ["seed", scalar(0)]]);
+    this.values = new Map([...byRole(table, held), ...this.objective.feeds(), ["lr", scalar(0)], ["beta", scalar(table.momentum)], ["seed", scalar(0)], ...this.now]);
     this.steps = Number(said.steps ?? 0);
     this.travelled = Number(said.lr_sum ?? 0);
     this.labels = new Set((said.labels ?? "").split(",").filter(Boolean).map(Number));
+    [this.place, this.content, this.note] = [said.order ?? "", said.data ?? "", ""];
     this.before = null;
     for (const name of this.sessions.flatMap((session) => session.inputNames)) {
       if (name === "x" || name === "y" || name === "present" || name.startsWith("x.") || this.values.has(name)) continue;
@@ -109,62 +67,88 @@ export class Trainer {
     }
   }
 
-  /** Train for `steps` steps, or whole epochs. `onStep(done, loss)` is awaited after each step; false stops. */
-  async run(data: Samples, how: Settings, steps?: number, onStep: (done: number, loss: number) => Promise<boolean | void> = async () => {}): Promise<Run> {
-    const all = settled(how, this.bundle.tier(this.label), this.table);
+  /**
+   * Train for `steps` steps, or whole epochs. With the seed and the samples of the training before, it continues to the same bits as one
+   * training; `state` notes what differs. With a `store`, an interrupted training continues after the last step that was stored.
+   */
+  async run(data: Samples, how: Settings, steps?: number, onStep: OnStep = async () => {}, store: Store | null = null): Promise<Run> {
+    const had = this.place ? parts(this.place, "--state") : [];
+    const all = settled({ ...how, seed: how.seed ?? BigInt(had[0] ?? 0) }, this.bundle.tier(this.label), this.table);
     const y = targets(data);
     const count = y.dims[0] ?? 0;
-    const most = Math.min(steps ?? all.epochs * Math.ceil(count / all.batchSize), all.maxSteps);
+    const most = Math.min(steps ?? plannedSteps(all, count), all.maxSteps);
     this.checkMemory(data, all);
-    this.begin(y, all);
-    const [next, draws, flips] = [batches(count, all.batchSize, all.seed, all.shuffle), new Random([all.seed, 1]), new Random([all.seed, 2])];
-    const result: Run = { losses: [], seconds: 0, stopped: false, diverged: false, problem: "" };
+    const [order, continues] = await this.ordered(data, count, all, had);
+    this.begin(y, all, continues);
+    const checkpoint = store && new Checkpoint(store, await this.keyOf(all));
+    const result: Run = { losses: checkpoint?.restored(this, order) ?? [], seconds: 0, stopped: false, diverged: false, problem: "" };
     const { losses } = result;
-    const [started, before] = [this.bundle.host.now(), this.travelled];
+    const restored = losses.length;
+    for (let i = 0; i < restored; i++) this.count(all.lr);
+    const started = this.bundle.host.now();
     while (losses.length < most && !result.stopped) {
       // Stop if the next step would exceed the limit, should it take as long as the average step.
-      if (all.maxSeconds && losses.length && (result.seconds * (losses.length + 1)) / losses.length > all.maxSeconds) break;
-      const batch = this.batch(data, next.next().value ?? [], all.augment === "flip" ? () => flips.below(2) === 1 : () => false);
-      const drawn = Math.floor(draws.fraction() * this.sessions.length);
+      const taken = losses.length - restored;
+      if (all.maxSeconds && taken && (result.seconds * (taken + 1)) / taken > all.maxSeconds) break;
+      const batch = this.batch(data, order.batch(), all.augment === "flip" ? () => order.mirrored() : () => false);
+      const drawn = order.graph(this.sessions.length);
       const loss = await this.step(batch, all.graph < 0 ? drawn : all.graph);
       result.seconds = this.bundle.host.now() - started;
       if (this.problem) {
         Object.assign(result, { diverged: true, problem: `step ${losses.length + 1}: ${this.problem}` });
-        if (!Number.isFinite(loss)) this.undo(all.lr); // the tensors that this loss was computed with are no good either
+        if (!Number.isFinite(loss)) Object.assign(this, this.before); // the tensors that this loss was computed with are no good either
         break;
       }
       losses.push(loss);
-      this.steps += 1;
-      this.travelled = before + all.lr * losses.length;
+      this.count(all.lr);
+      checkpoint?.stored(this, order, losses);
       if (all.maxSeconds && losses.length === 1 && result.seconds > all.maxSeconds) {
         const [took, allowed] = [brief(result.seconds), brief(all.maxSeconds)];
         throw new BudgetError(`the first step took ${took} s, ${allowed} s are allowed for all`, result.seconds, all.maxSeconds);
       }
-      result.stopped = (await onStep(losses.length, loss)) === false;
+      result.stopped = (await onStep(losses.length, loss, result.seconds)) === false;
     }
     this.samples = count;
     if (y.type === "int64") for (const label of y.data) this.labels.add(Number(label));
+    this.place = order.place();
     this.before = null;
     return result;
   }
 
-  /** Take back the last step of this run, if there is one. */
-  private undo(lr: number): void {
-    if (!this.before) return;
-    this.values = this.before;
-    this.steps -= 1;
-    this.travelled -= lr;
+  private count(lr: number): void {
+    this.steps += 1;
+    this.travelled += lr; // one after the other: the same sum for two trainings as for one
   }
 
-  /** Set what all steps of a run read: rates, the classes in `y`, and the seed of dropout. */
-  begin(y: Value, how: Required<Settings>): void {
+  /** Return the order of the samples, and whether it continues that of the training before, which had `had`; `note` says why it does not. */
+  private async ordered(data: Samples, count: number, how: Required<Settings>, had: readonly string[]): Promise<[Order, boolean]> {
+    const content = (how.shuffle ? "" : "in order ") + (await contentSha256(this.bundle.host, data));
+    const order = new Order(count, how.batchSize, how.seed, how.shuffle);
+    let of = had.length ? `of seed ${had[0]}, not ${how.seed}` : "of an earlier version, without an order of samples";
+    if (had[0] === String(how.seed)) of = content === this.content ? "" : "of other samples";
+    this.note = of && (had.length || this.said.format) ? `--state: ${of}: training shuffles the samples anew` : "";
+    if (!of) order.move(this.place, "--state");
+    [this.place, this.content] = [order.place(), content];
+    return [order, !of];
+  }
+
+  /** Return a hash of what is trained, and how. */
+  private async keyOf(how: Required<Settings>): Promise<string> {
+    const { maxSeconds, memoryBytes, ...own } = how;
+    const facts = [this.bundle.manifest.manifest_sha256 ?? "", this.label, { ...own, seed: String(own.seed) }, this.said, this.place, this.content];
+    const held = await contentSha256(this.bundle.host, this.held);
+    return hex(await this.bundle.host.sha256(encoded(JSON.stringify([...facts, held]))));
+  }
+
+  /** Set what all steps of a run read: rates, the classes in `y`, and the seed of dropout, unless that `continues`. */
+  begin(y: Value, how: Required<Settings>, continues = false): void {
     this.before = null;
     this.values.set("lr", scalar(how.lr)).set("beta", scalar(how.momentum));
     const seen = new Set(Array.from(y.data, Number));
     const present = Uint8Array.from({ length: Number(this.bundle.manifest.classes) }, (_, label) => Number(how.everyClass || seen.has(label)));
     if (this.table.present) this.values.set("present", { type: "bool", dims: [present.length], data: present });
     // Of dropout, if the tier has it: another one for each step. Each step returns its successor.
-    this.values.set("seed", scalar(Number((BigInt(how.seed) * 40_503n + BigInt(this.steps)) % BigInt(2 ** 23))));
+    if (!continues) this.values.set("seed", scalar(Number((BigInt(how.seed) * 40_503n + BigInt(this.steps)) % BigInt(2 ** 23))));
   }
 
   /** Run one step of a graph on a batch and return its loss; if that, or a tensor, is not finite, nothing changes. */
@@ -176,7 +160,7 @@ export class Trainer {
     const odd = [...outputs].find(([name, value]) => /^[ps]\..*\.out$/.test(name) && !isFinite(value))?.[0].slice(2, -4);
     this.problem = !Number.isFinite(loss) ? `the loss is ${loss}` : odd === undefined ? "" : `${odd} would hold NaN or infinity`;
     if (this.problem) return loss;
-    this.before = this.values;
+    this.before = { values: this.values, steps: this.steps, travelled: this.travelled };
     this.values = new Map(this.values);
     for (const [name, value] of outputs) if (name.endsWith(".out")) this.values.set(name.slice(0, -4), value);
     return loss;
@@ -193,19 +177,36 @@ export class Trainer {
   /** Refuse a limit that weights, optimizer state and a batch exceed. onnxruntime's own memory cannot be limited here. */
   private checkMemory(data: Samples, how: Required<Settings>): void {
     if (!how.memoryBytes) return;
-    const changed = new Set(this.sessions.flatMap((session) => session.outputNames));
+    const changing = new Map(this.changing());
     let need = 0;
-    for (const [name, value] of this.values) need += value.data.byteLength * (changed.has(`${name}.out`) ? 2 : 1);
+    for (const [name, value] of this.values) need += value.data.byteLength * (changing.has(NOW + name) ? 2 : 1);
     for (const { data: part, dims } of data.values()) need += (part.byteLength / (dims[0] || 1)) * Math.min(how.batchSize, dims[0] ?? 0);
     if (need < how.memoryBytes) return;
     const have = how.memoryBytes;
     throw new BudgetError(`weights, optimizer state and a batch take ${need.toLocaleString("en")} bytes, ${have.toLocaleString("en")} are allowed`, need, have);
   }
 
+  /** Return all that steps change, the optimizer's state included, as a state or progress has it. */
+  changing(): [string, Value][] {
+    const written = new Set(this.sessions.flatMap((session) => session.outputNames));
+    return [...this.values].filter(([name]) => written.has(`${name}.out`)).map(([name, value]) => [NOW + name, value]);
+  }
+
+  /** Continue from what `changing` returned; InputError, which begins with `where`, if it is of other graphs. */
+  restore(values: Values, where: string): void {
+    for (const [name, { type, dims }] of this.changing()) {
+      const value = values.get(name);
+      if (value?.type !== type || String(value.dims) !== String(dims)) {
+        throw new InputError(`${where}: ${name.slice(NOW.length)}: missing or of another shape, expected ${tuple(dims)}`);
+      }
+      this.values.set(name.slice(NOW.length), value);
+    }
+  }
+
   /** Return a function that brings back the trainer as it is now. */
   kept(): () => void {
-    const { values, steps, travelled, samples, labels } = this;
-    const kept = { values, steps, travelled, samples, labels: new Set(labels) };
+    const { values, steps, travelled, samples, labels, place, content, note } = this;
+    const kept = { values, steps, travelled, samples, labels: new Set(labels), place, content, note };
     return () => void Object.assign(this, kept);
   }
 
@@ -234,16 +235,17 @@ export class Trainer {
     const stays = Object.keys(table.frozen).filter((name) => name in table.upload || table.personal.includes(name));
     const tensors: Values = new Map([...trained, ...stays.flatMap((name): [string, Value][] => [[name, this.held.get(name) ?? zeros([0])]])]);
     for (const [name, value] of this.objective.finish(tensors, this.travelled)) tensors.set(name, value);
+    for (const [name, value] of this.changing()) if (!/^now:[ps]\./.test(name)) tensors.set(name, value);
     for (const [name, value] of tensors) {
       if (!isFinite(value)) throw new ClientError(`${name} holds NaN or infinity after ${this.steps} steps: training diverged; a smaller --lr may help`);
     }
     const about: Record<string, string> = {
       format: "edgefl-state", version: "1", bundle: String(bundle.manifest.manifest_sha256), round: String(bundle.manifest.round), tier: this.label,
       samples: String(this.samples), steps: String(this.steps), lr_sum: String(this.travelled), client: client || this.said.client || hex(bundle.host.random(8)),
-      upload: JSON.stringify(Object.keys(table.upload)), no_update: table.no_update,
+      upload: JSON.stringify(Object.keys(table.upload)), no_update: table.no_update, order: this.place, data: this.content,
     };
     if (own(table, "labels")) about.labels = [...this.labels].sort((a, b) => a - b).join(",");
-    return { tensors, about, losses, seconds };
+    return { tensors, about, losses, seconds, note: this.note };
   }
 
   async release(): Promise<void> {

@@ -1,16 +1,18 @@
 // The commands of the client on a computer with Node: the same as those of edgefl_client.py.
 
-import { existsSync, statSync } from "node:fs";
-import { dirname, join } from "node:path";
+import { existsSync, rmSync, statSync } from "node:fs";
+import { basename, dirname, extname, join } from "node:path";
 import { type Bundle, readBundle } from "../core/bundle.js";
 import { readSamples } from "../core/data.js";
 import { InputError, printable } from "../core/problems.js";
+import type { Store } from "../core/progress.js";
 import { checkFresh } from "../core/rounds.js";
 import { infer } from "../core/run.js";
 import { type DeviceKey, type State, enrolment, readState, stateBytes, update } from "../core/state.js";
+import { readArray, readTable } from "../core/table.js";
 import { train } from "../core/train.js";
 import { base64 } from "../core/text.js";
-import { settled } from "../core/trainer.js";
+import { type OnStep, plannedSteps, settled } from "../core/settings.js";
 import { checkOwner, checkPinned, claimed, pin, publicKey } from "../core/trust.js";
 import type { Value } from "../core/values.js";
 import { type Given } from "./arguments.js";
@@ -54,13 +56,15 @@ const COMMANDS: Record<Given["command"], (given: Given, say: Output) => Promise<
     checkFolder(given.out);
     const bundle = await trusted(given, say);
     const data = await samplesIn(given.data, bundle, true);
-    const after = await train(bundle, given.tier, data, given.settings, stateIn(given.state), given.client);
+    const how = settled(given.settings, bundle.tier(given.tier), bundle.training(given.tier));
+    const planned = plannedSteps(how, data.get("y")?.dims[0] ?? 0);
+    const after = await train(bundle, given.tier, data, given.settings, stateIn(given.state), given.client, said(given, planned, say), storeIn(given));
     write(given.out, stateBytes(after));
+    if (after.note) say.error(`${after.note}\n`);
+    if (given.checkpoint) rmSync(given.checkpoint, { force: true });
     const { losses, seconds } = after;
     const part = Math.max(1, Math.floor(losses.length / 4));
     const [first, last] = [losses.slice(0, part), losses.slice(-part)].map((some) => (some.reduce((sum, loss) => sum + loss, 0) / some.length).toFixed(4));
-    const how = settled(given.settings, bundle.tier(given.tier), bundle.training(given.tier));
-    const planned = Math.min(how.epochs * Math.ceil((data.get("y")?.dims[0] ?? 0) / how.batchSize), how.maxSteps);
     const limit = Number(how.maxSeconds.toPrecision(3));
     const early = losses.length < planned ? `stopped after ${losses.length} of ${planned} steps: the limit is ${limit} s (--max-seconds)\n` : "";
     say.out(`${losses.length} steps in ${seconds.toFixed(2)} s; loss ${first} at first, ${last} at the end\n${early}${given.out}: written\n`);
@@ -116,10 +120,36 @@ async function trusted({ bundle: folder, key, allowUnsigned, allowOlder, threads
   return bundle;
 }
 
-async function samplesIn(path: string, bundle: Bundle, labels: boolean): Promise<Map<string, Value>> {
-  const facts = statSync(path, { throwIfNoEntry: false });
-  if (facts?.isDirectory()) throw new InputError(`${path}: a folder: this client reads .npz files only; edgefl_client.py reads images`);
-  return readSamples(path, contentOf(path, "expected an .npz file"), bundle.manifest, labels, inflate);
+async function samplesIn(path: string, { manifest }: Bundle, labels: boolean): Promise<Map<string, Value>> {
+  const ending = extname(path).toLowerCase();
+  if (IMAGES.includes(ending) || statSync(path, { throwIfNoEntry: false })?.isDirectory()) {
+    throw new InputError(`${path}: images, which this client does not read: expected ${FILES}; edgefl_client.py reads images`);
+  }
+  if (![".npz", ".npy", ".csv"].includes(ending)) throw new InputError(`${path}: files ${ending} are not read; expected ${FILES}`);
+  const content = contentOf(path, `expected ${FILES}`);
+  if (ending === ".npz") return readSamples(path, content, manifest, labels, inflate);
+  if (ending === ".csv") return readTable(path, content, manifest, labels);
+  const beside = join(dirname(path), "y.npy");
+  const y = basename(path) !== "y.npy" && existsSync(beside) ? { path: beside, content: contentOf(beside, `expected ${FILES}`) } : null;
+  return readArray(path, content, y, manifest, labels);
+}
+
+const FILES = "a file .npz, .npy or .csv";
+const IMAGES = [".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".heic", ""];
+
+/** Return what says a line for each step on standard error, as `--progress` asks for. */
+function said({ progress }: Given, steps: number, say: Output): OnStep | undefined {
+  if (progress === "none") return undefined;
+  return async (step, loss, seconds) => {
+    const text = `step ${step} of ${steps}: loss ${loss.toFixed(4)}`;
+    say.error(`${progress === "text" ? text : JSON.stringify({ step, steps, loss, seconds })}\n`);
+  };
+}
+
+/** Return where the progress of a training is stored; null: nowhere. */
+function storeIn({ checkpoint: where, checkpointEvery: every }: Given): Store | null {
+  const read = (): Uint8Array<ArrayBuffer> | null => (existsSync(where) ? contentOf(where, "expected the progress of a training") : null);
+  return where ? { where, every, read, write: (content) => write(where, content) } : null;
 }
 
 function stateIn(path: string): State | null {

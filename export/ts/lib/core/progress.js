@@ -1,0 +1,42 @@
+// Progress of a training: what is stored of it after some steps, so that an interrupted one continues to the same bits.
+import { InputError, firstLine } from "./problems.js";
+import { readTensors, writeTensors } from "./safetensors.js";
+export class Checkpoint {
+    store;
+    key;
+    /** `key` is a hash of what is trained; progress of anything else is refused. */
+    constructor(store, key) {
+        this.store = store;
+        this.key = key;
+    }
+    /** Bring back the last steps that were stored, and return the losses of all; none if nothing is stored. */
+    restored(trainer, order) {
+        const { where } = this.store;
+        const content = this.store.read();
+        if (!content)
+            return [];
+        let found;
+        try {
+            found = readTensors(content);
+            if (!found.tensors.has("losses"))
+                throw new Error("it has no losses");
+        }
+        catch (error) {
+            throw new InputError(`${where}: not the progress of a training (${firstLine(error)}); delete it to begin anew`);
+        }
+        const { tensors, metadata } = found;
+        if (metadata.key !== this.key)
+            throw new InputError(`${where}: of another training: bundle, tier, data or settings differ; delete it to begin anew`);
+        trainer.restore(tensors, where);
+        order.move(metadata.order ?? "", where);
+        return Array.from(tensors.get("losses")?.data ?? [], Number);
+    }
+    /** Write all that changes after so many steps, if it is time to. */
+    stored(trainer, order, losses) {
+        if (losses.length % this.store.every)
+            return;
+        const tensors = new Map([...trainer.changing()]);
+        tensors.set("losses", { type: "float64", dims: [losses.length], data: Float64Array.from(losses) });
+        this.store.write(writeTensors(tensors, { key: this.key, order: order.place() }));
+    }
+}
