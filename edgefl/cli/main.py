@@ -107,6 +107,10 @@ def main() -> None:
     """Run the command line: exit 2 on wrong usage or input, 3 when a budget cannot be met, 1 on other failures."""
     _open_streams()
     try:
+        Path.cwd()
+    except OSError as error:
+        _fail(f"the working folder cannot be used ({error.strerror}); change to another one", InputError.exit_code)
+    try:
         status = group.main(prog_name="edgefl", standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
     except click.ClickException as error:
@@ -132,8 +136,10 @@ def main() -> None:
             _fail(f"{where}: {type(error).__name__}: {first_line(error)}", EdgeflError.exit_code)
         if not isinstance(error, OSError):
             raise
-        # An error outside the run folder, such as of a full /tmp or a full disk of the output, or of a path that no file can have.
-        users = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG, errno.ELOOP)
+        from edgefl.util.files import UNWRITABLE
+
+        # An error outside the run folder, such as of a full /tmp, a full disk of the output, or a working directory that was removed.
+        users = error.errno in (errno.ENOSPC, errno.EDQUOT, *UNWRITABLE)
         text = f"{error.filename or 'standard output, or a temporary file'}: {error.strerror or error}"
         _fail(text, InputError.exit_code if users else EdgeflError.exit_code)
 

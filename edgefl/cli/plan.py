@@ -103,13 +103,12 @@ def command(as_json: bool, **flags: Any) -> None:
 
 
 def _tries_every_method(options: dict[str, Any]) -> bool:
-    """Whether no method is named and none is meant; else the one that is meant is filled in."""
-    if options.get("method") is not None:
+    """Whether no method is named, and none is meant."""
+    if "method" in options:
         return False
     if options.get("method_options"):
         raise click.UsageError("--method-option is about one method: name it, such as --method fedhm")
-    del options["method"]
-    return not ("profile" in options or options["weights"] or options["allocate"] == "spectral")
+    return not ("profile" in options or "weights" in options or options["allocate"] == "spectral")
 
 
 def _check_fleet(options: dict[str, Any]) -> None:

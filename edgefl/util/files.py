@@ -21,10 +21,11 @@ from edgefl.util.claims import make_folder
 
 _IN_USE_S = 600.0
 """A temporary folder older than this belongs to nobody: it is filled in seconds."""
-_UNWRITABLE = {
+UNWRITABLE = {
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EIO, errno.ENOENT, errno.ENAMETOOLONG,
     errno.ELOOP,
 }  # fmt: skip
+"""Numbers of the errors of a path that cannot be used."""
 _MOST_TOML_BYTES = 1 << 28
 """More than the keys of a million devices."""
 
@@ -90,7 +91,7 @@ def storage_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise StorageError(f"{path}: no space left on the device; free some, or give another folder") from error
-        if error.errno in _UNWRITABLE:
+        if error.errno in UNWRITABLE:
             raise StorageError(f"{path}: cannot be written ({error.strerror}); give another folder") from error
         raise
 
