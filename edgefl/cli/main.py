@@ -145,7 +145,10 @@ def main() -> None:
 
 
 def _open_streams() -> None:
-    """Discard what goes to standard streams that are closed, as by ``>&-``; otherwise the next file that is opened would get it."""
+    """Discard what goes to standard streams that are closed, as by ``>&-``; otherwise the next file that is opened would get it.
+
+    Characters that a stream's encoding lacks become question marks.
+    """
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             null = os.open(os.devnull, os.O_RDWR)
@@ -153,6 +156,8 @@ def _open_streams() -> None:
                 os.dup2(null, fd)
                 os.close(null)
             setattr(sys, name, os.fdopen(fd, "r" if fd == 0 else "w", closefd=False))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _plugin(error: BaseException) -> str:

@@ -49,14 +49,21 @@ def module_command(module: str, *arguments: str) -> tuple[list[str], dict[str, s
 
 def user_cache() -> Path:
     """Return ``edgefl`` in the user's cache folder, for files that can be fetched or measured again."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "edgefl"
+    return _of_user("XDG_CACHE_HOME", ".cache")
 
 
 def user_config() -> Path:
     """Return ``edgefl`` in the user's configuration folder, for keys."""
-    base = os.environ.get("XDG_CONFIG_HOME", "")
-    return (Path(base) if Path(base).is_absolute() else Path.home() / ".config") / "edgefl"
+    return _of_user("XDG_CONFIG_HOME", ".config")
+
+
+def _of_user(variable: str, usual: str) -> Path:
+    """Return ``edgefl`` in the folder that a variable names, else in that of the user's home; InputError if there is none."""
+    try:
+        base = os.environ.get(variable, "")
+        return (Path(base) if Path(base).is_absolute() else Path.home() / usual) / "edgefl"
+    except RuntimeError:
+        raise InputError(f"HOME is not set, and the user has no home; set it, or {variable}, to a folder") from None
 
 
 def exists(path: Path) -> bool:
