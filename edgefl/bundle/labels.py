@@ -56,4 +56,5 @@ def licence_of(architecture: Architecture) -> dict[str, str]:
         spec = getattr(architecture, "spec", "")
         if not found and spec.endswith(".onnx"):
             found = {entry.key: entry.value for entry in onnx.load(spec, load_external_data=False).metadata_props}
-    return {_LICENCES[0]: found[key] for key in _LICENCES if key in found} if found else {}
+    licence = next((found[key] for key in _LICENCES if key in found), "")
+    return {_LICENCES[0]: licence} if licence else {}

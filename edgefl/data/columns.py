@@ -134,9 +134,7 @@ def _given(table: Table, roles: Roles, channels: Fields[int], reading: Reading) 
         x[names[0]], more = _samples(table, names, of, reading.alpha)
         if x[names[0]].dtype == object and not reading.features and all(map(_WRITTEN.fullmatch, filter(None, x[names[0]]))):
             shown = f"column {names[0]!r} has numbers as people write them, such as {x[names[0]][0]!r}"
-            raise DataError(
-                f"{table.where}: {shown}; write them as 1234.5, or give --features {names[0]} to read them as texts"
-            )
+            raise DataError(f"{table.where}: {shown}; write them as 1234.5, or give --features {names[0]} to read them as texts")
         record = record.beside(more)
     layout = {name: "first" if is_image(table.schema, name) else reading.layout for name in x}
     one = len(groups) == 1
@@ -252,7 +250,7 @@ def _opened(path: Path, types: dict[str, Any] | None = None, columns: list[str] 
 
 
 def _check_form(path: Path) -> None:
-    """Raise :class:`DataError` if a CSV file is one of another form, as spreadsheets save it: in UTF-16, or without a comma between fields."""
+    """Raise :class:`DataError` if a CSV file has another form, as spreadsheets save it: UTF-16, or no comma between fields."""
     with path.open("rb") as file:
         head = file.readline(1 << 16)
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):

@@ -25,7 +25,9 @@ def gates_of(network: nn.Module, pointwise: bool = False) -> Gates:
     keep, stacks = {*stem_and_classifier(network), *kept_layers(network)}, stacked_in(network)
     found: Gates = {}
     for name, layer in weighted_layers(network):
-        if name not in keep and (isinstance(layer, nn.Linear) or (layer.groups == 1 and (pointwise or math.prod(layer.kernel_size) > 1))):
+        if name not in keep and (
+            isinstance(layer, nn.Linear) or (layer.groups == 1 and (pointwise or math.prod(layer.kernel_size) > 1))
+        ):
             found[name] = {"weight": 1}
     for name, module in network.named_modules():
         if isinstance(module, nn.RNNBase) and name not in keep:

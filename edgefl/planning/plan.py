@@ -296,8 +296,7 @@ def _smallest(model: str, method: str, cost: Cost, uses_of: Callable[[Cost], Use
     if cost.not_counted:
         return f"no size of {model} with {method} fits: {cost.not_counted}"
     lines = [
-        f"  {BUDGETS[name]}: {need_have(name, need, have, margin_of(name, clock_margin))}"
-        + (TOO_LITTLE if need > have else "")
+        f"  {BUDGETS[name]}: {need_have(name, need, have, margin_of(name, clock_margin))}" + (TOO_LITTLE if need > have else "")
         for name, (need, have) in uses_of(cost).items()
     ]
     smallest = f"no size of {model} with {method} fits; the smallest has the ratio {1 / STEPS:g}:"

@@ -12,8 +12,8 @@ import torch
 from exported import forward_graph
 from torch import nn
 
-from edgefl.bundle.half_range import beyond_half
 from edgefl.bundle import quantize
+from edgefl.bundle.half_range import beyond_half
 from edgefl.bundle.quantize import KINDS, int8_kind, quantized, slower, variant
 from edgefl.data.sources import Split
 from edgefl.errors import ConfigError, EdgeflError

@@ -36,7 +36,9 @@ def test_without_a_method_every_method_with_several_sizes_is_tried():
     assert plans["fedhm"] == {"method": "fedhm", **alone}
     status, out, _ = every("--macs", "10M")
     assert status == 0
-    assert [words[:2] for words in map(str.split, out.splitlines()) if words and words[0] in plans] == [[name, "1"] for name in plans]
+    assert [words[:2] for words in map(str.split, out.splitlines()) if words and words[0] in plans] == [
+        [name, "1"] for name in plans
+    ]
     assert "These are the methods that make sub-models of several sizes" in out
 
 

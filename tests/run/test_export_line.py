@@ -184,8 +184,9 @@ def test_data_evaluate_every_round_and_calibrate_8_bit_variants(tmp_path: Path, 
     before = tier.accuracy_onnx
     assert 0 <= before <= 1
     assert f"before training: {100 * before:.1f}" in done.output
-    assert "tier 1: int8-static is slower than float32 on this processor: 1.80 ms for a sample on one thread, float32 takes 1.00 ms" in (
-        " ".join(done.output.split())
+    assert (
+        "tier 1: int8-static is slower than float32 on this processor: 1.80 ms for a sample on one thread, float32 takes 1.00 ms"
+        in (" ".join(done.output.split()))
     )
     shown = {path.name: onnx.load(path) for path in (tmp_path / "b/1").glob("*.onnx")}
     assert shown.keys() == {"forward.onnx", "forward.int8-static.onnx", "predict.onnx", "train.onnx"}
