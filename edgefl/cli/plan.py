@@ -90,7 +90,8 @@ def command(as_json: bool, **flags: Any) -> None:
         from edgefl.planning.plan_table import fleet_tables, method_tables, plan_tables
 
     budget = Budget(**{field.name: options.pop(field.name, None) for field in fields(Budget)})
-    planner, tables = (plan_fleet, fleet_tables) if "profile" in options else (plan, plan_tables)
+    planner: Any = plan_fleet if "profile" in options else plan
+    tables: Any = fleet_tables if "profile" in options else plan_tables
     if _tries_every_method(options):
         planner, tables = plan_every_method, method_tables
     with busy("counting the costs of sub-models"):

@@ -37,9 +37,9 @@ NOWHERE = "/proc/self/fdinfo"
 """A folder in which nobody can write, not even root."""
 
 
-def put(name: str, content: str | None = None) -> Callable[[], None]:
+def put(name: str, content: str | None = None) -> Callable[[], object]:
     """Return what makes a file of this content, or a folder."""
-    return lambda: Path(name).mkdir() if content is None else Path(name).write_text(content) and None  # type: ignore[func-returns-value]
+    return lambda: Path(name).mkdir() if content is None else Path(name).write_text(content)
 
 
 def unwritable(name: str) -> Callable[[], None]:
