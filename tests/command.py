@@ -20,7 +20,7 @@ def edgefl(*arguments: str, cwd: Path | None = None) -> CompletedProcess[str]:
     """Return exit status, standard output and standard error of ``edgefl`` with ``arguments``, called in the folder ``cwd``."""
     output, errors = io.StringIO(), io.StringIO()
     with (
-        contextlib.chdir(cwd or Path.cwd()),
+        contextlib.chdir(cwd) if cwd else contextlib.nullcontext(),
         contextlib.redirect_stdout(output),
         contextlib.redirect_stderr(errors),
         patch.object(sys, "argv", ["edgefl", *arguments]),

@@ -36,9 +36,10 @@ from edgefl.client.evaluate import evaluating
 from edgefl.errors import ConfigError, EdgeflError, first_line
 from edgefl.onnxgrad.exporter import quiet, strip
 from edgefl.onnxgrad.graphs import graphs_in
-from edgefl.onnxgrad.predict import predict
+from edgefl.onnxgrad.predict import median_seconds, predict
 from edgefl.util.fields import Fields, first, named, rows
 from edgefl.util.scratch import scratch_folder
+from edgefl.util.units import human_seconds
 
 Kind = Literal["int8-static", "int8-dynamic", "fp16"]
 KINDS: tuple[Kind, ...] = ("int8-static", "int8-dynamic", "fp16")
@@ -46,6 +47,7 @@ CALIBRATION_SAMPLES = 128
 """How many samples the ranges of activations are measured on."""
 
 _BATCH = 32
+_ALIKE = 1.1  # medians of equal graphs differ by less
 _QUANTIZED = ["Conv", "Gemm", "MatMul"]
 _RECURRENT = ("LSTM", "GRU", "RNN")
 _DYNAMIC = (*_RECURRENT, "Softmax", "LayerNormalization")
@@ -104,6 +106,15 @@ def variant(
         with evaluating(f"tier {label}, variant {kind}"):
             accuracy = criterion.measured(predict(made, x, batch_size=_BATCH), y)
     return Variant(kind=kind, graph=f"{label}/forward.{kind}.onnx", bytes=len(made), accuracy=accuracy), made
+
+
+def slower(graph: bytes, made: bytes, x: Fields[np.ndarray]) -> str:
+    """Return that the variant ``made`` of ``graph`` is slower on this processor for a sample of ``x``, with both times; "" if it is not."""
+    plain_s, variant_s = median_seconds([graph, made], rows(x, slice(1)))
+    if variant_s <= _ALIKE * plain_s:
+        return ""
+    times = f"{human_seconds(variant_s)} for a sample on one thread, float32 takes {human_seconds(plain_s)}"
+    return f"slower than float32 on this processor: {times}"
 
 
 def _checked(model: onnx.ModelProto, calibration: Fields[np.ndarray] | None) -> dict[str, np.ndarray]:

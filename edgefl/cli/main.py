@@ -107,6 +107,10 @@ def main() -> None:
     """Run the command line: exit 2 on wrong usage or input, 3 when a budget cannot be met, 1 on other failures."""
     _open_streams()
     try:
+        Path.cwd()
+    except OSError as error:
+        _fail(f"the working folder cannot be used ({error.strerror}); change to another one", InputError.exit_code)
+    try:
         status = group.main(prog_name="edgefl", standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
     except click.ClickException as error:
@@ -132,14 +136,19 @@ def main() -> None:
             _fail(f"{where}: {type(error).__name__}: {first_line(error)}", EdgeflError.exit_code)
         if not isinstance(error, OSError):
             raise
-        # An error outside the run folder, such as of a full /tmp or a full disk of the output, or of a path that no file can have.
-        users = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG, errno.ELOOP)
+        from edgefl.util.files import UNWRITABLE
+
+        # An error outside the run folder, such as of a full /tmp, a full disk of the output, or a working directory that was removed.
+        users = error.errno in (errno.ENOSPC, errno.EDQUOT, *UNWRITABLE)
         text = f"{error.filename or 'standard output, or a temporary file'}: {error.strerror or error}"
         _fail(text, InputError.exit_code if users else EdgeflError.exit_code)
 
 
 def _open_streams() -> None:
-    """Discard what goes to standard streams that are closed, as by ``>&-``; otherwise the next file that is opened would get it."""
+    """Discard what goes to standard streams that are closed, as by ``>&-``; otherwise the next file that is opened would get it.
+
+    Characters that a stream's encoding lacks become question marks.
+    """
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             null = os.open(os.devnull, os.O_RDWR)
@@ -147,6 +156,8 @@ def _open_streams() -> None:
                 os.dup2(null, fd)
                 os.close(null)
             setattr(sys, name, os.fdopen(fd, "r" if fd == 0 else "w", closefd=False))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _plugin(error: BaseException) -> str:

@@ -43,7 +43,12 @@ _ranked = options_of(_RANKS)
     metavar="X",
     help="Plan for training that takes X times the predicted seconds.",
 )
-@_ranked("--method", default="fedhm", metavar="NAME", help="Method that makes the sub-models; see 'edgefl methods'.")
+@_ranked(
+    "--method",
+    metavar="NAME",
+    help="Method that makes the sub-models; see 'edgefl methods'. [every method with several sizes; fedhm for a fleet, for ranks by "
+    "layer, and with --weights]",
+)
 @method_option(section=_RANKS, help=METHOD_OPTION)
 @_ranked(
     "--allocate",
@@ -65,8 +70,11 @@ _ranked = options_of(_RANKS)
 def command(as_json: bool, **flags: Any) -> None:
     """Find the largest sub-model that fits the budgets: one ratio for all layers, or a rank for each layer.
 
+    Without --method, every method that makes sub-models of several sizes is tried.
+
     \b
-    edgefl plan resnet18 --device raspberry-pi-4 --seconds 120
+    edgefl plan cnn-digits --memory 4MB
+    edgefl plan resnet18 --method fedhm --device raspberry-pi-4 --seconds 120
     edgefl plan resnet18 --macs 100M --upload 8MB --allocate spectral
     edgefl plan cnn-digits --profile mixed --seconds 10min
 
@@ -76,12 +84,16 @@ def command(as_json: bool, **flags: Any) -> None:
     _check_fleet(options)
     with loading():
         from edgefl.fleet.budget import Budget
+        from edgefl.planning.every_method import plan_every_method
         from edgefl.planning.fleet_plan import plan_fleet
         from edgefl.planning.plan import plan
-        from edgefl.planning.plan_table import fleet_tables, plan_tables
+        from edgefl.planning.plan_table import fleet_tables, method_tables, plan_tables
 
     budget = Budget(**{field.name: options.pop(field.name, None) for field in fields(Budget)})
-    planner, tables = (plan_fleet, fleet_tables) if "profile" in options else (plan, plan_tables)
+    planner: Any = plan_fleet if "profile" in options else plan
+    tables: Any = fleet_tables if "profile" in options else plan_tables
+    if _tries_every_method(options):
+        planner, tables = plan_every_method, method_tables
     with busy("counting the costs of sub-models"):
         found: Any = planner(*network, budget=budget, **options)
     if as_json:
@@ -89,6 +101,15 @@ def command(as_json: bool, **flags: Any) -> None:
         return
     for table in tables(found):
         show(table)
+
+
+def _tries_every_method(options: dict[str, Any]) -> bool:
+    """Whether no method is named, and none is meant."""
+    if "method" in options:
+        return False
+    if options.get("method_options"):
+        raise click.UsageError("--method-option is about one method: name it, such as --method fedhm")
+    return not ("profile" in options or "weights" in options or options["allocate"] == "spectral")
 
 
 def _check_fleet(options: dict[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """Tables: CSV, Parquet and Arrow files, also those in which the Hugging Face hub stores data sets. Rows are read block by block."""
 
+import codecs
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,8 @@ from edgefl.util.fields import Fields, each
 from edgefl.util.files import ending_of, files_below
 
 ENDINGS = (".parquet", ".arrow", ".feather", ".csv")
+_WRITTEN = re.compile(r"\s*[€$£]?\s*[+-]?\d+([' \u00a0\u202f]\d{3})*([.,]\d+)*\s*[%€$£]?\s*")
+"""A number as people write it, such as 1.234,5 or 12 %."""
 _LEFT_OUT = ("unsupervised", "cache", "extra")
 
 
@@ -129,6 +132,9 @@ def _given(table: Table, roles: Roles, channels: Fields[int], reading: Reading) 
     for names in groups:
         of = channels if isinstance(channels, int) else channels[names[0]]
         x[names[0]], more = _samples(table, names, of, reading.alpha)
+        if x[names[0]].dtype == object and not reading.features and all(map(_WRITTEN.fullmatch, filter(None, x[names[0]]))):
+            shown = f"column {names[0]!r} has numbers as people write them, such as {x[names[0]][0]!r}"
+            raise DataError(f"{table.where}: {shown}; write them as 1234.5, or give --features {names[0]} to read them as texts")
         record = record.beside(more)
     layout = {name: "first" if is_image(table.schema, name) else reading.layout for name in x}
     one = len(groups) == 1
@@ -233,12 +239,24 @@ def _opened(path: Path, types: dict[str, Any] | None = None, columns: list[str] 
     """Return schema and rows of a file: of CSV with the ``types`` of some columns, of Parquet only ``columns``."""
     pa = arrow(str(path))
     try:
+        if ending_of(path) == ".csv":
+            _check_form(path)
         schema, batches = _content(pa, path, types or {}, columns)
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: no {path.suffix} file that can be read ({first_line(error)})") from None
     if twice := [name for name in schema.names if schema.names.count(name) > 1]:
         raise DataError(f"{path}: {schema.names.count(twice[0])} columns are called {twice[0]!r}, expected different names")
     return schema, batches
+
+
+def _check_form(path: Path) -> None:
+    """Raise :class:`DataError` if a CSV file has another form, as spreadsheets save it: UTF-16, or no comma between fields."""
+    with path.open("rb") as file:
+        head = file.readline(1 << 16)
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise DataError(f"{path}: text in UTF-16, expected UTF-8; save it as CSV UTF-8")
+    if b"," not in head and (other := next((sign for sign in ";\t|" if sign.encode() in head), "")):
+        raise DataError(f"{path}: fields are separated by {other!r}, expected commas; save it with commas, and numbers as 1234.5")
 
 
 def _content(pa: Any, path: Path, types: dict[str, Any], columns: list[str] | None) -> tuple[Any, Iterable[Any]]:

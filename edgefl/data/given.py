@@ -110,6 +110,9 @@ def dataset_of(given: Given, name: str, share: float = HELD_OUT_SHARE, usual: Us
             _check_none_missing(part.owner, "owners", part.where)
     if regression:
         y, names = [_targets(part.y, part.where) for part in both], tuple[str, ...]()
+        if y[0].ndim == 2 and bool((np.sort(y[0])[:, :-1] == 0).all() and (y[0].max(1) == 1).all()):
+            told = f"labels {y[0].shape}, one 1 in each row: targets of a regression; for classes, give the position of the 1"
+            given = replace(given, record=given.record.beside(DataRecord(guessed=(told,))))
     else:
         renumbered = [] if test is None else [_renumbered(test, given.class_names)]
         y, names = labelled([given.y, *renumbered], given.where, given.class_names)
@@ -138,7 +141,7 @@ def dataset_of(given: Given, name: str, share: float = HELD_OUT_SHARE, usual: Us
         vocabulary=prepared.vocabulary,
         train_owner=owner[0],
         test_owner=owner[1],
-        record=reduce(DataRecord.beside, [*(part.record for part in both), prepared.record]),
+        record=reduce(DataRecord.beside, [given.record, *(part.record for part in both[1:]), prepared.record]),
     )
 
 

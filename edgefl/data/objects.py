@@ -74,7 +74,7 @@ def _array(values: Any, what: str) -> np.ndarray:
             f"from_arrays: {what} has {np.ma.getmaskarray(values).sum()} masked values; fill them, or leave their samples out"
         )
     try:
-        return np.asanyarray(np.ma.getdata(values) if np.ma.isMaskedArray(values) else values)
+        return values if isinstance(values, np.memmap) else np.asarray(values)  # a matrix has two dimensions in every slice
     except ValueError as error:
         raise DataError(f"from_arrays: {what} is no array ({first_line(error)}); bring all samples to one size") from None
 

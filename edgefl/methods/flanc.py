@@ -24,6 +24,7 @@ from edgefl.rng import torch_seeded
 
 Layers = Literal["hidden", "all"]
 Shapes = dict[str, dict[str, list[tuple[int, ...]]]]
+Sizes = dict[str, dict[str, BasisSize]]
 
 
 class FLANCConfig(MethodConfig):
@@ -31,7 +32,8 @@ class FLANCConfig(MethodConfig):
 
     Attributes:
         composed: the layers with a shared basis. ``hidden``: recurrent and linear layers and convolutions, but not the stem, the
-            classifier, 1×1 and grouped convolutions, as in the authors' code. ``all``: these too.
+            classifier, 1×1 and grouped convolutions, as in the authors' code. If none of them can be composed, 1×1 convolutions are.
+            ``all``: all of these.
         init: the size of the first composed weights: ``plain``, as in the authors' code, is that of the plain network's. ``he`` has the
             variance 2/(k²S), which is six times as large in torch's layers.
         orthogonality: λ of Eq. 3.
@@ -81,11 +83,18 @@ class FLANC(Penalised, Composes):
     travels = "the shared bases, and all tensors of the tier's own, such as coefficients and biases, both ways"
     whole = False
 
-    def sizes(self, architecture: Architecture, tier: Tier) -> dict[str, dict[str, BasisSize]]:
+    def sizes(self, architecture: Architecture, tier: Tier) -> Sizes:
         """Return layer → weight → R₁ and R₂, for the run's widths and ``tier``; ConfigError if options give impossible ones."""
-        shapes = _shapes(architecture, (*self.config.tiers, tier.ratio), self.config.composed)
-        full = _shapes(architecture, (1.0,), self.config.composed)
-        found: dict[str, dict[str, BasisSize]] = {}
+        return self._composed(architecture, (*self.config.tiers, tier.ratio))[1]
+
+    def _composed(self, architecture: Architecture, widths: tuple[float, ...], pointwise: bool = False) -> tuple[Shapes, Sizes]:
+        """Return the shapes of the weights that may be composed, and R₁ and R₂ of those that are; ``pointwise``: of 1×1 kernels too."""
+        shapes, full = (_shapes(architecture, at, self.config.composed, pointwise) for at in (widths, (1.0,)))
+        sizes = self._sizes(architecture, shapes, full)
+        return (shapes, sizes) if sizes or pointwise else self._composed(architecture, widths, True)
+
+    def _sizes(self, architecture: Architecture, shapes: Shapes, full: Shapes) -> Sizes:
+        found: Sizes = {}
         for layer, of in self._ruled(architecture, shapes, full).items():
             for weight, ruled in of.items():
                 name = _key(layer, weight)
@@ -99,7 +108,7 @@ class FLANC(Penalised, Composes):
     def _rule(self) -> BasisRule:
         return BasisRule(self.config.share, self.config.bases)
 
-    def _ruled(self, architecture: Architecture, shapes: Shapes, full: Shapes) -> dict[str, dict[str, BasisSize]]:
+    def _ruled(self, architecture: Architecture, shapes: Shapes, full: Shapes) -> Sizes:
         """Return layer → weight → the rule's R₁ and R₂, with the R₁ of another layer if the network's ``basis_like`` names one."""
         network = architecture.skeleton()
         stem, like = stem_and_classifier(network)[0], getattr(network, "basis_like", {})
@@ -117,8 +126,8 @@ class FLANC(Penalised, Composes):
 
     def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
         """Raise :class:`ConfigError` if channels have no common divisor at the run's widths, or if options give impossible R₁ or R₂."""
-        widths = tuple(tier.ratio for tier in tiers)
-        shapes = {_key(n, w): at for n, of in _shapes(architecture, widths, self.config.composed).items() for w, at in of.items()}
+        layers, _ = self._composed(architecture, tuple(tier.ratio for tier in tiers))
+        shapes = {_key(n, w): at for n, of in layers.items() for w, at in of.items()}
         for option in ("basis_channels", "basis_count"):
             for name in getattr(self.config, option):
                 if name not in shapes:
@@ -129,7 +138,7 @@ class FLANC(Penalised, Composes):
                 check_divisor(name, at)
         if not all(self.sizes(architecture, tier) for tier in tiers):
             raise ConfigError(
-                "FLANC finds no layer with more than one basis vector: all are small, the stem, 1x1, grouped, the classifier, or kept"
+                "FLANC finds no layer with more than one basis vector: all are small, the stem, grouped, the classifier, or kept"
                 " dense; try a larger method_options.share, or method_options.composed=all"
             )
 
@@ -176,14 +185,14 @@ def _key(layer: str, weight: str) -> str:
 
 
 @once_per_network
-def _shapes(architecture: Architecture, widths: tuple[float, ...], composed: Layers) -> Shapes:
+def _shapes(architecture: Architecture, widths: tuple[float, ...], composed: Layers, pointwise: bool) -> Shapes:
     """Return layer → weight → its shape (T, S, …) at each of ``widths``, ascending; of recurrent weights, the shape of one gate."""
     found: Shapes = {}
     for width in sorted(set(widths)):
         network = architecture.skeleton(width)
         kept = kept_layers(network) if composed == "all" else {}
         every = {name: {"weight": 1} for name, _ in weighted_layers(network) if name not in kept} if composed == "all" else {}
-        for name, of in {**every, **gates_of(network)}.items():
+        for name, of in {**every, **gates_of(network, pointwise)}.items():
             for weight, gates in of.items():
                 outputs, *others = getattr(network.get_submodule(name), weight).shape
                 found.setdefault(name, {}).setdefault(weight, []).append((outputs // gates, *others))

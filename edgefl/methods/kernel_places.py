@@ -16,16 +16,18 @@ from edgefl.records import Place, Tier
 Gates = dict[str, dict[str, int]]
 
 
-def gates_of(network: nn.Module) -> Gates:
+def gates_of(network: nn.Module, pointwise: bool = False) -> Gates:
     """Return layer → weight → number of stacked matrices: the gates of a recurrent layer, else 1.
 
-    These are recurrent layers, linear layers and convolutions of one group with kernels above 1×1, except the stem, the classifier and the
-    layers of :func:`~edgefl.methods.layer_rules.kept_layers`.
+    These are recurrent layers, linear layers and convolutions of one group with kernels above 1×1, or ``pointwise`` of any kernel, except
+    the stem, the classifier and the layers of :func:`~edgefl.methods.layer_rules.kept_layers`.
     """
     keep, stacks = {*stem_and_classifier(network), *kept_layers(network)}, stacked_in(network)
     found: Gates = {}
     for name, layer in weighted_layers(network):
-        if name not in keep and (isinstance(layer, nn.Linear) or (layer.groups == 1 and math.prod(layer.kernel_size) > 1)):
+        if name not in keep and (
+            isinstance(layer, nn.Linear) or (layer.groups == 1 and (pointwise or math.prod(layer.kernel_size) > 1))
+        ):
             found[name] = {"weight": 1}
     for name, module in network.named_modules():
         if isinstance(module, nn.RNNBase) and name not in keep:

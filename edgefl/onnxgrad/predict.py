@@ -14,9 +14,11 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import onnxruntime as ort
@@ -27,6 +29,8 @@ from edgefl.onnxgrad.scratch import scratch_folder, temporary_files
 from edgefl.onnxgrad.session import Arena, OutOfMemoryError, computed, held_by, limited, opened, options_for, profiled, refusal_in
 
 _OUT_OF_MEMORY, _NO_SPACE = 9, 10
+_LEAST, _MOST = 4, 200
+"""So many times a graph is timed."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,20 @@ def predict_capped(model: bytes | Path, x: Fields[np.ndarray], *, batch_size: in
                 raise StorageError(last)
             raise EdgeflError(f"onnxruntime stopped with status {done.returncode}: {last}")
         return Predicted(np.load(folder / "logits.npy"), **json.loads(done.stdout))
+
+
+def median_seconds(models: Sequence[bytes], x: Fields[np.ndarray], seconds: float = 0.5) -> list[float]:
+    """Return the median time of each graph on one batch ``x`` and one thread; the graphs take turns, for about so many ``seconds``."""
+    sessions = [opened(model, options_for(1)) for model in models]
+    rounds: list[list[float]] = []
+    begun = time.perf_counter()
+    while len(rounds) < _LEAST or (time.perf_counter() - begun < seconds and len(rounds) < _MOST):
+        rounds.append([])
+        for session in sessions:
+            started = time.perf_counter()
+            _run(session, x)
+            rounds[-1].append(time.perf_counter() - started)
+    return [median(taken) for taken in zip(*rounds[1:], strict=True)]  # the first round warms up
 
 
 def _spawn(*order: str | int) -> subprocess.CompletedProcess[str]:

@@ -26,7 +26,7 @@ from edgefl.models.valueless import reason
 from edgefl.registry import models
 from edgefl.util.networks import is_onnx, is_own
 
-Network = str | Path | nn.Module | Callable[[], nn.Module]
+Network = str | Path | nn.Module | Callable[[], nn.Module] | Architecture
 Sample = tuple[int, ...] | str | Tensor | InputSpec
 GivenInputs = Sample | Sequence[str] | Sequence[Tensor] | Mapping[str, Sample] | None
 
@@ -38,7 +38,7 @@ def architecture_of(
 
     Args:
         network: a reference network's name, ``package.module:factory``, ``file.py:factory``, ``timm:NAME``, ``torchvision:NAME``, a path
-            that ends in ``.onnx``, a module, or a factory.
+            that ends in ``.onnx``, a module, a factory, or an architecture, which is returned.
         inputs: a sample's shape, ``(3, 32, 32)`` or ``"3x32x32"``; several as name → shape, or as texts ``"ids=int64:80"``; or example
             tensors, whose first dimension is the batch. ONNX files and reference networks need none.
         classes: number of labels, for reference networks and factories with such an argument; None for the usual number.
@@ -50,6 +50,8 @@ def architecture_of(
     >>> str(architecture_of("resnet18", "3x32x32")), str(architecture_of(nn.Linear(4, 2), {"input": (7, 4)}))
     ('3x32x32', 'input=7x4')
     """
+    if isinstance(network, Architecture):
+        return network
     if isinstance(network, Path) or (isinstance(network, str) and is_onnx(network)):
         return _from_file(Path(network), inputs, classes, norm)
     if isinstance(network, str) and not is_own(network):

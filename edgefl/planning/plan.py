@@ -42,6 +42,8 @@ from edgefl.wire.payload import payload_bytes
 
 Allocate = Literal["uniform", "spectral"]
 Truncation = Literal["absolute", "relative"]
+TOO_LITTLE = " (too little)"
+"""What follows the need of a budget that is not met, in a message."""
 
 
 @dataclass(frozen=True)
@@ -294,8 +296,7 @@ def _smallest(model: str, method: str, cost: Cost, uses_of: Callable[[Cost], Use
     if cost.not_counted:
         return f"no size of {model} with {method} fits: {cost.not_counted}"
     lines = [
-        f"  {BUDGETS[name]}: {need_have(name, need, have, margin_of(name, clock_margin))}"
-        + (" (too little)" if need > have else "")
+        f"  {BUDGETS[name]}: {need_have(name, need, have, margin_of(name, clock_margin))}" + (TOO_LITTLE if need > have else "")
         for name, (need, have) in uses_of(cost).items()
     ]
     smallest = f"no size of {model} with {method} fits; the smallest has the ratio {1 / STEPS:g}:"

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from edgefl.fleet.budget import margin_of
+from edgefl.planning.every_method import Tried
 from edgefl.planning.fleet_plan import ClassTier
 from edgefl.planning.plan import Planned
 from edgefl.report.tables import Column, PlainTable, Row, text, under
@@ -13,22 +14,8 @@ from edgefl.util.units import MISSING, human_budget, human_percent, human_range
 
 def plan_tables(plans: Sequence[Planned]) -> Iterator[Any]:
     """Yield a table of the plans with their budgets, a sentence that compares them, and the ranks by layer."""
-
-    def margin(budget: str) -> str:
-        factor = margin_of(budget, plans[0].clock_margin or 1.0)
-        return "" if factor == 1 else f", clock margin {factor:g}"
-
-    columns = (
-        text("plan", "", "allocate"),
-        Column("ratio", "", lambda row: f"{row['ratio']:g}" if row["allocate"] == "uniform" else "per layer"),
-        *under("params", params=""),
-        *under("MACs fwd", macs_forward=""),
-        *under("train memory", training_memory_bytes=""),
-        *under("bytes up", upload_bytes=""),
-        *under("energy kept", energy_share=""),
-        *_sure(plans),
-        *(Column(f"{BUDGETS.get(name, name)} used{margin(name)}", "", _used(at)) for at, name in enumerate(plans[0].uses)),
-    )
+    ratio = Column("ratio", "", lambda row: f"{row['ratio']:g}" if row["allocate"] == "uniform" else "per layer")
+    columns = (text("plan", "", "allocate"), ratio, *_figures(plans, under("energy kept", energy_share="")))
     yield PlainTable.of(columns, (planned.to_dict() for planned in plans))
     for planned in plans:
         if planned.gap is not None:
@@ -38,6 +25,33 @@ def plan_tables(plans: Sequence[Planned]) -> Iterator[Any]:
         heads = [f"rank, {planned.kind}" for planned in plans]
         ranks = ([layer, *(str(planned.ranks.get(layer, "dense")) for planned in plans)] for layer in layers)
         yield PlainTable.of_texts(["layer", *heads], ranks, numeric=heads)
+
+
+def method_tables(tried: Tried) -> Iterator[PlainTable]:
+    """Yield the table of all methods: a row for each with a size that fits, and below it the reasons of the others."""
+    rows, refused = tried.to_dict()[: len(tried.plans)], tried.refused.items()
+    columns = (text("method", "", "method"), *under("largest ratio", "{:g}".format, ratio=""), *_figures([*tried.plans.values()]))
+    others = [f"Without a size that fits: {'; '.join(f'{name} ({reason})' for name, reason in refused)}."] if refused else []
+    note = "These are the methods that make sub-models of several sizes; --method plans with one, and shows its ranks."
+    yield PlainTable.of(columns, rows, note="\n".join([note, *others]))
+
+
+def _figures(plans: Sequence[Planned], more: tuple[Column, ...] = ()) -> tuple[Column, ...]:
+    """Return the columns of costs, and of what is used of each budget."""
+
+    def margin(budget: str) -> str:
+        factor = margin_of(budget, plans[0].clock_margin or 1.0)
+        return "" if factor == 1 else f", clock margin {factor:g}"
+
+    return (
+        *under("params", params=""),
+        *under("MACs fwd", macs_forward=""),
+        *under("train memory", training_memory_bytes=""),
+        *under("bytes up", upload_bytes=""),
+        *more,
+        *_sure(plans),
+        *(Column(f"{BUDGETS.get(name, name)} used{margin(name)}", "", _used(at)) for at, name in enumerate(plans[0].uses)),
+    )
 
 
 def fleet_tables(classes: Sequence[ClassTier]) -> Iterator[PlainTable]:

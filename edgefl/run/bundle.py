@@ -19,9 +19,10 @@ from edgefl.bundle.form_choice import choice_for
 from edgefl.bundle.forms import Form, Formed, formed
 from edgefl.bundle.freshness import freshness_file
 from edgefl.bundle.half_range import beyond_half
+from edgefl.bundle.labels import labelled, licence_of
 from edgefl.bundle.manifest import Budget, TierEntry, TrainEntry, Variant
 from edgefl.bundle.operators import operator_file
-from edgefl.bundle.quantize import Kind, int8_kind, variant
+from edgefl.bundle.quantize import Kind, int8_kind, slower, variant
 from edgefl.bundle.tier_part import TierPart, Trainee, Trains, manifest_of, tier_part, train_part
 from edgefl.bundle.write import about_inputs, client_files, drawn, write
 from edgefl.client import evaluate
@@ -147,6 +148,7 @@ def build_bundle(
     """
     wanted, data = wanted or Wanted(), run.data
     exported, results = [], {}
+    licence, state = licence_of(run.architecture), {"round": str(source.round), "state_sha256": source.state_sha256}
     with uncollected():
         for number, (tier, chosen) in enumerate(tiers.items(), 1):
             with span("bundle", tier=tier.label, number=number, of=len(tiers)):
@@ -156,7 +158,8 @@ def build_bundle(
                     raise
                 except (EdgeflError, ValidationError) as error:
                     raise _without_bundle(error) from error
-                exported.append((entry, part))
+                of = {"network": run.architecture.at(tier.ratio).model, "method": run.config.method, "dataset": data.name}
+                exported.append(labelled(entry, part, of | licence, state))
     reference = safetensors.numpy.load(part.contents[entry.reference])
     class_names = data.class_names or tuple(f"output {number}" for number in range(reference["logits"].shape[1]))
     try:
@@ -265,6 +268,8 @@ def _variants(
         elif kind == "fp16" and (name := beyond_half(graph, content, x)):
             say(f"tier {tier.label}: fp16 is left out: {name} has values above 65,504, the largest of 16 bits")
         else:
+            if kind != "fp16" and (told := slower(graph, content, x)):
+                say(f"tier {tier.label}: {kind} is {told}")
             yield record, content
 
 

@@ -21,10 +21,11 @@ from edgefl.util.claims import make_folder
 
 _IN_USE_S = 600.0
 """A temporary folder older than this belongs to nobody: it is filled in seconds."""
-_UNWRITABLE = {
+UNWRITABLE = {
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EIO, errno.ENOENT, errno.ENAMETOOLONG,
     errno.ELOOP,
 }  # fmt: skip
+"""Numbers of the errors of a path that cannot be used."""
 _MOST_TOML_BYTES = 1 << 28
 """More than the keys of a million devices."""
 
@@ -48,14 +49,21 @@ def module_command(module: str, *arguments: str) -> tuple[list[str], dict[str, s
 
 def user_cache() -> Path:
     """Return ``edgefl`` in the user's cache folder, for files that can be fetched or measured again."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "edgefl"
+    return _of_user("XDG_CACHE_HOME", ".cache")
 
 
 def user_config() -> Path:
     """Return ``edgefl`` in the user's configuration folder, for keys."""
-    base = os.environ.get("XDG_CONFIG_HOME", "")
-    return (Path(base) if Path(base).is_absolute() else Path.home() / ".config") / "edgefl"
+    return _of_user("XDG_CONFIG_HOME", ".config")
+
+
+def _of_user(variable: str, usual: str) -> Path:
+    """Return ``edgefl`` in the folder that a variable names, else in that of the user's home; InputError if there is none."""
+    try:
+        base = os.environ.get(variable, "")
+        return (Path(base) if Path(base).is_absolute() else Path.home() / usual) / "edgefl"
+    except RuntimeError:
+        raise InputError(f"HOME is not set, and the user has no home; set it, or {variable}, to a folder") from None
 
 
 def exists(path: Path) -> bool:
@@ -90,7 +98,7 @@ def storage_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise StorageError(f"{path}: no space left on the device; free some, or give another folder") from error
-        if error.errno in _UNWRITABLE:
+        if error.errno in UNWRITABLE:
             raise StorageError(f"{path}: cannot be written ({error.strerror}); give another folder") from error
         raise
 

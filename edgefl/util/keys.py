@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from edgefl.errors import InputError, StorageError, first_line
-from edgefl.util.files import read_at_most, storage_errors, sync_folder, user_config
+from edgefl.util.files import exists, read_at_most, storage_errors, sync_folder, user_config
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -111,7 +111,7 @@ class SigningKey:
     def own(cls) -> Self:
         """Return the user's own key for signing, which is made at its first use; StorageError if that is not possible."""
         path = own_key_file()
-        if not path.exists():
+        if not exists(path):
             try:
                 return cls.new(path)
             except StorageError as error:

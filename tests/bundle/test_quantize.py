@@ -12,13 +12,14 @@ import torch
 from exported import forward_graph
 from torch import nn
 
+from edgefl.bundle import quantize
 from edgefl.bundle.half_range import beyond_half
-from edgefl.bundle.quantize import KINDS, int8_kind, quantized, variant
+from edgefl.bundle.quantize import KINDS, int8_kind, quantized, slower, variant
 from edgefl.data.sources import Split
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture
-from edgefl.onnxgrad.predict import predict
+from edgefl.onnxgrad.predict import median_seconds, predict
 from edgefl.records import Tier
 from edgefl.registry import datasets
 from edgefl.rng import torch_seeded
@@ -245,3 +246,19 @@ def test_what_cannot_be_quantized_says_why():
     del model.graph.node[2]
     with pytest.raises(EdgeflError, match="the graph has no variant fp16: "):
         quantized(model.SerializeToString(), "fp16")
+
+
+def test_both_graphs_are_timed_in_turns_and_the_slower_one_is_told(monkeypatch):
+    small, large = (graph_of_products(size) for size in (8, 512))
+    x = np.zeros((1, 8), np.float32)
+    fast_s, slow_s = median_seconds([small, large], x, 0.1)
+    assert 0 < fast_s < slow_s
+    assert slower(large, small, x) == ""
+    for took, told in (((0.001, 0.0018), "float32 takes 1.00 ms"), ((0.001, 0.00105), "")):
+        monkeypatch.setattr(quantize, "median_seconds", lambda graphs, x, took=took: took)
+        assert slower(small, large, x).endswith(told)
+        assert bool(slower(small, large, x)) == bool(told)
+
+
+def graph_of_products(width: int) -> bytes:
+    return forward_graph(nn.Sequential(nn.Linear(8, width), nn.Linear(width, width), nn.Linear(width, 2)).eval(), (8,))

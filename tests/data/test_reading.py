@@ -3,6 +3,7 @@
 import decimal
 import io
 import json
+import re
 import subprocess
 import sys
 from datetime import date
@@ -424,6 +425,42 @@ def test_lists_as_labels_are_targets(tmp_path):
 def test_a_mark_of_utf8_begins_no_name(tmp_path):
     (tmp_path / "own.csv").write_bytes(b"\xef\xbb\xbflabel,v\n" + b"".join(f"{n % 2},{n}\n".encode() for n in range(N)))
     assert load(str(tmp_path / "own.csv")).record.label == "label"
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("v;label\n0,5;a\n1,5;b\n", "fields are separated by ';', expected commas"),
+        ("sep=;\nv;label\n1;a\n", "fields are separated by ';', expected commas"),
+        ("v\tlabel\n0.5\ta\n", r"fields are separated by '\t', expected commas"),
+        ("\ufeffv,label\n0.5,a\n".encode("utf-16-le"), "text in UTF-16, expected UTF-8; save it as CSV UTF-8"),
+        *(
+            (f'v,label\n"{number}",a\n"{number}",b\n', f"column 'v' has numbers as people write them, such as {number!r}; write")
+            for number in ("0,5", "1.234,5", "1,234", "1'234", "1 234,5", "12 %", "$5.50", "3 €")
+        ),
+    ],
+)
+def test_tables_as_spreadsheets_save_them_are_refused_with_the_remedy(tmp_path, written, message):
+    (tmp_path / "own.csv").write_bytes(written if isinstance(written, bytes) else written.encode())
+    with pytest.raises(DataError, match=re.escape(message)):
+        load(str(tmp_path / "own.csv"))
+
+
+def test_numbers_as_people_write_them_are_texts_if_they_are_chosen(tmp_path):
+    (tmp_path / "own.csv").write_text("v,label\n" + '"0,5",a\n"1,5",b\n' * 30)
+    assert load(str(tmp_path / "own.csv"), reading=Reading(features=("v",))).vocabulary
+
+
+def test_labels_with_a_one_for_each_class_are_said_to_be_targets():
+    y = np.eye(3, dtype=int)[np.arange(N) % 3]
+    data = Dataset.from_arrays(RNG.normal(size=(N, 4)), y)
+    assert any("one 1 in each row: targets of a regression; for classes, give" in line for line in data.record.guessed)
+    assert not any("one 1" in line for line in Dataset.from_arrays(RNG.normal(size=(N, 4)), y + 1).record.guessed)
+
+
+def test_a_matrix_is_an_array():
+    data = Dataset.from_arrays(RNG.normal(size=(N, 4)).view(np.matrix), Y)
+    assert data.input_shape == (4,)
 
 
 def test_left_out_arrays_and_files_are_recorded(tmp_path):

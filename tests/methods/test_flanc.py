@@ -11,10 +11,12 @@ from torch import nn
 
 from edgefl.client.training import Training
 from edgefl.errors import ConfigError
-from edgefl.factor.basis import BasisRule, compose, composed_layers, first_basis, first_coefficients, orthogonality
+from edgefl.factor.basis import BasisRule, BasisSize, compose, composed_layers, first_basis, first_coefficients, orthogonality
 from edgefl.methods.create import create
 from edgefl.methods.networks import global_tier
 from edgefl.models.base import Architecture, scaled
+from edgefl.models.custom import CustomArchitecture
+from edgefl.models.input_spec import InputSpec
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Batch, Tier, Update
 from edgefl.rng import generator, torch_seeded
@@ -249,7 +251,7 @@ def test_a_layer_whose_channels_have_no_common_divisor_may_have_bases_of_one_cha
         (
             {"share": 0.01, "bases": 0.1},
             (1.0, 0.25),
-            "FLANC finds no layer with more than one basis vector: all are small, the stem, 1x1, grouped, the classifier, or kept dense",
+            "FLANC finds no layer with more than one basis vector: all are small, the stem, grouped, the classifier, or kept dense",
         ),
     ],
 )
@@ -301,3 +303,36 @@ def test_a_weight_of_one_basis_vector_stays_dense():
     assert {name: list(of) for name, of in sizes.items()} == {"rnn": ["weight_hh_l0"]}
     asked = create("flanc", {"basis_channels": {"rnn.weight_ih_l0": 2}}, tiers=(1.0, 0.25)).sizes(architecture, Tier(1.0))
     assert sorted(asked["rnn"]) == ["weight_hh_l0", "weight_ih_l0"]
+
+
+class Pointwise(nn.Module):
+    """A stem, depthwise and 1×1 convolutions, and the classifier: all that a network for keywords has."""
+
+    def __init__(self, between: tuple[int, ...] = ()) -> None:
+        super().__init__()
+        self.stem, self.depth, self.point = nn.Conv2d(1, 32, 3), nn.Conv2d(32, 32, 3, groups=32), nn.Conv2d(32, 32, 1)
+        self.between = nn.Sequential(*(nn.Linear(size, 32) for size in between))
+        self.fc = nn.Linear(32, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.between(self.point(self.depth(self.stem(x)).relu()).relu().mean((2, 3))))
+
+
+def of_points(*between: int) -> CustomArchitecture:
+    return CustomArchitecture("points", classes=4, factory=lambda: Pointwise(between), inputs={"": InputSpec((1, 8, 8))})
+
+
+def test_1x1_convolutions_are_composed_if_nothing_else_can_be():
+    method, tiers = create("flanc", tiers=(1.0, 0.5)), TIERS[:2]
+    method.check(of_points(), tiers, 2)
+    assert method.sizes(of_points(), tiers[0]) == {"point": {"weight": BasisSize(4, 2)}}
+    assert list(method.sizes(of_points(32), tiers[0])) == ["between.0"]
+    state = method.init(of_points(), tiers, generator(0, "init"))
+    for tier in tiers:
+        trained, x = loaded(method, state, tier), torch.randn(2, 1, 8, 8)
+        torch.testing.assert_close(method.deploy(state, tier)(x), trained(x))
+        cost = tier_cost(method, of_points(), tier, Training(1, 32))
+        assert cost.macs_compose
+        assert cost.params == sum(p.numel() for p in trained.parameters())
+    with pytest.raises(ConfigError, match=r"basis_count: there is no layer 'points'; did you mean 'point'"):
+        create("flanc", {"basis_count": {"points": 2}}, tiers=(1.0, 0.5)).check(of_points(), tiers, 2)

@@ -1,6 +1,7 @@
 """``edgefl plan``: its JSON and its table, amounts with units, and wrong input in one line."""
 
 import json
+import re
 from functools import partial
 
 import pytest
@@ -11,11 +12,51 @@ from edgefl import profile
 from edgefl.methods.ranks import rank_candidates, ranked
 from edgefl.models.base import Architecture
 from edgefl.planning.largest_ratio import STEPS
+from edgefl.registry import methods
 from edgefl.util.units import need_have
 from edgefl.wire.payload import payload_bytes
 
-run = partial(told, "plan", "cnn-digits", "--input", "1x8x8")
+every = partial(told, "plan", "cnn-digits", "--input", "1x8x8")
+run = partial(every, "--method", "fedhm")
 """The command on a small network: arguments → exit status, standard output, standard error."""
+
+
+@pytest.fixture
+def few_methods(monkeypatch):
+    monkeypatch.setattr(type(methods), "names", lambda self: ["fedavg", "fedhm", "heterofl", "prism"])
+
+
+@pytest.mark.usefixtures("few_methods")
+def test_without_a_method_every_method_with_several_sizes_is_tried():
+    status, out, err = every("--macs", "10M", "--json")
+    assert (status, err) == (0, "")
+    plans = {planned["method"]: planned for planned in json.loads(out)}
+    assert list(plans) == ["fedhm", "heterofl", "prism"]
+    (alone,) = json.loads(run("--macs", "10M", "--json")[1])
+    assert plans["fedhm"] == {"method": "fedhm", **alone}
+    status, out, _ = every("--macs", "10M")
+    assert status == 0
+    assert [words[:2] for words in map(str.split, out.splitlines()) if words and words[0] in plans] == [
+        [name, "1"] for name in plans
+    ]
+    assert "These are the methods that make sub-models of several sizes" in out
+
+
+@pytest.mark.usefixtures("few_methods")
+def test_a_method_without_a_size_that_fits_says_why_and_none_at_all_is_status_3():
+    (smallest,) = profile("cnn-digits", (1, 8, 8), method="heterofl", tiers=(1 / STEPS,))
+    status, out, _ = every("--macs", str(smallest.macs_forward))
+    assert status == 0
+    assert re.search(r"(?s)heterofl .*Without a size that fits: fedhm \(forward MACs: needs .*\)\.", out)
+    status, out, err = every("--macs", "10")
+    assert (status, out) == (3, "")
+    assert "no size of cnn-digits fits with any method; of the smallest,\n  fedhm: forward MACs: needs" in err
+
+
+def test_options_of_a_method_need_its_name():
+    status, _, err = every("--macs", "800k", "--method-option", "factorize=conv")
+    assert status == 2
+    assert "--method-option is about one method: name it, such as --method fedhm" in err
 
 
 def test_json_has_everything_that_rebuilds_the_network():
