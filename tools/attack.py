@@ -4,8 +4,8 @@ Usage: python tools/attack.py --minutes N [--seed S] [--only KIND,KIND]
        python tools/attack.py --only KIND --seed S --case C            (one case again)
 
 Prints how many cases of each kind ended in which way. The exit status is 0 if there was no failure. A failure prints what happened and
-the command that repeats the case. Kinds take turns, so that each gets the same share of the time. A kind that needs what this computer
-lacks, such as a browser, is left out by name.
+the command that repeats the case. Kinds take turns, so that each gets the same share of the time that cases take; what they need, such as a
+finished run or a compiled client, is made once for all. A kind that needs what this computer lacks, such as a browser, is left out by name.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Attack:
 
     Attributes:
         outcomes: what came of how many cases.
-        spent_s: how long all of them took, what they share included.
+        spent_s: how long all of them took, without what was prepared for them.
         lacks: what this computer lacks for it; "": nothing.
     """
 
@@ -52,12 +52,13 @@ class Attack:
 
     def play(self, keep: bool = False) -> None:
         """Play the next case; ``keep`` its folder."""
-        started_s, number = time.monotonic(), self.number
+        started_s, prepared_s, number = time.monotonic(), self.bench.prepared_s, self.number
         self.number += 1
         folder = self.bench.home.parent / f"case-{self.kind}-{number}"
         try:
             if self._case is None:
-                self._case = importlib.import_module(f"attacks.{self.kind}").attack(self.bench)
+                with self.bench.preparing():
+                    self._case = importlib.import_module(f"attacks.{self.kind}").attack(self.bench)
             folder.mkdir(parents=True)
             self.outcomes[self._case(generator_of(self.seed, self.kind, number), folder)] += 1
         except Unavailable as problem:
@@ -68,7 +69,7 @@ class Attack:
             print(f"FAILURE {self.failures[-1]}\n", flush=True)
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
-        self.spent_s += time.monotonic() - started_s
+        self.spent_s += time.monotonic() - started_s - (self.bench.prepared_s - prepared_s)
 
 
 def attack(
@@ -79,7 +80,8 @@ def attack(
     ``first`` is the number of the only case to play; its files are kept.
     """
     with Zygote() as edgefl, contextlib.ExitStack() as opened:
-        found = [Attack(kind, seed, Bench(home / kind / "shared", edgefl, opened), first or 0) for kind in kinds]
+        bench = Bench(home / "shared", edgefl, opened)
+        found = [Attack(kind, seed, bench, first or 0) for kind in kinds]
         end_s = time.monotonic() + seconds
         while waiting := [one for one in found if one.number - (first or 0) < cases and not one.lacks]:
             if time.monotonic() > end_s:
@@ -96,7 +98,8 @@ def table(found: Sequence[Attack]) -> str:
         lines.append(f"{one.kind}: {one.number:,} cases, {len(one.failures)} failures, {one.spent_s:.0f} s{left_out}")
         lines += [f"  {count:6,}  {outcome}" for outcome, count in sorted(one.outcomes.items())]
     total, failures = sum(one.number for one in found), sum(len(one.failures) for one in found)
-    return "\n".join([*lines, f"{total:,} cases, {failures} failures"])
+    prepared_s = max((one.bench.prepared_s for one in found), default=0.0)
+    return "\n".join([*lines, f"{total:,} cases, {failures} failures; {prepared_s:.0f} s of preparation"])
 
 
 def main() -> int:
