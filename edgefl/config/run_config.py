@@ -10,7 +10,7 @@ from pydantic import ModelWrapValidatorHandler, ValidationError, model_validator
 from edgefl.config.contradictions import fleet_problems, groups_clients, network_problems, privacy_problems, training_problems
 from edgefl.config.field import Flag
 from edgefl.config.fleet import FleetKeys, HostKeys
-from edgefl.config.rates import follows_rounds
+from edgefl.config.rates import SCHEDULES, follows_rounds
 from edgefl.config.task import RoundsKeys, TaskKeys
 from edgefl.config.updates import TrainingKeys, TrustKeys
 from edgefl.consent import admit
@@ -154,8 +154,9 @@ def lengthened(before: RunConfig, after: RunConfig) -> str:
     """
     if after.rounds <= before.rounds:
         return "a run continues only to more rounds"
-    if follows_rounds(before.lr_schedule):
-        return f"with lr_schedule {before.lr_schedule} the learning rate of every round depends on their number"
+    for key in SCHEDULES:
+        if follows_rounds(rule := getattr(before, key)):
+            return f"with {key} {rule} the learning rate of every round depends on their number"
     if before.target_epsilon is not None:
         return "with target_epsilon the noise of every round depends on their number"
     return ""
