@@ -21,7 +21,7 @@ from edgefl.util.validation import explain_all
 
 HOST_KEYS = frozenset({"engine", "workers", "data_dir", "sources", "log", "bundle", "ray_address", "ray_auth", "mixed_nodes"})
 """Keys that describe this computer and its files. A resumed run may change them; :func:`changed` has the one exception."""
-_CODE = frozenset({*PARTS, "model", "tier", "loss", "metric", "lr_schedule", "log", "stages", "sampler"})
+CODE = frozenset({*PARTS, "model", "tier", "loss", "metric", "lr_schedule", "log", "stages", "sampler"})
 """Keys that may name code."""
 
 
@@ -97,7 +97,7 @@ def keys_of(path: Path | None, flags: Mapping[str, Any]) -> dict[str, Any]:
 
 def keys_in(values: Mapping[str, Any], source: str, flags: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of the TOML file ``source``, which were read into ``values``, see :func:`keys_of`."""
-    values = {key: value for key, value in values.items() if key not in _CODE or key not in flags}
+    values = {key: value for key, value in values.items() if key not in CODE or key not in flags}
     admit_keys(values, source, flags)
     RunConfig.of(values, source)
     options = {**values.get("method_options", {}), **flags.get("method_options", {})}
