@@ -4,8 +4,9 @@ Usage: python tools/attack.py --minutes N [--seed S] [--only KIND,KIND]
        python tools/attack.py --only KIND --seed S --case C            (one case again)
 
 Prints how many cases of each kind ended in which way. The exit status is 0 if there was no failure. A failure prints what happened and
-the command that repeats the case. Kinds take turns, so that each gets the same share of the time that cases take; what they need, such as a
-finished run or a compiled client, is made once for all. A kind that needs what this computer lacks, such as a browser, is left out by name.
+the command that repeats the case. Kinds take turns, so that each gets the same share of the N minutes. What they need, such as a finished
+run or a compiled client, is made once for all, and takes time beside them. A kind that needs what this computer lacks, such as a browser,
+is left out by name.
 """
 
 from __future__ import annotations
@@ -77,14 +78,13 @@ def attack(
 ) -> list[Attack]:
     """Play cases of ``kinds`` in ``home``, those with the least time first, for ``seconds`` or until each has had ``cases``.
 
-    ``first`` is the number of the only case to play; its files are kept.
+    What is prepared for them takes time beside that. ``first`` is the number of the only case to play; its files are kept.
     """
     with Zygote() as edgefl, contextlib.ExitStack() as opened:
         bench = Bench(home / "shared", edgefl, opened)
         found = [Attack(kind, seed, bench, first or 0) for kind in kinds]
-        end_s = time.monotonic() + seconds
         while waiting := [one for one in found if one.number - (first or 0) < cases and not one.lacks]:
-            if time.monotonic() > end_s:
+            if sum(one.spent_s for one in found) > seconds:
                 break
             min(waiting, key=lambda one: one.spent_s).play(keep=first is not None)
     return found
@@ -105,7 +105,7 @@ def table(found: Sequence[Attack]) -> str:
 def main() -> int:
     """Run the tool; return its exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=5, metavar="N", help="how long to attack [5]")
+    parser.add_argument("--minutes", type=float, default=5, metavar="N", help="how long to attack, without preparation [5]")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of all cases [0]")
     parser.add_argument("--only", default=",".join(KINDS), metavar="KIND,KIND", help=f"kinds, of {', '.join(KINDS)} [all]")
     parser.add_argument("--case", type=int, metavar="C", help="play this case only, and keep its files")
