@@ -30,7 +30,8 @@ class Cases:
     """A process of Node that plays cases; the next case starts another if one has ended it."""
 
     def __init__(self, *command: str | Path) -> None:
-        self._command, self._process = list(map(str, command)), None
+        self._command = list(map(str, command))
+        self._process: subprocess.Popen[str] | None = None
 
     def close(self) -> None:
         """End the process."""
@@ -45,6 +46,8 @@ class Cases:
             pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
             self._process = subprocess.Popen(self._command, text=True, encoding="utf-8", **pipes)
         asked, answers = self._process.stdin, self._process.stdout
+        assert asked is not None
+        assert answers is not None
         print(json.dumps({"args": args, "config": str(config)}), file=asked, flush=True)
         line = answers.readline() if select.select([answers], [], [], LATE_S)[0] else ""
         if line:
@@ -52,8 +55,6 @@ class Cases:
             return found
         self.close()
         return None
-
-    _process: subprocess.Popen[str] | Any
 
 
 def attack(bench: Bench) -> Case:
