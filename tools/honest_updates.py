@@ -86,8 +86,8 @@ def table(stored: Mapping[str, object]) -> str:
     seeds = set()
     for key, found in stored.items():
         name, partition, seed = key.rsplit("|", 2)
-        seeds.add(seed)
         if isinstance(found, list):
+            seeds.add(seed)
             one = sums.setdefault(name, {}).setdefault(partition, [0, 0])
             one[0], one[1] = one[0] + found[0], one[1] + found[1]
     lines = [f"| method | {' | '.join(PARTITIONS.values())} |", f"|---|{'---:|' * len(PARTITIONS)}"]
