@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from edgefl.config.run_config import CODE
+from tests.test_consent import KEYS
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -16,3 +19,11 @@ def test_every_test_that_a_promise_names_exists() -> None:
     assert len(named) > 80
     assert sorted(named - there) == []
     assert [file for file in files if not (ROOT / file).is_file()] == []
+
+
+def test_every_key_that_may_name_code_is_named() -> None:
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    keys = re.search(r"may name Python files and modules: under (.*?)\. The tests", text, re.DOTALL)
+    assert keys is not None
+    named = set(re.findall(r"`(\w+)`", keys[1]))
+    assert named == set(KEYS) == CODE | {"plugins"}

@@ -4,8 +4,9 @@ Usage: python tools/attack.py --minutes N [--seed S] [--only KIND,KIND]
        python tools/attack.py --only KIND --seed S --case C            (one case again)
 
 Prints how many cases of each kind ended in which way. The exit status is 0 if there was no failure. A failure prints what happened and
-the command that repeats the case. Kinds take turns, so that each gets the same share of the time. A kind that needs what this computer
-lacks, such as a browser, is left out by name.
+the command that repeats the case. Kinds take turns, so that each gets the same share of the N minutes. What they need, such as a finished
+run or a compiled client, is made once for all, and takes time beside them. A kind that needs what this computer lacks, such as a browser,
+is left out by name.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Attack:
 
     Attributes:
         outcomes: what came of how many cases.
-        spent_s: how long all of them took, what they share included.
+        spent_s: how long all of them took, without what was prepared for them.
         lacks: what this computer lacks for it; "": nothing.
     """
 
@@ -52,12 +53,13 @@ class Attack:
 
     def play(self, keep: bool = False) -> None:
         """Play the next case; ``keep`` its folder."""
-        started_s, number = time.monotonic(), self.number
+        started_s, prepared_s, number = time.monotonic(), self.bench.prepared_s, self.number
         self.number += 1
         folder = self.bench.home.parent / f"case-{self.kind}-{number}"
         try:
             if self._case is None:
-                self._case = importlib.import_module(f"attacks.{self.kind}").attack(self.bench)
+                with self.bench.preparing():
+                    self._case = importlib.import_module(f"attacks.{self.kind}").attack(self.bench)
             folder.mkdir(parents=True)
             self.outcomes[self._case(generator_of(self.seed, self.kind, number), folder)] += 1
         except Unavailable as problem:
@@ -68,7 +70,7 @@ class Attack:
             print(f"FAILURE {self.failures[-1]}\n", flush=True)
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
-        self.spent_s += time.monotonic() - started_s
+        self.spent_s += time.monotonic() - started_s - (self.bench.prepared_s - prepared_s)
 
 
 def attack(
@@ -76,13 +78,13 @@ def attack(
 ) -> list[Attack]:
     """Play cases of ``kinds`` in ``home``, those with the least time first, for ``seconds`` or until each has had ``cases``.
 
-    ``first`` is the number of the only case to play; its files are kept.
+    What is prepared for them takes time beside that. ``first`` is the number of the only case to play; its files are kept.
     """
     with Zygote() as edgefl, contextlib.ExitStack() as opened:
-        found = [Attack(kind, seed, Bench(home / kind / "shared", edgefl, opened), first or 0) for kind in kinds]
-        end_s = time.monotonic() + seconds
+        bench = Bench(home / "shared", edgefl, opened)
+        found = [Attack(kind, seed, bench, first or 0) for kind in kinds]
         while waiting := [one for one in found if one.number - (first or 0) < cases and not one.lacks]:
-            if time.monotonic() > end_s:
+            if sum(one.spent_s for one in found) > seconds:
                 break
             min(waiting, key=lambda one: one.spent_s).play(keep=first is not None)
     return found
@@ -96,13 +98,14 @@ def table(found: Sequence[Attack]) -> str:
         lines.append(f"{one.kind}: {one.number:,} cases, {len(one.failures)} failures, {one.spent_s:.0f} s{left_out}")
         lines += [f"  {count:6,}  {outcome}" for outcome, count in sorted(one.outcomes.items())]
     total, failures = sum(one.number for one in found), sum(len(one.failures) for one in found)
-    return "\n".join([*lines, f"{total:,} cases, {failures} failures"])
+    prepared_s = max((one.bench.prepared_s for one in found), default=0.0)
+    return "\n".join([*lines, f"{total:,} cases, {failures} failures; {prepared_s:.0f} s of preparation"])
 
 
 def main() -> int:
     """Run the tool; return its exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=5, metavar="N", help="how long to attack [5]")
+    parser.add_argument("--minutes", type=float, default=5, metavar="N", help="how long to attack, without preparation [5]")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of all cases [0]")
     parser.add_argument("--only", default=",".join(KINDS), metavar="KIND,KIND", help=f"kinds, of {', '.join(KINDS)} [all]")
     parser.add_argument("--case", type=int, metavar="C", help="play this case only, and keep its files")

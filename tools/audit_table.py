@@ -70,10 +70,9 @@ def noise_table() -> str:
     rows = []
     for name in SETTINGS:
         for leak in entry["audit"]["leaks"] if (entry := stored().get(name)) else ():
-            measured = leak["measured"]
-            interval = f"{measured['low']:.2f} to {measured['high']:.2f}"
-            rows.append([f"{name}; {leak['attacker']}", f"{measured['value']:.2f}", interval, f"{leak['accounted']:.2f}"])
-    return table(["Run; the attacker", "empirical ε", "99 % interval", "accounted ε"], rows)
+            values = (f"{leak[key]:.2f}" for key in ("empirical", "accounted", "most_likely", "upper"))
+            rows.append([f"{name}; {leak['attacker']}", *values])
+    return table(["Run; the attacker", "empirical ε (at least)", "accounted ε", "most likely", "at most"], rows)
 
 
 def membership_table() -> str:

@@ -14,16 +14,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edgefl import RunConfig, simulate
+from edgefl import RunConfig
 from edgefl.errors import EdgeflError
 from edgefl.methods.axes import conflict
 from edgefl.methods.create import create
 from edgefl.methods.tier_sum import gaps
+from edgefl.records import Screened
 from edgefl.registry import methods
 from edgefl.run.guarded import DEFENCE, STRENGTH
+from edgefl.run.prepare import prepare
+from edgefl.run.trained import engine_of
+from edgefl.server.client_store import ClientStore
+from edgefl.util.compute import one_thread
 from edgefl.util.files import write_json
 
 ROOT = Path(__file__).parents[1]
@@ -31,8 +36,8 @@ STORED = ROOT / "tools" / "results" / "honest-updates.json"
 PAGE, BEGIN, END = ROOT / "docs" / "trust.md", "<!-- honest-updates:begin -->\n", "<!-- honest-updates:end -->\n"
 PARTITIONS = {"iid": "alike", "classes:1": "one class a client"}
 SETTING = {
-    "model": "cnn-tiny", "clients": 12, "per_round": 12, "rounds": 4, "local_epochs": 1, "conditions": "ideal", "eval_every": 4,
-    "tier_assignment": "uniform", "bundle": False, "defence": DEFENCE, "defence_strength": STRENGTH, "data_share": 0.5,
+    "model": "cnn-tiny", "clients": 12, "per_round": 12, "rounds": 4, "local_epochs": 1, "conditions": "ideal", "engine": "inline",
+    "tier_assignment": "uniform", "eval_after_training": False, "defence": DEFENCE, "defence_strength": STRENGTH, "data_share": 0.5,
 }  # fmt: skip
 MOST = 0.01
 """The largest share of honest updates that a default may cost."""
@@ -47,15 +52,24 @@ class Count:
 
 
 def counted(method: str, partition: str, seed: int) -> Count:
-    """Return the counts of one run; EdgeflError if the method does not take the setting."""
+    """Return the counts of one run, which is neither evaluated nor written; EdgeflError if the method does not take the setting."""
     keys = {**SETTING, "method": method, "partition": partition, "seed": seed}
     if len(type(create(method)).default_tiers) == 1:
         keys["tier_assignment"] = "auto"
-    with tempfile.TemporaryDirectory() as folder:
-        result = simulate(RunConfig.of(keys), Path(folder) / "run", on_round=lambda record: None)
-        lines = (result.folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
-    screened = [client["screened"] for line in lines for client in json.loads(line)["clients"] if client.get("screened")]
-    return Count(len(screened), sum(bool(found["dropped"]) for found in screened))
+    run, screened = prepare(RunConfig.of(keys)), list[Screened]()
+    with (
+        one_thread(),
+        tempfile.TemporaryDirectory() as folder,
+        ClientStore(Path(folder) / "clients.sqlite") as store,
+        engine_of(run) as engine,
+    ):
+        state = run.start()
+        for _ in range(run.config.rounds):
+            run, state = run.advanced(state)
+            state, record = run.round(state, engine, store)
+            state = replace(state, clients=store.commit(record.round))
+            screened += [client.screened for client in record.clients if client.screened]
+    return Count(len(screened), sum(bool(found.dropped) for found in screened))
 
 
 def runs(names: list[str], seeds: int) -> Iterator[tuple[str, str, int]]:
@@ -72,8 +86,8 @@ def table(stored: Mapping[str, object]) -> str:
     seeds = set()
     for key, found in stored.items():
         name, partition, seed = key.rsplit("|", 2)
-        seeds.add(seed)
         if isinstance(found, list):
+            seeds.add(seed)
             one = sums.setdefault(name, {}).setdefault(partition, [0, 0])
             one[0], one[1] = one[0] + found[0], one[1] + found[1]
     lines = [f"| method | {' | '.join(PARTITIONS.values())} |", f"|---|{'---:|' * len(PARTITIONS)}"]

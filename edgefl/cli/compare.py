@@ -74,7 +74,7 @@ _budget = options_of("Budget of a run: which method is the most accurate within 
     "format_",
     type=click.Choice(("table", "latex", "csv", "json", "paragraph")),
     default="table",
-    help="Format of the ranking on standard output; latex: a table of booktabs; paragraph: every setting in words, and the command.",
+    help="Format of the ranking on standard output; latex: for a paper's column, by booktabs; paragraph: every setting, and the command.",
 )
 @trust_option
 @json_option
@@ -179,7 +179,7 @@ def command(
 def _show(found: "Comparison", format_: str) -> None:
     """Print a comparison in a format."""
     from edgefl.report.compare_page_budget import budget_table
-    from edgefl.report.compare_tables import compact_comparison
+    from edgefl.report.compare_tables import compact_comparison, paper_text
 
     summary = found.to_dict()
     asked = any(summary["verdict"]["budget"].values()) or summary["verdict"]["target_accuracy"] is not None
@@ -192,8 +192,7 @@ def _show(found: "Comparison", format_: str) -> None:
         if asked:
             show_result(budget_table(summary))
     else:
-        table = budget_table(summary)
-        echo(table.to_latex() if format_ == "latex" else table.to_csv())
+        echo(paper_text(summary) if format_ == "latex" else budget_table(summary).to_csv())
 
 
 @contextmanager

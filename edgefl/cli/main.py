@@ -134,6 +134,8 @@ def main() -> None:
     except Exception as error:
         if where := _plugin(error):
             _fail(f"{where}: {type(error).__name__}: {first_line(error)}", EdgeflError.exit_code)
+        if isinstance(error, MemoryError):
+            _fail("not enough memory: a file, a network or a fleet is too large for this computer", EdgeflError.exit_code)
         if not isinstance(error, OSError):
             raise
         from edgefl.util.files import UNWRITABLE

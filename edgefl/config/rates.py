@@ -12,6 +12,8 @@ from edgefl.util.networks import canonical, is_own
 from edgefl.util.spec import called
 
 Rule = Callable[[int, int], float]
+SCHEDULES = ("lr_schedule", "server_lr_schedule")
+"""Keys of rules."""
 
 
 def cosine() -> Rule:

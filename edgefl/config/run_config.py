@@ -10,7 +10,7 @@ from pydantic import ModelWrapValidatorHandler, ValidationError, model_validator
 from edgefl.config.contradictions import fleet_problems, groups_clients, network_problems, privacy_problems, training_problems
 from edgefl.config.field import Flag
 from edgefl.config.fleet import FleetKeys, HostKeys
-from edgefl.config.rates import follows_rounds
+from edgefl.config.rates import SCHEDULES, follows_rounds
 from edgefl.config.task import RoundsKeys, TaskKeys
 from edgefl.config.updates import TrainingKeys, TrustKeys
 from edgefl.consent import admit
@@ -21,7 +21,7 @@ from edgefl.util.validation import explain_all
 
 HOST_KEYS = frozenset({"engine", "workers", "data_dir", "sources", "log", "bundle", "ray_address", "ray_auth", "mixed_nodes"})
 """Keys that describe this computer and its files. A resumed run may change them; :func:`changed` has the one exception."""
-_CODE = frozenset({*PARTS, "model", "tier", "loss", "metric", "lr_schedule", "log", "stages", "sampler"})
+CODE = frozenset({*PARTS, "model", "tier", "loss", "metric", "lr_schedule", "log", "stages", "sampler"})
 """Keys that may name code."""
 
 
@@ -97,7 +97,7 @@ def keys_of(path: Path | None, flags: Mapping[str, Any]) -> dict[str, Any]:
 
 def keys_in(values: Mapping[str, Any], source: str, flags: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of the TOML file ``source``, which were read into ``values``, see :func:`keys_of`."""
-    values = {key: value for key, value in values.items() if key not in _CODE or key not in flags}
+    values = {key: value for key, value in values.items() if key not in CODE or key not in flags}
     admit_keys(values, source, flags)
     RunConfig.of(values, source)
     options = {**values.get("method_options", {}), **flags.get("method_options", {})}
@@ -154,8 +154,9 @@ def lengthened(before: RunConfig, after: RunConfig) -> str:
     """
     if after.rounds <= before.rounds:
         return "a run continues only to more rounds"
-    if follows_rounds(before.lr_schedule):
-        return f"with lr_schedule {before.lr_schedule} the learning rate of every round depends on their number"
+    for key in SCHEDULES:
+        if follows_rounds(rule := getattr(before, key)):
+            return f"with {key} {rule} the learning rate of every round depends on their number"
     if before.target_epsilon is not None:
         return "with target_epsilon the noise of every round depends on their number"
     return ""

@@ -6,10 +6,10 @@ from pydantic import AfterValidator, BeforeValidator
 
 from edgefl.config.field import Count, Keys, Positive, check_name, key, known, known_call
 from edgefl.config.protocol import SecureAggregation
-from edgefl.config.rates import checked_rule
+from edgefl.config.rates import checked_rule, named_rules
 from edgefl.errors import InputError
 from edgefl.registry import codecs, defences, objectives, server_optimizers, stages
-from edgefl.util.networks import spec_of
+from edgefl.util.networks import is_own, spec_of
 from edgefl.util.spec import called
 
 CLIENT = "Training on a client"
@@ -51,6 +51,13 @@ SCREENING = (
 
 def _rule(given: Any) -> Any:
     return checked_rule(spec_of(given) if callable(given) else given)
+
+
+def _named_rule(text: str) -> str:
+    if is_own(text):
+        raise ValueError(f"expected a rule that has a name, such as cosine, got {text!r}")
+    named_rules(text)
+    return text
 
 
 def _none_if_off(given: Any) -> Any:
@@ -98,6 +105,9 @@ class TrainingKeys(Keys):
         names=server_optimizers,
     )
     server_lr: Positive | None = key(None, SERVER, "Learning rate of the server. [1; adam and yogi: 0.01]")
+    server_lr_schedule: Annotated[str, AfterValidator(_named_rule)] = key(
+        "constant", SERVER, "Change of --server-lr over rounds, by the rules of --lr-schedule that have a name.", "RULE"
+    )
     codec: Annotated[str, known(codecs)] = key("fp32", SERVER, "Encoding of the updates that clients send.", names=codecs)
     stages: Annotated[tuple[str, ...], AfterValidator(_stages)] = key(
         (), "", "Stages of plug-ins that updates pass before they are encoded, such as top-k(share=0.1).", "NAME(option=X)"

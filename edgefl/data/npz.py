@@ -74,7 +74,7 @@ def _samples(arrays: Mapping[str, Any], inputs: list[str], suffix: str = "") -> 
 
 def arrays_in(folder: Path) -> list[Path]:
     """Return the ``.npy`` files of a folder."""
-    return [path for path in folder.iterdir() if ending_of(path) == ".npy"]
+    return [path for path in folder.iterdir() if ending_of(path) == ".npy" and path.is_file()]
 
 
 def array_in(path: Path, member: str = "") -> np.ndarray:

@@ -18,7 +18,7 @@ from edgefl.errors import ConfigError, DataError
 from edgefl.records import DataRecord
 from edgefl.records.data import some
 from edgefl.util.datasets import HUB, data_title, options_in, share_in
-from edgefl.util.files import ending_of, exists, files_below, is_plain
+from edgefl.util.files import ending_of, exists, files_below, require_plain
 from edgefl.util.modules import OBJECT
 from edgefl.util.networks import object_of
 
@@ -78,8 +78,7 @@ def given_in(path: Path, reading: Reading) -> Given:
         raise DataError(
             f"{path}: no such file or folder; a data set of the Hugging Face hub is {HUB}ID, such as {HUB}uoft-cs/cifar10"
         )
-    if not is_plain(path):
-        raise DataError(f"{path}: cannot be read (not a regular file)")
+    require_plain(path, DataError)
     if path.is_dir():
         kind = _kind_of_folder(path, reading)
     elif (ending := ending_of(path)) not in READERS:

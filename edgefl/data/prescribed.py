@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.errors import DataError, first_line
-from edgefl.util.files import ending_of
+from edgefl.util.files import ending_of, require_plain
 
 NONE, FROM_WEIGHTS = "none", "from-weights"
 METADATA = "preprocessing"
@@ -43,6 +43,7 @@ def prescribed(given: str | None, weights: str | None = None) -> str:
 
 def _read(path: Path) -> str:
     try:
+        require_plain(path, DataError)
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
@@ -56,6 +57,7 @@ def _of_weights(path: str | None) -> Any:
     if path is None:
         raise DataError(f"preprocessing: from-weights, but there are no weights; {own}")
     try:
+        require_plain(Path(path), DataError)
         with Path(path).open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(size)) if size <= _MOST_BYTES * 100 and ending_of(Path(path)) == ".safetensors" else {}

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from edgefl.errors import DataError, nearest
+from edgefl.util.files import require_plain
 
 CONDITIONS = ("idle", "charging", "unmetered")
 COLUMNS = ("client", "from", "to", "state")
@@ -55,6 +56,7 @@ def read_intervals(path: Path) -> Intervals:
         DataError: names the file, the line or row, the column, what was found and what was expected.
     """
     try:
+        require_plain(path, DataError)
         with path.open("rb") as file:
             parquet = file.read(4) == b"PAR1" or path.suffix.lower() in (".parquet", ".pq")
         rows = _from_parquet(path) if parquet else _from_csv(path)

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from edgefl.errors import WireError, first_line
-from edgefl.util.files import sha256
+from edgefl.util.files import require_plain, sha256
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 """The linear layers of :class:`edgefl.models.attention.OpenAttention` that have no layer of their own in torch's class."""
@@ -87,6 +87,7 @@ def _tensors(path: str, digest: str) -> Mapping[str, Tensor]:
 
 def _content(path: str) -> bytes:
     try:
+        require_plain(Path(path), WireError)
         return Path(path).read_bytes()
     except OSError as error:
         raise WireError(f"{path}: cannot be read ({error.strerror})") from None

@@ -173,6 +173,8 @@ def load_onnx(path: Path) -> onnx.ModelProto:
     Raises:
         InputError: the file is missing or damaged, or has an operator set, operator or shape that cannot be used; names file and fault.
     """
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path}: cannot be read (not a regular file)")
     try:
         model = onnx.load(path)
         _require_text(model)

@@ -1,6 +1,6 @@
 """The tables of a comparison: every figure of every method, the few that a terminal shows, and the settings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from edgefl.report.answer import diverged_text, many_diverged
@@ -8,7 +8,7 @@ from edgefl.report.compare_answer import best_first
 from edgefl.report.compare_page_budget import rank_text
 from edgefl.report.metric import metric_of, metric_text, spread_text
 from edgefl.report.tables import Column, PlainTable, Row, human_of, text, under
-from edgefl.report.verdict_words import measure, verdict_notes, winner
+from edgefl.report.verdict_words import LIMITED, measure, p_text, pair_of, rule_text, verdict_notes, winner
 from edgefl.report.words import USEFUL, counts_text, names, tier_label, tiers_text
 from edgefl.util.units import MISSING, human_count, human_percent
 
@@ -66,6 +66,57 @@ def compact_comparison(summary: Row) -> PlainTable:
     return PlainTable.of(
         columns, best_first(summary), note="\n".join([winner(summary), *own, footnote(summary)]).strip(), stacked=True
     )
+
+
+def paper_text(summary: Row) -> str:
+    """Return the ranking as LaTeX that fits a column of a paper; with a target accuracy, also what it costs, as a second table."""
+    target, notes, tables = summary["verdict"]["target_accuracy"], [rule_text(summary)], [_paper_table(summary)]
+    notes.append(f"Columns {', '.join(_ranked_and_global(summary))}: {metric_of(summary).name}")
+    if max(len(row["seeds"]) for row in summary["verdict"]["methods"]) > 1:
+        notes.append("± is the standard error over seeds; p is that of the difference to the first method, corrected.")
+    if target is not None:
+        notes.append(f"Second table: the means over seeds of what was used until {human_percent(target)}.")
+        tables.append(_target_table(summary))
+    small = r"{\footnotesize\setlength{\tabcolsep}{3pt}"
+    return "\n".join([*(f"% {note}" for note in notes), small, "\n\n".join(table.to_latex() for table in tables), "}"])
+
+
+def _ranked_and_global(summary: Row) -> list[str]:
+    ranked = summary["verdict"]["rank_by"] if metric_of(summary).share else "global"
+    return list(dict.fromkeys((ranked, "global")))
+
+
+def _paper_table(summary: Row) -> PlainTable:
+    found, metric = summary["verdict"], metric_of(summary)
+    rows, unit = found["methods"], ", %" if metric.share else ""
+
+    def score(key: str) -> Callable[[Row], str]:
+        return lambda row: spread_text(metric, row[f"{key}_accuracy"]).removesuffix(" %")
+
+    def p(row: Row) -> str:
+        pair = pair_of(summary, rows[0]["label"], row["label"])
+        return p_text(None if pair is None else pair["corrected_p"])
+
+    columns = (
+        _METHOD,
+        Column("rank", "", lambda row: rank_text(row, rows)),
+        *(Column(key + unit, "", score(key)) for key in _ranked_and_global(summary)),
+        *([Column("refused", "", lambda row: human_percent(row["refused"]))] if any(row["refused"] for row in rows) else []),
+        *([Column("p", "", p)] if any(pair["p"] is not None for pair in found["pairs"]) else []),
+    )
+    return PlainTable.of(columns, rows)
+
+
+def _target_table(summary: Row) -> PlainTable:
+    def mean(axis: str, human: Callable[[float | None], str]) -> Callable[[Row], str]:
+        return lambda row: human(((row["to_target"] or {}).get(axis) or {}).get("mean"))
+
+    columns = (
+        _METHOD,
+        Column("reached", "", lambda row: f"{row['reached']} of {len(row['seeds'])}"),
+        *(Column(of.word, "", mean(axis, of.human)) for axis, of in LIMITED.items()),
+    )
+    return PlainTable.of(columns, summary["verdict"]["methods"])
 
 
 def _rank(summary: Row) -> Column:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgefl.errors import ConfigError
+from edgefl.records import ACCURACY, Metric
 
 Json = Mapping[str, Any]
 
@@ -48,10 +49,12 @@ class RunBudget:
         return tuple(axis for axis, limit in self.limits.items() if cost[axis] is None or cost[axis] > limit)
 
 
-def check_target(target: float | None) -> None:
-    """Raise :class:`ConfigError` if a target accuracy is not a share in (0, 1]; None is no target."""
+def check_target(target: float | None, metric: Metric = ACCURACY) -> None:
+    """Raise :class:`ConfigError` if a target accuracy is not a share in (0, 1], or the metric is no share; None is no target."""
     if target is not None and not (_number(target) and target <= 1):
         raise ConfigError(f"target_accuracy must be a share in (0, 1], such as 0.85, got {target!r}")
+    if target is not None and not metric.share:
+        raise ConfigError(f"target_accuracy: is a share, and values of {metric.name} may be others; leave it out")
 
 
 def _number(value: Any) -> bool:

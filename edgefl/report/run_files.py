@@ -18,7 +18,7 @@ from edgefl.report.evaluation import Evaluation
 from edgefl.report.results import Result, adapter
 from edgefl.report.round_lines import HostStages, RoundLine
 from edgefl.report.run_rows import ClassRow, Finite, Number, Participation, PolicyRow, TierRow, Whole
-from edgefl.util.files import is_plain
+from edgefl.util.files import require_plain
 from edgefl.util.hashes import checked
 from edgefl.util.validation import explain
 
@@ -261,8 +261,7 @@ def _checked(kind: Any, text: str, where: str) -> Any:
 
 def _text(path: Path) -> str:
     try:
-        if not is_plain(path):
-            raise InputError(f"{path}: not a regular file; give the folder of a finished run")
+        require_plain(path, InputError)
         return checked(path, path.read_bytes()).decode()
     except (OSError, UnicodeDecodeError) as error:
         missing = isinstance(error, (FileNotFoundError, NotADirectoryError))

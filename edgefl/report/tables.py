@@ -224,6 +224,7 @@ def _heads(columns: Iterable[Column]) -> list[str]:
 
 
 _TEX = {"±": r"$\pm$", "–": "--", "−": "$-$", "≥": r"$\geq$", "µ": r"$\mu$", "ε": r"$\varepsilon$", "\\": r"\textbackslash{}"}
+_TEX |= {"∞": r"$\infty$", "…": r"\ldots{}", "×": r"$\times$", "·": r"$\cdot$", ">": "$>$", "|": "$|$", '"': "''"}
 _TEX |= {char: f"\\{char}" for char in "&%$#_{}"} | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\n": " ", "<": "$<$"}
 
 

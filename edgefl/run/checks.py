@@ -81,8 +81,9 @@ def check_axes(method: Method, config: RunConfig) -> None:
     if config.clip_norm is not None and (why := next((method.lacks[need] for need in CLIPPED if need in method.lacks), "")):
         raise ConfigError(f"clip_norm: makes no sense with {name}: {why}")
     chain_of(config)  # checks the strength of the defence
-    if config.server_lr not in (None, 1.0) and "server_step" in method.lacks:
-        raise ConfigError(f"server_lr: {config.server_lr:g} makes no sense with {name}: {method.lacks['server_step']}")
+    for key, usual in (("server_lr", (None, 1.0)), ("server_lr_schedule", ("constant",))):
+        if (given := getattr(config, key)) not in usual and "server_step" in method.lacks:
+            raise ConfigError(f"{key}: {given} makes no sense with {name}: {method.lacks['server_step']}")
 
 
 def check_stages(method: Method, config: RunConfig) -> None:

@@ -11,7 +11,7 @@ from edgefl.config import RunConfig
 from edgefl.errors import BudgetError, CheckpointError, ConfigError
 from edgefl.fleet.load import load_fleet
 from edgefl.fleet.profile import unknown_energy
-from edgefl.records import METRICS, RoundRecord
+from edgefl.records import RoundRecord
 from edgefl.registry import methods as known_methods
 from edgefl.report.comparison import ComparisonSummary, Failure, MethodResult, Played, comparison_of
 from edgefl.report.evaluated import RankBy, check_rank_by
@@ -24,7 +24,6 @@ from edgefl.run.folder import Notify, RunFolder
 from edgefl.run.parallel import PlannedRun, play
 from edgefl.util.compute import one_thread
 from edgefl.util.files import write_bytes
-from edgefl.util.networks import title_of
 
 OnRound = Callable[[ComparedRun, RoundRecord], None]
 _ASKED = "comparison.toml"
@@ -61,7 +60,7 @@ def compare(
         settings: method, or ``METHOD@R`` → keys of the configuration that it has for itself, such as ``{"heterofl": {"lr": 0.01}}``: those
             of training and of the server.
         budget: what a run may take. Methods are ranked by the accuracy that they reach within it, and all runs train to their end.
-        target_accuracy: share in (0, 1]; the comparison shows what each method uses until it has this accuracy.
+        target_accuracy: share in (0, 1]; the comparison shows what each method uses until it has this accuracy. The metric must be a share.
         rank_by: "clients": the mean over clients of the model that each gets; "worst": that of the worst device class; "global": the
             global model. It is always the global model if values are no shares, as with a loss of the run's own and some metrics.
         resume: continue the comparison in ``out``: complete runs stay, interrupted runs resume.
@@ -147,13 +146,6 @@ def begin(
     """Check a comparison, and write what was asked into its folder; see :func:`compare`."""
     check_target(target_accuracy)
     asked = asked_of(methods, config or RunConfig(), seeds, options or {}, settings)
-    if asked.config.loss is not None and (target_accuracy is not None or (budget or RunBudget()).limits):
-        raise ConfigError(
-            "compare: budget and target_accuracy rank methods by accuracy, and the run has a loss of its own; leave them out"
-        )
-    shares = (None, *(name for name, of in METRICS.items() if of.share))
-    if target_accuracy is not None and (own := asked.config.metric) not in shares:
-        raise ConfigError(f"target_accuracy: is a share, and values of metric {title_of(str(own))} may be others; leave it out")
     asked = replace(asked, budget=budget or RunBudget(), target_accuracy=target_accuracy, rank_by=check_rank_by(rank_by))
     _check_energy(asked)
     with one_thread():

@@ -207,7 +207,9 @@ def parts_of(asked: ComparisonRequest) -> tuple[list[ComparedRun], ComparisonReq
             for seed in asked.seeds:
                 config, failure = _config(asked, entry, seed, chosen), ""
                 try:
-                    config = prepare(config).config
+                    run = prepare(config)
+                    config = run.config
+                    check_target(asked.target_accuracy, run.criterion.metric)
                 except BudgetError as error:
                     failure = str(error)
                 made[seed, entry] = ComparedRun(0, entry, seed, config, why, failure)

@@ -73,6 +73,7 @@ def compare_runs(
     if len(found) < 2:
         raise ConfigError(f"runs: got {len(found)}, expected at least two finished runs")
     _check_same(found)
+    check_target(target_accuracy, metric_of(found[0].played.summary))
     groups = _grouped(found)
     keys = _differing([own[0].config for own in groups])
     labels = _labels([own[0].config for own in groups], keys)

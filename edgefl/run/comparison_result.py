@@ -14,7 +14,7 @@ from edgefl.report.compare_tables import compact_comparison
 from edgefl.report.comparison import FORMAT, ComparisonSummary, MethodResult
 from edgefl.report.notebook import table_html, table_text
 from edgefl.report.results import Result, Results, adapter
-from edgefl.util.files import check_free, whole_folder, write_bytes, write_json
+from edgefl.util.files import check_free, require_plain, whole_folder, write_bytes, write_json
 from edgefl.util.validation import explain
 
 RESULT = "compare.json"
@@ -123,6 +123,7 @@ def load_comparison(folder: Path | str) -> Comparison:
     """
     path = Path(folder) / RESULT
     try:
+        require_plain(path, InputError)
         text = path.read_bytes()
     except OSError:
         raise InputError(f"{path}: no such file; give the folder of a finished comparison") from None

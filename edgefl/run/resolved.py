@@ -123,8 +123,9 @@ def _stages(config: RunConfig, of_features: Sequence[Stage]) -> Iterator[Stage]:
         yield Capped(config.sample_cap)
     if config.defence != "none":
         yield Defended(defence_named(config.defence, config.defence_strength))
-    if optimizer != AVERAGE:
-        yield Optimized(optimizer)
+    rates = shares(named_rules(config.server_lr_schedule), config.rounds)
+    if optimizer != AVERAGE or rates:
+        yield Optimized(optimizer, rates)
 
 
 def outside_of(config: RunConfig) -> list[Stage]:

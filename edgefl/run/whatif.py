@@ -8,7 +8,7 @@ from typing import Any
 
 from edgefl.config import RunConfig, changed
 from edgefl.config.fleet import FleetKeys, HostKeys
-from edgefl.config.rates import follows_rounds
+from edgefl.config.rates import SCHEDULES, follows_rounds
 from edgefl.config.task import RoundsKeys
 from edgefl.errors import ConfigError, InputError
 from edgefl.report.clock_draws import ClockDraws
@@ -213,7 +213,7 @@ def _check_same(folder: RunFolder, config: RunConfig) -> None:
     before, where = folder.config(), folder.path
     then, now = (dict[Any, str](of.sources or {}) for of in (before, config))
     # With some schedules, the rate of a round follows from the number of rounds.
-    varied = _VARIED if not follows_rounds(config.lr_schedule) else _VARIED - {"rounds"}
+    varied = _VARIED if not any(follows_rounds(getattr(config, key)) for key in SCHEDULES) else _VARIED - {"rounds"}
     for key in changed(before, config):
         content = then.get(_BY_HASH.get(key))
         if key not in varied and (content is None or content != now.get(_BY_HASH.get(key))):

@@ -21,7 +21,7 @@ from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.records import Tier
 from edgefl.server.state import FleetMemory, ServerState
-from edgefl.util.files import sha256, write_bytes
+from edgefl.util.files import require_plain, sha256, write_bytes
 
 FORMAT = 2
 KEPT = 3
@@ -55,6 +55,7 @@ def of_file(path: Path, own: Architecture | None = None) -> ServerState:
         OSError: it cannot be read.
     """
     try:
+        require_plain(path, CheckpointError)
         tensors = safetensors.torch.load(path.read_bytes())
         with safe_open(path, framework="pt") as file:
             about = dict(json.loads(file.metadata()[_ABOUT]))
@@ -166,6 +167,8 @@ def oldest_round(folder: Path) -> int:
 
 def _damage(path: Path, known: Mapping[int, str]) -> str:
     """Return what is wrong with the checkpoint at ``path``, or nothing."""
+    if not path.is_file():
+        return "it is no regular file"
     match, digest = _NAME.fullmatch(path.name), sha256(path.read_bytes())
     if match is None or digest[:16] != match[2]:
         return "its SHA-256 differs from the one in its name (damaged or incomplete)"

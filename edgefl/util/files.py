@@ -209,8 +209,8 @@ def read_at_most(path: Path, limit_bytes: int, error_class: type[InputError], pl
     It must be a ``plain`` file: a pipe could make the reader wait for ever.
     """
     try:
-        if plain and not is_plain(path):
-            raise error_class(f"{path}: cannot be read (not a regular file)")
+        if plain:
+            require_plain(path, error_class)
         with path.open("rb") as file:
             content = file.read(limit_bytes + 1)
     except OSError as error:
@@ -231,6 +231,12 @@ def is_plain(path: Path) -> bool:
     """Whether ``path`` is a regular file or a folder, not a pipe, a socket or a device; OSError if there is nothing."""
     mode = path.stat().st_mode
     return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+
+
+def require_plain(path: Path, error_class: type[InputError]) -> None:
+    """Raise an ``error_class`` that names ``path`` if it is a pipe, a socket or a device, which may never end; OSError if it is missing."""
+    if not is_plain(path):
+        raise error_class(f"{path}: cannot be read (not a regular file)")
 
 
 def ending_of(path: Path) -> str:

@@ -84,6 +84,17 @@ inline Tensor copy_of(const Ort::Value& value) {
   return found;
 }
 
+inline const float* floats(const Tensor& tensor, const std::string& name, size_t least = 0) {  // its values; Error unless they are float32
+  if (tensor.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT || count_of(tensor.shape) < least) throw Error(name + ": expected values of float32");
+  return tensor.data<float>();
+}
+
+inline const float* floats(const Ort::Value& value, const std::string& name, size_t least = 0) {
+  const bool right = value.IsTensor() && value.GetTensorTypeAndShapeInfo().GetElementType() == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+  if (!right || value.GetTensorTypeAndShapeInfo().GetElementCount() < least) throw Error(name + ": expected values of float32");
+  return value.GetTensorData<float>();
+}
+
 inline std::string content_of(const Path& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw Error(path.string() + ": cannot be read");
@@ -119,6 +130,13 @@ inline std::string content_sha256(const Tensors& tensors) {
   return found.text();
 }
 
+inline Json parsed(const std::string& content, const std::string& name) {  // Error if it is nested so deep that it would fill the stack
+  return Json::parse(content, [&](int depth, Json::parse_event_t, Json&) {
+    if (depth > 200) throw Error(name + ": nested deeper than 200 levels");
+    return true;
+  });
+}
+
 // The tensors of a file, and its metadata if `about` is given.
 inline Tensors safetensors(const std::string& content, const std::string& name, Metadata* about = nullptr) {
   uint64_t length = 0;
@@ -128,7 +146,7 @@ inline Tensors safetensors(const std::string& content, const std::string& name, 
       {"F32", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT}, {"F64", ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE}, {"I64", ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64},
       {"U8", ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8}, {"U16", ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16}};
   Tensors found;
-  const Json header = Json::parse(content.begin() + 8, content.begin() + 8 + length);
+  const Json header = parsed(content.substr(8, length), name);
   for (const auto& [key, entry] : header.items()) {
     if (key == "__metadata__") {
       if (about) *about = entry.get<Metadata>();
@@ -201,7 +219,7 @@ class Bundle {
   explicit Bundle(Path folder, const Path& publisher = {}, int threads = 1) : folder_(std::move(folder)), threads_(threads) {
     std::string content = content_of(folder_ / "manifest.json");
     if (!publisher.empty()) check_signature(content, key_of(publisher, false));
-    manifest = Json::parse(content);
+    manifest = parsed(content, "manifest.json");
     if (manifest.at("format_version") != 2)
       throw Error("manifest.json: format_version " + manifest["format_version"].dump() + ", expected 2");
     const std::string own = manifest.at("manifest_sha256");

@@ -91,6 +91,8 @@ static Tensors after(Tensors& reference) {
 static double apart(const Tensors& tensors, const Tensors& expected, double slack) {
   double worst = 0;
   for (const auto& [name, tensor] : expected) {
+    floats(tensor, "after:" + name);
+    floats(tensors.at(name), name);
     const size_t kept = count_of(tensor.shape), all = count_of(tensors.at(name).shape), step = std::max<size_t>(1, (all + 255) / 256);
     if (kept != (all + step - 1) / step) throw Error("after:" + name + ": " + std::to_string(kept) + " values, of a tensor with " + std::to_string(all));
     double largest = 0, difference = 0;
@@ -109,12 +111,14 @@ static bool check(const Bundle& bundle, const Json& tier) {
   const std::string label = tier.at("label");
   Tensors reference = bundle.tensors(tier.at("reference"));
   const Tensor logits = std::move(reference.at("logits"));
+  floats(logits, "logits");
   reference.erase("logits");
   const double outputs = difference(infer(bundle, label, reference), logits);
   double losses = 0, tensors = 0;
   if (!tier.at("train").is_null()) {
     reference = bundle.tensors(tier.at("train").at("reference"));
     const Tensor expected = std::move(reference.at("losses"));
+    floats(expected, "losses", 3);
     reference.erase("losses");
     const Tensors ended = after(reference);
     Tensor every = zeros({bundle.manifest.at("classes")}, ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL);
@@ -138,6 +142,7 @@ static int run(const Strings& words, Flags flags) {
   if (words[0] == "check") {
     bool right = true;
     for (const Json& tier : bundle.manifest.at("tiers")) right = check(bundle, tier) && right;
+    if (!right) std::cerr << "Error: a tier differs from its reference by more than rounding\n";
     return right ? 0 : 1;
   }
   Tensors data = safetensors(content_of(words.at(3)), words[3]);

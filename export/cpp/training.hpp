@@ -75,7 +75,9 @@ inline void mirror(Tensor& images, size_t number) {  // one of the images, of sh
 inline Tensor infer(const Bundle& bundle, const std::string& label, const Tensors& samples) {
   std::map<std::string, Ort::Value> values;
   for (const auto& [name, tensor] : samples) values.emplace(name, view(tensor));
-  return copy_of(Graph(bundle.session(bundle.tier(label).at("forward"))).run(values).at("logits"));
+  const Tensor logits = copy_of(Graph(bundle.session(bundle.tier(label).at("forward"))).run(values).at("logits"));
+  floats(logits, "logits");
+  return logits;
 }
 
 // The training graphs of a tier, and the tensors that their steps change.
@@ -131,10 +133,10 @@ class Steps {
     for (const auto& [name, tensor] : batch) values_.insert_or_assign(name, view(tensor));
     auto found = graphs_.at(number).run(values_);
     ++taken_;
-    const float loss = *found.at("loss").GetTensorData<float>();
+    const float loss = *floats(found.at("loss"), "loss", 1);
     if (!std::isfinite(loss)) throw diverged("the loss is " + std::to_string(loss));
     for (const auto& [name, value] : found)
-      if ((name.rfind("p.", 0) == 0 || name.rfind("s.", 0) == 0) && !finite(value)) throw diverged(name.substr(2) + " would hold NaN or infinity");
+      if ((name.rfind("p.", 0) == 0 || name.rfind("s.", 0) == 0) && !finite(value, name)) throw diverged(name.substr(2) + " would hold NaN or infinity");
     for (auto& [name, value] : found) {
       if (name != "loss") changing_.insert(name);
       values_.insert_or_assign(name, std::move(value));
@@ -159,8 +161,8 @@ class Steps {
     return Diverged("step " + std::to_string(taken_) + ": " + what + ": training diverged; a smaller learning rate may help");
   }
 
-  static bool finite(const Ort::Value& value) {
-    const float* first = value.GetTensorData<float>();
+  static bool finite(const Ort::Value& value, const std::string& name) {
+    const float* first = floats(value, name);
     return std::all_of(first, first + value.GetTensorTypeAndShapeInfo().GetElementCount(), [](float one) { return std::isfinite(one); });
   }
 

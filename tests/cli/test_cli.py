@@ -139,6 +139,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "objective": ("prox", "prox"),
     "server_optimizer": ("yogi", "yogi"),
     "lr_schedule": ("cosine", "cosine"),
+    "server_lr_schedule": ("step", "step"),
     "metric": ("macro-f1", "macro-f1"),
     "augment": ("flip", "flip"),
     "clip_gradient": ("1.5", 1.5),

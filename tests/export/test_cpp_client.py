@@ -215,6 +215,13 @@ def test_onnxruntime_sends_nothing(program, tmp_path):
     assert left_in_home([program, "infer", bundle, "0.5", data, "--allow-unsigned"], tmp_path) == []
 
 
+def test_a_manifest_that_would_fill_the_stack_is_refused(program, tmp_path):
+    bundle = Regression().write(tmp_path / "bundle")
+    (bundle / "manifest.json").write_text("[" * 200_000)
+    ran = called(program, "check", bundle)
+    assert (ran.returncode, ran.stderr) == (2, "Error: manifest.json: nested deeper than 200 levels\n")
+
+
 def test_what_it_refuses(program, tmp_path):
     path, out = stored(tmp_path, *samples(8)), tmp_path / "update"
     owner, other = SigningKey.new(tmp_path / "owner.pem"), SigningKey.new(tmp_path / "other.pem")

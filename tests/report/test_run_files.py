@@ -136,5 +136,5 @@ def test_a_pipe_is_not_read(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     (run / "rounds.jsonl").unlink()
     os.mkfifo(run / "rounds.jsonl")
-    with pytest.raises(InputError, match=r"rounds\.jsonl: not a regular file"):
+    with pytest.raises(InputError, match=r"rounds\.jsonl: cannot be read \(not a regular file\)"):
         html.write(run)

@@ -227,6 +227,7 @@ def texts_of(summary: dict[str, Any]) -> Iterator[str]:
         yield from re.split(r"(?<=[.;:]) ", text)
 
 
+ERROR = {"name": "mean error", "better": "lower", "share": False}
 CASES = {
     "budget": lambda: flipping(3.0),
     "end": lambda: compared(
@@ -240,6 +241,13 @@ CASES = {
         {
             "fast": [run(n, [0.4, 0.9], train_s={PHONE: t, BOARD: t}) for n, t in ((0, 1.0), (1, 2.0))],
             "slow": [run(n, [0.6, 0.6], train_s={PHONE: 1.0, BOARD: 1.0}) for n in (0, 1)],
+        },
+        budget=RunBudget(s=2.5),
+    ),
+    "own loss": lambda: compared(
+        {
+            label: [run(n, [2.0, last + 0.01 * n, 0.1], metric=ERROR) for n in range(3)]
+            for label, last in (("near", 1.1), ("far", 1.6))
         },
         budget=RunBudget(s=2.5),
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from edgefl.config import RunConfig
 from edgefl.errors import BudgetError, CheckpointError, ConfigError
 from edgefl.report.compare_page import compare_page
 from edgefl.report.compare_page_budget import budget_table, class_table, front_text
+from edgefl.report.compare_tables import paper_text
 from edgefl.report.comparison import ComparisonSummary, MethodResult, Played, comparison_of
 from edgefl.report.evaluated import evaluated_of
 from edgefl.report.ranks import ranked
@@ -361,6 +363,28 @@ def test_the_page_ranks_and_draws_the_fronts_also_without_a_budget() -> None:
     bare = comparison_of([(row_of("a"), [even([0.5])])], [0], (1.0,)).to_dict()
     assert (bare["verdict"]["rank_by"], bare["verdict"]["budget"]["s"]) == ("clients", None)
     assert (2, "Which method wins") in Page(compare_page(bare)).headings
+
+
+@pytest.mark.parametrize("rank_by", ["clients", "worst", "global"])
+def test_the_tables_for_a_paper_fit_a_column_and_need_booktabs_only(rank_by: str) -> None:
+    summary = three()
+    summary["verdict"]["rank_by"] = rank_by
+    summary["verdict"]["methods"][0]["label"] = "heterofl_@.125"
+    summary["verdict"]["methods"][1]["refused"] = 0.351
+    text = paper_text(summary)
+    notes = [line for line in text.splitlines() if line.startswith("% ")]
+    assert "± is the standard error over seeds; p is that of the difference to the first method, corrected." in notes[2]
+    ranking, target = re.findall(r"\\begin\{tabular\}\{([lr]+)\}\n(.*?)\n\\end\{tabular\}", text, re.DOTALL)
+    assert set(re.findall(r"\\([a-z]+)", text)) == {
+        *("footnotesize", "setlength", "tabcolsep", "begin", "toprule", "midrule", "bottomrule", "end", "pm"),
+    }
+    for kinds, body in (ranking, target):
+        lines = [line.removesuffix(r" \\").split(" & ") for line in body.splitlines() if not line.startswith("\\")]
+        assert {len(line) for line in lines} == {len(kinds)}
+        # A digit of Computer Modern at \\footnotesize is 4.25 pt wide, a letter about as much; a column of IEEE is 252 pt wide.
+        shown = [[re.sub(r"\$\\pm\$", "±", cell).replace("\\", "") for cell in line] for line in lines]
+        width_pt = sum(4.25 * max(map(len, column)) for column in zip(*shown, strict=True)) + 2 * 3 * len(kinds)
+        assert width_pt <= 252
 
 
 def test_the_json_form_is_that_of_the_records() -> None:

@@ -79,12 +79,14 @@ def test_a_comparison_is_shown_again_and_written_as_tables(runs, tmp_path):
     assert [row["label"] for row in rows] == ["fedavg lr=0.05", "fedavg lr=0.01"]
 
 
-@pytest.mark.parametrize(("form", "first"), [("latex", r"\begin{tabular}{lr"), ("csv", "method,method rank,"), ("json", "{")])
+@pytest.mark.parametrize(
+    ("form", "first"), [("latex", "% Of each run counts its last round"), ("csv", "method,method rank,"), ("json", "{")]
+)
 def test_the_ranking_has_forms_for_a_paper(form, first, runs):
     told = CliRunner().invoke(compare_command, [str(runs / "a0"), str(runs / "b0"), "--format", form])
     assert told.exit_code == 0, told.output
     assert told.output.startswith(first)
-    assert told.output.endswith({"latex": "\\end{tabular}\n", "csv": "\n", "json": "}\n"}[form])
+    assert told.output.endswith({"latex": "\\end{tabular}\n}\n", "csv": "\n", "json": "}\n"}[form])
 
 
 def test_what_cannot_be_compared_is_named_and_nothing_is_written(runs, tmp_path):

@@ -7,6 +7,7 @@ import safetensors.numpy
 from edgefl import RunConfig, simulate
 from edgefl.config import changed, lengthened
 from edgefl.errors import ConfigError
+from edgefl.run.prepare import prepare
 from edgefl.run.resolved import shares_of, training_of
 
 OWN = """
@@ -70,6 +71,26 @@ def test_a_function_of_ones_own_trains_as_the_same_rate_does(own, tmp_path):
     assert set(recorded.sources or {}) == {"lr_schedule"}
 
 
+def test_the_server_steps_by_the_rate_of_the_round(tmp_path):
+    def model(name, **keys):
+        folder = simulate(RunConfig(**KEYS | {"server_lr": 0.5, **keys}), tmp_path / name).folder
+        return safetensors.numpy.load((folder / "model.safetensors").read_bytes())
+
+    one, two, falling = model("one", rounds=1), model("two"), model("falling", server_lr_schedule="step")
+    for name, before in one.items():
+        np.testing.assert_allclose(falling[name], before + 0.1 * (two[name] - before), rtol=1e-5, atol=1e-7)
+    assert any(not np.array_equal(falling[name], two[name]) for name in one)
+
+
+def test_a_server_without_a_step_has_no_rate_that_changes(own):
+    with pytest.raises(ConfigError, match="server_lr_schedule: step makes no sense with FLoRA: "):
+        prepare(RunConfig(method="flora", server_lr_schedule="step"))
+    with pytest.raises(ConfigError, match="server_lr_schedule: expected a rule that has a name, such as cosine, got"):
+        RunConfig(server_lr_schedule=own("half"))
+    with pytest.raises(ConfigError, match="server_lr_schedule: got 'linear', expected constant"):
+        RunConfig(server_lr_schedule="linear")
+
+
 @pytest.mark.parametrize(
     "rule", ["linear", "warmup(rounds=0)", "warmup(2)", "exponential(fall=2)", "exponential(rate=1)", "cosine+"]
 )
@@ -95,5 +116,9 @@ def test_a_run_continues_if_its_first_rounds_keep_their_rates(own):
     short = RunConfig(rounds=3, lr_schedule="warmup(rounds=2)+exponential")
     assert lengthened(short, short.model_copy(update={"rounds": 5})) == ""
     assert changed(short, RunConfig(rounds=3)) == ["lr_schedule"]
+    falling = RunConfig(rounds=3, server_lr_schedule="cosine")
+    assert lengthened(falling, falling.model_copy(update={"rounds": 5})).startswith(
+        "with server_lr_schedule cosine the learning rate"
+    )
     mine = RunConfig(rounds=3, lr_schedule=own("half"))
     assert "the learning rate of every round depends on their number" in lengthened(mine, mine.model_copy(update={"rounds": 5}))

@@ -16,12 +16,15 @@ from edgefl.data.sources import Dataset, Split
 from edgefl.errors import ConfigError, DataError
 from edgefl.onnxgrad.session import OutOfMemoryError
 from edgefl.report import html
+from edgefl.report.run_budget import RunBudget
 from edgefl.run import bundle as bundling
 from edgefl.run import prepare as preparing
 from edgefl.run.checks import no_graphs
 from edgefl.run.prepare import prepare
 from edgefl.util.files import shared
+from edgefl.util.units import human_bytes
 from tests import regression
+from tests.pages import Page
 from tests.runs import lines_of, stopped_after
 
 KEYS = {
@@ -128,6 +131,26 @@ def test_a_run_whose_metric_is_not_finite_does_not_end_a_comparison(points, monk
     assert [(of.seed, of.reason) for of in row.failures] == [
         (0, f"round 1: tier 1: loss: metric root mean square is inf for {seen[0]} held-out samples, expected a finite number")
     ]
+
+
+def test_methods_with_a_loss_of_the_users_own_are_ranked_within_a_budget(points, tmp_path):
+    asked = ("heterofl", "fedavg"), RunConfig(**KEYS | {"bundle": False}), tmp_path / "both"
+    with pytest.raises(ConfigError, match="target_accuracy: is a share, and values of root mean square may be others; leave it"):
+        compare(*asked, target_accuracy=0.5)
+    assert not (tmp_path / "both").exists()
+    slow = {"heterofl": {"lr": 1e-4}}
+    whole = compare(*asked, settings=slow)
+    cost = max(row.steps["client_bytes"][0].cost for row in whole.summary.verdict.methods)
+    found = compare(*asked, settings=slow, budget=RunBudget(bytes=cost), resume=True)
+    first = {name: lines_of(tmp_path / "both" / name / "seed-0")[0]["accuracy"]["global"] for name in ("fedavg", "heterofl")}
+    assert [(row.label, row.rounds, row.accuracy.mean) for row in found.summary.verdict.methods] == [
+        ("fedavg", (1,), first["fedavg"]),
+        ("heterofl", (1,), first["heterofl"]),
+    ]
+    assert first["fedavg"] < first["heterofl"]
+    text = " ".join(Page((tmp_path / "both" / "compare.html").read_text()).text.split())
+    assert f"fedavg has the best root mean square {first['fedavg']:.4g} within {human_bytes(cost)} a client" in text
+    assert f"With the whole budget, fedavg has the best mean, {first['fedavg']:.4g}" in text
 
 
 def test_a_metric_below_0_is_read_back_compared_and_shown(points, tmp_path):

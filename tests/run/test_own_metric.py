@@ -131,7 +131,7 @@ def test_a_name_that_is_no_metric_is_refused():
         ConfigError, match="metric: worst-client judges one model by every client, and clients have models of their"
     ):
         prepare(RunConfig(**KEYS | {"metric": "worst-client", "method": "fedper", "tiers": (1.0,)}))
-    with pytest.raises(ConfigError, match="target_accuracy: is a share, and values of metric worst-client may be others"):
+    with pytest.raises(ConfigError, match="is a share, and values of accuracy of the worst client may be others"):
         compare(["fedavg"], RunConfig(**KEYS | {"metric": "worst-client"}), "nowhere", target_accuracy=0.5)
 
 

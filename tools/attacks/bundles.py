@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 
 from attacks.damage import TEXTS, damaged, mutated, odd, spelled
 from attacks.harness import Bench, Case, Finding, Rng
-from attacks.made import data, device_client, simulated, updates
+from attacks.made import data, simulated, updates
 from edgefl.bundle.manifest import SIGNATURE, SIGNER
 
 _ZEROS = "0" * 64
@@ -29,7 +29,7 @@ READERS = (*CLIENTS, "verify", "fed-round")
 
 def attack(bench: Bench) -> Case:
     """Return what plays a case."""
-    client = bench.opened.enter_context(device_client())
+    client = bench.client
 
     def case(rng: Rng, folder: Path) -> str:
         here, kind = folder / "here", str(rng.choice(list(KINDS)))

@@ -16,8 +16,10 @@ from attacks.made import simulated, updates
 from edgefl.util.files import sha256
 
 KEYS: Mapping[str, Any] = {
-    **dict.fromkeys(("model", "loss", "method", "dataset", "codec", "defence", "objective", "server_optimizer", "engine"), "{}:x"),
-    "adversary": "{}:x:0.1", "log": ["{}:x"], "plugins": ["{}"], "plugins by hash": {"{}": ""},
+    **dict.fromkeys(("model", "loss", "metric", "lr_schedule", "method", "dataset", "codec", "defence"), "{}:x"),
+    **dict.fromkeys(("objective", "server_optimizer", "engine"), "{}:x"),
+    "adversary": "{}:x:0.1", "log": ["{}:x"], "stages": ["{}:x"], "sampler": "{}:x", "plugins": ["{}"], "plugins by hash": {"{}": ""},
+    "tier": {"1": "mlp", "0.5": "{}:x"},
 }  # fmt: skip
 FILES = (
     "evil.py",
@@ -110,5 +112,5 @@ def _configure(here: Path, changes: Mapping[str, Any], comparison: bool) -> None
 
 def _filled(value: Any, source: str) -> Any:
     if isinstance(value, dict):
-        return {source: ""}
-    return [source] if value == ["{}"] else [f"{source}:x"] if isinstance(value, list) else value.format(source)
+        return {name.replace("{}", source): _filled(of, source) for name, of in value.items()}
+    return [_filled(of, source) for of in value] if isinstance(value, list) else value.replace("{}", source)

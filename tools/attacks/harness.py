@@ -12,8 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -238,25 +239,46 @@ def _made(folder: Path) -> Path:
 
 @dataclass
 class Bench:
-    """Where a kind of attack prepares what it attacks: commands, and a folder for things that all cases share.
+    """Where attacks prepare what they attack: commands, and a folder for things that all cases of all kinds share.
 
     Attributes:
         opened: what is closed after the last case.
+        prepared_s: how long the preparation of all these things took.
     """
 
     home: Path
     edgefl: Zygote
     opened: contextlib.ExitStack
+    prepared_s: float = 0.0
     _made: dict[str, Path] = field(default_factory=dict)
+    _preparing: bool = False
 
     def once(self, name: str, make: Callable[[Path], object]) -> Path:
         """Return the path ``name`` below the bench, made at the first call by ``make``; cases copy it or only read it."""
         if name not in self._made:
             path = _made(self.home) / name
             shutil.rmtree(path, ignore_errors=True)
-            make(path)
+            with self.preparing():
+                make(path)
             self._made[name] = path
         return self._made[name]
+
+    @contextlib.contextmanager
+    def preparing(self) -> Iterator[None]:
+        """Count the time of the block as preparation."""
+        outer, started_s = not self._preparing, time.monotonic()
+        self._preparing = True
+        try:
+            yield
+        finally:
+            if outer:
+                self._preparing = False
+                self.prepared_s += time.monotonic() - started_s
+
+    @cached_property
+    def client(self) -> Zygote:
+        """What starts the client of devices, without torch."""
+        return self.opened.enter_context(Zygote("edgefl_client:main", ("onnxruntime",), CLIENT))
 
     def run(self, *arguments: object) -> None:
         """Run a command that must succeed, in the bench's folder."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from attacks.harness import CLIENT, Bench, Zygote
+from attacks.harness import Bench
 
 SMALL = (
     *("--rounds", 3, "--clients", 6, "--per-round", 3, "--local-epochs", 1, "--model", "mlp", "--seed", 3, "--data-share", 0.1),
@@ -59,22 +59,16 @@ def data(bench: Bench) -> Path:
     return bench.once("data.npz", make)
 
 
-def device_client() -> Zygote:
-    """Return what starts the client of devices, without torch."""
-    return Zygote("edgefl_client:main", ("onnxruntime",), CLIENT)
-
-
 def updates(bench: Bench) -> Path:
     """Return a folder of two updates of the bundle of :func:`simulated`, trained by the client of devices."""
 
     def make(path: Path) -> None:
         path.mkdir()
         samples, bundle = data(bench), simulated(bench) / "bundle"
-        with device_client() as client:
-            for tier in ("1", "0.5"):
-                state = bench.home / f"{tier}.state"
-                client.run("train", bundle, tier, samples, "--allow-unsigned", "--out", state, cwd=bench.home).check((0,))
-                client.run("update", state, "--out", path / f"{tier}.safetensors", cwd=bench.home).check((0,))
+        for tier in ("1", "0.5"):
+            state, client = bench.home / f"{tier}.state", bench.client
+            client.run("train", bundle, tier, samples, "--allow-unsigned", "--out", state, cwd=bench.home).check((0,))
+            client.run("update", state, "--out", path / f"{tier}.safetensors", cwd=bench.home).check((0,))
 
     return bench.once("updates", make)
 

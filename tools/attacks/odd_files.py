@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from attacks.harness import Bench, Case, Rng
-from attacks.made import data, device_client, simulated, updates
+from attacks.made import data, simulated, updates
 
 RUN = ("config.toml", "summary.json", "rounds.jsonl", "hashes.json", "model.safetensors")
 BUNDLE = ("manifest.json", "manifest.sig", "manifest.pub", "freshness.json", "0.5/forward.onnx", "0.5/parameters.safetensors")
@@ -17,7 +17,7 @@ BUNDLE = ("manifest.json", "manifest.sig", "manifest.pub", "freshness.json", "0.
 
 def attack(bench: Bench) -> Case:
     """Return what plays a case."""
-    client = bench.opened.enter_context(device_client())
+    client = bench.client
 
     def case(rng: Rng, folder: Path) -> str:
         here = folder / "here"

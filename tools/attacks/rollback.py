@@ -10,7 +10,7 @@ from typing import Any
 from attacks.bundles import rehashed
 from attacks.damage import odd
 from attacks.harness import Bench, Case, Finding, Rng
-from attacks.made import data, device_client, simulated
+from attacks.made import data, simulated
 from edgefl.bundle.manifest import MANIFEST
 from edgefl.bundle.signature import signature_files
 from edgefl.util.keys import SigningKey
@@ -20,7 +20,7 @@ OVER, STILL = "2020-01-31T00:00:00Z", "2999-01-31T00:00:00Z"
 
 def attack(bench: Bench) -> Case:
     """Return what plays a case."""
-    client = bench.opened.enter_context(device_client())
+    client = bench.client
 
     def case(rng: Rng, folder: Path) -> str:
         here = folder / "here"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from edgefl.contrib.audit.canaries import Canaries, central, example, local
-from edgefl.contrib.audit.estimate import Interval, distance, epsilon
+from edgefl.contrib.audit.estimate import distance, epsilon
 from edgefl.contrib.audit.membership import Membership, attacked
 from edgefl.errors import CheckpointError
 from edgefl.registry import features
@@ -23,25 +24,29 @@ from edgefl.run.trained import Trained
 
 @dataclass(frozen=True)
 class Leak:
-    """ε as it was measured, beside the accounted one.
+    """ε(``delta``) as it was measured, beside the accounted one.
 
     Attributes:
         attacker: what the attacker knows of who takes part.
         releases: how many releases a canary was part of.
-        measured: ε(``delta``), with its interval.
+        empirical: the lower limit of the 99 % interval: the run leaks at least that.
+        most_likely: the estimate itself. If the noise is as accounted, it is above ``accounted`` in about half of all audits.
+        upper: the upper limit of the interval.
         accounted: ε of the accountant for the same releases.
     """
 
     attacker: str
     releases: int
     delta: float
-    measured: Interval
+    empirical: float
+    most_likely: float
+    upper: float
     accounted: float
 
     @property
     def exceeds(self) -> bool:
-        """Whether even the lower limit is above what is accounted."""
-        return self.measured.low > self.accounted
+        """Whether more was measured than is accounted."""
+        return self.empirical > self.accounted
 
 
 @dataclass(frozen=True)
@@ -100,11 +105,15 @@ def with_noise(trained: Trained, canaries: Canaries) -> Audit:
     else:
         scores = example(run, canaries, promise.clip, promise.noise_multiplier)
     ratio, delta, known = distance(scores), promise.delta, replace(spending, sampling=None)
-    seen = ratio.through(lambda value: epsilon(value, delta))
-    leaks = [Leak("knows who takes part", releases, delta, seen, known.epsilon(run.config.rounds))]
+
+    def leak(attacker: str, of: Callable[[float], float], accounted: float) -> Leak:
+        found = ratio.through(of)
+        return Leak(attacker, releases, delta, found.low, found.value, found.high, accounted)
+
+    leaks = [leak("knows who takes part", lambda value: epsilon(value, delta), known.epsilon(run.config.rounds))]
     if spending.sampling is not None:
-        hidden = ratio.through(lambda value: _sampled(spending, value, releases, run.config.rounds))
-        leaks.append(Leak("does not know it", releases, delta, hidden, spending.epsilon(run.config.rounds)))
+        hidden = partial(_sampled, spending, releases=releases, rounds=run.config.rounds)
+        leaks.append(leak("does not know it", hidden, spending.epsilon(run.config.rounds)))
     return Audit(promise.level, canaries.count, tuple(leaks))
 
 

@@ -19,8 +19,8 @@ def command(run: Path, canaries: int, as_json: bool) -> int:
     """Measure what the finished run in the folder RUN leaks.
 
     With differential privacy, canaries of random directions take the way of the run's clients: its clipping and its noise. How well they
-    are recognised gives an empirical ε with a 99 % interval, beside the accounted one. The exit status is 1 if the whole interval is above
-    the accounted ε.
+    are recognised gives a 99 % interval. Its lower limit is the empirical ε: the run leaks at least that. The exit status is 1 if it is
+    above the accounted ε.
 
     Without, a membership attack guesses from the final model's losses which samples it was trained with.
 

@@ -8,14 +8,12 @@ from edgefl.util.units import human_percent
 
 def leaks_table(found: Audit) -> PlainTable:
     """Return a row for each attacker: ε as measured, its interval, and as accounted."""
-    heads = ("attacker", "releases", "empirical ε", "99 % interval", "accounted ε", "δ")
+    heads = ("attacker", "releases", "empirical ε (at least)", "most likely", "at most", "accounted ε", "δ")
     rows = (
         (
             leak.attacker,
             str(leak.releases),
-            f"{leak.measured.value:.4g}",
-            f"{leak.measured.low:.4g} to {leak.measured.high:.4g}",
-            f"{leak.accounted:.4g}",
+            *(f"{value:.4g}" for value in (leak.empirical, leak.most_likely, leak.upper, leak.accounted)),
             f"{leak.delta:g}",
         )
         for leak in found.leaks
@@ -24,10 +22,15 @@ def leaks_table(found: Audit) -> PlainTable:
 
 
 def verdict(found: Audit) -> str:
-    """Return what the rows say together."""
-    if found.exceeds:
-        return "more is leaked than is accounted: the run's noise or clipping is not what it should be"
-    return f"{found.canaries} canaries, privacy {found.level}: no more is leaked than is accounted"
+    """Return what the rows say: a line for each attacker, and one for all."""
+    lines = [
+        f"to an attacker who {leak.attacker} the run leaks at least ε = {leak.empirical:.4g} (99 % interval up to {leak.upper:.4g}; "
+        f"most likely {leak.most_likely:.4g}; accounted {leak.accounted:.4g})"
+        for leak in found.leaks
+    ]
+    agrees = f"{found.canaries} canaries, privacy {found.level}: no more is leaked than is accounted"
+    exceeds = "more is leaked than is accounted: the run's noise or clipping is not what it should be"
+    return "\n".join([*lines, exceeds if found.exceeds else agrees])
 
 
 def membership_text(found: Membership) -> str:
