@@ -113,6 +113,7 @@ def _fleet_row(fleet: Fleet) -> dict[str, Any]:
         {"device": c.device.name, "share": c.share, "budget": c.budget.model_dump(exclude_none=True)} for c in fleet.classes
     ]
     shown = fleet.model_dump(include={"name", "title", "mix", "behaviour", "states"})
+    shown |= {} if fleet.calendar is None else {"calendar": fleet.calendar.model_dump(mode="json", exclude_none=True)}
     return shown | {"budget": fleet.budget.model_dump(exclude_none=True), "classes": classes}
 
 
@@ -144,6 +145,8 @@ def _print_fleet(fleet: Fleet) -> None:
     show(f"{fleet.name}: {fleet.title}\nmix {fleet.mix.mark}: {fleet.mix.source}. {fleet.mix.note}\n")
     classes = ((c.device.name, f"{100 * c.share:g} %", c.device.title) for c in fleet.classes)
     show(PlainTable.of_texts(("device", "share", "what"), classes))
+    if fleet.calendar is not None:
+        show(f"calendar: {fleet.calendar}")
     for of, budget in [("", fleet.budget), *((f"{c.device.name}: ", c.budget) for c in fleet.classes)]:
         for key, value in budget.model_dump(exclude_none=True).items():
             shown = human_budget(key, value) if key.endswith(("_bytes", "_j")) else f"{value:g}"

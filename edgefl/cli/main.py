@@ -29,6 +29,7 @@ _ORDER = (
         "plan",
         "devices",
         "calibrate",
+        "trace",
         "audit",
         "export",
         "verify",

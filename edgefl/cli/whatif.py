@@ -46,7 +46,12 @@ _learned = options_of("Accuracy of the policies, by a real run")
     help="Bound that a policy keeps, such as 'gateway >= 20 %' or 'bytes <= 50MB/month'; repeat it for each. [none]",
 )
 @_goal("--minimize", metavar="|".join(LEAST), help="Figure that is the least of those that keep all bounds. [none]")
-@_goal("--rounds-per-day", type=Within(float, 0.001), help="Rounds that begin in a day: shows a month of each class. [none]")
+@_goal(
+    "--target-updates",
+    type=Within(int, 1),
+    default=1000,
+    help="Under a calendar, show the days until each class has given so many useful updates. [1000]",
+)
 @_learned(
     "--run", "run_folder", type=PATH, metavar="RUN", help="Finished run of the same setting, which predicts accuracies. [none]"
 )
@@ -85,7 +90,7 @@ def command(
     secure_aggregations: tuple[str, ...],
     requirements: tuple[str, ...],
     minimize: str | None,
-    rounds_per_day: float | None,
+    target_updates: int,
     config_file: Path | None,
     run_folder: Path | None,
     target_accuracy: float | None,
@@ -105,7 +110,7 @@ def command(
     edgefl whatif --deadlines 1,5 --require "low-end-phone >= 20 %"
 
     With --require and --minimize, it names the policy to take, or what no policy meets and by how much. Figures are inclusion, weakest,
-    waste, round, updates (an hour), joules and bytes (per useful update), epsilon, and, with --rounds-per-day, sessions, updates, bytes
+    waste, round, updates (an hour), joules and bytes (per useful update), epsilon, and, under a calendar, sessions, updates, bytes
     and joules of a device per month. A class alone stands for the share of its sessions that train.
 
     With --run, the curve of a finished run predicts the accuracy of each policy, with a range: that of the run after as many useful
@@ -113,7 +118,7 @@ def command(
     """
     if target_accuracy is not None and run_folder is None:
         raise click.UsageError("--target-accuracy needs --run, the folder of a finished run that predicts accuracies")
-    goal = Goal(requirements, minimize or "", rounds_per_day)
+    goal = Goal(requirements, minimize or "")
     asked = given(flags) | ({"target_epsilon": target_epsilons[0]} if target_epsilons else {})
     if len(secure_aggregations) == 1:
         asked["secure_aggregation"], secure_aggregations = secure_aggregations[0], ()
@@ -134,8 +139,9 @@ def command(
         if not as_json:
             note(f"{label} …")
 
+    asked_of: dict[str, Any] = {"run_folder": run_folder, "target_accuracy": target_accuracy, "target_updates": target_updates}
     policies = deadlines or (), tiers, over_selections or (), target_epsilons or (), secure_aggregations
-    result = whatif(config, *policies, run_folder=run_folder, target_accuracy=target_accuracy, goal=goal, on_policy=say).to_dict()
+    result = whatif(config, *policies, **asked_of, goal=goal, on_policy=say).to_dict()
     page = out if out is not None and out.suffix == ".html" else (out or Path()) / "whatif.html"
     if out is not None or not as_json:
         write_bytes(page, whatif_page.render(result).encode())

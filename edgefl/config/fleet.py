@@ -112,6 +112,14 @@ class FleetKeys(Keys):
         "idle,charging",
     )
     start_hour: float = key(0.0, FLEET, "Hour of the day at which the simulated clock starts.", ge=0, lt=24)
+    rounds_per_day: float | None = key(
+        None,
+        FLEET,
+        "Rounds that begin on a day, evenly over its hours; what-if then shows a month of each class. [the fleet's calendar, else one "
+        "after the other]",
+        ge=0.001,
+        le=86_400,
+    )
     dynamic_devices: bool = key(
         False, FLEET, "Free memory, speed and tiers of devices change each round. [static]", switch="--static-devices"
     )

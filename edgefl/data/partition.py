@@ -95,7 +95,9 @@ def split(
 ) -> list[np.ndarray]:
     """Return each client's sample numbers, int64, ascending, of ``labels`` and ``owners`` (``natural``), (n,) int64, or raise DataError."""
     if not 1 <= clients <= len(labels):
-        raise DataError(f"{clients} clients cannot share {len(labels)} samples: each needs at least one")
+        remedy = f"; --partition index:{min(60, len(labels))} gives any number of clients samples from all of them"
+        few = remedy if clients > 0 else ""
+        raise DataError(f"{clients} clients cannot share {len(labels)} samples: each needs at least one{few}")
     if isinstance(partition, Iid):
         parts = [np.sort(p) for p in np.array_split(rng.permutation(len(labels)), clients)]
     elif isinstance(partition, Dirichlet):

@@ -1,6 +1,7 @@
 """When clients are eligible: always, by the hour of the day, or as in a recorded trace (:mod:`edgefl.fleet.trace`)."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,6 +23,27 @@ class Availability(Protocol):
             clients: client numbers, int64, from 0.
             clock_s: the run's clock in seconds, from 0. A time that is not after it means that the client is not eligible now.
         """
+
+
+@dataclass(frozen=True)
+class ByClass:
+    """Each class of a fleet has an availability of its own.
+
+    Attributes:
+        classes: numbers of clients → the numbers of their classes.
+        of: the availability of each class.
+    """
+
+    classes: Callable[[np.ndarray], np.ndarray]
+    of: tuple[Availability, ...]
+
+    def until(self, clients: np.ndarray, clock_s: float) -> np.ndarray:
+        """Return when each client stops being eligible, by the availability of its class."""
+        number, found = self.classes(clients), np.full(len(clients), float(clock_s))
+        for place in np.unique(number):
+            own = number == place
+            found[own] = self.of[place].until(clients[own], clock_s)
+        return found
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from math import ceil
 import numpy as np
 
 from edgefl.fleet.availability import DAY_S, Always, Availability
+from edgefl.fleet.calendar import Calendar
 from edgefl.fleet.profile import State
 from edgefl.rng import normals, shuffled, uniforms
 
@@ -50,6 +51,7 @@ class Conditions:
         availability: who is eligible when.
         battery: whether what a session draws empties a battery; not where eligible clients are charging.
         start_hour: local hour at clock 0; batteries are charged at midnight.
+        calendar: when rounds may begin; None: one after the other.
     """
 
     over_selection: float = 1.0
@@ -61,6 +63,7 @@ class Conditions:
     availability: Availability = field(default_factory=Always)
     battery: bool = False
     start_hour: float = 0.0
+    calendar: Calendar | None = None
 
     def day(self, clock_s: float) -> int:
         """Return the number of the local day, from 0."""
@@ -114,9 +117,11 @@ class Conditions:
         """Return the clients that are asked, ascending, and the clock when they are.
 
         The server waits until ``wanted`` clients are eligible and not busy. After an hour it asks those that are; if there are none, the
-        first that are eligible within a week. The work grows with the clients asked, unless ``choose`` has to see all that are eligible.
+        first that are eligible within a week. It asks within the days and hours of the calendar only. The work grows with the clients
+        asked, unless ``choose`` has to see all that are eligible.
         """
-        asked, began_s = self.asked(wanted, clients), clock_s
+        asked, clock_s = self.asked(wanted, clients), self._open_s(clock_s)
+        began_s = clock_s
         while True:
             found = self.eligible(seed, clients, asked, round_, clock_s, busy, choose)
             patient = clock_s < began_s + PATIENCE_S
@@ -124,7 +129,10 @@ class Conditions:
                 return np.sort(found), clock_s
             # The next moment to check: when the next busy client ends its session, or ten minutes later.
             later_s = clock_s + WAIT_STEP_S
-            clock_s = min((until_s for until_s in busy.values() if clock_s < until_s < later_s), default=later_s)
+            clock_s = self._open_s(min((until_s for until_s in busy.values() if clock_s < until_s < later_s), default=later_s))
+
+    def _open_s(self, clock_s: float) -> float:
+        return clock_s if self.calendar is None else self.calendar.open_s(clock_s)
 
     def eligible(
         self,

@@ -187,12 +187,29 @@ def _fleet(values: dict[str, Any], path: Path) -> Fleet:
         raise ProfileError(f"{path}: class: expected tables [[class]] with device and share, {found}")
     problems, named = _Problems(), []
     for number, entry in enumerate(classes):
-        load = partial(_referenced, load_device, entry.get("device"), path, f"class.{number}.device", "a device")
+        load = partial(_device_of_class, entry, number, path)
         # In the place of a device that cannot be read, another one of a name of its own: the other keys are checked too.
-        named.append({**entry, "device": problems.of(load, None) or _stand_in(number)})
+        device = problems.of(load, None) or _stand_in(number)
+        trace = entry.get("trace")
+        where = {"trace": str(path.parent / trace)} if isinstance(trace, str) else {}
+        named.append({**{key: value for key, value in entry.items() if key not in ("link", "name")}, **where, "device": device})
     fleet = problems.of(lambda: _parse(Fleet, {**values, "class": named}, path), None)
     problems.check()
     return cast(Fleet, fleet)
+
+
+def _device_of_class(entry: dict[str, Any], number: int, path: Path) -> DeviceProfile:
+    """Return the device of a class, with the link and the name that the class has for itself."""
+    device: Any = _referenced(load_device, entry.get("device"), path, f"class.{number}.device", "a device")
+    own: dict[str, Any] = {}
+    if "link" in entry:
+        link: Any = _referenced(load_link, entry["link"], path, f"class.{number}.link", "a link")
+        own = {"link": link, "name": f"{device.name}-{link.name}", "title": f"{device.title}, {link.title}"}
+    if "name" in entry:
+        if not isinstance(name := entry["name"], str) or not name:
+            raise ProfileError(f"{path}: class.{number}.name: expected a name of the class, such as 'night-phone', got {name!r}")
+        own |= {"name": name, "title": f"{device.title} ({name})"}
+    return cast(DeviceProfile, device.model_copy(update=own))
 
 
 def _stand_in(number: int) -> DeviceProfile:

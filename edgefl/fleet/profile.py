@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, NamedTuple
 
 from pydantic import Field, model_validator
 
+from edgefl.fleet.calendar import Calendar
 from edgefl.fleet.figures import (
     LEAST,
     Figure,
@@ -31,7 +32,8 @@ class Link(Record):
     Rates differ from user to user by a log-normal law of ``spread_sigma``, and from one session of a user to the next by one of
     ``session_sigma``. ``download_nj_per_byte`` and ``upload_nj_per_byte`` are the device's own radio; ``network_nj_per_byte`` is the path
     beyond it to the data centre, either way: a device's energy is without it, an end-to-end energy with it. A link without figures of the
-    radio has no known energy. After a transfer the radio stays on for ``tail_s`` seconds with ``tail_w`` watts.
+    radio has no known energy. After a transfer the radio stays on for ``tail_s`` seconds with ``tail_w`` watts. ``metered`` says that
+    its bytes are paid for.
     """
 
     name: Name
@@ -46,6 +48,7 @@ class Link(Record):
     network_nj_per_byte: Figure | None = None
     tail_s: Figure | None = None
     tail_w: Figure | None = None
+    metered: bool = False
 
     @model_validator(mode="after")
     def _whole_tail(self) -> Link:
@@ -279,15 +282,16 @@ class FleetBudget(Record):
 
 
 class FleetClass(Record):
-    """One class of a fleet: its device, its share of the clients, and limits of its own."""
+    """One class of a fleet: its device, its share of the clients, limits of its own, and the path of a trace of its own."""
 
     device: DeviceProfile
     share: _Part
     budget: FleetBudget = FleetBudget()
+    trace: str | None = None
 
 
 class Fleet(Record):
-    """A mix of device classes, the limits of a round, and how the devices behave: always there and undisturbed where it does not say."""
+    """A mix of device classes, the limits and the calendar of rounds, and how the devices behave: always there where it does not say."""
 
     name: Name
     title: Name
@@ -295,6 +299,7 @@ class Fleet(Record):
     budget: FleetBudget = FleetBudget()
     classes: tuple[FleetClass, ...] = Field(alias="class", min_length=1)
     behaviour: Behaviour | None = None
+    calendar: Calendar | None = None
     states: tuple[State, ...] = Field((), alias="state")
 
     @model_validator(mode="after")
@@ -304,12 +309,18 @@ class Fleet(Record):
         for number, c in enumerate(self.classes):
             if c.device != named[c.device.name].device:
                 raise ValueError(
-                    f"class.{number}.device: another device is named {c.device.name!r} as well; give each a name of its own"
+                    f"class.{number}.device: another device is named {c.device.name!r} as well; give each a name of its own, "
+                    "by the key name of its class or of its file"
                 )
             if c.budget != named[c.device.name].budget:  # results are by device
                 raise ValueError(
-                    f"class.{number}.budget: another class of {c.device.name!r} has another budget; give one of them a copy of the "
-                    "device's file with a name of its own"
+                    f"class.{number}.budget: another class of {c.device.name!r} has another budget; give one of them a name of its "
+                    "own, by its key name"
+                )
+            if c.trace != named[c.device.name].trace:
+                raise ValueError(
+                    f"class.{number}.trace: another class of {c.device.name!r} has another trace; give one of them a name of its own, "
+                    "by its key name"
                 )
             for key, budget in ((f"class.{number}.budget", c.budget), ("budget", self.budget)):
                 if budget.energy_j is not None and c.device.without_energy:

@@ -4,8 +4,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgefl.errors import ConfigError
-from edgefl.fleet.availability import Always, Availability, Daily
+from edgefl.fleet.availability import Always, Availability, ByClass, Daily
+from edgefl.fleet.calendar import Calendar
 from edgefl.fleet.conditions import UNDISTURBED, Conditions
+from edgefl.fleet.population import Population
 from edgefl.fleet.profile import Fleet, State
 from edgefl.fleet.trace import load_trace
 from edgefl.util.files import exists
@@ -17,6 +19,7 @@ class FleetSettings:
 
     profile: str
     seed: int
+    clients: int
     conditions: str
     over_selection: float | None
     deadline_s: float | None
@@ -24,6 +27,7 @@ class FleetSettings:
     eligible_when: tuple[str, ...]
     start_hour: float
     dynamic_devices: bool
+    rounds_per_day: float | None = None
 
 
 def conditions_in(settings: FleetSettings, fleet: Fleet, availability: Availability | None = None) -> Conditions:
@@ -35,7 +39,8 @@ def conditions_in(settings: FleetSettings, fleet: Fleet, availability: Availabil
     """
     _check_deadline(settings, fleet)
     ideal = settings.conditions == "ideal"
-    charging = settings.availability != "always" and "charging" in settings.eligible_when
+    recorded = all(c.trace is not None for c in fleet.classes) or settings.availability not in ("always", "daily")
+    charging = (recorded or settings.availability == "daily") and "charging" in settings.eligible_when
     conditions = Conditions(
         over_selection=settings.over_selection or 1.0,
         links_vary=not ideal,
@@ -43,11 +48,12 @@ def conditions_in(settings: FleetSettings, fleet: Fleet, availability: Availabil
         availability=availability or _availability(settings, fleet),
         battery=not ideal and not charging,
         start_hour=settings.start_hour,
+        calendar=_calendar(settings, fleet),
     )
     if ideal or (behaviour := fleet.behaviour) is None:
         return conditions
     # A recorded trace contains when devices leave.
-    interrupted = behaviour.interrupted.value if settings.availability in ("always", "daily") else 0.0
+    interrupted = 0.0 if recorded else behaviour.interrupted.value
     return replace(
         conditions,
         over_selection=settings.over_selection or behaviour.over_selection.value,
@@ -79,6 +85,15 @@ def _check_deadline(settings: FleetSettings, fleet: Fleet) -> None:
 
 
 def _availability(settings: FleetSettings, fleet: Fleet) -> Availability:
+    if not any(c.trace for c in fleet.classes):
+        return _of_all(settings, fleet)
+    others = None if all(c.trace for c in fleet.classes) else _of_all(settings, fleet)
+    traces = {c.trace: _recorded(Path(c.trace), settings.eligible_when) for c in fleet.classes if c.trace}
+    own = tuple(traces[c.trace] if c.trace else others or Always() for c in fleet.classes)
+    return ByClass(Population(fleet, settings.clients, settings.seed).classes, own)
+
+
+def _of_all(settings: FleetSettings, fleet: Fleet) -> Availability:
     if settings.availability == "always":
         return Always()
     if settings.availability != "daily":
@@ -102,6 +117,11 @@ def _recorded(path: Path, eligible_when: tuple[str, ...]) -> Availability:
             f"eligible_when: expected conditions that some client of {path} meets at some time, got {together}: never all at once"
         )
     return trace
+
+
+def _calendar(settings: FleetSettings, fleet: Fleet) -> Calendar | None:
+    found = fleet.calendar or (None if settings.rounds_per_day is None else Calendar())
+    return None if found is None else found.of_run(settings.start_hour, settings.rounds_per_day)
 
 
 def _states(settings: FleetSettings, fleet: Fleet) -> tuple[State, ...]:

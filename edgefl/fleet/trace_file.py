@@ -16,6 +16,7 @@ import numpy as np
 
 from edgefl.errors import DataError, nearest
 from edgefl.util.files import require_plain
+from edgefl.util.units import human_seconds
 
 CONDITIONS = ("idle", "charging", "unmetered")
 COLUMNS = ("client", "from", "to", "state")
@@ -70,6 +71,8 @@ def read_intervals(path: Path) -> Intervals:
 
 
 _YEAR_S = 365.25 * 86_400
+LATEST_S = 7 * 86_400.0
+"""A server waits a week for clients, so a trace that begins later has none."""
 
 
 def _checked(path: Path, rows: Intervals) -> Intervals:
@@ -87,10 +90,14 @@ def _checked(path: Path, rows: Intervals) -> Intervals:
             found = str(column[i]) if key == "client" else f"{column[i]:.15g}"
             raise _wrong(path, rows.unit, rows.line[i], key, expected + after, found)
     first = int(rows.from_s.argmin())
-    if rows.from_s[first] > _YEAR_S:
-        years = f"the trace begins {rows.from_s[first] / _YEAR_S:.3g} years after the start of a run"
-        remedy = f"seconds count from there, not from 1970: subtract {rows.from_s[first]:.15g} from all of from and to"
-        raise DataError(f"{path}, {rows.unit} {rows.line[first]}: from: {years}; {remedy}")
+    if (late_s := float(rows.from_s[first])) > LATEST_S:
+        after = f"{late_s / _YEAR_S:.3g} years" if late_s > _YEAR_S else human_seconds(late_s)
+        remedy = (
+            f"seconds count from there, not from 1970: subtract {late_s:.15g} from all of from and to, or use edgefl trace import"
+        )
+        raise DataError(
+            f"{path}, {rows.unit} {rows.line[first]}: from: the trace begins {after} after the start of a run; {remedy}"
+        )
     return replace(rows, client=rows.client.astype(np.int64))
 
 
@@ -99,10 +106,10 @@ def _wrong(path: Path, unit: str, line: int | np.integer, key: str, expected: st
 
 
 @cache
-def _states_bits(text: str) -> int | None:
+def states_bits(text: str) -> int | None:
     """Return the bits of a state, or None if it is none.
 
-    >>> _states_bits("idle+unmetered"), _states_bits("eligible"), _states_bits("none"), _states_bits("asleep")
+    >>> states_bits("idle+unmetered"), states_bits("eligible"), states_bits("none"), states_bits("asleep")
     (5, 7, 0, None)
     """
     names = CONDITIONS if text == "eligible" else () if text == "none" else tuple(text.split("+"))
@@ -122,7 +129,7 @@ def _places(path: Path, where: str, header: list[str]) -> dict[str, int]:
 
 def _from_csv(path: Path) -> Intervals:
     parsers: dict[str, Callable[[str], float | None]]
-    parsers = {"client": _whole, "from": _seconds, "to": _seconds, "state": _states_bits}
+    parsers = {"client": _whole, "from": _seconds, "to": _seconds, "state": states_bits}
     columns: list[array[Any]] = [array(kind) for kind in "qqddB"]
     lines, *of_rows = columns
     for line, row in _csv_rows(path):
@@ -215,7 +222,7 @@ def _check_types(path: Path, columns: Mapping[str, Any], types: Any) -> None:
 
 
 def _bits_of(path: Path, texts: list[str], place: np.ndarray) -> np.ndarray:
-    bits = [_states_bits(text.strip()) for text in texts]
+    bits = [states_bits(text.strip()) for text in texts]
     if None in bits:
         number = bits.index(None)
         raise _wrong(path, "row", np.flatnonzero(place == number)[0] + 1, "state", _STATE, repr(texts[number]))

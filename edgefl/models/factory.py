@@ -133,8 +133,9 @@ def _imported_library(name: str, spec: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
+        lacking = (error.name or name).partition(".")[0]  # timm itself needs torchvision
         raise InputError(
-            f"{spec}: {name} cannot be imported ({first_line(error)}); install it with: pip install {name}"
+            f"{spec}: {name} cannot be imported ({first_line(error)}); install it with: pip install {lacking}"
         ) from None
 
 

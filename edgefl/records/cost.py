@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from edgefl.records.work import NO_STEP_WORK, NO_WORK, ONCE, StepWork, Work
-from edgefl.util.unknown import known_sum
 
 
 @dataclass(frozen=True)
@@ -270,9 +269,9 @@ class Timing:
     @property
     def total_j(self) -> float | None:
         """Energy that the device spends on computing and radio."""
-        return known_sum((self.compute_j, self.radio_j))
+        return None if self.compute_j is None or self.radio_j is None else self.compute_j + self.radio_j
 
     @property
     def end_to_end_j(self) -> float | None:
         """Energy of the device and of the path to the server; that of the server is not counted."""
-        return known_sum((self.total_j, self.network_j))
+        return None if (own_j := self.total_j) is None else own_j + self.network_j

@@ -142,10 +142,12 @@ class RoundRecord:
             labels of their own, it is the mean over clients, each on its own held-out samples.
         host_s: how long the round took on this computer.
         observed: figures that the method reports of the round.
-        waited_s: how long the server waited for eligible clients, and after a round in which it refused all clients.
+        waited_s: how long the server waited for the calendar, for eligible clients, and after a round in which it refused all clients.
         deadline_s: the longest that the round may last; None: no limit.
         metric: what ``accuracy`` has.
         adversaries: the round's clients that attack, in their order; None if the run simulates no attack.
+        began: under a calendar, when the round began, as "2026-06-01 22:00" or "day 1 22:00".
+        next_s: under a calendar, the first moment at which the next round may begin.
     """
 
     round: int
@@ -159,6 +161,8 @@ class RoundRecord:
     deadline_s: float | None = None
     metric: Metric = ACCURACY
     adversaries: tuple[int, ...] | None = None
+    began: str | None = None
+    next_s: float | None = None
 
     @property
     def accuracy_after_training(self) -> float | None:
@@ -194,6 +198,7 @@ class RoundRecord:
         sums = ("macs", "download_bytes", "upload_bytes", "energy_j", "end_to_end_j")
         return {
             **{key: getattr(self, key) for key in ("round", "round_s", "waited_s", "deadline_s", "clock_s")},
+            **({} if self.began is None else {"began": self.began, "next_s": self.next_s}),
             "accuracy": dict(self.accuracy),
             **({} if after is None else {"accuracy_after_training": after}),
             "trained": useful["clients"],

@@ -59,6 +59,7 @@ def _found(summary: Json, rounds: Sequence[Json]) -> str:
     metric, whose = metric_of(summary), "the clients' models" if summary["accuracy_of"] == "clients" else "the global model"
     sent = summary["download_bytes"] + summary["upload_bytes"]
     spent = f"{human_seconds(summary['simulated_s'])} of {clock_word(rounds)} time and {human_bytes(sent)} sent"
+    spent += f", from {summary['began']} to {summary['last_began']}" if summary.get("calendar") else ""
     known = summary["global_accuracy"]
     reached = "no round was evaluated" if known is None else f"{whose} reached {metric_text(metric, known)} {metric.name}"
     trains = _tiers_of_classes(summary, rounds)

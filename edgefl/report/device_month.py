@@ -1,4 +1,4 @@
-"""What a month of rounds takes of one device of each class: sessions, bytes, joules and hours."""
+"""What the days of a calendar take of the devices of a class: means of a month, the spread over devices, and who takes part."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ class ClassUse(Result):
         updates: how many updates of the class the server used.
         energy_j: None if it is unknown.
         device_s: seconds of the devices.
+        battery_j: the whole battery of one device; None: it has none.
+        metered: whether the link of the class says that its bytes are paid for.
     """
 
     clients: int
@@ -33,6 +35,33 @@ class ClassUse(Result):
     upload_bytes: int
     energy_j: float | None
     device_s: float
+    battery_j: float | None = None
+    metered: bool = False
+
+
+@dataclass(frozen=True)
+class ClassReach(Result):
+    """How the single devices of a class took part in the first simulated days, at most a month.
+
+    Attributes:
+        days: how many days.
+        trained: devices of which the server used an update.
+        asked: devices that the server selected.
+        lost: status → sessions of the class that ended with it, except trained ones.
+        bytes_median, bytes_p90: of one device, devices without a session included.
+        energy_j_median, energy_j_p90: the same; None if unknown.
+        updates_days: days until the class has given as many useful updates as were asked for; None: it gives none.
+    """
+
+    days: float
+    trained: int
+    asked: int
+    lost: Mapping[str, int]
+    bytes_median: float | None
+    bytes_p90: float | None
+    energy_j_median: float | None
+    energy_j_p90: float | None
+    updates_days: float | None
 
 
 @dataclass(frozen=True)
@@ -46,25 +75,20 @@ class DeviceMonth:
     device_s: float
 
 
-def rounds_per_day(result: Json, row: Json) -> float | None:
-    """Return how many rounds a day has under a policy: as many as were asked for, if they fit; None if none were asked for.
+def rounds_per_day(row: Json) -> float | None:
+    """Return how many rounds a day had under a policy; None without a calendar.
 
-    >>> rounds_per_day({"rounds_per_day": 24}, {"rounds_per_hour": 0.5})
+    >>> rounds_per_day({"rounds": 24, "days": 2.0})
     12.0
     """
-    asked, possible = result.get("rounds_per_day"), row["rounds_per_hour"]
-    return None if asked is None or possible is None else min(asked, 24 * possible)
+    return row["rounds"] / row["days"] if row.get("days") else None
 
 
-def device_months(result: Json, row: Json) -> dict[str, DeviceMonth]:
-    """Return device → the month of one device of its class under a policy; nothing without rounds per day.
-
-    The rounds of a month take what the simulated ones took in the mean, and all devices of a class are asked equally often.
-    """
-    daily = rounds_per_day(result, row)
-    if daily is None:
+def device_months(row: Json) -> dict[str, DeviceMonth]:
+    """Return device → the mean month of one device of its class under a policy; nothing without a calendar."""
+    if not row.get("days"):
         return {}
-    months = DAYS * daily / result["rounds"]
+    months = DAYS / row["days"]
     return {device: _month(use, months / use["clients"]) for device, use in row["uses"].items() if use["clients"]}
 
 

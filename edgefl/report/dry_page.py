@@ -80,6 +80,7 @@ def round_chart(rounds: Sequence[Json]) -> Chart:
     sentence = f"The median round lasts {human_seconds(typical)}, the longest {human_seconds(longest)}"
     idle = len(rounds) - len(lasted)
     awaited = "for clients that may train" if idle else "for clients to become eligible"
+    awaited = "for the calendar and for clients" if "next_s" in rounds[0] else awaited
     sentence += f"; the server waited {human_seconds(waited_s)} in all {awaited}." if waited_s else "."
     if idle:
         sentence += f" Not drawn: {idle:,} {'round' if idle == 1 else 'rounds'} in which nothing was sent to any client."
@@ -98,9 +99,10 @@ def hour_chart(summary: Json, rounds: Sequence[Json]) -> Chart | None:
         return None
     hours: dict[int, list[tuple[float, float]]] = {}
     for record in rounds:
-        asked_s = record["clock_s"] - record["round_s"] - record["waited_s"]
+        waited_s = 0.0 if "next_s" in record else record["waited_s"]  # a calendar decides the hour
+        asked_s = record["clock_s"] - record["round_s"] - waited_s
         hour = int((asked_s / 3600 + summary["start_hour"]) % 24)
-        hours.setdefault(hour, []).append((record["waited_s"], record["round_s"]))
+        hours.setdefault(hour, []).append((waited_s, record["round_s"]))
     if len(hours) < 2:
         return None
     means = {hour: [fmean(parts) for parts in zip(*hours[hour], strict=True)] for hour in sorted(hours)}
@@ -197,6 +199,7 @@ def _dry_cards(summary: Json, rounds: Sequence[Json]) -> list[tuple[str, str, st
     took_part = sum(row["distinct"] for row in summary["participation"])
     clients, waited_s = summary["clients"], summary["waited_s"]
     time = f"{human_seconds(waited_s)} of it waiting for clients" if waited_s else "on the fleet's own clock"
+    time = f"from {summary['began']} to {summary['last_began']}" if summary.get("calendar") else time
     return [
         ("Rounds", f"{len(rounds):,}", "simulated without training"),
         ("Simulated time", human_seconds(summary["simulated_s"]), time),

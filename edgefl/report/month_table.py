@@ -1,31 +1,31 @@
-"""The table of what a month of rounds takes of one device of each class, under each policy of a what-if."""
+"""The tables of what the days of a calendar take of each class of devices, and of who takes part, under each policy of a what-if."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from edgefl.report.device_month import device_months, rounds_per_day
-from edgefl.report.tables import PlainTable, text, under
+from edgefl.report.device_month import DAYS, device_months, rounds_per_day
+from edgefl.report.tables import Column, PlainTable, text, under
 from edgefl.report.words import joined
-from edgefl.util.units import human_bytes, human_count, human_joules, human_seconds
+from edgefl.util.units import human_bytes, human_count, human_joules, human_percent, human_seconds
 
 Json = Mapping[str, Any]
 
+_REMEDIES = {
+    "late": "a longer deadline, a smaller tier or less over-selection",
+    "refused": "a smaller tier, or a larger budget of what it lacks",
+    "interrupted": "a smaller tier, or hours in which its owners leave it alone",
+    "dropped": "a smaller tier, or a better link",
+}
+"""Status of lost sessions → what would change it."""
+_SELDOM = 0.05
+"""If more than this share of devices is never asked, there are too few sessions."""
+
 
 def month_table(result: Json) -> PlainTable | None:
-    """Return a row per policy and class; None without rounds per day."""
-    titles = result.get("titles") or {}
-    rows = [
-        {
-            "policy": f"{number}: {row['label']}",
-            "class": titles.get(device, device),
-            "rounds": rounds_per_day(result, row),
-            **vars(month),
-        }
-        for number, row in enumerate(result["rows"], start=1)
-        for device, month in device_months(result, row).items()
-    ]
+    """Return what a month takes of one device, a row per policy and class; None without a calendar."""
+    rows = list(_month_rows(result))
     if not rows:
         return None
     columns = (
@@ -33,18 +33,84 @@ def month_table(result: Json) -> PlainTable | None:
         text("device class", "", "class"),
         *under("rounds", human_count, rounds="a day"),
         *under("of one device, in a month", human_count, sessions="sessions", updates="useful updates"),
-        *under("of one device, in a month", human_bytes, bytes="bytes"),
-        *under("of one device, in a month", human_joules, energy_j="joules"),
+        *under("bytes of one device, in a month", human_bytes, bytes="mean", bytes_median="median", bytes_p90="90th percentile"),
+        *((text("bytes", "metered", "metered"),) if any(row["metered"] for row in rows) else ()),
+        *under("of one device, in a day", human_joules, daily_j="joules"),
+        *under("of one device, in a day", human_percent, battery="of its battery"),
         *under("of one device, in a month", human_seconds, device_s="time"),
     )
     return PlainTable.of(columns, rows)
 
 
-def too_many_rounds(result: Json) -> str:
-    """Return under which policies a day has no time for the rounds that were asked for; nothing if it has."""
-    asked = result.get("rounds_per_day")
-    short = [(row, n) for row in result["rows"] if asked and (n := rounds_per_day(result, row)) is not None and n < asked]
-    if not short:
+def _month_rows(result: Json) -> Iterator[Json]:
+    titles = result.get("titles") or {}
+    for number, row in enumerate(result["rows"], start=1):
+        for device, month in device_months(row).items():
+            use, reach = row["uses"][device], row["reach"][device]
+            daily_j = None if month.energy_j is None else month.energy_j / DAYS
+            battery_j, whole = use.get("battery_j"), reach["days"] >= DAYS
+            yield {
+                "policy": f"{number}: {row['label']}",
+                "class": titles.get(device, device),
+                "rounds": rounds_per_day(row),
+                **vars(month),
+                "bytes_median": reach["bytes_median"] if whole else None,
+                "bytes_p90": reach["bytes_p90"] if whole else None,
+                "metered": "yes" if use.get("metered") else "",
+                "daily_j": daily_j,
+                "battery": None if battery_j is None or daily_j is None else daily_j / battery_j,
+            }
+
+
+def reach_table(result: Json) -> PlainTable | None:
+    """Return which share of each class takes part within the simulated days, a row per policy and class; None without a calendar."""
+    titles, rows = result.get("titles") or {}, list[Json]()
+    for number, row in enumerate(result["rows"], start=1):
+        for device, reach in row.get("reach", {}).items():
+            clients = row["uses"][device]["clients"]
+            if clients:
+                shares = {"trained": reach["trained"] / clients, "never": 1 - reach["asked"] / clients}
+                told = {"policy": f"{number}: {row['label']}", "class": titles.get(device, device)}
+                rows.append({**told, **shares, "days": reach["updates_days"], "change": _change(reach, shares)})
+    if not rows:
+        return None
+    columns = (
+        text("policy", "", "policy"),
+        text("device class", "", "class"),
+        *under("devices", human_percent, trained="that trained", never="never asked"),
+        Column(f"{human_count(result['target_updates'])} useful updates", "after", lambda row: _days(row["days"])),
+        text("the others would take part with", "", "change"),
+    )
+    return PlainTable.of(columns, rows)
+
+
+def _days(days: float | None) -> str:
+    return "never" if days is None else human_seconds(days * 86_400)
+
+
+def _change(reach: Json, shares: Json) -> str:
+    """Return what would let more devices of a class take part."""
+    seldom = ["more rounds a day, or more clients a round"] if shares["never"] > _SELDOM else []
+    worst = max(reach["lost"], key=lambda status: reach["lost"][status], default=None)
+    lost = [_REMEDIES[worst]] if worst in _REMEDIES and 1 - shares["never"] - shares["trained"] > _SELDOM else []
+    return "; ".join(seldom + lost)
+
+
+def span_sentence(result: Json) -> str:
+    """Return which days were simulated, and under which policies a day has no time for the rounds that were asked for."""
+    if not result.get("calendar"):
         return ""
-    told = joined([f"“{row['label']}” ({human_count(n)})" for row, n in short])
-    return f"A day has no time for {human_count(asked)} rounds under {told}: months are of as many as fit."
+    rows = result["rows"]
+    days = [row["days"] for row in rows]
+    told = f"Simulated: {_days(min(days))}" + (f" to {_days(max(days))}" if max(days) > 1.01 * min(days) else "")
+    told += f", from {rows[0]['began']} to {max(rows, key=lambda row: row['days'])['ended']}."
+    if min(days) < DAYS:
+        told += f" Medians of a month, and who takes part in one, need {DAYS} days: give more --rounds."
+    asked = result.get("rounds_per_day")
+    short = [
+        (row, n) for row in rows if asked and (n := rounds_per_day(row)) is not None and n < 0.99 * asked and row["days"] >= 1
+    ]
+    if not short:
+        return told
+    few = joined([f"“{row['label']}” ({human_count(round(n, 1))})" for row, n in short])
+    return f"{told} A day has no time for {human_count(asked)} rounds under {few}: months are of as many as fit."

@@ -21,7 +21,7 @@ _COSTS = {
 
 def updates_per_hour(result: Json, row: Json) -> float:
     """Return how many updates the server uses in an hour of simulated time."""
-    return float(row["updates"] / result["rounds"] * (row["rounds_per_hour"] or 0.0))
+    return float(row["updates"] / (row.get("rounds") or result["rounds"]) * (row["rounds_per_hour"] or 0.0))
 
 
 def for_speed(result: Json, known: Sequence[Json]) -> Json:

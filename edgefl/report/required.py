@@ -25,26 +25,32 @@ class Goal:
     Attributes:
         requirements: such as "gateway >= 20 %" and "bytes <= 50MB/month".
         minimize: the quantity of which the policy to take has the least, such as "joules"; "" for none.
-        rounds_per_day: for the month of a device; None: none is shown, and no requirement may be about it.
 
     Raises:
-        InputError: a requirement or a quantity is none, or is about a month without rounds per day.
+        InputError: a requirement or a quantity is none.
     """
 
     requirements: Sequence[str] = ()
     minimize: str = ""
-    rounds_per_day: float | None = None
 
     def __post_init__(self) -> None:
         if self.minimize and self.minimize not in LEAST:
             raise InputError(f"minimize {self.minimize!r}: expected {', '.join(LEAST[:-1])} or {LEAST[-1]}")
-        for asked in map(parse_requirement, self.requirements):
-            if asked.month and self.rounds_per_day is None:
-                raise InputError(f"requirement {asked.text!r}: a month needs --rounds-per-day, how many rounds begin in a day")
+        for text in self.requirements:
+            parse_requirement(text)
 
-    def resolved(self, titles: Mapping[str, str]) -> list[Requirement]:
-        """Return the requirements on a fleet's classes, device → name for people; InputError if one is about another class."""
-        return [parse_requirement(text, titles) for text in self.requirements]
+    def resolved(self, titles: Mapping[str, str], calendar: bool) -> list[Requirement]:
+        """Return the requirements on a fleet's classes, device → name for people.
+
+        Raises:
+            InputError: one is about another class, or about a month and rounds have no ``calendar``.
+        """
+        found = [parse_requirement(text, titles) for text in self.requirements]
+        for asked in found:
+            if asked.month and not calendar:
+                remedy = "give --rounds-per-day, or a fleet with a [calendar]"
+                raise InputError(f"requirement {asked.text!r}: a month needs to know when rounds begin; {remedy}")
+        return found
 
 
 NO_GOAL = Goal()

@@ -95,7 +95,7 @@ class Requirement:
         """Return the figure that is bounded; None if it is unknown."""
         quantity = QUANTITIES[self.quantity]
         if self.month:
-            months = device_months(result, row)
+            months = device_months(row)
             of = [getattr(month, quantity.monthly) for device, month in months.items() if self.device in ("", device)]
             hardest = max if self.way == "<=" else min
             return None if not of or None in of else float(hardest(of))

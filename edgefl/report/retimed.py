@@ -2,14 +2,14 @@
 
 The server's plan stays as it was, since it has only the predictions: the same clients are asked, with the same tiers. Their training takes
 longer or shorter, so other answers are in time, and rounds close at other times. A client that would still be busy is asked all the same.
-The clock is that of the run plus what its rounds change, so a factor of 1 gives the run itself. Async rounds overlap: they are not timed
-again.
+The clock is that of the run plus what its rounds change, so a factor of 1 gives the run itself. The pauses of a calendar absorb it. Async
+rounds overlap: they are not timed again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,48 @@ from edgefl.report.surrogate import EXPONENT
 from edgefl.report.words import USEFUL
 
 Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class TimedRound:
+    """What a round needs to be timed again: columns of the sessions that began, and the round's own figures.
+
+    Attributes:
+        useful: how many updates the server used.
+        devices: of each session.
+        train_s, total_s: of each session, float64.
+        answers: whether each session answered, in time or late.
+        late: whether each answered after the round's end.
+        pause_s: the wait for the calendar before the round.
+    """
+
+    clock_s: float
+    deadline_s: float | None
+    useful: int
+    devices: Sequence[str]
+    train_s: np.ndarray
+    total_s: np.ndarray
+    answers: np.ndarray
+    late: np.ndarray
+    pause_s: float = 0.0
+
+    @classmethod
+    def of(cls, record: Json) -> TimedRound:
+        """Return what the line of a round with its clients says."""
+        sent = [client for client in record["clients"] if client.get("train_s") is not None]
+        statuses = [client["status"] for client in sent]
+        train_s, total_s = (np.array([float(client[key]) for client in sent]) for key in ("train_s", "total_s"))
+        return cls(
+            record["clock_s"],
+            record.get("deadline_s"),
+            sum(client["status"] == USEFUL for client in record["clients"]),
+            [client["device"] for client in sent],
+            train_s,
+            total_s,
+            np.array([status in (USEFUL, "late") for status in statuses], bool),
+            np.array([status == "late" for status in statuses], bool),
+            record["waited_s"] if "next_s" in record else 0.0,
+        )
 
 
 @dataclass(frozen=True)
@@ -58,24 +100,29 @@ def retimed(
     ``per_round`` is how many updates a round wants. With ``watts``, device → watts while it trains, joules follow the seconds.
     """
     count = draws or max((len(own) for own in factors.values()), default=1)
-    rows = [_round(record, per_round, factors, count) for record in rounds]
-    later_s, used = (np.stack([row[of] for row in rows], axis=1) for of in (0, 1))
-    predicted = np.array([row[2] for row in rows], dtype=float)
-    clock_s = np.array([record["clock_s"] for record in rounds]) + np.cumsum(later_s, axis=1)
-    joules = None if watts is None else _joules(rounds, factors, watts, count)
-    return Retimed(clock_s, used, predicted, joules)
+    again = rounds_retimed([TimedRound.of(record) for record in rounds], per_round, factors, count)
+    return again if watts is None else replace(again, client_j=_joules(rounds, factors, watts, count))
 
 
-def _round(record: Json, per_round: int, factors: Draws, draws: int) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return by how many seconds a round is longer in every draw, how many updates it uses, and how many it used in the run."""
-    sent = [client for client in record["clients"] if client.get("train_s") is not None]
-    useful = sum(client["status"] == USEFUL for client in record["clients"])
-    if not sent:
-        return np.zeros(draws), np.full(draws, float(useful)), float(useful)
-    limit_s = np.inf if record.get("deadline_s") is None else record["deadline_s"]
-    train_s, total_s = (np.array([float(client[key]) for client in sent]) for key in ("train_s", "total_s"))
-    answers = np.array([client["status"] in (USEFUL, "late") for client in sent])
-    spare = any(client["status"] == "late" and client["total_s"] <= limit_s for client in sent)
+def rounds_retimed(rounds: Sequence[TimedRound], per_round: int, factors: Draws, draws: int) -> Retimed:
+    """Return the rounds of a run in every draw, see :func:`retimed`."""
+    shift_s, clocks, used = np.zeros(draws), list[np.ndarray](), list[np.ndarray]()
+    for of in rounds:
+        later_s, its_used = _round(of, per_round, factors, draws)
+        shift_s = (np.maximum(shift_s - of.pause_s, 0.0) if of.pause_s else shift_s) + later_s
+        clocks.append(of.clock_s + shift_s)
+        used.append(its_used)
+    predicted = np.array([of.useful for of in rounds], dtype=float)
+    return Retimed(np.stack(clocks, axis=1), np.stack(used, axis=1), predicted)
+
+
+def _round(record: TimedRound, per_round: int, factors: Draws, draws: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return by how many seconds a round is longer in every draw, and how many updates it uses."""
+    useful, train_s, total_s, answers = record.useful, record.train_s, record.total_s, record.answers
+    if not len(train_s):
+        return np.zeros(draws), np.full(draws, float(useful))
+    limit_s = np.inf if record.deadline_s is None else record.deadline_s
+    spare = bool((record.late & (total_s <= limit_s)).any())
     wanted = useful if spare and useful else max(per_round, useful)
 
     def closed(seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -85,10 +132,10 @@ def _round(record: Json, per_round: int, factors: Draws, draws: int) -> tuple[np
         last_s = times[:, wanted - 1] if 0 < wanted <= times.shape[1] else np.full(len(times), np.inf)
         return np.where(full, last_s, np.minimum(seconds.max(axis=1), limit_s)), np.minimum(in_time, wanted)
 
-    wrong = np.stack([_factor(factors, client["device"], draws) for client in sent], axis=1)
+    wrong = np.stack([_factor(factors, device, draws) for device in record.devices], axis=1)
     (as_run_s,), (as_run,) = closed(total_s[None])
     drawn_s, used = closed(total_s + train_s * (wrong - 1))
-    return drawn_s - as_run_s, used + (useful - as_run), float(useful)
+    return drawn_s - as_run_s, used + (useful - as_run)
 
 
 def _joules(rounds: Sequence[Json], factors: Draws, watts: Mapping[str, float], draws: int) -> np.ndarray:

@@ -42,6 +42,7 @@ class RoundFigures(Result):
     Attributes:
         accuracy: "global" and each tier's label → share, or the run's own metric; empty if the round was not evaluated.
         clock_s: the simulated clock at the end of the round, which took ``round_s`` after ``waited_s``.
+        began: under a calendar, when the round began, as "2026-06-01 22:00" or "day 1 22:00".
     """
 
     round: Whole
@@ -55,6 +56,7 @@ class RoundFigures(Result):
     download_bytes: Whole
     upload_bytes: Whole
     energy_j: Number | None
+    began: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,9 +34,10 @@ def trust_of_energy(summary: Json) -> tuple[str, str]:
 
 
 def deadline_facts(summary: Json) -> list[tuple[str, str]]:
-    """Return the deadline of a round, and the clock margin if there is one, with their names."""
+    """Return the deadline of a round, and the calendar and the clock margin if there are any, with their names."""
     deadline = "none" if summary["deadline_s"] is None else human_seconds(summary["deadline_s"])
-    return [("round deadline", deadline), *margin_facts(summary)]
+    calendar = [("calendar", summary["calendar"])] if summary.get("calendar") else []
+    return [("round deadline", deadline), *calendar, *margin_facts(summary)]
 
 
 def margin_facts(record: Json) -> list[tuple[str, str]]:

@@ -22,13 +22,16 @@ from edgefl.util.files import require_plain
 from edgefl.util.hashes import checked
 from edgefl.util.validation import explain
 
+_SELDOM = {"secure_sums", "attack", "data", "calendar", "began", "last_began"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunTotals(Result):
     """What all rounds together took.
 
     Attributes:
-        waited_s: how long the server waited for clients to become eligible, and after rounds in which it refused all clients.
+        waited_s: how long the server waited for the calendar, for clients to become eligible, and after rounds in which it refused all.
+        began, last_began: under a calendar, when the first and the last round began.
         end_to_end_j: energy of the devices and of the network's path; ``energy_j`` is that of the devices. None: unknown, as a device that
             took part has no figures of energy.
         useful: the sessions whose updates the server used; ``wasted`` are the others, refused ones excluded.
@@ -45,6 +48,8 @@ class RunTotals(Result):
     useful: Totals
     wasted: Totals
     edgefl_version: str
+    began: str = ""
+    last_began: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +133,7 @@ class Summary(RunTotals, Configured):
         secure_sums: what became of secure sums, by tier; empty if updates were sent plain.
         attack: the adversaries; None: every client is honest.
         data: how the user's own data were read; None of a known data set.
+        calendar: when rounds begin, in words; "" if they follow each other.
     """
 
     format: Whole
@@ -142,10 +148,11 @@ class Summary(RunTotals, Configured):
     secure_sums: tuple[SecureSum, ...] = ()
     data: DataRecord | None = None
     fleet_title: str = ""
+    calendar: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form, without the keys ``secure_sums``, ``attack`` and ``data`` if there are none."""
-        return {key: value for key, value in super().to_dict().items() if value or key not in ("secure_sums", "attack", "data")}
+        """Return the JSON form, without secure sums, an attack, own data or a calendar if there are none."""
+        return {key: value for key, value in super().to_dict().items() if value or key not in _SELDOM}
 
 
 @dataclass(frozen=True)

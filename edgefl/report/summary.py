@@ -145,6 +145,8 @@ def totals(rounds: Sequence[Json]) -> RunTotals:
         useful=useful,
         wasted=wasted,
         edgefl_version=__version__,
+        began=(rounds[0].get("began") or "") if rounds else "",
+        last_began=(rounds[-1].get("began") or "") if rounds else "",
     )
 
 

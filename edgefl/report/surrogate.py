@@ -130,13 +130,13 @@ def check_accuracy(summary: Json, where: str) -> None:
         )
 
 
-def judged(run: str, summary: Json, lines: Sequence[Json], rows: Sequence[Json], rounds: int, target: float | None) -> Surrogate:
-    """Return what each policy of ``rows`` would learn in ``rounds`` rounds, by the run in the folder ``run``."""
+def judged(run: str, summary: Json, lines: Sequence[Json], rows: Sequence[Json], target: float | None) -> Surrogate:
+    """Return what each policy of ``rows`` would learn in its rounds, by the run in the folder ``run``."""
     curve = curve_of(lines)
     goal = max(curve.points[0][1], curve.points[-1][1] - _NEAR) if target is None else target
     tiers = {float(row["tier"]) for row in summary["tiers"]}
     noise = (summary.get("privacy") or {}).get("noise_multiplier")
-    return Surrogate(run, curve.points[0][1], goal, tuple(learned(curve, row, rounds, goal, tiers, noise) for row in rows))
+    return Surrogate(run, curve.points[0][1], goal, tuple(learned(curve, row, row["rounds"], goal, tiers, noise) for row in rows))
 
 
 def learned(curve: Curve, row: Json, rounds: int, target: float, tiers: set[float], noise: float | None = None) -> Learned:

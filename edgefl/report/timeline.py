@@ -92,7 +92,8 @@ def timeline(summary: Json, record: Json) -> Chart:
     titles = {item["device"]: item["title"] for item in summary["classes"]}
     sentences = [_closed(record), _refused(titles, record)]
     if record["waited_s"]:
-        sentences.append(f"Before it, the server waited {human_seconds(record['waited_s'])} for clients to become eligible.")
+        what = "for the calendar and for clients" if record.get("began") else "for clients to become eligible"
+        sentences.append(f"Before it, the server waited {human_seconds(record['waited_s'])} {what}.")
     if len(picked) < len(lines):
         sentences.append(f"Drawn are {len(picked)} of {len(lines):,} clients: some of every class and outcome.")
     longest_s, round_s = max(line.end_s for line in lines), record["round_s"]

@@ -9,7 +9,7 @@ from edgefl.report.answer import Answer
 from edgefl.report.chart import Chart, Json, Spec, clock_unit, layer, layered, legend, number, share
 from edgefl.report.clock_draws import SURE, clock_sentence
 from edgefl.report.learned import advice_by_accuracy, assumptions, learned_chart, learned_columns, with_learned
-from edgefl.report.month_table import month_table, too_many_rounds
+from edgefl.report.month_table import month_table, reach_table, span_sentence
 from edgefl.report.page import facts, render_page
 from edgefl.report.policy_advice import deadline_sentence, for_speed, left_out, speed_sentence
 from edgefl.report.required import able_rows, missing_column, required_sentence, taken
@@ -67,14 +67,14 @@ def compact_whatif(result: Json) -> PlainTable:
     )
     note = f"* {footnote(result)}" if best else footnote(result)
     trust = f"Seconds of training are right within a factor of {result['clock_error']:.3g}; energy is {_energy(rows)}."
-    others = [of(result) for of in (required_sentence, too_many_rounds, deadline_sentence, left_out)]
+    others = [of(result) for of in (required_sentence, span_sentence, deadline_sentence, left_out)]
     told = [note, *others, trust, fastest(result)]
     return PlainTable.of(columns, starred, note=" ".join(filter(None, told)))
 
 
 def notes(result: Json) -> str:
     """Return what a table of policies does not show by itself."""
-    told = (of(result) for of in (footnote, required_sentence, too_many_rounds, deadline_sentence, left_out))
+    told = (of(result) for of in (footnote, required_sentence, span_sentence, deadline_sentence, left_out))
     return " ".join(filter(None, told))
 
 
@@ -147,7 +147,10 @@ def _weakest(result: Json) -> Callable[[Json], str]:
     return lambda row: MISSING if row["weakest"] is None else titles.get(row["weakest"], str(row["weakest"]))
 
 
-_SHOWN = {"profile", "surrogate", "edgefl_version", "format", "clock_error", "clock_margin", "clock", "fleet_title", "required"}
+_SHOWN = {
+    *("profile", "surrogate", "edgefl_version", "format", "clock_error", "clock_margin", "clock", "fleet_title", "required"),
+    *("rounds_per_day", "target_updates"),
+}
 _NARROW_PX, _HEIGHT_PX = 230, 360
 """The plot on a phone."""
 
@@ -168,7 +171,8 @@ def render(result: Json) -> str:
         table=whatif_table(result),
         inclusion=inclusion_table(result),
         month=month_table(result),
-        daily=f"{human_count(result.get('rounds_per_day'))} rounds a day",
+        reach=reach_table(result),
+        calendar=result.get("calendar", ""),
         note=" ".join(filter(None, [notes(result), fastest(result)])),
         edgefl_version=result.get("edgefl_version", __version__),
     )

@@ -17,6 +17,7 @@ from edgefl.plugins import resolved
 from edgefl.registry import methods as known_methods
 from edgefl.report.evaluated import RankBy, check_rank_by
 from edgefl.report.run_budget import RunBudget, check_target
+from edgefl.run.calendar_rounds import prepare_to_train
 from edgefl.run.prepare import prepare
 from edgefl.util.files import read_toml
 from edgefl.util.spec import at_ratio
@@ -207,7 +208,7 @@ def parts_of(asked: ComparisonRequest) -> tuple[list[ComparedRun], ComparisonReq
             for seed in asked.seeds:
                 config, failure = _config(asked, entry, seed, chosen), ""
                 try:
-                    run = prepare(config)
+                    run = prepare_to_train(config)
                     config = run.config
                     check_target(asked.target_accuracy, run.criterion.metric)
                 except BudgetError as error:

@@ -6,18 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
 from edgefl.config import RunConfig
 from edgefl.methods.capabilities import learning
-from edgefl.report.device_month import ClassUse
+from edgefl.report.device_month import ClassReach, ClassUse
 from edgefl.report.dry_page import render_dry
 from edgefl.report.results import Result
 from edgefl.report.run_files import DrySummary
 from edgefl.report.run_rows import PolicyRow
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
 from edgefl.report.words import Json, begun, useful_and_wasted
+from edgefl.run.calendar_rounds import require_rounds
 from edgefl.run.feature import merged
 from edgefl.run.folder import Notify, OnRound, RunFolder
 from edgefl.run.prepare import prepare
@@ -72,11 +74,12 @@ def dry_run(
             if on_round is not None:
                 on_round(record)
         rounds = folder.rounds()
+        require_rounds(run, len(rounds))
         compared = rounds[:POLICY_ROUNDS]
         (label, _), *others = _assignments(run)
         policies = [outcome_in(label, run, compared), *(outcome_of(name, varied, len(compared)) for name, varied in others)]
         summary = DrySummary(
-            **about(run),
+            **about(run) | {"rounds": len(rounds)},
             **vars(totals(rounds)),
             dry_run=True,
             tiers=tuple(tier_rows(run.plan, {}, rounds, *learning(run.method))),
@@ -135,6 +138,9 @@ class PolicyOutcome(Result):
         ended_by_deadline: how many rounds the deadline ended, or in which it refused a class; None without a deadline.
         epsilon: ε of all rounds, None without privacy; ``noise_multiplier`` is z.
         uses: device → what all rounds took of its class.
+        rounds: how many were simulated; under a calendar, those of whole days.
+        days: under a calendar, the days of these rounds, from ``began`` to ``ended`` at the latest; None without one.
+        reach: device → how its single devices took part, under a calendar.
     """
 
     label: str
@@ -158,6 +164,11 @@ class PolicyOutcome(Result):
     update_bytes: float | None = None
     ended_by_deadline: int | None = None
     uses: Mapping[str, ClassUse] = field(default_factory=dict)
+    rounds: int = 0
+    days: float | None = None
+    began: str = ""
+    ended: str = ""
+    reach: Mapping[str, ClassReach] = field(default_factory=dict)
 
 
 def outcome_of(label: str, run: Run, rounds: int) -> PolicyOutcome:
@@ -196,6 +207,7 @@ def outcome_in(label: str, run: Run, records: Sequence[Json]) -> PolicyOutcome:
         update_bytes=(sums.download_bytes + sums.upload_bytes) / sums.useful.clients if sums.useful.clients else None,
         ended_by_deadline=_ended_by_deadline(run, records),
         uses=_uses(run, records),
+        rounds=len(records),
         **merged(feature.policy(len(records)) for feature in run.features),
     )
 
@@ -203,6 +215,7 @@ def outcome_in(label: str, run: Run, records: Sequence[Json]) -> PolicyOutcome:
 def _uses(run: Run, records: Sequence[Json]) -> dict[str, ClassUse]:
     """Return device → what all rounds took of its class."""
     clients = Counter[str]()
+    devices = {c.device.name: c.device for c in run.plan.classes}
     for c in run.plan.classes:
         clients[c.device.name] += c.clients
     found = {}
@@ -216,11 +229,13 @@ def _uses(run: Run, records: Sequence[Json]) -> dict[str, ClassUse]:
             upload_bytes=useful.upload_bytes + wasted.upload_bytes,
             energy_j=known_sum((useful.energy_j, wasted.energy_j)),
             device_s=useful.device_s + wasted.device_s,
+            battery_j=devices[device].battery_j,
+            metered=devices[device].link.metered,
         )
     return found
 
 
-def _hourly(records: Sequence[Json]) -> dict[str, float]:
+def _hourly(records: Sequence[Json]) -> dict[str, Any]:
     """Return the range of the hourly rate of useful updates, from the differences between rounds; nothing for less than two."""
     used = np.array([sum(group["clients"] for group in line["groups"] if group["status"] == "trained") for line in records])
     hours = np.array([line["round_s"] + line["waited_s"] for line in records]) / 3600

@@ -1,22 +1,16 @@
 """The policies of a what-if under the error of the devices' clocks: which is the fastest if training does not take what was predicted."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from edgefl.fleet.clock_error import Draws
 from edgefl.fleet.profile import Fleet
 from edgefl.report.clock_draws import ClockDraws, clock_draws
-from edgefl.report.retimed import retimed
+from edgefl.report.retimed import TimedRound, rounds_retimed
 from edgefl.report.surrogate import EXPONENT, Surrogate
 from edgefl.run.dry_run import PolicyOutcome
-from edgefl.run.run import Run
-from edgefl.run.trained import without_training
-
-Json = Mapping[str, Any]
-_OF_CLIENT = ("device", "status", "train_s", "total_s")
 
 
 @dataclass(frozen=True)
@@ -28,18 +22,8 @@ class Simulated:
         wanted: how many updates a round wants.
     """
 
-    rounds: Sequence[Json]
+    rounds: Sequence[TimedRound]
     wanted: int
-
-
-def simulated(run: Run, rounds: int) -> tuple[list[Json], Simulated]:
-    """Return the lines of ``rounds`` rounds without training, without their clients, and what is needed to time them again."""
-    lines, again = list[Json](), list[Json]()
-    for record in without_training(run, rounds):
-        lines.append(record.to_json(clients=False))
-        clients = [{key: client[key] for key in _OF_CLIENT} for client in record.to_json()["clients"]]
-        again.append({"clients": clients, "clock_s": record.clock_s, "deadline_s": record.deadline_s})
-    return lines, Simulated(() if run.config.mode == "async" else again, run.per_round)
 
 
 def policy_draws(
@@ -71,6 +55,6 @@ def policy_draws(
 
 def _speed(policy: Simulated, factors: Draws, exponent: float) -> np.ndarray:
     """Return the progress of a policy in a second, in every draw: a round with u useful updates counts as u to the ``exponent``."""
-    again = retimed(policy.rounds, policy.wanted, factors)
+    again = rounds_retimed(policy.rounds, policy.wanted, factors, max((len(own) for own in factors.values()), default=1))
     progress, lasted_s = again.used.mean(axis=1) ** exponent, again.clock_s[:, -1]
     return np.divide(progress, lasted_s, out=np.zeros_like(progress), where=lasted_s > 0)

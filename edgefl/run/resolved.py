@@ -86,9 +86,14 @@ def objective_of(config: RunConfig) -> Objective:
 
 def conditions_of(config: RunConfig, fleet: Fleet, availability: Availability | None = None) -> Conditions:
     """Return the conditions of a run, see :func:`edgefl.fleet.resolve.conditions_in`."""
-    return conditions_in(
-        FleetSettings(**{key.name: getattr(config, key.name) for key in fields(FleetSettings)}), fleet, availability
-    )
+    settings = FleetSettings(**{key.name: getattr(config, key.name) for key in fields(FleetSettings)})
+    found = conditions_in(settings, fleet, availability)
+    if config.mode == "async" and found.calendar is not None:
+        what = "rounds_per_day" if config.rounds_per_day is not None else f"the fleet {fleet.name} has a [calendar]"
+        raise ConfigError(
+            f"mode: async has no rounds that a calendar could begin, but {what}; give mode sync, or leave the calendar out"
+        )
+    return found
 
 
 def costs_of(config: RunConfig, method: Method, task: Task) -> Costs:

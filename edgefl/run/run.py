@@ -247,6 +247,7 @@ def about(run: Run) -> dict[str, Any]:
     own = {"fleet": run.fleet.name, "fleet_title": run.fleet.title, "assumed": list(run.fleet.assumed)}
     attack = run.clients.adversaries
     found = None if attack is None else AttackRow(str(attack.spec), attack.count, tuple(attack.listed))
+    own |= {} if run.conditions.calendar is None else {"calendar": str(run.conditions.calendar)}
     return {"format": 1, **config, **asked, **own, "attack": found, "data": run.data.record}
 
 

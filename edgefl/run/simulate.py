@@ -25,6 +25,7 @@ from edgefl.report.notebook import progress_in_notebook
 from edgefl.report.run_files import RunSummary
 from edgefl.report.run_rows import TierResult
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
+from edgefl.run.calendar_rounds import prepare_to_train
 from edgefl.run.checkpoint_writer import CheckpointWriter
 from edgefl.run.checks import no_graphs
 from edgefl.run.feature import check_devices, merged
@@ -100,7 +101,7 @@ def simulate(
         else:
             check_devices(config, "a federation of real devices")
         with span("prepare"):
-            run = prepare(config)
+            run = prepare_to_train(config, say) if devices is None else prepare(config)
         folder = RunFolder(Path(out) if out is not None else RunFolder.next_free(f"{config.method}-{run.data.name}"))
         if devices is None and (
             run.config.engine == "auto" or (config.engine is None and "workers" not in config.model_fields_set)

@@ -224,9 +224,14 @@ def train(
 
 
 def without_training(run: Run, rounds: int) -> Iterator[RoundRecord]:
-    """Yield the records of ``rounds`` rounds without training: clients, seconds, bytes and joules are those of training."""
-    state, store = run.start(), ClientStore(Path("never written"))
+    """Yield the records of ``rounds`` rounds without training: clients, seconds, bytes and joules are those of training.
+
+    They are fewer if the calendar ends before.
+    """
+    state, store, calendar = run.start(), ClientStore(Path("never written")), run.conditions.calendar
     for _ in range(rounds):
+        if calendar is not None and calendar.over(calendar.next_s(state.clock_s, state.fleet.today)):
+            break
         run, _ = run.advanced(state)
         state, record = run.round(state, None, store)
         yield record

@@ -17,9 +17,10 @@ from edgefl.report.results import Result, Results
 from edgefl.report.run_files import read_rounds, read_summary
 from edgefl.report.surrogate import Surrogate, check_accuracy, judged
 from edgefl.run.auto_tiers import chosen_tiers
-from edgefl.run.dry_run import PolicyOutcome, outcome_in
+from edgefl.run.dry_run import PolicyOutcome
 from edgefl.run.folder import RunFolder
-from edgefl.run.policy_clock import Simulated, policy_draws, simulated
+from edgefl.run.policy_clock import Simulated, policy_draws
+from edgefl.run.policy_reach import policy_outcome
 from edgefl.run.prepare import prepare
 from edgefl.run.run import Run
 from edgefl.util.compute import one_thread
@@ -30,6 +31,7 @@ _POLICY = {"profile", "target_epsilon", "noise_multiplier", "secure_aggregation"
 _VARIED = _POLICY - {"adversary", "mode", "staleness_power"}
 """Keys that may differ from those of the run whose accuracies are read: who takes part, and when. Other tiers and other noise are told
 apart policy by policy."""
+TARGET_UPDATES = 1000
 _BY_HASH = {"dataset": "data", "weights": "weights"}
 
 
@@ -62,7 +64,8 @@ class WhatIf(Result):
         rows: one outcome per policy, in the order asked for.
         surrogate: what each policy would learn, by a run that was given; None without one.
         clock_margin: tiers are assigned as if training took this many times the predicted seconds.
-        rounds_per_day: how many rounds a day shall have, where a month of a device was asked for.
+        calendar: when rounds begin, in words; "" without a calendar. ``rounds_per_day`` is what it asks for.
+        target_updates: how many useful updates of a class days are shown for.
         required: what the requirements leave of the policies; None without any.
         clock: how often each policy is the fastest under the error of the devices' clocks: in useful updates an hour or, with a run, until
             the target. None for a single policy, and in mode async.
@@ -82,7 +85,9 @@ class WhatIf(Result):
     clock: ClockDraws | None = None
     fleet_title: str = ""
     needs: Mapping[str, ClassNeed] = field(default_factory=dict)
+    calendar: str = ""
     rounds_per_day: float | None = None
+    target_updates: int = TARGET_UPDATES
     required: Required | None = None
 
     def to_pandas(self) -> Any:
@@ -100,6 +105,7 @@ def whatif(
     *,
     run_folder: Path | str | None = None,
     target_accuracy: float | None = None,
+    target_updates: int = TARGET_UPDATES,
     goal: Goal = NO_GOAL,
     on_policy: OnPolicy | None = None,
 ) -> WhatIf:
@@ -115,6 +121,7 @@ def whatif(
         run_folder: a finished run that trains the same: only who takes part and when may differ. Accuracies are read from its curve. None:
             no accuracies. :mod:`edgefl.report.surrogate` says what that assumes.
         target_accuracy: share in (0, 1]; the time and energy until then are shown; None: a point below the run's best.
+        target_updates: under a calendar, the days until each class has given so many useful updates are shown.
         goal: what is required of a policy, such as "gateway >= 20 %", and which figure shall be small.
         on_policy: called with the label of every policy before its rounds are simulated.
 
@@ -145,8 +152,9 @@ def whatif(
         runs = {text: _prepared(config, text) for text in secure}
         if source is not None:
             _check_same(RunFolder(source[0]), next(iter(runs.values())).config)
-        titles = {c.device.name: c.device.title for c in next(iter(runs.values())).fleet.classes}
-        requirements = goal.resolved(titles)
+        run_of_all = next(iter(runs.values()))
+        titles = {c.device.name: c.device.title for c in run_of_all.fleet.classes}
+        requirements = goal.resolved(titles, run_of_all.conditions.calendar is not None)
         for (deadline_s, ratios, asked, target), (text, run) in product(varied, runs.items()):
             given = {"deadline_s": deadline_s, "tiers": ratios, "over_selection": asked, "target_epsilon": target}
             changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
@@ -159,21 +167,23 @@ def whatif(
         for label, policy in policies:  # all are valid
             if on_policy is not None:
                 on_policy(label)
-            lines, again = simulated(policy, config.rounds)
-            rows.append(outcome_in(label, policy, lines))
-            rounds.append(again)
+            row, played = policy_outcome(label, policy, config.rounds, target_updates)
+            rows.append(row)
+            timed = () if policy.config.mode == "async" else [of.timed for of in played]
+            rounds.append(Simulated(timed, policy.per_round))
     keys = ("profile", "method", "rounds", "clients", "per_round", "seed", "clock_margin")
     error = max(c.device.clock_error for c in run.fleet.classes)
     found = WhatIf(**{key: getattr(run.config, key) for key in keys}, clock_error=error, titles=titles, rows=Results(rows))
+    if (calendar := run.conditions.calendar) is not None:
+        found = replace(found, calendar=str(calendar), rounds_per_day=calendar.rounds_per_day, target_updates=target_updates)
     found = replace(found, fleet_title=run.fleet.title, needs=_needs([policy for _, policy in policies], rows))
     if goal != NO_GOAL:
-        found = replace(found, rounds_per_day=goal.rounds_per_day)
         found = replace(found, required=required(requirements, goal.minimize, found.to_dict()))
     if source is None:
         return replace(found, clock=policy_draws(found.rows, rounds, run.fleet))
     folder, summary = source
     finished, outcomes = read_rounds(folder / "rounds.jsonl"), found.rows.to_dict()
-    surrogate = judged(folder.name, summary, finished, outcomes, config.rounds, target_accuracy)
+    surrogate = judged(folder.name, summary, finished, outcomes, target_accuracy)
     return replace(found, surrogate=surrogate, clock=policy_draws(found.rows, rounds, run.fleet, surrogate))
 
 

@@ -13,13 +13,15 @@ from torch import Tensor
 from edgefl.fleet.clock import added_s, durations, training_spends, trips_s, with_joules
 from edgefl.fleet.conditions import Choose, Conditions
 from edgefl.fleet.time_model import train_s
-from edgefl.records import Expected, Shortfall, Tier, Timing
+from edgefl.records import Cost, Expected, Shortfall, Tier, Timing
 from edgefl.rng import generator
 from edgefl.server.assignment import Assignment, ClassPlan, Plan, split
 from edgefl.server.meeting import APART, Meeting
 from edgefl.server.sampler import Known, Sampler, choice
 from edgefl.server.samplers import UNIFORM
 from edgefl.server.sessions import Session
+
+_Load = tuple[Cost, tuple[int, int], int, float, float, float]
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,7 @@ class Forecast:
     size_of: Callable[[int], int]
     meeting: Meeting = APART
     sampler: Sampler = UNIFORM
-    _loads: dict[tuple[int, Assignment, int], tuple[int, float, float, float]] = field(
-        default_factory=dict, repr=False, compare=False
-    )
+    _loads: dict[tuple[int, Assignment, int], _Load] = field(default_factory=dict, repr=False, compare=False)
 
     def expected(self, asked: Asked, drained_j: Mapping[int, float]) -> list[Expected]:
         """Return what is expected of each selected client, in their order.
@@ -92,7 +92,7 @@ class Forecast:
                 end_s, status = moments[i] * end_s, "dropped"
             if until[i] - asked.start_s < end_s:
                 end_s, status = until[i] - asked.start_s, "interrupted"
-            sizes = self.plan.cost(given).model_bytes
+            sizes = self._load(of_class, given, whole.samples)[1]
             found.append(Session(of_class, whole, end_s, status, until[i] - asked.start_s, links[i], sizes))
         return self.meeting.sessions(turn, found)
 
@@ -103,8 +103,7 @@ class Forecast:
         known: dict[str, Any] = {"start_s": start_s, "memory_bytes": of_class.budget.memory_bytes, "state": of_class.state.name}
         if given is None:
             return Expected(client, device.name, "refused", None, samples, refusal=of_class.refusals, **known)
-        cost, (macs, work_s, fixed_j, watts) = self.plan.cost(given), self._load(of_class, given, samples)
-        down_bytes, up_bytes = cost.model_bytes
+        cost, (down_bytes, up_bytes), macs, work_s, fixed_j, watts = self._load(of_class, given, samples)
         down_s, train_s, up_s = durations(device, down_bytes, work_s, up_bytes, link)
         parts, (agree_s, unmask_s) = (down_s, train_s * response, up_s), trips_s(device, cost, link)
         timing = Timing(*parts, 0.0, 0.0, 0.0, agree_s, unmask_s, fixed_j + watts * parts[1])
@@ -124,8 +123,8 @@ class Forecast:
             **known,
         )
 
-    def _load(self, of_class: ClassPlan, given: Assignment, samples: int) -> tuple[int, float, float, float]:
-        """Return the MACs of one session, its seconds at the device's full rate, and what these spend."""
+    def _load(self, of_class: ClassPlan, given: Assignment, samples: int) -> _Load:
+        """Return a tier's costs, bytes down and up, and of one session MACs, seconds at the full rate, and what these spend."""
         key = id(of_class), given, samples  # the plan holds its class plans; two classes may give their devices one name
         if key not in self._loads:
             plan, cost = self.plan, self.plan.cost(given)
@@ -134,7 +133,7 @@ class Forecast:
             work_s = train_s(of_class.device.compute, cost, seen, passes, updates, evaluated) / of_class.state.speed_share
             work_s += added_s(of_class.device, cost) / of_class.state.speed_share
             spends = training_spends(of_class.device, cost.work_of(seen, passes, updates, evaluated))
-            self._loads[key] = cost.macs_of(seen, passes, evaluated), work_s, *spends
+            self._loads[key] = cost, cost.model_bytes, cost.macs_of(seen, passes, evaluated), work_s, *spends
         return self._loads[key]
 
     def choose(self, memory: Mapping[str, Tensor], turn: int, round_: int) -> Choose | None:

@@ -17,7 +17,7 @@ from edgefl.server.exchange import Exchange, ExchangeRules
 from edgefl.server.fedbuff import Buffer, Buffered, blob_of
 from edgefl.server.forecast import Forecast
 from edgefl.server.sampler import heard
-from edgefl.server.schedule import Schedule, Synchronous
+from edgefl.server.schedule import Schedule, Synchronous, next_s
 from edgefl.server.sessions import failed_after, idle
 from edgefl.server.state import OpenSession, ServerState
 from edgefl.server.statistics import measured, mixed
@@ -91,6 +91,9 @@ def run_round(server: Server, state: ServerState) -> tuple[ServerState, RoundRec
     records = tuple(replace(of, screened=screened.get(of.client)) for of in end.clients) if screened else end.clients
     observed = {**observed, **end.observed}
     record = RoundRecord(state.round + 1, records, end.round_s, end.clock_s, {}, host_s, observed, end.waited_s, deadline_s)
+    calendar, began_s = server.forecast.conditions.calendar, end.fleet.today.began_s
+    if calendar is not None and began_s is not None:
+        record = replace(record, began=calendar.told(began_s), next_s=next_s(server.forecast, end.fleet, end.clock_s))
     population = server.forecast.plan.population.clients
     memory = {**after.memory, **heard(server.forecast.sampler, state.memory, records, record.round, population)}
     return replace(after, round=record.round, clock_s=end.clock_s, fleet=end.fleet, memory=memory), record

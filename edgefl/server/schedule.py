@@ -4,7 +4,7 @@ In a synchronous round, the server selects all clients at one moment and waits u
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from edgefl.fleet.conditions import WAIT_STEP_S
@@ -63,6 +63,12 @@ def fleet_at(forecast: Forecast, fleet: FleetMemory, clock_s: float) -> FleetMem
     return fleet.at(clock_s, forecast.conditions.day(clock_s))
 
 
+def next_s(forecast: Forecast, fleet: FleetMemory, clock_s: float) -> float:
+    """Return the first moment from ``clock_s`` on at which a round may begin."""
+    calendar = forecast.conditions.calendar
+    return clock_s if calendar is None else calendar.next_s(clock_s, fleet.today)
+
+
 def all_refused(clients: Sequence[ClientRecord]) -> bool:
     """Whether a round selected clients and sent nothing to any of them. The server then waits before it selects again."""
     return bool(clients) and all(record.expected.timing is None for record in clients)
@@ -113,16 +119,23 @@ class Round:
 
 def ask(forecast: Forecast, state: ServerState, wanted: int) -> Round:
     """Return the clients of the round after ``state``, drawn at the first moment at which enough clients are eligible."""
-    population, clock_s, number = forecast.plan.population.clients, state.clock_s, state.round + 1
-    choose = forecast.choose(state.memory, number, number)
+    population, clock_s, number = forecast.plan.population.clients, next_s(forecast, state.fleet, state.clock_s), state.round + 1
+    choose, waited = forecast.choose(state.memory, number, number), False
     while True:
-        busy = fleet_at(forecast, state.fleet, clock_s).busy
+        busy = _away(forecast, fleet_at(forecast, state.fleet, clock_s))
         clients, start_s = forecast.conditions.select(forecast.seed, population, wanted, number, clock_s, busy, choose)
         expected = forecast.expected(Asked(clients, number, start_s), fleet_at(forecast, state.fleet, start_s).drained_j)
-        if not expected or not all(map(low_battery, expected)) or clock_s > state.clock_s:
+        if not expected or not all(map(low_battery, expected)) or waited:
             break
-        clock_s = forecast.conditions.night_s(start_s)  # nothing changes before batteries are charged
+        waited, clock_s = True, forecast.conditions.night_s(start_s)  # nothing changes before batteries are charged
     return Round(number, start_s, tuple(expected), forecast.plan.deadline_s)
+
+
+def _away(forecast: Forecast, fleet: FleetMemory) -> dict[int, float]:
+    """Return client → the clock from which it may be asked, of those that are busy or had all sessions of the day."""
+    calendar = forecast.conditions.calendar
+    resting = {} if calendar is None else calendar.resting(fleet.today)
+    return {**fleet.busy, **{client: max(until_s, fleet.busy.get(client, 0.0)) for client, until_s in resting.items()}}
 
 
 class Synchronous:
@@ -167,6 +180,9 @@ class Synchronous:
         clock_s, waited_s = start_s + round_s + idle_s, start_s - self._state.clock_s + idle_s
         sessions, battery = (record.expected for record in clients), self._forecast.conditions.battery
         fleet = fleet_at(self._forecast, self._state.fleet, start_s).after(sessions, clock_s, battery)
+        if (calendar := self._forecast.conditions.calendar) is not None:
+            asked = (record.client for record in clients if record.expected.timing is not None)
+            fleet = replace(fleet, today=calendar.begun(fleet.today, start_s, asked))
         return Closed(clients, round_s, waited_s, clock_s, fleet, observed)
 
     def _plan_of(self, client: int) -> ClassPlan:

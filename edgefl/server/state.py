@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from edgefl.errors import AggregationError, NotFiniteError
+from edgefl.fleet.calendar import Today
 from edgefl.methods.state import GlobalState
 from edgefl.records import Expected, Tier
 from edgefl.util.compute import is_finite
@@ -55,6 +56,7 @@ class FleetMemory:
         day: the day, counted from the start of the run, that ``drained_j`` is about.
         sessions: the open sessions, in mode async.
         turns: number of clients selected so far, in mode async.
+        today: what has begun on the newest day of the fleet's calendar.
     """
 
     busy: Mapping[int, float] = field(default_factory=dict)
@@ -62,6 +64,7 @@ class FleetMemory:
     day: int = 0
     sessions: tuple[OpenSession, ...] = ()
     turns: int = 0
+    today: Today = field(default_factory=Today)
 
     def at(self, clock_s: float, day: int = 0) -> FleetMemory:
         """Return the memory at a later time: only clients that are still busy, and no drained joules if the ``day`` is another one."""

@@ -87,6 +87,7 @@ WRONG = {
     "revoke phone --keys nowhere.toml": "nowhere.toml",
     "keys show nowhere": "nowhere",
     "trust add nowhere.py": "nowhere.py",
+    "trace import nowhere.csv --id device --out trace.csv": "nowhere.csv: cannot be read as CSV",
     "flower new app --clients 0": "clients must be at least 1, got 0",
     "completion tcsh": "'tcsh' is not one of",
     "doctor extra": "unexpected extra argument",

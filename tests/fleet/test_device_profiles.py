@@ -169,7 +169,7 @@ def test_what_a_byte_costs_from_the_device_to_the_data_centre_is_what_fedpara_sa
     if link.network_nj_per_byte.mark == "derived":
         assert 24_532 <= link.network_nj_per_byte.value + radio <= 24_842
     else:
-        assert name in ("3g", "5g", "ble", "lorawan")
+        assert name in ("3g", "5g", "ble", "lorawan", "lte-m", "nb-iot")
     if name.startswith("wifi"):  # sqrt(ln(1 + CV²)) of FLASH's 0.37 down and 0.40 up
         assert 0.3582 <= link.session_spread <= 0.3853
 

@@ -322,5 +322,5 @@ def test_a_trace_in_unix_seconds_is_noticed(csv_file):
         load_trace(path)
     assert str(raised.value) == (
         f"{path}, line 3: from: the trace begins 56 years after the start of a run; seconds count from there, not from 1970: "
-        "subtract 1767222000 from all of from and to"
+        "subtract 1767222000 from all of from and to, or use edgefl trace import"
     )

@@ -10,7 +10,7 @@ from report.test_policy_advice import policy, result
 
 from edgefl.errors import InputError
 from edgefl.report.device_month import device_months
-from edgefl.report.month_table import month_table, too_many_rounds
+from edgefl.report.month_table import month_table, reach_table, span_sentence
 from edgefl.report.required import Goal, able_rows, required, required_sentence
 from edgefl.report.whatif_page import answer_of_whatif, compact_whatif, render, whatif_table
 
@@ -23,13 +23,34 @@ USE = {
     "energy_j": 40.0,
     "device_s": 100.0,
 }
+REACH = {
+    "days": 30.0,
+    "trained": 1,
+    "asked": 2,
+    "lost": {"late": 7, "dropped": 1},
+    "bytes_median": 300.0,
+    "bytes_p90": 900.0,
+    "energy_j_median": None,
+    "energy_j_p90": None,
+    "updates_days": 12.5,
+}
+_CHANGE = "more rounds a day, or more clients a round; a longer deadline, a smaller tier or less over-selection"
+
+
+def of_calendar(days: float) -> dict[str, Any]:
+    """What a policy has beside its figures if ten rounds took some days of a calendar."""
+    reach = REACH | {"days": min(30.0, days)}
+    own = {"began": "day 1 00:00", "ended": "day 9 12:00", "reach": {"phone": reach, "meter": reach}}
+    return own | {"rounds": 10, "days": days}
+
+
 METERS = USE | {"clients": 100, "sessions": 50, "energy_j": None}
 """In ten rounds: five sessions of each phone, half a session of each meter."""
 
 
 def found(goal: Goal, *rows: dict[str, Any]) -> dict[str, Any]:
-    known = result(*rows, rounds_per_day=goal.rounds_per_day)
-    return known | {"required": required(goal.resolved(known["titles"]), goal.minimize, known).to_dict()}
+    known = result(*rows)
+    return known | {"required": required(goal.resolved(known["titles"], True), goal.minimize, known).to_dict()}
 
 
 CHEAP = policy("cheap", energy_j=3.0, inclusion_by_class={"phone": 0.9, "meter": 0.0}, weakest_inclusion=0.0)
@@ -84,26 +105,39 @@ def test_what_is_unknown_meets_no_bound():
 
 def test_a_month_of_a_device_is_the_mean_of_its_class_in_thirty_days():
     """24 rounds a day are 720 a month, 72 times the ten that were simulated: a phone has 5 · 72 sessions."""
-    goal = Goal(("bytes <= 150MB/month", "sessions of meter >= 30/month"), rounds_per_day=24)
-    judged = found(goal, policy("hourly", uses={"phone": USE, "meter": METERS}))
-    phone, meter = (device_months(judged, judged["rows"][0])[device] for device in ("phone", "meter"))
+    goal = Goal(("bytes <= 150MB/month", "sessions of meter >= 30/month"))
+    judged = found(goal, policy("hourly", **of_calendar(10 / 24), uses={"phone": USE, "meter": METERS}))
+    phone, meter = (device_months(judged["rows"][0])[device] for device in ("phone", "meter"))
     assert (phone.sessions, phone.updates, phone.bytes, phone.energy_j, phone.device_s) == (360, 180, 144e6, 720, 1800)
     assert (meter.sessions, meter.bytes, meter.energy_j) == (36, 5.76e6, None)
     assert judged["required"]["missed"] == {}
-    assert found(Goal(("bytes <= 143MB/month",), rounds_per_day=24), *judged["rows"])["required"]["missed"] == {
+    assert found(Goal(("bytes <= 143MB/month",)), *judged["rows"])["required"]["missed"] == {
         "hourly": {"bytes <= 143MB/month": "144 MB/month"}
     }
     table = month_table(judged)
     assert table is not None
-    assert table.rows[0] == ("1: hourly", "Phone", "24", "360", "180", "144 MB", "720 J", "30 min 00 s")
+    assert table.rows[0] == ("1: hourly", "Phone", "24", "360", "180", "144 MB", "–", "–", "24.0 J", "–", "30 min 00 s")
 
 
-def test_a_day_with_too_many_rounds_has_as_many_as_fit():
-    judged = found(
-        Goal(rounds_per_day=3000), policy("a", uses={"phone": USE}), policy("b", rounds_per_hour=130.0, uses={"phone": USE})
+def test_of_thirty_days_the_page_shows_single_devices_batteries_and_metered_bytes():
+    use = USE | {"battery_j": 48.0, "metered": True}
+    row = policy("a", **of_calendar(30), uses={"phone": use})
+    del row["reach"]["meter"]
+    (cells,) = month_table(found(Goal(), row)).rows
+    assert cells[3:6] == ("5", "2.50", "2.00 MB")
+    assert cells[6:] == ("300 B", "900 B", "yes", "333 mJ", "0.7 %", "25.0 s")
+    told = reach_table(found(Goal(), row) | {"target_updates": 1000}).rows[0]
+    assert told == ("1: a", "Phone", "25.0 %", "50.0 %", "12 d 12 h", _CHANGE)
+
+
+def test_the_page_says_which_days_were_simulated_and_where_a_day_is_too_short():
+    judged = result(policy("a", **of_calendar(5), uses={}), policy("b", **of_calendar(2), uses={}))
+    judged |= {"calendar": "4 rounds a day", "rounds_per_day": 4.0}
+    assert span_sentence(judged) == (
+        "Simulated: 2 d 00 h to 5 d 00 h, from day 1 00:00 to day 9 12:00. Medians of a month, and who takes part in one, need 30 days: "
+        "give more --rounds. A day has no time for 4 rounds under “a” (2): months are of as many as fit."
     )
-    assert too_many_rounds(judged) == "A day has no time for 3.00 k rounds under “a” (2.40 k): months are of as many as fit."
-    assert device_months(judged, judged["rows"][0])["phone"].sessions == 5 * 240 * 30
+    assert span_sentence(result(policy("a"))) == ""
 
 
 @pytest.mark.parametrize(
@@ -119,21 +153,25 @@ def test_a_day_with_too_many_rounds_has_as_many_as_fit():
             r"'gatway' is neither a quantity \(inclusion, .*\) nor a class of the fleet \(phone and meter\)",
         ),
         (
-            {"requirements": ("joles of meter <= 2J/month",), "rounds_per_day": 1.0},
+            {"requirements": ("joles of meter <= 2J/month",)},
             "there is no quantity 'joles'; did you mean 'joules'?",
         ),
         ({"requirements": ("bytes <= 5 J",)}, "requirement 'bytes <= 5 J': '5 J' is in joules, expected a number of bytes"),
         ({"requirements": ("meter >= 120 %",)}, "'120 %' is not a share"),
         ({"requirements": ("updates >= nan",)}, "'nan' is not a number such as 20"),
-        ({"requirements": ("round <= 3s/month",), "rounds_per_day": 1.0}, "round has no value per month"),
+        ({"requirements": ("round <= 3s/month",)}, "round has no value per month"),
         (
             {"requirements": ("bytes of meter <= 3MB",)},
             "bytes of a class are per device and month: give a value such as 20/month",
         ),
-        ({"requirements": ("bytes <= 3MB/month",)}, "a month needs --rounds-per-day"),
         ({"minimize": "money"}, "minimize 'money': expected joules, bytes, round or waste"),
     ],
 )
 def test_a_goal_that_is_none_is_refused(goal, message):
     with pytest.raises(InputError, match=message):
-        Goal(**goal).resolved({"phone": "Phone", "meter": "NB-IoT meter"})
+        Goal(**goal).resolved({"phone": "Phone", "meter": "NB-IoT meter"}, True)
+
+
+def test_a_month_needs_a_calendar():
+    with pytest.raises(InputError, match="a month needs to know when rounds begin; give --rounds-per-day, or a fleet with a"):
+        Goal(("bytes <= 3MB/month",)).resolved({}, False)

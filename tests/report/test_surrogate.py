@@ -51,7 +51,7 @@ def test_what_the_run_does_not_know_is_not_made_up() -> None:
     with pytest.raises(InputError, match="no evaluated round in which an update was used"):
         curve_of([line(0, 0.1), line(4, None)])
     summary = {"tiers": [{"tier": 1.0}, {"tier": 0.5}]}
-    assert judged("run", summary, LINES, [policy(4)], 4, None).target == pytest.approx(0.89)
+    assert judged("run", summary, LINES, [policy(4, rounds=4)], None).target == pytest.approx(0.89)
 
 
 def test_a_run_without_an_accuracy_is_refused() -> None:

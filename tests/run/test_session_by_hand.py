@@ -1,7 +1,8 @@
-"""Seconds and joules of three sessions, worked out here from the text of their profiles alone, and as the command prints them."""
+"""Seconds and joules of three sessions and of their months, worked out here from the text of profiles alone, and as commands print them."""
 
 from __future__ import annotations
 
+import html
 import json
 import tomllib
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 import pytest
 from small_fleet import write_device, write_fleet
+
+from edgefl.report.month_table import month_table
 
 SAMPLE_MACS = (64 * 256 + 256 * 10) + (64 * 256 + 256 * 10) + 256 * 10
 """Of an MLP of 64, 256 and 10 units: forward, to the weights, and to the hidden units; the input needs no gradient."""
@@ -81,3 +84,36 @@ def test_three_sessions_are_those_worked_out_by_hand_to_the_printed_digit(tmp_pa
         expected = by_hand(profile, client["samples"], client["download_bytes"], client["upload_bytes"])
         assert {key: client[key] for key in expected} == pytest.approx(expected, rel=1e-12)
         assert f" {expected['energy_j']:.3g} J" in output, client["device"]
+
+
+def test_a_month_of_rounds_is_that_of_the_sessions_by_hand_to_the_printed_digit(tmp_path, called):
+    """Everybody takes part in each of 12 rounds a day: 360 sessions in 30 days, each with the bytes of the network and its header."""
+    fleet = write_three(tmp_path)
+    asked = {
+        "--model": "mlp", "--method": "fedavg", "--clients": 3, "--per-round": 3, "--rounds": 24, "--conditions": "ideal",
+        "--local-epochs": EPOCHS, "--profile": fleet,
+    }  # fmt: skip
+    words = [str(word) for pair in asked.items() for word in pair]
+    assert called("simulate", "--dry-run", *words, "--out", "run")[0] == 0
+    line = json.loads(Path("run/rounds.jsonl").read_text().splitlines()[0])
+    status, output, error = called("whatif", *words, "--rounds-per-day", "12", "--json", "--out", "page.html")
+    assert status == 0, error
+    result, page = json.loads(output), html.unescape(Path("page.html").read_text()).replace("\xa0", " ")
+    (row,), printed = result["rows"], {cells[1]: cells for cells in month_table(result).rows}
+    assert row["days"] == 2
+    weights = 4 * (64 * 256 + 256 + 256 * 10 + 10)
+    for client in line["clients"]:
+        device = client["device"]
+        profile = tomllib.loads((tmp_path / f"{device}.toml").read_text())
+        down, up = client["download_bytes"], client["upload_bytes"]
+        assert weights <= min(down, up) <= max(down, up) < 1.02 * weights
+        session_j = by_hand(profile, client["samples"], down, up)["energy_j"]
+        use = row["uses"][device]
+        assert (use["sessions"], use["download_bytes"] + use["upload_bytes"]) == (24, 24 * (down + up))
+        assert use["energy_j"] == pytest.approx(24 * session_j, rel=1e-12)
+        # The page: the bytes of 360 sessions, and the joules of the twelve of a day.
+        # Three figures, without the point of a whole number.
+        told = [f"{figure:#.3g}".rstrip(".") for figure in (360 * (down + up) / 1e6, 12 * session_j)]
+        told = [f"{figure} {unit}" for figure, unit in zip(told, ("MB", "J"), strict=True)]
+        assert set(told) <= set(printed[device])
+        assert all(f">{text}<" in page for text in told)

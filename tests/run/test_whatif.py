@@ -12,8 +12,8 @@ from small_fleet import write_device, write_fleet
 
 from edgefl import RunConfig
 from edgefl.errors import InputError
-from edgefl.report.device_month import device_months
 from edgefl.report.required import Goal
+from edgefl.report.retimed import TimedRound
 from edgefl.report.whatif_page import fastest
 from edgefl.run.folder import RunFolder
 from edgefl.run.policy_clock import Simulated, policy_draws
@@ -91,7 +91,7 @@ def rounds_of(train_s: float, clients: int, deadline_s: float | None) -> Simulat
     """Three rounds of boards that all answer in time."""
     client = {"device": "board", "status": "trained", "train_s": train_s, "total_s": train_s}
     lines = [{"clients": [client] * clients, "clock_s": train_s * number, "deadline_s": deadline_s} for number in (1, 2, 3)]
-    return Simulated(lines, clients)
+    return Simulated([TimedRound.of(line) for line in lines], clients)
 
 
 def test_the_fastest_policy_is_sought_again_with_clocks_that_are_wrong():
@@ -131,24 +131,14 @@ def test_a_class_that_no_policy_includes_has_its_need_in_seconds_of_session_and_
     assert found.fleet_title == "Small"
 
 
-def test_a_month_is_that_of_a_session_times_its_rounds_where_everybody_takes_part(tmp_path):
-    """All twenty clients train in every round, so that 12 rounds a day are 360 sessions a month, each with the bytes of a forecast."""
+def test_what_is_required_of_a_month_or_a_class_is_checked_against_the_fleet(tmp_path):
     write_device(tmp_path, "board")
-    write_device(tmp_path, "slow", training=0.25)
-    fleet = write_fleet(tmp_path, {"board": 0.75, "slow": 0.25}, behaviour={})
+    fleet = write_fleet(tmp_path, {"board": 1.0}, behaviour={})
     config = RunConfig(profile=str(fleet), model="mlp", clients=20, per_round=20, rounds=2, conditions="ideal")
-    found = whatif(config, tiers=((1.0,),), goal=Goal(("bytes <= 1TB/month",), "joules", rounds_per_day=12)).to_dict()
-    plan = prepare(config).plan
-    tier = next(iter(plan.costs))
-    session = plan.costs[tier].download_bytes + plan.costs[tier].upload_bytes
-    months = device_months(found, found["rows"][0])
-    assert {device: (round(month.sessions, 9), month.updates) for device, month in months.items()} == {
-        "board": (360, 360),
-        "slow": (360, 360),
-    }
-    assert [month.bytes for month in months.values()] == pytest.approx([360 * session] * 2, rel=1e-12)
-    per_round = found["rows"][0]["uses"]["board"]["energy_j"] / 15 / 2
-    assert months["board"].energy_j == pytest.approx(360 * per_round)
-    assert found["required"]["taken"] == "tiers 1"
-    with pytest.raises(InputError, match=r"nor a class of the fleet \(board and slow\)"):
+    goal = Goal(("bytes <= 1TB/month",), "joules")
+    with pytest.raises(InputError, match="a month needs to know when rounds begin"):
+        whatif(config, goal=goal)
+    daily = config.model_copy(update={"rounds_per_day": 12.0})
+    assert whatif(daily, tiers=((1.0,),), goal=goal).required.taken == "tiers 1"
+    with pytest.raises(InputError, match=r"nor a class of the fleet \(board\)"):
         whatif(config, goal=Goal(("board <= 10 %", "watch <= 10 %")))
