@@ -142,7 +142,7 @@ def main() -> None:
         from edgefl.util.files import UNWRITABLE
 
         # An error outside the run folder, such as of a full /tmp, a full disk of the output, or a working directory that was removed.
-        users = error.errno in (errno.ENOSPC, errno.EDQUOT, *UNWRITABLE)
+        users = error.errno in (errno.ENOSPC, errno.EDQUOT, *UNWRITABLE) and error.errno != errno.EIO
         text = f"{error.filename or 'standard output, or a temporary file'}: {error.strerror or error}"
         _fail(text, InputError.exit_code if users else EdgeflError.exit_code)
 

@@ -15,7 +15,7 @@ def command() -> None:
     """Make traces of availability from your own logs.
 
     \b
-    edgefl trace import log.csv --id device --time iso --zone Europe/Berlin --out trace.csv
+    edgefl trace import log.csv --id device --zone Europe/Berlin --out trace.csv
     """
 
 
@@ -33,7 +33,7 @@ def import_(log: Path, out: Path, as_json: bool, **columns: Any) -> None:
     """Make a trace of LOG, a CSV file with a row per state of a device, and show its devices, hours, gaps and overlaps.
 
     \b
-    edgefl trace import log.csv --id device --time iso --zone Europe/Berlin --out trace.csv
+    edgefl trace import log.csv --id device --zone Europe/Berlin --out trace.csv
     edgefl simulate --dry-run --availability trace.csv --rounds 3
 
     Second 0 of the trace is the first local midnight, so that --start-hour 0 is right. Clients are numbered by the names of the devices.
