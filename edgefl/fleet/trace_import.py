@@ -41,7 +41,7 @@ class LogColumns:
 
 
 @dataclass(frozen=True)
-class Row:
+class Logged:
     """A state of a device: the line of the log, the device, seconds, and the state."""
 
     line: int
@@ -64,7 +64,7 @@ class Imported:
 
     begins: datetime
     devices: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[Logged, ...]
     overlaps: int
     open_ended: int
 
@@ -119,7 +119,7 @@ def import_log(path: Path, columns: LogColumns) -> Imported:
         rows = sorted(_rows(path, columns, zone), key=lambda row: (row.device, row.from_s, row.line))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: cannot be read as CSV in UTF-8 ({error})") from None
-    ended, open_ended, overlaps = list[Row](), 0, 0
+    ended, open_ended, overlaps = list[Logged](), 0, 0
     for row, after in zip(rows, [*rows[1:], None], strict=True):
         follows = after is not None and after.device == row.device
         if row.to_s == float("inf") and not follows:
@@ -138,7 +138,7 @@ def import_log(path: Path, columns: LogColumns) -> Imported:
     return Imported(begins, tuple(dict.fromkeys(row.device for row in moved)), moved, overlaps, open_ended)
 
 
-def _rows(path: Path, columns: LogColumns, zone: ZoneInfo) -> Iterator[Row]:
+def _rows(path: Path, columns: LogColumns, zone: ZoneInfo) -> Iterator[Logged]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file)
         header = list(reader.fieldnames or ())
@@ -164,7 +164,7 @@ def _rows(path: Path, columns: LogColumns, zone: ZoneInfo) -> Iterator[Row]:
                     raise DataError(
                         f"{where}: {columns.end}: expected a time after {row[columns.begin]!r}, got {row[columns.end]!r}"
                     )
-            yield Row(reader.line_num, device, begin_s, end_s, state)
+            yield Logged(reader.line_num, device, begin_s, end_s, state)
 
 
 def _seconds(text: str | None, columns: LogColumns, zone: ZoneInfo, where: str) -> float:
