@@ -123,11 +123,14 @@ def test_of_thirty_days_the_page_shows_single_devices_batteries_and_metered_byte
     use = USE | {"battery_j": 48.0, "metered": True}
     row = policy("a", **of_calendar(30), uses={"phone": use})
     del row["reach"]["meter"]
-    (cells,) = month_table(found(Goal(), row)).rows
+    table = month_table(found(Goal(), row))
+    assert table is not None
+    (cells,) = table.rows
     assert cells[3:6] == ("5", "2.50", "2.00 MB")
     assert cells[6:] == ("300 B", "900 B", "yes", "333 mJ", "0.7 %", "25.0 s")
-    told = reach_table(found(Goal(), row) | {"target_updates": 1000}).rows[0]
-    assert told == ("1: a", "Phone", "25.0 %", "50.0 %", "12 d 12 h", _CHANGE)
+    reached = reach_table(found(Goal(), row) | {"target_updates": 1000})
+    assert reached is not None
+    assert reached.rows[0] == ("1: a", "Phone", "25.0 %", "50.0 %", "12 d 12 h", _CHANGE)
 
 
 def test_the_page_says_which_days_were_simulated_and_where_a_day_is_too_short():

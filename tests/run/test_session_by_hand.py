@@ -99,7 +99,9 @@ def test_a_month_of_rounds_is_that_of_the_sessions_by_hand_to_the_printed_digit(
     status, output, error = called("whatif", *words, "--rounds-per-day", "12", "--json", "--out", "page.html")
     assert status == 0, error
     result, page = json.loads(output), html.unescape(Path("page.html").read_text()).replace("\xa0", " ")
-    (row,), printed = result["rows"], {cells[1]: cells for cells in month_table(result).rows}
+    (row,), table = result["rows"], month_table(result)
+    assert table is not None
+    printed = {cells[1]: cells for cells in table.rows}
     assert row["days"] == 2
     weights = 4 * (64 * 256 + 256 + 256 * 10 + 10)
     for client in line["clients"]:
