@@ -150,7 +150,8 @@ def test_two_classes_of_one_device_have_one_budget(folder):
     path = folder / "fleet.toml"
     path.write_text(FLEET.replace('"laptop"', '"board.toml"'))
     with pytest.raises(
-        ProfileError, match=r"class\.0\.budget: another class of 'board' has another budget; give one of them a name of its own, by its key name"
+        ProfileError,
+        match=r"class\.0\.budget: another class of 'board' has another budget; give one of them a name of its own, by its key name",
     ):
         load_fleet(str(path))
     path.write_text(FLEET.replace('"laptop"', '"board.toml"').replace("[class.budget]\nupload_bytes = 1000\n", ""))
