@@ -40,7 +40,7 @@ from edgefl.wire.codec import codec_named
 from edgefl.wire.payload import payload_bytes
 
 _COST = TypeAdapter(Cost)
-_COSTS = Shelf[Cost]("costs", _COST.dump_json, _COST.validate_json)
+_COSTS = Shelf[Cost]("costs", _COST.dump_json, _COST.validate_json, places=2048)
 
 
 def tier_cost(
