@@ -65,7 +65,7 @@ def test_no_more_is_traced_than_differs(method, inferences, monkeypatch):
     calls = []
     original = Tracer.inference
     monkeypatch.setattr(Tracer, "inference", lambda self, size: calls.append(size) or original(self, size))
-    monkeypatch.setattr(tier_costs, "_traced", tier_costs._traced.__wrapped__)  # whatever other tests have traced
+    monkeypatch.setattr(tier_costs, "_recalled", tier_costs._recalled.__wrapped__)  # whatever other tests have traced
     chosen = create(method)
     tier_cost(chosen, ARCHITECTURE, Tier(chosen.default_tiers[0]), Training(1, 32))
     assert len(calls) == inferences

@@ -44,7 +44,7 @@ def test_a_plan_with_a_margin_still_fits_where_training_takes_that_much_longer()
 
 def test_the_table_of_a_plan_and_its_refusal_say_the_margin(called):
     """Also where energy is a budget, which the margin makes larger, and not where memory is."""
-    words = ("plan", "cnn-digits", "--device", BOARD, "--joules", "100")
+    words = ("plan", "cnn-digits", "--method", "fedhm", "--device", BOARD, "--joules", "100")
     status, text, _ = called(*words, "--seconds", "60", "--clock-margin", "1.5")
     assert status == 0
     said = " ".join(text.split())
