@@ -1,6 +1,7 @@
 """``edgefl``: commands are found by file and imported when called, so that help answers at once."""
 
 import ast
+import contextlib
 import errno
 import importlib
 import io
@@ -130,7 +131,7 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:
         # The reader of a pipe has gone, as in `edgefl devices | head`. That is no error; the rest of the output is discarded.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         sys.exit(0)
     except Exception as error:
         if where := _plugin(error):
@@ -144,7 +145,15 @@ def main() -> None:
         # An error outside the run folder, such as of a full /tmp, a full disk of the output, or a working directory that was removed.
         users = error.errno in (errno.ENOSPC, errno.EDQUOT, *UNWRITABLE) and error.errno != errno.EIO
         text = f"{error.filename or 'standard output, or a temporary file'}: {error.strerror or error}"
+        if error.filename is None:
+            _discard_output()  # what is left of it would fail again at the end of the process
         _fail(text, InputError.exit_code if users else EdgeflError.exit_code)
+
+
+def _discard_output() -> None:
+    """Let nothing more arrive at the standard output, if it is a file of the system."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _open_streams() -> None:
