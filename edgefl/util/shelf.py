@@ -59,7 +59,7 @@ class Shelf(Generic[T]):
     def _path(self, facts: Mapping[str, Any]) -> Path | None:
         """Return the file of a result; None if this user has no folder."""
         key = sha256(json.dumps(facts, sort_keys=True, default=str).encode())
-        with contextlib.suppress(RuntimeError):
+        with contextlib.suppress(InputError):
             return user_cache() / self.name / key[:32]
         return None
 

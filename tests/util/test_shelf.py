@@ -57,6 +57,16 @@ def test_without_a_folder_to_write_to_results_are_computed(recalling):
     assert compute.calls == 2
 
 
+@pytest.mark.usefixtures("recalling")
+def test_a_user_without_a_home_computes_results(monkeypatch):
+    def no_home():
+        raise RuntimeError("no home")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr("edgefl.util.files.Path.home", no_home)
+    assert NUMBERS.recalled({"a": 1}, Counter()) == 7
+
+
 def test_errors_of_the_computation_are_its_own(recalling):
     def fails():
         raise EdgeflError("no")
