@@ -61,7 +61,7 @@ def tier_cost(
         ConfigError: the network refuses this input, its operations depend on values, or its loss cannot be computed.
     """
     try:
-        return _recalled(architecture, method, tier, training, codec, objective, criterion)
+        return _recalled(architecture, (method, tier, training, codec, objective, criterion))
     except EdgeflError:
         raise
     except Exception as error:  # tracing runs the network's own code, which may raise anything
@@ -129,18 +129,10 @@ def formed_cost(
 
 
 @once_per_network  # the runs of a comparison, and the phases of a run, have the same tiers
-def _recalled(
-    architecture: Architecture,
-    method: Method,
-    tier: Tier,
-    training: Training,
-    codec: str,
-    objective: Objective,
-    criterion: Criterion,
-) -> Cost:
+def _recalled(architecture: Architecture, asked: tuple[Method, Tier, Training, str, Objective, Criterion]) -> Cost:
+    method, tier, training, codec, objective, criterion = asked
     of = architecture, method, tier, objective, criterion, codec_named(codec)
-    facts = step_facts(*of, training=asdict(training), codec=codec)
-    return _COSTS.recalled(facts, lambda: _traced(architecture, method, tier, training, codec, objective, criterion))
+    return _COSTS.recalled(step_facts(*of, training=asdict(training), codec=codec), lambda: _traced(architecture, *asked))
 
 
 def _traced(

@@ -75,14 +75,14 @@ class EngineChoice:
 def choose(run: Run) -> EngineChoice:
     """Return the engine for a run, from the measured steps of its largest tier and their number."""
     config = run.config
-    cores = 1 if config.device == "cuda" else min(usable_threads(), run.per_round)
+    cores = _cores(run)
     if config.enforce == "hard" or config.runtime == "onnx":
         return EngineChoice(
             "pool" if cores > 1 else "inline", cores, "--enforce hard and --runtime onnx train clients one at a time"
         )
     trial = _TRIALS.recalled(_key(run, cores), lambda: tried(run, run.tiers[0], 1 if cores > 1 else torch.get_num_threads()))
     step_s = trial.together_s if trial.groups and trial.together_s is not None else trial.alone_s
-    steps = config.rounds * run.per_round * run.clients.task.training.steps(run.clients.shards.mean)
+    steps = _steps(run)
     workers = cores if steps * step_s > SHORT_RUN_S else 1
     engine = "group" if trial.groups else "pool" if workers > 1 else "inline"
     among = "not tried" if trial.together_s is None else f"{1e3 * trial.together_s:.2f} ms"
@@ -96,14 +96,23 @@ def usual(run: Run) -> tuple[str, int]:
 
     Both engines train to the same bits. The time of a step is an estimate, because a trial would take longer than a wrong choice costs.
     """
-    config, task = run.config, run.clients.task
-    cores = min(usable_threads(), run.per_round)
-    if cores == 1 or config.device == "cuda" or only_here(config.plugins) or OBJECT in config.to_toml():
+    config, training = run.config, run.clients.task.training
+    cores = _cores(run)
+    if cores == 1 or only_here(config.plugins) or OBJECT in config.to_toml():
         return "inline", 1
     macs = sum(run.costs.of(tier).macs_sample for tier in run.tiers) / len(run.tiers)
-    step_s = _STEP_S + task.training.batch_size * macs / _MACS_PER_S
-    steps = config.rounds * run.per_round * task.training.steps(run.clients.shards.mean)
-    return ("pool", cores) if steps * step_s > LONG_RUN_S else ("inline", 1)
+    step_s = _STEP_S + training.batch_size * macs / _MACS_PER_S
+    return ("pool", cores) if _steps(run) * step_s > LONG_RUN_S else ("inline", 1)
+
+
+def _cores(run: Run) -> int:
+    """Return how many processes can train clients at once."""
+    return 1 if run.config.device == "cuda" else min(usable_threads(), run.per_round)
+
+
+def _steps(run: Run) -> int:
+    """Return about how many steps all clients of a run take."""
+    return run.config.rounds * run.per_round * run.clients.task.training.steps(run.clients.shards.mean)
 
 
 def tried(run: Run, tier: Tier, threads: int) -> EngineTrial:

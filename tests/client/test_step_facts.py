@@ -83,10 +83,17 @@ def test_what_other_code_decides_is_not_stored(place, value):
 @pytest.mark.parametrize("name", methods.names())
 def test_recalled_costs_are_those_that_were_computed(name, monkeypatch):
     method = create(name)
-    given = DIGITS, method, Tier(0.5 if len(method.default_tiers) > 1 else 1.0), Training(1, 16, micro_batch=8), "int8"
-    made = costs_room._recalled.__wrapped__(*given, PLAIN, CROSS_ENTROPY)
+    asked = (
+        method,
+        Tier(0.5 if len(method.default_tiers) > 1 else 1.0),
+        Training(1, 16, micro_batch=8),
+        "int8",
+        PLAIN,
+        CROSS_ENTROPY,
+    )
+    made = costs_room._recalled.__wrapped__(DIGITS, asked)
     monkeypatch.setattr(costs_room, "_traced", None)  # not called again
-    assert costs_room._recalled.__wrapped__(*given, PLAIN, CROSS_ENTROPY) == made
+    assert costs_room._recalled.__wrapped__(DIGITS, asked) == made
 
 
 @pytest.mark.usefixtures("recalling")
