@@ -74,8 +74,7 @@ class EngineChoice:
 
 def choose(run: Run) -> EngineChoice:
     """Return the engine for a run, from the measured steps of its largest tier and their number."""
-    config = run.config
-    cores = _cores(run)
+    config, cores = run.config, _cores(run)
     if config.enforce == "hard" or config.runtime == "onnx":
         return EngineChoice(
             "pool" if cores > 1 else "inline", cores, "--enforce hard and --runtime onnx train clients one at a time"
@@ -96,8 +95,7 @@ def usual(run: Run) -> tuple[str, int]:
 
     Both engines train to the same bits. The time of a step is an estimate, because a trial would take longer than a wrong choice costs.
     """
-    config, training = run.config, run.clients.task.training
-    cores = _cores(run)
+    config, training, cores = run.config, run.clients.task.training, _cores(run)
     if cores == 1 or only_here(config.plugins) or OBJECT in config.to_toml():
         return "inline", 1
     macs = sum(run.costs.of(tier).macs_sample for tier in run.tiers) / len(run.tiers)
