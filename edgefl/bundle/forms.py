@@ -9,9 +9,9 @@
 ============ =========================================================================================================
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import onnx
 import torch
@@ -19,14 +19,17 @@ from torch import nn
 
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.factor.compose import composed_network, factorized_layers
+from edgefl.models.base import named_tensors
 from edgefl.models.input_spec import InputSpec
-from edgefl.onnxgrad.exporter import export
 from edgefl.onnxgrad.graphs import BATCH, LIMIT_BYTES, check, dims_of, split, with_flat_output
+from edgefl.onnxgrad.weightless import filled, weightless
 from edgefl.util.fields import Fields, each, named
+from edgefl.util.shelf import Shelf
 
 Form = Literal["factored", "composed", "auto"]
 GRAPH = "forward.onnx"
 FORMS: tuple[Form, ...] = ("factored", "composed", "auto")
+_GRAPHS = Shelf[bytes]("forms", bytes, bytes)
 _ELEMENT_TYPES = {"float32": onnx.TensorProto.FLOAT, "int64": onnx.TensorProto.INT64}
 
 
@@ -56,6 +59,7 @@ def form_files(
     limit_bytes: int = LIMIT_BYTES,
     *,
     fold: bool = False,
+    facts: Mapping[str, Any] | None = None,
 ) -> dict[str, bytes]:
     """Return the inference graph of ``module`` as files: path → content.
 
@@ -67,14 +71,12 @@ def form_files(
         path: path of the graph in the bundle.
         limit_bytes: size limit of the graph's file. A larger graph has its weights in a second file, ``path`` with ``.data``.
         fold: whether products of factors are computed now, so that the file holds dense weights.
+        facts: all that decides the graph, weights apart: it is stored for the next bundle; None: they cannot be told.
 
     Raises:
         EdgeflError: the network is in training mode, an operation cannot be exported (named), or the output has another shape.
     """
-    layers = {} if fold else factorized_layers(module)
-    factors = {f"{at}.{key}" for at, layer in layers.items() for key, _ in layer.named_parameters()}
-    x = each(lambda spec: torch.zeros(2, *spec.shape, dtype=spec.dtype), inputs)
-    model = with_flat_output(export(module, {"x": x}, ["logits"], unfolded=factors))
+    model = _exported(module, inputs, fold) if facts is None else _recalled(module, inputs, facts)
     beside = split(model, path, limit_bytes)
     try:
         _check_ends(model, inputs)
@@ -82,6 +84,25 @@ def form_files(
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, EdgeflError) as error:
         raise EdgeflError(f"{type(module).__name__} does not export to a graph that a bundle can hold: {error}") from error
     return {path: model.SerializeToString(deterministic=True), **beside}
+
+
+def _exported(module: nn.Module, inputs: Fields[InputSpec], fold: bool) -> onnx.ModelProto:
+    layers = {} if fold else factorized_layers(module)
+    return _flat(module, inputs, {f"{at}.{key}" for at, layer in layers.items() for key, _ in layer.named_parameters()})
+
+
+def _recalled(module: nn.Module, inputs: Fields[InputSpec], facts: Mapping[str, Any]) -> onnx.ModelProto:
+    """Return the graph of a network whose weights are not folded, so that others take their places."""
+    tensors = {name: tensor.detach().numpy() for name, tensor in named_tensors(module).items()}
+    empty = _GRAPHS.recalled(facts, lambda: weightless(_flat(module, inputs, tensors), tensors))
+    return filled(empty, tensors)
+
+
+def _flat(module: nn.Module, inputs: Fields[InputSpec], unfolded: Collection[str]) -> onnx.ModelProto:
+    from edgefl.onnxgrad.exporter import export  # torch's exporter takes a second to load, and a stored graph needs none
+
+    x = each(lambda spec: torch.zeros(2, *spec.shape, dtype=spec.dtype), inputs)
+    return with_flat_output(export(module, {"x": x}, ["logits"], unfolded=unfolded))
 
 
 def _check_ends(model: onnx.ModelProto, inputs: Fields[InputSpec]) -> None:

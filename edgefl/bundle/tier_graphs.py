@@ -1,42 +1,25 @@
 """The graphs of a tier that have weights as inputs: its training steps, and inference with its factors as trained."""
 
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 
 import onnx
-import onnx.checker
 import onnx.numpy_helper
-import onnx.shape_inference
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from edgefl.client.criterion import CROSS_ENTROPY, Criterion
-from edgefl.client.loss import loss_of
-from edgefl.client.objective import Objective, anchors
-from edgefl.client.parts import shared_parameters
+from edgefl.client.objective import Objective
 from edgefl.client.step_facts import step_facts
 from edgefl.client.training import Training
-from edgefl.errors import EdgeflError, first_line
 from edgefl.methods.base import Method
-from edgefl.methods.capabilities import draws
-from edgefl.methods.penalties import decayed
-from edgefl.models.base import Architecture, Unfilled, named_tensors, once_per_network
-from edgefl.models.input_spec import InputSpec
-from edgefl.onnxgrad.gradients.own import standard
-from edgefl.onnxgrad.graphs import LIMIT_BYTES, check
-from edgefl.onnxgrad.loss import Loss, LossGraph, endless, loss_graph
-from edgefl.onnxgrad.roles import PREDICTION, Roles
-from edgefl.onnxgrad.step import part_graphs, training_graphs
-from edgefl.onnxgrad.step_check import check_step
+from edgefl.models.base import Architecture, named_tensors, once_per_network
+from edgefl.onnxgrad.graphs import LIMIT_BYTES
+from edgefl.onnxgrad.roles import Roles
 from edgefl.onnxgrad.step_rule import StepRule
 from edgefl.onnxgrad.stepper import StepGraphs
-from edgefl.records import Batch, Tier
-from edgefl.util.fields import each
+from edgefl.records import Tier
 from edgefl.util.shelf import Shelf
 from edgefl.wire.message import Blob, read_message, write_message
-
-_TRACED = 4
-"""Samples of the traced batch. Half of them, which some losses take, must not be one: torch takes a size of one for a constant."""
 
 
 @dataclass(frozen=True)
@@ -96,110 +79,17 @@ def _recalled(architecture: Architecture, asked: tuple[Method, Tier, StepRule, O
 
 
 def _made(architecture: Architecture, asked: tuple[Method, Tier, StepRule, Objective, Criterion], parts: bool) -> TierGraphs:
-    exported = _exported(architecture, *asked)
-    graph, rule = exported.graph, exported.rule
-    if parts:
-        plain = _recalled(architecture, asked, False)
-        return TierGraphs(StepGraphs(plain.steps.steps, graph.roles, *part_graphs(graph, rule)), plain.predict)
-    inference = standard(graph.part([PREDICTION], "predict"))
-    try:
-        check(inference)
-    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-        raise EdgeflError(f"{type(exported.network).__name__} does not export to a valid graph: {first_line(error)}") from error
-    predict = inference.SerializeToString(deterministic=True)
-    steps = StepGraphs(training_graphs(graph, rule), graph.roles)
-    exported.check(steps, architecture, asked[-1])
-    return TierGraphs(steps, predict)
+    from edgefl.bundle import tier_export  # torch's exporter takes a second to load, and stored graphs need none
 
-
-@dataclass(frozen=True)
-class _Exported:
-    """The losses of a tier as a graph, and what it was exported from."""
-
-    graph: LossGraph
-    rule: StepRule
-    network: nn.Module
-    losses: tuple[Loss, ...]
-
-    def check(self, steps: StepGraphs, architecture: Architecture, criterion: Criterion) -> None:
-        """Compare the training graphs with torch on drawn samples; EdgeflError if one differs."""
-        random = torch.Generator().manual_seed(0)
-        x = each(partial(_valued, random=random), architecture.samples(4), architecture.specs)
-        y = criterion.drawn(4, architecture.classes, random)
-        batch, shared = {"x": x, "y": y}, _shared(architecture, criterion)
-        check_step(steps, self.network, self.losses, batch, shared, self.rule, self.graph)
+    if not parts:
+        return TierGraphs(*tier_export.step_graphs(architecture, *asked))
+    plain = _recalled(architecture, asked, False)
+    return TierGraphs(StepGraphs(plain.steps.steps, *tier_export.graphs_of_parts(architecture, *asked)), plain.predict)
 
 
 def rule_of(training: Training) -> StepRule:
     """Return the optimizer of clients that train as ``training`` says."""
     return StepRule(training.optimizer, training.weight_decay, clip_norm=training.clip_gradient)
-
-
-def _valued(x: Tensor, spec: InputSpec, random: torch.Generator) -> Tensor:
-    """Return samples like ``x`` with normal values, or with ids of ``spec``; of ids 0 and 1, a mask, no sample is empty."""
-    if x.is_floating_point():
-        return torch.randn(x.shape, generator=random)
-    if spec.span is not None:
-        least, largest = (torch.as_tensor(bound, dtype=torch.int64) for bound in spec.span)  # 0 to 255 has 256 ids
-        x = least + torch.randint(1 << 62, x.shape, generator=random) % (largest - least + 1)
-    elif spec.below:
-        x = torch.randint(spec.below, x.shape, generator=random)
-    if spec.below == 2:
-        x[..., 0] = 1
-    return x
-
-
-def _shared(architecture: Architecture, criterion: Criterion) -> dict[str, torch.Tensor]:
-    present = criterion.present(architecture.classes)
-    return {} if present is None else {"present": present}
-
-
-@once_per_network
-def _exported(
-    architecture: Architecture,
-    method: Method,
-    tier: Tier,
-    rule: StepRule,
-    objective: Objective,
-    criterion: Criterion,
-) -> _Exported:
-    with Unfilled():
-        network = method.network(architecture, tier)
-    network = _begun(method, architecture, tier) if endless(network) else _filled(network)
-    own, names = {name for name, _ in network.named_buffers()}, shared_parameters(method, network)
-    objective.attach(network, names, {}, {})
-    those = set(decayed(method, network))
-    rule = replace(rule, decayed={name for name, p in network.named_parameters() if p in those})
-    loss = loss_of(method, objective, criterion)
-
-    def of_draw(draw: float | None) -> Loss:
-        return lambda network, x, y, present=None: loss(network, Batch(x, y, present, draw))
-
-    network.train()  # clients do the same before they train
-    batch = {"x": each(torch.zeros_like, architecture.samples(_TRACED)), "y": criterion.targets(_TRACED)}
-    losses = tuple(of_draw(draw) for draw in draws(method, tier))
-    graph = loss_graph(network, losses, batch, _shared(architecture, criterion), anchors(names))
-    if not own.isdisjoint(graph.constants):  # they may follow from the initial weights, which it was made without
-        network = _begun(method, architecture, tier)
-        objective.attach(network, names, {}, {})
-    return _Exported(graph, rule, network, losses)
-
-
-def _begun(method: Method, architecture: Architecture, tier: Tier) -> nn.Module:
-    """Return the network with buffers that follow from initial weights, and then parameters as :func:`_filled` draws them."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)
-        return _filled(method.network(architecture, tier))
-
-
-def _filled(network: nn.Module) -> nn.Module:
-    """Draw the parameters of a network, whose initialisation may have been skipped: a step from them is compared with torch."""
-    random = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in network.parameters():
-            bound = (3 / max(1, parameter[0].numel())) ** 0.5 if parameter.dim() > 1 else 1.0
-            parameter.uniform_(-bound, bound, generator=random)
-    return network
 
 
 def same_network(one: nn.Module, other: nn.Module) -> bool:

@@ -200,15 +200,17 @@ def tier_part(
     inputs: Fields[InputSpec],
     rng: np.random.Generator,
     also: Sequence[str] = (),
+    facts: Mapping[str, Any] | None = None,
 ) -> TierPart:
     """Return the part of a tier whose device infers with ``deployed``, also in the formats ``also``, and trains ``of``.
 
-    Reference inputs are drawn from ``rng``. EdgeflError: a network cannot be exported, or a graph differs from torch.
+    Reference inputs are drawn from ``rng``. ``facts`` decide the graph of ``deployed``, see :func:`edgefl.bundle.forms.form_files`.
+    EdgeflError: a network cannot be exported, or a graph differs from torch.
     """
     label = of.tier.label
     # What is trained has been exported, and an export takes seconds.
     ready = with_weights(of.graphs, deployed) if same_network(deployed, of.network) else None
-    files = build_tier(deployed, inputs, label, rng, ready)
+    files = build_tier(deployed, inputs, label, rng, ready, facts)
     forward_path, reference = f"{label}/forward.onnx", f"{label}/reference.safetensors"
     others, other_contents = other_formats(also, deployed, label, files.contents[reference])
     train, contents = train_part(trains, of)

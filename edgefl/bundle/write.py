@@ -40,19 +40,25 @@ class TierFiles:
 
 
 def build_tier(
-    module: nn.Module, inputs: Fields[InputSpec], label: str, rng: np.random.Generator, graph: bytes | None = None
+    module: nn.Module,
+    inputs: Fields[InputSpec],
+    label: str,
+    rng: np.random.Generator,
+    graph: bytes | None = None,
+    facts: Mapping[str, Any] | None = None,
 ) -> TierFiles:
     """Export ``module`` and compare onnxruntime with torch on four reference inputs, which become a file of the tier.
 
     ``module`` is in evaluation mode: samples of ``inputs`` (n, …) → (n, classes), or (n, …), which its graph returns as (n, outputs).
-    Reference inputs are :func:`drawn` from ``rng``. ``graph`` is the module's graph, if it exists.
+    Reference inputs are :func:`drawn` from ``rng``. ``graph`` is the module's graph, if it exists; ``facts`` are as
+    :func:`form_files` takes them.
 
     Raises:
         BundleError: onnxruntime's outputs differ from torch's by more than :func:`allowed_error`, or are not finite.
         EdgeflError: the module cannot be exported, or onnxruntime cannot run its graph.
     """
     path = f"{label}/forward.onnx"
-    files = form_files(module, inputs, path) if graph is None else {path: graph}
+    files = form_files(module, inputs, path, facts=facts) if graph is None else {path: graph}
     x = drawn(rng, REFERENCE_SAMPLES, inputs)
     logits = forward(module, x, label).flatten(1).numpy()
     if not (finite := np.isfinite(logits)).all():

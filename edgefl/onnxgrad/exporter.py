@@ -1,13 +1,9 @@
 """Exports a torch module as a plain ONNX graph; no other file calls torch's exporter."""
 
-import contextlib
 import functools
 import inspect
-import io
-import logging
 import re
-import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -21,11 +17,12 @@ from edgefl.onnxgrad.errors import EdgeflError, InputError, first_line
 from edgefl.onnxgrad.fields import Fields, each, named
 from edgefl.onnxgrad.garbage import uncollected
 from edgefl.onnxgrad.gradients.own import standard
-from edgefl.onnxgrad.graphs import BATCH, OPSET, graphs_in
+from edgefl.onnxgrad.graphs import BATCH, OPSET
 from edgefl.onnxgrad.late_buffers import set_late_buffers
 from edgefl.onnxgrad.lowering import STANDS_FOR, HasForm, traced
 from edgefl.onnxgrad.names import make_distinct, register_constants
 from edgefl.onnxgrad.places import place_of
+from edgefl.onnxgrad.quiet import quiet, strip
 from edgefl.onnxgrad.stateless import restored
 from edgefl.onnxgrad.vectors import as_matrices
 
@@ -238,26 +235,3 @@ def _reason_of(error: BaseException) -> str:
     if target := _TARGET.search(str(cause)):
         return f"{target[1]} has no ONNX form"
     return first_line(cause)
-
-
-def strip(model: onnx.ModelProto) -> None:
-    """Clear the exporter's stack traces, in place. onnx-ir's own pass leaves those of values and weights."""
-    records = [model]
-    for graph in graphs_in(model.graph):
-        records += [graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer]
-    for record in records:
-        record.ClearField("doc_string")
-        record.ClearField("metadata_props")
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Silence the exporter's many prints, logs and warnings."""
-    level = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(level)

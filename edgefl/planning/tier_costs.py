@@ -1,8 +1,9 @@
 """The costs of a tier under one method: to train, to run and to send."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import cached_property, partial
+from typing import Any
 
 import torch
 from pydantic import TypeAdapter
@@ -122,10 +123,18 @@ def formed_cost(
     tier: Tier,
     training: Training,
     criterion: Criterion,
+    facts: Mapping[str, Any] | None = None,
 ) -> Cost:
-    """Return the ``cost`` of a tier whose device runs ``network``, in which factors are multiplied, instead of the method's own."""
-    build = partial(method.network, architecture, tier)
-    return with_inference(cost, _subject(build, architecture, method, training, PLAIN, criterion, copies_of(network)))
+    """Return the ``cost`` of a tier whose device runs ``network``, in which factors are multiplied, instead of the method's own.
+
+    ``facts`` decide the structure of ``network``, so that the result is stored; None: they cannot be told.
+    """
+
+    def counted() -> Cost:
+        build = partial(method.network, architecture, tier)
+        return with_inference(cost, _subject(build, architecture, method, training, PLAIN, criterion, copies_of(network)))
+
+    return _COSTS.recalled(facts and {**facts, "cost": asdict(cost), "training": asdict(training)}, counted)
 
 
 @once_per_network  # the runs of a comparison, and the phases of a run, have the same tiers

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import safetensors.numpy
 import torch
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from edgefl.bundle.form_choice import choice_for
@@ -27,6 +27,7 @@ from edgefl.bundle.tier_part import TierPart, Trainee, Trains, manifest_of, tier
 from edgefl.bundle.write import about_inputs, client_files, drawn, write
 from edgefl.client import evaluate
 from edgefl.client.onnx_loop import beta_of
+from edgefl.client.step_facts import step_facts
 from edgefl.config import HOST_KEYS, SCREENING
 from edgefl.data.sources import Split
 from edgefl.errors import EdgeflError, MovedError, NoBundleError, StorageError
@@ -44,10 +45,14 @@ from edgefl.run.trained import TierNetworks
 from edgefl.timing.spans import span
 from edgefl.util.fields import Fields, named
 from edgefl.util.keys import SigningKey
+from edgefl.util.shelf import Shelf
 from edgefl.util.validation import explain_all
 
 if TYPE_CHECKING:
     from edgefl.run.run import Run
+
+_NAMES = TypeAdapter(list[str])
+_CHOICES = Shelf[list[str]]("choices", _NAMES.dump_json, _NAMES.validate_json)
 
 
 def trainable(
@@ -209,11 +214,12 @@ def _deploy(
     form = "factored" if wanted.form == "auto" and not wanted.sized else wanted.form
     shaped, test, cost = _formed(run, tier, chosen.deployed, form), chosen.test, device_cost(run, tier)
     module, rng = shaped.module, generator(run.config.seed, "reference", tier.label)
+    facts = _facts(run, tier, composed=sorted(shaped.composed_layers))
     training = _training(run, tier, chosen.network, chosen.control, cost, wanted.alone)
-    part = tier_part(*training, module, run.inputs, rng, wanted.also)
+    part = tier_part(*training, module, run.inputs, rng, wanted.also, facts)
     if shaped.composed_layers:
         task = run.clients.task
-        cost = formed_cost(cost, module, run.method, run.architecture, tier, task.training, task.criterion)
+        cost = formed_cost(cost, module, run.method, run.architecture, tier, task.training, task.criterion, facts)
     own = ("params", "params_inference")  # ``params`` of the entry
     costs = {key: value for key, value in vars(CostRow.of(cost)).items() if isinstance(value, int) and key not in own}
     accuracy, inference_bytes = _measured(run, tier, part.graph, test, say, wanted.sized)
@@ -245,13 +251,15 @@ def _formed(run: Run, tier: Tier, network: nn.Module, form: Form) -> Formed:
     limits, compute = home.budget, home.device.compute
     table = compute.inference_step or compute.training_step
     x = run.architecture.samples(1)
-    return formed(
-        network,
-        form,
-        choice_for(
-            network, x, None if table is None else table.seconds, home.device.training_bytes, limits.download_bytes
-        ).composed,
-    )
+    asked = None if table is None else table.seconds, home.device.training_bytes, limits.download_bytes
+    chosen = _CHOICES.recalled(_facts(run, tier, device=asked), lambda: sorted(choice_for(network, x, *asked).composed))
+    return formed(network, form, chosen)
+
+
+def _facts(run: Run, tier: Tier, **others: Any) -> dict[str, Any] | None:
+    """Return all that decides the structure of a tier's network, with ``others``; None if it cannot be told."""
+    task = run.clients.task
+    return step_facts(run.architecture, run.method, tier, task.objective, task.criterion, **others)
 
 
 def _variants(

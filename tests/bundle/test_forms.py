@@ -309,6 +309,24 @@ def test_room_is_what_weights_and_activations_leave():
     assert choice_for(network, x, memory_bytes=1000).composed == frozenset()
 
 
+# Graphs that are stored without their weights.
+
+
+@pytest.mark.usefixtures("recalling")
+@pytest.mark.parametrize("name", sorted(FACTORIZING))
+def test_a_stored_graph_takes_the_weights_of_another_network(name, monkeypatch):
+    spec, facts = InputSpec(CNN.input_shape), {"method": name}
+    first = next(iter(form_files(composed_network(network_of(name)), spec, facts=facts).values()))
+    other = composed_network(filled(create(name).network(CNN, Tier(FACTORIZING[name])), seed=1))
+    made = next(iter(form_files(other, spec, facts={"method": name, "made": "anew"}).values()))
+    monkeypatch.setattr("edgefl.bundle.forms._flat", None)  # not called again
+    stored = next(iter(form_files(other, spec, facts=facts).values()))
+    assert stored == made != first
+    x = samples(CNN)
+    with torch.no_grad():
+        np.testing.assert_allclose(predict(stored, x.numpy(), batch_size=3), other(x).numpy(), atol=1e-4)
+
+
 # Weights beside the graph.
 
 

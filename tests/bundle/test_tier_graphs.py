@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from edgefl.bundle.tier_graphs import _valued, tier_graphs
+from edgefl.bundle.tier_export import _valued
+from edgefl.bundle.tier_graphs import tier_graphs
 from edgefl.client.objectives import PLAIN
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture

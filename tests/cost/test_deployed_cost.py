@@ -119,3 +119,14 @@ def test_a_network_whose_factors_are_multiplied_out_infers_as_the_dense_one():
     assert both == [getattr(dense, name) for name in names]
     assert none == [getattr(factored, name) for name in names]
     assert all(a < b < c for a, b, c in zip(none[:3], one[:3], both[:3], strict=True))
+
+
+@pytest.mark.usefixtures("recalling")
+def test_the_cost_of_a_chosen_form_is_stored(monkeypatch):
+    method, tier, training = create("fedhm"), Tier(0.25), Training(1, 32)
+    factored = tier_cost(method, ARCHITECTURE, tier, training)
+    of = method, ARCHITECTURE, tier, training, CROSS_ENTROPY
+    network = formed(method.network(ARCHITECTURE, tier), "composed").module
+    counted = formed_cost(factored, network, *of, {"composed": ["conv2", "conv3"]})
+    monkeypatch.setattr("edgefl.planning.tier_costs.with_inference", None)  # not called again
+    assert formed_cost(factored, network, *of, {"composed": ["conv2", "conv3"]}) == counted
