@@ -66,7 +66,7 @@ inline Ort::Env quiet_environment() {  // onnxruntime would send figures of mode
 #else
   setenv("ORT_DISABLE_TELEMETRY", "1", 0);
 #endif
-  return Ort::Env(ORT_LOGGING_LEVEL_ERROR, "edgefl");
+  return Ort::Env(ORT_LOGGING_LEVEL_FATAL, "edgefl");  // errors are exceptions; its log would repeat them, in colours
 }
 
 inline Tensor scalar(float value) { Tensor found = zeros({}); *found.data<float>() = value; return found; }

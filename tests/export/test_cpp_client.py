@@ -5,6 +5,7 @@ It compiles once, 10 s of processor time; it skips where the compiler or the hea
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -12,6 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnx.helper
+import onnx.numpy_helper
 import onnxruntime
 import pytest
 import safetensors.numpy
@@ -220,6 +224,23 @@ def test_a_manifest_that_would_fill_the_stack_is_refused(program, tmp_path):
     (bundle / "manifest.json").write_text("[" * 200_000)
     ran = called(program, "check", bundle)
     assert (ran.returncode, ran.stderr) == (2, "Error: manifest.json: nested deeper than 200 levels\n")
+
+
+def test_an_operation_that_fails_is_one_error_without_a_log_of_the_runtime(program, tmp_path):
+    bundle = Regression().write(tmp_path / "bundle")
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    path = manifest["tiers"][0]["forward"]
+    model = onnx.load(bundle / path)
+    nodes = [*model.graph.node]
+    model.graph.ClearField("node")
+    nodes[-1].output[0] = "right"
+    sizes = onnx.numpy_helper.from_array(np.array([7, -1]), "sizes")  # of 30 values: known only when it runs
+    model.graph.initializer.append(sizes)
+    model.graph.node.extend([*nodes, onnx.helper.make_node("Reshape", ["right", "sizes"], ["logits"])])
+    (bundle / path).write_bytes(content := model.SerializeToString())
+    changed(bundle, files={**manifest["files"], path: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}})
+    ran = called(program, "infer", bundle, "0.5", stored(tmp_path, *samples(10)), "--allow-unsigned")
+    assert (ran.returncode, ran.stderr[:7], ran.stderr.count("\n")) == (1, "Error: ", 1), ran.stderr
 
 
 def test_what_it_refuses(program, tmp_path):
