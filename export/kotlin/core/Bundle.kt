@@ -82,7 +82,7 @@ class Bundle(val folder: File, val manifest: Manifest, val runtime: Runtime, pri
             val content = readRegular(File(folder, "manifest.json"), MOST_MANIFEST_BYTES, "a folder that edgefl export wrote")
             check(content)
             val table = Table.of(parsed(content, "manifest.json"), "manifest.json: ")
-            if (!table.is_("format_version", FORMAT_VERSION)) throw table.wrong("format_version", "$FORMAT_VERSION: made by another version of edgefl")
+            if (!table.says("format_version", FORMAT_VERSION)) throw table.wrong("format_version", "$FORMAT_VERSION: made by another version of edgefl")
             val own = table.text("manifest_sha256")
             val text = String(content, Charsets.ISO_8859_1)
             val blank = text.replaceFirst(own, "0".repeat(64)).toByteArray(Charsets.ISO_8859_1)

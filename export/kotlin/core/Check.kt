@@ -12,7 +12,7 @@ class Apart(val tier: String, val outputs: Double, val losses: Double?, val weig
 /** Compares every tier with its references: outputs, and the losses and tensors of three steps of its first training graph. */
 fun check(bundle: Bundle): List<Apart> = bundle.manifest.tiers.map { tier ->
     val reference = bundle.tensors(tier.reference)
-    val logits = reference.getValue("logits").floats()
+    val logits = reference.floats("logits", tier.reference)
     val found = infer(bundle, tier.label, Samples.of(bundle.manifest, reference - "logits", raw = false, where = "${tier.reference}: ")).floats()
     val outputs = largest(logits, found) / (1e-4 * max(1.0, logits.maxOf { abs(it.toDouble()) }))
     val training = tier.training() ?: return@map Apart(tier.label, outputs, null, null)
@@ -26,7 +26,7 @@ private fun afterThreeSteps(bundle: Bundle, label: String, training: Training): 
     val y = batch.y ?: throw InputError("${training.reference}: y: missing")
     val data = batch.inputs + ("y" to y)
     return Steps(bundle, training, firstFeeds(bundle, training), data).use { steps ->
-        val losses = stored.getValue("losses").floats().take(3).maxOf { abs(steps.step(data, 0) / it.toDouble() - 1) / 1e-3 }
+        val losses = stored.floats("losses", training.reference).take(3).maxOf { abs(steps.step(data, 0) / it.toDouble() - 1) / 1e-3 }
         // Adam divides by the gradient: a step is as long for one that is only rounding.
         val slack = 1e-5 + if (training.optimizer == "adam") 6 * training.lr else 0.0
         losses to apart(steps.tensors(), stored, slack)
@@ -43,10 +43,10 @@ private fun firstFeeds(bundle: Bundle, training: Training): Map<String, Tensor> 
 
 /** `stored` has every k-th value of each tensor after the steps, at most 256 of each. */
 private fun apart(tensors: Map<String, Tensor>, stored: Map<String, Tensor>, slack: Double): Double =
-    stored.filterKeys { it.startsWith("after:") }.maxOfOrNull { (key, tensor) ->
-        val now = tensors[key.removePrefix("after:")]?.floats() ?: throw InputError("$key: expected one of the tier's tensors")
+    stored.keys.filter { it.startsWith("after:") }.maxOfOrNull { key ->
+        val now = tensors.floats(key.removePrefix("after:"), key)
         val every = max(1, (now.size + 255) / 256)
-        val wanted = tensor.floats()
+        val wanted = stored.floats(key, "reference")
         largest(wanted, now.filterIndexed { i, _ -> i % every == 0 }.toFloatArray()) / (1e-3 * wanted.maxOf { abs(it.toDouble()) } + slack)
     } ?: 0.0
 

@@ -17,10 +17,10 @@ private fun outputs(bundle: Bundle, tier: Tier, session: Session, samples: Sampl
     if (lacks != null) throw InputError("tier ${tier.label}: its graph has an input ${json(lacks)}, for which there is no value")
     val found = (0 until samples.count).chunked(tier.batchSize).map { index ->
         val part = given.mapValues { it.value.rows(index.toIntArray()) }
-        ran(bundle, session, weights.filterKeys { it in session.inputs } + part).values.first()
+        ran(bundle, session, weights.filterKeys { it in session.inputs } + part)
     }
-    val values = found.flatMap { it.floats().asList() }.toFloatArray()
+    val values = found.flatMap { it.floats("logits", "tier ${tier.label}").asList() }.toFloatArray()
     val odd = values.find { !it.isFinite() }
     if (odd != null) throw ClientError("tier ${tier.label}: the graph computes $odd, expected finite outputs: the weights are spoiled, or the samples are none of this network")
-    return Tensor.of(listOf(samples.count) + found[0].shape.drop(1), values)
+    return Tensor.of(listOf(samples.count) + found[0].getValue("logits").shape.drop(1), values)
 }

@@ -85,8 +85,8 @@ class Training(private val table: Table, val roundSeconds: Double?) {
     val strength: Double
     val present: Boolean = table.flag("present", false)
     val noUpdate: String = table.text("no_update", "")
-    val labels: Boolean = table.is_("labels", true)
-    val flips: Boolean = table.is_("augment", "flip")
+    val labels: Boolean = table.says("labels", true)
+    val flips: Boolean = table.says("augment", "flip")
 
     val reference: String get() = table.text("reference")
 

@@ -1,7 +1,7 @@
 // The training graphs of a tier, and the tensors that their steps change.
 package edgefl
 
-class Steps(private val bundle: Bundle, training: Training, feeds: Map<String, Tensor>, batch: Map<String, Tensor>) : AutoCloseable {
+class Steps(private val bundle: Bundle, private val training: Training, feeds: Map<String, Tensor>, batch: Map<String, Tensor>) : AutoCloseable {
     private val sessions = training.graphs.map(bundle::session)
     private val now = linkedMapOf<String, Tensor>()
     private val changed = sessions.flatMap { it.outputs }.filter { it.endsWith(".out") }.map { it.removeSuffix(".out") }.toSet()
@@ -19,7 +19,7 @@ class Steps(private val bundle: Bundle, training: Training, feeds: Map<String, T
         taken++
         val session = sessions[graph]
         val found = ran(bundle, session, session.inputs.keys.associateWith { batch[it] ?: now.getValue(it) })
-        val loss = found.getValue("loss").floats()[0]
+        val loss = found.floats("loss", training.graphs[graph])[0]
         if (!loss.isFinite()) throw diverged("the loss is $loss")
         val odd = found.keys.find { (it.startsWith("p.") || it.startsWith("s.")) && !found.getValue(it).isFinite }
         if (odd != null) throw diverged("${odd.removeSuffix(".out").drop(2)} would hold NaN or infinity")

@@ -9,7 +9,7 @@ class Table(private val entries: Map<String, Any?>, private val where: String) {
     /** Whether a key that may be null has a value. */
     fun has(key: String) = entries[key] != null
 
-    fun is_(key: String, value: Any) = entries[key] == value
+    fun says(key: String, value: Any) = entries[key] == value
 
     fun text(key: String) = typed<String>(key, null, "a text")
 

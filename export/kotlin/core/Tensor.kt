@@ -12,7 +12,7 @@ enum class Kind(val label: String, val size: Int) {
 
 class Tensor(val kind: Kind, val shape: List<Int>, val bytes: ByteArray) {
     val count: Int get() = bytes.size / kind.size
-    private val buffer: ByteBuffer get() = ByteBuffer.wrap(bytes).order(ByteOrder.LITTLE_ENDIAN)
+    private val buffer = ByteBuffer.wrap(bytes).order(ByteOrder.LITTLE_ENDIAN)
 
     fun floats() = FloatArray(bytes.size / 4).also { buffer.asFloatBuffer().get(it) }
 
@@ -28,7 +28,11 @@ class Tensor(val kind: Kind, val shape: List<Int>, val bytes: ByteArray) {
         Kind.U8, Kind.BOOL -> (bytes[i].toInt() and 255).toDouble()
     }
 
-    val isFinite: Boolean get() = (kind != Kind.F32 && kind != Kind.F64) || (0 until count).all { number(it).isFinite() }
+    val isFinite: Boolean get() = when (kind) {
+        Kind.F32 -> floats().all(Float::isFinite)
+        Kind.F64 -> (0 until count).all { number(it).isFinite() }
+        else -> true
+    }
 
     /** The samples `index` of several. */
     fun rows(index: IntArray): Tensor {
@@ -40,6 +44,7 @@ class Tensor(val kind: Kind, val shape: List<Int>, val bytes: ByteArray) {
 
     /** Mirrors sample `i`, an image, left-right in place. */
     fun mirror(i: Int) {
+        if (shape.size < 2) return
         val line = shape.last() * kind.size
         val sample = bytes.size / shape[0]
         for (start in i * sample until (i + 1) * sample step line) {
@@ -59,6 +64,12 @@ class Tensor(val kind: Kind, val shape: List<Int>, val bytes: ByteArray) {
 
         fun zeros(like: Tensor) = Tensor(like.kind, like.shape, ByteArray(like.bytes.size))
     }
+}
+
+/** The values of a tensor; InputError, which begins with `where`, unless there is one of that name, of float32. */
+fun Map<String, Tensor>.floats(name: String, where: String): FloatArray {
+    val found = this[name]?.takeIf { it.kind == Kind.F32 && it.count > 0 } ?: throw InputError("$where: $name: expected values of float32")
+    return found.floats()
 }
 
 /** The number of values of a shape; null if no tensor has so many. */

@@ -5,11 +5,16 @@ import java.security.SecureRandom
 import kotlin.math.ceil
 
 /**
- * Settings of training. Null: the manifest's value; of `seed`: that of the state that is trained further, or 0. A `maxSeconds` of 0: no limit.
+ * Settings of training. Null: the manifest's value; of `seed`: that of the state that is trained further, or 0; of `maxSteps`: no limit.
+ * A `maxSeconds` of 0: no limit.
  */
 class Settings(
-    val epochs: Int? = null, val batchSize: Int? = null, val lr: Double? = null, val seed: ULong? = null, val maxSeconds: Double? = null,
+    val epochs: Int? = null, val batchSize: Int? = null, val lr: Double? = null, val seed: ULong? = null,
+    val maxSeconds: Double? = null, val maxSteps: Int? = null,
 )
+
+/** The number of steps of a round with the manifest's settings. */
+fun plannedSteps(training: Training, samples: Int): Int = training.epochs * ((samples + training.batchSize - 1) / training.batchSize)
 
 /**
  * Trains a tier and returns the new state. A `state` of an earlier round has the personal tensors; one of the same bundle is trained
@@ -27,7 +32,9 @@ fun train(
     return run.steps.use { run.toState(run.losses(onStep), client) }
 }
 
-private class Run(private val bundle: Bundle, private val label: String, private val data: Map<String, Tensor>, how: Settings, state: State?) {
+private class Run(
+    private val bundle: Bundle, private val label: String, private val data: Map<String, Tensor>, private val how: Settings, state: State?,
+) {
     private val training = bundle.training(label)
     private val manifest = bundle.manifest
     private val count = data.getValue("y").shape[0]
@@ -62,7 +69,7 @@ private class Run(private val bundle: Bundle, private val label: String, private
         val losses = mutableListOf<Float>()
         val started = System.nanoTime()
         var spent = 0.0
-        val planned = epochs * ceil(count.toDouble() / batchSize).toLong()
+        val planned = minOf(epochs * ceil(count.toDouble() / batchSize).toLong(), how.maxSteps?.toLong() ?: Long.MAX_VALUE)
         // Stop if the next step would exceed the limit, should it take as long as the average step.
         while (losses.size < planned && (maxSeconds == 0.0 || losses.isEmpty() || spent * (losses.size + 1) / losses.size <= maxSeconds)) {
             val batch = batch()

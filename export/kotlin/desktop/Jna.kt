@@ -24,8 +24,8 @@ private enum class Call(val place: Int) {
 private val KINDS = mapOf(1 to Kind.F32, 2 to Kind.U8, 4 to Kind.U16, 6 to Kind.I32, 7 to Kind.I64, 9 to Kind.BOOL, 11 to Kind.F64)
 private val NUMBERS = KINDS.entries.associate { (number, kind) -> kind to number }
 
-/** Calls of the table. What returns a status is checked; what returns a value through a pointer returns it. */
-private class OrtApi(private val table: Pointer) {
+/** Calls of the table. What returns a status is checked; what returns a value through a pointer returns it. Without the library, JNA unloads it. */
+private class OrtApi(@Suppress("unused") private val library: NativeLibrary, private val table: Pointer) {
     fun call(call: Call, vararg arguments: Any?) {
         val status = function(call).invokePointer(arguments) ?: return
         val message = function(Call.GET_ERROR_MESSAGE).invokePointer(arrayOf(status)).getString(0, "UTF-8")
@@ -56,14 +56,14 @@ class Onnxruntime(library: String) : Runtime {
 
     init {
         silenceTelemetry()
-        val base = try {
-            NativeLibrary.getInstance(library).getFunction("OrtGetApiBase").invokePointer(arrayOf())
+        val (loaded, base) = try {
+            NativeLibrary.getInstance(library).let { it to it.getFunction("OrtGetApiBase").invokePointer(arrayOf()) }
         } catch (error: UnsatisfiedLinkError) {
             throw InputError("--library: $library is not onnxruntime's shared library")
         }
         name = "onnxruntime ${Function.getFunction(base.getPointer(8)).invokePointer(arrayOf()).getString(0)}"
         val table = Function.getFunction(base.getPointer(0)).invokePointer(arrayOf(API_VERSION))
-        api = OrtApi(table ?: throw InputError("--library: $name, expected 1.$API_VERSION or newer"))
+        api = OrtApi(loaded, table ?: throw InputError("--library: $name, expected 1.$API_VERSION or newer"))
         environment = api.pointer(Call.CREATE_ENV, SILENT, "edgefl")
         api.call(Call.DISABLE_TELEMETRY, environment)
     }

@@ -2,12 +2,15 @@
 package edgefl
 
 import java.io.File
+import java.io.FileDescriptor
+import java.io.FileOutputStream
+import java.io.PrintStream
 import kotlin.system.exitProcess
 
 private const val USAGE = """edgefl-client check BUNDLE                    compares every tier with its references
 edgefl-client infer BUNDLE TIER DATA          prints the class and the logits of each sample, or a regression's outputs
 edgefl-client train BUNDLE TIER DATA [--out UPDATE] [--state FILE] [--client NAME] [--device-key FILE]
-                    [--epochs N] [--batch-size N] [--lr RATE] [--seed N] [--max-seconds S]
+                    [--epochs N] [--batch-size N] [--lr RATE] [--seed N] [--max-seconds S] [--max-steps N]
                     writes the update, the state, from which it continues, or both; some bundles send no updates
 Every command needs --key FILE, the publisher's public key, or --allow-unsigned. --threads N: of onnxruntime [1].
 --library FILE: onnxruntime's shared library [libonnxruntime of the system].
@@ -16,7 +19,7 @@ Pixels of 8 and 16 bits are prepared as the manifest says, and floats if it has 
 """
 
 private val OF_ALL = setOf("--key", "--allow-unsigned", "--threads", "--library")
-private val OF_TRAINING = setOf("--out", "--state", "--client", "--device-key", "--epochs", "--batch-size", "--lr", "--seed", "--max-seconds")
+private val OF_TRAINING = setOf("--out", "--state", "--client", "--device-key", "--epochs", "--batch-size", "--lr", "--seed", "--max-seconds", "--max-steps")
 private const val MOST_DATA_BYTES = 1L shl 31
 
 /** The words and options of a command line. */
@@ -116,7 +119,7 @@ private fun trained(bundle: Bundle, label: String, path: String, arguments: Argu
     val how = Settings(
         arguments.positive("--epochs"), arguments.positive("--batch-size"), arguments.float("--lr", "a number above 0") { it > 0 },
         arguments.number("--seed", "a whole number from 0 to ${ULong.MAX_VALUE}", String::toULongOrNull),
-        arguments.float("--max-seconds", "a number from 0") { it >= 0 },
+        arguments.float("--max-seconds", "a number from 0") { it >= 0 }, arguments.positive("--max-steps"),
     )
     val name = arguments.text("--client")
     if (!name.matches(Regex("[0-9A-Za-z._-]{0,64}"))) throw InputError("--client: got ${json(name)}, expected 1 to 64 of 0-9 A-Z a-z . _ -")
@@ -131,7 +134,8 @@ private fun trained(bundle: Bundle, label: String, path: String, arguments: Argu
 }
 
 fun main(given: Array<String>) {
-    val status = client(given.toList(), ::Onnxruntime, System.out, System.err)
-    System.out.flush()
+    val (out, errors) = listOf(FileDescriptor.out, FileDescriptor.err).map { PrintStream(FileOutputStream(it).buffered(), false, "UTF-8") }
+    val status = client(given.toList(), ::Onnxruntime, out, errors)
+    listOf(out, errors).forEach(PrintStream::flush)
     exitProcess(status)
 }
