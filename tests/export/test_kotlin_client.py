@@ -108,7 +108,8 @@ def test_two_trainings_are_one_and_states_move_between_clients(client, tmp_path,
         safetensors.numpy.save_file(safetensors.numpy.load_file(mixed), tmp_path / key, {**header(mixed), key: value})
     other = (*run[:1], replace(model, seed=3).write(tmp_path / "other"), *run[2:], mixed)
     again[mixed] = (2, "it is of round 3 of another bundle, this one is of round 3")
-    found = client.batch([*((*run, path, "--seed", 6) for path in again if path != mixed), other])
+    bad = [(*run, path) for path in again if path not in (parts, mixed)]
+    found = client.batch([(*run, parts, "--seed", 6), *bad, other])
     for (status, words), (ended, _, errors) in zip(again.values(), found, strict=True):
         assert (ended, words in errors) == (status, True), errors
 

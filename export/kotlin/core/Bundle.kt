@@ -25,10 +25,11 @@ class Bundle(val folder: File, val manifest: Manifest, val runtime: Runtime, pri
             ?: throw InputError("${json(path)} is no file of the bundle: expected a path inside that the manifest lists")
         val steps = parts.runningFold(folder) { place, part -> File(place, part) }
         val file = steps.last()
-        if (steps.drop(1).any { Files.isSymbolicLink(it.toPath()) } || !file.isFile) throw InputError("$file: missing, or a link; get the bundle again")
-        if (file.length() != entry.bytes) throw InputError("$file: changed: ${file.length()} bytes, expected ${entry.bytes}; get the bundle again")
+        val again = "get the bundle again"
+        if (steps.drop(1).any { Files.isSymbolicLink(it.toPath()) } || !file.isFile) throw InputError("$file: missing, or a link; $again")
+        if (file.length() != entry.bytes) throw InputError("$file: changed: ${file.length()} bytes, expected ${entry.bytes}; $again")
         val content = readRegular(file, entry.bytes, "a file of the bundle")
-        if (sha256(content) != entry.sha256) throw InputError("$file: changed: its SHA-256 is not the manifest's; get the bundle again")
+        if (sha256(content) != entry.sha256) throw InputError("$file: changed: its SHA-256 is not the manifest's; $again")
         return content
     }
 
@@ -37,7 +38,8 @@ class Bundle(val folder: File, val manifest: Manifest, val runtime: Runtime, pri
     /** Opens a graph; InputError if onnxruntime does not take it. */
     fun session(path: String): Session {
         val graph = content(path)
-        if (graph.size >= 8 && String(graph, 4, 4, Charsets.ISO_8859_1) == "ORTM") throw InputError("$path: not an ONNX model, but in onnxruntime's own format")
+        if (graph.size >= 8 && String(graph, 4, 4, Charsets.ISO_8859_1) == "ORTM")
+            throw InputError("$path: not an ONNX model, but in onnxruntime's own format")
         return try {
             runtime.open(graph, folder, threads)
         } catch (error: RuntimeError) {
@@ -48,8 +50,10 @@ class Bundle(val folder: File, val manifest: Manifest, val runtime: Runtime, pri
     /** The first tensors of a tier; InputError unless they have the manifest's shapes and finite values. */
     fun parameters(training: Training): Map<String, Tensor> {
         val found = tensors(training.parameters)
-        for ((name, shape) in training.shapes)
-            if (found[name]?.shape != shape) throw InputError("${training.parameters}: $name: got ${found[name]?.shape ?: "nothing"}, expected shape $shape")
+        for ((name, shape) in training.shapes) {
+            val got = found[name]?.shape
+            if (got != shape) throw InputError("${training.parameters}: $name: got ${got ?: "nothing"}, expected shape $shape")
+        }
         for ((name, tensor) in found) if (!tensor.isFinite) throw InputError("${training.parameters}: $name holds NaN or infinity")
         return found
     }
@@ -82,11 +86,13 @@ class Bundle(val folder: File, val manifest: Manifest, val runtime: Runtime, pri
             val content = readRegular(File(folder, "manifest.json"), MOST_MANIFEST_BYTES, "a folder that edgefl export wrote")
             check(content)
             val table = Table.of(parsed(content, "manifest.json"), "manifest.json: ")
-            if (!table.says("format_version", FORMAT_VERSION)) throw table.wrong("format_version", "$FORMAT_VERSION: made by another version of edgefl")
+            if (!table.says("format_version", FORMAT_VERSION))
+                throw table.wrong("format_version", "$FORMAT_VERSION: made by another version of edgefl")
             val own = table.text("manifest_sha256")
             val text = String(content, Charsets.ISO_8859_1)
             val blank = text.replaceFirst(own, "0".repeat(64)).toByteArray(Charsets.ISO_8859_1)
-            if (own.length != 64 || sha256(blank) != own) throw InputError("manifest.json: changed: its SHA-256 is not its manifest_sha256; get the bundle again")
+            if (own.length != 64 || sha256(blank) != own)
+                throw InputError("manifest.json: changed: its SHA-256 is not its manifest_sha256; get the bundle again")
             return Bundle(folder, Manifest(own, table), runtime, threads)
         }
     }

@@ -22,7 +22,8 @@ fun check(bundle: Bundle): List<Apart> = bundle.manifest.tiers.map { tier ->
 
 private fun afterThreeSteps(bundle: Bundle, label: String, training: Training): Pair<Double, Double> {
     val stored = bundle.tensors(training.reference)
-    val batch = Samples.of(bundle.manifest, stored.filterKeys { it != "losses" && !it.startsWith("after:") }, raw = false, where = "${training.reference}: ")
+    val given = stored.filterKeys { it != "losses" && !it.startsWith("after:") }
+    val batch = Samples.of(bundle.manifest, given, raw = false, where = "${training.reference}: ")
     val y = batch.y ?: throw InputError("${training.reference}: y: missing")
     val data = batch.inputs + ("y" to y)
     return Steps(bundle, training, firstFeeds(bundle, training), data).use { steps ->

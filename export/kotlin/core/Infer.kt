@@ -21,6 +21,7 @@ private fun outputs(bundle: Bundle, tier: Tier, session: Session, samples: Sampl
     }
     val values = found.flatMap { it.floats("logits", "tier ${tier.label}").asList() }.toFloatArray()
     val odd = values.find { !it.isFinite() }
-    if (odd != null) throw ClientError("tier ${tier.label}: the graph computes $odd, expected finite outputs: the weights are spoiled, or the samples are none of this network")
+    val spoiled = "the weights are spoiled, or the samples are none of this network"
+    if (odd != null) throw ClientError("tier ${tier.label}: the graph computes $odd, expected finite outputs: $spoiled")
     return Tensor.of(listOf(samples.count) + found[0].getValue("logits").shape.drop(1), values)
 }

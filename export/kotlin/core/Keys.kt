@@ -34,7 +34,8 @@ fun <Key> keyOf(where: String, kind: String, read: () -> Key): Key = try {
 }
 
 /** The bytes between the two lines of a PEM file. */
-fun der(pem: ByteArray): ByteArray = Base64.getMimeDecoder().decode(String(pem, Charsets.ISO_8859_1).lines().filter { "-----" !in it }.joinToString(""))
+fun der(pem: ByteArray): ByteArray =
+    Base64.getMimeDecoder().decode(String(pem, Charsets.ISO_8859_1).lines().filter { "-----" !in it }.joinToString(""))
 
 /** Refuses a manifest that the owner of `key` has not signed. */
 fun checkSigned(manifest: ByteArray, signature: ByteArray, key: PublicKey) {

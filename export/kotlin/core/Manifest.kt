@@ -6,7 +6,7 @@ class Preprocessing(table: Table) {
     val scale: Double? = if ("scale" in table) table.number("scale") else null
     val mean: List<Double>? = if ("mean" in table) table.numbers("mean") else null
     val std: List<Double>? = if ("std" in table) table.numbers("std") else null
-    val raw: Boolean = "raw" in table && table.text("raw").length >= 0
+    val raw: Boolean = "raw" in table && table.text("raw").let { true }
     val ids: Int?
 
     init {
@@ -51,7 +51,7 @@ class Tier(private val table: Table) {
     val batchSize: Int = table.positive("batch_size")
 
     init {
-        for (variant in table.tables("variants", listOf())) variant.text("kind") + variant.text("graph")
+        for (variant in table.tables("variants", listOf())) listOf("kind", "graph").forEach(variant::text)
     }
 
     val reference: String get() = table.text("reference")

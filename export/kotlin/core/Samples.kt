@@ -13,12 +13,14 @@ class Samples(val inputs: Map<String, Tensor>, val y: Tensor?) {
         fun of(manifest: Manifest, given: Map<String, Tensor>, raw: Boolean = true, where: String = ""): Samples {
             val names = given.keys - "y"
             val expected = manifest.inputs.keys
-            if (names != expected) throw InputError("${where}got ${names.joinToString().ifEmpty { "nothing" }}, expected ${expected.joinToString()} and y")
+            if (names != expected)
+                throw InputError("${where}got ${names.joinToString().ifEmpty { "nothing" }}, expected ${expected.joinToString()} and y")
             val inputs = manifest.inputs.mapValues { (name, input) -> prepared("$where$name", given.getValue(name), input, raw) }
             val first = inputs.entries.first()
             val count = first.value.shape[0]
             for ((name, tensor) in inputs)
-                if (tensor.shape[0] != count) throw InputError("$where$name: ${tensor.shape[0]} samples, expected $count, as many as of ${first.key}")
+                if (tensor.shape[0] != count)
+                    throw InputError("$where$name: ${tensor.shape[0]} samples, expected $count, as many as of ${first.key}")
             return Samples(inputs, given["y"]?.let { targets(manifest, it, count, where) })
         }
     }

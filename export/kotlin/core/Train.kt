@@ -96,7 +96,8 @@ private class Run(
         val tensors = steps.tensors() + stays.associateWith(held::getValue)
         val all = tensors + objective.finish(tensors, travelled) + steps.continued()
         for ((name, tensor) in all)
-            if (!tensor.isFinite) throw ClientError("$name holds NaN or infinity after ${losses.size} steps: training diverged; a smaller learning rate may help")
+            if (!tensor.isFinite)
+                throw ClientError("$name holds NaN or infinity after ${losses.size} steps: training diverged; a smaller learning rate may help")
         return State(all, about(losses.size, travelled, client), losses, note)
     }
 

@@ -13,7 +13,8 @@ import java.security.spec.PKCS8EncodedKeySpec
 /** The Ed25519 key in a PEM file without a passphrase; InputError if there is none. */
 class FileKey(file: File) : DeviceKey {
     private val secret = keyOf("$file", "private") {
-        KeyFactory.getInstance("Ed25519").generatePrivate(PKCS8EncodedKeySpec(der(readRegular(file, MOST_KEY_BYTES, "this device's key")))) as EdECPrivateKey
+        val content = der(readRegular(file, MOST_KEY_BYTES, "this device's key"))
+        KeyFactory.getInstance("Ed25519").generatePrivate(PKCS8EncodedKeySpec(content)) as EdECPrivateKey
     }
 
     /** Java computes the public half only for a new pair: one is made of the bytes of the private half. */
@@ -23,7 +24,8 @@ class FileKey(file: File) : DeviceKey {
                 secret.bytes.get().copyInto(bytes)
             }
         }
-        KeyPairGenerator.getInstance("Ed25519").apply { initialize(NamedParameterSpec.ED25519, known) }.generateKeyPair().public.encoded.takeLast(32).toByteArray()
+        val pairs = KeyPairGenerator.getInstance("Ed25519").apply { initialize(NamedParameterSpec.ED25519, known) }
+        pairs.generateKeyPair().public.encoded.takeLast(32).toByteArray()
     }
 
     override fun sign(content: ByteArray): ByteArray = Signature.getInstance("Ed25519").run {

@@ -31,8 +31,10 @@ private class Arguments(given: List<String>) {
         val rest = given.iterator()
         for (name in rest) when {
             !name.startsWith("--") -> words += name
-            name !in OF_ALL && !(words.firstOrNull() == "train" && name in OF_TRAINING) -> throw InputError("$name: ${words.firstOrNull()} has no such option")
-            else -> options[name] = if (name == "--allow-unsigned") "" else if (rest.hasNext()) rest.next() else throw InputError("$name: a value is missing")
+            name !in OF_ALL && !(words.firstOrNull() == "train" && name in OF_TRAINING) ->
+                throw InputError("$name: ${words.firstOrNull()} has no such option")
+            name == "--allow-unsigned" -> options[name] = ""
+            else -> options[name] = if (rest.hasNext()) rest.next() else throw InputError("$name: a value is missing")
         }
     }
 

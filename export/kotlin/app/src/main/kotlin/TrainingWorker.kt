@@ -48,8 +48,10 @@ class TrainingWorker(context: Context, parameters: WorkerParameters) : Worker(co
         val bundle = opened()
         val had = state.takeIf(File::exists)?.let(State::read)
         val done = if (had != null && had.isOf(bundle)) had.about.getValue("steps").toInt() else 0
-        if (done == 0 && check(bundle).any { !it.isRight }) throw ClientError("this phone computes something else than the bundle's references")
-        val samples = Samples.of(bundle.manifest, Safetensors.read(readRegular(File(folder, "samples.safetensors"), MOST_SAMPLES_BYTES, "samples"), "samples").tensors)
+        if (done == 0 && check(bundle).any { !it.isRight })
+            throw ClientError("this phone computes something else than the bundle's references")
+        val content = readRegular(File(folder, "samples.safetensors"), MOST_SAMPLES_BYTES, "samples")
+        val samples = Samples.of(bundle.manifest, Safetensors.read(content, "samples").tensors)
         val left = plannedSteps(bundle.training(TIER), samples.count) - done
         if (left <= 0) return true
         val found = train(bundle, TIER, samples, Settings(maxSteps = left), had) { _, _ -> !isStopped }
