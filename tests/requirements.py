@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CHROMIUM = os.environ.get("EDGEFL_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
 HEADERS = user_cache() / "cpp-headers" / "usr" / "include"
 """Where tools/cpp_headers puts them."""
+JNA = Path("/usr/share/java/jna.jar")
 INCLUDES = [f"-isystem{folder}" for folder in ("/usr/include/onnxruntime", HEADERS / "onnxruntime", HEADERS)]
 
 
@@ -86,6 +87,12 @@ REQUIREMENTS = {
     "the headers of OpenSSL": Requirement(partial(_headers, "openssl/evp.h"), _debian("libssl-dev")),
     "the headers of onnxruntime": Requirement(
         partial(_headers, "onnxruntime_cxx_api.h", "nlohmann/json.hpp"), "tools/cpp_headers"
+    ),
+    "java": Requirement(partial(_program, "java"), _debian("default-jre-headless")),
+    "JNA": Requirement(JNA.exists, _debian("libjna-java")),
+    # Its jars, of 80 MB, have the compiler. What it requires is for notebooks.
+    "the Kotlin compiler": Requirement(
+        partial(_module, "run_kotlin_kernel"), "pip install --no-deps kotlin-jupyter-kernel==0.19.0.944"
     ),
     "Fashion-MNIST": Requirement(SYSTEM_FOLDER.is_dir, _debian("dataset-fashion-mnist")),
     # Its own requirements cannot be installed any more, and its code is not needed.

@@ -5,10 +5,13 @@ A bundle's training reference has them too, for samples that are prepared, and e
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +28,8 @@ from edgefl import export_network, verify
 from edgefl.bundle.tier_check import kept_of
 from edgefl.errors import BundleError
 from edgefl.util.files import sha256
+from tests.serve.page_use import add_file, update_of
+from tests.serve.serving import serving
 
 COUNT, STEPS, LR = 16, 3, 0.1
 MEAN, STD = [120.0, 60.0], [50.0, 25.0]
@@ -68,7 +73,7 @@ def bundle(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("same") / "bundle"
     note = {"scale": 1.0, "raw": "float32", "mean": MEAN, "std": STD}
     more = {"optimizer": "sgd", "lr": LR, "batch_size": COUNT, "epochs": STEPS, "sign": False}
-    export_network(network(), torch.tensor(RAW[:4] / 50, dtype=torch.float32), out, preprocessing=note, **more)
+    export_network("test_same_inputs:network", torch.tensor(RAW[:4] / 50, dtype=torch.float32), out, preprocessing=note, **more)
     return out
 
 
@@ -100,6 +105,37 @@ def test_cpp_trains_what_torch_does(program, bundle, tmp_path, kind):  # noqa: F
     losses = [float(word) for word in done.stdout.replace(",", "").split() if "." in word]
     assert losses == pytest.approx([of_torch()[0][0], of_torch()[0][-1]], rel=1e-4)
     same(safetensors.numpy.load_file(state))
+
+
+@pytest.fixture(scope="module")
+def page(browser, ort_web, bundle) -> Iterator[Any]:
+    """The bundle in a browser, which opens it although it is not signed; skips without Chromium, Playwright or onnxruntime-web."""
+    with serving(bundle, ort_web) as server, contextlib.closing(browser.new_context()) as context:
+        page = context.new_page()
+        page.set_default_timeout(60_000)
+        page.goto(server.url)
+        page.click("#open-once")
+        page.wait_for_selector("#tier:not([disabled])")
+        yield page
+
+
+@pytest.mark.parametrize("kind", GIVEN)
+def test_the_browser_trains_what_torch_does(page, tmp_path, kind):
+    data = tmp_path / "own.npz"
+    np.savez(data, x=GIVEN[kind], y=Y)
+    page.evaluate("() => { edgefl.samples.clear(); return edgefl.reset(); }")
+    add_file(page, data)
+    page.wait_for_function("count => edgefl.samples.length === count", arg=COUNT)
+    given = "{ x: edgefl.samples.flat(), y: edgefl.samples.y, steps: 3, shuffle: false }"
+    result = page.evaluate(f"() => edgefl.train({given})")
+    np.testing.assert_allclose(result["losses"], of_torch()[0], rtol=1e-4)
+    same(update_of(page, tmp_path)[0])
+
+
+def test_the_browser_has_the_losses_and_the_tensors_of_the_reference(page, reference):
+    check = page.evaluate("() => edgefl.check()")
+    np.testing.assert_allclose(check["losses"], reference["losses"], rtol=1e-4)
+    assert check["apart"] < 0.1
 
 
 @pytest.fixture(scope="module")
