@@ -26,6 +26,7 @@ from edgefl.run.prepare import prepare
 from edgefl.run.result import RunResult
 from edgefl.run.run import Run, about, left_out
 from edgefl.run.trained import without_training
+from edgefl.server.light_round import light_round
 from edgefl.util.compute import one_thread
 from edgefl.util.files import write_bytes, write_json
 from edgefl.util.unknown import known_sum
@@ -173,7 +174,7 @@ class PolicyOutcome(Result):
 
 def outcome_of(label: str, run: Run, rounds: int) -> PolicyOutcome:
     """Return what a policy makes of the fleet over some rounds: times, and who is included, by device."""
-    return outcome_in(label, run, [record.to_json(clients=False) for record in without_training(run, rounds)])
+    return outcome_in(label, run, [record.to_json(clients=False) for record in without_training(run, rounds, light_round)])
 
 
 def outcome_in(label: str, run: Run, records: Sequence[Json]) -> PolicyOutcome:

@@ -17,6 +17,7 @@ from edgefl.run.calendar_rounds import require_rounds
 from edgefl.run.dry_run import PolicyOutcome, outcome_in
 from edgefl.run.run import Run
 from edgefl.run.trained import without_training
+from edgefl.server.light_round import LightRecord, light_round
 
 Json = dict[str, Any]
 _ANSWERED = {"trained", "late"}
@@ -48,7 +49,7 @@ def policy_outcome(label: str, run: Run, rounds: int, updates: int) -> tuple[Pol
     Under a calendar, the rounds of a last day that is not whole are left out, unless there is no whole day.
     """
     lines, found = list[Json](), list[PlayedRound]()
-    for record in without_training(run, rounds):
+    for record in without_training(run, rounds, light_round):
         lines.append(record.to_json(clients=False))
         found.append(played(record))
     calendar = run.conditions.calendar
@@ -67,6 +68,8 @@ def policy_outcome(label: str, run: Run, rounds: int, updates: int) -> tuple[Pol
 
 def played(record: RoundRecord) -> PlayedRound:
     """Return the columns of a round."""
+    if isinstance(record, LightRecord):
+        return _light(record)
     statuses = [client.status for client in record.clients]
     sessions = [client.expected for client in record.clients]
     joules = [np.nan if s.timing is None or s.timing.total_j is None else s.timing.total_j for s in sessions]
@@ -78,6 +81,28 @@ def played(record: RoundRecord) -> PlayedRound:
         np.array([float(s.download_bytes + s.upload_bytes) for s in sessions]),
         np.array([0.0 if s.timing is None else j for s, j in zip(sessions, joules, strict=True)]),
     )
+
+
+def _light(record: LightRecord) -> PlayedRound:
+    """Return the columns of a round whose record has columns."""
+    ended, begun, statuses = record.ended, record.begun, record.statuses
+    devices = [device for device, sent in zip(record.devices, begun.tolist(), strict=True) if sent]
+    late, useful, total_s = statuses == "late", statuses == "trained", ended.timings.total_s
+    timed = TimedRound(
+        record.clock_s,
+        record.deadline_s,
+        int(useful.sum()),
+        devices,
+        ended.timings.train_s[begun],
+        total_s[begun],
+        (late | useful)[begun],
+        late[begun],
+        0.0 if record.next_s is None else record.waited_s,
+    )
+    sent = (ended.download_bytes + ended.upload_bytes).astype(np.float64)
+    joules = np.where(begun, ended.timings.total_j, 0.0)
+    start_s = record.foreseen.start_s if len(begun) else record.clock_s
+    return PlayedRound(timed, start_s, record.foreseen.clients, statuses, sent, joules)
 
 
 def _timed(record: RoundRecord, statuses: Iterable[str]) -> TimedRound:

@@ -223,17 +223,17 @@ def train(
         yield run, state, record
 
 
-def without_training(run: Run, rounds: int) -> Iterator[RoundRecord]:
+def without_training(run: Run, rounds: int, run_one: RunOne = run_round) -> Iterator[RoundRecord]:
     """Yield the records of ``rounds`` rounds without training: clients, seconds, bytes and joules are those of training.
 
-    They are fewer if the calendar ends before.
+    They are fewer if the calendar ends before. With :func:`light_round`, they have columns instead of clients.
     """
     state, store, calendar = run.start(), ClientStore(Path("never written")), run.conditions.calendar
     for _ in range(rounds):
         if calendar is not None and calendar.over(calendar.next_s(state.clock_s, state.fleet.today)):
             break
         run, _ = run.advanced(state)
-        state, record = run.round(state, None, store)
+        state, record = run.round(state, None, store, run_one)
         yield record
 
 
