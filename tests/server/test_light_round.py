@@ -1,6 +1,7 @@
 """Rounds with columns instead of clients: to the bit the figures of rounds with a record per client."""
 
 from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ def fleet(tmp_path):
 
     def written(behaviour=None, states=(), calendar=""):
         path = write_fleet(tmp_path, {"board": 0.4, "phone": 0.3, "meter": 0.2, "tiny": 0.1}, "", behaviour, states)
-        with open(path, "a", encoding="utf-8") as file:
+        with Path(path).open("a", encoding="utf-8") as file:
             file.write(calendar)
         return path
 
