@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.config import RunConfig
+from edgefl.fleet.prices import Money
 from edgefl.methods.capabilities import learning
 from edgefl.report.device_month import ClassReach, ClassUse
 from edgefl.report.dry_page import render_dry
@@ -142,6 +143,7 @@ class PolicyOutcome(Result):
         rounds: how many were simulated; under a calendar, those of whole days.
         days: under a calendar, the days of these rounds, from ``began`` to ``ended`` at the latest; None without one.
         reach: device → how its single devices took part, under a calendar.
+        money: what a month of the whole fleet costs, under a calendar; None without prices.
     """
 
     label: str
@@ -170,6 +172,7 @@ class PolicyOutcome(Result):
     began: str = ""
     ended: str = ""
     reach: Mapping[str, ClassReach] = field(default_factory=dict)
+    money: Money | None = None
 
 
 def outcome_of(label: str, run: Run, rounds: int) -> PolicyOutcome:

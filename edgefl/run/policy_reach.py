@@ -10,6 +10,7 @@ import numpy as np
 
 from edgefl.fleet.availability import DAY_S
 from edgefl.fleet.calendar import Today
+from edgefl.fleet.prices import Money
 from edgefl.records import RoundRecord
 from edgefl.report.device_month import DAYS, ClassReach
 from edgefl.report.retimed import TimedRound
@@ -18,6 +19,7 @@ from edgefl.run.dry_run import PolicyOutcome, outcome_in
 from edgefl.run.run import Run
 from edgefl.run.trained import without_training
 from edgefl.server.light_round import LightRecord, light_round
+from edgefl.util.unknown import known_sum
 
 Json = dict[str, Any]
 _ANSWERED = {"trained", "late"}
@@ -63,7 +65,18 @@ def policy_outcome(label: str, run: Run, rounds: int, updates: int) -> tuple[Pol
     outcome = replace(
         outcome_in(label, run, lines), days=days, began=lines[0]["began"], ended=calendar.told(lines[-1]["clock_s"])
     )
-    return replace(outcome, reach=class_reaches(run, found, days, updates)), found
+    money = _money(run, outcome, sum(line["round_s"] for line in lines))
+    return replace(outcome, reach=class_reaches(run, found, days, updates), money=money), found
+
+
+def _money(run: Run, of: PolicyOutcome, rounds_s: float) -> Money | None:
+    """Return what a month of a policy costs, whose rounds last ``rounds_s`` in all; None without prices."""
+    if run.fleet.prices is None or not of.days:
+        return None
+    months, uses = DAYS / of.days, of.uses.values()
+    metered_bytes = sum(use.download_bytes + use.upload_bytes for use in uses if use.metered)
+    energy_j = known_sum(use.energy_j for use in uses)
+    return run.fleet.prices.money(months * metered_bytes, None if energy_j is None else months * energy_j, months * rounds_s)
 
 
 def played(record: RoundRecord) -> PlayedRound:
