@@ -19,6 +19,7 @@ from edgefl.client.objective import CONTROL
 from edgefl.client.parts import first_personal
 from edgefl.data.sources import Split
 from edgefl.engine.contract import Cluster, Engine, open_engine
+from edgefl.methods.capabilities import Phased
 from edgefl.methods.capabilities import factored as in_factors
 from edgefl.methods.networks import global_tier
 from edgefl.methods.personal import adapted, received, trained_network
@@ -232,7 +233,8 @@ def without_training(run: Run, rounds: int, run_one: RunOne = run_round) -> Iter
     for _ in range(rounds):
         if calendar is not None and calendar.over(calendar.next_s(state.clock_s, state.fleet.today)):
             break
-        run, _ = run.advanced(state)
+        if isinstance(run.method, Phased):
+            run, _ = run.advanced(state)
         state, record = run.round(state, None, store, run_one)
         yield record
 

@@ -65,13 +65,13 @@ class LightRecord(RoundRecord):
     @property
     def useful(self) -> Totals:
         """Totals of the clients whose updates the server used."""
-        return _totals([row for row, status in zip(self._rows, self.statuses.tolist(), strict=True) if status == "trained"])
+        return _totals([self._rows[place] for place in np.flatnonzero(self.statuses == "trained").tolist()])
 
     @property
     def wasted(self) -> Totals:
         """Totals of the sessions that began and whose updates the server did not use."""
-        pairs = zip(self._rows, self.statuses.tolist(), strict=True)
-        return _totals([row for row, status in pairs if status not in ("trained", "refused")])
+        wasted = self.begun & (self.statuses != "trained")
+        return _totals([self._rows[place] for place in np.flatnonzero(wasted).tolist()])
 
     def groups(self) -> list[Group]:
         """Return the totals of each combination of device, tier and status, in that order."""
