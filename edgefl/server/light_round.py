@@ -14,6 +14,7 @@ from edgefl.records import Group, RoundRecord, Tier, Totals
 from edgefl.server.foreseen import EXPECTED, REFUSED, STATUSES, Ended, Foreseen
 from edgefl.server.meeting import APART
 from edgefl.server.rounds import Server, dated, run_round
+from edgefl.server.sampler import Sampler
 from edgefl.server.schedule import first_asked, fleet_at
 from edgefl.server.state import FleetMemory, ServerState
 from edgefl.util.unknown import known_sum
@@ -106,7 +107,7 @@ def light_round(server: Server, state: ServerState) -> tuple[ServerState, RoundR
     learns from sessions.
     """
     forecast, started = server.forecast, time.perf_counter()
-    if server.buffer is not None or forecast.meeting is not APART or not forecast.sampler.blind:
+    if server.buffer is not None or forecast.meeting is not APART or _learns(forecast.sampler):
         return run_round(server, state)
     start_s, found = first_asked(forecast, state, server.per_round, forecast.foreseen, lambda of: bool(of.empty.all()))
     ended, begun = found.ended(), found.status != REFUSED
@@ -123,6 +124,10 @@ def light_round(server: Server, state: ServerState) -> tuple[ServerState, RoundR
     record = LightRecord(state.round + 1, *known, foreseen=found, ended=ended, statuses=statuses)
     record = dated(record, forecast, fleet)
     return replace(state, round=record.round, clock_s=clock_s, fleet=fleet), record
+
+
+def _learns(sampler: Sampler) -> bool:
+    return sampler.remembers and not sampler.blind
 
 
 def _answering(found: Foreseen, total_s: np.ndarray, deadline_s: float | None) -> np.ndarray:
