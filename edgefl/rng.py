@@ -7,6 +7,7 @@ torch's global generator, and it restores the state afterwards.
 from __future__ import annotations
 
 import contextlib
+import functools
 import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -76,17 +77,22 @@ def shuffled(seed: int, n: int, positions: np.ndarray, *key: int | str) -> np.nd
     return found.astype(np.int64).reshape(np.shape(positions))
 
 
+@functools.lru_cache(maxsize=4096)  # the policies of a what-if have the rounds in common
 def _word(seed: int, key: tuple[int | str, ...]) -> np.uint64:
     return np.random.SeedSequence(_entropy(seed, key)).generate_state(1, np.uint64)[0]
 
 
 def _hashed(word: np.uint64, numbers: np.ndarray) -> np.ndarray:
     """Return a 64-bit hash of each number: SplitMix64 (Steele, Lea & Flood 2014), with its state offset by ``word``."""
-    with np.errstate(over="ignore"):
-        z = word + (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return z ^ (z >> np.uint64(31))
+    z = np.atleast_1d(numbers) + np.uint64(1)  # an array: only single numbers warn of their overflow
+    z *= np.uint64(0x9E3779B97F4A7C15)
+    z += word
+    z ^= z >> np.uint64(30)
+    z *= np.uint64(0xBF58476D1CE4E5B9)
+    z ^= z >> np.uint64(27)
+    z *= np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    return z.reshape(np.shape(numbers))
 
 
 @contextlib.contextmanager

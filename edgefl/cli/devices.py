@@ -113,6 +113,7 @@ def _fleet_row(fleet: Fleet) -> dict[str, Any]:
         {"device": c.device.name, "share": c.share, "budget": c.budget.model_dump(exclude_none=True)} for c in fleet.classes
     ]
     shown = fleet.model_dump(include={"name", "title", "mix", "behaviour", "states"})
+    shown |= {} if fleet.prices is None else {"prices": str(fleet.prices)}
     shown |= {} if fleet.calendar is None else {"calendar": fleet.calendar.model_dump(mode="json", exclude_none=True)}
     return shown | {"budget": fleet.budget.model_dump(exclude_none=True), "classes": classes}
 
@@ -147,6 +148,8 @@ def _print_fleet(fleet: Fleet) -> None:
     show(PlainTable.of_texts(("device", "share", "what"), classes))
     if fleet.calendar is not None:
         show(f"calendar: {fleet.calendar}")
+    if fleet.prices is not None:
+        show(f"prices: {fleet.prices}")
     for of, budget in [("", fleet.budget), *((f"{c.device.name}: ", c.budget) for c in fleet.classes)]:
         for key, value in budget.model_dump(exclude_none=True).items():
             shown = human_budget(key, value) if key.endswith(("_bytes", "_j")) else f"{value:g}"

@@ -111,7 +111,7 @@ def command(
 
     With --require and --minimize, it names the policy to take, or what no policy meets and by how much. Figures are inclusion, weakest,
     waste, round, updates (an hour), joules and bytes (per useful update), epsilon, and, under a calendar, sessions, updates, bytes
-    and joules of a device per month. A class alone stands for the share of its sessions that train.
+    and joules of a device per month, and money of the fleet per month. A class alone stands for the share of its sessions that train.
 
     With --run, the curve of a finished run predicts the accuracy of each policy, with a range: that of the run after as many useful
     updates. It also predicts time and energy until --target-accuracy.

@@ -82,8 +82,8 @@ class FleetKeys(Keys):
     sampler: Annotated[str, AfterValidator(_sampler)] = key(
         "uniform",
         "",
-        "Whom the server asks, of the eligible clients: uniform, fresh (each once before any twice), power-of-choice, oort or tifl, with "
-        "options such as power-of-choice(candidates=20).",
+        "Whom the server asks, of the eligible clients: uniform, fresh (each once before any twice), power-of-choice, oort, tifl or "
+        "reserved (places of classes), with options such as power-of-choice(candidates=20).",
         "NAME(option=X)",
     )
     deadline_s: Seconds | None = key(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import ceil
 
 import numpy as np
@@ -28,7 +29,7 @@ LEAST_SHARE = 1e-6
 Choose = Callable[[np.ndarray, int], np.ndarray]
 """(clients in random order, how many to ask) → those that are asked."""
 
-_SELECT_AT_ONCE = 4096
+_SELECT_FIRST, _SELECT_AT_ONCE = 256, 4096
 _LONGEST_WAIT_S = 7 * 24 * 3600.0
 
 UNDISTURBED = State(
@@ -154,9 +155,18 @@ class Conditions:
         count, start = 0, 0
         working = np.array([client for client, until in busy.items() if until > clock_s], np.int64)
         while count < asked and start < clients:
-            positions = np.arange(start, min(clients, start + max(asked, min(clients, _SELECT_AT_ONCE))))
-            drawn = shuffled(seed, clients, positions, round_, "select")
+            stop = min(clients, start + max(asked - count, min(max(start, _SELECT_FIRST), _SELECT_AT_ONCE)))
+            drawn = (_first if stop == _SELECT_FIRST else _drawn)(seed, clients, start, stop, round_)
             drawn = drawn[~np.isin(drawn, working) & (self.availability.until(drawn, clock_s) > clock_s)]
             found.append(drawn[: asked - count])
-            count, start = count + len(found[-1]), start + len(positions)
+            count, start = count + len(found[-1]), stop
         return np.concatenate(found) if found else np.zeros(0, np.int64)
+
+
+def _drawn(seed: int, clients: int, start: int, stop: int, round_: int) -> np.ndarray:
+    """Return the clients from place ``start`` to ``stop`` of a round's random order."""
+    return shuffled(seed, clients, np.arange(start, stop), round_, "select")
+
+
+_first = lru_cache(maxsize=4096)(_drawn)
+"""The same for the first clients, 2 KB a round. The policies of a what-if have them in common."""

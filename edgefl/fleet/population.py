@@ -1,11 +1,11 @@
 """The clients of a run: their classes of devices, the states of their devices, and their tiers.
 
-No client is stored. What client i is follows from (seed, i) when it is needed, for many clients at once.
+What client i is follows from (seed, i) when it is needed, for many clients at once. Only its place among the classes is kept.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -43,7 +43,11 @@ class Population:
 
     def classes(self, clients: np.ndarray) -> np.ndarray:
         """Return the number of each client's class in ``fleet.classes``, int64: over all clients, exactly :meth:`class_counts` of each."""
-        return np.searchsorted(self._ends, shuffled(self.seed, self.clients, clients, "population"), side="right")
+        clients = np.asarray(clients, np.int64)
+        places = _places(self.seed, self.clients)
+        if len(new := clients[places[clients] < 0]):
+            places[new] = shuffled(self.seed, self.clients, new, "population")
+        return np.searchsorted(self._ends, places[clients], side="right")
 
     def states(self, clients: np.ndarray, states: Sequence[State], round_: int) -> np.ndarray:
         """Return the number of the state in ``states`` that each client's device is in during a round, int64."""
@@ -75,6 +79,12 @@ class Population:
         else:
             point = uniforms(self.seed, clients, round_, "tier")
         return _pick(np.array(shares), point)
+
+
+@lru_cache(maxsize=4)
+def _places(seed: int, clients: int) -> np.ndarray:
+    """Return an array for what clients were dealt among all: −1 where nobody has asked yet. The policies of a what-if share it."""
+    return np.full(clients, -1, np.int32 if clients < 2**31 else np.int64)
 
 
 def _pick(shares: np.ndarray, points: np.ndarray) -> np.ndarray:

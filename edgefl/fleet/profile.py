@@ -23,6 +23,7 @@ from edgefl.fleet.figures import (
     figures_of,
 )
 from edgefl.fleet.power import Power, both
+from edgefl.fleet.prices import Prices
 from edgefl.fleet.time_model import ONE_RATE_ERROR, ForwardCosts, StepCosts
 
 
@@ -291,7 +292,7 @@ class FleetClass(Record):
 
 
 class Fleet(Record):
-    """A mix of device classes, the limits and the calendar of rounds, and how the devices behave: always there where it does not say."""
+    """A mix of device classes, limits, calendar and prices of rounds, and how the devices behave: always there where it does not say."""
 
     name: Name
     title: Name
@@ -300,6 +301,7 @@ class Fleet(Record):
     classes: tuple[FleetClass, ...] = Field(alias="class", min_length=1)
     behaviour: Behaviour | None = None
     calendar: Calendar | None = None
+    prices: Prices | None = None
     states: tuple[State, ...] = Field((), alias="state")
 
     @model_validator(mode="after")
@@ -325,6 +327,8 @@ class Fleet(Record):
             for key, budget in ((f"class.{number}.budget", c.budget), ("budget", self.budget)):
                 if budget.energy_j is not None and c.device.without_energy:
                     raise ValueError(f"{key}.energy_j: {unknown_energy(c.device)}")
+        if self.prices is not None and self.prices.data is not None and not any(c.device.link.metered for c in self.classes):
+            raise ValueError("prices.data: bytes are paid for on metered links, and no class has one; give a class such a link")
         if self.states:
             _sum_to_1("state: chances", [s.chance for s in self.states])
             names = [s.name for s in self.states]

@@ -194,7 +194,7 @@ class RoundRecord:
 
     def to_json(self, clients: bool = True) -> dict[str, Any]:
         """Return the record's JSON form with its totals and, with ``clients``, an entry for each client."""
-        useful, wasted, after = asdict(self.useful), asdict(self.wasted), self.accuracy_after_training
+        useful, wasted, after = dict(vars(self.useful)), dict(vars(self.wasted)), self.accuracy_after_training
         sums = ("macs", "download_bytes", "upload_bytes", "energy_j", "end_to_end_j")
         return {
             **{key: getattr(self, key) for key in ("round", "round_s", "waited_s", "deadline_s", "clock_s")},

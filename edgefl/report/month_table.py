@@ -8,7 +8,7 @@ from typing import Any
 from edgefl.report.device_month import DAYS, device_months, rounds_per_day
 from edgefl.report.tables import Column, PlainTable, text, under
 from edgefl.report.words import joined
-from edgefl.util.units import human_bytes, human_count, human_joules, human_percent, human_seconds
+from edgefl.util.units import human_bytes, human_count, human_joules, human_money, human_percent, human_seconds
 
 Json = Mapping[str, Any]
 
@@ -60,6 +60,30 @@ def _month_rows(result: Json) -> Iterator[Json]:
                 "daily_j": daily_j,
                 "battery": None if battery_j is None or daily_j is None else daily_j / battery_j,
             }
+
+
+def money_table(result: Json) -> PlainTable | None:
+    """Return what a month of the whole fleet costs under each policy; None without prices."""
+    rows = [
+        {"policy": f"{n}: {row['label']}", **row["money"]} for n, row in enumerate(result["rows"], start=1) if row.get("money")
+    ]
+    if not rows:
+        return None
+    columns = text("policy", "", "policy"), *under("in a month", human_money, data="metered bytes", energy="energy of devices")
+    return PlainTable.of(
+        (*columns, *under("in a month", human_money, server="server", total=f"all, {rows[0]['currency']}")), rows
+    )
+
+
+def money_sentence(result: Json) -> str:
+    """Return what a month costs under the cheapest policy, and under the dearest; nothing without prices."""
+    known = [(row["money"]["total"], row) for row in result["rows"] if row.get("money") and row["money"]["total"] is not None]
+    if not known:
+        return ""
+    (least, cheap), (most, dear) = (of(known, key=lambda pair: pair[0]) for of in (min, max))
+    currency = cheap["money"]["currency"]
+    told = f"A month of the fleet costs {human_money(least, currency)} under “{cheap['label']}”"
+    return f"{told}." if most == least else f"{told}, and {human_money(most, currency)} under “{dear['label']}”."
 
 
 def reach_table(result: Json) -> PlainTable | None:

@@ -14,7 +14,7 @@ from edgefl.report.words import joined
 
 Json = Mapping[str, Any]
 
-LEAST = ("joules", "bytes", "round", "waste")
+LEAST = ("joules", "bytes", "round", "waste", "money")
 """The quantities of which a policy may have the least."""
 
 
@@ -39,13 +39,17 @@ class Goal:
         for text in self.requirements:
             parse_requirement(text)
 
-    def resolved(self, titles: Mapping[str, str], calendar: bool) -> list[Requirement]:
+    def resolved(self, titles: Mapping[str, str], calendar: bool, prices: bool = True) -> list[Requirement]:
         """Return the requirements on a fleet's classes, device → name for people.
 
         Raises:
-            InputError: one is about another class, or about a month and rounds have no ``calendar``.
+            InputError: one is about another class, about a month and rounds have no ``calendar``, or about money without ``prices``.
         """
         found = [parse_requirement(text, titles) for text in self.requirements]
+        asked_of = [asked.text for asked in found if asked.quantity == "money"] + ["money"] * (self.minimize == "money")
+        if asked_of and not (prices and calendar):
+            lacks = "a [calendar] or --rounds-per-day" if prices else 'prices, such as [prices] with energy = "0.30 EUR/kWh"'
+            raise InputError(f"{asked_of[0]}: a month has no price yet; give the fleet {lacks}")
         for asked in found:
             if asked.month and not calendar:
                 remedy = "give --rounds-per-day, or a fleet with a [calendar]"

@@ -13,7 +13,16 @@ from edgefl.errors import InputError, nearest
 from edgefl.report.device_month import device_months
 from edgefl.report.policy_advice import updates_per_hour
 from edgefl.report.words import joined
-from edgefl.util.units import human_bytes, human_count, human_joules, human_percent, human_seconds, parse_amount, parse_share
+from edgefl.util.units import (
+    human_bytes,
+    human_count,
+    human_joules,
+    human_money,
+    human_percent,
+    human_seconds,
+    parse_amount,
+    parse_share,
+)
 
 Json = Mapping[str, Any]
 
@@ -64,9 +73,12 @@ QUANTITIES = {
     "sessions": Quantity("sessions", _number, human_count, lambda result, row: None, "sessions"),
     "joules": Quantity("joules per useful update", _in("J"), human_joules, _key("energy_j"), "energy_j"),
     "bytes": Quantity("bytes per useful update", _in("B"), human_bytes, _key("update_bytes"), "bytes"),
+    "money": Quantity(
+        "money in a month", _number, human_money, lambda result, row: (row.get("money") or {}).get("total"), "money"
+    ),
     "epsilon": Quantity("ε", _number, "{:.4g}".format, _key("epsilon")),
 }
-"""Name → figure. Joules and bytes are per useful update, or per device and month."""
+"""Name → figure. Joules and bytes are per useful update, or per device and month; money is that of the whole fleet in a month."""
 
 _FORM = re.compile(r"\s*(?P<name>[^<>=]+?)\s*(?P<way><=|>=)\s*(?P<bound>.+?)\s*(?P<month>/\s*month)?\s*")
 _WAYS = {"<=": operator.le, ">=": operator.ge}
@@ -94,7 +106,7 @@ class Requirement:
     def value(self, result: Json, row: Json) -> float | None:
         """Return the figure that is bounded; None if it is unknown."""
         quantity = QUANTITIES[self.quantity]
-        if self.month:
+        if self.month and self.quantity != "money":
             months = device_months(row)
             of = [getattr(month, quantity.monthly) for device, month in months.items() if self.device in ("", device)]
             hardest = max if self.way == "<=" else min
@@ -139,6 +151,8 @@ def parse_requirement(text: str, titles: Mapping[str, str] | None = None) -> Req
     quantity = QUANTITIES[name]
     if month and not quantity.monthly:
         raise InputError(f"requirement {text!r}: {name} has no value per month; without /month it is that of a round or of all")
+    if name == "money" and (device or not month):
+        raise InputError(f"requirement {text!r}: money is that of the whole fleet in a month: give “money <= 500/month”")
     if not month and (name == "sessions" or (device and name != "inclusion")):
         raise InputError(f"requirement {text!r}: {name} of a class are per device and month: give a value such as 20/month")
     try:

@@ -132,7 +132,9 @@ def _round(record: TimedRound, per_round: int, factors: Draws, draws: int) -> tu
         last_s = times[:, wanted - 1] if 0 < wanted <= times.shape[1] else np.full(len(times), np.inf)
         return np.where(full, last_s, np.minimum(seconds.max(axis=1), limit_s)), np.minimum(in_time, wanted)
 
-    wrong = np.stack([_factor(factors, device, draws) for device in record.devices], axis=1)
+    places = {device: place for place, device in enumerate(dict.fromkeys(record.devices))}
+    of_device = np.stack([_factor(factors, device, draws) for device in places], axis=1)
+    wrong = of_device[:, [places[device] for device in record.devices]]
     (as_run_s,), (as_run,) = closed(total_s[None])
     drawn_s, used = closed(total_s + train_s * (wrong - 1))
     return drawn_s - as_run_s, used + (useful - as_run)

@@ -9,7 +9,7 @@ from edgefl.report.answer import Answer
 from edgefl.report.chart import Chart, Json, Spec, clock_unit, layer, layered, legend, number, share
 from edgefl.report.clock_draws import SURE, clock_sentence
 from edgefl.report.learned import advice_by_accuracy, assumptions, learned_chart, learned_columns, with_learned
-from edgefl.report.month_table import month_table, reach_table, span_sentence
+from edgefl.report.month_table import money_sentence, money_table, month_table, reach_table, span_sentence
 from edgefl.report.page import facts, render_page
 from edgefl.report.policy_advice import deadline_sentence, for_speed, left_out, speed_sentence
 from edgefl.report.required import able_rows, missing_column, required_sentence, taken
@@ -67,15 +67,18 @@ def compact_whatif(result: Json) -> PlainTable:
     )
     note = f"* {footnote(result)}" if best else footnote(result)
     trust = f"Seconds of training are right within a factor of {result['clock_error']:.3g}; energy is {_energy(rows)}."
-    others = [of(result) for of in (required_sentence, span_sentence, deadline_sentence, left_out)]
+    others = [of(result) for of in _TOLD]
     told = [note, *others, trust, fastest(result)]
     return PlainTable.of(columns, starred, note=" ".join(filter(None, told)))
 
 
 def notes(result: Json) -> str:
     """Return what a table of policies does not show by itself."""
-    told = (of(result) for of in (footnote, required_sentence, span_sentence, deadline_sentence, left_out))
+    told = (of(result) for of in (footnote, *_TOLD))
     return " ".join(filter(None, told))
+
+
+_TOLD = required_sentence, money_sentence, span_sentence, deadline_sentence, left_out
 
 
 def fastest(result: Json) -> str:
@@ -171,6 +174,7 @@ def render(result: Json) -> str:
         table=whatif_table(result),
         inclusion=inclusion_table(result),
         month=month_table(result),
+        money=money_table(result),
         reach=reach_table(result),
         calendar=result.get("calendar", ""),
         note=" ".join(filter(None, [notes(result), fastest(result)])),

@@ -7,6 +7,7 @@ from edgefl.errors import ConfigError
 from edgefl.run.prepare import prepare
 from edgefl.run.run import Run
 from edgefl.run.trained import without_training
+from edgefl.server.light_round import light_round
 
 
 def prepare_to_train(config: RunConfig, say: Callable[[str], None] = lambda text: None) -> Run:
@@ -23,7 +24,7 @@ def rounds_that_fit(run: Run) -> int:
     calendar, rounds = run.conditions.calendar, run.config.rounds
     if calendar is None or calendar.end is None:
         return rounds
-    return require_rounds(run, sum(1 for _ in without_training(run, rounds)))
+    return require_rounds(run, sum(1 for _ in without_training(run, rounds, light_round)))
 
 
 def require_rounds(run: Run, rounds: int) -> int:

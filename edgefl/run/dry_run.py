@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.config import RunConfig
+from edgefl.fleet.prices import Money
 from edgefl.methods.capabilities import learning
 from edgefl.report.device_month import ClassReach, ClassUse
 from edgefl.report.dry_page import render_dry
@@ -26,6 +27,7 @@ from edgefl.run.prepare import prepare
 from edgefl.run.result import RunResult
 from edgefl.run.run import Run, about, left_out
 from edgefl.run.trained import without_training
+from edgefl.server.light_round import light_round
 from edgefl.util.compute import one_thread
 from edgefl.util.files import write_bytes, write_json
 from edgefl.util.unknown import known_sum
@@ -141,6 +143,7 @@ class PolicyOutcome(Result):
         rounds: how many were simulated; under a calendar, those of whole days.
         days: under a calendar, the days of these rounds, from ``began`` to ``ended`` at the latest; None without one.
         reach: device → how its single devices took part, under a calendar.
+        money: what a month of the whole fleet costs, under a calendar; None without prices.
     """
 
     label: str
@@ -169,11 +172,12 @@ class PolicyOutcome(Result):
     began: str = ""
     ended: str = ""
     reach: Mapping[str, ClassReach] = field(default_factory=dict)
+    money: Money | None = None
 
 
 def outcome_of(label: str, run: Run, rounds: int) -> PolicyOutcome:
     """Return what a policy makes of the fleet over some rounds: times, and who is included, by device."""
-    return outcome_in(label, run, [record.to_json(clients=False) for record in without_training(run, rounds)])
+    return outcome_in(label, run, [record.to_json(clients=False) for record in without_training(run, rounds, light_round)])
 
 
 def outcome_in(label: str, run: Run, records: Sequence[Json]) -> PolicyOutcome:

@@ -10,6 +10,7 @@ import numpy as np
 
 from edgefl.fleet.availability import DAY_S
 from edgefl.fleet.calendar import Today
+from edgefl.fleet.prices import Money
 from edgefl.records import RoundRecord
 from edgefl.report.device_month import DAYS, ClassReach
 from edgefl.report.retimed import TimedRound
@@ -17,6 +18,8 @@ from edgefl.run.calendar_rounds import require_rounds
 from edgefl.run.dry_run import PolicyOutcome, outcome_in
 from edgefl.run.run import Run
 from edgefl.run.trained import without_training
+from edgefl.server.light_round import LightRecord, light_round
+from edgefl.util.unknown import known_sum
 
 Json = dict[str, Any]
 _ANSWERED = {"trained", "late"}
@@ -48,7 +51,7 @@ def policy_outcome(label: str, run: Run, rounds: int, updates: int) -> tuple[Pol
     Under a calendar, the rounds of a last day that is not whole are left out, unless there is no whole day.
     """
     lines, found = list[Json](), list[PlayedRound]()
-    for record in without_training(run, rounds):
+    for record in without_training(run, rounds, light_round):
         lines.append(record.to_json(clients=False))
         found.append(played(record))
     calendar = run.conditions.calendar
@@ -62,11 +65,24 @@ def policy_outcome(label: str, run: Run, rounds: int, updates: int) -> tuple[Pol
     outcome = replace(
         outcome_in(label, run, lines), days=days, began=lines[0]["began"], ended=calendar.told(lines[-1]["clock_s"])
     )
-    return replace(outcome, reach=class_reaches(run, found, days, updates)), found
+    money = _money(run, outcome, sum(line["round_s"] for line in lines))
+    return replace(outcome, reach=class_reaches(run, found, days, updates), money=money), found
+
+
+def _money(run: Run, of: PolicyOutcome, rounds_s: float) -> Money | None:
+    """Return what a month of a policy costs, whose rounds last ``rounds_s`` in all; None without prices."""
+    if run.fleet.prices is None or not of.days:
+        return None
+    months, uses = DAYS / of.days, of.uses.values()
+    metered_bytes = sum(use.download_bytes + use.upload_bytes for use in uses if use.metered)
+    energy_j = known_sum(use.energy_j for use in uses)
+    return run.fleet.prices.money(months * metered_bytes, None if energy_j is None else months * energy_j, months * rounds_s)
 
 
 def played(record: RoundRecord) -> PlayedRound:
     """Return the columns of a round."""
+    if isinstance(record, LightRecord):
+        return _light(record)
     statuses = [client.status for client in record.clients]
     sessions = [client.expected for client in record.clients]
     joules = [np.nan if s.timing is None or s.timing.total_j is None else s.timing.total_j for s in sessions]
@@ -78,6 +94,28 @@ def played(record: RoundRecord) -> PlayedRound:
         np.array([float(s.download_bytes + s.upload_bytes) for s in sessions]),
         np.array([0.0 if s.timing is None else j for s, j in zip(sessions, joules, strict=True)]),
     )
+
+
+def _light(record: LightRecord) -> PlayedRound:
+    """Return the columns of a round whose record has columns."""
+    ended, begun, statuses = record.ended, record.begun, record.statuses
+    devices = [device for device, sent in zip(record.devices, begun.tolist(), strict=True) if sent]
+    late, useful, total_s = statuses == "late", statuses == "trained", ended.timings.total_s
+    timed = TimedRound(
+        record.clock_s,
+        record.deadline_s,
+        int(useful.sum()),
+        devices,
+        ended.timings.train_s[begun],
+        total_s[begun],
+        (late | useful)[begun],
+        late[begun],
+        0.0 if record.next_s is None else record.waited_s,
+    )
+    sent = (ended.download_bytes + ended.upload_bytes).astype(np.float64)
+    joules = np.where(begun, ended.timings.total_j, 0.0)
+    start_s = record.foreseen.start_s if len(begun) else record.clock_s
+    return PlayedRound(timed, start_s, record.foreseen.clients, statuses, sent, joules)
 
 
 def _timed(record: RoundRecord, statuses: Iterable[str]) -> TimedRound:

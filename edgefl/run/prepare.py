@@ -117,7 +117,9 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     if config.enforce == "hard" and not is_remote(config.engine):  # each node of a cluster checks it
         for device, memory_bytes in plan.memory_limits.items():
             check_limit(device, memory_bytes)
-    return Run(config, fleet, data, architecture, method, tiers, clients, plan, costs, conditions, features)
+    run = Run(config, fleet, data, architecture, method, tiers, clients, plan, costs, conditions, features)
+    run.check_sampler()
+    return run
 
 
 def public_share(config: RunConfig) -> float:

@@ -207,7 +207,14 @@ class Run:
         for feature in features:
             feature.check(config, method, self.clients, conditions)
         plan = plan_of(costs, config, fleet, self.clients, conditions, features)
-        return Run(config, fleet, self.data, self.architecture, method, tiers, self.clients, plan, costs, conditions, features)
+        run = Run(config, fleet, self.data, self.architecture, method, tiers, self.clients, plan, costs, conditions, features)
+        run.check_sampler()
+        return run
+
+    def check_sampler(self) -> None:
+        """Raise :class:`ConfigError` where the sampler makes no sense with the fleet, or with the clients that a round asks."""
+        asked = 1 if self.config.mode == "async" else self.conditions.asked(self.per_round, self.config.clients)
+        sampler_of(self.config.sampler).check(list(dict.fromkeys(c.device.name for c in self.fleet.classes)), asked)
 
     @cached_property
     def test(self) -> Split:

@@ -19,6 +19,7 @@ from edgefl.client.objective import CONTROL
 from edgefl.client.parts import first_personal
 from edgefl.data.sources import Split
 from edgefl.engine.contract import Cluster, Engine, open_engine
+from edgefl.methods.capabilities import Phased
 from edgefl.methods.capabilities import factored as in_factors
 from edgefl.methods.networks import global_tier
 from edgefl.methods.personal import adapted, received, trained_network
@@ -223,17 +224,18 @@ def train(
         yield run, state, record
 
 
-def without_training(run: Run, rounds: int) -> Iterator[RoundRecord]:
+def without_training(run: Run, rounds: int, run_one: RunOne = run_round) -> Iterator[RoundRecord]:
     """Yield the records of ``rounds`` rounds without training: clients, seconds, bytes and joules are those of training.
 
-    They are fewer if the calendar ends before.
+    They are fewer if the calendar ends before. With :func:`light_round`, they have columns instead of clients.
     """
     state, store, calendar = run.start(), ClientStore(Path("never written")), run.conditions.calendar
     for _ in range(rounds):
         if calendar is not None and calendar.over(calendar.next_s(state.clock_s, state.fleet.today)):
             break
-        run, _ = run.advanced(state)
-        state, record = run.round(state, None, store)
+        if isinstance(run.method, Phased):
+            run, _ = run.advanced(state)
+        state, record = run.round(state, None, store, run_one)
         yield record
 
 

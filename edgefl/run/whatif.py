@@ -154,7 +154,8 @@ def whatif(
             _check_same(RunFolder(source[0]), next(iter(runs.values())).config)
         run_of_all = next(iter(runs.values()))
         titles = {c.device.name: c.device.title for c in run_of_all.fleet.classes}
-        requirements = goal.resolved(titles, run_of_all.conditions.calendar is not None)
+        fleet = run_of_all.fleet
+        requirements = goal.resolved(titles, run_of_all.conditions.calendar is not None, fleet.prices is not None)
         for (deadline_s, ratios, asked, target), (text, run) in product(varied, runs.items()):
             given = {"deadline_s": deadline_s, "tiers": ratios, "over_selection": asked, "target_epsilon": target}
             changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}

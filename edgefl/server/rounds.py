@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from edgefl.client.job import Job
 from edgefl.engine.contract import Engine, in_order
@@ -19,10 +19,12 @@ from edgefl.server.forecast import Forecast
 from edgefl.server.sampler import heard
 from edgefl.server.schedule import Schedule, Synchronous, next_s
 from edgefl.server.sessions import failed_after, idle
-from edgefl.server.state import OpenSession, ServerState
+from edgefl.server.state import FleetMemory, OpenSession, ServerState
 from edgefl.server.statistics import measured, mixed
 from edgefl.timing.spans import span
 from edgefl.wire.payload import decode
+
+R = TypeVar("R", bound=RoundRecord)
 
 
 @dataclass(frozen=True)
@@ -91,12 +93,18 @@ def run_round(server: Server, state: ServerState) -> tuple[ServerState, RoundRec
     records = tuple(replace(of, screened=screened.get(of.client)) for of in end.clients) if screened else end.clients
     observed = {**observed, **end.observed}
     record = RoundRecord(state.round + 1, records, end.round_s, end.clock_s, {}, host_s, observed, end.waited_s, deadline_s)
-    calendar, began_s = server.forecast.conditions.calendar, end.fleet.today.began_s
-    if calendar is not None and began_s is not None:
-        record = replace(record, began=calendar.told(began_s), next_s=next_s(server.forecast, end.fleet, end.clock_s))
+    record = dated(record, server.forecast, end.fleet)
     population = server.forecast.plan.population.clients
     memory = {**after.memory, **heard(server.forecast.sampler, state.memory, records, record.round, population)}
     return replace(after, round=record.round, clock_s=end.clock_s, fleet=end.fleet, memory=memory), record
+
+
+def dated(record: R, forecast: Forecast, fleet: FleetMemory) -> R:
+    """Return the record of a round with its moments in the calendar, given what the server remembers after it."""
+    calendar, began_s = forecast.conditions.calendar, fleet.today.began_s
+    if calendar is None or began_s is None:
+        return record
+    return replace(record, began=calendar.told(began_s), next_s=next_s(forecast, fleet, record.clock_s))
 
 
 def observed_by(method: Method, state: ServerState, sent: Sequence[Submodel]) -> Mapping[str, Any]:

@@ -74,16 +74,21 @@ class Sampler(abc.ABC):
 
     Attributes:
         blind: whether it chooses the first candidates, whatever the server knows. Then nothing is recorded for it.
+        remembers: whether it chooses by earlier sessions, and not by devices alone.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     blind: ClassVar[bool] = False
+    remembers: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
         """Its name in the registry."""
         return samplers.name_of(type(self)) or type(self).__name__
+
+    def check(self, devices: Sequence[str], asked: int) -> None:  # noqa: B027, most have nothing to check
+        """Raise :class:`ConfigError` where it makes no sense with the ``devices`` of a fleet, or in rounds that ask so many clients."""
 
     @abc.abstractmethod
     def chosen(self, candidates: np.ndarray, count: int, known: Known, rng: np.random.Generator) -> np.ndarray:
@@ -129,8 +134,8 @@ def choice(sampler: Sampler, known: Known, rng: Callable[[], np.random.Generator
 def heard(
     sampler: Sampler, memory: Mapping[str, Tensor], records: Iterable[ClientRecord], round_: int, clients: int
 ) -> dict[str, Tensor]:
-    """Return the tensors of what the server knows after a round with ``records``, by prefixed name; none for a blind sampler."""
-    if sampler.blind:
+    """Return the tensors of what the server knows after a round with ``records``, by prefixed name; none if the sampler does without."""
+    if sampler.blind or not sampler.remembers:
         return {}
     known = Known.of(memory, clients, round_, lambda of: [])
     found = {name: getattr(known, name).copy() for name in _FIGURES}

@@ -3,15 +3,17 @@
 In a synchronous round, the server selects all clients at one moment and waits until enough of them have answered.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from edgefl.fleet.conditions import WAIT_STEP_S
 from edgefl.records import ClientRecord, Expected
 from edgefl.server.assignment import ClassPlan
 from edgefl.server.forecast import Asked, Forecast
 from edgefl.server.state import FleetMemory, OpenSession, ServerState
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -119,16 +121,34 @@ class Round:
 
 def ask(forecast: Forecast, state: ServerState, wanted: int) -> Round:
     """Return the clients of the round after ``state``, drawn at the first moment at which enough clients are eligible."""
+
+    def empty(expected: Sequence[Expected]) -> bool:
+        return all(map(low_battery, expected))
+
+    start_s, expected = first_asked(forecast, state, wanted, forecast.expected, empty)
+    return Round(state.round + 1, start_s, tuple(expected), forecast.plan.deadline_s)
+
+
+def first_asked(
+    forecast: Forecast,
+    state: ServerState,
+    wanted: int,
+    foresee: Callable[[Asked, Mapping[int, float]], T],
+    empty: Callable[[T], bool],
+) -> tuple[float, T]:
+    """Return when the clients of the round after ``state`` are asked, and what is foreseen of them.
+
+    ``empty`` says whether batteries refuse all of them: then others are asked at midnight.
+    """
     population, clock_s, number = forecast.plan.population.clients, next_s(forecast, state.fleet, state.clock_s), state.round + 1
     choose, waited = forecast.choose(state.memory, number, number), False
     while True:
         busy = _away(forecast, fleet_at(forecast, state.fleet, clock_s))
         clients, start_s = forecast.conditions.select(forecast.seed, population, wanted, number, clock_s, busy, choose)
-        expected = forecast.expected(Asked(clients, number, start_s), fleet_at(forecast, state.fleet, start_s).drained_j)
-        if not expected or not all(map(low_battery, expected)) or waited:
-            break
+        found = foresee(Asked(clients, number, start_s), fleet_at(forecast, state.fleet, start_s).drained_j)
+        if not len(clients) or not empty(found) or waited:
+            return start_s, found
         waited, clock_s = True, forecast.conditions.night_s(start_s)  # nothing changes before batteries are charged
-    return Round(number, start_s, tuple(expected), forecast.plan.deadline_s)
 
 
 def _away(forecast: Forecast, fleet: FleetMemory) -> dict[int, float]:

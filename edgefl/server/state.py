@@ -73,14 +73,17 @@ class FleetMemory:
 
     def after(self, sessions: Iterable[Expected], clock_s: float, battery: bool) -> FleetMemory:
         """Return the memory with the sessions of a round that closes at ``clock_s``; ``battery``: whether sessions drain batteries."""
+        begun = ((of.client, of.start_s + of.timing.total_s, of.timing.total_j) for of in sessions if of.timing is not None)
+        return self.having(begun, clock_s, battery)
+
+    def having(self, begun: Iterable[tuple[int, float, float | None]], clock_s: float, battery: bool) -> FleetMemory:
+        """Return the memory with sessions that have ``begun``: client, the clock at its end, and joules; see :meth:`after`."""
         busy, drained_j = dict(self.busy), dict(self.drained_j)
-        for session in sessions:
-            if (timing := session.timing) is None:
-                continue
-            if session.start_s + timing.total_s > clock_s:
-                busy[session.client] = session.start_s + timing.total_s
-            if battery and timing.total_j is not None:  # a device with a battery has figures of energy
-                drained_j[session.client] = drained_j.get(session.client, 0.0) + timing.total_j
+        for client, end_s, joules in begun:
+            if end_s > clock_s:
+                busy[client] = end_s
+            if battery and joules is not None:  # a device with a battery has figures of energy
+                drained_j[client] = drained_j.get(client, 0.0) + joules
         return replace(self, busy=busy, drained_j=drained_j)
 
 

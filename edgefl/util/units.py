@@ -136,6 +136,17 @@ def human_joules(value: float | None) -> str:
     return MISSING if value is None else _scaled(_checked(value, "an energy in joules"), _JOULES, "J")
 
 
+def human_money(value: float | None, currency: str = "") -> str:
+    """Return an amount of money to the cent, in the currency if it is named.
+
+    >>> human_money(12.345, "EUR"), human_money(1234.5), human_money(0.004, "EUR"), human_money(None)
+    ('12.35 EUR', '1,234.50', 'less than 0.01 EUR', '–')
+    """
+    if value is None:
+        return MISSING
+    return " ".join(filter(None, (f"{value:,.2f}" if value >= 0.005 or not value else "less than 0.01", currency)))
+
+
 def human_percent(share: float | None) -> str:
     """Return a share (0.964) as a percentage; only exactly 0 and 1 read ``0 %`` and ``100 %``.
 

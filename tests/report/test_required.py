@@ -167,7 +167,7 @@ def test_the_page_says_which_days_were_simulated_and_where_a_day_is_too_short():
             {"requirements": ("bytes of meter <= 3MB",)},
             "bytes of a class are per device and month: give a value such as 20/month",
         ),
-        ({"minimize": "money"}, "minimize 'money': expected joules, bytes, round or waste"),
+        ({"minimize": "thrift"}, "minimize 'thrift': expected joules, bytes, round, waste or money"),
     ],
 )
 def test_a_goal_that_is_none_is_refused(goal, message):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ from edgefl import RunConfig
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.registry import samplers
 from edgefl.run.prepare import prepare
+from edgefl.run.trained import without_training
 from edgefl.server.checkpoint import of_file
+from edgefl.server.light_round import light_round
 from edgefl.server.sampler import Known, Sampler, choice, heard, sampler_of
 from edgefl.server.samplers.oort import Oort
 
@@ -38,6 +41,43 @@ def chosen(text: str, count: int, of: Known, candidates: tuple[int, ...] = (5, 4
 def test_nobody_comes_twice_before_everybody_once():
     assert chosen("fresh", 3, known(rounds=[0, 1, 0, 2, 1, 1])) == [2, 0, 5]
     assert chosen("fresh", 9, known(rounds=[0, 1, 0, 2, 1, 1])) == [2, 0, 5, 4, 1, 3]
+
+
+def test_reserved_places_come_first_and_any_client_fills_the_others():
+    devices = np.array(["phone", "gateway", "phone", "board", "gateway", "phone"])
+    of = replace(known(), devices=lambda clients: devices[clients].tolist())
+    assert chosen("reserved(slots='gateway:1,board:2')", 4, of) == [4, 3, 5, 2]
+    assert chosen("reserved", 3, of) == [5, 4, 3]
+
+
+@pytest.mark.parametrize(
+    ("slots", "told"),
+    [
+        ("phone:1,phone:2", "reservations of phone overlap, 1 and 2 places; give one"),
+        ("phone", "expected DEVICE:NUMBER for each class, such as gateway:2,board:3, got 'phone'"),
+        ("phone:0", "got 'phone:0'"),
+        ("watch:1", "no class of the fleet is 'watch'; its classes are flagship-phone, mid-range-phone, low-end-phone"),
+        ("low-end-phone:3", "low-end-phone:3 are 3 places, and a round asks 2 clients; reserve fewer, or ask more"),
+    ],
+)
+def test_reservations_that_overlap_or_cannot_be_are_refused_in_a_sentence(slots, told):
+    with pytest.raises(ConfigError, match=re.escape(told)) as caught:
+        prepare(RunConfig(**SMALL | {"profile": "phone", "sampler": f"reserved(slots={slots!r})"}))
+    assert "\n" not in str(caught.value)
+
+
+def test_every_round_of_a_what_if_asks_clients_of_a_reserved_class():
+    keys = {
+        "profile": "phone",
+        "clients": 60,
+        "partition": "index:60",
+        "sampler": "reserved(slots='low-end-phone:2')",
+        "rounds": 6,
+    }
+    found = list(without_training(prepare(RunConfig(**SMALL | keys)), 6, light_round))
+    full = list(without_training(prepare(RunConfig(**SMALL | keys)), 6))
+    assert all(set(record.devices) == {"low-end-phone"} for record in found)
+    assert [record.foreseen.clients.tolist() for record in found] == [[c.client for c in record.clients] for record in full]
 
 
 def test_the_highest_losses_of_some_candidates_are_chosen():
@@ -77,7 +117,7 @@ def test_two_workers_and_a_resumed_run_ask_the_same_clients(text, tmp_path):
     assert lines_of(part) == lines_of(whole)
     assert checkpoint_of(part, 4).name == checkpoint_of(whole, 4).name
     memory = of_file(checkpoint_of(whole, 4)).memory
-    if text == "uniform":
+    if text in ("uniform", "reserved"):
         assert not memory
     else:
         assert int(memory["sampler:rounds"].sum()) == 8

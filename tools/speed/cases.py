@@ -63,6 +63,16 @@ def dry_million_long() -> Run:
     return dry_run(clients=1_000_000, rounds=1_000)
 
 
+def whatif_month() -> Run:
+    """Compare 24 policies over a month of a round an hour, of 40,000 clients."""
+    keys = (
+        "--clients 40000 --per-round 100 --partition index:60 --model mlp --availability always --rounds-per-day 24 --rounds 720"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        swept = "--deadlines 5,10,20,30,60,120 --over-selections 1,1.1,1.3,1.5"
+        return edgefl(f"whatif --profile mixed {keys} {swept} --out {folder}")
+
+
 def train_steps() -> Run:
     """Measure training steps in onnxruntime: each as a multiple of torch's, on one thread and on two."""
 
@@ -157,6 +167,12 @@ COMMANDS = {
     "dry-1e6": Case("`edgefl simulate --dry-run`, 1 round of 1,000 of 1,000,000 clients", dry_million),
     "dry-1e6-long": Case(
         "`edgefl simulate --dry-run`, 1,000 rounds of 1,000 of 1,000,000 clients", dry_million_long, seconds_target=120
+    ),
+    "whatif-month": Case(
+        "`edgefl whatif`, 24 policies, 720 rounds of 100 of 40,000 clients",
+        whatif_month,
+        peak_bytes_target=10**9,
+        cpu_s_target=60,
     ),
     "plan": Case("`edgefl plan --allocate spectral` ResNet-18, 100 M MACs, 200 MB", plan_ranks),
     "train-steps": Case("`tools/onnx_steps.py`: training steps ÷ torch's", train_steps, figure_target=1.2),

@@ -1,0 +1,158 @@
+"""Rounds without training, with columns instead of a record per client: the same figures as :func:`edgefl.server.rounds.run_round`."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from edgefl.fleet.conditions import WAIT_STEP_S
+from edgefl.records import Group, RoundRecord, Tier, Totals
+from edgefl.server.foreseen import EXPECTED, REFUSED, STATUSES, Ended, Foreseen
+from edgefl.server.meeting import APART
+from edgefl.server.rounds import Server, dated, run_round
+from edgefl.server.sampler import Sampler
+from edgefl.server.schedule import first_asked, fleet_at
+from edgefl.server.state import FleetMemory, ServerState
+from edgefl.util.unknown import known_sum
+
+
+class _Row(NamedTuple):
+    """What a session adds to totals; joules are None if they are unknown."""
+
+    macs: int
+    download_bytes: int
+    upload_bytes: int
+    energy_j: float | None
+    end_to_end_j: float | None
+    device_s: float
+    begun: bool
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LightRecord(RoundRecord):
+    """The record of a round with columns in place of ``clients``, which is empty.
+
+    Attributes:
+        foreseen: what was expected of the clients.
+        ended: what their sessions took.
+        statuses: how these ended, text.
+    """
+
+    foreseen: Foreseen
+    ended: Ended
+    statuses: np.ndarray
+
+    @property
+    def begun(self) -> np.ndarray:
+        """Whether something was sent to each client."""
+        return self.foreseen.status != REFUSED
+
+    @property
+    def devices(self) -> list[str]:
+        """The device of each client."""
+        return [load.of_class.device.name for load in self.foreseen.loads]
+
+    @cached_property
+    def _rows(self) -> list[_Row]:
+        timings, ended = self.ended.timings, self.ended
+        counts = (of.tolist() for of in (ended.macs, ended.download_bytes, ended.upload_bytes))
+        joules = (_known(timings.total_j), _known(timings.end_to_end_j))
+        return list(map(_Row, *counts, *joules, timings.total_s.tolist(), self.begun.tolist()))
+
+    @property
+    def useful(self) -> Totals:
+        """Totals of the clients whose updates the server used."""
+        return _totals([self._rows[place] for place in np.flatnonzero(self.statuses == "trained").tolist()])
+
+    @property
+    def wasted(self) -> Totals:
+        """Totals of the sessions that began and whose updates the server did not use."""
+        wasted = self.begun & (self.statuses != "trained")
+        return _totals([self._rows[place] for place in np.flatnonzero(wasted).tolist()])
+
+    def groups(self) -> list[Group]:
+        """Return the totals of each combination of device, tier and status, in that order."""
+        found: dict[tuple[str, float, str], list[_Row]] = {}
+        tiers = [0.0 if load.given is None else load.given.tier.ratio for load in self.foreseen.loads]
+        for *key, row in zip(self.devices, tiers, self.statuses.tolist(), self._rows, strict=True):
+            found.setdefault(tuple(key), []).append(row)
+        return [
+            Group(**vars(_totals(rows)), device=device, tier=Tier(tier).number if tier else None, status=status)
+            for (device, tier, status), rows in sorted(found.items())
+        ]
+
+
+def _known(values: np.ndarray) -> list[float | None]:
+    """Return values with None in place of NaN."""
+    found = values.tolist()
+    return [None if value != value else value for value in found] if np.isnan(values).any() else found
+
+
+def _totals(rows: Sequence[_Row]) -> Totals:
+    """Return the sums of rows, added one after the other as :meth:`Totals.of` does."""
+    begun = [row for row in rows if row.begun]
+    energy_j, end_to_end_j = (known_sum(map(itemgetter(place), begun)) for place in (3, 4))
+    macs, down_bytes, up_bytes = (sum(map(itemgetter(place), rows)) for place in range(3))
+    return Totals(len(rows), macs, down_bytes, up_bytes, energy_j, end_to_end_j, sum(map(itemgetter(5), begun)))
+
+
+def light_round(server: Server, state: ServerState) -> tuple[ServerState, RoundRecord]:
+    """Run the round after ``state`` without training; return the next state and the record.
+
+    The record has its clients if the server needs every session: in mode async, where clients wait for one another, and with a sampler that
+    learns from sessions.
+    """
+    forecast, started = server.forecast, time.perf_counter()
+    if server.buffer is not None or forecast.meeting is not APART or _learns(forecast.sampler):
+        return run_round(server, state)
+    start_s, found = first_asked(forecast, state, server.per_round, forecast.foreseen, lambda of: bool(of.empty.all()))
+    ended, begun = found.ended(), found.status != REFUSED
+    total_s, deadline_s = np.where(begun, ended.timings.total_s, 0.0), forecast.plan.deadline_s
+    trained = _answering(found, total_s, deadline_s)[: server.per_round]
+    statuses = np.array([of if of != "expected" else "late" for of in STATUSES], "U13")[found.status]
+    statuses[trained] = "trained"
+    round_s = _round_s(total_s, trained, server.per_round, deadline_s)
+    idle_s = 0.0 if begun.any() or not len(begun) else WAIT_STEP_S
+    clock_s, waited_s = start_s + round_s + idle_s, start_s - state.clock_s + idle_s
+    fleet = _after(server, state, found, ended, clock_s)
+    host_s = time.perf_counter() - started
+    known: tuple[Any, ...] = (), round_s, clock_s, {}, host_s, {}, waited_s, deadline_s
+    record = LightRecord(state.round + 1, *known, foreseen=found, ended=ended, statuses=statuses)
+    record = dated(record, forecast, fleet)
+    return replace(state, round=record.round, clock_s=clock_s, fleet=fleet), record
+
+
+def _learns(sampler: Sampler) -> bool:
+    return sampler.remembers and not sampler.blind
+
+
+def _answering(found: Foreseen, total_s: np.ndarray, deadline_s: float | None) -> np.ndarray:
+    """Return the places of clients that answer in time, in the order in which their answers arrive."""
+    limit_s = np.inf if deadline_s is None else deadline_s
+    in_time = np.flatnonzero((found.status == EXPECTED) & (total_s <= limit_s))
+    return in_time[np.lexsort((found.clients[in_time], total_s[in_time]))]
+
+
+def _round_s(total_s: np.ndarray, trained: np.ndarray, wanted: int, deadline_s: float | None) -> float:
+    """Return how long a round lasts, see :meth:`edgefl.server.schedule.Round.closed`."""
+    if len(trained) >= wanted:
+        return float(total_s[trained].max(initial=0.0))
+    longest_s = float(total_s.max(initial=0.0))
+    return longest_s if deadline_s is None else min(longest_s, deadline_s)
+
+
+def _after(server: Server, state: ServerState, found: Foreseen, ended: Ended, clock_s: float) -> FleetMemory:
+    """Return what the server remembers of its clients after a round that closes at ``clock_s``."""
+    forecast, begun = server.forecast, found.status != REFUSED
+    battery, calendar = forecast.conditions.battery, forecast.conditions.calendar
+    ends_s = found.start_s + ended.timings.total_s
+    kept = begun & ((ends_s > clock_s) | battery)  # others change nothing
+    sessions = zip(found.clients[kept].tolist(), ends_s[kept].tolist(), _known(ended.timings.total_j[kept]), strict=True)
+    fleet = fleet_at(forecast, state.fleet, found.start_s).having(sessions, clock_s, battery)
+    if calendar is None:
+        return fleet
+    return replace(fleet, today=calendar.begun(fleet.today, found.start_s, found.clients[begun].tolist()))
