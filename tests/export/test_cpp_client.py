@@ -240,7 +240,7 @@ def test_an_operation_that_fails_is_one_error_without_a_log_of_the_runtime(progr
     (bundle / path).write_bytes(content := model.SerializeToString())
     changed(bundle, files={**manifest["files"], path: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}})
     ran = called(program, "infer", bundle, "0.5", stored(tmp_path, *samples(10)), "--allow-unsigned")
-    assert (ran.returncode, ran.stderr[:7], len(ran.stderr.strip().splitlines())) == (1, "Error: ", 1), ran.stderr
+    assert (ran.returncode, ran.stderr[:7], len(ran.stderr.strip().splitlines())) == (2, "Error: ", 1), ran.stderr
 
 
 def test_what_it_refuses(program, tmp_path):
