@@ -254,6 +254,17 @@ class Bundle {
 
   Tensors tensors(const std::string& path) const { return safetensors(content(path), path); }
 
+  std::string expires() const {  // the time after which nobody should use the bundle, which updates carry along; empty: none
+    const std::string path = "freshness.json", expected = path + ": expected a time in UTC such as 2027-01-31T12:00:00Z";
+    if (!manifest.at("files").contains(path)) return "";
+    const Json found = parsed(content(path), path);
+    if (!found.is_object()) throw Error(expected);
+    const auto end = found.find("expires");
+    if (end == found.end() || end->is_null()) return "";
+    if (!end->is_string() || end->get<std::string>().size() != 20) throw Error(expected);
+    return *end;
+  }
+
   Ort::Session session(const std::string& path) const {
     static Ort::Env environment = quiet_environment();
     Ort::SessionOptions options;

@@ -264,6 +264,7 @@ inline State train(const Bundle& bundle, const std::string& label, const Tensors
     std::random_device random;
     found.about["client"] = "cpp-" + std::to_string(random()) + std::to_string(random());
   }
+  if (const std::string end = bundle.expires(); !end.empty()) found.about["deadline"] = end;
   if (table.value("labels", false)) {
     std::string& text = found.about["labels"];
     for (const int64_t one : seen) text += (text.empty() ? "" : ",") + std::to_string(one);

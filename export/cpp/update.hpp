@@ -58,7 +58,7 @@ inline std::string update(const State& state, const Key* key) {
       if (!std::isfinite(tensor.data<float>()[i]))
         throw Diverged(name + ": NaN or infinity: training diverged; a smaller learning rate may help");
   Metadata about = {{"format", "edgefl-update"}};
-  for (const char* name : {"version", "bundle", "round", "tier", "samples", "steps", "client", "labels"})
+  for (const char* name : {"version", "bundle", "round", "tier", "samples", "steps", "client", "labels", "deadline"})
     if (const auto found = state.about.find(name); found != state.about.end()) about.insert(*found);
   if (key) sign(about, sent, *key);
   return to_safetensors(sent, about);

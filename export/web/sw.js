@@ -2,7 +2,7 @@
 // tools/page_files.py writes VERSION, FILES and LATER: another file makes another version, which is stored whole or not at all. Files of LATER
 // are stored when they are first asked for.
 
-const VERSION = "fcc7126a2ae36c08";
+const VERSION = "f583e2a9a91ca0a2";
 const FILES = {
   "./": "sha256-lNWemzhpLNpBW14h3H4m3KwsAVk36QDSaXzi7GBxnbg=",
   "app.js": "sha256-wgKxPsrZ+rVYl9rph4Jk7MNCp9Z3A0QxWWUa8AvcMZQ=",
@@ -19,15 +19,15 @@ const FILES = {
   "core/problems.js": "sha256-02f7uLa55DxdO+qacjeKn7gf3ghs2rrYzqdSjucsDo8=",
   "core/progress.js": "sha256-8aigvIjYHeDvxagIVw7Tls7XDIZSDNt7kcWsqjHSBTQ=",
   "core/random.js": "sha256-XVLLuQ4WC8kWIfO+vi8zyNqxeJcVAiYdb4Tt5ehi0Lw=",
-  "core/rounds.js": "sha256-+OWMA3fnhF+yQUNAnFR2VH0yhHO4JZsRQwfLIAIm4dM=",
+  "core/rounds.js": "sha256-SB6OlAxuTOyD1UwmjU6wqZsJcrrX/v+WdQO5IlniP9E=",
   "core/run.js": "sha256-wtWWjpRd+JzxPTLP7yQWSu8/9DOCMBup2tozuAKR8LY=",
   "core/safetensors.js": "sha256-1v9K7keQKHwkzkZ5n4akI4Yem9PHH/xTjs2VcudQroQ=",
   "core/settings.js": "sha256-KLOTZagTH9LvF53y2ej9wqqfvo32DWu5A8QdGVUsrVE=",
-  "core/state.js": "sha256-gqptTBeBQIK9O9Qg8okO5/qnETQGgoJLmWo/SPlhN5E=",
+  "core/state.js": "sha256-KyjzBXoFMzG9ET/ggi47EY33m50ahLhNouxGxsM3zT8=",
   "core/table.js": "sha256-Z2YYeBdYDveuyX1V1CFZuEE3YfyZZuqdYYH+mzyJHns=",
   "core/text.js": "sha256-EyTCD5mkgmYszy+6aSEgLhTTA/2WWyk+sKaX3Xl4kzc=",
   "core/train.js": "sha256-eMN9EU9OZZtdXQQig3wW+WyHv6Wg1ATwjpeMobvhXzU=",
-  "core/trainer.js": "sha256-wIamEpBiH8tHFg3t2Cnxg5Mb0nM1Sv6TnJ84Q/uTABg=",
+  "core/trainer.js": "sha256-10IACjqhLTQBF05aDU2zx3r9XoTa6CSDt9MdgyibMSM=",
   "core/trust.js": "sha256-S+ExTSJaoNIy/1FtGp0xKC8eR0KJN16eDUQ+kc30uzg=",
   "core/values.js": "sha256-FfH4kiyEUqZF3PNz02ib3nTfk3juG6wqs7Yui4FIT4Q=",
   "device-view.js": "sha256-g8hySx24j8gF4jjkkcqeazrGI3d5s4fzDTu+C7xNHkU=",

@@ -26,7 +26,7 @@ from edgefl_keys import signed
 from handmade import Regression, changed, samples, without_defaults
 from python_client import header
 from requirements import INCLUDES, require, unavailable
-from signing import device_key, sign_bundle
+from signing import device_key, of_round, sign_bundle
 from test_resuming import MODELS
 from torch import nn
 from users_home import left_in_home
@@ -224,6 +224,15 @@ def test_a_manifest_that_would_fill_the_stack_is_refused(program, tmp_path):
     (bundle / "manifest.json").write_text("[" * 200_000)
     ran = called(program, "check", bundle)
     assert (ran.returncode, ran.stderr) == (2, "Error: manifest.json: nested deeper than 200 levels\n")
+
+
+def test_the_updates_of_a_bundle_that_will_expire_say_until_when_they_count(program, tmp_path):
+    path, out, key = stored(tmp_path, *samples(8)), tmp_path / "update", SigningKey.new(tmp_path / "owner.pem")
+    for expires, status in (("2999-01-31T00:00:00Z", 0), ("soon", 2), (7, 2)):
+        bundle = of_round(tmp_path / "bundle", key, 2, expires=expires)
+        ran = called(program, "train", bundle, "0.5", path, "--out", out, key=bundle / "manifest.pub")
+        assert (ran.returncode, "freshness.json: expected a time" in ran.stderr) == (status, status == 2), ran.stderr
+    assert header(out)["deadline"] == "2999-01-31T00:00:00Z"
 
 
 def test_an_operation_that_fails_is_one_error_without_a_log_of_the_runtime(program, tmp_path):

@@ -8,6 +8,7 @@ import os
 import numpy as np
 import pytest
 from handmade import samples
+from python_client import header
 from signing import LINE, of_round
 from ts_client import batch, installed
 
@@ -41,6 +42,17 @@ def test_an_older_or_expired_bundle_does_not_come_back(client, tmp_path, monkeyp
     assert "freshness.json: expected a line of rounds, and when the bundle expires" in errors[5]
     stored = json.loads((tmp_path / "config" / "edgefl" / "rounds.json").read_text())
     assert stored == {"rounds": {f"{owner.public}/{LINE}": 9, f"{owner.public}/{'b' * 64}": 1}}
+
+
+def test_the_updates_of_a_bundle_that_will_expire_say_until_when_they_count(client, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    x, y = samples(10)
+    np.savez(tmp_path / "data.npz", x=x, y=y)
+    expires, state, out = "2999-01-31T00:00:00Z", tmp_path / "state", tmp_path / "update"
+    bundle = of_round(tmp_path / "still", SigningKey.new(tmp_path / "owner.pem"), 2, expires=expires)
+    orders = [("train", bundle, "0.5", tmp_path / "data.npz", "--out", state), ("update", state, "--out", out, "--unsigned")]
+    assert [status for status, _, _ in batch(client, orders)] == [0, 0]
+    assert header(out)["deadline"] == expires
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "manifest.pub", "manifest.sig"])

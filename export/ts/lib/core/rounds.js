@@ -32,7 +32,8 @@ export async function checkFresh(bundle, publisher, rounds, now = new Date()) {
 function refuse(message) {
     throw new UntrustedError(message, null, []);
 }
-async function freshness(bundle) {
+/** Return what a bundle says of its age, null if it says nothing; an error if that is not what it should be. */
+export async function freshness(bundle) {
     if (!own(bundle.manifest.files, FRESHNESS))
         return null;
     const content = await bundle.content(FRESHNESS);

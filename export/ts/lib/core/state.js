@@ -46,7 +46,7 @@ export async function update(host, state, key = null) {
     if (about.no_update)
         throw new InputError(`updates of this model cannot be aggregated outside of a simulation: ${about.no_update}`);
     const names = [...JSON.parse(about.upload ?? "[]"), ...[...state.tensors.keys()].filter((name) => name.startsWith("control:"))];
-    const keys = ["version", "bundle", "round", "tier", "samples", "steps", "client", "labels"];
+    const keys = ["version", "bundle", "round", "tier", "samples", "steps", "client", "labels", "deadline"];
     const metadata = { format: "edgefl-update", ...Object.fromEntries(keys.filter((name) => name in about).map((name) => [name, about[name] ?? ""])) };
     const tensors = new Map();
     for (const name of names) {

@@ -15,6 +15,7 @@ export declare class Trainer {
     private readonly now;
     private readonly objective;
     private readonly said;
+    private readonly expires;
     /** Inputs of the graphs that stay from step to step. */
     values: Values;
     steps: number;

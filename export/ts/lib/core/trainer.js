@@ -4,6 +4,7 @@ import { Objective } from "./objective.js";
 import { Order, parts } from "./order.js";
 import { BudgetError, ClientError, InputError } from "./problems.js";
 import { Checkpoint } from "./progress.js";
+import { freshness } from "./rounds.js";
 import { byRole, current, run } from "./run.js";
 import { plannedSteps, settled } from "./settings.js";
 import { NOW, contentSha256, isOf } from "./state.js";
@@ -18,6 +19,7 @@ export class Trainer {
     now;
     objective;
     said;
+    expires;
     /** Inputs of the graphs that stay from step to step. */
     values = new Map();
     steps = 0;
@@ -29,7 +31,7 @@ export class Trainer {
     note = "";
     before = null;
     problem = ""; // of the last step
-    constructor(bundle, label, table, sessions, held, now, objective, said) {
+    constructor(bundle, label, table, sessions, held, now, objective, said, expires) {
         this.bundle = bundle;
         this.label = label;
         this.table = table;
@@ -38,6 +40,7 @@ export class Trainer {
         this.now = now;
         this.objective = objective;
         this.said = said;
+        this.expires = expires;
         this.reset();
     }
     /** Load a tier's training graphs. A `state` of an earlier round has the personal tensors; one of the same bundle is trained further. */
@@ -51,7 +54,7 @@ export class Trainer {
         for (const path of table.graphs)
             sessions.push(await bundle.session(path));
         const now = [...(said ? (state?.tensors ?? []) : [])].filter(([name]) => /^now:([mv]\.|t$|seed$)/.test(name)).map(([name, value]) => [name.slice(NOW.length), value]);
-        return new Trainer(bundle, label, table, sessions, held, new Map(now), objective, said ?? {});
+        return new Trainer(bundle, label, table, sessions, held, new Map(now), objective, said ?? {}, (await freshness(bundle))?.expires ?? null);
     }
     /** Back to the tensors that training began with. */
     reset() {
@@ -264,6 +267,8 @@ export class Trainer {
             samples: String(this.samples), steps: String(this.steps), lr_sum: String(this.travelled), client: client || this.said.client || hex(bundle.host.random(8)),
             upload: JSON.stringify(Object.keys(table.upload)), no_update: table.no_update, order: this.place, data: this.content,
         };
+        if (this.expires !== null)
+            about.deadline = this.expires;
         if (own(table, "labels"))
             about.labels = [...this.labels].sort((a, b) => a - b).join(",");
         return { tensors, about, losses, seconds, note: this.note };

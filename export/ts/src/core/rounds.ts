@@ -39,7 +39,8 @@ function refuse(message: string): never {
   throw new UntrustedError(message, null, []);
 }
 
-async function freshness(bundle: Bundle): Promise<Freshness | null> {
+/** Return what a bundle says of its age, null if it says nothing; an error if that is not what it should be. */
+export async function freshness(bundle: Bundle): Promise<Freshness | null> {
   if (!own(bundle.manifest.files as Table, FRESHNESS)) return null;
   const content = await bundle.content(FRESHNESS);
   try {

@@ -67,7 +67,7 @@ export async function update(host: Pick<Host, "sha256">, state: State, key: Devi
   const { about } = state;
   if (about.no_update) throw new InputError(`updates of this model cannot be aggregated outside of a simulation: ${about.no_update}`);
   const names = [...(JSON.parse(about.upload ?? "[]") as string[]), ...[...state.tensors.keys()].filter((name) => name.startsWith("control:"))];
-  const keys = ["version", "bundle", "round", "tier", "samples", "steps", "client", "labels"];
+  const keys = ["version", "bundle", "round", "tier", "samples", "steps", "client", "labels", "deadline"];
   const metadata = { format: "edgefl-update", ...Object.fromEntries(keys.filter((name) => name in about).map((name) => [name, about[name] ?? ""])) };
   const tensors = new Map<string, Value>();
   for (const name of names) {

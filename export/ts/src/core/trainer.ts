@@ -7,6 +7,7 @@ import { Objective } from "./objective.js";
 import { Order, parts } from "./order.js";
 import { BudgetError, ClientError, InputError } from "./problems.js";
 import { Checkpoint, type Store } from "./progress.js";
+import { freshness } from "./rounds.js";
 import { byRole, current, run } from "./run.js";
 import { type OnStep, type Run, type Settings, plannedSteps, settled } from "./settings.js";
 import { NOW, type State, contentSha256, isOf } from "./state.js";
@@ -32,6 +33,7 @@ export class Trainer {
   private constructor(
     readonly bundle: Bundle, readonly label: string, readonly table: Training, readonly sessions: readonly InferenceSession[],
     private readonly held: Values, private readonly now: Values, private readonly objective: Objective, private readonly said: Readonly<Record<string, string>>,
+    private readonly expires: string | null,
   ) {
     this.reset();
   }
@@ -46,7 +48,7 @@ export class Trainer {
     const sessions = [];
     for (const path of table.graphs) sessions.push(await bundle.session(path));
     const now = [...(said ? (state?.tensors ?? []) : [])].filter(([name]) => /^now:([mv]\.|t$|seed$)/.test(name)).map(([name, value]): [string, Value] => [name.slice(NOW.length), value]);
-    return new Trainer(bundle, label, table, sessions, held, new Map(now), objective, said ?? {});
+    return new Trainer(bundle, label, table, sessions, held, new Map(now), objective, said ?? {}, (await freshness(bundle))?.expires ?? null);
   }
 
   /** Back to the tensors that training began with. */
@@ -244,6 +246,7 @@ export class Trainer {
       samples: String(this.samples), steps: String(this.steps), lr_sum: String(this.travelled), client: client || this.said.client || hex(bundle.host.random(8)),
       upload: JSON.stringify(Object.keys(table.upload)), no_update: table.no_update, order: this.place, data: this.content,
     };
+    if (this.expires !== null) about.deadline = this.expires;
     if (own(table, "labels")) about.labels = [...this.labels].sort((a, b) => a - b).join(",");
     return { tensors, about, losses, seconds, note: this.note };
   }
