@@ -21,7 +21,7 @@ EXPECTED, REFUSED, INTERRUPTED, DROPPED = range(4)
 STATUSES: tuple[Status, ...] = ("expected", "refused", "interrupted", "dropped")
 
 
-class Rates(NamedTuple):
+class LoadFigures(NamedTuple):
     """The figures of loads, each an array of float64 with a value per client; NaN: unknown."""
 
     rtt_s: np.ndarray
@@ -53,7 +53,7 @@ class Load:
     Attributes:
         model_bytes: bytes down and up of the model and of its update, without other messages.
         macs: of the session.
-        figures: what its seconds and joules follow from, in the order of :class:`Rates`.
+        figures: what its seconds and joules follow from, in the order of :class:`LoadFigures`.
         trips: whether messages are exchanged before the model or after its update.
     """
 
@@ -63,7 +63,7 @@ class Load:
     cost: Cost | None = None
     model_bytes: tuple[int, int] = (0, 0)
     macs: int = 0
-    figures: tuple[float, ...] = (0.0,) * len(Rates._fields)
+    figures: tuple[float, ...] = (0.0,) * len(LoadFigures._fields)
     trips: bool = False
 
     @classmethod
@@ -131,7 +131,7 @@ class Timings(NamedTuple):
                 yield Timing(down, train, up, compute_j, radio_j, network_j, agree, unmask, train_j)
 
 
-class Ended(NamedTuple):
+class SessionCosts(NamedTuple):
     """What sessions took until they ended: their timings, and whole numbers of MACs and bytes, int64."""
 
     timings: Timings
@@ -161,7 +161,7 @@ class Foreseen:
     clients: np.ndarray
     start_s: float
     loads: Sequence[Load]
-    rates: Rates
+    rates: LoadFigures
     whole: Timings
     status: np.ndarray
     end_s: np.ndarray
@@ -170,7 +170,7 @@ class Foreseen:
     left_j: np.ndarray
     empty: np.ndarray
 
-    def ended(self) -> Ended:
+    def ended(self) -> SessionCosts:
         """Return what the sessions took until they ended; nothing where one was refused."""
         whole, rates, lost = self.whole, self.rates, self.status >= INTERRUPTED
         begun, end_s = self.status != REFUSED, np.where(lost, self.end_s, np.inf)
@@ -186,7 +186,7 @@ class Foreseen:
         unmask_s = np.where(lost, 0.0, whole.unmask_s)
         took = whole._replace(download_s=down_s, train_s=train_s, upload_s=up_s, agree_s=agree_s, unmask_s=unmask_s)
         timings = with_joules(rates, took._replace(train_j=whole.train_j * train), download_bytes, upload_bytes)
-        return Ended(timings, *(of.astype(np.int64) for of in (macs, download_bytes, upload_bytes)))
+        return SessionCosts(timings, *(of.astype(np.int64) for of in (macs, download_bytes, upload_bytes)))
 
     def sessions(self) -> Iterator[Session]:
         """Yield the sessions, each with its time until it is lost."""
@@ -229,14 +229,14 @@ class Foreseen:
         )
 
 
-def rates_of(loads: Sequence[Load]) -> Rates:
+def rates_of(loads: Sequence[Load]) -> LoadFigures:
     """Return the figures of loads as columns."""
     places = {load: place for place, load in enumerate(dict.fromkeys(loads))}  # few of them differ
-    figures = np.array([load.figures for load in places], np.float64).reshape(len(places), len(Rates._fields))
-    return Rates(*figures[[places[load] for load in loads]].T)
+    figures = np.array([load.figures for load in places], np.float64).reshape(len(places), len(LoadFigures._fields))
+    return LoadFigures(*figures[[places[load] for load in loads]].T)
 
 
-def whole_timings(loads: Sequence[Load], rates: Rates, link: np.ndarray, response: np.ndarray) -> Timings:
+def whole_timings(loads: Sequence[Load], rates: LoadFigures, link: np.ndarray, response: np.ndarray) -> Timings:
     """Return sessions without losses, where each link gives a share of its typical rate; ``response`` is a factor on computing time."""
     pairs = zip(loads, link.tolist(), strict=True)
     trips = [trips_s(of.of_class.device, of.cost, share) if of.trips and of.cost else (0.0, 0.0) for of, share in pairs]
@@ -251,7 +251,7 @@ def whole_timings(loads: Sequence[Load], rates: Rates, link: np.ndarray, respons
     return with_joules(rates, parts, rates.download_bytes, rates.upload_bytes)
 
 
-def with_joules(rates: Rates, of: Timings, download_bytes: np.ndarray, upload_bytes: np.ndarray) -> Timings:
+def with_joules(rates: LoadFigures, of: Timings, download_bytes: np.ndarray, upload_bytes: np.ndarray) -> Timings:
     """Return timings with their joules, as :func:`edgefl.fleet.clock.with_joules` does."""
     on_s = np.where(download_bytes > 0, np.minimum(rates.tail_s, of.train_s), 0.0) + np.where(upload_bytes > 0, rates.tail_s, 0.0)
     radio_j = download_bytes * rates.download_byte_j + upload_bytes * rates.upload_byte_j + rates.tail_w * on_s

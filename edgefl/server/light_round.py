@@ -11,7 +11,7 @@ import numpy as np
 
 from edgefl.fleet.conditions import WAIT_STEP_S
 from edgefl.records import Group, RoundRecord, Tier, Totals
-from edgefl.server.foreseen import EXPECTED, REFUSED, STATUSES, Ended, Foreseen
+from edgefl.server.foreseen import EXPECTED, REFUSED, STATUSES, Foreseen, SessionCosts
 from edgefl.server.meeting import APART
 from edgefl.server.rounds import Server, dated, run_round
 from edgefl.server.sampler import Sampler
@@ -43,7 +43,7 @@ class LightRecord(RoundRecord):
     """
 
     foreseen: Foreseen
-    ended: Ended
+    ended: SessionCosts
     statuses: np.ndarray
 
     @property
@@ -145,7 +145,7 @@ def _round_s(total_s: np.ndarray, trained: np.ndarray, wanted: int, deadline_s: 
     return longest_s if deadline_s is None else min(longest_s, deadline_s)
 
 
-def _after(server: Server, state: ServerState, found: Foreseen, ended: Ended, clock_s: float) -> FleetMemory:
+def _after(server: Server, state: ServerState, found: Foreseen, ended: SessionCosts, clock_s: float) -> FleetMemory:
     """Return what the server remembers of its clients after a round that closes at ``clock_s``."""
     forecast, begun = server.forecast, found.status != REFUSED
     battery, calendar = forecast.conditions.battery, forecast.conditions.calendar
