@@ -276,6 +276,13 @@ def changed(folder: Path, **top: Any) -> None:
     seal(folder, {**json.loads((folder / "manifest.json").read_text()), **top})
 
 
+def changed_file(folder: Path, path: str, content: bytes, **top: Any) -> None:
+    """Write a file of a bundle, give the manifest its hash and other keys, and seal that again."""
+    (folder / path).write_bytes(content)
+    files = json.loads((folder / "manifest.json").read_text())["files"]
+    changed(folder, files={**files, path: {"sha256": _sha256(content), "bytes": len(content)}}, **top)
+
+
 def without_defaults(folder: Path) -> None:
     """Remove the keys that a manifest may lack, if they have their default values, and seal it again."""
     manifest = json.loads((folder / "manifest.json").read_text())

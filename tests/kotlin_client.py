@@ -16,7 +16,8 @@ from requirements import JNA, require, unavailable
 from edgefl.util.files import shared
 
 SOURCES = shared("export") / "kotlin"
-_QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # a short life is not worth the second compiler
+# A short life is not worth the second compiler, and a JVM that crashes leaves no file in the working directory.
+_QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:+ErrorFileToStderr")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Devices and publishers that sign: keys from fixed bytes, updates and requests as the client makes them, signed bundles."""
 
-import hashlib
 import json
 import shutil
 import sys
@@ -12,7 +11,7 @@ import numpy as np
 import safetensors.numpy
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from handmade import Regression, changed
+from handmade import Regression, changed_file
 
 from edgefl.bundle.signature import signature_files
 from edgefl.util.files import shared
@@ -55,11 +54,7 @@ def of_round(folder: Path, key: SigningKey, round_: int, **fresh: Any) -> Path:
     """Write a signed bundle of a round, which says something of its age."""
     shutil.rmtree(folder, ignore_errors=True)
     Regression().write(folder)
-    content = json.dumps({"line": LINE, **fresh}).encode()
-    (folder / "freshness.json").write_bytes(content)
-    files = json.loads((folder / "manifest.json").read_text())["files"]
-    entry = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
-    changed(folder, round=round_, files={**files, "freshness.json": entry})
+    changed_file(folder, "freshness.json", json.dumps({"line": LINE, **fresh}).encode(), round=round_)
     return sign_bundle(folder, key)
 
 

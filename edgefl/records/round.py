@@ -1,6 +1,6 @@
 """The record of one round: a line for each client, their totals, and the line of ``rounds.jsonl``."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any, Self
@@ -16,6 +16,9 @@ _BEFORE_TIMES = (
     "measured_peak_activation_bytes", "measured_training_memory_bytes", "predicted_memory_bytes", "memory_bytes", "host_memory_bytes",
     "micro_batch", "recompute", "state",
 )  # fmt: skip
+# Of a session: MACs, bytes down and up. Of one that began: joules on the device and with the path to the server, None if unknown; seconds.
+Counts = tuple[int, int, int]
+Spent = tuple[float | None, float | None, float]
 _OF_GROUP = ("device", "tier", "status")
 
 
@@ -116,10 +119,16 @@ class Totals:
     def of(cls, records: Iterable[ClientRecord]) -> Self:
         """Return the sums over ``records``; a refused client adds one to the clients and nothing else."""
         sessions = [record.expected for record in records]
-        timings = [s.timing for s in sessions if s.timing is not None]
-        counted = (sum(getattr(s, name) for s in sessions) for name in ("macs", "download_bytes", "upload_bytes"))
-        spent = (known_sum(getattr(t, name) for t in timings) for name in ("total_j", "end_to_end_j", "total_s"))
-        return cls(len(sessions), *counted, *spent)
+        spent = [None if (t := s.timing) is None else (t.total_j, t.end_to_end_j, t.total_s) for s in sessions]
+        return cls.summed([((s.macs, s.download_bytes, s.upload_bytes), of) for s, of in zip(sessions, spent, strict=True)])
+
+    @classmethod
+    def summed(cls, sessions: Sequence[tuple[Counts, Spent | None]]) -> Self:
+        """Return the sums over sessions, added in their order; of one that did not begin, nothing is spent."""
+        macs, down_bytes, up_bytes = (sum(counts[place] for counts, _ in sessions) for place in range(3))
+        begun = [spent for _, spent in sessions if spent is not None]
+        energy_j, end_to_end_j = (known_sum(spent[place] for spent in begun) for place in (0, 1))
+        return cls(len(sessions), macs, down_bytes, up_bytes, energy_j, end_to_end_j, sum(spent[2] for spent in begun))
 
 
 @dataclass(frozen=True, kw_only=True)

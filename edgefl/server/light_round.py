@@ -1,35 +1,21 @@
 """Rounds without training, with columns instead of a record per client: the same figures as :func:`edgefl.server.rounds.run_round`."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from edgefl.fleet.conditions import WAIT_STEP_S
 from edgefl.records import Group, RoundRecord, Tier, Totals
+from edgefl.records.round import Counts, Spent
 from edgefl.server.foreseen import EXPECTED, REFUSED, STATUSES, Foreseen, SessionCosts
 from edgefl.server.meeting import APART
 from edgefl.server.rounds import Server, dated, run_round
 from edgefl.server.sampler import Sampler
 from edgefl.server.schedule import first_asked, fleet_at
 from edgefl.server.state import FleetMemory, ServerState
-from edgefl.util.unknown import known_sum
-
-
-class _Row(NamedTuple):
-    """What a session adds to totals; joules are None if they are unknown."""
-
-    macs: int
-    download_bytes: int
-    upload_bytes: int
-    energy_j: float | None
-    end_to_end_j: float | None
-    device_s: float
-    begun: bool
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,32 +43,33 @@ class LightRecord(RoundRecord):
         return [load.of_class.device.name for load in self.foreseen.loads]
 
     @cached_property
-    def _rows(self) -> list[_Row]:
+    def _sessions(self) -> list[tuple[Counts, Spent | None]]:
         timings, ended = self.ended.timings, self.ended
-        counts = (of.tolist() for of in (ended.macs, ended.download_bytes, ended.upload_bytes))
+        counts = zip(*(of.tolist() for of in (ended.macs, ended.download_bytes, ended.upload_bytes)), strict=True)
         joules = (_known(timings.total_j), _known(timings.end_to_end_j))
-        return list(map(_Row, *counts, *joules, timings.total_s.tolist(), self.begun.tolist()))
+        spent = zip(*joules, timings.total_s.tolist(), strict=True)
+        return [(of, took if sent else None) for of, took, sent in zip(counts, spent, self.begun.tolist(), strict=True)]
 
     @property
     def useful(self) -> Totals:
         """Totals of the clients whose updates the server used."""
-        return _totals([self._rows[place] for place in np.flatnonzero(self.statuses == "trained").tolist()])
+        return Totals.summed([self._sessions[place] for place in np.flatnonzero(self.statuses == "trained").tolist()])
 
     @property
     def wasted(self) -> Totals:
         """Totals of the sessions that began and whose updates the server did not use."""
         wasted = self.begun & (self.statuses != "trained")
-        return _totals([self._rows[place] for place in np.flatnonzero(wasted).tolist()])
+        return Totals.summed([self._sessions[place] for place in np.flatnonzero(wasted).tolist()])
 
     def groups(self) -> list[Group]:
         """Return the totals of each combination of device, tier and status, in that order."""
-        found: dict[tuple[str, float, str], list[_Row]] = {}
+        found: dict[tuple[str, float, str], list[tuple[Counts, Spent | None]]] = {}
         tiers = [0.0 if load.given is None else load.given.tier.ratio for load in self.foreseen.loads]
-        for *key, row in zip(self.devices, tiers, self.statuses.tolist(), self._rows, strict=True):
-            found.setdefault(tuple(key), []).append(row)
+        for *key, session in zip(self.devices, tiers, self.statuses.tolist(), self._sessions, strict=True):
+            found.setdefault(tuple(key), []).append(session)
         return [
-            Group(**vars(_totals(rows)), device=device, tier=Tier(tier).number if tier else None, status=status)
-            for (device, tier, status), rows in sorted(found.items())
+            Group(**vars(Totals.summed(sessions)), device=device, tier=Tier(tier).number if tier else None, status=status)
+            for (device, tier, status), sessions in sorted(found.items())
         ]
 
 
@@ -90,14 +77,6 @@ def _known(values: np.ndarray) -> list[float | None]:
     """Return values with None in place of NaN."""
     found = values.tolist()
     return [None if value != value else value for value in found] if np.isnan(values).any() else found
-
-
-def _totals(rows: Sequence[_Row]) -> Totals:
-    """Return the sums of rows, added one after the other as :meth:`Totals.of` does."""
-    begun = [row for row in rows if row.begun]
-    energy_j, end_to_end_j = (known_sum(map(itemgetter(place), begun)) for place in (3, 4))
-    macs, down_bytes, up_bytes = (sum(map(itemgetter(place), rows)) for place in range(3))
-    return Totals(len(rows), macs, down_bytes, up_bytes, energy_j, end_to_end_j, sum(map(itemgetter(5), begun)))
 
 
 def light_round(server: Server, state: ServerState) -> tuple[ServerState, RoundRecord]:

@@ -5,7 +5,6 @@ It compiles once, 10 s of processor time; it skips where the compiler or the hea
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import subprocess
@@ -23,7 +22,7 @@ import torch
 from edgefl_bundle import State
 from edgefl_client import Training, infer, read_bundle, train, update
 from edgefl_keys import signed
-from handmade import Regression, changed, samples, without_defaults
+from handmade import Regression, changed, changed_file, samples, without_defaults
 from python_client import header
 from requirements import INCLUDES, require, unavailable
 from signing import device_key, of_round, sign_bundle
@@ -237,8 +236,7 @@ def test_the_updates_of_a_bundle_that_will_expire_say_until_when_they_count(prog
 
 def test_an_operation_that_fails_is_one_error_without_a_log_of_the_runtime(program, tmp_path):
     bundle = Regression().write(tmp_path / "bundle")
-    manifest = json.loads((bundle / "manifest.json").read_text())
-    path = manifest["tiers"][0]["forward"]
+    path = json.loads((bundle / "manifest.json").read_text())["tiers"][0]["forward"]
     model = onnx.load(bundle / path)
     nodes = [*model.graph.node]
     model.graph.ClearField("node")
@@ -246,8 +244,7 @@ def test_an_operation_that_fails_is_one_error_without_a_log_of_the_runtime(progr
     sizes = onnx.numpy_helper.from_array(np.array([7, -1]), "sizes")  # of 30 values: known only when it runs
     model.graph.initializer.append(sizes)
     model.graph.node.extend([*nodes, onnx.helper.make_node("Reshape", ["right", "sizes"], ["logits"])])
-    (bundle / path).write_bytes(content := model.SerializeToString())
-    changed(bundle, files={**manifest["files"], path: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}})
+    changed_file(bundle, path, model.SerializeToString())
     ran = called(program, "infer", bundle, "0.5", stored(tmp_path, *samples(10)), "--allow-unsigned")
     assert (ran.returncode, ran.stderr[:7], len(ran.stderr.strip().splitlines())) == (2, "Error: ", 1), ran.stderr
 

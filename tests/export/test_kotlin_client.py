@@ -5,7 +5,6 @@ Android's binding of the runtime, ``export/kotlin/app``, is the only part that i
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 
@@ -15,10 +14,10 @@ import safetensors.numpy
 from edgefl_bundle import State
 from edgefl_client import Training, infer, read_bundle, train, update
 from edgefl_keys import signed
-from handmade import Regression, changed, samples, without_defaults
+from handmade import Regression, samples, without_defaults
 from kotlin_client import KotlinClient, compiled
 from python_client import called, header
-from signing import device_key, sign_bundle
+from signing import device_key, of_round, sign_bundle
 from spoiled_bundles import SPOILED, edit_train
 from test_cpp_client import content, stored
 from test_odd_manifests import commands, told  # noqa: F401 - a fixture
@@ -27,7 +26,6 @@ from test_same_inputs import GIVEN, Y, bundle, normalised_twice, of_torch, refer
 from users_home import left_in_home
 
 from edgefl.run.device_round import fed_round
-from edgefl.util.files import sha256
 from edgefl.util.keys import SigningKey
 from tests.run.device_rounds import AVERAGED
 from tests.run.test_export_line import begun  # noqa: F401 - a fixture
@@ -305,16 +303,10 @@ def test_what_it_refuses(client, tmp_path):
 
 
 def test_an_expired_bundle_is_refused_and_an_update_has_its_deadline(client, tmp_path):
-    model, key = Regression(), SigningKey.new(tmp_path / "owner.pem")
+    key, path = SigningKey.new(tmp_path / "owner.pem"), stored(tmp_path, *samples(8))
     (tmp_path / "owner.pub").write_bytes(key.public.pem)
-    path = stored(tmp_path, *samples(8))
     for expires, status in (("2020-01-31T12:00:00Z", 2), ("2999-01-31T12:00:00Z", 0)):
-        folder, out = model.write(tmp_path / expires), tmp_path / f"update-{status}"
-        text = f'{{"line": "{"a" * 64}", "expires": "{expires}"}}'
-        (folder / "freshness.json").write_text(text)
-        listed = {"freshness.json": {"sha256": sha256(text.encode()), "bytes": len(text)}}
-        changed(folder, files={**json.loads((folder / "manifest.json").read_text())["files"], **listed})
-        sign_bundle(folder, key)
+        folder, out = of_round(tmp_path / expires, key, 3, expires=expires), tmp_path / f"update-{status}"
         found, _, errors = client.run("train", folder, "0.5", path, "--out", out, "--key", tmp_path / "owner.pub")
         assert (found, f"expired at {expires}" in errors) == (status, status == 2)
     assert content(out)[0]["deadline"] == expires

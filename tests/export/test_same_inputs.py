@@ -18,7 +18,7 @@ import pytest
 import safetensors.numpy
 import torch
 from edgefl_client import Training, read_bundle, train
-from handmade import changed
+from handmade import changed_file
 from python_client import ran
 from test_cpp_client import program  # noqa: F401 - a fixture
 from torch import nn
@@ -27,7 +27,6 @@ from ts_client import batch, node
 from edgefl import export_network, verify
 from edgefl.bundle.tier_check import kept_of
 from edgefl.errors import BundleError
-from edgefl.util.files import sha256
 from tests.serve.page_use import add_file, update_of
 from tests.serve.serving import serving
 
@@ -202,9 +201,5 @@ def normalised_twice(bundle: Path, reference: dict[str, np.ndarray], out: Path) 
     folder = out / "copy"
     shutil.copytree(bundle, folder)
     wrong = {**reference, "after:1.running_var": reference["after:1.running_var"] + np.float32(0.072)}
-    path = folder / "1" / "train_reference.safetensors"
-    safetensors.numpy.save_file(wrong, path)
-    files = json.loads((folder / "manifest.json").read_text())["files"]
-    entry = {"sha256": sha256(path.read_bytes()), "bytes": path.stat().st_size}
-    changed(folder, files={**files, "1/train_reference.safetensors": {**files["1/train_reference.safetensors"], **entry}})
+    changed_file(folder, "1/train_reference.safetensors", safetensors.numpy.save(wrong))
     return folder
