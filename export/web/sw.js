@@ -2,7 +2,7 @@
 // tools/page_files.py writes VERSION, FILES and LATER: another file makes another version, which is stored whole or not at all. Files of LATER
 // are stored when they are first asked for.
 
-const VERSION = "f583e2a9a91ca0a2";
+const VERSION = "06e1e8bcb1f52f34";
 const FILES = {
   "./": "sha256-lNWemzhpLNpBW14h3H4m3KwsAVk36QDSaXzi7GBxnbg=",
   "app.js": "sha256-wgKxPsrZ+rVYl9rph4Jk7MNCp9Z3A0QxWWUa8AvcMZQ=",
@@ -27,9 +27,9 @@ const FILES = {
   "core/table.js": "sha256-Z2YYeBdYDveuyX1V1CFZuEE3YfyZZuqdYYH+mzyJHns=",
   "core/text.js": "sha256-EyTCD5mkgmYszy+6aSEgLhTTA/2WWyk+sKaX3Xl4kzc=",
   "core/train.js": "sha256-eMN9EU9OZZtdXQQig3wW+WyHv6Wg1ATwjpeMobvhXzU=",
-  "core/trainer.js": "sha256-10IACjqhLTQBF05aDU2zx3r9XoTa6CSDt9MdgyibMSM=",
+  "core/trainer.js": "sha256-mZH9Zyuv6ME5Qs3exqtVubcXcQAGAPGz+tOFft1brj0=",
   "core/trust.js": "sha256-S+ExTSJaoNIy/1FtGp0xKC8eR0KJN16eDUQ+kc30uzg=",
-  "core/values.js": "sha256-FfH4kiyEUqZF3PNz02ib3nTfk3juG6wqs7Yui4FIT4Q=",
+  "core/values.js": "sha256-pLoZgdr9NTk/jye4mvXSaTzm+FFrauCwpVZW0JGaR84=",
   "device-view.js": "sha256-g8hySx24j8gF4jjkkcqeazrGI3d5s4fzDTu+C7xNHkU=",
   "dom.js": "sha256-TLtUMJt7pFts4xCx8mU27kR1xVTz1tJjyCHHq82kOsg=",
   "engine.js": "sha256-oRHZtnGCcFJPY5PvfSqiDJ1g1WhhRehXWdgh+nyKUjI=",

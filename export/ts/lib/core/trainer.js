@@ -9,7 +9,7 @@ import { byRole, current, run } from "./run.js";
 import { plannedSteps, settled } from "./settings.js";
 import { NOW, contentSha256, isOf } from "./state.js";
 import { encoded, hex } from "./text.js";
-import { float32, isFinite, rows, sizeOf, zeros } from "./values.js";
+import { float32, isFinite, mirror, rows, zeros } from "./values.js";
 export class Trainer {
     bundle;
     label;
@@ -285,9 +285,4 @@ function targets(data) {
     if (!y)
         throw new InputError("y: no labels, expected one per sample: training needs them");
     return y;
-}
-function mirror({ dims, data }, sample) {
-    const [size, width] = [sizeOf(dims.slice(1)), dims.at(-1) ?? 1];
-    for (let row = sample * size; row < (sample + 1) * size; row += width)
-        data.subarray(row, row + width).reverse();
 }

@@ -35,3 +35,5 @@ export declare function mapped(values: readonly Value[], make: (...entries: numb
 export declare function isFinite({ data }: Value): boolean;
 /** Return the rows `indices` of a value. */
 export declare function rows({ type, dims, data }: Value, indices: readonly number[]): Value;
+/** Mirror one sample in place, from left to right: its last dimension is reversed. */
+export declare function mirror({ dims, data }: Value, sample: number): void;

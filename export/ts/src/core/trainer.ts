@@ -12,7 +12,7 @@ import { byRole, current, run } from "./run.js";
 import { type OnStep, type Run, type Settings, plannedSteps, settled } from "./settings.js";
 import { NOW, type State, contentSha256, isOf } from "./state.js";
 import { encoded, hex } from "./text.js";
-import { type Value, type Values, float32, isFinite, rows, sizeOf, zeros } from "./values.js";
+import { type Value, type Values, float32, isFinite, mirror, rows, zeros } from "./values.js";
 
 /** Labelled samples: `x`, or `x.NAME` for each of several inputs, and `y`; the first dimension counts samples. */
 export type Samples = Values;
@@ -263,9 +263,4 @@ function targets(data: Samples): Value {
   const y = data.get("y");
   if (!y) throw new InputError("y: no labels, expected one per sample: training needs them");
   return y;
-}
-
-function mirror({ dims, data }: Value, sample: number): void {
-  const [size, width] = [sizeOf(dims.slice(1)), dims.at(-1) ?? 1];
-  for (let row = sample * size; row < (sample + 1) * size; row += width) data.subarray(row, row + width).reverse();
 }

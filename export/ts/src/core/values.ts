@@ -56,3 +56,9 @@ export function rows({ type, dims, data }: Value, indices: readonly number[]): V
   indices.forEach((index, i) => part.set(data.subarray(index * size, (index + 1) * size) as never, i * size));
   return { type, dims: [indices.length, ...dims.slice(1)], data: part };
 }
+
+/** Mirror one sample in place, from left to right: its last dimension is reversed. */
+export function mirror({ dims, data }: Value, sample: number): void {
+  const [size, width] = [sizeOf(dims.slice(1)), dims.at(-1) ?? 1];
+  for (let row = sample * size; row < (sample + 1) * size; row += width) data.subarray(row, row + width).reverse();
+}
