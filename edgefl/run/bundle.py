@@ -45,6 +45,7 @@ from edgefl.run.trained import TierNetworks
 from edgefl.timing.spans import span
 from edgefl.util.fields import Fields, named
 from edgefl.util.keys import SigningKey
+from edgefl.util.machine import usable_threads
 from edgefl.util.shelf import Shelf
 from edgefl.util.validation import explain_all
 
@@ -202,7 +203,7 @@ def in_torch(run: Run, tiers: Mapping[Tier, TierNetworks]) -> dict[Tier, TierRes
     found = {}
     for tier, chosen in tiers.items():
         with evaluate.evaluating(f"tier {tier.label}"):
-            score = evaluate.score(chosen.deployed, chosen.test, run.criterion)
+            score = evaluate.score(chosen.deployed, chosen.test, run.criterion, threads=usable_threads())
         found[tier] = TierResult(score, score)
     return found
 
@@ -235,7 +236,7 @@ def _deploy(
         costs=costs,
         uncounted_ops=cost.uncounted_ops,
         accuracy_onnx=accuracy,
-        accuracy_torch=None if run.data.drawn else evaluate.score(module, test, run.criterion),
+        accuracy_torch=None if run.data.drawn else evaluate.score(module, test, run.criterion, threads=usable_threads()),
     )
     part = replace(part, contents={**part.contents, **{record.graph: content for record, content in variants}})
     macs = macs_per_sample(onnx.load_model_from_string(run.graphs_of(run.method, tier).predict))

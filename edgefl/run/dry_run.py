@@ -68,33 +68,39 @@ def dry_run(
         folder.check(config, resume=False)
         if notify is not None and (left := left_out(run)):
             notify(left)
-        folder.start(config, CONFIG)
-        took_part: list[np.ndarray] = []
-        for record in without_training(run, config.rounds):
-            folder.add_round(record, clients=record.round <= LISTED or record.round == config.rounds)
-            took_part.append(np.array([c.client for c in record.clients if c.status == "trained"], np.int64))
-            if on_round is not None:
-                on_round(record)
-        rounds = folder.rounds()
-        require_rounds(run, len(rounds))
-        compared = rounds[:POLICY_ROUNDS]
-        (label, _), *others = _assignments(run)
-        policies = [outcome_in(label, run, compared), *(outcome_of(name, varied, len(compared)) for name, varied in others)]
-        summary = DrySummary(
-            **about(run) | {"rounds": len(rounds)},
-            **vars(totals(rounds)),
-            dry_run=True,
-            tiers=tuple(tier_rows(run.plan, {}, rounds, *learning(run.method))),
-            classes=tuple(class_rows(run.plan)),
-            participation=tuple(participation_rows(run.plan, rounds, _distinct(run, took_part), {})),
-            **merged(feature.totals(rounds) for feature in run.features),
-            policies=tuple(
-                PolicyRow(p.label, p.tiers, p.round_s, p.useful_share, p.inclusion_by_class, len(compared)) for p in policies
-            ),
-        ).to_dict()
-        write_bytes(folder.path / "report.html", render_dry(summary, rounds).encode())
-        write_json(folder.path / "summary.json", summary)
-    return RunResult(folder.path, summary)
+        with folder.claimed(config, resume=False):
+            folder.start(config, CONFIG)
+            return RunResult(folder.path, _played(run, folder, on_round))
+
+
+def _played(run: Run, folder: RunFolder, on_round: OnRound | None) -> dict[str, Any]:
+    """Simulate the rounds into ``folder``, write its files, and return the summary."""
+    took_part: list[np.ndarray] = []
+    for record in without_training(run, run.config.rounds):
+        folder.add_round(record, clients=record.round <= LISTED or record.round == run.config.rounds)
+        took_part.append(np.array([c.client for c in record.clients if c.status == "trained"], np.int64))
+        if on_round is not None:
+            on_round(record)
+    rounds = folder.rounds()
+    require_rounds(run, len(rounds))
+    compared = rounds[:POLICY_ROUNDS]
+    (label, _), *others = _assignments(run)
+    policies = [outcome_in(label, run, compared), *(outcome_of(name, varied, len(compared)) for name, varied in others)]
+    summary = DrySummary(
+        **about(run) | {"rounds": len(rounds)},
+        **vars(totals(rounds)),
+        dry_run=True,
+        tiers=tuple(tier_rows(run.plan, {}, rounds, *learning(run.method))),
+        classes=tuple(class_rows(run.plan)),
+        participation=tuple(participation_rows(run.plan, rounds, _distinct(run, took_part), {})),
+        **merged(feature.totals(rounds) for feature in run.features),
+        policies=tuple(
+            PolicyRow(p.label, p.tiers, p.round_s, p.useful_share, p.inclusion_by_class, len(compared)) for p in policies
+        ),
+    ).to_dict()
+    write_bytes(folder.path / "report.html", render_dry(summary, rounds).encode())
+    write_json(folder.path / "summary.json", summary)
+    return summary
 
 
 def _distinct(run: Run, took_part: Sequence[np.ndarray]) -> dict[str, int]:

@@ -11,6 +11,7 @@ from edgefl.methods.networks import global_tier
 from edgefl.records import Tier
 from edgefl.report.evaluation import MOST_CLASSES, ClientScore, Evaluation
 from edgefl.run.trained import Trained, evaluated_clients, of_clients
+from edgefl.util.machine import usable_threads
 
 
 def final_scores(trained: Trained, simulated: bool = True) -> Evaluation | None:
@@ -36,7 +37,7 @@ def final_scores(trained: Trained, simulated: bool = True) -> Evaluation | None:
     if not own:
         whole = trained.module(global_tier(run.method, trained.state.model))
         with evaluate.evaluating("the global model"):
-            np.add.at(counts, (test.y, evaluate.classes_of(whole, test)), 1)
+            np.add.at(counts, (test.y, evaluate.classes_of(whole, test, usable_threads())), 1)
     clients.sort(key=attrgetter("client"))
     names = tuple(run.data.class_names) if len(run.data.class_names) == classes else tuple(map(str, range(classes)))
     confusion = tuple(map(tuple, counts.tolist())) if classes <= MOST_CLASSES else ()
@@ -54,7 +55,7 @@ def _by_client(trained: Trained, tiers: Mapping[int, Tier]) -> Iterator[tuple[in
             module = trained.module(tier, client) if run.method.personalised else shared.get(tier) or trained.module(tier)
             shared[tier] = module
             with evaluate.evaluating(f"client {client}, tier {tier.label}"):
-                yield client, split.y, evaluate.classes_of(module, split)
+                yield client, split.y, evaluate.classes_of(module, split, usable_threads())
 
 
 def _by_tier(trained: Trained, tiers: Mapping[int, Tier]) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
@@ -67,6 +68,6 @@ def _by_tier(trained: Trained, tiers: Mapping[int, Tier]) -> Iterator[tuple[int,
             continue
         every = np.unique(np.concatenate([*of_tier.values()]))
         with evaluate.evaluating(f"tier {tier.label}"):
-            predicted = evaluate.classes_of(trained.module(tier), test.taken(every))
+            predicted = evaluate.classes_of(trained.module(tier), test.taken(every), usable_threads())
         for client, own in of_tier.items():
             yield client, test.y[own], predicted[np.searchsorted(every, own)]

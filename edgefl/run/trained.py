@@ -32,6 +32,7 @@ from edgefl.server.rounds import run_round
 from edgefl.server.state import ServerState
 from edgefl.timing.spans import span
 from edgefl.util.fields import each
+from edgefl.util.machine import usable_threads
 from edgefl.wire.payload import stored_tensors
 
 Seen = Callable[[Split], Split]
@@ -180,7 +181,7 @@ def _client_means(trained: Trained, seen: Seen) -> dict[str, float]:
 def _score(trained: Trained, module: nn.Module, test: Split, tier: Tier, client: int | None = None) -> float:
     whose = "" if client is None else f", client {client}"
     with evaluate.evaluating(f"tier {tier.label}{whose}"):
-        return evaluate.score(module, test, trained.measured)
+        return evaluate.score(module, test, trained.measured, threads=usable_threads())
 
 
 def evaluated_clients(run: Run) -> list[int]:

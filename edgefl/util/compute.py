@@ -56,8 +56,12 @@ def uncompiled_from_here() -> None:
         _open[0].eager = True
 
 
-def in_parallel(tasks: Mapping[str, Callable[[], T]]) -> dict[str, T]:
+def in_parallel(tasks: Mapping[str, Callable[[], T]], threads: int | None = None) -> dict[str, T]:
     """Run each task in one thread, so that its bits are always the same; return name → result. List the longest tasks first.
+
+    Args:
+        tasks: what to run, by name.
+        threads: how many tasks run at a time; None: as many as the computer has cores.
 
     >>> in_parallel({"two": lambda: 1 + 1, "four": lambda: 2 + 2})
     {'two': 2, 'four': 4}
@@ -67,7 +71,9 @@ def in_parallel(tasks: Mapping[str, Callable[[], T]]) -> dict[str, T]:
     before = torch.get_num_threads()
     try:
         # torch's number of threads inside an operation is set by each thread for itself.
-        with ThreadPoolExecutor(min(len(tasks), os.cpu_count() or 1), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        with ThreadPoolExecutor(
+            min(len(tasks), threads or os.cpu_count() or 1), initializer=torch.set_num_threads, initargs=(1,)
+        ) as pool:
             running = {name: pool.submit(task) for name, task in tasks.items()}
             return {name: future.result() for name, future in running.items()}
     finally:

@@ -101,6 +101,15 @@ inline std::string content_of(const Path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+// Replaces a file, whole or not at all.
+inline void write(const Path& path, const std::string& content) {
+  if (std::filesystem::exists(path) && !std::filesystem::is_regular_file(path))
+    throw Error(path.string() + ": is no file, but a folder or a device, which would be replaced; give another");
+  const Path temporary = path.string() + ".part";
+  if (!(std::ofstream(temporary, std::ios::binary) << content).flush()) throw Error(path.string() + ": cannot be written");
+  std::filesystem::rename(temporary, path);
+}
+
 class Sha256 {
  public:
   Sha256() : context_(EVP_MD_CTX_new(), &EVP_MD_CTX_free) { EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr); }
@@ -160,6 +169,20 @@ inline Tensors safetensors(const std::string& content, const std::string& name, 
     found.emplace(key, std::move(tensor));
   }
   return found;
+}
+
+inline std::string to_safetensors(const Tensors& tensors, const Metadata& metadata) {
+  Json header = {{"__metadata__", metadata}};
+  std::string data;
+  for (const auto& [name, tensor] : tensors) {
+    const size_t end = data.size() + tensor.bytes.size();
+    header[name] = {{"dtype", "F32"}, {"shape", tensor.shape}, {"data_offsets", {data.size(), end}}};
+    data.append(tensor.bytes.begin(), tensor.bytes.end());
+  }
+  const std::string text = header.dump();
+  std::string length(8, '\0');
+  for (int i = 0; i < 8; ++i) length[size_t(i)] = char(uint64_t(text.size()) >> 8 * i & 255);
+  return length + text + data;
 }
 
 // Values (n, channels, ...) as (value * scale - mean) / std: computed in double and rounded once, as in every client.

@@ -11,8 +11,9 @@ static const char* const kUsage =
     "edgefl-client check BUNDLE                    compares every tier with its reference\n"
     "edgefl-client infer BUNDLE TIER DATA          prints the class and the logits of each sample, or a regression's outputs\n"
     "edgefl-client train BUNDLE TIER DATA [--out UPDATE] [--state FILE] [--client NAME] [--device-key FILE]\n"
-    "                    [--epochs N] [--batch-size N] [--lr RATE] [--seed N]\n"
-    "                    writes the update, the state, from which it continues, or both; some bundles send no updates\n"
+    "                    [--epochs N] [--batch-size N] [--lr RATE] [--seed N] [--checkpoint FILE] [--checkpoint-every N]\n"
+    "                    writes the update, the state, from which it continues, or both; some bundles send no updates.\n"
+    "                    --checkpoint: the file from which an interrupted training continues, written every 10 steps, or N\n"
     "Every command needs --key FILE, the publisher's public key, or --allow-unsigned. --threads N: of onnxruntime [1].\n"
     "DATA is a safetensors file: x, or x.NAME for each of several inputs; for training also y,\n"
     "labels int64, or targets float32 of a regression. Pixels of 8 and 16 bits are prepared as the manifest says, and floats if it has raw.\n";
@@ -20,7 +21,7 @@ static const char* const kUsage =
 using Flags = std::map<std::string, std::string>;
 
 static const Strings kOfAll = {"--key", "--allow-unsigned", "--threads"};
-static const Strings kOfTraining = {"--out", "--state", "--client", "--device-key", "--epochs", "--batch-size", "--lr", "--seed"};
+static const Strings kOfTraining = {"--out", "--state", "--client", "--device-key", "--epochs", "--batch-size", "--lr", "--seed", "--checkpoint", "--checkpoint-every"};
 
 static bool holds(const Strings& names, const std::string& name) { return std::count(names.begin(), names.end(), name) != 0; }
 
@@ -51,17 +52,44 @@ static Number number(const Flags& flags, const std::string& name, Number usual, 
   return found;
 }
 
+// Control, format and private characters, and separators of lines: first and last of each range.
+static const char32_t kHidden[][2] = {
+    {0x0, 0x8}, {0xB, 0x1F}, {0x7F, 0x9F}, {0xAD, 0xAD}, {0x600, 0x605}, {0x61C, 0x61C}, {0x6DD, 0x6DD}, {0x70F, 0x70F}, {0x890, 0x891},
+    {0x8E2, 0x8E2}, {0x180E, 0x180E}, {0x200B, 0x200F}, {0x2028, 0x202E}, {0x2060, 0x206F}, {0xD800, 0xF8FF}, {0xFEFF, 0xFEFF},
+    {0xFFF0, 0xFFFB}, {0x110BD, 0x110BD}, {0x110CD, 0x110CD}, {0x13430, 0x1343F}, {0x1BCA0, 0x1BCA3}, {0x1D173, 0x1D17A}, {0xE0000, 0xE00FF},
+    {0xF0000, 0x10FFFF}};
+
+// `text` without characters that would change a terminal, such as escape codes in the name of a class, and without bytes that are not UTF-8.
+static std::string printable(const std::string& text) {
+  std::string found;
+  for (size_t at = 0; at < text.size();) {
+    const unsigned char first = static_cast<unsigned char>(text[at]);
+    const size_t length = first < 0x80 ? 1 : first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+    char32_t code = length == 1 ? first : first & (0x7F >> length);
+    bool shown = (first < 0x80 || (first >= 0xC2 && first <= 0xF4)) && at + length <= text.size();
+    for (size_t i = 1; shown && i < length; ++i) {
+      const unsigned char next = static_cast<unsigned char>(text[at + i]);
+      shown = (next & 0xC0) == 0x80;
+      code = (code << 6) | (next & 0x3F);
+    }
+    const size_t taken = shown ? length : 1;
+    shown = shown && !(length == 3 && code < 0x800) && !(length == 4 && code < 0x10000);
+    for (const auto& range : kHidden) shown = shown && !(code >= range[0] && code <= range[1]);
+    found += shown ? text.substr(at, taken) : "\xEF\xBF\xBD";  // U+FFFD
+    at += taken;
+  }
+  return found;
+}
+
+// Says what went wrong, and returns the exit status.
+static int failed(const std::string& what, int status) {
+  std::cerr << "Error: " << printable(what) << "\n";
+  return status;
+}
+
 static void print(const float* values, size_t count) {
   for (size_t i = 0; i < count; ++i) std::cout << (i ? "\t" : "") << values[i];
   std::cout << "\n";
-}
-
-static void write(const Path& path, const std::string& content) {
-  if (std::filesystem::exists(path) && !std::filesystem::is_regular_file(path))
-    throw Error(path.string() + ": is no file, but a folder or a device, which would be replaced; give another");
-  const Path temporary = path.string() + ".part";
-  if (!(std::ofstream(temporary, std::ios::binary) << content).flush()) throw Error(path.string() + ": cannot be written");
-  std::filesystem::rename(temporary, path);
 }
 
 static double difference(const Tensor& one, const Tensor& other) {
@@ -132,7 +160,7 @@ static bool check(const Bundle& bundle, const Json& tier) {
   double largest = 1;
   for (size_t i = 0; i < logits.bytes.size() / 4; ++i) largest = std::max(largest, std::fabs(double(logits.data<float>()[i])));
   const bool right = outputs <= 1e-4 * largest && losses <= 1e-3 && tensors <= 1;
-  std::cout << "tier " << label << ": outputs differ by " << outputs << ", losses by " << losses << ", weights by " << 100 * tensors << " % of what is allowed" << (right ? "" : ": wrong") << "\n";
+  std::cout << "tier " << printable(label) << ": outputs differ by " << outputs << ", losses by " << losses << ", weights by " << 100 * tensors << " % of what is allowed" << (right ? "" : ": wrong") << "\n";
   return right;
 }
 
@@ -142,8 +170,7 @@ static int run(const Strings& words, Flags flags) {
   if (words[0] == "check") {
     bool right = true;
     for (const Json& tier : bundle.manifest.at("tiers")) right = check(bundle, tier) && right;
-    if (!right) std::cerr << "Error: a tier differs from its reference by more than rounding\n";
-    return right ? 0 : 1;
+    return right ? 0 : failed("a tier differs from its reference by more than rounding", 1);
   }
   Tensors data = safetensors(content_of(words.at(3)), words[3]);
   const bool reference = data.count("losses") || data.count("logits");  // of the bundle: data that are prepared
@@ -156,7 +183,7 @@ static int run(const Strings& words, Flags flags) {
     const bool regression = !bundle.manifest.value("target_shape", Json()).is_null();
     std::cout << std::setprecision(9);
     for (const float* row = logits.data<float>(); row != logits.data<float>() + count_of(logits.shape); row += width) {
-      if (!regression) std::cout << bundle.manifest.at("class_names").at(size_t(std::max_element(row, row + width) - row)).get<std::string>() << "\t";
+      if (!regression) std::cout << printable(bundle.manifest.at("class_names").at(size_t(std::max_element(row, row + width) - row))) << "\t";
       print(row, width);
     }
     return 0;
@@ -168,11 +195,13 @@ static int run(const Strings& words, Flags flags) {
   if (flags.count("--seed")) how.seed = number<uint64_t>(flags, "--seed", 0, true);
   State before;
   if (!path.empty() && std::filesystem::exists(path)) before.tensors = safetensors(content_of(path), path.string(), &before.about);
-  const State found = train(bundle, words[2], data, how, before, flags.count("--client") ? flags["--client"] : "");
+  const Checkpoint checkpoint = {flags["--checkpoint"], number(flags, "--checkpoint-every", size_t{10}), {}};
+  const State found = train(bundle, words[2], data, how, before, flags.count("--client") ? flags["--client"] : "", checkpoint);
   const Key key = flags.count("--device-key") ? key_of(flags["--device-key"], true) : Key(nullptr, &EVP_PKEY_free);
   if (flags.count("--out")) write(flags["--out"], update(found, key ? &key : nullptr));
   if (!path.empty()) write(path, to_safetensors(found.tensors, found.about));
-  if (!found.note.empty()) std::cerr << found.note << "\n";
+  if (!checkpoint.path.empty()) std::filesystem::remove(checkpoint.path);  // not before the results are written
+  if (!found.note.empty()) std::cerr << printable(found.note) << "\n";
   std::cout << found.losses.size() << " steps, loss " << found.losses.front() << " to " << found.losses.back() << "\n";
   return 0;
 }
@@ -187,8 +216,8 @@ int main(int count, char** arguments) {
     if (words.size() != (words[0] == "check" ? 2 : 4)) return std::cerr << kUsage, 2;
     return run(words, flags);
   } catch (const Diverged& error) {
-    return std::cerr << "Error: " << error.what() << "\n", 1;
+    return failed(error.what(), 1);
   } catch (const std::exception& error) {
-    return std::cerr << "Error: " << error.what() << "\n", 2;
+    return failed(error.what(), 2);
   }
 }

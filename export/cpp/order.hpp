@@ -136,17 +136,18 @@ class Order {
     return std::to_string(seed_) + " " + std::to_string(taken_) + " " + (taken_ ? epoch_ : generators_[0].spot()) + " " + generators_[1].spot() + " " + generators_[2].spot();
   }
 
-  void move(const std::string& place) {
-    const Strings words = parts(place);
+  // Continues from a place; `where` it was read begins the messages.
+  void move(const std::string& place, const std::string& where) {
+    const Strings words = parts(place, where);
     for (size_t i = 0; i < 3; ++i) generators_[i].move(words[i + 2]);
     const size_t taken = std::stoull(words[1]);
-    if (taken > samples_) throw Error("--state: its order of samples is damaged: train again");
+    if (taken > samples_) throw Error(where + ": its order of samples is damaged: train again");
     if (taken) shuffle();
     taken_ = taken;
   }
 
   // The words of a place, the seed first.
-  static Strings parts(const std::string& place) {
+  static Strings parts(const std::string& place, const std::string& where) {
     const auto are = [](const std::string& text, const char* digits, size_t most) {
       return !text.empty() && text.size() <= most && text.find_first_not_of(digits) == std::string::npos;
     };
@@ -159,7 +160,7 @@ class Order {
       const size_t colon = words[i].find(':');
       right = are(words[i].substr(0, colon), hexadecimal, 32) && (colon == std::string::npos || are(words[i].substr(colon + 1), hexadecimal, 8));
     }
-    if (!right) throw Error("--state: its order of samples is damaged: train again");
+    if (!right) throw Error(where + ": its order of samples is damaged: train again");
     return words;
   }
 

@@ -5,20 +5,6 @@
 
 namespace edgefl {
 
-inline std::string to_safetensors(const Tensors& tensors, const Metadata& metadata) {
-  Json header = {{"__metadata__", metadata}};
-  std::string data;
-  for (const auto& [name, tensor] : tensors) {
-    const size_t end = data.size() + tensor.bytes.size();
-    header[name] = {{"dtype", "F32"}, {"shape", tensor.shape}, {"data_offsets", {data.size(), end}}};
-    data.append(tensor.bytes.begin(), tensor.bytes.end());
-  }
-  const std::string text = header.dump();
-  std::string length(8, '\0');
-  for (int i = 0; i < 8; ++i) length[size_t(i)] = char(uint64_t(text.size()) >> 8 * i & 255);
-  return length + text + data;
-}
-
 inline std::string base64(const std::vector<unsigned char>& bytes) {
   std::vector<unsigned char> text(bytes.size() * 4 / 3 + 5);
   return {reinterpret_cast<char*>(text.data()), size_t(EVP_EncodeBlock(text.data(), bytes.data(), int(bytes.size())))};

@@ -18,6 +18,7 @@ from runs import lines_of, stopped_after
 from edgefl import RunConfig, export, load_run
 from edgefl.errors import CheckpointError, InputError
 from edgefl.run.dry_run import dry_run
+from edgefl.util.lock import only_writer
 
 DRY = {
     **SMALL,
@@ -123,3 +124,11 @@ def test_the_clock_goes_on_while_all_are_refused(mode: dict[str, Any], tmp_path:
     lines = lines_of(dry_run(config, tmp_path / "dry").folder)
     assert lines[-1]["clock_s"] > 24 * 3600
     assert any(line["trained"] for line in lines if line["clock_s"] > 24 * 3600)
+
+
+def test_two_dry_runs_do_not_write_to_one_folder(tmp_path: Path) -> None:
+    config = RunConfig(rounds=1, clients=10, per_round=2)
+    with only_writer(tmp_path / "dry"), pytest.raises(CheckpointError, match=r"dry: process \d+ on .* is writing to it; wait"):
+        dry_run(config, tmp_path / "dry")
+    assert dry_run(config, tmp_path / "dry").summary["rounds"] == 1
+    assert not list((tmp_path / "dry").glob(".*"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -178,6 +179,40 @@ def test_two_trainings_are_one_and_states_move_between_clients(program, tmp_path
     assert (ran.returncode, "it is of round 3 of another bundle, this one is of round 3" in ran.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("name", ["momentum, flipped, two graphs", "adam"])
+def test_a_training_that_is_killed_continues_to_the_same_bits(program, tmp_path, name):
+    bundle, data = MODELS[name].write(tmp_path / "bundle"), stored(tmp_path, *samples(10))
+    whole, parts, progress = (tmp_path / name for name in ("whole", "parts", "progress"))
+    train = ("train", bundle, "0.5", data, "--batch-size", 4, "--epochs", 500, "--seed", 5, "--allow-unsigned")
+    run = [program, *map(str, train), "--state", parts, "--checkpoint", progress, "--checkpoint-every", "7"]
+    with subprocess.Popen(run, stdout=subprocess.DEVNULL) as process:
+        while not progress.exists():
+            assert process.poll() is None
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    assert not parts.exists()
+    done = len(safetensors.numpy.load_file(progress)["losses"])
+    assert (done % 7, 0 < done < 1500) == (0, True)
+    kept = progress.read_bytes()
+    ran = called(program, "train", bundle, "0.5", data, "--epochs", 3, "--state", parts, "--checkpoint", progress)
+    assert (ran.returncode, "progress: of another training: bundle, tier, data or settings differ; delete it" in ran.stderr) == (
+        2,
+        True,
+    )
+    assert progress.read_bytes() == kept
+    resumed = subprocess.run(run, capture_output=True, text=True, check=True)
+    assert called(program, *train[:-1], "--state", whole).stdout == resumed.stdout
+    assert not progress.exists()
+    assert header(whole) == {**header(parts), "client": header(whole)["client"]}
+    one, other = (safetensors.numpy.load_file(path) for path in (whole, parts))
+    assert one.keys() == other.keys()
+    assert all(np.array_equal(value, other[name]) for name, value in one.items())
+    for bad in (kept[:-9], b"", kept.replace(b"losses", b"lasses")):
+        progress.write_bytes(bad)
+        ran = called(program, *train[:-1], "--state", tmp_path / "none", "--checkpoint", progress)
+        assert (ran.returncode, "progress: not the progress of a training (" in ran.stderr) == (2, True), ran.stderr
+
+
 def test_a_regression_prints_its_outputs_alone(program, tmp_path, network):
     data = stored(tmp_path, np.ones((3, 1, 6, 6), np.float32), np.zeros(3, np.int64))
     classes = called(program, "infer", network, "1", data).stdout.splitlines()
@@ -247,6 +282,31 @@ def test_an_operation_that_fails_is_one_error_without_a_log_of_the_runtime(progr
     changed_file(bundle, path, model.SerializeToString())
     ran = called(program, "infer", bundle, "0.5", stored(tmp_path, *samples(10)), "--allow-unsigned")
     assert (ran.returncode, ran.stderr[:7], len(ran.stderr.strip().splitlines())) == (2, "Error: ", 1), ran.stderr
+
+
+CODES = "\x1b[2J \x9b1m \u202e \u2066 \r \x08 \x7f \u2028 \ufeff \u200b \ue000 \U000e0041 \U0010fffd"
+
+
+def test_names_of_a_bundle_do_not_change_the_terminal(program, tmp_path, network):
+    bundle, name = shutil.copytree(network, tmp_path / "bundle"), "ä\u20ac\U0001f600" + CODES
+    changed(bundle, class_names=[name] * 5)
+    x, y = np.zeros((1, 1, 6, 6), np.float32), np.zeros(1, np.int64)
+    ran = called(program, "infer", bundle, "0.5", stored(tmp_path, x, y))
+    assert ran.returncode == 0, ran.stderr
+    shown = ran.stdout.partition("\t")[0]
+    assert shown == "".join(one if one.isprintable() else "\ufffd" for one in name)
+    assert shown.startswith("ä\u20ac\U0001f600\ufffd[2J \ufffd1m \ufffd")
+
+
+def test_an_error_of_the_runtime_does_not_change_the_terminal(program, tmp_path):
+    bundle = Regression().write(tmp_path / "bundle")
+    path = json.loads((bundle / "manifest.json").read_text())["tiers"][0]["forward"]
+    model = onnx.load(bundle / path)
+    model.graph.output[0].name = CODES
+    changed_file(bundle, path, model.SerializeToString())
+    ran = called(program, "infer", bundle, "0.5", stored(tmp_path, *samples(2)))
+    assert (ran.returncode, ran.stderr.startswith("Error: "), "\ufffd[2J" in ran.stderr) == (2, True, True), ran.stderr
+    assert all(one.isprintable() or one == "\n" for one in ran.stderr)
 
 
 def test_what_it_refuses(program, tmp_path):

@@ -6,6 +6,8 @@ Android's binding of the runtime, ``export/kotlin/app``, is the only part that i
 from __future__ import annotations
 
 import re
+import signal
+import subprocess
 from dataclasses import replace
 
 import numpy as np
@@ -184,6 +186,38 @@ def test_an_enrolled_device_signs_as_the_server_expects(client, tmp_path):
     about, tensors = content(out)
     unsigned = {name: value for name, value in about.items() if name not in ("key", "signature")}
     assert signed(unsigned, tensors, key) == about
+
+
+@pytest.mark.parametrize("name", ["momentum, flipped, two graphs", "adam"])
+def test_a_training_that_is_killed_continues_to_the_same_bits(client, tmp_path, name):
+    folder, data = MODELS[name].write(tmp_path / "bundle"), stored(tmp_path, *samples(10))
+    whole, parts, progress = (tmp_path / name for name in ("whole", "parts", "progress"))
+    train = ("train", folder, "0.5", data, "--batch-size", 4, "--epochs", 500, "--max-seconds", 0, "--seed", 5)
+    given = (*train, "--state", parts, "--checkpoint", progress, "--checkpoint-every", 7)
+    with subprocess.Popen(client.command(*given, "--allow-unsigned"), stdout=subprocess.DEVNULL) as process:
+        while not progress.exists():
+            assert process.poll() is None
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    assert not parts.exists()
+    kept = progress.read_bytes()
+    done = len(safetensors.numpy.load(kept)["losses"])
+    assert (done % 7, 0 < done < 1500) == (0, True)
+    status, _, errors = client.run("train", folder, "0.5", data, "--state", parts, "--checkpoint", progress)
+    assert (status, "progress: of another training: bundle, tier, data or settings differ; delete it" in errors) == (2, True), (
+        errors
+    )
+    assert progress.read_bytes() == kept
+    assert works(client, *given) == works(client, *train, "--state", whole)
+    assert not progress.exists()
+    (said, one), (expected, other) = content(parts), content(whole)
+    assert said == {**expected, "client": said["client"]}
+    assert one.keys() == other.keys()
+    assert all(np.array_equal(value, other[name]) for name, value in one.items())
+    for bad in (kept[:-9], b"", kept.replace(b"losses", b"lasses")):
+        progress.write_bytes(bad)
+        status, _, errors = client.run(*train, "--state", tmp_path / "none", "--checkpoint", progress)
+        assert (status, "progress: not the progress of a training (" in errors) == (2, True), errors
 
 
 def test_time_is_limited(client, tmp_path):

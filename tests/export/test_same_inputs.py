@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
-from edgefl_client import Training, read_bundle, train
+from edgefl_client import Training, read_bundle, read_data, train
 from handmade import changed_file
 from python_client import ran
 from test_cpp_client import program  # noqa: F401 - a fixture
@@ -129,6 +129,33 @@ def test_the_browser_trains_what_torch_does(page, tmp_path, kind):
     result = page.evaluate(f"() => edgefl.train({given})")
     np.testing.assert_allclose(result["losses"], of_torch()[0], rtol=1e-4)
     same(update_of(page, tmp_path)[0])
+
+
+def test_a_training_that_is_stopped_in_the_browser_continues_to_the_same_bits(page, bundle, tmp_path):
+    data, steps = tmp_path / "own.npz", 2000
+    np.savez(data, x=GIVEN["float32"], y=Y)
+    page.evaluate("() => { edgefl.samples.clear(); return edgefl.reset(); }")
+    add_file(page, data)
+    page.wait_for_function("count => edgefl.samples.length === count", arg=COUNT)
+    given = "x: edgefl.samples.flat(), y: edgefl.samples.y, batchSize: 5, seed: 9"
+    stopping = f"() => edgefl.train({{ {given}, steps: {steps}, onProgress: () => edgefl.model.stop() }})"
+    first = page.evaluate(stopping)
+    taken = len(first["losses"])
+    assert (first["stopped"], 0 < taken < steps) == (True, True)
+    rest = page.evaluate(f"() => edgefl.train({{ {given}, steps: {steps - taken} }})")
+    parts = update_of(page, tmp_path)[0]
+    page.evaluate("() => edgefl.reset()")
+    whole = page.evaluate(f"() => edgefl.train({{ {given}, steps: {steps} }})")
+    assert first["losses"] + rest["losses"] == whole["losses"]
+    once, about = update_of(page, tmp_path)
+    assert about["steps"] == str(steps)
+    for name, tensor in once.items():
+        np.testing.assert_array_equal(parts[name], tensor, err_msg=name)
+    loaded = read_bundle(bundle)
+    x, y = read_data(data, loaded.manifest, labels=True)
+    of_python = train(loaded, "1", x, y, Training(epochs=steps // 4, batch_size=5, seed=9, max_seconds=0))
+    early = slice(200)  # later, rounding grows: the labels are random
+    np.testing.assert_allclose(whole["losses"][early], of_python.losses[early], rtol=1e-3)
 
 
 def test_the_browser_has_the_losses_and_the_tensors_of_the_reference(page, reference):

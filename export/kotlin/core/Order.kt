@@ -3,11 +3,12 @@ package edgefl
 
 import java.math.BigInteger
 
-private const val DAMAGED = "--state: its order of samples is damaged: train again"
+private const val DAMAGED = ": its order of samples is damaged: train again"
 private val PLACE = Regex("[0-9]{1,4000} [0-9]{1,18}( [0-9a-f]{1,32}(:[0-9a-f]{1,8})?){3}")
 
-/** The words of a place of [Order], the seed first; InputError if it is none. */
-fun partsOf(place: String): List<String> = if (PLACE.matches(place)) place.split(" ") else throw InputError(DAMAGED)
+/** The words of a place of [Order], the seed first; InputError, which begins with `where`, if it is none. */
+fun partsOf(place: String, where: String = "--state"): List<String> =
+    if (PLACE.matches(place)) place.split(" ") else throw InputError("$where$DAMAGED")
 
 /**
  * The samples of each step, its graph, and the samples that it mirrors. Each purpose has a generator of its own. [place] is text, from
@@ -33,11 +34,11 @@ class Order(private val samples: Int, private val batchSize: Int, private val se
 
     val place: String get() = "$seed $taken $epoch ${generators[1].spot} ${generators[2].spot}"
 
-    fun move(place: String) {
-        val parts = partsOf(place)
+    fun move(place: String, where: String = "--state") {
+        val parts = partsOf(place, where)
         generators.forEachIndexed { i, generator -> generator.spot = parts[i + 2] }
         val had = parts[1].toLong()
-        if (had > samples) throw InputError(DAMAGED)
+        if (had > samples) throw InputError("$where$DAMAGED")
         epoch = parts[2]
         if (had > 0) shuffle()
         taken = had.toInt()

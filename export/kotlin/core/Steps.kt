@@ -34,6 +34,19 @@ class Steps(private val bundle: Bundle, private val training: Training, feeds: M
     fun continued(): Map<String, Tensor> =
         now.filterKeys { it in changed && !it.startsWith("p.") && !it.startsWith("s.") }.mapKeys { NOW + it.key }
 
+    /** All that steps change, the optimizer's state included, as progress has it. */
+    fun changing(): Map<String, Tensor> = now.filterKeys(changed::contains).mapKeys { NOW + it.key }
+
+    /** Continues from what [changing] returned; InputError, which begins with `where`, if it is of other graphs. */
+    fun restore(found: Map<String, Tensor>, where: String) {
+        for (name in changed intersect now.keys) {
+            val (own, stored) = now.getValue(name) to found[NOW + name]
+            if (stored == null || stored.kind != own.kind || stored.shape != own.shape)
+                throw InputError("$where: $name: missing or of another shape, expected ${own.shape}: it is of another model")
+            now[name] = stored
+        }
+    }
+
     override fun close() = sessions.forEach(Session::close)
 
     private fun first(name: String, feeds: Map<String, Tensor>): Tensor {

@@ -20,16 +20,17 @@ fun plannedSteps(training: Training, samples: Int): Int = training.epochs * ((sa
  * Trains a tier and returns the new state. A `state` of an earlier round has the personal tensors; one of the same bundle is trained
  * further: with the same seed and samples, to the same bits as in one training, and otherwise [State.note] says what differs.
  *
- * `onStep` gets the number of a step and its loss. If it returns false, training ends there, and the state continues later.
+ * `onStep` gets the number of a step and its loss. If it returns false, training ends there, and the state continues later. With a
+ * `checkpoint`, a training that was killed continues after the last step that was stored; the caller deletes the file at the end.
  * Throws BudgetError if the first step takes longer than all may, ClientError if training diverges, InputError if an input is wrong.
  */
 fun train(
     bundle: Bundle, label: String, samples: Samples, how: Settings = Settings(), state: State? = null, client: String = "",
-    onStep: (Int, Float) -> Boolean = { _, _ -> true },
+    checkpoint: Checkpoint? = null, onStep: (Int, Float) -> Boolean = { _, _ -> true },
 ): State {
     val y = samples.y ?: throw InputError("y: no labels, expected one per sample: training needs them")
     val run = Run(bundle, label, samples.inputs + ("y" to y), how, state)
-    return run.steps.use { run.toState(run.losses(onStep), client) }
+    return run.steps.use { run.toState(run.losses(checkpoint, onStep), client) }
 }
 
 private class Run(
@@ -65,21 +66,32 @@ private class Run(
         return if (training.present) feeds + ("present" to present) else feeds
     }
 
-    fun losses(onStep: (Int, Float) -> Boolean): List<Float> {
-        val losses = mutableListOf<Float>()
+    fun losses(checkpoint: Checkpoint?, onStep: (Int, Float) -> Boolean): List<Float> {
+        val progress = checkpoint?.let { Progress(it, key()) }
+        val losses = progress?.restored(steps, order).orEmpty().toMutableList()
+        val restored = losses.size
         val started = System.nanoTime()
         var spent = 0.0
         val planned = minOf(epochs * ceil(count.toDouble() / batchSize).toLong(), how.maxSteps?.toLong() ?: Long.MAX_VALUE)
         // Stop if the next step would exceed the limit, should it take as long as the average step.
-        while (losses.size < planned && (maxSeconds == 0.0 || losses.isEmpty() || spent * (losses.size + 1) / losses.size <= maxSeconds)) {
+        while (losses.size < planned) {
+            val taken = losses.size - restored
+            if (maxSeconds > 0 && taken > 0 && spent * (taken + 1) / taken > maxSeconds) break
             val batch = batch()
             losses += steps.step(batch, order.graph(training.graphs.size))
             spent = (System.nanoTime() - started) / 1e9
+            progress?.store(steps, order, losses)
             if (maxSeconds > 0 && losses.size == 1 && spent > maxSeconds)
                 throw BudgetError("the first step took %.3g s, %.3g s are allowed for all".format(spent, maxSeconds))
             if (!onStep(losses.size, losses.last())) break
         }
         return losses
+    }
+
+    /** A hash of what is trained, and how. */
+    private fun key(): String {
+        val facts = listOf(manifest.sha256, label, "$epochs", "$batchSize", "$lr", "$seed", "${how.maxSteps}", order.place, content, contentSha256(held))
+        return sha256(json(facts + said.map { (name, value) -> "$name=$value" }).toByteArray())
     }
 
     private fun batch(): Map<String, Tensor> {

@@ -11,7 +11,9 @@ private const val USAGE = """edgefl-client check BUNDLE                    compa
 edgefl-client infer BUNDLE TIER DATA          prints the class and the logits of each sample, or a regression's outputs
 edgefl-client train BUNDLE TIER DATA [--out UPDATE] [--state FILE] [--client NAME] [--device-key FILE]
                     [--epochs N] [--batch-size N] [--lr RATE] [--seed N] [--max-seconds S] [--max-steps N]
-                    writes the update, the state, from which it continues, or both; some bundles send no updates
+                    [--checkpoint FILE] [--checkpoint-every N]
+                    writes the update, the state, from which it continues, or both; some bundles send no updates.
+                    --checkpoint: the file from which an interrupted training continues, written every 10 steps, or N
 Every command needs --key FILE, the publisher's public key, or --allow-unsigned. --threads N: of onnxruntime [1].
 --library FILE: onnxruntime's shared library [libonnxruntime of the system].
 DATA is a safetensors file: x, or x.NAME for each of several inputs; for training also y, labels or targets.
@@ -19,7 +21,10 @@ Pixels of 8 and 16 bits are prepared as the manifest says, and floats if it has 
 """
 
 private val OF_ALL = setOf("--key", "--allow-unsigned", "--threads", "--library")
-private val OF_TRAINING = setOf("--out", "--state", "--client", "--device-key", "--epochs", "--batch-size", "--lr", "--seed", "--max-seconds", "--max-steps")
+private val OF_TRAINING = setOf(
+    "--out", "--state", "--client", "--device-key", "--epochs", "--batch-size", "--lr", "--seed", "--max-seconds", "--max-steps", "--checkpoint",
+    "--checkpoint-every",
+)
 private const val MOST_DATA_BYTES = 1L shl 31
 
 /** The words and options of a command line. */
@@ -127,9 +132,12 @@ private fun trained(bundle: Bundle, label: String, path: String, arguments: Argu
     if (!name.matches(Regex("[0-9A-Za-z._-]{0,64}"))) throw InputError("--client: got ${json(name)}, expected 1 to 64 of 0-9 A-Z a-z . _ -")
     val key = arguments.file("--device-key")?.let(::FileKey)
     val before = kept?.takeIf(File::exists)?.let(State::read)
-    val state = train(bundle, label, data(bundle, path), how, before, name)
+    val every = arguments.positive("--checkpoint-every") ?: 10
+    val checkpoint = arguments.file("--checkpoint")?.let { Checkpoint(it, every) }
+    val state = train(bundle, label, data(bundle, path), how, before, name, checkpoint)
     if (sent != null) write(sent, update(state, key))
     if (kept != null) write(kept, state.toBytes())
+    checkpoint?.file?.delete() // not before the results are written
     if (state.note.isNotEmpty()) errors.append("${state.note}\n")
     out.append("${state.losses.size} steps, loss ${state.losses.first()} to ${state.losses.last()}\n")
     return 0

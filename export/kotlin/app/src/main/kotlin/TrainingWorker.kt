@@ -11,6 +11,7 @@ import androidx.work.WorkManager
 import androidx.work.Worker
 import androidx.work.WorkerParameters
 import edgefl.Bundle
+import edgefl.Checkpoint
 import edgefl.ClientError
 import edgefl.MOST_KEY_BYTES
 import edgefl.Safetensors
@@ -31,7 +32,7 @@ import java.util.concurrent.TimeUnit
 private const val TIER = "0.5"
 private const val MOST_SAMPLES_BYTES = 1L shl 28
 
-/** Files of the app: bundle/ with the bundle, samples.safetensors with x and y, state, and update when it is finished. */
+/** Files of the app: bundle/ with the bundle, samples.safetensors with x and y, state, progress-…, and update when it is finished. */
 class TrainingWorker(context: Context, parameters: WorkerParameters) : Worker(context, parameters) {
     private val folder: File = context.filesDir
     private val state = File(folder, "state")
@@ -43,7 +44,7 @@ class TrainingWorker(context: Context, parameters: WorkerParameters) : Worker(co
         Result.failure()
     }
 
-    /** Trains until all steps are done, or the system stops the worker; the state continues to the same bits. */
+    /** Trains until all steps are done, or the system stops the worker, or kills it; state and progress continue to the same bits. */
     private fun finished(): Boolean {
         val bundle = opened()
         val had = state.takeIf(File::exists)?.let(State::read)
@@ -54,11 +55,20 @@ class TrainingWorker(context: Context, parameters: WorkerParameters) : Worker(co
         val samples = Samples.of(bundle.manifest, Safetensors.read(content, "samples").tensors)
         val left = plannedSteps(bundle.training(TIER), samples.count) - done
         if (left <= 0) return true
-        val found = train(bundle, TIER, samples, Settings(maxSteps = left), had) { _, _ -> !isStopped }
+        val progress = progressOf(bundle, done)
+        val found = train(bundle, TIER, samples, Settings(maxSteps = left), had, checkpoint = Checkpoint(progress)) { _, _ -> !isStopped }
         write(state, found.toBytes())
+        progress.delete()
         if (found.losses.size < left && isStopped) return false
         write(File(folder, "update"), update(found))
         return true
+    }
+
+    /** Where the steps after the first `done` ones are stored; progress of other trainings is deleted. */
+    private fun progressOf(bundle: Bundle, done: Int): File {
+        val found = File(folder, "progress-${bundle.manifest.sha256.take(16)}-$done")
+        folder.listFiles { file -> file.name.startsWith("progress-") && file != found }?.forEach(File::delete)
+        return found
     }
 
     /** The bundle, signed by the key that came with the app, and not expired. */
