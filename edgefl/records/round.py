@@ -125,10 +125,10 @@ class Totals:
     @classmethod
     def summed(cls, sessions: Sequence[tuple[Counts, Spent | None]]) -> Self:
         """Return the sums over sessions, added in their order; of one that did not begin, nothing is spent."""
-        macs, down_bytes, up_bytes = (sum(counts[place] for counts, _ in sessions) for place in range(3))
-        begun = [spent for _, spent in sessions if spent is not None]
-        energy_j, end_to_end_j = (known_sum(spent[place] for spent in begun) for place in (0, 1))
-        return cls(len(sessions), macs, down_bytes, up_bytes, energy_j, end_to_end_j, sum(spent[2] for spent in begun))
+        counts, begun = [of for of, _ in sessions], [spent for _, spent in sessions if spent is not None]
+        macs, down_bytes, up_bytes = map(sum, zip(*counts, strict=True)) if counts else (0, 0, 0)
+        energy_j, end_to_end_j, seconds = zip(*begun, strict=True) if begun else ((), (), ())
+        return cls(len(sessions), macs, down_bytes, up_bytes, known_sum(energy_j), known_sum(end_to_end_j), sum(seconds))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,17 @@ class TimedRound:
     answers: np.ndarray
     late: np.ndarray
     pause_s: float = 0.0
+
+    @cached_property
+    def classes(self) -> list[str]:
+        """The devices, each once."""
+        return [*dict.fromkeys(self.devices)]
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """The place among :attr:`classes` of each session's device, int64."""
+        place_of = {device: place for place, device in enumerate(self.classes)}
+        return np.array([place_of[device] for device in self.devices], np.int64)
 
     @classmethod
     def of(cls, record: Json) -> TimedRound:
@@ -106,9 +118,10 @@ def retimed(
 
 def rounds_retimed(rounds: Sequence[TimedRound], per_round: int, factors: Draws, draws: int) -> Retimed:
     """Return the rounds of a run in every draw, see :func:`retimed`."""
+    more = {device: np.append(0.0, own - 1) for device, own in factors.items() if (own != 1).any()}
     shift_s, clocks, used = np.zeros(draws), list[np.ndarray](), list[np.ndarray]()
     for of in rounds:
-        later_s, its_used = _round(of, per_round, factors, draws)
+        later_s, its_used = _round(of, per_round, more, draws)
         shift_s = (np.maximum(shift_s - of.pause_s, 0.0) if of.pause_s else shift_s) + later_s
         clocks.append(of.clock_s + shift_s)
         used.append(its_used)
@@ -116,28 +129,36 @@ def rounds_retimed(rounds: Sequence[TimedRound], per_round: int, factors: Draws,
     return Retimed(np.stack(clocks, axis=1), np.stack(used, axis=1), predicted)
 
 
-def _round(record: TimedRound, per_round: int, factors: Draws, draws: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return by how many seconds a round is longer in every draw, and how many updates it uses."""
-    useful, train_s, total_s, answers = record.useful, record.train_s, record.total_s, record.answers
-    if not len(train_s):
+def _round(record: TimedRound, per_round: int, more: Mapping[str, np.ndarray], draws: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return by how many seconds a round is longer in every draw, and how many updates it uses.
+
+    ``more`` is what the training of a device takes more, as a share of its seconds: (1 + draws,), the run itself first. Sessions of other
+    devices take what they took.
+    """
+    useful, total_s = record.useful, record.total_s
+    wrong = [device in more for device in record.classes]
+    if not any(wrong):
         return np.zeros(draws), np.full(draws, float(useful))
     limit_s = np.inf if record.deadline_s is None else record.deadline_s
     spare = bool((record.late & (total_s <= limit_s)).any())
     wanted = useful if spare and useful else max(per_round, useful)
 
-    def closed(seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        times = np.sort(np.where(answers & (seconds <= limit_s), seconds, np.inf), axis=1)
-        in_time = np.isfinite(times).sum(axis=1)
-        full = in_time >= wanted
-        last_s = times[:, wanted - 1] if 0 < wanted <= times.shape[1] else np.full(len(times), np.inf)
-        return np.where(full, last_s, np.minimum(seconds.max(axis=1), limit_s)), np.minimum(in_time, wanted)
+    moves, unchanged = np.array(wrong)[record.places], np.zeros(draws + 1)
+    shares = np.stack([more.get(device, unchanged) for device in record.classes])[record.places[moves]]
+    seconds, still_s = total_s[moves, None] + record.train_s[moves, None] * shares, total_s[~moves]
+    answers_s, still = seconds[record.answers[moves]], np.sort(still_s[record.answers[~moves]])
 
-    places = {device: place for place, device in enumerate(dict.fromkeys(record.devices))}
-    of_device = np.stack([_factor(factors, device, draws) for device in places], axis=1)
-    wrong = of_device[:, [places[device] for device in record.devices]]
-    (as_run_s,), (as_run,) = closed(total_s[None])
-    drawn_s, used = closed(total_s + train_s * (wrong - 1))
-    return drawn_s - as_run_s, used + (useful - as_run)
+    in_time = (answers_s <= limit_s).sum(axis=0) + np.searchsorted(still, limit_s, "right")
+    closed_s = np.minimum(np.maximum(seconds.max(axis=0), still_s.max(initial=-np.inf)), limit_s)
+    full = in_time >= wanted
+    if full.any():
+        # Answers that take what they took are sorted: those too early to be the last one that is wanted need no look.
+        early = max(0, wanted - len(answers_s) - 1)
+        near = np.broadcast_to(still[early:wanted, None], (len(still[early:wanted]), draws + 1))
+        last = wanted - 1 - early
+        closed_s = np.where(full, np.partition(np.concatenate([near, answers_s]), last, axis=0)[last], closed_s)
+    used = np.minimum(in_time, wanted)
+    return closed_s[1:] - closed_s[0], used[1:] + (useful - used[0])
 
 
 def _joules(rounds: Sequence[Json], factors: Draws, watts: Mapping[str, float], draws: int) -> np.ndarray:

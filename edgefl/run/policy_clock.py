@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -11,6 +12,10 @@ from edgefl.report.clock_draws import ClockDraws, clock_draws
 from edgefl.report.retimed import TimedRound, rounds_retimed
 from edgefl.report.surrogate import EXPONENT, Surrogate
 from edgefl.run.dry_run import PolicyOutcome
+from edgefl.util.forks import in_forks
+
+MANY_SESSIONS = 200_000
+"""So many sessions of all policies take some ten seconds: they are then simulated, and timed again, on all cores."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +44,11 @@ def policy_draws(
     if len(able) < 2 or not all(policies[place].rounds for place in able):
         return None
     exponent = 1.0 if surrogate is None else EXPONENT
+    many = sum(len(of.devices) for place in able for of in policies[place].rounds) > MANY_SESSIONS
 
     def first_of(factors: Draws) -> list[str | None]:
-        speeds = np.stack([_speed(policies[place], factors, exponent) for place in able])
+        timed = [partial(_speed, policies[place], factors, exponent) for place in able]
+        speeds = np.stack([*in_forks(timed, worth=many)])
         best = speeds.argmax(axis=0)
         return [rows[able[place]].label if speeds[place, draw] > 0 else None for draw, place in enumerate(best)]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,12 @@ from edgefl.report.surrogate import Surrogate, check_accuracy, judged
 from edgefl.run.auto_tiers import chosen_tiers
 from edgefl.run.dry_run import PolicyOutcome
 from edgefl.run.folder import RunFolder
-from edgefl.run.policy_clock import Simulated, policy_draws
+from edgefl.run.policy_clock import MANY_SESSIONS, Simulated, policy_draws
 from edgefl.run.policy_reach import policy_outcome
 from edgefl.run.prepare import prepare
 from edgefl.run.run import Run
 from edgefl.util.compute import one_thread
+from edgefl.util.forks import in_forks
 
 OnPolicy = Callable[[str], None]
 _GROUPS = *FleetKeys.model_fields, *RoundsKeys.model_fields, *HostKeys.model_fields
@@ -165,13 +167,17 @@ def whatif(
                 policies.append((label, _policy(run, config, changes)))
             except ConfigError as refusal:
                 raise ConfigError(f"policy “{label}”: {refusal}") from None
-        for label, policy in policies:  # all are valid
+        simulated = [
+            partial(_simulated, label, policy, config.rounds, target_updates) for label, policy in policies
+        ]  # all are valid
+        asked_all = sum(config.rounds * policy.per_round for _, policy in policies)
+        played = in_forks(simulated, worth=asked_all > MANY_SESSIONS)
+        for label, _ in policies:
             if on_policy is not None:
                 on_policy(label)
-            row, played = policy_outcome(label, policy, config.rounds, target_updates)
+            row, its_rounds = next(played)
             rows.append(row)
-            timed = () if policy.config.mode == "async" else [of.timed for of in played]
-            rounds.append(Simulated(timed, policy.per_round))
+            rounds.append(its_rounds)
     keys = ("profile", "method", "rounds", "clients", "per_round", "seed", "clock_margin")
     error = max(c.device.clock_error for c in run.fleet.classes)
     found = WhatIf(**{key: getattr(run.config, key) for key in keys}, clock_error=error, titles=titles, rows=Results(rows))
@@ -186,6 +192,12 @@ def whatif(
     finished, outcomes = read_rounds(folder / "rounds.jsonl"), found.rows.to_dict()
     surrogate = judged(folder.name, summary, finished, outcomes, target_accuracy)
     return replace(found, surrogate=surrogate, clock=policy_draws(found.rows, rounds, run.fleet, surrogate))
+
+
+def _simulated(label: str, policy: Run, rounds: int, target_updates: int) -> tuple[PolicyOutcome, Simulated]:
+    """Return what a policy makes of the fleet, and its rounds."""
+    row, played = policy_outcome(label, policy, rounds, target_updates)
+    return row, Simulated(() if policy.config.mode == "async" else [of.timed for of in played], policy.per_round)
 
 
 def _needs(policies: Sequence[Run], rows: Sequence[PolicyOutcome]) -> dict[str, ClassNeed]:

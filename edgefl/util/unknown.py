@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Iterable
+from typing import cast
 
 
 def known_sum(parts: Iterable[float | None]) -> float | None:
@@ -36,5 +37,4 @@ def known_max(parts: Iterable[float | None]) -> float | None:
 
 def _known(parts: Iterable[float | None]) -> list[float] | None:
     found = list(parts)
-    known = [part for part in found if part is not None]
-    return known if len(known) == len(found) else None
+    return None if None in found else cast(list[float], found)

@@ -1,10 +1,12 @@
 """Which runs may judge the policies of a what-if."""
 
+import os
 import re
 import shutil
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +17,13 @@ from edgefl.errors import InputError
 from edgefl.report.required import Goal
 from edgefl.report.retimed import TimedRound
 from edgefl.report.whatif_page import fastest
+from edgefl.run import policy_clock
+from edgefl.run import whatif as whatif_module
 from edgefl.run.folder import RunFolder
 from edgefl.run.policy_clock import Simulated, policy_draws
 from edgefl.run.prepare import prepare
 from edgefl.run.whatif import WhatIf, _check_same, whatif
+from edgefl.util import forks
 
 KEYS = {"method": "fedavg", "model": "mlp", "tiers": (1.0,), "clients": 6, "rounds": 2, "local_epochs": 1}
 
@@ -142,3 +147,26 @@ def test_what_is_required_of_a_month_or_a_class_is_checked_against_the_fleet(tmp
     assert whatif(daily, tiers=((1.0,),), goal=goal).required.taken == "tiers 1"
     with pytest.raises(InputError, match=r"nor a class of the fleet \(board\)"):
         whatif(config, goal=Goal(("board <= 10 %", "watch <= 10 %")))
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_policies_on_all_cores_have_the_bits_of_one_after_the_other(mode, monkeypatch):
+    keys = {"method": "heterofl", "profile": "mixed", "clients": 500, "per_round": 20, "rounds": 12, "model": "mlp", "mode": mode}
+    config = RunConfig(**keys, partition="index:60")
+    asked = []
+    how = {"deadlines_s": () if mode == "async" else (1, 5), "over_selections": (1.0, 1.4), "on_policy": asked.append}
+    if mode == "async":
+        how |= {"over_selections": (), "tiers": ((1.0, 0.5), (0.5,))}
+    alone = whatif(config, **how)
+    monkeypatch.setattr(forks, "usable_threads", lambda: 2)
+    for module in (whatif_module, policy_clock):
+        monkeypatch.setattr(module, "MANY_SESSIONS", 0)
+    own, simulated = os.getpid(), whatif_module._simulated
+
+    def elsewhere(*of: Any) -> Any:
+        assert os.getpid() != own
+        return simulated(*of)
+
+    monkeypatch.setattr(whatif_module, "_simulated", elsewhere)
+    assert whatif(config, **how).to_dict() == alone.to_dict()
+    assert len(asked) == 2 * len(alone.rows)
