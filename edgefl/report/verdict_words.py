@@ -179,8 +179,8 @@ def served_sentence(row: Json) -> str:
     """Return which share of clients a method refuses, and what these have instead."""
     refused = [of for of in row["classes"] if of["refused"]]
     instead = {of["title"]: _run_instead(of) for of in refused}
-    using = [f"{title} run tier {joined(labels)}" for title, labels in instead.items() if labels]
-    using += [f"{title} have no model and count as 0" for title, labels in instead.items() if not labels]
+    using = [f"{title} runs tier {joined(labels)}" for title, labels in instead.items() if labels]
+    using += [f"{title} has no model and counts as 0" for title, labels in instead.items() if not labels]
     return f"{row['label']}: {human_percent(row['refused'])} of clients are refused; {joined(using)}"
 
 

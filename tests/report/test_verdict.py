@@ -147,7 +147,7 @@ def test_a_method_that_refuses_a_class_is_judged_by_all_its_clients() -> None:
     assert leaders(compared({"narrow": starved, "broad": broad}, "global")) == ["narrow"]
     assert [row[2:] for row in assignment_table(summary).rows] == [("0.5", "refused, no model"), ("1", "1")][::-1]
     text = Page(compare_page(summary)).text
-    assert "narrow: 50.0 % of clients are refused; Board have no model and count as 0" in " ".join(text.split())
+    assert "narrow: 50.0 % of clients are refused; Board has no model and counts as 0" in " ".join(text.split())
     assert "--tier-assignment uniform --conditions ideal" in text
 
 
