@@ -44,9 +44,10 @@ def outputs(module: nn.Module, x: Fields[np.ndarray], batch_size: int = BATCH_SI
         found: Tensor = module(laid(batch(start, batch_size), layout))
         return found
 
-    before = _Condition.of(module)
+    beside = threads > 1 and device.type == "cpu" and torch.get_num_threads() == 1
+    before = _Condition.of(module) if beside else None
     found = [of(start) for start in starts[:1]]
-    if threads > 1 and device.type == "cpu" and torch.get_num_threads() == 1 and _Condition.of(module).same(before):
+    if before is not None and _Condition.of(module).same(before):
         found += in_parallel({str(start): partial(of, start) for start in starts[1:]}, threads).values()
     else:
         found += map(of, starts[1:])
