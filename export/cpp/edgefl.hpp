@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -284,8 +285,19 @@ class Bundle {
     if (!found.is_object()) throw Error(expected);
     const auto end = found.find("expires");
     if (end == found.end() || end->is_null()) return "";
-    if (!end->is_string() || end->get<std::string>().size() != 20) throw Error(expected);
-    return *end;
+    const std::string text = end->is_string() ? end->get<std::string>() : "", form = "0000-00-00T00:00:00Z";
+    bool right = text.size() == form.size();
+    for (size_t i = 0; right && i < form.size(); ++i) right = form[i] == '0' ? text[i] >= '0' && text[i] <= '9' : text[i] == form[i];
+    if (!right) throw Error(expected);
+    return text;
+  }
+
+  void check_time() const {  // refuses a bundle that has expired
+    const std::string end = expires();
+    const std::time_t now = std::time(nullptr);
+    char text[21];
+    std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
+    if (!end.empty() && end < text) throw Error(folder_.string() + ": expired at " + end + "; get the newest bundle");
   }
 
   Ort::Session session(const std::string& path) const {

@@ -167,6 +167,7 @@ static bool check(const Bundle& bundle, const Json& tier) {
 static int run(const Strings& words, Flags flags) {
   if (!flags.count("--key") && !flags.count("--allow-unsigned")) throw Error("a bundle is code: give --key FILE, or --allow-unsigned");
   const Bundle bundle(words.at(1), flags["--key"], number(flags, "--threads", 1));
+  if (!flags["--key"].empty()) bundle.check_time();
   if (words[0] == "check") {
     bool right = true;
     for (const Json& tier : bundle.manifest.at("tiers")) right = check(bundle, tier) && right;
