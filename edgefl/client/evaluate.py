@@ -1,12 +1,10 @@
 """The accuracy of a model on held-out samples, or the run's own metric."""
 
 import contextlib
-import operator
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +19,8 @@ from edgefl.util.compute import in_parallel
 from edgefl.util.fields import Fields, each, first, rows
 
 BATCH_SIZE = 32  # larger batches of feature maps leave the caches: measured twice as slow at 256
+_KEEP_NOTHING = "torch.nn.", "edgefl.models.", "edgefl.factor."
+"""Modules whose networks and layers keep nothing of a batch in evaluation mode."""
 QUERIED_CLIENTS = 50
 QUERIED_BATCHES = 4
 
@@ -28,8 +28,8 @@ QUERIED_BATCHES = 4
 def outputs(module: nn.Module, x: Fields[np.ndarray], batch_size: int = BATCH_SIZE, threads: int = 1) -> np.ndarray:
     """Return the outputs of ``module`` for samples ``x`` (n, …): float32 (n, outputs), such as logits. It is set to evaluation mode.
 
-    So many ``threads`` take batches side by side on a CPU, if torch computes with one thread. The outputs have the same bits. A network
-    that draws random numbers, or changes in its first batch, gets one batch after the other.
+    So many ``threads`` take batches side by side on a CPU, if torch computes with one thread. The outputs have the same bits. Networks
+    that may keep something of a batch, such as those of the user's own classes, get one batch after the other.
     """
     module.eval()
     device, starts = _device(module), range(0, len(first(x)), batch_size)
@@ -44,13 +44,10 @@ def outputs(module: nn.Module, x: Fields[np.ndarray], batch_size: int = BATCH_SI
         found: Tensor = module(laid(batch(start, batch_size), layout))
         return found
 
-    beside = threads > 1 and device.type == "cpu" and torch.get_num_threads() == 1
-    before = _Condition.of(module) if beside else None
-    found = [of(start) for start in starts[:1]]
-    if before is not None and _Condition.of(module).same(before):
-        found += in_parallel({str(start): partial(of, start) for start in starts[1:]}, threads).values()
+    if threads > 1 and device.type == "cpu" and torch.get_num_threads() == 1 and _keeps_nothing(module):
+        found = [*in_parallel({str(start): partial(of, start) for start in starts}, threads).values()]
     else:
-        found += map(of, starts[1:])
+        found = [*map(of, starts)]
     return torch.cat(found).cpu().numpy()
 
 
@@ -92,28 +89,15 @@ def with_statistics(module: nn.Module, shards: Iterable[Split], batch_size: int)
     return module
 
 
-@dataclass(frozen=True)
-class _Condition:
-    """What a batch may change for the next one: the attributes of a network, and values of its buffers and of torch's generator."""
+def _keeps_nothing(module: nn.Module) -> bool:
+    """Whether a batch leaves no trace in ``module``: its parts are torch's or edgefl's, in evaluation mode, and nothing hooks into them.
 
-    attributes: Sequence[object]
-    values: Sequence[Tensor]
-
-    @classmethod
-    def of(cls, module: nn.Module) -> Self:
-        """Return the present condition of a network."""
-        held = (each for part in module.modules() for each in (vars(part), part._buffers))
-        return cls(
-            [value for values in held for value in values.values()], [torch.get_rng_state(), *map(torch.clone, module.buffers())]
-        )
-
-    def same(self, other: Self) -> bool:
-        """Whether nothing has changed since ``other``."""
-        return (
-            len(self.attributes) == len(other.attributes)
-            and all(map(operator.is_, self.attributes, other.attributes))
-            and all(map(torch.equal, self.values, other.values))
-        )
+    A network of the user's own may hold on to something of a batch until it returns, such as a list of outputs.
+    """
+    return all(
+        type(part).__module__.startswith(_KEEP_NOTHING) and not part._forward_hooks and not part._forward_pre_hooks
+        for part in module.modules()
+    )
 
 
 def _device(module: nn.Module) -> torch.device:
