@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -35,8 +37,9 @@ def in_forks(calls: Sequence[Callable[[], T]], worth: bool = True) -> Iterator[T
         yield from (call() for call in calls)
         return
     before, _calls = _calls, calls
+    lifeline = os.pipe()
     try:
-        with ProcessPoolExecutor(min(len(calls), usable_threads()), get_context("fork"), _ignore_interrupts) as pool:
+        with ProcessPoolExecutor(min(len(calls), usable_threads()), get_context("fork"), _follow, lifeline) as pool:
             for found in pool.map(_called, range(len(calls))):
                 if isinstance(found, _Raised):
                     raise found.again()
@@ -45,6 +48,8 @@ def in_forks(calls: Sequence[Callable[[], T]], worth: bool = True) -> Iterator[T
         raise EdgeflError("a process was killed from outside, or this computer ran out of memory") from None
     finally:
         _calls = before
+        for end in lifeline:
+            os.close(end)
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,13 @@ def _called(place: int) -> object:
         return _Raised(type(error), str(error), "".join(traceback.format_exception(error)))
 
 
-def _ignore_interrupts() -> None:
-    """Leave Ctrl-C, which reaches every process of a terminal, to the one that forked."""
+def _follow(read_end: int, write_end: int) -> None:
+    """Leave Ctrl-C, which reaches every process of a terminal, to the one that forked; end with it, however it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.close(write_end)  # only the process that forked has it: reading ends when that is gone
+    threading.Thread(target=_end_with, args=(read_end,), daemon=True).start()
+
+
+def _end_with(read_end: int) -> None:
+    os.read(read_end, 1)
+    os._exit(1)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+import time
 
 import numpy as np
+import psutil
 import pytest
 
 from edgefl.errors import EdgeflError, UnknownNameError
@@ -47,3 +50,35 @@ def test_a_killed_process_is_said():
     with pytest.raises(EdgeflError, match="a process was killed from outside, or this computer ran out of memory"):
         list(in_forks([lambda: 1, lambda: os.kill(os.getpid(), signal.SIGKILL)]))
     assert list(in_forks([lambda: 1, lambda: 2])) == [1, 2]
+
+
+LEFT_ALONE = """
+import os, time
+from edgefl.util import forks
+forks.usable_threads = lambda: 2
+
+def wait():
+    print(os.getpid(), flush=True)
+    time.sleep(600)
+
+list(forks.in_forks([wait] * 2))
+"""
+
+
+def is_alive(process: int) -> bool:
+    try:
+        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_the_processes_end_with_the_one_that_forked():
+    with subprocess.Popen([sys.executable, "-c", LEFT_ALONE], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        forked = [int(parent.stdout.readline()) for _ in range(2)]
+        parent.kill()
+    for _ in range(500):
+        if not any(map(is_alive, forked)):
+            return
+        time.sleep(0.02)
+    pytest.fail(f"{forked} are left")
