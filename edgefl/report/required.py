@@ -113,7 +113,7 @@ def missing_column(result: Json) -> tuple[Column, ...]:
     found = result.get("required")
     if found is None or not found["texts"]:
         return ()
-    return (Column("misses", "", lambda row: _lacks(found["missed"].get(row["label"], {})), numeric=False),)
+    return (Column("misses", "", lambda row: _lacks(found["missed"].get(row["label"], {})) or "–", numeric=False),)
 
 
 def _lacks(missed: Mapping[str, str]) -> str:
