@@ -84,7 +84,7 @@ def test_without_a_figure_to_minimize_the_advice_is_about_the_policies_that_are_
     assert required_sentence(judged) == "“fair” and “dear” meet the requirement."
     assert "cheap" not in answer_of_whatif(judged).found + answer_of_whatif(judged).advice
     assert whatif_table(judged).rows[0][-1] == "meter >= 20 %: 0 %"
-    assert compact_whatif(judged).rows[1][-1] == ""
+    assert compact_whatif(judged).rows[1][-1] == "–"
 
 
 def test_a_requirement_that_nothing_meets_is_named_with_what_the_nearest_policy_has():
