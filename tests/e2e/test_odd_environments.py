@@ -84,7 +84,7 @@ ENVIRONMENTS: dict[str, tuple[dict[str, str | None], Any, tuple[str, ...], int, 
     "data in a folder that cannot be listed": ({}, None, ("inspect", "--data", "/proc/self/task/1"), 2, "no such file or folder"),
     "a profile in a folder": ({}, put("own.toml"), ("simulate", "--profile", "own.toml", "--dry-run"), 2, "own.toml: cannot be read"),
     "a working folder that was removed": ({}, removed, PLAN, 2, "the working folder cannot be used"),
-    "a working folder that cannot be written": ({}, lambda: os.chdir("/proc"), RUN, 2, "run/dry-run.toml: cannot be written"),
+    "a working folder that cannot be written": ({}, lambda: os.chdir("/proc"), RUN, 2, "run/.lock: cannot be written"),
     "a mask that hides files from others": ({}, lambda: os.umask(0o077), RUN, 0, ""),
     "few open files": ({}, few_files, RUN, 0, ""),
 }  # fmt: skip
