@@ -139,9 +139,9 @@ def test_only_steps_see_mirrored_images(tmp_path, monkeypatch):
     def queried(module, batches):
         calibrate(module, (queries.append(batch.clone()) or batch for batch in batches))
 
-    def classified(module, x, batch_size):
+    def classified(module, x, *how, **keys):
         evaluated.append(torch.tensor(x))
-        return outputs(module, x, batch_size)
+        return outputs(module, x, *how, **keys)
 
     monkeypatch.setattr(HeteroFL, "local_loss", loss)
     monkeypatch.setattr(evaluate, "calibrate", queried)
