@@ -3,7 +3,9 @@
 Instead of ``x``, a file may have an array for each input of a network, called as the argument of its ``forward``.
 """
 
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ from edgefl.records import DataRecord
 from edgefl.util.files import ending_of
 
 _HEADER_BYTES, _NAME_AT = 30, 26
+_DAMAGED = (ValueError, EOFError, LookupError, MemoryError, TypeError, RuntimeError, struct.error, zipfile.BadZipFile, zlib.error)
+"""What reading a damaged archive or array raises; RuntimeError if a flipped bit says that a member is encrypted."""
 
 
 def read(path: Path, reading: Reading) -> Given:
@@ -85,13 +89,15 @@ def array_in(path: Path, member: str = "") -> np.ndarray:
             return array
         with zipfile.ZipFile(path) as file:
             info = file.getinfo(f"{member}.npy")
+            if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise ValueError(f"compressed in way {info.compress_type}, not as NumPy does")
             if info.compress_type == zipfile.ZIP_STORED and info.file_size > MAPPED_BYTES:
                 return _mapped(path, info.header_offset)
             with file.open(info) as stored:
                 return np.lib.format.read_array(stored, allow_pickle=False)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except (ValueError, EOFError, KeyError, MemoryError, TypeError, zipfile.BadZipFile, NotImplementedError) as error:
+    except _DAMAGED as error:
         what = f"{member} in {path}" if member else str(path)
         raise DataError(f"{what}: not a plain array ({first_line(error)}); arrays of Python objects are not read") from None
 
@@ -102,7 +108,7 @@ def _of_npz(path: Path) -> dict[str, np.ndarray]:
             members = [name.removesuffix(".npy") for name in file.namelist() if name.endswith(".npy")]
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except zipfile.BadZipFile as error:
+    except _DAMAGED as error:
         raise DataError(f"{path}: not an .npz file, or an incomplete one ({first_line(error)})") from None
     return _Arrays({name: (path, name) for name in members})
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import math
 import re
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,19 @@ LABELS = ("y", "label", "labels", "target", "class")
 """Names of a table's column of labels or targets."""
 FILES = "a file .npz, .npy or .csv, an image, or a folder of images"
 _IMAGES = (".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".heic", "")
+_DAMAGED = (
+    ValueError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What reading a damaged archive or array raises; RuntimeError if a flipped bit says that a member is encrypted."""
 _LARGE_BYTES, _MOST_RATIO = 1 << 28, 200
 """A file of samples that grows more is no data set, but made to fill the memory."""
 
@@ -195,7 +210,10 @@ def targets(manifest: Table, y: np.ndarray, count: int, where: str = "") -> np.n
 def _read_npz(path: Path, names: list[str]) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
     try:
         with zipfile.ZipFile(path) as archive:
-            inflated = sum(entry.file_size for entry in archive.infolist())
+            entries = archive.infolist()
+            inflated = sum(entry.file_size for entry in entries)
+            if odd := {entry.compress_type for entry in entries} - {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+                raise ValueError(f"compressed in way {odd.pop()}, not as NumPy does")
         if inflated > _LARGE_BYTES and inflated > _MOST_RATIO * path.stat().st_size:
             times = inflated // path.stat().st_size
             raise InputError(
@@ -208,7 +226,7 @@ def _read_npz(path: Path, names: list[str]) -> tuple[dict[str, np.ndarray], np.n
             return {name: file[name] for name in names}, file.get("y")
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}; expected {FILES}") from None
-    except (ValueError, EOFError, zipfile.BadZipFile, MemoryError, TypeError, AttributeError) as error:
+    except _DAMAGED as error:
         raise InputError(f"{path}: not an .npz file of plain arrays ({first_line(error)})") from None
 
 

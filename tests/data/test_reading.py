@@ -488,6 +488,23 @@ def test_damaged_files_are_read_or_refused():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_an_archive_with_a_flipped_bit_is_read_or_refused(tmp_path, save):
+    path = tmp_path / "own.npz"
+    save(path, x=np.arange(40.0).reshape(20, 2), y=np.arange(20) % 2)
+    whole, refused = path.read_bytes(), list[str]()
+    for at in range(len(whole)):
+        directory = at > whole.index(b"PK\x01\x02")  # it says how members are stored: every bit
+        for bit in range(8) if directory else (at % 8,):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
+            try:
+                load(str(path))
+            except DataError as error:
+                refused.append(str(error))
+    assert len(refused) > len(whole) / 2
+    assert all("own.npz" in message for message in refused)
+
+
 def test_inspect_shows_the_record_and_a_run_says_once_what_is_left_out(tmp_path, called):
     (tmp_path / "own.csv").write_text("id,age,pulse,label\n" + "".join(f"{n},{n},{n / 4},{n % 2}\n" for n in range(N)))
     status, shown, errors = called("inspect", "--data", str(tmp_path / "own.csv"), "--clients", "3")

@@ -53,6 +53,23 @@ def test_targets_of_a_regression_may_be_any_numbers(kind, tmp_path):
             read_data(tmp_path / "d.npz", manifest, labels=True)
 
 
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_an_archive_with_a_flipped_bit_is_read_or_refused(tmp_path, save):
+    manifest = read_bundle(Regression().write(tmp_path / "bundle")).manifest
+    path, (x, y) = tmp_path / "own.npz", samples(8)
+    save(path, x=x, y=y)
+    whole, refused = path.read_bytes(), 0
+    for at in range(len(whole)):
+        directory = at > whole.index(b"PK\x01\x02")  # it says how members are stored: every bit
+        for bit in range(8) if directory else (at % 8,):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
+            try:
+                read_data(path, manifest, labels=True)
+            except InputError:
+                refused += 1
+    assert refused > len(whole) / 2
+
+
 def test_images_in_folders_named_like_classes(bundle, tmp_path, python):
     """Greymaps are written here by hand; the last one is twice as large as what the network takes."""
     for name, rows in (("bee", [[0, 51, 102], [153, 204, 255]]), ("ant", [[255] * 6] * 4)):
