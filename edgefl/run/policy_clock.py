@@ -12,7 +12,7 @@ from edgefl.report.clock_draws import ClockDraws, clock_draws
 from edgefl.report.retimed import TimedRound, rounds_retimed
 from edgefl.report.surrogate import EXPONENT, Surrogate
 from edgefl.run.dry_run import PolicyOutcome
-from edgefl.util.forks import in_forks
+from edgefl.run.forks import in_forks
 
 MANY_SESSIONS = 200_000
 """So many sessions of all policies take some ten seconds: they are then simulated, and timed again, on all cores."""

@@ -20,12 +20,12 @@ from edgefl.report.surrogate import Surrogate, check_accuracy, judged
 from edgefl.run.auto_tiers import chosen_tiers
 from edgefl.run.dry_run import PolicyOutcome
 from edgefl.run.folder import RunFolder
+from edgefl.run.forks import in_forks
 from edgefl.run.policy_clock import MANY_SESSIONS, Simulated, policy_draws
 from edgefl.run.policy_reach import policy_outcome
 from edgefl.run.prepare import prepare
 from edgefl.run.run import Run
 from edgefl.util.compute import one_thread
-from edgefl.util.forks import in_forks
 
 OnPolicy = Callable[[str], None]
 _GROUPS = *FleetKeys.model_fields, *RoundsKeys.model_fields, *HostKeys.model_fields
@@ -167,9 +167,8 @@ def whatif(
                 policies.append((label, _policy(run, config, changes)))
             except ConfigError as refusal:
                 raise ConfigError(f"policy “{label}”: {refusal}") from None
-        simulated = [
-            partial(_simulated, label, policy, config.rounds, target_updates) for label, policy in policies
-        ]  # all are valid
+        # All are valid.
+        simulated = [partial(_simulated, label, policy, config.rounds, target_updates) for label, policy in policies]
         asked_all = sum(config.rounds * policy.per_round for _, policy in policies)
         played = in_forks(simulated, worth=asked_all > MANY_SESSIONS)
         for label, _ in policies:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import time
 from pathlib import Path
 
 import numpy as np
@@ -69,7 +68,6 @@ class Holding(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.seen.append(x.flatten(1)[:, :3])
-        time.sleep(0.001)
         assert len(self.seen) == 1
         return self.seen.pop()
 

@@ -17,13 +17,12 @@ from edgefl.errors import InputError
 from edgefl.report.required import Goal
 from edgefl.report.retimed import TimedRound
 from edgefl.report.whatif_page import fastest
-from edgefl.run import policy_clock
+from edgefl.run import forks, policy_clock
 from edgefl.run import whatif as whatif_module
 from edgefl.run.folder import RunFolder
 from edgefl.run.policy_clock import Simulated, policy_draws
 from edgefl.run.prepare import prepare
 from edgefl.run.whatif import WhatIf, _check_same, whatif
-from edgefl.util import forks
 
 KEYS = {"method": "fedavg", "model": "mlp", "tiers": (1.0,), "clients": 6, "rounds": 2, "local_epochs": 1}
 

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from edgefl.errors import EdgeflError, UnknownNameError
-from edgefl.util import forks
-from edgefl.util.forks import in_forks
+from edgefl.run import forks
+from edgefl.run.forks import in_forks
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely")
 
@@ -54,7 +54,7 @@ def test_a_killed_process_is_said():
 
 LEFT_ALONE = """
 import os, time
-from edgefl.util import forks
+from edgefl.run import forks
 forks.usable_threads = lambda: 2
 
 def wait():
