@@ -113,7 +113,7 @@ def main() -> None:
     except OSError as error:
         _fail(f"the working folder cannot be used ({error.strerror}); change to another one", InputError.exit_code)
     try:
-        status = group.main(prog_name="edgefl", standalone_mode=False)
+        status = _called()
         sys.exit(status if isinstance(status, int) else 0)
     except click.ClickException as error:
         if "--json" in sys.argv:
@@ -124,9 +124,8 @@ def main() -> None:
         sys.exit(error.exit_code)
     except EdgeflError as error:
         _fail(str(error), error.exit_code)
-    except (KeyboardInterrupt, click.Abort) as error:
-        stopped = error.__cause__ if isinstance(error, click.Abort) else error  # click turns one into the other
-        more = f" Continue with: {stopped.command}" if isinstance(stopped, Interrupted) else ""
+    except KeyboardInterrupt as error:
+        more = f" Continue with: {error.command}" if isinstance(error, Interrupted) else ""
         click.echo(printable(f"Interrupted.{more}"), err=True)
         sys.exit(130)
     except BrokenPipeError:
@@ -148,6 +147,14 @@ def main() -> None:
         if error.filename is None:
             _discard_output()  # what is left of it would fail again at the end of the process
         _fail(text, InputError.exit_code if users else EdgeflError.exit_code)
+
+
+def _called() -> object:
+    """Call the command, and return what it returns. Click makes one error of an interruption and of a file that ends too early."""
+    try:
+        return group.main(prog_name="edgefl", standalone_mode=False)
+    except click.Abort as error:
+        raise error.__cause__ or KeyboardInterrupt from None
 
 
 def _discard_output() -> None:

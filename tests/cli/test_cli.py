@@ -44,6 +44,17 @@ def test_every_failure_is_one_message_and_its_status(error, status, message, mon
     assert message in capsys.readouterr().err
 
 
+def test_a_file_that_ends_too_early_is_not_taken_for_an_interruption(monkeypatch, capsys):
+    def cut(*_):
+        raise EOFError("marshal data too short")
+
+    monkeypatch.setattr(type(group), "get_command", cut)
+    monkeypatch.setattr("sys.argv", ["edgefl", "devices"])
+    with pytest.raises(EOFError, match="marshal data"):
+        main()
+    assert "Interrupted" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", group.list_commands(None))
 def test_help_shows_each_example_on_a_line_of_its_own(name):
     text = CliRunner().invoke(group, [name, "--help"], terminal_width=200, max_content_width=200).output

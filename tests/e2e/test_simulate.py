@@ -262,7 +262,8 @@ def with_small_files(limit_bytes, *arguments, **environment):
         "sys.argv = ['edgefl', *sys.argv[1:]]; from edgefl.cli.main import main; main()"
     )
     command = [sys.executable, "-c", script, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
+    kept = {"PYTHONDONTWRITEBYTECODE": "1"}  # or Python leaves compiled files of libraries that are cut
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **kept, **environment})
 
 
 def test_a_full_disk_is_one_message_and_keeps_what_was_there(tmp_path):
