@@ -50,7 +50,8 @@ class Clients:
     def __init__(self, task: Task, data: Dataset | None = None) -> None:
         self.task = task
         self.data: Dataset = data or load(task.dataset, task.data_dir, task.validation_share, task.reading, task.public_share)
-        self.shards = Shards(self.data, task.clients, task.partition, task.seed, task.permute_labels, task.data_share)
+        divided = task.clients, task.partition, task.seed, task.permute_labels, task.data_share, task.test_samples
+        self.shards = Shards(self.data, *divided)
         self.adversaries = None if task.adversary is None else Adversaries.of(task.adversary, task.clients, task.seed)
         self.device = torch.device(task.device)
         if self.device.type == "cuda":

@@ -17,6 +17,7 @@ from edgefl.client.stages.coded import PLAIN as PLAIN_CODEC
 from edgefl.client.training import Training
 from edgefl.cost.step_memory import StepMemory
 from edgefl.data.given import PLAIN_READING, Reading
+from edgefl.data.shards import TEST_SAMPLES
 from edgefl.methods.base import Method
 from edgefl.methods.state import Tensors
 from edgefl.models.base import Architecture
@@ -36,6 +37,7 @@ class Task:
     Attributes:
         dataset, data_dir, validation_share, reading, public_share: the data set, see :func:`edgefl.data.mix.load`.
         partition, clients, permute_labels, data_share: how it is divided, see :class:`edgefl.data.shards.Shards`.
+        test_samples: how many held-out samples of its own a client is evaluated on, at most.
         criterion: the loss, and the metric of trained models.
         cpu_limit_s: processor seconds of this computer that a client may use if ``enforce`` is "hard".
         device: hardware that torch trains on, "cpu" or "cuda".
@@ -55,6 +57,7 @@ class Task:
     criterion: Criterion = CROSS_ENTROPY
     permute_labels: bool = False
     data_share: float = 1.0
+    test_samples: int = TEST_SAMPLES
     validation_share: float = 0.0
     public_share: float = 0.0
     enforce: Enforce = "plan"

@@ -223,7 +223,10 @@ class RoundsKeys(Keys):
     )
     eval_every: Count = key(1, ROUNDS, "Evaluate every N rounds, and after the last one.")
     eval_samples: Count | None = key(
-        None, ROUNDS, "Held-out samples to evaluate on, drawn by the seed. [all after the last round, 1,000 before]"
+        None,
+        ROUNDS,
+        "Held-out samples to evaluate on, drawn by the seed; all clients together have as many of their own, each at least 50. "
+        "[all after the last round, 1,000 before; 200 a client]",
     )
     eval_after_training: bool | None = key(
         None,

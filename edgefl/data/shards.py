@@ -13,7 +13,8 @@ from edgefl.data.sources import Dataset, Split
 from edgefl.errors import ConfigError, DataError
 from edgefl.rng import generator
 
-TEST_SAMPLES = 200
+TEST_SAMPLES, FEWEST_TEST_SAMPLES = 200, 50
+"""How many held-out samples of its own a client has at most, and how many at least are worth a figure for each client."""
 
 
 class Shards:
@@ -28,6 +29,7 @@ class Shards:
         seed: seed of the division.
         permute_labels: whether every client has its own order of the labels of its domain.
         data_share: the share of its training samples, in (0, 1], that a client uses.
+        test_samples: how many held-out samples of its own a client has at most.
 
     Raises:
         ConfigError: a value is wrong.
@@ -42,7 +44,14 @@ class Shards:
     """
 
     def __init__(
-        self, data: Dataset, clients: int, partition: str, seed: int, permute_labels: bool = False, data_share: float = 1.0
+        self,
+        data: Dataset,
+        clients: int,
+        partition: str,
+        seed: int,
+        permute_labels: bool = False,
+        data_share: float = 1.0,
+        test_samples: int = TEST_SAMPLES,
     ) -> None:
         if not 0 < data_share <= 1:
             raise ConfigError(f"data_share: got {data_share:g}, expected more than 0 and at most 1 (1 keeps every sample)")
@@ -56,6 +65,7 @@ class Shards:
             names = f"{len(data.domain_names)} domains ({', '.join(data.domain_names)})"
             raise DataError(f"{clients} clients for {names}: each domain needs at least one")
         self.data, self.seed, self.permutes, self._clients = data, seed, permute_labels, clients
+        self._test_samples = test_samples
         self._natural = isinstance(rule, Natural)
         kind: Any = Drawn if isinstance(rule, Index) else Dealt
         self._holdings: Dealt | Drawn = kind(data, clients, rule, seed, data_share)
@@ -92,8 +102,8 @@ class Shards:
         own = self.data.train.taken(self.own(client))
         return Split(own.x, self._labelled(client, own.y))
 
-    def test(self, client: int, limit: int = TEST_SAMPLES) -> Split:
-        """Return a copy of at most ``limit`` different held-out samples of ``client``, with its own labels.
+    def test(self, client: int, limit: int | None = None) -> Split:
+        """Return a copy of at most ``limit`` different held-out samples of ``client``, with its own labels; None: the run's limit.
 
         Under the natural partition they are held-out samples of its owners. Otherwise they are from its domain, with the label shares of
         its training samples, or with any labels if none of its labels has held-out samples. ConfigError for a limit below 1.
@@ -101,8 +111,9 @@ class Shards:
         own = self.data.test.taken(self.test_numbers(client, limit))
         return Split(own.x, self._labelled(client, own.y))
 
-    def test_numbers(self, client: int, limit: int = TEST_SAMPLES) -> np.ndarray:
+    def test_numbers(self, client: int, limit: int | None = None) -> np.ndarray:
         """Return the numbers of the samples of :meth:`test` among the held-out ones, int64."""
+        limit = self._test_samples if limit is None else limit
         if limit < 1:
             raise ConfigError(f"held-out samples of a client: got a limit of {limit}, expected at least 1")
         own = self.own(client)

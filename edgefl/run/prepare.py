@@ -1,5 +1,6 @@
 """From a configuration to the parts of a run: data, network, method, costs and plan."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from edgefl.config import RunConfig
 from edgefl.data.given import Reading
 from edgefl.data.mix import load
 from edgefl.data.prescribed import prescribed
+from edgefl.data.shards import FEWEST_TEST_SAMPLES, TEST_SAMPLES
 from edgefl.data.sources import Dataset
 from edgefl.engine.contract import is_remote
 from edgefl.errors import ConfigError
@@ -44,6 +46,7 @@ from edgefl.run.network import check_finite, checked_loss, criterion_of, network
 from edgefl.run.resolved import chain_of, conditions_of, costs_of, method_of, objective_of, plan_of, tiers_of, training_of
 from edgefl.run.run import Run
 from edgefl.run.sources import own_networks, sources_of
+from edgefl.run.trained import EVALUATED_CLIENTS
 from edgefl.util.networks import is_own
 from edgefl.util.ratios import check_ratios
 
@@ -92,6 +95,7 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
         reading=reading,
         stages=chain_of(config, features).at_clients,
         public_share=public,
+        test_samples=_test_samples(config),
         **{key: getattr(config, key) for key in _OF_TASK},
     )
     clients = Clients(task, data)
@@ -120,6 +124,14 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     run = Run(config, fleet, data, architecture, method, tiers, clients, plan, costs, conditions, features)
     run.check_sampler()
     return run
+
+
+def _test_samples(config: RunConfig) -> int:
+    """Return how many held-out samples of its own a client has at most: with ``eval_samples``, so many for all that are evaluated."""
+    if not config.eval_samples:
+        return TEST_SAMPLES
+    each = math.ceil(config.eval_samples / min(config.clients, EVALUATED_CLIENTS))
+    return min(max(each, FEWEST_TEST_SAMPLES), TEST_SAMPLES)
 
 
 def public_share(config: RunConfig) -> float:
