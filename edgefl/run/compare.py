@@ -14,8 +14,8 @@ from edgefl.fleet.profile import unknown_energy
 from edgefl.records import RoundRecord
 from edgefl.registry import methods as known_methods
 from edgefl.report.comparison import ComparisonSummary, Failure, MethodResult, Played, comparison_of
-from edgefl.report.evaluated import RankBy, check_rank_by
-from edgefl.report.run_budget import RunBudget, check_target
+from edgefl.report.evaluated import RankBy
+from edgefl.report.run_budget import RunBudget
 from edgefl.report.run_files import read_rounds, read_summary
 from edgefl.report.verdict_words import budget_text, nothing_fits
 from edgefl.run.compare_entries import ComparedRun, ComparisonRequest, Options, asked_of, own_settings, parts_of
@@ -79,13 +79,9 @@ def compare(
         [('heterofl@0.5', (0.5,)), ('fedavg@0.5', (0.5,))]
     """
     say = notify or (lambda message: None)
-    begun = begin(
-        *(methods, config, Path(out), seeds, options, settings),
-        budget,
-        target_accuracy=target_accuracy,
-        rank_by=rank_by,
-        resume=resume,
-    )
+    asked = asked_of(methods, config or RunConfig(), seeds, options or {}, settings)
+    asked = replace(asked, budget=budget or RunBudget(), target_accuracy=target_accuracy, rank_by=rank_by)
+    begun = begin(asked, Path(out), resume)
     for part in begun.failed:
         say(f"{part.name}: cannot start: {part.failure}")
     return begun.finish(
@@ -130,23 +126,8 @@ class Begun:
         return comparison
 
 
-def begin(
-    methods: Sequence[str],
-    config: RunConfig | None,
-    folder: Path,
-    seeds: Sequence[int] | None = None,
-    options: Mapping[str, Options] | None = None,
-    settings: Mapping[str, Options] | None = None,
-    budget: RunBudget | None = None,
-    *,
-    target_accuracy: float | None = None,
-    rank_by: RankBy = "clients",
-    resume: bool = False,
-) -> Begun:
+def begin(asked: ComparisonRequest, folder: Path, resume: bool = False) -> Begun:
     """Check a comparison, and write what was asked into its folder; see :func:`compare`."""
-    check_target(target_accuracy)
-    asked = asked_of(methods, config or RunConfig(), seeds, options or {}, settings)
-    asked = replace(asked, budget=budget or RunBudget(), target_accuracy=target_accuracy, rank_by=check_rank_by(rank_by))
     _check_energy(asked)
     with one_thread():
         parts, asked = parts_of(asked)

@@ -97,6 +97,11 @@ class ComparisonRequest:
     rank_by: RankBy = "clients"
     settings: Mapping[str, Options] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Raise :class:`ConfigError` for a target or a rank that is wrong."""
+        check_target(self.target_accuracy)
+        check_rank_by(self.rank_by)
+
     def to_toml(self) -> str:
         """Return the TOML form."""
         config = {key: value for key, value in self.config.model_dump(mode="json").items() if value is not None}
@@ -129,16 +134,13 @@ class ComparisonRequest:
         methods = [{"method": at_ratio(str(name))[0]} for name in (*values["methods"], *values["options"], *settings)]
         admit_keys(values["config"], str(path), flags or {}, [*methods, *settings.values()])
         config = RunConfig.of({**RunConfig.of(values["config"], str(path)).model_dump(), **(flags or {})})
-        limits, target = values.get("budget", {}), values.get("target_accuracy")
+        asked = tuple(values["methods"]), config, tuple(values["seeds"]), values["options"]
         try:
-            check_target(target)
-            budget = RunBudget(**limits)
-            rank_by = check_rank_by(values.get("rank_by", "clients"))
+            limits = RunBudget(**values.get("budget", {})), values.get("target_accuracy"), values.get("rank_by", "clients")
+            return cls(*asked, *limits, settings)
         except (ConfigError, TypeError) as error:
             remedy = "expected a table budget with s, bytes and j, a target_accuracy in (0, 1], and rank_by"
             raise CheckpointError(f"{path}: {error}; {remedy}") from None
-        asked = tuple(values["methods"]), config, tuple(values["seeds"]), values["options"]
-        return cls(*asked, budget, target, rank_by, values.get("settings", {}))
 
 
 def asked_of(

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from edgefl.report.metric import best_of, metric_of
 from edgefl.report.results import Result, Results
 from edgefl.report.run_budget import RunBudget
 from edgefl.run.compare import Begun, begin
-from edgefl.run.compare_entries import OWN_KEYS, ComparedRun
+from edgefl.run.compare_entries import OWN_KEYS, ComparedRun, asked_of
 from edgefl.run.comparison_result import Comparison
 from edgefl.run.folder import Notify, RunFolder
 from edgefl.run.parallel import play_all
@@ -135,13 +135,13 @@ def sweep(
     )
     until_s = None if max_hours is None else time.time() + 3600 * max_hours
     say = notify or (lambda text: None)
-    rules: dict[str, Any] = {"budget": budget, "rank_by": rank_by, "resume": resume}
+    rules: dict[str, Any] = {"budget": budget or RunBudget(), "rank_by": rank_by}
     begun: dict[str, Begun | str] = {}
     for point in points:
         own = {name.partition("@")[0]: point for name in methods}
         folder = Path(out) / "trials" / text_of(point).replace("/", "-")
         try:
-            begun[text_of(point)] = begin(methods, trial, folder, trial_seeds, settings=own, **rules)
+            begun[text_of(point)] = begin(replace(asked_of(methods, trial, trial_seeds, {}, own), **rules), folder, resume)
         except BudgetError as error:
             begun[text_of(point)] = str(error)
     everything = [run for of in begun.values() if isinstance(of, Begun) for run in of.runs]
@@ -163,7 +163,7 @@ def sweep(
         raise BudgetError(f"no setting of {', '.join(methods)} has a result; the reasons are in {Path(out) / 'trials'}")
     chosen = {choice.method: choice.setting for choice in choices}
     tested = config.model_copy(update={"validation_share": 0.0})
-    last = begin(list(chosen), tested, Path(out) / "comparison", seeds, settings=chosen, **rules)
+    last = begin(replace(asked_of(list(chosen), tested, seeds, {}, chosen), **rules), Path(out) / "comparison", resume)
     with _timed(out, max_hours):
         comparison = last.finish(play_all(last.runs, resume, say, jobs, until_s))
     swept = Sweep(Path(out), Results(trials), Results(choices), comparison)
