@@ -13,6 +13,8 @@ from edgefl.data.sources import Dataset, Split
 from edgefl.errors import ConfigError, DataError
 from edgefl.rng import generator
 
+EVALUATED_CLIENTS = 100
+"""If a run has more clients, this many are drawn at random and evaluated."""
 TEST_SAMPLES, FEWEST_TEST_SAMPLES = 200, 50
 """How many held-out samples of its own a client has at most, and how many at least are worth a figure for each client."""
 

@@ -14,7 +14,7 @@ from edgefl.config import RunConfig
 from edgefl.data.given import Reading
 from edgefl.data.mix import load
 from edgefl.data.prescribed import prescribed
-from edgefl.data.shards import FEWEST_TEST_SAMPLES, TEST_SAMPLES
+from edgefl.data.shards import EVALUATED_CLIENTS, FEWEST_TEST_SAMPLES, TEST_SAMPLES
 from edgefl.data.sources import Dataset
 from edgefl.engine.contract import is_remote
 from edgefl.errors import ConfigError
@@ -46,7 +46,6 @@ from edgefl.run.network import check_finite, checked_loss, criterion_of, network
 from edgefl.run.resolved import chain_of, conditions_of, costs_of, method_of, objective_of, plan_of, tiers_of, training_of
 from edgefl.run.run import Run
 from edgefl.run.sources import own_networks, sources_of
-from edgefl.run.trained import EVALUATED_CLIENTS
 from edgefl.util.networks import is_own
 from edgefl.util.ratios import check_ratios
 

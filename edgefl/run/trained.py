@@ -17,6 +17,7 @@ from edgefl.client.criterion import CROSS_ENTROPY, Criterion
 from edgefl.client.leaving import personal_in
 from edgefl.client.objective import CONTROL
 from edgefl.client.parts import first_personal
+from edgefl.data.shards import EVALUATED_CLIENTS
 from edgefl.data.sources import Split
 from edgefl.engine.contract import Cluster, Engine, open_engine
 from edgefl.methods.capabilities import Phased
@@ -38,8 +39,6 @@ from edgefl.wire.payload import stored_tensors
 Seen = Callable[[Split], Split]
 """Maps held-out samples to those that a model is evaluated on."""
 _NO_SAMPLES = torch.empty(0), torch.empty(0, dtype=torch.int64)
-EVALUATED_CLIENTS = 100
-"""If a run has more clients, this many are drawn at random and evaluated."""
 
 
 @dataclass(frozen=True)

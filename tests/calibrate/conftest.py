@@ -34,4 +34,4 @@ def quick(monkeypatch: pytest.MonkeyPatch, measured: MachineFigures) -> None:
     """Calibration without its half minute."""
     from edgefl.contrib.calibrate import calibrate as calibrating
 
-    monkeypatch.setattr(calibrating, "measure", lambda seconds, threads, notify: measured)
+    monkeypatch.setattr(calibrating, "measure", lambda seconds, threads, notify, meter: measured)

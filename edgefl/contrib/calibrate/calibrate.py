@@ -5,8 +5,9 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -15,6 +16,7 @@ from pydantic import ValidationError
 
 from edgefl.contrib.calibrate import bench as timing
 from edgefl.contrib.calibrate.device import Inference, MachineFigures, MachineSpread, MachineStep, counted, device_values
+from edgefl.contrib.calibrate.meters import MeterFigures, MeterLog, Sensor, MeterSpan, meter_of
 from edgefl.contrib.calibrate.probes import Probe, probes
 from edgefl.contrib.calibrate.profile_file import to_toml
 from edgefl.contrib.calibrate.rows import values_from
@@ -36,15 +38,35 @@ _SLOW_S = 0.02  # share of all seconds: if the first step takes longer, batches 
 _STEPS, _INFERENCE, _COPY = 0.65, 0.12, 0.05  # shares of the seconds left; inference runs twice
 _PREPARING = 2 / 3  # at most this share of all seconds goes to exports and traces
 _EXPORTED = 3  # every third probe is exported
+_IDLE, _LEAST_IDLE_S = 0.2, 2.0  # watts without work are read for this share of all seconds, and at least so long
 
 Notify = Callable[[str], None]
 
 
-def measure(seconds: float = 30.0, threads: int | None = None, notify: Notify = lambda message: None) -> MachineFigures:
+def measure(
+    seconds: float = 30.0,
+    threads: int | None = None,
+    notify: Notify = lambda message: None,
+    meter: Sensor | MeterLog | None = None,
+) -> MachineFigures:
     """Measure this machine for about ``seconds``, on ``threads`` threads (None for every core), with at least five repeats of each figure.
 
-    ``notify`` is called with a line of text per phase.
+    ``notify`` is called with a line of text per phase. With a ``meter``, watts are read while it does nothing for some seconds, and while
+    it trains.
     """
+    if meter is None:
+        return _timed(seconds, threads, notify)[0]
+    with meter.watching():
+        notify("reading watts without work")
+        begun_s = time.time()
+        time.sleep(max(_LEAST_IDLE_S, seconds * _IDLE))
+        idle = MeterSpan("idle", begun_s, time.time())
+        measured, training = _timed(seconds, threads, notify)
+    return replace(measured, watts=MeterFigures.of(meter, idle, training))
+
+
+def _timed(seconds: float, threads: int | None, notify: Notify) -> tuple[MachineFigures, MeterSpan]:
+    """Return what :func:`measure` does without watts, and when it trained."""
     begun, machine, others = time.perf_counter(), this_machine(), Others()
     every = threads or machine.threads
     with torch_seeded(generator(0, "calibrate")), timing.torch_threads(every):
@@ -57,7 +79,9 @@ def measure(seconds: float = 30.0, threads: int | None = None, notify: Notify = 
         tasks = {name: step.task(forward=True) for name, step in steps.items()}
         left_s = max(seconds - (time.perf_counter() - begun), seconds * (1 - _PREPARING))
         notify(f"timing training steps in torch, threads: {every}")
+        training_s = time.time()
         trained = timing.interleaved(tasks, left_s * _STEPS)
+        training = MeterSpan("training", training_s, time.time())
         products, inference = [], []
         for count in (1, every):
             notify(f"timing matrix products and inference in onnxruntime, threads: {count}")
@@ -70,7 +94,7 @@ def measure(seconds: float = 30.0, threads: int | None = None, notify: Notify = 
         copied = _spread(timing.interleaved({"": timing.copy_task()}, left_s * _COPY))
     batches = {name: step.batch_size for name, step in steps.items()}
     of_network = {step.architecture.model: costs[name] for name, step in steps.items()}
-    return MachineFigures(
+    found = MachineFigures(
         processor=machine.processor,
         system=machine.system,
         threads=every,
@@ -87,6 +111,7 @@ def measure(seconds: float = 30.0, threads: int | None = None, notify: Notify = 
         references=tuple(name for name, step in steps.items() if not isinstance(step.architecture, Probe)),
         busy=others.share(),
     )
+    return found, training
 
 
 def calibrate(
@@ -99,6 +124,7 @@ def calibrate(
     rows: Path | None = None,
     seconds: float = 30.0,
     threads: int | None = None,
+    power: str | None = None,
     notify: Notify = lambda message: None,
 ) -> tuple[dict[str, Any], MachineFigures | None]:
     """Measure this machine and write its device profile to ``out``, whole or not at all.
@@ -106,8 +132,9 @@ def calibrate(
     ``rows`` is a CSV file of steps that were measured elsewhere: the profile is fitted to them, and nothing is measured.
 
     By default the profile has the ``name`` of the file, and a ``title`` that says how it was made. Its ``link`` (a name or file) is that
-    of ``like``, whose power and throttling are assumed. A link that does not ship with edgefl is written into the profile. The other
-    arguments are those of :func:`measure`.
+    of ``like``, whose throttling and power are assumed. ``power`` names a meter, see :func:`edgefl.contrib.calibrate.meters.meter_of`: with
+    ``rows`` it is a CSV file with states. A link that does not ship with edgefl is written into the profile. The other arguments are those
+    of :func:`measure`.
 
     Returns:
         The content of the file, and all measurements; None with ``rows``.
@@ -126,11 +153,15 @@ def calibrate(
     _check_writable(out)
     shipped = chosen.name in names("links") and load_link(chosen.name) == chosen
     of_link = chosen.name if shipped else chosen.model_dump(exclude_none=True)
-    measured = None if rows is not None else measure(seconds, threads, notify)
-    if measured is None:
-        values = values_from(cast(Path, rows), named, of_link, stand_in, notify)
-    else:
+    meter, measured = None if power is None else meter_of(power), None
+    if rows is None:
+        measured = measure(seconds, threads, notify, meter)
         values = device_values(measured, named, of_link, stand_in)
+    else:
+        if isinstance(meter, Sensor):
+            raise ConfigError(f"power: {power} measures this machine; for steps of another one give the CSV file of a meter")
+        watts = None if meter is None else MeterFigures.of(meter, MeterSpan("idle"), MeterSpan("training"))
+        values = values_from(rows, named, of_link, stand_in, notify, watts)
     if title is not None:
         values["title"] = title
     try:

@@ -37,6 +37,11 @@ _BUSY = 0.1
     "--seconds", type=Amount("s"), default=30.0, metavar="TIME", help="About how long to measure, in seconds, or such as 2min."
 )
 @option("--threads", type=Within(int, 1), metavar="N", help="Threads that train. [every core]")
+@option(
+    "--power",
+    metavar="rapl|jetson|pi5|battery|FILE",
+    help="Measure idle_w and load_w with this sensor, or take them from the CSV file of a meter. [those of --like]",
+)
 @json_option
 def command(
     out: Path,
@@ -47,6 +52,7 @@ def command(
     rows: Path | None,
     seconds: float,
     threads: int | None,
+    power: str | None,
     as_json: bool,
 ) -> None:
     """Measure this machine in about 30 seconds and write its device profile.
@@ -57,8 +63,11 @@ def command(
     edgefl calibrate --from steps.csv --like mid-range-phone --out my-phone.toml
 
     It measures training steps in torch, of three networks and of small ones, and their inference in onnxruntime. It also measures matrix
-    products, the memory bandwidth of one core, and memory. Power and energy are those of --like, marked as assumed. With --from, so is
-    memory, and the error of seconds is at least that of --like.
+    products, the memory bandwidth of one core, and memory. Power is that of --like, marked as assumed, unless --power measures it. With
+    --from, so is memory, and the error of seconds is at least that of --like.
+
+    The CSV file of a meter has the column watts, or volts and amperes. Beside it stands time, in seconds since 1970 or as ISO 8601, while
+    calibrate measures this machine; or state, which is idle or training. With --from it is state.
 
     Each figure is the fast quartile of its repeats; its note gives their median and range. Run it on an idle machine. --threads 1 uses
     processor time, which other programs disturb less.
@@ -68,7 +77,16 @@ def command(
         from edgefl.contrib.calibrate.calibrate import calibrate
 
     values, measured = calibrate(
-        out, name=name, title=title, link=link, like=like, rows=rows, seconds=seconds, threads=threads, notify=note
+        out,
+        name=name,
+        title=title,
+        link=link,
+        like=like,
+        rows=rows,
+        seconds=seconds,
+        threads=threads,
+        power=power,
+        notify=note,
     )
     if as_json:
         echo(json.dumps({"file": str(out), "busy": measured and measured.busy, "profile": values}, indent=2))

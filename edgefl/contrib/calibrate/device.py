@@ -8,7 +8,8 @@ from itertools import chain
 from statistics import median, quantiles
 from typing import Any
 
-from edgefl.contrib.calibrate.profile_file import assumed, assumed_power, figure
+from edgefl.contrib.calibrate.meters import MeterFigures
+from edgefl.contrib.calibrate.profile_file import assumed, assumed_power, figure, measured_power
 from edgefl.fleet.figures import Figure
 from edgefl.fleet.profile import DeviceProfile
 from edgefl.fleet.time_model import ForwardCosts, Limits, Measurement, StepCosts, fit, key_of, unit_of
@@ -100,6 +101,7 @@ class MachineFigures:
         inference: network → its inference.
         references: the steps of reference networks; the other networks do mostly one kind of work each.
         busy: share of all cores that other programs used meanwhile, in [0, 1].
+        watts: None: they were not measured.
     """
 
     processor: str
@@ -115,6 +117,7 @@ class MachineFigures:
     inference: Mapping[str, Inference]
     references: tuple[str, ...]
     busy: float
+    watts: MeterFigures | None = None
 
     @property
     def limits(self) -> Limits:
@@ -223,8 +226,12 @@ def table_of(
 
 
 def device_values(measured: MachineFigures, name: str, link: str | Mapping[str, Any], like: DeviceProfile) -> dict[str, Any]:
-    """Return the content of a profile's TOML file; power and throttling are those of ``like``, marked as assumed."""
+    """Return the content of a profile's TOML file; throttling and watts that were not measured are those of ``like``, assumed."""
     system = f"{measured.source.partition(';')[0]}; psutil"
+    if measured.watts is None:
+        power = assumed_power(like, measured.battery)
+    else:
+        power = measured_power(measured.watts, like, measured.battery, measured.source)
     values = {
         "name": name,
         "title": f"{measured.processor}, calibrated on {counted(measured.threads)}",
@@ -235,7 +242,7 @@ def device_values(measured: MachineFigures, name: str, link: str | Mapping[str, 
             "training_bytes": figure(measured.free_bytes, system, "free when it was measured: what other programs left"),
         },
         "compute": compute_of(measured, like),
-        **assumed_power(like, measured.battery),
+        **power,
     }
     return values | ({"thermal": assumed(like.thermal, like)} if like.thermal else {})
 

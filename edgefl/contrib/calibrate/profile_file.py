@@ -7,6 +7,7 @@ from typing import Any
 
 import tomlkit
 
+from edgefl.contrib.calibrate.meters import MeterFigures
 from edgefl.fleet.figures import Figure, Record
 from edgefl.fleet.power import STATED_ERROR
 from edgefl.fleet.profile import DeviceProfile
@@ -38,6 +39,17 @@ def assumed_power(like: DeviceProfile, battery: bool = True) -> dict[str, Any]:
     error = figures.setdefault("error", {"mark": "assumed", "source": NOT_MEASURED.format(title=like.name)})
     error |= {"value": max(like.power.factor, STATED_ERROR), "note": "watts of another device"}
     return {"power": {key: value for key, value in figures.items() if battery or key != "battery_wh"}}
+
+
+def measured_power(watts: MeterFigures, like: DeviceProfile, battery: bool, source: str) -> dict[str, Any]:
+    """Return the table ``power`` of a device whose watts were measured: ``load_w`` holds for all training, and has no shares."""
+    note = f"{watts.title}: only {watts.part}, not the whole device" if watts.part else watts.title
+    found = {key: figure(getattr(watts, key), source, note) for key in ("idle_w", "load_w")}
+    if watts.part:
+        found["error"] = {"value": STATED_ERROR, "mark": "assumed", "source": source, "note": f"the meter sees only {watts.part}"}
+    if battery and like.power is not None and like.power.battery_wh is not None:
+        found["battery_wh"] = assumed(like.power, like)["battery_wh"]
+    return {"power": found}
 
 
 def figure(value: float, source: str, note: str) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from statistics import median
 from typing import Any
 
 from edgefl.contrib.calibrate.device import factor_of, table_of
-from edgefl.contrib.calibrate.profile_file import assumed, assumed_power, figure
+from edgefl.contrib.calibrate.meters import MeterFigures
+from edgefl.contrib.calibrate.profile_file import assumed, assumed_power, figure, measured_power
 from edgefl.errors import EdgeflError, InputError
 from edgefl.fleet.profile import DeviceProfile
 from edgefl.fleet.time_model import Limits, Measurement, StepCosts, fit
@@ -156,8 +157,9 @@ def values_from(
     link: str | Mapping[str, Any],
     like: DeviceProfile,
     notify: Callable[[str], None] = lambda message: None,
+    watts: MeterFigures | None = None,
 ) -> dict[str, Any]:
-    """Return the content of a profile's TOML file fitted to the rows of ``path``; what rows do not say is that of ``like``, assumed."""
+    """Return the content of a profile's TOML file fitted to the rows of ``path``; what is not known from them is that of ``like``."""
     rows = read_rows(path)
     steps = [row for row in rows if row.phase == "step"]
     if not steps:
@@ -184,7 +186,7 @@ def values_from(
         "link": link,
         "memory": assumed(like.memory, like),
         "compute": compute,
-        **assumed_power(like),
+        **(assumed_power(like) if watts is None else measured_power(watts, like, True, source)),
     }
     slower = [row.measured.seconds / row.sustained_s for row in steps if row.sustained_s is not None]
     if slower:
