@@ -11,7 +11,7 @@ from command import edgefl
 from edgefl.contrib.calibrate import calibrate as calibrating
 from edgefl.contrib.calibrate import meters, sensors
 from edgefl.contrib.calibrate.device import device_values
-from edgefl.contrib.calibrate.meters import MeterFigures, Sensor, MeterSpan, meter_of
+from edgefl.contrib.calibrate.meters import MeterFigures, MeterSpan, Sensor, meter_of
 from edgefl.contrib.calibrate.profile_file import to_toml
 from edgefl.errors import InputError
 from edgefl.fleet.load import load_device

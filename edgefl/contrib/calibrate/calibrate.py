@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from edgefl.contrib.calibrate import bench as timing
 from edgefl.contrib.calibrate.device import Inference, MachineFigures, MachineSpread, MachineStep, counted, device_values
-from edgefl.contrib.calibrate.meters import MeterFigures, MeterLog, Sensor, MeterSpan, meter_of
+from edgefl.contrib.calibrate.meters import MeterFigures, MeterLog, MeterSpan, Sensor, meter_of
 from edgefl.contrib.calibrate.probes import Probe, probes
 from edgefl.contrib.calibrate.profile_file import to_toml
 from edgefl.contrib.calibrate.rows import values_from
