@@ -1,7 +1,6 @@
 """The command ``sweep``: Choose settings for each method on validation samples, and compare the methods at them."""
 
 import json
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,11 +8,11 @@ import click
 
 from edgefl.cli.console import echo, loading, note, show
 from edgefl.cli.flags import given, run_flags
+from edgefl.cli.keyed_values import values_by_key
 from edgefl.cli.names import check_names, check_run
 from edgefl.cli.options import Command, config_option, json_option, option, options_of, plugin_option, trust_option
-from edgefl.cli.param_types import PATH, Amount, Listed, MethodOption, Within
+from edgefl.cli.param_types import PATH, Amount, Listed, Within
 from edgefl.config import TASK, RunConfig
-from edgefl.errors import ConfigError
 from edgefl.registry import methods as known_methods
 from edgefl.util.spec import at_ratio
 
@@ -95,9 +94,7 @@ def command(
     Every combination of the grid trains every method. Trials are judged on samples of the training set that no client has: a tenth, or
     --validation-share. The comparison is then made on the test samples. A choice at the edge of the grid is marked.
     """
-    values = dict(map(_values, grid))
-    if len(values) < len(grid):
-        raise ConfigError("--grid: a key is there twice; give all its values at once, such as lr=0.01,0.03")
+    values = values_by_key(grid, "--grid", "lr=0.01,0.03,0.1")
     config = RunConfig.load(config_file, given(flags))
     names = methods.split(",")
     check_names(method=(at_ratio(name)[0] for name in names))
@@ -131,29 +128,3 @@ def command(
     show(choice_table(found.choices.to_dict()))
     show(compact_comparison(found.comparison.to_dict()))
     echo(f"sweep: {out}  (sweep.json, trials/, comparison/compare.html)")
-
-
-def _values(text: str) -> tuple[str, list[Any]]:
-    """Return a key and its values.
-
-    >>> _values("lr=0.01,0.03"), _values("lr=log:0.01:1:3")
-    (('lr', [0.01, 0.03]), ('lr', [0.01, 0.1, 1.0]))
-    """
-    key, equals, listed = text.partition("=")
-    if not equals or not key or not listed:
-        raise click.UsageError(f"--grid: {text!r} is not of the form KEY=V1,V2, such as lr=0.01,0.03,0.1")
-    kind, _, range_ = listed.partition(":")
-    if kind == "log":
-        return key.strip(), _log_range(range_)
-    return key.strip(), [MethodOption().convert(f"{key}={value}", None, None)[1] for value in listed.split(",")]
-
-
-def _log_range(text: str) -> list[float]:
-    try:
-        low, high, count = (float(part) for part in text.split(":"))
-        if not (0 < low < high < math.inf and count == int(count) >= 2):
-            raise ValueError
-    except ValueError:
-        raise click.UsageError(f"--grid: log:{text}: expected log:LEAST:LARGEST:COUNT, such as log:0.001:0.1:5") from None
-    ratio = (high / low) ** (1 / (count - 1))
-    return [float(f"{low * ratio**place:.6g}") for place in range(int(count))]

@@ -1,4 +1,4 @@
-"""The command ``whatif``: Compare deadlines, tiers and numbers of selected clients without training."""
+"""The command ``whatif``: Compare policies, such as deadlines, tiers and samplers, without training."""
 
 import json
 from pathlib import Path
@@ -8,6 +8,7 @@ import click
 
 from edgefl.cli.console import echo, loading, note, show_result
 from edgefl.cli.flags import given, run_flags
+from edgefl.cli.keyed_values import values_by_key
 from edgefl.cli.names import check_run
 from edgefl.cli.options import Command, config_option, json_option, option, options_of, plugin_option, trust_option
 from edgefl.cli.param_types import PATH, Listed, Share, Within, seconds
@@ -32,11 +33,10 @@ _learned = options_of("Accuracy of the policies, by a real run")
 @_swept("--over-selections", type=Listed(float, "1,1.3"), help="Clients selected per update wanted. [the profile's own]")
 @_swept("--target-epsilons", type=Listed(float, "8,2"), help="Largest ε of the run, with --privacy. [the run's own]")
 @_swept(
-    "--secure-aggregation",
-    "secure_aggregations",
+    "--vary",
     multiple=True,
-    metavar="SPEC",
-    help="How sums of updates are hidden: off, secagg or secagg+, with parameters; repeat it for each. [off]",
+    metavar="KEY=V1,V2",
+    help="Values of any other key, such as per_round=50,100 or sampler=uniform,oort; repeat it for each key.",
 )
 @_goal(
     "--require",
@@ -63,7 +63,6 @@ _learned = options_of("Accuracy of the policies, by a real run")
 )
 @run_flags(
     leave_out=(
-        "secure_aggregation",
         "deadline_s",
         "tiers",
         "over_selection",
@@ -87,7 +86,7 @@ def command(
     tiers: tuple[tuple[float, ...], ...],
     over_selections: tuple[float, ...] | None,
     target_epsilons: tuple[float, ...] | None,
-    secure_aggregations: tuple[str, ...],
+    vary: tuple[str, ...],
     requirements: tuple[str, ...],
     minimize: str | None,
     target_updates: int,
@@ -98,7 +97,7 @@ def command(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Compare deadlines, tiers and numbers of selected clients over simulated rounds, without training.
+    """Compare policies, such as deadlines, tiers and samplers, over simulated rounds, without training.
 
     Every combination is a policy, simulated for --rounds rounds. The result shows how long rounds last, which device classes take part,
     and how much of the devices' time is wasted.
@@ -108,6 +107,9 @@ def command(
     edgefl whatif --profile mixed --model resnet9 --over-selections 1,1.3,1.5
     edgefl whatif --config runs/one/config.toml --run runs/one --deadlines 0.6,1,2
     edgefl whatif --deadlines 1,5 --require "low-end-phone >= 20 %"
+    edgefl whatif --vary codec=fp32,int8 --vary per_round=5,10
+
+    --vary is for every other key, also such as "sampler=uniform,reserved(slots='gateway:5')".
 
     With --require and --minimize, it names the policy to take, or what no policy meets and by how much. Figures are inclusion, weakest,
     waste, round, updates (an hour), joules and bytes (per useful update), epsilon, and, under a calendar, sessions, updates, bytes
@@ -120,11 +122,8 @@ def command(
         raise click.UsageError("--target-accuracy needs --run, the folder of a finished run that predicts accuracies")
     goal = Goal(requirements, minimize or "")
     asked = given(flags) | ({"target_epsilon": target_epsilons[0]} if target_epsilons else {})
-    if len(secure_aggregations) == 1:
-        asked["secure_aggregation"], secure_aggregations = secure_aggregations[0], ()
     config = RunConfig.load(config_file, asked)
-    for text in secure_aggregations:
-        RunConfig.of({"secure_aggregation": text}, "--secure-aggregation")
+    varied = values_by_key(vary, "--vary", "per_round=50,100")
     check_run(config)
     swept = {"deadline_s": deadlines, "over_selection": over_selections, "tiers": tiers}
     for (key, values), flag in zip(swept.items(), ("--deadlines", "--over-selections", "--tiers"), strict=True):
@@ -140,8 +139,8 @@ def command(
             note(f"{label} …")
 
     asked_of: dict[str, Any] = {"run_folder": run_folder, "target_accuracy": target_accuracy, "target_updates": target_updates}
-    policies = deadlines or (), tiers, over_selections or (), target_epsilons or (), secure_aggregations
-    result = whatif(config, *policies, **asked_of, goal=goal, on_policy=say).to_dict()
+    policies = deadlines or (), tiers, over_selections or (), target_epsilons or ()
+    result = whatif(config, *policies, **asked_of, vary=varied, goal=goal, on_policy=say).to_dict()
     page = out if out is not None and out.suffix == ".html" else (out or Path()) / "whatif.html"
     if out is not None or not as_json:
         write_bytes(page, whatif_page.render(result).encode())

@@ -1,10 +1,11 @@
-"""Compares deadlines, tiers and over-selections on simulated rounds, without training, also with clocks that are wrong."""
+"""Compares policies, such as deadlines, tiers and samplers, on simulated rounds, without training, also with clocks that are wrong."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from edgefl.config import RunConfig, changed
@@ -33,6 +34,9 @@ _POLICY = {"profile", "target_epsilon", "noise_multiplier", "secure_aggregation"
 _VARIED = _POLICY - {"adversary", "mode", "staleness_power"}
 """Keys that may differ from those of the run whose accuracies are read: who takes part, and when. Other tiers and other noise are told
 apart policy by policy."""
+_OF_ALL = "profile", "clients", "rounds", "rounds_per_day", "seed"
+"""Keys that no policy has for itself: their devices and days would not be comparable."""
+_LISTED = "deadline_s", "tiers", "over_selection", "target_epsilon"
 TARGET_UPDATES = 1000
 _BY_HASH = {"dataset": "data", "weights": "weights"}
 
@@ -103,8 +107,8 @@ def whatif(
     tiers: Sequence[tuple[float, ...]] = (),
     over_selections: Sequence[float] = (),
     target_epsilons: Sequence[float] = (),
-    secure_aggregations: Sequence[str] = (),
     *,
+    vary: Mapping[str, Sequence[Any]] = MappingProxyType({}),
     run_folder: Path | str | None = None,
     target_accuracy: float | None = None,
     target_updates: int = TARGET_UPDATES,
@@ -119,7 +123,7 @@ def whatif(
         tiers: ratios, largest first; empty for the run's own.
         over_selections: clients selected per update wanted; empty for the run's own.
         target_epsilons: largest ε of a run with privacy; empty for the run's own.
-        secure_aggregations: how sums are hidden, such as "off" and "secagg"; empty for the run's own.
+        vary: any other key of the configuration → its values, such as ``{"sampler": ("uniform", "oort"), "per_round": (50, 100)}``.
         run_folder: a finished run that trains the same: only who takes part and when may differ. Accuracies are read from its curve. None:
             no accuracies. :mod:`edgefl.report.surrogate` says what that assumes.
         target_accuracy: share in (0, 1]; the time and energy until then are shown; None: a point below the run's best.
@@ -138,12 +142,9 @@ def whatif(
     varied = dict.fromkeys(
         product(deadlines_s or (None,), tiers or (None,), over_selections or (None,), target_epsilons or (None,))
     )
-    secure = dict.fromkeys(secure_aggregations or (None,))
-    several = {
-        "deadline_s": deadlines_s, "tiers": tiers, "over_selection": over_selections, "target_epsilon": target_epsilons,
-        "secure_aggregation": secure_aggregations,
-    }  # fmt: skip
-    named = {key for key, values in several.items() if len(set(values)) > 1} or set(several)
+    several = {**dict(zip(_LISTED, (deadlines_s, tiers, over_selections, target_epsilons), strict=True)), **vary}
+    _check_varied(vary)
+    named = {key for key, values in several.items() if len(values) > 1} or set(several)
     if target_epsilons:
         config = RunConfig.of({**config.model_dump(), "target_epsilon": target_epsilons[0], "noise_multiplier": None})
     source = None if run_folder is None else (Path(run_folder), read_summary(Path(run_folder) / "summary.json"))
@@ -151,18 +152,18 @@ def whatif(
         check_accuracy(source[1], str(source[0]))
     policies, rows, rounds = list[tuple[str, Run]](), list[PolicyOutcome](), list[Simulated]()
     with one_thread():
-        runs = {text: _prepared(config, text) for text in secure}
+        combined = [dict(zip(vary, values, strict=True)) for values in product(*vary.values())]
+        runs = [(others, _prepared(config, others)) for others in combined]
         if source is not None:
-            _check_same(RunFolder(source[0]), next(iter(runs.values())).config)
-        run_of_all = next(iter(runs.values()))
+            for _, run in runs:
+                _check_same(RunFolder(source[0]), run.config)
+        run_of_all = runs[0][1]
         titles = {c.device.name: c.device.title for c in run_of_all.fleet.classes}
         fleet = run_of_all.fleet
         requirements = goal.resolved(titles, run_of_all.conditions.calendar is not None, fleet.prices is not None)
-        for (deadline_s, ratios, asked, target), (text, run) in product(varied, runs.items()):
-            given = {"deadline_s": deadline_s, "tiers": ratios, "over_selection": asked, "target_epsilon": target}
-            changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-            policy_of = changes | ({} if text is None else {"secure_aggregation": text})
-            label = _label({key: value for key, value in policy_of.items() if key in named})
+        for policy, (others, run) in product(varied, runs):
+            changes: dict[str, Any] = {key: value for key, value in zip(_LISTED, policy, strict=True) if value is not None}
+            label = _label({key: value for key, value in {**changes, **others}.items() if key in named})
             try:
                 policies.append((label, _policy(run, config, changes)))
             except ConfigError as refusal:
@@ -177,20 +178,23 @@ def whatif(
             row, its_rounds = next(played)
             rows.append(row)
             rounds.append(its_rounds)
-    keys = ("profile", "method", "rounds", "clients", "per_round", "seed", "clock_margin")
-    error = max(c.device.clock_error for c in run.fleet.classes)
-    found = WhatIf(**{key: getattr(run.config, key) for key in keys}, clock_error=error, titles=titles, rows=Results(rows))
-    if (calendar := run.conditions.calendar) is not None:
+    shown = {
+        key: getattr(run_of_all.config, key) for key in ("profile", "rounds", "clients", "per_round", "seed", "clock_margin")
+    }
+    shown["method"] = ", ".join(dict.fromkeys(run.config.method for _, run in runs))
+    error = max(c.device.clock_error for c in fleet.classes)
+    found = WhatIf(**shown, clock_error=error, titles=titles, rows=Results(rows))
+    if (calendar := run_of_all.conditions.calendar) is not None:
         found = replace(found, calendar=str(calendar), rounds_per_day=calendar.rounds_per_day, target_updates=target_updates)
-    found = replace(found, fleet_title=run.fleet.title, needs=_needs([policy for _, policy in policies], rows))
+    found = replace(found, fleet_title=fleet.title, needs=_needs([policy for _, policy in policies], rows))
     if goal != NO_GOAL:
         found = replace(found, required=required(requirements, goal.minimize, found.to_dict()))
     if source is None:
-        return replace(found, clock=policy_draws(found.rows, rounds, run.fleet))
+        return replace(found, clock=policy_draws(found.rows, rounds, fleet))
     folder, summary = source
     finished, outcomes = read_rounds(folder / "rounds.jsonl"), found.rows.to_dict()
     surrogate = judged(folder.name, summary, finished, outcomes, target_accuracy)
-    return replace(found, surrogate=surrogate, clock=policy_draws(found.rows, rounds, run.fleet, surrogate))
+    return replace(found, surrogate=surrogate, clock=policy_draws(found.rows, rounds, fleet, surrogate))
 
 
 def _simulated(label: str, policy: Run, rounds: int, target_updates: int) -> tuple[PolicyOutcome, Simulated]:
@@ -214,10 +218,28 @@ def _needs(policies: Sequence[Run], rows: Sequence[PolicyOutcome]) -> dict[str, 
     return found
 
 
-def _prepared(config: RunConfig, secure_aggregation: str | None) -> Run:
-    """Return the run with its own secure aggregation or another one, which is checked against the method."""
-    other = {} if secure_aggregation is None else {"secure_aggregation": secure_aggregation}
-    return prepare(RunConfig.of({**config.model_dump(), **other}), required=False)
+def _check_varied(vary: Mapping[str, Sequence[Any]]) -> None:
+    """Raise :class:`ConfigError` for a key or a value of ``vary`` that is wrong, or for a value that comes twice."""
+    for key, values in vary.items():
+        if key in _OF_ALL or key in _LISTED:
+            why = "has a list of its own" if key in _LISTED else "is the same for all policies"
+            raise ConfigError(f"vary: {key} {why}; vary another key, such as sampler or per_round")
+        if not values or isinstance(values, str):
+            raise ConfigError(f"vary: {key}: expected a list of values, got {values!r}")
+        if twice := [value for value in values if list(values).count(value) > 1]:
+            raise ConfigError(f"vary: {key}: {twice[0]} comes twice, expected each value once")
+        for value in values:
+            RunConfig.of({key: value}, "vary")
+
+
+def _prepared(config: RunConfig, others: Mapping[str, Any]) -> Run:
+    """Return the run with other values of some keys."""
+    try:
+        return prepare(RunConfig.of({**config.model_dump(), **others}), required=False)
+    except ConfigError as refusal:
+        if not others:
+            raise
+        raise ConfigError(f"policy “{_label(others)}”: {refusal}") from None
 
 
 def _policy(run: Run, config: RunConfig, changes: dict[str, Any]) -> Run:
@@ -246,8 +268,15 @@ def _check_same(folder: RunFolder, config: RunConfig) -> None:
             raise InputError(f"{where}: its {kind} has changed since it trained; restore the file, or give another run")
 
 
-def _label(changes: dict[str, Any]) -> str:
-    tiers = ", ".join(f"{ratio:g}" for ratio in changes.get("tiers", ()))
-    texts = {"deadline_s": "{:g} s", "tiers": f"tiers {tiers}", "over_selection": "{:g} × asked", "target_epsilon": "ε {:g}"}
-    texts["secure_aggregation"] = "secure sums {}"
-    return " · ".join(text.format(changes[key]) for key, text in texts.items() if key in changes) or "as configured"
+def _label(changes: Mapping[str, Any]) -> str:
+    texts = {"deadline_s": "{:g} s", "over_selection": "{:g} × asked", "target_epsilon": "ε {:g}"}
+    parts = []
+    for key, value in changes.items():
+        if key in texts:
+            parts.append(texts[key].format(value))
+        else:
+            listed = (
+                ", ".join(f"{of:g}" if isinstance(of, float) else str(of) for of in value) if isinstance(value, tuple) else value
+            )
+            parts.append(f"{key.replace('_', ' ')} {listed}")
+    return " · ".join(parts) or "as configured"

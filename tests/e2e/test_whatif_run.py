@@ -28,7 +28,7 @@ def examples(command: str) -> list[list[str]]:
 
 
 def test_help_has_examples() -> None:
-    assert len(examples("whatif")) == 4
+    assert len(examples("whatif")) == 5
 
 
 @pytest.mark.parametrize(("out", "page"), [("pages", "pages/whatif.html"), ("pages/one.html", "pages/one.html")])
@@ -38,7 +38,7 @@ def test_a_page_has_a_name_or_a_folder(out: str, page: str, called: Any) -> None
     assert Path(page).is_file()
 
 
-@pytest.mark.parametrize(("number", "policies"), [(0, 6), (1, 3), (3, 2)])
+@pytest.mark.parametrize(("number", "policies"), [(0, 6), (1, 3), (3, 2), (4, 4)])
 def test_the_examples_of_the_help_run(number: int, policies: int, called: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # They are about data sets that need files: those that come with the package stand in, and a small network.
     arguments = [{"resnet18": "mlp", "fashion-mnist": "digits"}.get(word, word) for word in examples("whatif")[number]]

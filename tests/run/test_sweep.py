@@ -52,7 +52,7 @@ def test_a_grid_that_is_wrong_is_refused(grid, message, tmp_path):
         (["--grid", "lr"], "'lr' is not of the form KEY=V1,V2"),
         (["--grid", "lr=log:1:0.1:3"], "log:1:0.1:3: expected log:LEAST:LARGEST:COUNT"),
         (["--grid", "lr=-1"], "lr"),
-        (["--grid", "lr=0.1", "--grid", "lr=0.2"], "a key is there twice"),
+        (["--grid", "lr=0.1", "--grid", "lr=0.2"], "lr is there twice"),
         (["--grid", "lr=0.1", "--jobs", "0"], "jobs must be at least 1, got 0"),
         (["--grid", "lr=0.1", "--max-hours", "0"], "max_hours 0.0, expected at least one job and a positive number of hours"),
     ],

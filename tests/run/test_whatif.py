@@ -13,7 +13,7 @@ import pytest
 from small_fleet import write_device, write_fleet
 
 from edgefl import RunConfig
-from edgefl.errors import InputError
+from edgefl.errors import ConfigError, InputError
 from edgefl.report.required import Goal
 from edgefl.report.retimed import TimedRound
 from edgefl.report.whatif_page import fastest
@@ -169,3 +169,47 @@ def test_policies_on_all_cores_have_the_bits_of_one_after_the_other(mode, monkey
     monkeypatch.setattr(whatif_module, "_simulated", elsewhere)
     assert whatif(config, **how).to_dict() == alone.to_dict()
     assert len(asked) == 2 * len(alone.rows)
+
+
+def test_any_other_key_is_an_axis(tmp_path):
+    """Two places of a round for one slow meter among nine boards: meters train in every round, and hold it up."""
+    write_device(tmp_path, "meter", training_gmacs=0.01)
+    write_device(tmp_path, "board")
+    fleet = write_fleet(tmp_path, {"board": 0.9, "meter": 0.1}, behaviour={})
+    config = RunConfig(profile=str(fleet), model="mlp", method="fedavg", clients=40, per_round=6, rounds=6, conditions="ideal")
+    samplers = "uniform", "reserved(slots='meter:2')"
+    found = whatif(config, over_selections=(1.0,), vary={"sampler": samplers, "per_round": (4, 6)})
+    assert [row.label for row in found.rows] == [
+        f"sampler {sampler} · per round {count}" for sampler in samplers for count in (4, 6)
+    ]
+    sessions = [{device: use.sessions for device, use in row.uses.items()} for row in found.rows]
+    assert [sum(of.values()) for of in sessions] == [24, 36, 24, 36]
+    anyone, reserved = sessions[:2], sessions[2:]
+    assert max(of.get("meter", 0) for of in anyone) < 12 <= min(of["meter"] for of in reserved)
+    assert found.method == "fedavg"
+
+
+def test_methods_are_an_axis_and_each_is_checked():
+    config = RunConfig(model="mlp", rounds=1, clients=4, method_options={})
+    found = whatif(config, vary={"method": ("fedavg", "heterofl")})
+    assert (found.method, [row.label for row in found.rows]) == ("fedavg, heterofl", ["method fedavg", "method heterofl"])
+    with pytest.raises(ConfigError, match="policy “sampler reserved.*”: sampler: reserved: no class of the fleet is 'watch'"):
+        whatif(config, vary={"sampler": ("uniform", "reserved(slots='watch:1')")})
+
+
+@pytest.mark.parametrize(
+    ("varied", "told"),
+    [
+        ("rounds=5,10", "vary: rounds is the same for all policies; vary another key"),
+        ("deadline_s=5,10", "vary: deadline_s has a list of its own"),
+        ("codec=int8,int8", "vary: codec: int8 comes twice"),
+        ("codec=mp3", "codec"),
+        ("colour=red", "colour: unknown key"),
+        ("per_round=", "'per_round=' is not of the form KEY=V1,V2, such as per_round=50,100"),
+        ("per_round=0,5", "per_round"),
+    ],
+)
+def test_an_axis_that_is_wrong_is_one_message(varied, told, called):
+    status, output, errors = called("whatif", "--vary", varied)
+    assert (status, output) == (2, "")
+    assert told in errors

@@ -98,13 +98,13 @@ def test_whatif_shows_what_it_costs(two_links):
 
     masked, plain = rows(secure_aggregation="secagg", per_round=6), rows(per_round=6)
     assert masked.round_s > plain.round_s + 3 * 0.2
-    swept = whatif(small(two_links, per_round=6).config, secure_aggregations=("off", "secagg")).rows
+    swept = whatif(small(two_links, per_round=6).config, vary={"secure_aggregation": ("off", "secagg")}).rows
     assert [(row.label, row.round_s) for row in swept] == [
-        ("secure sums off", plain.round_s),
-        ("secure sums secagg", masked.round_s),
+        ("secure aggregation off", plain.round_s),
+        ("secure aggregation secagg", masked.round_s),
     ]
     with pytest.raises(ConfigError, match="secure_aggregation"):
-        whatif(small(two_links, method="fedhm").config, secure_aggregations=("off", "secagg"))
+        whatif(small(two_links, method="fedhm").config, vary={"secure_aggregation": ("off", "secagg")})
 
 
 def test_a_stage_takes_a_round_trip_and_its_bytes(tmp_path):
