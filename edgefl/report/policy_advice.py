@@ -57,7 +57,8 @@ def speed_sentence(result: Json, known: Sequence[Json]) -> str:
     fastest = max(known, key=lambda row: (updates_per_hour(result, row), row["inclusion"]))
     rate, most = updates_per_hour(result, taken), updates_per_hour(result, fastest)
     low, high = taken.get("updates_per_hour_low"), taken.get("updates_per_hour_high")
-    within = "" if low is None or high is None else f" ({human_count(round(low))} to {human_count(round(high))})"
+    ends = () if low is None or high is None else (human_count(round(low)), human_count(round(high)))
+    within = f" ({' to '.join(ends)})" if len(set(ends)) == 2 else ""
     told = f"Take “{taken['label']}” for speed: about {human_count(round(rate))} useful updates an hour{within}"
     if fastest is taken:
         return told

@@ -34,6 +34,14 @@ def result(*rows: dict[str, Any], **changes: Any) -> dict[str, Any]:
 QUICK = policy("30 s", rounds_per_hour=105.0, wasted_share=0.59, energy_j=22.0)
 
 
+@pytest.mark.parametrize(
+    ("high", "told"), [(120.0, "100 useful updates an hour (90 to 120)"), (90.2, "100 useful updates an hour")]
+)
+def test_an_interval_is_told_if_its_ends_differ(high, told):
+    alone = result(policy("10 s", updates_per_hour_low=90.1, updates_per_hour_high=high))
+    assert speed_sentence(alone, alone["rows"]).endswith(told)
+
+
 def test_a_policy_that_is_hardly_faster_and_much_dearer_is_not_the_advice():
     both = result(policy("10 s"), QUICK)
     assert for_speed(both, both["rows"])["label"] == "10 s"

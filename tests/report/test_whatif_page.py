@@ -80,3 +80,10 @@ def test_a_policy_under_which_nobody_trains_is_not_the_fastest() -> None:
     assert chart.takeaway.startswith("“strict” has the shortest rounds")
     assert chart.takeaway.endswith("Not drawn, because no client trains: poor.")
     assert whatif_page.front(result["rows"]) == [1, 3, 0]
+
+
+def test_a_long_table_scrolls_in_itself_on_a_phone():
+    result = whatif()
+    assert "scroll long" not in whatif_page.render(result)
+    many = {**result, "rows": [{**row, "label": f"{row['label']} {copy}"} for copy in range(13) for row in result["rows"][:1]]}
+    assert whatif_page.render(many).count('<div class="scroll long"') == 1
