@@ -1,6 +1,6 @@
 """How well `edgefl whatif --run` foretells accuracies: each real run is foretold by another run of the same setting, round by round.
 
-Usage: python tools/surrogate.py FOLDER [--write]      (about three minutes on two cores; FOLDER keeps the runs)
+Usage: python tools/surrogate.py FOLDER [--write]      (about ten minutes; FOLDER keeps the runs)
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from edgefl.report.surrogate import EXPONENT, FACTOR, curve_of
 from edgefl.run.simulate import simulate
 
 COMMON = {"profile": "phone", "rounds": 16, "local_epochs": 2}
-BASES: dict[str, dict[str, Any]] = {"fedhm": {}, "seed-1": {"seed": 1}, "heterofl": {"method": "heterofl"}}
-HELD_OUT: dict[str, tuple[str, dict[str, Any]]] = {
-    "deadline-0.3": ("fedhm", {"deadline_s": 0.3}),
-    "deadline-0.4": ("fedhm", {"deadline_s": 0.4, "over_selection": 1.0}),
-    "deadline-0.6": ("fedhm", {"deadline_s": 0.6}),
-    "over-1": ("fedhm", {"over_selection": 1.0}),
-    "over-2": ("fedhm", {"over_selection": 2.0}),
-    "five-a-round": ("fedhm", {"per_round": 5}),
-    "seed-1-deadline": ("seed-1", {"deadline_s": 0.6, "seed": 1}),
-    "heterofl-deadline": ("heterofl", {"method": "heterofl", "deadline_s": 0.3}),
-    "heterofl-over": ("heterofl", {"method": "heterofl", "deadline_s": 0.6, "over_selection": 1.0}),
+BASES: dict[str, dict[str, Any]] = {
+    **{f"fedhm-{seed}": {"method": "fedhm", "seed": seed} for seed in range(3)},
+    **{f"heterofl-{seed}": {"method": "heterofl", "seed": seed} for seed in range(2)},
 }
+POLICIES: dict[str, dict[str, Any]] = {
+    "deadline-0.3": {"deadline_s": 0.3},
+    "deadline-0.4-over-1": {"deadline_s": 0.4, "over_selection": 1.0},
+    "deadline-0.6": {"deadline_s": 0.6},
+    "over-1": {"over_selection": 1.0},
+    "over-2": {"over_selection": 2.0},
+    "five-a-round": {"per_round": 5},
+}
+"""Each foretold by the base's own run: 30 pairs of policies."""
 TOLERANCE = 0.01
 """Evaluations differ by so much from one round to the next."""
 RESULT = Path(__file__).parent / "results" / "surrogate.json"
@@ -62,17 +63,23 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
-    bases = {name: lines_of(given.folder, name, changed) for name, changed in BASES.items()}
-    by_run = {name: errors(bases[base], lines_of(given.folder, name, changed)) for name, (base, changed) in HELD_OUT.items()}
+    by_run = {}
+    for base, of_base in BASES.items():
+        known = lines_of(given.folder, base, of_base)
+        for policy, changed in POLICIES.items():
+            name = f"{base}-{policy}"
+            by_run[name] = errors(known, lines_of(given.folder, name, {**of_base, **changed}))
     every = [pair for found in by_run.values() for pair in found]
     sizes = sorted(abs(error) for error, _ in every)
     result = {
         "exponent": EXPONENT,
         "factor": FACTOR,
+        "pairs": len(by_run),
         "evaluations": len(every),
         "within": round(sum(inside for _, inside in every) / len(every), 4),
         "median_error": round(median(sizes), 4),
         "ninth_decile": round(sizes[int(0.9 * len(sizes))], 4),
+        "final_within": sum(found[-1][1] for found in by_run.values()),
         "final_errors": {name: round(found[-1][0], 4) for name, found in by_run.items()},
     }
     text = json.dumps(result, indent=2) + "\n"
