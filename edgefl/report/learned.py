@@ -58,8 +58,8 @@ def assumptions(result: Json) -> str:
         f"No policy was trained. Accuracies are read off the curve of the run {found['run']}: a round with u useful updates counts as "
         f"u^{found['exponent']:g} of progress, and a policy has the accuracy that the run had at the same progress. Progress may be "
         f"{found['factor']:g} times as much or as little; that is the range, open above where it passes the end of the run. "
-        "It is assumed that it does not matter whose updates are used: "
-        "a policy that leaves a device class out is judged too well if that class has data of its own."
+        "It is assumed that it does not matter whose updates are used: a policy that leaves out a device class, or the largest tier, "
+        "which the run trained, is not judged."
     )
 
 

@@ -1,9 +1,9 @@
 """What a policy would learn, read off the curve of one real run: accuracy after its rounds, and time and energy until a target.
 
 A round with u useful updates counts as u^γ of progress. A policy is taken to be as accurate as the run was at the same progress. That
-assumes the run's method, network, data, tiers and local training, and that it does not matter which clients' updates are used: a policy
-that leaves a class out is judged too well if that class has data of its own. Progress may be wrong by :data:`FACTOR`, which gives the
-range. Nothing is said beyond the end of the run.
+assumes the run's method, network, data, tiers and local training, and that it does not matter which clients' updates are used. So a policy
+is not judged if nobody trains the largest tier that the run trained, or if a class never trains that did so in the run. Progress may be
+wrong by :data:`FACTOR`, which gives the range. Nothing is said beyond the end of the run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Json = Mapping[str, Any]
 EXPONENT = 0.5
 """γ."""
 FACTOR = 2.0
-"""Nine of ten held-out runs were within the range that this factor gives; ``tools/surrogate.py`` makes and checks them."""
+"""Nine in ten evaluations of held-out runs were within the range that this factor gives; ``tools/surrogate.py`` checks them."""
 _NEAR = 0.01
 """Without a target, the target is so much below the run's best accuracy."""
 
@@ -61,6 +61,44 @@ class Curve:
             if high >= accuracy:
                 return start + (end - start) * (accuracy - low) / (high - low)
         return None
+
+
+@dataclass(frozen=True)
+class Taught:
+    """What the run of a curve trained.
+
+    Attributes:
+        tiers: ratios.
+        largest: the largest tier of which an update was used.
+        devices: the classes of which one was used.
+        noise: the noise multiplier; None without privacy.
+    """
+
+    tiers: frozenset[float]
+    largest: float
+    devices: frozenset[str] = frozenset()
+    noise: float | None = None
+
+    @classmethod
+    def of(cls, summary: Json, lines: Sequence[Json]) -> Taught:
+        """Return what a finished run trained, which used at least one update."""
+        used = [group for line in lines for group in line["groups"] if group["status"] == "trained"]
+        tiers = frozenset(float(row["tier"]) for row in summary["tiers"])
+        noise = (summary.get("privacy") or {}).get("noise_multiplier")
+        return cls(tiers, max(group["tier"] for group in used), frozenset(group["device"] for group in used), noise)
+
+    def why_not(self, policy: Json) -> str:
+        """Return why a policy cannot be judged by the run; "" if it can."""
+        if set(map(float, policy["tiers"])) != self.tiers:
+            return "other tiers than the run's"
+        if policy.get("noise_multiplier") != self.noise:
+            return "other noise than the run's"
+        if not policy["updates"]:
+            return "no update is used"
+        if (policy.get("largest_trained") or self.largest) < self.largest:
+            return f"nobody trains tier {self.largest:g}, as in the run"
+        absent = [device for device, use in policy.get("uses", {}).items() if device in self.devices and not use["updates"]]
+        return f"no update of {', '.join(absent)} is used, as in the run" if absent else ""
 
 
 @dataclass(frozen=True)
@@ -134,19 +172,14 @@ def judged(run: str, summary: Json, lines: Sequence[Json], rows: Sequence[Json],
     """Return what each policy of ``rows`` would learn in its rounds, by the run in the folder ``run``."""
     curve = curve_of(lines)
     goal = max(curve.points[0][1], curve.points[-1][1] - _NEAR) if target is None else target
-    tiers = {float(row["tier"]) for row in summary["tiers"]}
-    noise = (summary.get("privacy") or {}).get("noise_multiplier")
-    return Surrogate(run, curve.points[0][1], goal, tuple(learned(curve, row, row["rounds"], goal, tiers, noise) for row in rows))
+    taught = Taught.of(summary, lines)
+    return Surrogate(run, curve.points[0][1], goal, tuple(learned(curve, row, row["rounds"], goal, taught) for row in rows))
 
 
-def learned(curve: Curve, row: Json, rounds: int, target: float, tiers: set[float], noise: float | None = None) -> Learned:
-    """Return what a policy with the figures ``row`` would learn; the run had ``tiers`` and the noise multiplier ``noise``."""
-    if set(map(float, row["tiers"])) != tiers:
-        return Learned(why="other tiers than the run's")
-    if row.get("noise_multiplier") != noise:
-        return Learned(why="other noise than the run's")
-    if not row["updates"]:
-        return Learned(why="no update is used")
+def learned(curve: Curve, row: Json, rounds: int, target: float, taught: Taught) -> Learned:
+    """Return what a policy with the figures ``row`` would learn."""
+    if why := taught.why_not(row):
+        return Learned(why=why)
     a_round = (row["updates"] / rounds) ** EXPONENT
     progress, end = rounds * a_round, curve.points[-1][0]
     low, mean, high = (curve.at(progress * factor) for factor in (1 / FACTOR, 1.0, FACTOR))

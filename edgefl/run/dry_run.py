@@ -150,6 +150,7 @@ class PolicyOutcome(Result):
         days: under a calendar, the days of these rounds, from ``began`` to ``ended`` at the latest; None without one.
         reach: device → how its single devices took part, under a calendar.
         money: what a month of the whole fleet costs, under a calendar; None without prices.
+        largest_trained: the largest tier of which the server used an update; None if it used none.
     """
 
     label: str
@@ -179,6 +180,7 @@ class PolicyOutcome(Result):
     ended: str = ""
     reach: Mapping[str, ClassReach] = field(default_factory=dict)
     money: Money | None = None
+    largest_trained: float | None = None
 
 
 def outcome_of(label: str, run: Run, rounds: int) -> PolicyOutcome:
@@ -218,6 +220,7 @@ def outcome_in(label: str, run: Run, records: Sequence[Json]) -> PolicyOutcome:
         ended_by_deadline=_ended_by_deadline(run, records),
         uses=_uses(run, records),
         rounds=len(records),
+        largest_trained=max((g["tier"] for line in records for g in line["groups"] if g["status"] == "trained"), default=None),
         **merged(feature.policy(len(records)) for feature in run.features),
     )
 

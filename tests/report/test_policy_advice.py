@@ -9,7 +9,7 @@ import pytest
 from edgefl.report.dry_page import _advice
 from edgefl.report.learned import accuracy_text
 from edgefl.report.policy_advice import deadline_sentence, for_speed, left_out, speed_sentence
-from edgefl.report.surrogate import Curve, learned
+from edgefl.report.surrogate import Curve, Taught, learned
 from edgefl.report.whatif_page import answer_of_whatif
 
 
@@ -98,7 +98,7 @@ def test_a_deadline_that_decided_nothing_is_said_with_what_over_selection_leaves
 def test_a_range_that_passes_the_end_of_the_run_is_open_above():
     curve = Curve(((1.0, 0.2), (10.0, 0.4)))
     row = {"tiers": (1.0,), "updates": 10, "rounds_per_hour": 10.0, "energy_j": 1.0}
-    near, far = (learned(curve, row, rounds, 0.3, {1.0}) for rounds in (2, 6))
+    near, far = (learned(curve, row, rounds, 0.3, Taught(frozenset((1.0,)), 1.0)) for rounds in (2, 6))
     assert (near.open, far.open, far.beyond) == (False, True, False)
     told = accuracy_text(far.to_dict())
     assert told.endswith("–40.0 or more)")

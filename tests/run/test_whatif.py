@@ -213,3 +213,11 @@ def test_an_axis_that_is_wrong_is_one_message(varied, told, called):
     status, output, errors = called("whatif", "--vary", varied)
     assert (status, output) == (2, "")
     assert told in errors
+
+
+def test_a_policy_knows_the_largest_tier_that_it_trains():
+    """Of a fleet of phones, nobody trains the whole network in three tenths of a second (runs of it are in tools/surrogate.py)."""
+    config = RunConfig(profile="phone", method="heterofl", rounds=4, local_epochs=2)
+    found = whatif(config, deadlines_s=(0.05, 0.3, 5.0)).rows
+    assert [row.largest_trained for row in found] == [None, 0.5, 1.0]
+    assert [row.updates > 0 for row in found] == [False, True, True]
