@@ -10,7 +10,7 @@ from zlib import crc32
 
 import pytest
 import torch
-from durations import ByGroup, Durations, arrange, stored
+from durations import CASES, ByGroup, Durations, arrange, left_out, stored
 from hypothesis import settings
 from requirements import CHROMIUM, require, unavailable
 
@@ -42,13 +42,14 @@ settings.load_profile("edgefl")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of whole runs."""
     parser.addoption("--store-durations", action="store_true", help="renew tests/durations.json, which orders the tests")
-    told = "kinds of networks on which the contract of methods is checked: the cheapest, all others, or all"
-    parser.addoption("--kinds", choices=("one", "others", "all"), default="one", help=told)
+    told = "cases of tests to run: without further long ones and kinds of networks of the contract of methods, only these, or all"
+    parser.addoption("--cases", choices=CASES, default="one", help=told)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Store what tests take."""
     if config.getoption("--store-durations"):
+        config.option.cases = "all"
         config.pluginmanager.register(Durations())
 
 
@@ -64,9 +65,14 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order and mark the tests. Groups that take no time are in random order."""
-    arrange(items, stored())
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Order and mark the tests, and leave out further long cases, but not of files that are named on the command line."""
+    groups = stored()
+    if not (config.args and all(".py" in argument for argument in config.args)):
+        left = set(left_out(items, config.getoption("--cases"), groups))
+        config.hook.pytest_deselected(items=list(left))
+        items[:] = [item for item in items if item not in left]
+    arrange(items, groups)
 
 
 @pytest.hookimpl(tryfirst=True)

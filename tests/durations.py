@@ -1,15 +1,18 @@
-"""What tests took in a whole run: long ones begin first, and those of a contributor's loop are marked ``fast``.
+"""What tests took in a whole run: long ones begin first, those of a contributor's loop are marked ``fast``, and further long cases wait.
 
 A group of tests stays in one process, which shares their exports and finished runs. It is a file, or a method's part of the contract.
+Of a test that is repeated for several cases, those that are long are left to ``--cases others``, except the quickest case. So are long
+tests of the house's own tools.
 
-    pytest --store-durations    renews the groups that it runs in tests/durations.json
+    pytest --store-durations    runs all cases, and renews the groups that it runs in tests/durations.json
 """
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from xdist.remote import Producer
@@ -21,12 +24,19 @@ FAST_S = 0.1
 """A group is fast if its tests take less than this on average."""
 
 
+LONG_S = 2.0
+"""A case is long if it takes more than this without its setup."""
+CASES = "one", "others", "all"
+"""Which cases of tests run: all but the further long ones, only these, or all."""
+
+
 @dataclass(frozen=True)
 class Group:
-    """What the tests of a group took: how many they are, and their seconds with setup and teardown."""
+    """What the tests of a group took: how many they are, their seconds with setup and teardown, and the ids of further long cases."""
 
     tests: int
     seconds: float
+    others: tuple[str, ...] = ()
 
 
 def group_of(test: str) -> str:
@@ -42,7 +52,29 @@ def group_of(test: str) -> str:
 
 def stored(file: Path = FILE) -> dict[str, Group]:
     """Return group → what its tests took when they were last stored."""
-    return {name: Group(**values) for name, values in json.loads(file.read_text(encoding="utf-8")).items()}
+    groups = json.loads(file.read_text(encoding="utf-8"))
+    return {name: Group(**{**values, "others": tuple(values.get("others", ()))}) for name, values in groups.items()}
+
+
+def others_of(seconds: Mapping[str, float]) -> list[str]:
+    """Return the further long cases among tests that took these ``seconds`` each.
+
+    >>> others_of({"tests/a.py::test_x[1]": 4.0, "tests/a.py::test_x[2]": 3.0, "tests/a.py::test_y": 9.0, "tests/tools/b.py::test_z": 9.0})
+    ['tests/a.py::test_x[1]', 'tests/tools/b.py::test_z']
+    """
+    cases = defaultdict[str, list[str]](list)
+    for test in seconds:
+        cases[test.partition("[")[0]].append(test)
+    quickest = {min(of, key=seconds.__getitem__) for name, of in cases.items() if not name.startswith("tests/tools/")}
+    return [test for test, taken in seconds.items() if taken > LONG_S and test not in quickest]
+
+
+def left_out(items: Sequence[pytest.Item], cases: str, groups: Mapping[str, Group]) -> list[pytest.Item]:
+    """Return the tests that do not run; of the contract's other kinds of networks, all run that were made."""
+    others = {test for group in groups.values() for test in group.others}
+    if cases == "one":
+        return [item for item in items if item.nodeid in others]
+    return [item for item in items if cases == "others" and item.nodeid not in others and not item.nodeid.startswith(CONTRACT)]
 
 
 def is_fast(group: Group | None) -> bool:
@@ -64,10 +96,13 @@ class Durations:
 
     def __init__(self) -> None:
         self.taken: defaultdict[str, float] = defaultdict(float)
+        self.called: dict[str, float] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add a phase of a test."""
         self.taken[report.nodeid] += report.duration
+        if report.when == "call":
+            self.called[report.nodeid] = report.duration
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Store the seconds of each group."""
@@ -76,11 +111,19 @@ class Durations:
         groups = defaultdict[str, list[float]](list)
         for test, seconds in self.taken.items():
             groups[group_of(test)].append(seconds)
-        ran = {name: Group(len(each), round(sum(each), 1)) for name, each in groups.items()}
+        others = defaultdict[str, list[str]](list)
+        for test in sorted(others_of(self.called)):
+            others[group_of(test)].append(test)
+        ran = {name: Group(len(each), round(sum(each), 1), tuple(others[name])) for name, each in groups.items()}
         before = {name: group for name, group in stored(FILE).items() if (FILE.parents[1] / name.partition(" ")[0]).is_file()}
         found = sorted({**before, **ran}.items())
-        lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(vars(group))}" for name, group in found)
+        lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(_shown(group))}" for name, group in found)
         FILE.write_text("{\n" + lines + "\n}\n", encoding="utf-8")
+
+
+def _shown(group: Group) -> dict[str, Any]:
+    """Return the form in which a group is stored."""
+    return {key: value for key, value in vars(group).items() if value or key != "others"}
 
 
 class ByGroup(LoadScopeScheduling):  # type: ignore[misc]  # it has no types

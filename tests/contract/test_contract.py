@@ -46,7 +46,7 @@ OVER_OTHER_AXES = [
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Instead of for ``--method``: each rule is checked on the cheapest kind of network, or on those of ``--kinds``."""
-    chosen = metafunc.config.getoption("--kinds")
+    """Instead of for ``--method``: each rule is checked on the cheapest kind of network, or on those of ``--cases``."""
+    chosen = metafunc.config.getoption("--cases")
     kinds = [kind for kind in ARCHITECTURES if chosen == "all" or (kind == CHEAPEST) == (chosen == "one")]
     parametrize(metafunc, METHODS, AGGREGATIONS, [] if chosen == "one" else [ONLY, *OVER_OTHER_AXES], kinds)
