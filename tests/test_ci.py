@@ -1,6 +1,7 @@
 """Continuous integration does what the README says, and nothing before that. Programs are stand-ins that log how they are called."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ COMMANDS = (
     "pip install -c constraints.txt . && edgefl simulate --profile phone",
     "pip install -c constraints.txt -e '.[test]' && pytest",
 )
+STATIC = ["python -m ruff check .", "python -m ruff format --check .", "python tools/sizes.py", "python -m mypy"]
 PROGRAM = """#!/bin/sh
 echo "$(basename "$0") $*" >>"$LOG"
 echo "$HOME ${EDGEFL_CHROMIUM-none} ${XDG_CACHE_HOME-none} ${CPLUS_INCLUDE_PATH-none}" >"$LOG.variables"
@@ -29,9 +31,9 @@ echo "PATH=$3/bin:\\$PATH" >"$3/bin/activate"
 
 @pytest.fixture
 def ci(tmp_path):
-    """Run a copy of ``.ci/run`` with stand-ins, and return its status and the lines of the log."""
+    """Run a copy of a job with stand-ins, and return its status and the lines of the log."""
     folder, programs, log = tmp_path / "clone", tmp_path / "programs", tmp_path / "log"
-    for name in (".ci/run", "README.md", "tools/check"):
+    for name in (".ci/run", ".ci/whole", ".ci/fresh", "README.md", "tools/check"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     programs.mkdir()
@@ -39,14 +41,14 @@ def ci(tmp_path):
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
 
-    def run(fails: str = "", readme: str = "") -> tuple[int, list[str], str]:
+    def run(fails: str = "", readme: str = "", job: str = "run") -> tuple[int, list[str], str]:
         if readme:
             (folder / "README.md").write_text(readme)
         env = {
             "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "STANDINS": str(programs), "LOG": str(log), "FAILS": fails,
             "HOME": "/home/own", "EDGEFL_CHROMIUM": "/opt/mine", "XDG_CACHE_HOME": "/home/own/cache", "CPLUS_INCLUDE_PATH": "/opt/include",
         }  # fmt: skip
-        done = subprocess.run(["bash", str(folder / ".ci/run")], env=env, capture_output=True, text=True, check=False)
+        done = subprocess.run(["bash", str(folder / ".ci" / job)], env=env, capture_output=True, text=True, check=False)
         return done.returncode, log.read_text().splitlines(), done.stdout
 
     return run
@@ -56,22 +58,32 @@ def ci(tmp_path):
 def test_the_commands_of_the_readme_come_first_and_as_they_are_written(ci, tmp_path):
     status, lines, said = ci()
     assert status == 0, said
-    assert [line[2:] for line in said.splitlines() if line.startswith("$ ")] == list(COMMANDS)
+    stages = re.findall(r"^== \d+ min \d\d s: (.+)$", said, re.MULTILINE)
+    assert stages == [*COMMANDS, "gates that run no test", "end"]
     assert lines[0].startswith("python3 -m venv ")
-    assert lines[1:8] == [
+    assert lines[1:6] == [
         "pip install -c constraints.txt .", "edgefl simulate --profile phone",
         "pip install -c constraints.txt -e .[test]", "pytest ",
-        "pip install -q -c constraints.txt -e .[dev]", "python tests/requirements.py --install",
-        "pytest -q -p no:cacheprovider --kinds others tests/contract/test_contract.py",
+        "pip install -q -c constraints.txt -e .[dev]",
     ]  # fmt: skip
-    assert sorted(lines[8:]) == [
-        "python -m mypy", "python -m pytest --last-skipped --no-fold-skipped", "python -m ruff check .",
-        "python -m ruff format --check .", "python tools/check_docs.py",
-        "python tools/fuzz_data.py --seconds 60", "python tools/sizes.py",
-    ]  # fmt: skip
+    assert lines[6:] == STATIC
     home, *variables = (tmp_path / "log.variables").read_text().split()
     assert home.startswith(("/tmp", os.environ.get("TMPDIR", "/tmp")))
     assert variables == ["none"] * 3
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a script of bash")
+def test_the_second_job_runs_all_cases_with_all_that_they_need(ci):
+    status, lines, said = ci(job="whole")
+    assert status == 0, said
+    assert lines[1:3] == ["pip install -q -c constraints.txt -e .[dev]", "python tests/requirements.py --install"]
+    others = [
+        "python -m pytest --cases all --no-fold-skipped",
+        "python tools/check_docs.py",
+        "python tools/fuzz_data.py --seconds 60",
+    ]
+    assert sorted(lines[3:]) == sorted([*STATIC, *others])
+    assert ci("python", job="whole")[0] == 1
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a script of bash")

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import durations
 import pytest
-from durations import Durations, Group, arrange, group_of, stored
+from durations import Durations, Group, arrange, group_of, left_out, stored
 
 
 class Item(SimpleNamespace):
@@ -33,13 +33,27 @@ def test_what_groups_took_is_stored_by_the_process_that_has_all_reports(tmp_path
     before = durations.FILE.read_text()
     (tmp_path / "old.py").touch()
     taken = Durations()
-    for test, seconds in (("b.py::x", 1.0), ("a.py::x", 0.25), ("b.py::x", 2.04), ("b.py::y", 3.0)):
-        taken.pytest_runtest_logreport(SimpleNamespace(nodeid=test, duration=seconds))
+    for test, when, seconds in (
+        ("b.py::x", "setup", 1.0), ("a.py::x", "call", 0.25), ("b.py::x", "call", 2.04), ("b.py::y[1]", "call", 3.0),
+        ("b.py::y[2]", "setup", 9.0), ("b.py::y[2]", "call", 2.5), ("tests/tools/c.py::z", "call", 2.5),
+    ):  # fmt: skip
+        taken.pytest_runtest_logreport(SimpleNamespace(nodeid=test, when=when, duration=seconds))
     taken.pytest_sessionfinish(SimpleNamespace(config=SimpleNamespace(workerinput={})))
     assert durations.FILE.read_text() == before
     taken.pytest_sessionfinish(SimpleNamespace(config=SimpleNamespace()))
-    assert stored(durations.FILE) == {"a.py": Group(1, 0.2), "b.py": Group(2, 6.0), "old.py": Group(1, 1.5)}
-    assert list(json.loads(durations.FILE.read_text())) == ["a.py", "b.py", "old.py"]
+    assert stored(durations.FILE) == {
+        "a.py": Group(1, 0.2), "b.py": Group(3, 17.5, ("b.py::y[1]",)), "old.py": Group(1, 1.5),
+        "tests/tools/c.py": Group(1, 2.5, ("tests/tools/c.py::z",)),
+    }  # fmt: skip
+    assert list(json.loads(durations.FILE.read_text())) == ["a.py", "b.py", "old.py", "tests/tools/c.py"]
+
+
+def test_further_long_cases_are_left_to_a_run_of_others_and_no_case_to_none():
+    file = durations.CONTRACT
+    groups = {"a.py": Group(2, 9.0, ("a.py::x[2]",))}
+    items = [Item("a.py::x[1]"), Item("a.py::x[2]"), Item(f"{file}::y[fedhm-cnn]")]
+    left = {cases: [item.nodeid for item in left_out(items, cases, groups)] for cases in durations.CASES}
+    assert left == {"one": ["a.py::x[2]"], "others": ["a.py::x[1]"], "all": []}
 
 
 @pytest.mark.parametrize("name", stored())

@@ -1,7 +1,7 @@
 """Fleets whose best policy is known: what-if names it, also under constraints.
 
 The figures of every policy are worked out here, as means over the draws, from the text of the fleet alone. Fleets in which two policies are
-close are drawn again. ``--kinds all`` asks 100 fleets; the count of right answers is in docs/fleet.md.
+close are drawn again. ``--cases all`` asks 100 fleets; the count of right answers is in docs/fleet.md.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def asked(question: str, of: list[dict[str, float]]) -> tuple[Goal, int]:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Ask a few fleets; many where all kinds are asked for."""
     if "seeds" in metafunc.fixturenames:
-        metafunc.parametrize("seeds", [FEW if metafunc.config.getoption("--kinds", "one") != "all" else MANY])
+        metafunc.parametrize("seeds", [FEW if metafunc.config.getoption("--cases", "one") != "all" else MANY])
 
 
 def test_the_known_best_policy_is_named(seeds, tmp_path):
