@@ -1,6 +1,7 @@
 """The training samples and the held-out samples of every client of a run."""
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,17 @@ EVALUATED_CLIENTS = 100
 """If a run has more clients, this many are drawn at random and evaluated."""
 TEST_SAMPLES, FEWEST_TEST_SAMPLES = 200, 50
 """How many held-out samples of its own a client has at most, and how many at least are worth a figure for each client."""
+
+
+def test_samples_of_each(clients: int, eval_samples: int | None) -> int:
+    """Return how many held-out samples of its own a client has at most: all that are evaluated have ``eval_samples`` together, if given.
+
+    >>> test_samples_of_each(20, None), test_samples_of_each(20, 500), test_samples_of_each(4, 500), test_samples_of_each(1000, 6000)
+    (200, 50, 125, 60)
+    """
+    if not eval_samples:
+        return TEST_SAMPLES
+    return min(max(math.ceil(eval_samples / min(clients, EVALUATED_CLIENTS)), FEWEST_TEST_SAMPLES), TEST_SAMPLES)
 
 
 class Shards:

@@ -1,6 +1,5 @@
 """From a configuration to the parts of a run: data, network, method, costs and plan."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +13,7 @@ from edgefl.config import RunConfig
 from edgefl.data.given import Reading
 from edgefl.data.mix import load
 from edgefl.data.prescribed import prescribed
-from edgefl.data.shards import EVALUATED_CLIENTS, FEWEST_TEST_SAMPLES, TEST_SAMPLES
+from edgefl.data.shards import test_samples_of_each
 from edgefl.data.sources import Dataset
 from edgefl.engine.contract import is_remote
 from edgefl.errors import ConfigError
@@ -94,7 +93,7 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
         reading=reading,
         stages=chain_of(config, features).at_clients,
         public_share=public,
-        test_samples=_test_samples(config),
+        test_samples=test_samples_of_each(config.clients, config.eval_samples),
         **{key: getattr(config, key) for key in _OF_TASK},
     )
     clients = Clients(task, data)
@@ -123,14 +122,6 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     run = Run(config, fleet, data, architecture, method, tiers, clients, plan, costs, conditions, features)
     run.check_sampler()
     return run
-
-
-def _test_samples(config: RunConfig) -> int:
-    """Return how many held-out samples of its own a client has at most: with ``eval_samples``, so many for all that are evaluated."""
-    if not config.eval_samples:
-        return TEST_SAMPLES
-    each = math.ceil(config.eval_samples / min(config.clients, EVALUATED_CLIENTS))
-    return min(max(each, FEWEST_TEST_SAMPLES), TEST_SAMPLES)
 
 
 def public_share(config: RunConfig) -> float:
