@@ -20,10 +20,10 @@ TEST_SAMPLES, FEWEST_TEST_SAMPLES = 200, 50
 """How many held-out samples of its own a client has at most, and how many at least are worth a figure for each client."""
 
 
-def test_samples_of_each(clients: int, eval_samples: int | None) -> int:
+def held_out_of_each(clients: int, eval_samples: int | None) -> int:
     """Return how many held-out samples of its own a client has at most: all that are evaluated have ``eval_samples`` together, if given.
 
-    >>> test_samples_of_each(20, None), test_samples_of_each(20, 500), test_samples_of_each(4, 500), test_samples_of_each(1000, 6000)
+    >>> held_out_of_each(20, None), held_out_of_each(20, 500), held_out_of_each(4, 500), held_out_of_each(1000, 6000)
     (200, 50, 125, 60)
     """
     if not eval_samples:

@@ -13,7 +13,7 @@ from edgefl.config import RunConfig
 from edgefl.data.given import Reading
 from edgefl.data.mix import load
 from edgefl.data.prescribed import prescribed
-from edgefl.data.shards import test_samples_of_each
+from edgefl.data.shards import held_out_of_each
 from edgefl.data.sources import Dataset
 from edgefl.engine.contract import is_remote
 from edgefl.errors import ConfigError
@@ -93,7 +93,7 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
         reading=reading,
         stages=chain_of(config, features).at_clients,
         public_share=public,
-        test_samples=test_samples_of_each(config.clients, config.eval_samples),
+        test_samples=held_out_of_each(config.clients, config.eval_samples),
         **{key: getattr(config, key) for key in _OF_TASK},
     )
     clients = Clients(task, data)
