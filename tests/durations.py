@@ -24,7 +24,7 @@ FAST_S = 0.1
 """A group is fast if its tests take less than this on average."""
 
 
-LONG_S = 2.0
+LONG_S = 1.0
 """A case is long if it takes more than this without its setup."""
 CASES = "one", "others", "all"
 """Which cases of tests run: all but the further long ones, only these, or all."""
