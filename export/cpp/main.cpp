@@ -152,7 +152,7 @@ static bool check(const Bundle& bundle, const Json& tier) {
     Tensor every = zeros({bundle.manifest.at("classes")}, ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL);
     std::fill(every.bytes.begin(), every.bytes.end(), 1);
     Steps steps(bundle, label, 0, 0, every);
-    for (size_t i = 0; i < 3; ++i) losses = std::max(losses, std::fabs(steps.step(reference, 0) / double(expected.data<float>()[i]) - 1));
+    for (size_t i = 0; i < 3; ++i) losses = std::max(losses, std::fabs(steps.step(reference, 0, i + 1) / double(expected.data<float>()[i]) - 1));
     const double lr = steps.table.at("lr");
     // Adam divides by the gradient: a step is as long for one that is only rounding.
     tensors = apart(steps.tensors(), ended, 1e-5 + (steps.table.at("optimizer") == "adam" ? 6 * lr : 0));

@@ -132,12 +132,15 @@ class Steps {
     return found != state.about.end() && found->second == bundle.manifest.at("manifest_sha256");
   }
 
-  // Takes a step of a graph (0: the first) on a batch, and returns its loss. Diverged if the loss or a tensor is not finite; nothing changes then.
-  float step(const Tensors& batch, size_t number) {
+  // Takes a step of a graph (0: the first) on a batch, the step `number` of the training, and returns its loss. Diverged if the loss or a tensor
+  // is not finite; nothing changes then.
+  float step(const Tensors& batch, size_t graph, size_t number) {
     for (const auto& [name, tensor] : batch) values_.insert_or_assign(name, view(tensor));
-    auto found = graphs_.at(number).run(values_);
-    ++taken_;
+    auto found = graphs_.at(graph).run(values_);
     const float loss = *floats(found.at("loss"), "loss", 1);
+    const auto diverged = [number](const std::string& what) {
+      return Diverged("step " + std::to_string(number) + ": " + what + ": training diverged; a smaller learning rate may help");
+    };
     if (!std::isfinite(loss)) throw diverged("the loss is " + std::to_string(loss));
     for (const auto& [name, value] : found)
       if ((name.rfind("p.", 0) == 0 || name.rfind("s.", 0) == 0) && !finite(value, name)) throw diverged(name.substr(2) + " would hold NaN or infinity");
@@ -177,16 +180,11 @@ class Steps {
   }
 
  private:
-  Diverged diverged(const std::string& what) const {
-    return Diverged("step " + std::to_string(taken_) + ": " + what + ": training diverged; a smaller learning rate may help");
-  }
-
   static bool finite(const Ort::Value& value, const std::string& name) {
     const float* first = floats(value, name);
     return std::all_of(first, first + value.GetTensorTypeAndShapeInfo().GetElementCount(), [](float one) { return std::isfinite(one); });
   }
 
-  unsigned taken_ = 0;  // steps, with the present one
   Tensors held_, start_;
   std::set<std::string> changing_;
   std::map<std::string, Ort::Value> values_;

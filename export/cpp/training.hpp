@@ -94,7 +94,7 @@ inline State train(const Bundle& bundle, const std::string& label, const Tensors
     for (const auto& [name, tensor] : data) batch.emplace(name, rows(tensor, index.data(), index.size()));
     for (size_t i = 0; flip && i < index.size(); ++i)
       if (order.mirrored()) mirror(batch.at("x"), i);
-    found.losses.push_back(steps.step(batch, order.graph(graphs)));
+    found.losses.push_back(steps.step(batch, order.graph(graphs), found.losses.size() + 1));
     count();
     checkpoint.store(steps, order, found.losses);
   }

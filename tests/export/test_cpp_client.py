@@ -6,6 +6,7 @@ It compiles once, 10 s of processor time; it skips where the compiler or the hea
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -177,6 +178,32 @@ def test_two_trainings_are_one_and_states_move_between_clients(program, tmp_path
     other = replace(model, seed=3).write(tmp_path / "other")
     ran = called(program, "train", other, "0.5", data, "--state", parts)
     assert (ran.returncode, "it is of round 3 of another bundle, this one is of round 3" in ran.stderr) == (2, True)
+
+
+def test_a_divergence_has_the_number_of_the_training_also_when_it_was_resumed(program, tmp_path):
+    bundle, data = MODELS["momentum, flipped, two graphs"].write(tmp_path / "bundle"), stored(tmp_path, *samples(10))
+    train = (
+        "train",
+        bundle,
+        "0.5",
+        data,
+        "--batch-size",
+        4,
+        "--epochs",
+        500,
+        "--lr",
+        "1e37",
+        "--allow-unsigned",
+        "--state",
+        tmp_path / "state",
+    )
+    progress = tmp_path / "progress"
+    first, again = (called(program, *train, "--checkpoint", progress, "--checkpoint-every", 3) for _ in range(2))
+    assert (first.returncode, again.returncode) == (1, 1)
+    done = len(safetensors.numpy.load_file(progress)["losses"])
+    assert done >= 3
+    assert int(re.search(r"step (\d+): .*training diverged", first.stderr)[1]) > done
+    assert again.stderr == first.stderr
 
 
 @pytest.mark.parametrize("name", ["momentum, flipped, two graphs", "adam"])

@@ -188,6 +188,18 @@ def test_an_enrolled_device_signs_as_the_server_expects(client, tmp_path):
     assert signed(unsigned, tensors, key) == about
 
 
+def test_a_divergence_has_the_number_of_the_training_also_when_it_was_resumed(client, tmp_path):
+    folder, data = MODELS["momentum, flipped, two graphs"].write(tmp_path / "bundle"), stored(tmp_path, *samples(10))
+    train = ("train", folder, "0.5", data, "--batch-size", 4, "--epochs", 500, "--max-seconds", 0, "--lr", "1e37")
+    progress = tmp_path / "progress"
+    given = (*train, "--state", tmp_path / "state", "--checkpoint", progress, "--checkpoint-every", 3)
+    first, again = (client.run(*given) for _ in range(2))
+    done = len(safetensors.numpy.load_file(progress)["losses"])
+    assert done >= 3
+    assert (first[0], int(re.search(r"step (\d+): .*training diverged", first[2])[1]) > done) == (1, True)
+    assert again == first
+
+
 @pytest.mark.parametrize("name", ["momentum, flipped, two graphs", "adam"])
 def test_a_training_that_is_killed_continues_to_the_same_bits(client, tmp_path, name):
     folder, data = MODELS[name].write(tmp_path / "bundle"), stored(tmp_path, *samples(10))

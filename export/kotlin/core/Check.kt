@@ -27,7 +27,8 @@ private fun afterThreeSteps(bundle: Bundle, label: String, training: Training): 
     val y = batch.y ?: throw InputError("${training.reference}: y: missing")
     val data = batch.inputs + ("y" to y)
     return Steps(bundle, training, firstFeeds(bundle, training), data).use { steps ->
-        val losses = stored.floats("losses", training.reference).take(3).maxOf { abs(steps.step(data, 0) / it.toDouble() - 1) / 1e-3 }
+        val losses = stored.floats("losses", training.reference).take(3)
+            .mapIndexed { at, loss -> abs(steps.step(data, 0, at + 1) / loss.toDouble() - 1) / 1e-3 }.max()
         // Adam divides by the gradient: a step is as long for one that is only rounding.
         val slack = 1e-5 + if (training.optimizer == "adam") 6 * training.lr else 0.0
         losses to apart(steps.tensors(), stored, slack)

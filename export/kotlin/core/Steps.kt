@@ -5,7 +5,6 @@ class Steps(private val bundle: Bundle, private val training: Training, feeds: M
     private val sessions = training.graphs.map(bundle::session)
     private val now = linkedMapOf<String, Tensor>()
     private val changed = sessions.flatMap { it.outputs }.filter { it.endsWith(".out") }.map { it.removeSuffix(".out") }.toSet()
-    private var taken = 0
 
     init {
         for (session in sessions) for ((name, kind) in session.inputs) {
@@ -14,9 +13,9 @@ class Steps(private val bundle: Bundle, private val training: Training, feeds: M
         }
     }
 
-    /** A step of a graph on a batch, and its loss. ClientError if the loss or a tensor is not finite; nothing changes then. */
-    fun step(batch: Map<String, Tensor>, graph: Int): Float {
-        taken++
+    /** A step of a graph on a batch, the step `number` of the training, and its loss. ClientError if it is not finite; nothing changes then. */
+    fun step(batch: Map<String, Tensor>, graph: Int, number: Int): Float {
+        fun diverged(what: String) = ClientError("step $number: $what: training diverged; a smaller learning rate may help")
         val session = sessions[graph]
         val found = ran(bundle, session, session.inputs.keys.associateWith { batch[it] ?: now.getValue(it) })
         val loss = found.floats("loss", training.graphs[graph])[0]
@@ -54,8 +53,6 @@ class Steps(private val bundle: Bundle, private val training: Training, feeds: M
         return if (name == "t" || name == "seed") Tensor.scalar(0f)
         else Tensor.zeros(beside ?: throw InputError("a training graph has an input ${json(name)}, for which the bundle has no value"))
     }
-
-    private fun diverged(what: String) = ClientError("step $taken: $what: training diverged; a smaller learning rate may help")
 }
 
 /** Input → value: trained tensors are `p.NAME`, statistics `s.NAME`, frozen ones `f.NAME`. */

@@ -78,7 +78,7 @@ private class Run(
             val taken = losses.size - restored
             if (maxSeconds > 0 && taken > 0 && spent * (taken + 1) / taken > maxSeconds) break
             val batch = batch()
-            losses += steps.step(batch, order.graph(training.graphs.size))
+            losses += steps.step(batch, order.graph(training.graphs.size), losses.size + 1)
             spent = (System.nanoTime() - started) / 1e9
             progress?.store(steps, order, losses)
             if (maxSeconds > 0 && losses.size == 1 && spent > maxSeconds)
