@@ -22,8 +22,6 @@ FILE = Path(__file__).with_suffix(".json")
 CONTRACT = "tests/contract/test_contract.py"
 FAST_S = 0.1
 """A group is fast if its tests take less than this on average."""
-
-
 LONG_S = 1.0
 """A case is long if it takes more than this without its setup."""
 CASES = "one", "others", "all"

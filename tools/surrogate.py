@@ -63,7 +63,8 @@ def errors(base: list[Any], held_out: list[Any]) -> list[tuple[float, bool]]:
 def leaves_out(base: list[Any], held_out: list[Any]) -> bool:
     """Return whether a run leaves out a class or the largest tier that the base trained, as what-if sees it before any training."""
     mine, other = (Taught.of({"tiers": []}, lines) for lines in (base, held_out))
-    return other.largest < mine.largest or not mine.devices <= other.devices
+    uses = {device: {"updates": device in other.devices} for device in mine.devices}
+    return bool(mine.why_not({"tiers": (), "updates": 1, "largest_trained": other.largest, "uses": uses}))
 
 
 def main() -> None:

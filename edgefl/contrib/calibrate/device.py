@@ -9,7 +9,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from edgefl.contrib.calibrate.meters import MeterFigures
-from edgefl.contrib.calibrate.profile_file import assumed, assumed_power, figure, measured_power
+from edgefl.contrib.calibrate.profile_file import assumed, figure, power_of
 from edgefl.fleet.figures import Figure
 from edgefl.fleet.profile import DeviceProfile
 from edgefl.fleet.time_model import ForwardCosts, Limits, Measurement, StepCosts, fit, key_of, unit_of
@@ -228,10 +228,6 @@ def table_of(
 def device_values(measured: MachineFigures, name: str, link: str | Mapping[str, Any], like: DeviceProfile) -> dict[str, Any]:
     """Return the content of a profile's TOML file; throttling and watts that were not measured are those of ``like``, assumed."""
     system = f"{measured.source.partition(';')[0]}; psutil"
-    if measured.watts is None:
-        power = assumed_power(like, measured.battery)
-    else:
-        power = measured_power(measured.watts, like, measured.battery, measured.source)
     values = {
         "name": name,
         "title": f"{measured.processor}, calibrated on {counted(measured.threads)}",
@@ -242,7 +238,7 @@ def device_values(measured: MachineFigures, name: str, link: str | Mapping[str, 
             "training_bytes": figure(measured.free_bytes, system, "free when it was measured: what other programs left"),
         },
         "compute": compute_of(measured, like),
-        **power,
+        **power_of(measured.watts, like, measured.battery, measured.source),
     }
     return values | ({"thermal": assumed(like.thermal, like)} if like.thermal else {})
 

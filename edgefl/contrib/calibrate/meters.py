@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import math
 import subprocess
 import threading
@@ -14,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from statistics import fmean
 
+from edgefl.contrib.calibrate.csv_file import csv_lines, number_of
 from edgefl.contrib.calibrate.sensors import SENSORS, Watts
 from edgefl.errors import InputError
 
@@ -29,6 +29,11 @@ class MeterSpan:
     state: str
     begin_s: float = 0.0
     end_s: float = math.inf
+
+    @property
+    def timed(self) -> bool:
+        """Whether it is known when it was."""
+        return self.end_s < math.inf
 
 
 def meter_of(name: str) -> Sensor | MeterLog:
@@ -115,11 +120,10 @@ class MeterLog:
 
     def mean_w(self, span: MeterSpan) -> float:
         """Return the mean watts of the rows of a span: of its state if the file has one, otherwise of its time."""
-        if span == MeterSpan(span.state) and not any(isinstance(at, str) for at, _ in self.rows()):
+        rows = self.rows()
+        if not span.timed and not any(isinstance(at, str) for at, _ in rows):
             raise InputError(f"{self.path}: expected a column state, idle or training: when the steps were measured is not known")
-        found = [
-            watts for at, watts in self.rows() if (at == span.state if isinstance(at, str) else span.begin_s <= at <= span.end_s)
-        ]
+        found = [watts for at, watts in rows if (at == span.state if isinstance(at, str) else span.begin_s <= at <= span.end_s)]
         return _mean(str(self.path), span, found)
 
     def rows(self) -> list[tuple[float | str, float]]:
@@ -128,20 +132,16 @@ class MeterLog:
         Raises:
             InputError: the file cannot be read, or a column or value is missing or wrong.
         """
-        try:
-            table = csv.DictReader(self.path.read_text(encoding="utf-8-sig").splitlines())
-            columns, lines = set(table.fieldnames or ()), [(table.line_num, line) for line in table]
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise InputError(f"{self.path}: cannot be read as a table: {error}") from error
-        if not ("watts" in columns or {"volts", "amperes"} <= columns) or not ({"time", "state"} & columns):
+        columns, lines = csv_lines(self.path)
+        if not ("watts" in columns or {"volts", "amperes"} <= {*columns}) or not ({"time", "state"} & {*columns}):
             wanted = "watts (or volts and amperes), and time or state"
             raise InputError(f"{self.path}: expected the columns {wanted}; got {', '.join(map(str, columns)) or 'an empty file'}")
         return [(self._at(number, line), self._watts(number, line)) for number, line in lines]
 
     def _at(self, number: int, line: Mapping[str, str]) -> float | str:
         if "state" in line:
-            return (line["state"] or "").strip()
-        text = line["time"] or ""
+            return line["state"].strip()
+        text = line["time"]
         with contextlib.suppress(ValueError):
             return float(text)
         with contextlib.suppress(ValueError):
@@ -152,16 +152,7 @@ class MeterLog:
 
     def _watts(self, number: int, line: Mapping[str, str]) -> float:
         parts = ("watts",) if "watts" in line else ("volts", "amperes")
-        found = 1.0
-        for key in parts:
-            try:
-                value = float(line[key] or "")
-            except ValueError:
-                value = -1.0
-            if not 0 <= value < float("inf"):
-                raise InputError(f"{self.path}, line {number}: {key}: expected a number of at least 0, got {line[key]!r}")
-            found *= value
-        return found
+        return math.prod(number_of(f"{self.path}, line {number}", key, line[key], least=0) for key in parts)
 
 
 @dataclass(frozen=True)
@@ -186,6 +177,6 @@ class MeterFigures:
 
 def _mean(where: str, span: MeterSpan, watts: Sequence[float]) -> float:
     if len(watts) < _FEWEST:
-        when = "" if span == MeterSpan(span.state) else f" ({span.begin_s:.0f} to {span.end_s:.0f} s since 1970)"
+        when = "" if not span.timed else f" ({span.begin_s:.0f} to {span.end_s:.0f} s since 1970)"
         raise InputError(f"{where}: {len(watts)} readings while the device is {span.state}{when}, expected at least {_FEWEST}")
     return fmean(watts)

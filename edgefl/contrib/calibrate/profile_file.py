@@ -31,7 +31,7 @@ def _item(value: Any) -> Any:
     return table
 
 
-def assumed_power(like: DeviceProfile, battery: bool = True) -> dict[str, Any]:
+def _assumed_power(like: DeviceProfile, battery: bool) -> dict[str, Any]:
     """Return the table ``power`` of a device whose watts are assumed to be those of ``like``, if these are known."""
     if like.power is None:
         return {}
@@ -41,8 +41,10 @@ def assumed_power(like: DeviceProfile, battery: bool = True) -> dict[str, Any]:
     return {"power": {key: value for key, value in figures.items() if battery or key != "battery_wh"}}
 
 
-def measured_power(watts: MeterFigures, like: DeviceProfile, battery: bool, source: str) -> dict[str, Any]:
-    """Return the table ``power`` of a device whose watts were measured: ``load_w`` holds for all training, and has no shares."""
+def power_of(watts: MeterFigures | None, like: DeviceProfile, battery: bool, source: str) -> dict[str, Any]:
+    """Return the table ``power``: with measured watts, ``load_w`` holds for all training, and has no shares; without, that of ``like``."""
+    if watts is None:
+        return _assumed_power(like, battery)
     note = f"{watts.title}: only {watts.part}, not the whole device" if watts.part else watts.title
     found = {key: figure(getattr(watts, key), source, note) for key in ("idle_w", "load_w")}
     if watts.part:

@@ -1,7 +1,5 @@
 """Fits a profile to training steps that were measured elsewhere: rows of a CSV file."""
 
-import csv
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -9,9 +7,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from edgefl.contrib.calibrate.csv_file import csv_lines, number_of
 from edgefl.contrib.calibrate.device import factor_of, table_of
 from edgefl.contrib.calibrate.meters import MeterFigures
-from edgefl.contrib.calibrate.profile_file import assumed, assumed_power, figure, measured_power
+from edgefl.contrib.calibrate.profile_file import assumed, figure, power_of
 from edgefl.errors import EdgeflError, InputError
 from edgefl.fleet.profile import DeviceProfile
 from edgefl.fleet.time_model import Limits, Measurement, StepCosts, fit
@@ -50,17 +49,13 @@ def read_rows(path: Path) -> list[Row]:
     Raises:
         InputError: the file cannot be read, a column is missing, a value is wrong, or rows contradict each other.
     """
-    try:
-        table = csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines())
-        columns, lines = table.fieldnames or [], [(table.line_num, line) for line in table]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path}: cannot be read as a table: {error}") from error
+    columns, lines = csv_lines(path)
     missing = [column for column in _NEEDED if column not in columns]
     if not ({"network", *KINDS} & set(columns)):
         missing.insert(0, "network")
     if missing:
         raise InputError(f"{path}: no column {' and no column '.join(missing)}; got {', '.join(columns) or 'an empty file'}")
-    rows = [_row(path, number, {key: value or "" for key, value in line.items() if key}) for number, line in lines]
+    rows = [_row(path, number, line) for number, line in lines]
     if not rows:
         raise InputError(f"{path}: no rows below the header")
     for a, b in combinations(rows, 2):
@@ -75,7 +70,7 @@ def read_rows(path: Path) -> list[Row]:
 
 def _row(path: Path, line: int, values: Mapping[str, str]) -> Row:
     where = f"{path}: line {line}"
-    seconds = _number(where, "seconds", values["seconds"])
+    seconds = number_of(where, "seconds", values["seconds"])
     sustained = values.get("sustained_seconds", "")
     batch = _whole(where, "batch", values["batch"])
     phase = values.get("phase") or "step"
@@ -84,27 +79,17 @@ def _row(path: Path, line: int, values: Mapping[str, str]) -> Row:
     if name := values.get("network", ""):
         work = _traced(where, name, batch, phase, values)
     else:
-        work = Work(**{kind: int(_number(where, kind, values[kind], least=0)) for kind in KINDS if values.get(kind)})
+        work = Work(**{kind: int(number_of(where, kind, values[kind], least=0)) for kind in KINDS if values.get(kind)})
         name = "the work of this line"
     if work == NO_WORK:
         raise InputError(f"{where}: no network and no work: fill in a column such as network or product_macs")
     return Row(
-        line, name, phase, Measurement(work, seconds), _number(where, "sustained_seconds", sustained) if sustained else None
+        line, name, phase, Measurement(work, seconds), number_of(where, "sustained_seconds", sustained) if sustained else None
     )
 
 
-def _number(where: str, key: str, text: str, least: float | None = None) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value) or value < (least or 0) or (least is None and value == 0):
-        raise InputError(f"{where}: {key}: expected a number {'of at least 0' if least == 0 else 'above 0'}, got {text!r}")
-    return value
-
-
 def _whole(where: str, key: str, text: str) -> int:
-    value = _number(where, key, text)
+    value = number_of(where, key, text)
     if value != int(value):
         raise InputError(f"{where}: {key}: expected a whole number, got {text!r}")
     return int(value)
@@ -112,7 +97,7 @@ def _whole(where: str, key: str, text: str) -> int:
 
 def _traced(where: str, name: str, batch: int, phase: str, values: Mapping[str, str]) -> Work:
     classes = _whole(where, "classes", values["classes"]) if values.get("classes") else None
-    tier = Tier(_number(where, "tier", values.get("tier") or "1", least=0))
+    tier = Tier(number_of(where, "tier", values.get("tier") or "1", least=0))
     try:
         network = architecture_of(name, values["input"].split(",") if values.get("input") else None, classes)
         training = training_for(batch, None, values.get("optimizer") or "momentum")  # type: ignore[arg-type]  # it checks the name
@@ -186,7 +171,7 @@ def values_from(
         "link": link,
         "memory": assumed(like.memory, like),
         "compute": compute,
-        **(assumed_power(like) if watts is None else measured_power(watts, like, True, source)),
+        **power_of(watts, like, True, source),
     }
     slower = [row.measured.seconds / row.sustained_s for row in steps if row.sustained_s is not None]
     if slower:
