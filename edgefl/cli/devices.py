@@ -110,7 +110,8 @@ def _row(device: DeviceProfile) -> dict[str, Any]:
 
 def _fleet_row(fleet: Fleet) -> dict[str, Any]:
     classes = [
-        {"device": c.device.name, "share": c.share, "budget": c.budget.model_dump(exclude_none=True)} for c in fleet.classes
+        {"device": c.device.name, **c.model_dump(include={"share", "budget", "largest_tier"}, exclude_none=True)}
+        for c in fleet.classes
     ]
     shown = fleet.model_dump(include={"name", "title", "mix", "behaviour", "states"})
     shown |= {} if fleet.prices is None else {"prices": str(fleet.prices)}
@@ -150,8 +151,9 @@ def _print_fleet(fleet: Fleet) -> None:
         show(f"calendar: {fleet.calendar}")
     if fleet.prices is not None:
         show(f"prices: {fleet.prices}")
-    for of, budget in [("", fleet.budget), *((f"{c.device.name}: ", c.budget) for c in fleet.classes)]:
-        for key, value in budget.model_dump(exclude_none=True).items():
+    own = ((f"{c.device.name}: ", {"largest_tier": c.largest_tier, **dict(c.budget)}) for c in fleet.classes)
+    for of, limits in [("", dict(fleet.budget)), *own]:
+        for key, value in ((key, value) for key, value in limits.items() if value is not None):
             shown = human_budget(key, value) if key.endswith(("_bytes", "_j")) else f"{value:g}"
             show(f"{of}{key} = {shown}")
     if fleet.behaviour is not None:

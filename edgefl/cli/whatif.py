@@ -109,7 +109,8 @@ def command(
     edgefl whatif --deadlines 1,5 --require "low-end-phone >= 20 %"
     edgefl whatif --vary codec=fp32,int8 --vary per_round=5,10
 
-    --vary is for every other key, also such as "sampler=uniform,reserved(slots='gateway:5')".
+    --vary is for every other key, also such as "sampler=uniform,reserved(slots='gateway:5')", and for limits of one class, such as
+    low-end-phone.largest_tier=0,0.5 (0 leaves the class out) or low-end-phone.round_deadline_s=1,5.
 
     With --require and --minimize, it names the policy to take, or what no policy meets and by how much. Figures are inclusion, weakest,
     waste, round, updates (an hour), joules and bytes (per useful update), epsilon, and, under a calendar, sessions, updates, bytes

@@ -49,6 +49,14 @@ def budget_of(fleet_class: FleetClass, fleet: FleetBudget, fastest_full_round_s:
     return Budget(fleet_class.device.training_bytes * memory_share, *limits)
 
 
+def larger_than_allowed(fleet_class: FleetClass, tier: Tier) -> tuple[Shortfall, ...]:
+    """Return the shortfall of a tier that is larger than the largest that the fleet gives a class; none for other tiers."""
+    most = fleet_class.largest_tier
+    if most is None or tier.ratio <= most:
+        return ()
+    return (Shortfall("largest_tier", tier.ratio, most, fleet_class.device.name, tier.ratio),)
+
+
 def use(cost: Cost, timing: Timing, budget: Budget) -> dict[BudgetName, tuple[float, float]]:
     """Return need and have of every budget that has a limit; an unknown energy meets no limit."""
     needs: dict[BudgetName, float] = {

@@ -39,6 +39,25 @@ UNDISTURBED = State(
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    """The clients that the server never asks.
+
+    Attributes:
+        classes: numbers of clients → the numbers of their classes.
+        numbers: the classes that are left out.
+        clients: how many clients they have.
+    """
+
+    classes: Callable[[np.ndarray], np.ndarray]
+    numbers: tuple[int, ...]
+    clients: int
+
+    def has(self, clients: np.ndarray) -> np.ndarray:
+        """Return whether each client is left out."""
+        return np.isin(self.classes(clients), self.numbers)
+
+
+@dataclass(frozen=True)
 class Conditions:
     """How sessions vary and fail; by default, none does.
 
@@ -53,6 +72,7 @@ class Conditions:
         battery: whether what a session draws empties a battery; not where eligible clients are charging.
         start_hour: local hour at clock 0; batteries are charged at midnight.
         calendar: when rounds may begin; None: one after the other.
+        left_out: the clients that are never asked; None: all may be.
     """
 
     over_selection: float = 1.0
@@ -65,6 +85,7 @@ class Conditions:
     battery: bool = False
     start_hour: float = 0.0
     calendar: Calendar | None = None
+    left_out: LeftOut | None = None
 
     def day(self, clock_s: float) -> int:
         """Return the number of the local day, from 0."""
@@ -76,7 +97,14 @@ class Conditions:
 
     def asked(self, wanted: int, clients: int) -> int:
         """Return how many clients are asked so that ``wanted`` answer, of a population of ``clients``."""
-        return min(clients, ceil(round(wanted * self.over_selection, 6)))
+        return min(self._reachable(clients), ceil(round(wanted * self.over_selection, 6)))
+
+    def share_left_out(self, clients: int) -> float:
+        """Return the share of a population of ``clients`` that is never asked."""
+        return 0.0 if self.left_out is None else self.left_out.clients / clients
+
+    def _reachable(self, clients: int) -> int:
+        return clients - (0 if self.left_out is None else self.left_out.clients)
 
     def link_shares(self, seed: int, clients: np.ndarray, sigmas: tuple[np.ndarray, np.ndarray], round_: int) -> np.ndarray:
         """Return each client's share of its link's typical rate in a round: log-normal across clients and across sessions."""
@@ -126,7 +154,11 @@ class Conditions:
         while True:
             found = self.eligible(seed, clients, asked, round_, clock_s, busy, choose)
             patient = clock_s < began_s + PATIENCE_S
-            if len(found) >= min(wanted, clients) or (len(found) and not patient) or clock_s >= began_s + _LONGEST_WAIT_S:
+            if (
+                len(found) >= min(wanted, self._reachable(clients))
+                or (len(found) and not patient)
+                or clock_s >= began_s + _LONGEST_WAIT_S
+            ):
                 return np.sort(found), clock_s
             # The next moment to check: when the next busy client ends its session, or ten minutes later.
             later_s = clock_s + WAIT_STEP_S
@@ -158,6 +190,7 @@ class Conditions:
             stop = min(clients, start + max(asked - count, min(max(start, _SELECT_FIRST), _SELECT_AT_ONCE)))
             drawn = (_first if stop == _SELECT_FIRST else _drawn)(seed, clients, start, stop, round_)
             drawn = drawn[~np.isin(drawn, working) & (self.availability.until(drawn, clock_s) > clock_s)]
+            drawn = drawn if self.left_out is None else drawn[~self.left_out.has(drawn)]
             found.append(drawn[: asked - count])
             count, start = count + len(found[-1]), stop
         return np.concatenate(found) if found else np.zeros(0, np.int64)

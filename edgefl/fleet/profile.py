@@ -283,12 +283,22 @@ class FleetBudget(Record):
 
 
 class FleetClass(Record):
-    """One class of a fleet: its device, its share of the clients, limits of its own, and the path of a trace of its own."""
+    """One class of a fleet.
+
+    Attributes:
+        share: its share of the clients.
+        budget: limits of its own.
+        trace: the path of a trace of its own.
+        largest_tier: the ratio of the largest tier that the server gives its clients; 0: the server asks none of them. None: no limit.
+    """
 
     device: DeviceProfile
     share: _Part
     budget: FleetBudget = FleetBudget()
     trace: str | None = None
+    largest_tier: Annotated[float | None, Field(ge=0, le=1, strict=True)] = None
+
+    left_out: ClassVar = property(lambda self: self.largest_tier == 0, doc="Whether the server asks none of its clients.")
 
 
 class Fleet(Record):
@@ -308,22 +318,20 @@ class Fleet(Record):
     def _whole(self) -> Fleet:
         _sum_to_1("class: shares", [c.share for c in self.classes])
         named = {c.device.name: c for c in self.classes}
+        if all(c.left_out for c in self.classes):
+            raise ValueError("class: largest_tier is 0 in all of them, so no client would be asked; leave it out of one")
         for number, c in enumerate(self.classes):
             if c.device != named[c.device.name].device:
                 raise ValueError(
                     f"class.{number}.device: another device is named {c.device.name!r} as well; give each a name of its own, "
                     "by the key name of its class or of its file"
                 )
-            if c.budget != named[c.device.name].budget:  # results are by device
-                raise ValueError(
-                    f"class.{number}.budget: another class of {c.device.name!r} has another budget; give one of them a name of its "
-                    "own, by its key name"
-                )
-            if c.trace != named[c.device.name].trace:
-                raise ValueError(
-                    f"class.{number}.trace: another class of {c.device.name!r} has another trace; give one of them a name of its own, "
-                    "by its key name"
-                )
+            for key in ("budget", "trace", "largest_tier"):  # results are by device
+                if getattr(c, key) != getattr(named[c.device.name], key):
+                    raise ValueError(
+                        f"class.{number}.{key}: another class of {c.device.name!r} has another {key.replace('_', ' ')}; give one of "
+                        "them a name of its own, by its key name"
+                    )
             for key, budget in ((f"class.{number}.budget", c.budget), ("budget", self.budget)):
                 if budget.energy_j is not None and c.device.without_energy:
                     raise ValueError(f"{key}.energy_j: {unknown_energy(c.device)}")

@@ -1,16 +1,21 @@
 """From the settings of a run and its fleet's profile to the conditions of its rounds."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
 
 from edgefl.errors import ConfigError
 from edgefl.fleet.availability import Always, Availability, ByClass, Daily
 from edgefl.fleet.calendar import Calendar
-from edgefl.fleet.conditions import UNDISTURBED, Conditions
+from edgefl.fleet.conditions import UNDISTURBED, Conditions, LeftOut
 from edgefl.fleet.population import Population
-from edgefl.fleet.profile import Fleet, State
+from edgefl.fleet.profile import Fleet, FleetClass, State
 from edgefl.fleet.trace import load_trace
 from edgefl.util.files import exists
+from edgefl.util.validation import explain
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,7 @@ def conditions_in(settings: FleetSettings, fleet: Fleet, availability: Availabil
         battery=not ideal and not charging,
         start_hour=settings.start_hour,
         calendar=_calendar(settings, fleet),
+        left_out=_left_out(settings, fleet),
     )
     if ideal or (behaviour := fleet.behaviour) is None:
         return conditions
@@ -69,6 +75,43 @@ def with_deadline(fleet: Fleet, deadline_s: float | None) -> Fleet:
         return fleet
     budget = fleet.budget.model_copy(update={"round_deadline_s": deadline_s, "round_deadline_ratio": None})
     return fleet.model_copy(update={"budget": budget})
+
+
+def with_class_limits(fleet: Fleet, limits: Mapping[str, Any]) -> Fleet:
+    """Return ``fleet`` with other limits of its classes: ``DEVICE.KEY`` → value, where KEY is ``largest_tier`` or one of a class's budget.
+
+    Raises:
+        ConfigError: a device, a key or a value is wrong.
+
+    >>> from edgefl.fleet.load import load_fleet
+    >>> [c.largest_tier for c in with_class_limits(load_fleet("phone"), {"low-end-phone.largest_tier": 0.5}).classes]
+    [None, None, 0.5]
+    """
+    classes = list(fleet.classes)
+    for name, value in limits.items():
+        device, _, key = name.rpartition(".")
+        places = [place for place, c in enumerate(classes) if c.device.name == device]
+        if not places:
+            known = ", ".join(dict.fromkeys(c.device.name for c in classes))
+            raise ConfigError(f"{name}: no class of the fleet is {device!r}; its classes are {known}")
+        if key not in _CLASS_LIMITS:
+            raise ConfigError(f"{name}: {key!r} is no limit of a class; expected {' or '.join(_CLASS_LIMITS)}")
+        for place in places:
+            c = classes[place]
+            own = {of: getattr(c.budget, of) for of in c.budget.model_fields_set}
+            other = {key: value} if key == "largest_tier" else {"budget": {**own, key: value}}
+            try:
+                classes[place] = FleetClass.model_validate({**{of: getattr(c, of) for of in c.model_fields_set}, **other})
+            except ValidationError as error:
+                raise ConfigError("; ".join(f"{device}.{explain(problem)}" for problem in error.errors())) from None
+    try:
+        own = {Fleet.model_fields[key].alias or key: getattr(fleet, key) for key in fleet.model_fields_set}
+        return Fleet.model_validate({**own, "class": tuple(classes)})
+    except ValidationError as error:
+        raise ConfigError("; ".join(map(explain, error.errors()))) from None
+
+
+_CLASS_LIMITS = "largest_tier", "round_deadline_s", "download_bytes", "upload_bytes", "energy_j"
 
 
 def _check_deadline(settings: FleetSettings, fleet: Fleet) -> None:
@@ -117,6 +160,15 @@ def _recorded(path: Path, eligible_when: tuple[str, ...]) -> Availability:
             f"eligible_when: expected conditions that some client of {path} meets at some time, got {together}: never all at once"
         )
     return trace
+
+
+def _left_out(settings: FleetSettings, fleet: Fleet) -> LeftOut | None:
+    numbers = tuple(number for number, c in enumerate(fleet.classes) if c.left_out)
+    if not numbers:
+        return None
+    population = Population(fleet, settings.clients, settings.seed)
+    counts = population.class_counts()
+    return LeftOut(population.classes, numbers, sum(counts[number] for number in numbers))
 
 
 def _calendar(settings: FleetSettings, fleet: Fleet) -> Calendar | None:

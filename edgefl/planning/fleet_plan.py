@@ -135,6 +135,8 @@ def plan_fleet(
     )
     found: dict[str, ClassTier] = {}
     for c in fleet.classes:
+        if c.left_out:
+            continue
         share = c.share + (found[c.device.name].share if c.device.name in found else 0.0)
         limits = _both(budget_of(c, fleet.budget, fastest_s), budget)
         found[c.device.name] = _class_tier(of, c, works[c.device.name], limits, share)
@@ -162,6 +164,7 @@ def _class_tier(of: SubModels, c: FleetClass, work: DeviceRound, limits: Budget,
         return uses_within(cost, limits, work)
 
     ratio = of.largest(uses_of)
+    ratio = ratio and min(ratio, c.largest_tier or 1.0)
     cost = of.cost(ratio or 1 / STEPS)
     clock = clock_figures(cost, work, limits)
     return ClassTier(

@@ -81,6 +81,9 @@ def spectral(
     whole, least = Ranks(), dict.fromkeys(layers, 1)
     tables = {name: quantities(name, layer, cost_at(whole), cost_at(least), layers) for name, layer in layers.items()}
     search = _Search(energy, tables, cost_at, timeline_at, uses_of, work)
+    # Of a layer such as 2×2, no rank is smaller than the dense layer: it always is dense.
+    layers = {name: layer for name, layer in layers.items() if len(tables[name]) > 1}
+    start, least = ({name: rank for name, rank in at.items() if name in layers} for at in (start, least))
     # The moment of the peak moves with the plan, so a budget of memory is searched from its other side as well.
     remembers = "memory_bytes" in uses_of(cost_at(start))
     found = [search.improved(at) for at in ([start, least, whole] if remembers else [start])]

@@ -31,10 +31,10 @@ too few clients of its group were left to unmask the sum.
 """
 BudgetName = Literal[
     "memory_bytes", "macs_forward", "macs_train_step", "deadline_s", "download_bytes", "upload_bytes", "energy_j", "battery_j",
-    "uncounted_ops", "group_clients",
+    "uncounted_ops", "group_clients", "largest_tier",
 ]  # fmt: skip
 """The upper limits that an assignment checks; ``battery_j`` is the energy left in a battery, ``group_clients`` are the clients of a tier in
-a round, whose updates are added up securely: they are too few, where others are too many."""
+a round, whose updates are added up securely: they are too few, where others are too many. ``largest_tier`` is that of the fleet's class."""
 BUDGETS = {
     "memory_bytes": "memory",
     "macs_forward": "forward MACs",
@@ -46,6 +46,7 @@ BUDGETS = {
     "battery_j": "battery",
     "uncounted_ops": "uncounted operations",
     "group_clients": "clients of a group",
+    "largest_tier": "largest tier",
 }
 """Budgets in words."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from edgefl.report.metric import metric_of, metric_text, reaches
 from edgefl.report.outliers import FAR
@@ -151,16 +151,22 @@ def _left_out(found: Sequence[tuple[bool, Json]], out: Callable[[Json], object])
 
 def without_tier(summary: Json) -> str:
     """Return what to do about the device classes that fit no tier, and why they fit none; nothing if all fit one."""
-    outside = [item for item in summary["classes"] if item["tier"] is None and item["refusals"]]
+    refused = (item for item in summary["classes"] if item["tier"] is None and item["refusals"])
+    # A class whose largest tier is smaller than every tier is left out on purpose.
+    outside = [item for item in refused if _smallest(item)["budget"] != "largest_tier"]
     if not outside:
         return ""
-    short = min(outside[0]["refusals"], key=lambda refusal: refusal["tier"])
+    short = _smallest(outside[0])
     tier = tier_label(short["tier"])
     smaller = f"a tier below {tier}" if len(summary["tiers"]) > 1 else f"a tier below {tier}, or a method that has smaller tiers"
     what = "accept that it cannot train" if len(outside) == 1 else "accept that these classes cannot train"
     why = f"the {budget_name(short['budget'])} of {outside[0]['title']} is too small for tier {tier} ({need_have(short)})"
     none = f"{joined(item['title'] for item in outside)} {'fits' if len(outside) == 1 else 'fit'} no tier"
     return f"Add {smaller}, or {what}: {none}, because {why}."
+
+
+def _smallest(item: Json) -> Json:
+    return cast(Json, min(item["refusals"], key=lambda refusal: refusal["tier"]))
 
 
 def _never_used(summary: Json) -> str:

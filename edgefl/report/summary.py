@@ -89,7 +89,7 @@ def class_rows(plan: Plan) -> list[ClassRow]:
                 clients=c.clients,
                 tier=c.tier.number if c.tier else None,
                 micro_batch=fit.micro_batch,
-                budgets=_budgets(plan, c, fit),
+                budgets=() if c.left_out else _budgets(plan, c, fit),
                 refusals=c.refusals,
                 considered=tuple(AssignmentStep(at.tier.number, at.micro_batch, short, at.recompute) for at, short in steps),
                 assumed=tuple(c.device.assumed),

@@ -6,7 +6,7 @@ from functools import cache, partial
 from edgefl.client.client import Clients
 from edgefl.config import RunConfig
 from edgefl.errors import ConfigError
-from edgefl.fleet.budget import budget_of, shortfalls
+from edgefl.fleet.budget import budget_of, larger_than_allowed, shortfalls
 from edgefl.fleet.profile import Fleet
 from edgefl.methods.base import Method
 from edgefl.methods.personal import evaluated
@@ -94,7 +94,10 @@ class _Search:
         return largest_ratio(fits, lambda ratio: parts_of(self._method(among(ratio)), self._task.architecture, ratio), steps)
 
     def _fits(self, number: int, tier: Tier, method: Method) -> bool:
-        device, cost = self._fleet.classes[number].device, self._cost(method, tier)
+        of_class = self._fleet.classes[number]
+        if larger_than_allowed(of_class, tier):
+            return False
+        device, cost = of_class.device, self._cost(method, tier)
         margin = self._config.clock_margin
         timing = timing_of(device, cost, self._task.training, self._samples, partial(evaluated, method), margin=margin)
         return not shortfalls(cost, timing, self._budgets[number], device.name, tier)

@@ -134,7 +134,7 @@ class PolicyOutcome(Result):
         deadline_s: longest round in seconds; None: no limit.
         over_selection: clients selected per update wanted.
         round_s: seconds of the median round, of those in which something was sent to a client; None if there was none.
-        inclusion: share of the sessions that trained, in [0, 1].
+        inclusion: share of the sessions that trained, in [0, 1]; those that a class that is left out would have had did not.
         inclusion_by_class: device → the same share, None for a device without a session.
         useful_share: share of the devices' time whose updates the server used; ``wasted_share`` is the rest.
         weakest: the device with the smallest share of sessions that trained, None without a session; ``weakest_inclusion`` is the share.
@@ -197,6 +197,7 @@ def outcome_in(label: str, run: Run, records: Sequence[Json]) -> PolicyOutcome:
     sums = totals(records)
     devices = dict.fromkeys(c.device.name for c in run.fleet.classes)
     by_class = {device: trained[device] / selected[device] if selected[device] else None for device in devices}
+    by_class |= {c.device.name: 0.0 for c in run.fleet.classes if c.left_out}
     known = {device: share for device, share in by_class.items() if share is not None}
     weakest = min(known, key=known.__getitem__, default=None)
     device_s = sums.useful.device_s + sums.wasted.device_s
@@ -206,7 +207,7 @@ def outcome_in(label: str, run: Run, records: Sequence[Json]) -> PolicyOutcome:
         deadline_s=run.plan.deadline_s,
         over_selection=run.conditions.over_selection,
         round_s=median(lasted) if (lasted := [record["round_s"] for record in begun(records)]) else None,
-        inclusion=trained.total() / max(1, selected.total()),
+        inclusion=trained.total() / max(1, selected.total()) * (1 - run.conditions.share_left_out(run.config.clients)),
         inclusion_by_class=by_class,
         useful_share=sums.useful.device_s / device_s if device_s else 0.0,
         wasted_share=sums.wasted.device_s / device_s if device_s else 0.0,

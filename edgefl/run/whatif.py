@@ -13,6 +13,8 @@ from edgefl.config.fleet import FleetKeys, HostKeys
 from edgefl.config.rates import SCHEDULES, follows_rounds
 from edgefl.config.task import RoundsKeys
 from edgefl.errors import ConfigError, InputError
+from edgefl.fleet.resolve import with_class_limits
+from edgefl.records.session import BUDGETS
 from edgefl.report.clock_draws import ClockDraws
 from edgefl.report.required import NO_GOAL, Goal, Required, required
 from edgefl.report.results import Result, Results
@@ -27,6 +29,7 @@ from edgefl.run.policy_reach import policy_outcome
 from edgefl.run.prepare import prepare
 from edgefl.run.run import Run
 from edgefl.util.compute import one_thread
+from edgefl.util.units import human_budget
 
 OnPolicy = Callable[[str], None]
 _GROUPS = *FleetKeys.model_fields, *RoundsKeys.model_fields, *HostKeys.model_fields
@@ -124,6 +127,7 @@ def whatif(
         over_selections: clients selected per update wanted; empty for the run's own.
         target_epsilons: largest ε of a run with privacy; empty for the run's own.
         vary: any other key of the configuration → its values, such as ``{"sampler": ("uniform", "oort"), "per_round": (50, 100)}``.
+            ``DEVICE.KEY`` is a limit of a class, such as ``{"gateway.largest_tier": (0, 0.5)}``; 0 leaves the class out.
         run_folder: a finished run that trains the same: only who takes part and when may differ. Accuracies are read from its curve. None:
             no accuracies. :mod:`edgefl.report.surrogate` says what that assumes.
         target_accuracy: share in (0, 1]; the time and energy until then are shown; None: a point below the run's best.
@@ -205,11 +209,13 @@ def _simulated(label: str, policy: Run, rounds: int, target_updates: int) -> tup
 
 def _needs(policies: Sequence[Run], rows: Sequence[PolicyOutcome]) -> dict[str, ClassNeed]:
     """Return device → what its sessions need, of the devices of which no session trained under any policy."""
-    plan = min((policy.plan for policy in policies), key=lambda plan: min(plan.costs))
-    tier, found = min(plan.costs), {}
-    for c in plan.classes:
-        if any(row.inclusion_by_class.get(c.device.name) for row in rows):
+    found = {}
+    for place, of in enumerate(policies[0].fleet.classes):
+        plans = [policy.plan for policy in policies if not policy.fleet.classes[place].left_out]
+        if not plans or any(row.inclusion_by_class.get(of.device.name) for row in rows):
             continue
+        plan = min(plans, key=lambda plan: min(plan.costs))
+        tier, c = min(plan.costs), plan.classes[place]
         timing = plan.timing(c.device, tier, plan.workload.mean_shard)
         short = [str(refusal) for refusal in c.refusals if refusal.budget != "deadline_s" and refusal.tier == tier.ratio]
         found[c.device.name] = ClassNeed(
@@ -228,18 +234,26 @@ def _check_varied(vary: Mapping[str, Sequence[Any]]) -> None:
             raise ConfigError(f"vary: {key}: expected a list of values, got {values!r}")
         if twice := [value for value in values if list(values).count(value) > 1]:
             raise ConfigError(f"vary: {key}: {twice[0]} comes twice, expected each value once")
-        for value in values:
+        for value in values if not _of_class(key) else ():
             RunConfig.of({key: value}, "vary")
+
+
+def _of_class(key: str) -> bool:
+    """Return whether a key is a limit of a class of the fleet, such as ``gateway.largest_tier``."""
+    return "." in key
 
 
 def _prepared(config: RunConfig, others: Mapping[str, Any]) -> Run:
     """Return the run with other values of some keys."""
+    limits = {key: value for key, value in others.items() if _of_class(key)}
+    keys = {key: value for key, value in others.items() if key not in limits}
     try:
-        return prepare(RunConfig.of({**config.model_dump(), **others}), required=False)
+        run = prepare(RunConfig.of({**config.model_dump(), **keys}), required=False)
     except ConfigError as refusal:
         if not others:
             raise
         raise ConfigError(f"policy “{_label(others)}”: {refusal}") from None
+    return replace(run, fleet=with_class_limits(run.fleet, limits)) if limits else run
 
 
 def _policy(run: Run, config: RunConfig, changes: dict[str, Any]) -> Run:
@@ -268,11 +282,20 @@ def _check_same(folder: RunFolder, config: RunConfig) -> None:
             raise InputError(f"{where}: its {kind} has changed since it trained; restore the file, or give another run")
 
 
+def _limit_words(limit: str, value: Any) -> str:
+    if limit == "largest_tier":
+        return f"at most tier {value:g}" if value else "left out"
+    return f"{BUDGETS[limit.removeprefix('round_')]} {human_budget(limit, value)}"
+
+
 def _label(changes: Mapping[str, Any]) -> str:
     texts = {"deadline_s": "{:g} s", "over_selection": "{:g} × asked", "target_epsilon": "ε {:g}"}
     parts = []
     for key, value in changes.items():
-        if key in texts:
+        device, _, limit = key.rpartition(".")
+        if device:
+            parts.append(f"{device} {_limit_words(limit, value)}")
+        elif key in texts:
             parts.append(texts[key].format(value))
         else:
             listed = (

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from edgefl.client.training import Training
-from edgefl.fleet.budget import budget_of, resolve_deadline, shortfalls
+from edgefl.fleet.budget import budget_of, larger_than_allowed, resolve_deadline, shortfalls
 from edgefl.fleet.conditions import UNDISTURBED
 from edgefl.fleet.population import Population
 from edgefl.fleet.profile import FleetClass, State
@@ -75,7 +75,8 @@ def make_plan(
             cost, training = cost_of(assignment), split(workload.training, assignment)
             margin = workload.clock_margin
             timing = timing_of(of.device, cost, training, largest_shard, workload.evaluated, state.speed_share, margin)
-            return shortfalls(cost, timing, budget, of.device.name, assignment.tier, assignment.micro_batch, margin)
+            named = of.device.name, assignment.tier, assignment.micro_batch
+            return (*larger_than_allowed(of, assignment.tier), *shortfalls(cost, timing, budget, *named, margin))
 
         options, attempts = _options(costs, workload.training, on_shortfall, short)
         return ClassPlan(of.device, of.share, clients, budget, options, attempts, state)

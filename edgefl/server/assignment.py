@@ -85,6 +85,11 @@ class ClassPlan:
     state: State = UNDISTURBED
 
     @property
+    def left_out(self) -> bool:
+        """Whether the fleet leaves the class out: its largest tier is 0."""
+        return any(short.budget == "largest_tier" and not short.have for short in self.refusals)
+
+    @property
     def fits(self) -> tuple[Tier, ...]:
         """The tiers that the class can train, largest first."""
         return tuple(option.tier for option in self.options if option is not None)

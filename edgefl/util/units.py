@@ -196,7 +196,11 @@ def need_have(budget: str, need: float, have: float, clock_margin: float = 1.0) 
     ('needs 155 MB, has 1 kB', 'needs 1,000,001, has 1,000,000')
     >>> need_have("deadline_s", 1.25, 0.9, 1.5)
     'needs 1.25 s with a clock margin of 1.5, has 900 ms'
+    >>> need_have("largest_tier", 1, 0.5)
+    'is 0.5'
     """
+    if budget == "largest_tier":
+        return f"is {have:g}"
     texts = [_ZEROS.sub("", human_budget(budget, value)) for value in (need, have)]
     if need != have and texts[0] == texts[1]:
         unit = {"bytes": " B", "s": " s", "j": " J"}.get(budget.rpartition("_")[2], "")
@@ -206,7 +210,9 @@ def need_have(budget: str, need: float, have: float, clock_margin: float = 1.0) 
 
 
 _ZEROS = re.compile(r"\.0+(?= |$)|(?<=\.\d)0(?= |$)")
-_BY_SUFFIX: dict[str, Callable[[float | None], str]] = {"bytes": human_bytes, "s": human_seconds, "j": human_joules}
+_BY_SUFFIX: dict[str, Callable[[float | None], str]] = {
+    "bytes": human_bytes, "s": human_seconds, "j": human_joules, "tier": lambda ratio: f"{ratio:g}"
+}  # fmt: skip
 
 
 def _checked(value: float, what: str) -> float:

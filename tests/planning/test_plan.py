@@ -62,6 +62,17 @@ def test_no_budget_is_exceeded_and_the_spectral_plan_keeps_at_least_as_much(buil
     assert spectral.gap >= 0
 
 
+def test_a_layer_that_no_rank_makes_smaller_stays_dense_in_a_spectral_plan():
+    """2×2 weights have four numbers, and so have their factors of rank 1."""
+    network = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 8))
+    limits = needs_of(traced(network, (2,), {"2": 1}))
+    options = {"batch_size": BATCH, "samples": SAMPLES, "weights": network.state_dict()}
+    for budget in (Budget(memory_bytes=limits["memory_bytes"]), Budget(upload_bytes=limits["upload_bytes"])):
+        found = plan(network, (2,), device=DEVICE, budget=budget, allocate="spectral", **options)
+        assert found[-1].kind == "spectral"
+        assert set(found[-1].ranks) <= {"2"}
+
+
 @settings(max_examples=5)
 @given(networks(), st.sampled_from(["macs_forward", "memory_bytes", "upload_bytes"]), st.floats(0.1, 0.9))
 def test_the_next_ratio_above_does_not_fit(built, name, share):

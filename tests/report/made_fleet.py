@@ -69,11 +69,11 @@ def a_plan() -> Any:
     full, half, parts = Assignment(Tier(1.0)), Assignment(Tier(0.5)), Assignment(Tier(0.5), 8)
     costs = {full: cost(), half: cost(training_memory_bytes=2_000_000), parts: cost(training_memory_bytes=400_000, micro_batch=8)}
     fast = SimpleNamespace(
-        device=device("fast"), share=0.25, clients=1, assignment=full, tier=full.tier, options=(full, half), refusals=(),
+        device=device("fast"), share=0.25, clients=1, assignment=full, tier=full.tier, options=(full, half), refusals=(), left_out=False,
         attempts=(Attempt(full, ()), Attempt(half, ())), budget=Budget(memory_bytes=8e6),
     )  # fmt: skip
     slow = SimpleNamespace(
-        device=device("slow"), share=0.75, clients=3, assignment=parts, tier=parts.tier, options=(parts,), refusals=refused,
+        device=device("slow"), share=0.75, clients=3, assignment=parts, tier=parts.tier, options=(parts,), refusals=refused, left_out=False,
         attempts=(Attempt(half, refused), Attempt(parts, ())), budget=Budget(memory_bytes=1e6),
     )  # fmt: skip
     return SimpleNamespace(

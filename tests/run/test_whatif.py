@@ -205,6 +205,7 @@ def test_methods_are_an_axis_and_each_is_checked():
         ("codec=int8,int8", "vary: codec: int8 comes twice"),
         ("codec=mp3", "codec"),
         ("colour=red", "colour: unknown key"),
+        ("watch.largest_tier=0,1", "watch.largest_tier: no class of the fleet is 'watch'; its classes are"),
         ("per_round=", "'per_round=' is not of the form KEY=V1,V2, such as per_round=50,100"),
         ("per_round=0,5", "per_round"),
     ],
