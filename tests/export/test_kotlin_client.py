@@ -1,6 +1,6 @@
 """The client in Kotlin on a desktop JVM, against onnxruntime's own library: what it computes against the Python client, what it refuses.
 
-Android's binding of the runtime, ``export/kotlin/app``, is the only part that is not run here.
+Of ``export/kotlin/app``, Android's binding of the runtime and the worker are only compiled here.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from test_resuming import MODELS, dropout  # noqa: F401 - a fixture
 from test_same_inputs import GIVEN, Y, bundle, normalised_twice, of_torch, reference, same  # noqa: F401 - fixtures
 from users_home import left_in_home
 
+from edgefl.contrib.calibrate.meters import MeterSpan, meter_of
 from edgefl.run.device_round import fed_round
 from edgefl.util.keys import SigningKey
 from tests.run.device_rounds import AVERAGED
@@ -356,3 +357,21 @@ def test_an_expired_bundle_is_refused_and_an_update_has_its_deadline(client, tmp
         found, _, errors = client.run("train", folder, "0.5", path, "--out", out, "--key", tmp_path / "owner.pub")
         assert (found, f"expired at {expires}" in errors) == (status, status == 2)
     assert content(out)[0]["deadline"] == expires
+
+
+def test_a_phone_logs_what_its_battery_gives_for_calibrate(client, tmp_path):
+    """Android's battery is a stand-in: 4 V, and microamperes of either sign."""
+    log = tmp_path / "log.csv"
+
+    def logged(*figures: int) -> str:
+        command = ["java", "-cp", client.classes, "edgefl.app.Battery", log, *map(str, figures)]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+
+    assert logged(4000, -150_000, -1_200_000, 0) == "worked"
+    meter = meter_of(str(log))
+    assert [meter.mean_w(MeterSpan(state)) for state in ("idle", "training")] == pytest.approx([0.6, 4.8])
+    assert logged(4000, 150_000, 1_200_000, 1).startswith("the phone is plugged in")
+    for millivolts, microamperes in ((4000, 0), (4000, -(2**31)), (0, 150_000)):
+        assert logged(millivolts, microamperes, 1_200_000, 0).startswith(
+            "this phone does not tell its battery's volts and amperes"
+        )
