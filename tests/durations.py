@@ -22,7 +22,7 @@ FILE = Path(__file__).with_suffix(".json")
 CONTRACT = "tests/contract/test_contract.py"
 FAST_S = 0.1
 """A group is fast if its tests take less than this on average."""
-LONG_S = 1.0
+LONG_S = 0.6
 """A case is long if it takes more than this without its setup."""
 CASES = "one", "others", "all"
 """Which cases of tests run: all but the further long ones, only these, or all."""
