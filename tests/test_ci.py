@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+JOB = "edgefl simulate --profile phone --tiers 1,0.25,0.0625 --deadline-s 0.9 --method-option aggregation=residual"
 COMMANDS = (
-    "pip install -c constraints.txt . && edgefl simulate --profile phone",
+    f"pip install -c constraints.txt . && {JOB}",
     "pip install -c constraints.txt -e '.[test]' && pytest",
 )
 SHORT = [
@@ -65,7 +66,7 @@ def test_the_commands_of_the_readme_come_first_and_as_they_are_written(ci, tmp_p
     assert stages == [*COMMANDS, "gates beside the tests", "end"]
     assert lines[0].startswith("python3 -m venv ")
     assert lines[1:6] == [
-        "pip install -c constraints.txt .", "edgefl simulate --profile phone",
+        "pip install -c constraints.txt .", JOB,
         "pip install -c constraints.txt -e .[test]", "pytest ",
         "pip install -q -c constraints.txt -e .[dev]",
     ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 The hash of :mod:`papers.inputs` changes with every edit of a definition, also with one that computes the same. A probe tells the two apart
 in seconds. It trains eight clients at most for four rounds, so that decay, warm-up and plans made anew all happen, and every aggregation
-but the last shows in the next round's losses. The last one shows in the loss on held-out samples.
+but the last shows in the next round's losses. The last one shows in the loss on held-out samples, all of those that clients have of their own.
 
 Figures are equal if they differ by no more than :data:`TOLERANCE`. Other processors add float32 numbers in another order. With torch and
 oneDNN limited to AVX2 or SSE4.1 instead of AVX-512, losses differ by 1e-6, and by 6e-4 at most, where the maximum of a pooling window tips
@@ -24,6 +24,7 @@ import numpy as np
 
 from edgefl.client import evaluate
 from edgefl.config import RunConfig
+from edgefl.data.shards import TEST_SAMPLES
 from edgefl.data.sources import Split
 from edgefl.methods.create import create
 from edgefl.methods.networks import global_tier
@@ -91,7 +92,7 @@ def probe(settings: Mapping[str, Any], local: bool) -> Probe:
 def _probe(settings: str, local: bool) -> Probe:
     with (
         tempfile.TemporaryDirectory() as folder,
-        trained_in(Path(folder) / "run", json.loads(settings), local) as (trained, rounds),
+        trained_in(Path(folder) / "run", json.loads(settings), local, own=TEST_SAMPLES) as (trained, rounds),
     ):
         figures = figures_of(trained, rounds, local)
         accuracies = [*figures["accuracy"].values(), *(figures[key] for key in sorted(figures) if key.startswith("local_"))]

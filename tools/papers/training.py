@@ -6,7 +6,7 @@ import contextlib
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import psutil
 import torch
 
 from edgefl.client import evaluate
+from edgefl.client.client import Clients
 from edgefl.config import RunConfig
 from edgefl.factor.svd import unroll
 from edgefl.methods.factorized_fl import FactorizedFL
@@ -80,14 +81,18 @@ def figures(settings: Mapping[str, Any], local: bool, folder: Path, until: float
 
 @contextlib.contextmanager
 def trained_in(
-    folder: Path, settings: Mapping[str, Any], local: bool, until: float | None = None, since: int = 0
+    folder: Path, settings: Mapping[str, Any], local: bool, until: float | None = None, since: int = 0, own: int | None = None
 ) -> Iterator[tuple[Trained, list[dict[str, Any]]]]:
     """Train a run to its end in ``folder``, from its last checkpoint on; yield it with the lines of its rounds.
+
+    ``own`` is how many held-out samples of its own a client has at most; None: as the settings say.
 
     Raises: as :func:`figures`.
     """
     with one_thread(), Stopwatch() as watch:
         run = evaluated_since(prepared(settings, local), since)
+        if own is not None:
+            run = replace(run, clients=Clients(replace(run.clients.task, test_samples=own), run.data))
         files = RunFolder(folder)
         files.check(run.config, resume=True)
         files.start(run.config)
