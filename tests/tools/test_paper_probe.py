@@ -12,6 +12,7 @@ from paper_entries import entry_of, table_at
 from tool_modules import on_the_path, tool_of  # noqa: F401 - a fixture is used by its name
 
 from edgefl.client.training import Training
+from edgefl.data.shards import TEST_SAMPLES
 from edgefl.factor import basis
 from edgefl.methods.fedavg import FedAvg
 
@@ -191,3 +192,13 @@ def test_a_cut_probe_is_refused(stored, damage, message):
     path.write_text(json.dumps({**line, "probe": damage(line["probe"])}))
     with pytest.raises(tool_of("papers.store").ResultsError, match=message):
         confirmed(path)
+
+
+def test_a_probe_evaluates_clients_on_all_held_out_samples_of_their_own(tmp_path, on_the_path):  # noqa: F811 - the fixture
+    """The settings of a probe ask for few held-out samples, which would change the figures of clients with models of their own."""
+    settings = {**tool_of("papers.probe").probe_settings(run_of("fedavg").settings), "rounds": 1, "eval_every": 1}
+    sizes = {}
+    for own in (None, TEST_SAMPLES):
+        with tool_of("papers.training").trained_in(tmp_path / str(own), settings, True, own=own) as (trained, _):
+            sizes[own] = [len(trained.run.clients.shards.test(client)) for client in range(settings["clients"])]
+    assert max(sizes[None]) < min(sizes[TEST_SAMPLES]) <= TEST_SAMPLES

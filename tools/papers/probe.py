@@ -2,7 +2,7 @@
 
 The hash of :mod:`papers.inputs` changes with every edit of a definition, also with one that computes the same. A probe tells the two apart
 in seconds. It trains eight clients at most for four rounds, so that decay, warm-up and plans made anew all happen, and every aggregation
-but the last shows in the next round's losses. The last one shows in the loss on held-out samples, all of those that clients have of their own.
+but the last shows in the next round's losses. The last one shows in the loss on held-out samples: of a client's own, on all.
 
 Figures are equal if they differ by no more than :data:`TOLERANCE`. Other processors add float32 numbers in another order. With torch and
 oneDNN limited to AVX2 or SSE4.1 instead of AVX-512, losses differ by 1e-6, and by 6e-4 at most, where the maximum of a pooling window tips
