@@ -76,6 +76,14 @@ def _costs(key: str, row: Json, other: Json) -> bool:
     return own is not None and its is not None and own > its * (1 + ABOUT)
 
 
+def only_without(result: Json, row: Json) -> str:
+    """Return which classes a policy leaves out although others include them, as a sentence after others; nothing if it leaves out none."""
+    shares = [other["inclusion_by_class"] for other in result["rows"]]
+    out = [device for device, share in row["inclusion_by_class"].items() if share == 0 and any(of.get(device) for of in shares)]
+    titles = result.get("titles") or {}
+    return f" No session of {joined([titles.get(device, device) for device in out])} trains under it." if out else ""
+
+
 def left_out(result: Json) -> str:
     """Return the classes that train under no policy, and what they would need; nothing if there is none."""
     titles, limits = result.get("titles") or {}, [row["deadline_s"] for row in result["rows"]]
