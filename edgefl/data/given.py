@@ -118,7 +118,7 @@ def dataset_of(given: Given, name: str, share: float = HELD_OUT_SHARE, usual: Us
         y, names = labelled([given.y, *renumbered], given.where, given.class_names)
     owner = _owners(both)
     if test is None:
-        rows, held_out = _divided(np.zeros(len(y[0]), np.int64) if regression else y[0], owner[0], share, given.where)
+        rows, held_out = _divided(np.zeros(len(y[0]), np.int64) if regression else y[0], owner[0], share, given)
         places, xs, whole = [rows, held_out], [given.x, given.x], owner[0]
         y, owner = [y[0][rows], y[0][held_out]], [None if whole is None else whole[part] for part in (rows, held_out)]
     else:
@@ -264,11 +264,12 @@ def _renumbered(test: Given, names: tuple[str, ...]) -> np.ndarray:
     return np.array([names.index(name) for name in test.class_names])[test.y]
 
 
-def _divided(y: np.ndarray, owner: np.ndarray | None, share: float, where: str) -> tuple[np.ndarray, np.ndarray]:
+def _divided(y: np.ndarray, owner: np.ndarray | None, share: float, given: Given) -> tuple[np.ndarray, np.ndarray]:
     held_out = part_of_each(y if owner is None else owner, share, generator(0, "held out"))
     if not len(held_out) or (owner is not None and len(np.unique(owner[held_out])) < owner.max() + 1):
-        of = "every class" if owner is None else "an owner"
-        raise DataError(f"{where}: {of} has a single sample, of which none can be held out; give a file with --held-out")
+        column = given.record.owner
+        of = "every class" if owner is None else f"an owner of column {column!r}" if column else "an owner"
+        raise DataError(f"{given.where}: {of} has a single sample, of which none can be held out; give a file with --held-out")
     return np.setdiff1d(np.arange(len(y)), held_out), held_out
 
 

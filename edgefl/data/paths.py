@@ -31,13 +31,17 @@ class Pictures:
         return by_name | {image.relative_to(folder).as_posix(): image for image in images}
 
     def columns(self, schema: Any, batches: Iterable[Any]) -> list[str]:
-        """Return the columns of which one of the first cells names an image; DataError if all look so, and there is none."""
+        """Return the columns of which one of the first cells names an image; DataError if all look so, and there is none.
+
+        Names without an ending may be other words by chance, such as classes: most rows must have such a name of their own.
+        """
         found: list[str] = []
         texts = [name for name in schema.names if is_text(schema, name)]
         first: Any = next(iter(batches), None) if texts else None
         for name in texts if first is not None else ():
             some = [text for text in plain(first.column(name)[:_LOOKED_AT]).to_pylist() if text]
-            if any(self._place(text) is not None for text in some):
+            there = {text for text in some if self._place(text) is not None}
+            if 2 * len(there) > len(some) or any(Path(text).suffix.lower() in ENDINGS for text in there):
                 found.append(name)
             elif some and all(" " not in text and Path(text).suffix.lower() in ENDINGS for text in some):
                 where = f"which is not in {self._file.parent}; put the table there"

@@ -223,6 +223,18 @@ def test_a_table_that_names_images_is_read_as_images(tmp_path, short):
         load(str(tmp_path / "own"))
 
 
+def test_a_class_that_is_called_like_a_picture_is_no_name_of_one(tmp_path):
+    hub_folder(tmp_path / "photos")
+    (table := tmp_path / "own.csv").write_text("a,b,label\n" + "".join(f"{n},{n % 3},{('p0', 'p1')[n % 2]}\n" for n in range(30)))
+    assert load(str(table)).class_names == ("p0", "p1")
+
+
+def test_owners_with_one_sample_are_said_with_their_column(tmp_path):
+    (table := tmp_path / "own.csv").write_text("user_id,b,label\n" + "".join(f"{n},{n % 3},{'xy'[n % 2]}\n" for n in range(30)))
+    with pytest.raises(DataError, match="own.csv: an owner of column 'user_id' has a single sample"):
+        load(str(table))
+
+
 def test_subfolders_and_a_table_that_both_have_classes_are_refused(tmp_path):
     folder = pictures(tmp_path / "own", lambda k: Image.new("L", (4, 4), 100 + k))
     names = [file.relative_to(folder).as_posix() for file in sorted(folder.rglob("*.png"))]
