@@ -13,10 +13,21 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity)
 _MISSING = {"na", "n/a", "nan", "-nan", "null", "none", "<na>", "#n/a", "#na", "1.#qnan", "-1.#ind", "1.#ind"}
 
 
-def numbers_in(column: Any) -> np.ndarray:
-    """Return a column of numbers or truth values as float64 (rows,); NaN where one is missing."""
-    pa = arrow("numbers")
-    found: np.ndarray = plain(column).cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+def numbers_in(column: Any, where: str, name: str) -> np.ndarray:
+    """Return a column of numbers or truth values as float64 (rows,); NaN where one is missing.
+
+    Raises:
+        DataError: a whole number is beyond ±2⁵³, where float64 leaves some out.
+    """
+    pa, values = arrow(where), plain(column)
+    whole = pa.types.is_integer(values.type)
+    try:
+        found: np.ndarray = values.cast(pa.float64(), safe=whole).to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid:
+        told = "whole numbers beyond 2^53, of which a float keeps the first 15 digits only"
+        raise DataError(
+            f"{where}: column {name!r} has {told}; subtract an offset, or leave the column out with --features"
+        ) from None
     return found
 
 

@@ -155,7 +155,7 @@ def _samples(table: Table, names: tuple[str, ...], channels: int, alpha: str) ->
     rows, count = Growing(table.where), 0
     for batch in table.batches(list(names)):
         if is_number(table.schema, first):
-            rows.add(np.stack([numbers_in(batch.column(name)) for name in names], 1))
+            rows.add(np.stack([numbers_in(batch.column(name), table.where, name) for name in names], 1))
         else:
             rows.add(rectangular(batch.column(first), table.where, first, count))
         count += len(batch)

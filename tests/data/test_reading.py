@@ -229,6 +229,19 @@ def test_a_class_that_is_called_like_a_picture_is_no_name_of_one(tmp_path):
     assert load(str(table)).class_names == ("p0", "p1")
 
 
+@pytest.mark.parametrize(("least", "kind"), [(2**53, "int64"), (2**63, "uint64"), (-(2**62), "int64")])
+def test_whole_numbers_of_which_a_float_would_lose_digits_are_refused(tmp_path, least, kind):
+    table = pa.table(
+        {"a": pa.array([least + n for n in range(1, 41)], kind), "b": [float(n) for n in range(40)], "label": ["x", "y"] * 20}
+    )
+    parquet.write_table(table, tmp_path / "own.parquet")
+    with pytest.raises(DataError, match="column 'a' has whole numbers beyond 2.53.*--features"):
+        load(str(tmp_path / "own.parquet"))
+    small = table.set_column(0, "a", pa.array([2**53 - n for n in range(40)], kind))
+    parquet.write_table(small, tmp_path / "own.parquet")
+    assert len(np.unique(np.asarray(load(str(tmp_path / "own.parquet")).train.x)[:, 0])) == 32
+
+
 def test_owners_with_one_sample_are_said_with_their_column(tmp_path):
     (table := tmp_path / "own.csv").write_text("user_id,b,label\n" + "".join(f"{n},{n % 3},{'xy'[n % 2]}\n" for n in range(30)))
     with pytest.raises(DataError, match="own.csv: an owner of column 'user_id' has a single sample"):
