@@ -1,7 +1,6 @@
 """Initial weights of a network from a safetensors file, or from the tensors that ``torch.save`` has written."""
 
 import io
-import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,8 +17,6 @@ from edgefl.util.files import require_plain, sha256
 PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 """The linear layers of :class:`edgefl.models.attention.OpenAttention` that have no layer of their own in torch's class."""
 _NAMED = 5
-_WRAPPERS = re.compile(r"(module\.|_orig_mod\.)*")
-"""What DistributedDataParallel and torch.compile put before names."""
 
 
 @dataclass(frozen=True)
@@ -66,15 +63,18 @@ def weights_in(path: str, without: str = "", names: Collection[str] = ()) -> Wei
     return WeightsFile(path, sha256(content), without, _prefix(_floats(_of_content(path, content)), names))
 
 
-def _prefix(found: Iterable[str], names: Collection[str]) -> str:
-    """Return what torch's wrappers put before every name that was ``found``, and that no name of the network begins with.
+def _prefix(found: Collection[str], names: Collection[str]) -> str:
+    """Return what begins every name that was ``found`` and none of the network's: torch's wrappers, or a module that held the network.
 
     >>> _prefix(["_orig_mod.module.fc.weight", "_orig_mod.module.fc.bias"], ["fc.weight", "fc.bias"])
     '_orig_mod.module.'
     """
-    beginnings = {_WRAPPERS.match(name)[0] for name in found}  # type: ignore[index]
-    prefix = min(beginnings, key=len) if beginnings else ""
-    return "" if not prefix or any(name.startswith(prefix) for name in names) else prefix
+    parts = next(iter(found), "").split(".")
+    for prefix in (".".join(parts[:count]) + "." for count in range(1, len(parts))):
+        own = {name.removeprefix(prefix) for name in found if name.startswith(prefix)}
+        if len(own) == len(found) and own & {*names} and not any(name.startswith(prefix) for name in names):
+            return prefix
+    return ""
 
 
 @lru_cache(maxsize=1)

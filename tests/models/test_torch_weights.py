@@ -22,7 +22,7 @@ SHAPES = {name: tuple(tensor.shape) for name, tensor in network().state_dict().i
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "_orig_mod.module."])
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "_orig_mod.module.", "model.", "lit.model.0."])
 @pytest.mark.parametrize("kind", ["pt", "safetensors"])
 def test_a_state_dict_is_read_without_the_names_of_wrappers(tmp_path, prefix, legacy, kind):
     state = {f"{prefix}{name}": tensor for name, tensor in network().state_dict().items()}
