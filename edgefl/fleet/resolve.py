@@ -98,7 +98,11 @@ def with_class_limits(fleet: Fleet, limits: Mapping[str, Any]) -> Fleet:
             raise ConfigError(f"{name}: {key!r} is no limit of a class; expected {' or '.join(_CLASS_LIMITS)}")
         for place in places:
             c = classes[place]
-            own = {of: getattr(c.budget, of) for of in c.budget.model_fields_set}
+            own = {
+                of: getattr(c.budget, of)
+                for of in c.budget.model_fields_set
+                if not key.startswith("round_deadline") or "deadline" not in of
+            }
             other = {key: value} if key == "largest_tier" else {"budget": {**own, key: value}}
             try:
                 classes[place] = FleetClass.model_validate({**{of: getattr(c, of) for of in c.model_fields_set}, **other})

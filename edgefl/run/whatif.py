@@ -157,7 +157,8 @@ def whatif(
     policies, rows, rounds = list[tuple[str, Run]](), list[PolicyOutcome](), list[Simulated]()
     with one_thread():
         combined = [dict(zip(vary, values, strict=True)) for values in product(*vary.values())]
-        runs = [(others, _prepared(config, others)) for others in combined]
+        known: dict[str, Run] = {}
+        runs = [(others, _prepared(config, others, known)) for others in combined]
         if source is not None:
             for _, run in runs:
                 _check_same(RunFolder(source[0]), run.config)
@@ -243,16 +244,17 @@ def _of_class(key: str) -> bool:
     return "." in key
 
 
-def _prepared(config: RunConfig, others: Mapping[str, Any]) -> Run:
-    """Return the run with other values of some keys."""
+def _prepared(config: RunConfig, others: Mapping[str, Any], known: dict[str, Run]) -> Run:
+    """Return the run with other values of some keys; ``known`` has the runs of the keys that were prepared before."""
     limits = {key: value for key, value in others.items() if _of_class(key)}
     keys = {key: value for key, value in others.items() if key not in limits}
     try:
-        run = prepare(RunConfig.of({**config.model_dump(), **keys}), required=False)
+        run = known.get(str(keys)) or prepare(RunConfig.of({**config.model_dump(), **keys}), required=False)
     except ConfigError as refusal:
         if not others:
             raise
         raise ConfigError(f"policy “{_label(others)}”: {refusal}") from None
+    known[str(keys)] = run
     return replace(run, fleet=with_class_limits(run.fleet, limits)) if limits else run
 
 

@@ -182,11 +182,12 @@ class Plan:
         return [_nearest(plan, tiers[number], self.substitutes) for plan, number in zip(plans, dealt, strict=True)]
 
     def shares(self) -> dict[Tier, float]:
-        """Return tier → the expected share of clients that are assigned it in a round, largest tier first; without those of none."""
+        """Return tier → the expected share of the asked clients that are assigned it in a round, largest tier first; without those of none."""
         found: dict[Tier, float] = {}
         tiers, dealt = list(self.costs), self.policy.shares
-        for plan in (plan for states in self.class_plans for plan in states):
-            share = plan.clients / self.population.clients * plan.state.chance
+        asked = self.population.clients - sum(plan.clients for plan in self.classes if plan.left_out)
+        for plan in (plan for states in self.class_plans for plan in states if not plan.left_out):
+            share = plan.clients / asked * plan.state.chance
             if dealt is not None:
                 given = [(_nearest(plan, tier, self.substitutes), part) for tier, part in zip(tiers, dealt, strict=True)]
             else:

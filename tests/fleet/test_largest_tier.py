@@ -9,6 +9,7 @@ from small_fleet import small, write_device
 from edgefl import RunConfig
 from edgefl.errors import ConfigError, ProfileError
 from edgefl.fleet.load import load_fleet
+from edgefl.fleet.resolve import with_class_limits
 from edgefl.planning.fleet_plan import plan_fleet
 from edgefl.run.trained import without_training
 from edgefl.run.whatif import whatif
@@ -40,6 +41,14 @@ def test_clients_get_no_tier_above_the_largest_of_their_class(tmp_path):
     given = {c.expected.tier.ratio for record in without_training(run, 4) for c in record.clients if c.expected.tier}
     assert given == {0.5, 0.25}
     assert small(path, method="heterofl", tiers="auto").config.tiers == (0.5, 0.3)
+
+
+def test_the_tiers_of_a_round_are_those_of_the_clients_that_may_be_asked(tmp_path):
+    tiers = {"method": "heterofl", "tiers": (1.0, 0.5, 0.25), "clients": 12}
+    run = small(fleet(tmp_path, "largest_tier = 0.5", "largest_tier = 0"), **tiers)
+    assert {tier.ratio: share for tier, share in run.plan.shares().items()} == {0.5: 1.0}
+    run = small(fleet(tmp_path, "largest_tier = 0.5", "largest_tier = 0.25"), **tiers)
+    assert {tier.ratio: share for tier, share in run.plan.shares().items()} == {0.5: 0.75, 0.25: 0.25}
 
 
 @pytest.mark.parametrize("sampler", ["uniform", "oort"])
@@ -78,6 +87,14 @@ def test_limits_of_a_class_are_axes_of_what_if_and_a_class_left_out_counts_as_no
     again = fleet(tmp_path, second="largest_tier = 0")
     (same,) = whatif(config.model_copy(update={"profile": again})).rows
     assert (same.round_s, same.updates, same.inclusion) == (out.round_s, out.updates, out.inclusion)
+
+
+def test_a_deadline_in_seconds_replaces_the_ratio_of_a_class(tmp_path):
+    path = fleet(tmp_path, second="[class.budget]\nround_deadline_ratio = 3.0\nupload_bytes = 1e6")
+    changed = with_class_limits(load_fleet(path), {"meter.round_deadline_s": 5}).classes
+    assert [c.budget.round_deadline_ratio for c in changed] == [None, None]
+    assert (changed[1].budget.round_deadline_s, changed[1].budget.upload_bytes) == (5, 1e6)
+    assert changed[0] == load_fleet(path).classes[0]
 
 
 def test_a_fleet_is_planned_without_classes_left_out_and_within_the_largest_tier(tmp_path):

@@ -120,7 +120,7 @@ def _expected(server: Server, state: ServerState, devices: Mapping[int, Device])
     """Return what is expected of the clients that the run's draws select among ``devices``; nothing is simulated about their fate."""
     number, forecast = state.round + 1, server.forecast
     population = forecast.plan.population.clients
-    ideal = Conditions(over_selection=forecast.conditions.over_selection)
+    ideal = Conditions(over_selection=forecast.conditions.over_selection, left_out=forecast.conditions.left_out)
     away = {client: float("inf") for client in range(population) if client not in devices}
     clients, _ = ideal.select(
         forecast.seed, population, server.per_round, number, 0.0, away, forecast.choose(state.memory, number, number)
