@@ -182,7 +182,7 @@ class Plan:
         return [_nearest(plan, tiers[number], self.substitutes) for plan, number in zip(plans, dealt, strict=True)]
 
     def shares(self) -> dict[Tier, float]:
-        """Return tier → the expected share of the asked clients that are assigned it in a round, largest tier first; without those of none."""
+        """Return tier → the expected share of the asked clients that are assigned it in a round, largest tier first; without others."""
         found: dict[Tier, float] = {}
         tiers, dealt = list(self.costs), self.policy.shares
         asked = self.population.clients - sum(plan.clients for plan in self.classes if plan.left_out)
