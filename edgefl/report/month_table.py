@@ -91,11 +91,13 @@ def reach_table(result: Json) -> PlainTable | None:
     titles, rows = result.get("titles") or {}, list[Json]()
     for number, row in enumerate(result["rows"], start=1):
         for device, reach in row.get("reach", {}).items():
-            clients = row["uses"][device]["clients"]
+            use, clients = row["uses"][device], row["uses"][device]["clients"]
             if clients:
                 shares = {"trained": reach["trained"] / clients, "never": 1 - reach["asked"] / clients}
                 told = {"policy": f"{number}: {row['label']}", "class": titles.get(device, device)}
-                rows.append({**told, **shares, "days": reach["updates_days"], "change": _change(reach, shares)})
+                out = row["inclusion_by_class"].get(device) == 0 and not use["sessions"]  # without a session, and not by chance
+                change = "a largest tier above 0" if out else _change(reach, shares)
+                rows.append({**told, **shares, "days": reach["updates_days"], "change": change})
     if not rows:
         return None
     columns = (

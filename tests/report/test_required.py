@@ -133,6 +133,15 @@ def test_of_thirty_days_the_page_shows_single_devices_batteries_and_metered_byte
     assert reached.rows[0] == ("1: a", "Phone", "25.0 %", "50.0 %", "12 d 12 h", _CHANGE)
 
 
+def test_a_class_that_a_policy_leaves_out_would_take_part_with_a_larger_tier():
+    row = policy("a", **of_calendar(30), uses={"meter": METERS | {"sessions": 0}})
+    row["inclusion_by_class"] = {"meter": 0.0}
+    row["reach"] = {"meter": REACH | {"trained": 0, "asked": 0, "lost": {}, "updates_days": None}}
+    reached = reach_table(found(Goal(), row) | {"target_updates": 1000})
+    assert reached is not None
+    assert reached.rows[0] == ("1: a", "NB-IoT meter", "0 %", "100 %", "never", "a largest tier above 0")
+
+
 def test_the_page_says_which_days_were_simulated_and_where_a_day_is_too_short():
     judged = result(policy("a", **of_calendar(5), uses={}), policy("b", **of_calendar(2), uses={}))
     judged |= {"calendar": "4 rounds a day", "rounds_per_day": 4.0}
