@@ -73,8 +73,8 @@ def check_figures(run: Path) -> None:
     summary = json.loads((run / "summary.json").read_text())
     accuracies = {str(row["tier"]): row["accuracy"] for row in summary["tiers"]}
     print(f"global {summary['global_accuracy']:.3f}, tiers {accuracies}")
-    if summary["global_accuracy"] < 0.95 or min(accuracies.values()) < 0.9:
-        sys.exit("the main job misses its accuracies: 95 % for the global model, 90 % for every tier")
+    if summary["global_accuracy"] < 0.95 or min(accuracies.values()) < 0.93:
+        sys.exit("the main job misses its accuracies: 95 % for the global model, 93 % for every tier")
     if accuracies["1"] < accuracies["0.0625"] + 0.01:
         sys.exit("the full tier of the main job is not a point more accurate than the smallest")
     if [row["tier"] for row in summary["classes"]] != [1, 0.25, 0.0625]:

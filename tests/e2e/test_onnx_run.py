@@ -17,10 +17,10 @@ OWN = {"train_loss", "predicted_memory_bytes", "measured_peak_activation_bytes",
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunResult]:
-    """The job that the README begins with, five of its rounds, by either runtime, evaluated at its end."""
+    """The job that the README begins with, eight of its rounds, by either runtime, evaluated at its end."""
     folder = tmp_path_factory.mktemp("both")
     return {
-        runtime: simulate(RunConfig.of({"runtime": runtime, "rounds": 5, "eval_every": 5}), folder / runtime)
+        runtime: simulate(RunConfig.of({"runtime": runtime, "rounds": 8, "eval_every": 8}), folder / runtime)
         for runtime in ("torch", "onnx")
     }
 
@@ -43,7 +43,7 @@ def test_outcomes_and_bytes_are_the_same(both: dict[str, RunResult]) -> None:
 
 def test_accuracies_agree_within_a_point(both: dict[str, RunResult]) -> None:
     accuracies = [result.global_accuracy for result in both.values()]
-    assert min(accuracies) > 0.8
+    assert min(accuracies) > 0.9
     assert abs(accuracies[0] - accuracies[1]) <= 0.01
 
 

@@ -37,7 +37,7 @@ from edgefl.rng import torch_seeded
 from edgefl.wire.payload import payload_bytes
 
 
-@settings(max_examples=4)
+@settings(max_examples=8)
 @given(
     networks(), st.sets(st.sampled_from(NEEDS), min_size=1, max_size=3), st.floats(0.0, 1.1), st.sampled_from(["fp32", "int8"])
 )
@@ -73,7 +73,7 @@ def test_a_layer_that_no_rank_makes_smaller_stays_dense_in_a_spectral_plan():
         assert set(found[-1].ranks) <= {"2"}
 
 
-@settings(max_examples=3)
+@settings(max_examples=5)
 @given(networks(), st.sampled_from(["macs_forward", "memory_bytes", "upload_bytes"]), st.floats(0.1, 0.9))
 def test_the_next_ratio_above_does_not_fit(built, name, share):
     network, shape = built
