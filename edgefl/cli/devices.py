@@ -153,9 +153,10 @@ def _print_fleet(fleet: Fleet) -> None:
         show(f"prices: {fleet.prices}")
     own = ((f"{c.device.name}: ", {"largest_tier": c.largest_tier, **dict(c.budget)}) for c in fleet.classes)
     for of, limits in [("", dict(fleet.budget)), *own]:
-        for key, value in ((key, value) for key, value in limits.items() if value is not None):
-            shown = human_budget(key, value) if key.endswith(("_bytes", "_j")) else f"{value:g}"
-            show(f"{of}{key} = {shown}")
+        for key, value in limits.items():
+            if value is not None:
+                shown = human_budget(key, value) if key.endswith(("_bytes", "_j")) else f"{value:g}"
+                show(f"{of}{key} = {shown}")
     if fleet.behaviour is not None:
         show("\nhow its devices behave")
         _print_figures(figures_of(fleet.behaviour, ""))

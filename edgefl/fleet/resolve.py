@@ -98,18 +98,14 @@ def with_class_limits(fleet: Fleet, limits: Mapping[str, Any]) -> Fleet:
             raise ConfigError(f"{name}: {key!r} is no limit of a class; expected {' or '.join(_CLASS_LIMITS)}")
         for place in places:
             c = classes[place]
-            own = {
-                of: getattr(c.budget, of)
-                for of in c.budget.model_fields_set
-                if not key.startswith("round_deadline") or "deadline" not in of
-            }
-            other = {key: value} if key == "largest_tier" else {"budget": {**own, key: value}}
+            ratio = {"round_deadline_ratio": None} if key == "round_deadline_s" else {}
+            other = {key: value} if key == "largest_tier" else {"budget": {**dict(c.budget), **ratio, key: value}}
             try:
-                classes[place] = FleetClass.model_validate({**{of: getattr(c, of) for of in c.model_fields_set}, **other})
+                classes[place] = FleetClass.model_validate({**dict(c), **other})
             except ValidationError as error:
                 raise ConfigError("; ".join(f"{device}.{explain(problem)}" for problem in error.errors())) from None
     try:
-        own = {Fleet.model_fields[key].alias or key: getattr(fleet, key) for key in fleet.model_fields_set}
+        own = {Fleet.model_fields[key].alias or key: value for key, value in fleet}
         return Fleet.model_validate({**own, "class": tuple(classes)})
     except ValidationError as error:
         raise ConfigError("; ".join(map(explain, error.errors()))) from None

@@ -76,7 +76,7 @@ def _costs(key: str, row: Json, other: Json) -> bool:
     return own is not None and its is not None and own > its * (1 + ABOUT)
 
 
-def only_without(result: Json, row: Json) -> str:
+def excluded_sentence(result: Json, row: Json) -> str:
     """Return which classes a policy leaves out although others include them, as a sentence after others; nothing if it leaves out none."""
     shares = [other["inclusion_by_class"] for other in result["rows"]]
     out = [device for device, share in row["inclusion_by_class"].items() if share == 0 and any(of.get(device) for of in shares)]

@@ -11,7 +11,7 @@ from edgefl.report.clock_draws import SURE, clock_sentence
 from edgefl.report.learned import advice_by_accuracy, assumptions, learned_chart, learned_columns, with_learned
 from edgefl.report.month_table import money_sentence, money_table, month_table, reach_table, span_sentence
 from edgefl.report.page import facts, render_page
-from edgefl.report.policy_advice import deadline_sentence, for_speed, left_out, only_without, speed_sentence
+from edgefl.report.policy_advice import deadline_sentence, excluded_sentence, for_speed, left_out, speed_sentence
 from edgefl.report.required import able_rows, missing_column, required_sentence, taken
 from edgefl.report.run_charts import margin_facts
 from edgefl.report.run_tables import inclusion_columns
@@ -194,7 +194,9 @@ def answer_of_whatif(result: Json) -> Answer:
         return Answer(asked, required_sentence(result), "Relax a requirement, or give other policies.")
     if result.get("required") is not None and (taken(result) or len(known) == 1):
         row = taken(result) or known[0]
-        return Answer(asked, required_sentence(result), f"Take “{row['label']}”.{only_without(result, row)}{_unsure(result)}")
+        return Answer(
+            asked, required_sentence(result), f"Take “{row['label']}”.{excluded_sentence(result, row)}{_unsure(result)}"
+        )
     if (chosen := advice_by_accuracy(result)) is not None:
         return Answer(asked, chosen[0], chosen[1] + _unsure(result) if len(rows) > 1 else _ALONE)
     if len(rows) == 1:

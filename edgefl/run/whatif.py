@@ -14,12 +14,12 @@ from edgefl.config.rates import SCHEDULES, follows_rounds
 from edgefl.config.task import RoundsKeys
 from edgefl.errors import ConfigError, InputError
 from edgefl.fleet.resolve import with_class_limits
-from edgefl.records.session import BUDGETS
 from edgefl.report.clock_draws import ClockDraws
 from edgefl.report.required import NO_GOAL, Goal, Required, required
 from edgefl.report.results import Result, Results
 from edgefl.report.run_files import read_rounds, read_summary
 from edgefl.report.surrogate import Surrogate, check_accuracy, judged
+from edgefl.report.words import budget_name
 from edgefl.run.auto_tiers import chosen_tiers
 from edgefl.run.dry_run import PolicyOutcome
 from edgefl.run.folder import RunFolder
@@ -287,7 +287,7 @@ def _check_same(folder: RunFolder, config: RunConfig) -> None:
 def _limit_words(limit: str, value: Any) -> str:
     if limit == "largest_tier":
         return f"at most tier {value:g}" if value else "left out"
-    return f"{BUDGETS[limit.removeprefix('round_')]} {human_budget(limit, value)}"
+    return f"{budget_name(limit.removeprefix('round_'))} {human_budget(limit, value)}"
 
 
 def _label(changes: Mapping[str, Any]) -> str:

@@ -79,7 +79,7 @@ def make_plan(
             return (*larger_than_allowed(of, assignment.tier), *shortfalls(cost, timing, budget, *named, margin))
 
         options, attempts = _options(costs, workload.training, on_shortfall, short)
-        return ClassPlan(of.device, of.share, clients, budget, options, attempts, state)
+        return ClassPlan(of.device, of.share, clients, budget, options, attempts, state, of.left_out)
 
     pairs = zip(fleet.classes, population.class_counts(), strict=True)
     plans = tuple(tuple(class_plan(of, clients, state) for state in states) for of, clients in pairs)

@@ -74,6 +74,7 @@ class ClassPlan:
         budget: the limits of the device in this state.
         options: the assignments that the class can get, largest tier first; None for a tier that is refused without a substitute.
         attempts: the steps of the planning, in order.
+        left_out: whether the fleet leaves the class out, so that none of its clients is asked.
     """
 
     device: DeviceProfile
@@ -83,11 +84,7 @@ class ClassPlan:
     options: tuple[Assignment | None, ...]
     attempts: tuple[Attempt, ...]
     state: State = UNDISTURBED
-
-    @property
-    def left_out(self) -> bool:
-        """Whether the fleet leaves the class out: its largest tier is 0."""
-        return any(short.budget == "largest_tier" and not short.have for short in self.refusals)
+    left_out: bool = False
 
     @property
     def fits(self) -> tuple[Tier, ...]:

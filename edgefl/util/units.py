@@ -211,7 +211,7 @@ def need_have(budget: str, need: float, have: float, clock_margin: float = 1.0) 
 
 _ZEROS = re.compile(r"\.0+(?= |$)|(?<=\.\d)0(?= |$)")
 _BY_SUFFIX: dict[str, Callable[[float | None], str]] = {
-    "bytes": human_bytes, "s": human_seconds, "j": human_joules, "tier": lambda ratio: f"{ratio:g}"
+    "bytes": human_bytes, "s": human_seconds, "j": human_joules, "tier": "{:g}".format
 }  # fmt: skip
 
 

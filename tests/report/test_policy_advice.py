@@ -8,7 +8,7 @@ import pytest
 
 from edgefl.report.dry_page import _advice
 from edgefl.report.learned import accuracy_text
-from edgefl.report.policy_advice import deadline_sentence, for_speed, left_out, only_without, speed_sentence
+from edgefl.report.policy_advice import deadline_sentence, excluded_sentence, for_speed, left_out, speed_sentence
 from edgefl.report.surrogate import Curve, Taught, learned
 from edgefl.report.whatif_page import answer_of_whatif
 
@@ -123,8 +123,8 @@ def test_another_assignment_with_much_more_useful_time_is_not_kept_silent():
 def test_the_cheapest_policy_says_whom_it_leaves_out_if_others_include_them():
     out = policy("left out", inclusion_by_class={"phone": 0.9, "meter": 0.0}, energy_j=1.0)
     both = result(out, policy("all"))
-    assert only_without(both, out) == " No session of NB-IoT meter trains under it."
-    assert only_without(both, both["rows"][1]) == ""
-    assert only_without(result(out), out) == ""  # no policy includes them: that is said with what they need
+    assert excluded_sentence(both, out) == " No session of NB-IoT meter trains under it."
+    assert excluded_sentence(both, both["rows"][1]) == ""
+    assert excluded_sentence(result(out), out) == ""  # no policy includes them: that is said with what they need
     chosen = both | {"required": {"texts": [], "missed": {}, "taken": "left out", "nearest": "", "minimize": "joules"}}
     assert answer_of_whatif(chosen).advice == "Take “left out”. No session of NB-IoT meter trains under it."

@@ -199,6 +199,6 @@ def test_a_probe_evaluates_clients_on_all_held_out_samples_of_their_own(tmp_path
     settings = {**tool_of("papers.probe").probe_settings(run_of("fedavg").settings), "rounds": 1, "eval_every": 1}
     sizes = {}
     for own in (None, TEST_SAMPLES):
-        with tool_of("papers.training").trained_in(tmp_path / str(own), settings, True, own=own) as (trained, _):
+        with tool_of("papers.training").trained_in(tmp_path / str(own), settings, True, test_samples=own) as (trained, _):
             sizes[own] = [len(trained.run.clients.shards.test(client)) for client in range(settings["clients"])]
     assert max(sizes[None]) < min(sizes[TEST_SAMPLES]) <= TEST_SAMPLES

@@ -92,7 +92,7 @@ def probe(settings: Mapping[str, Any], local: bool) -> Probe:
 def _probe(settings: str, local: bool) -> Probe:
     with (
         tempfile.TemporaryDirectory() as folder,
-        trained_in(Path(folder) / "run", json.loads(settings), local, own=TEST_SAMPLES) as (trained, rounds),
+        trained_in(Path(folder) / "run", json.loads(settings), local, test_samples=TEST_SAMPLES) as (trained, rounds),
     ):
         figures = figures_of(trained, rounds, local)
         accuracies = [*figures["accuracy"].values(), *(figures[key] for key in sorted(figures) if key.startswith("local_"))]

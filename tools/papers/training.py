@@ -81,18 +81,23 @@ def figures(settings: Mapping[str, Any], local: bool, folder: Path, until: float
 
 @contextlib.contextmanager
 def trained_in(
-    folder: Path, settings: Mapping[str, Any], local: bool, until: float | None = None, since: int = 0, own: int | None = None
+    folder: Path,
+    settings: Mapping[str, Any],
+    local: bool,
+    until: float | None = None,
+    since: int = 0,
+    test_samples: int | None = None,
 ) -> Iterator[tuple[Trained, list[dict[str, Any]]]]:
     """Train a run to its end in ``folder``, from its last checkpoint on; yield it with the lines of its rounds.
 
-    ``own`` is how many held-out samples of its own a client has at most; None: as the settings say.
+    ``test_samples`` is how many held-out samples of its own a client has at most; None: as the settings say.
 
     Raises: as :func:`figures`.
     """
     with one_thread(), Stopwatch() as watch:
         run = evaluated_since(prepared(settings, local), since)
-        if own is not None:
-            run = replace(run, clients=Clients(replace(run.clients.task, test_samples=own), run.data))
+        if test_samples is not None:
+            run = replace(run, clients=Clients(replace(run.clients.task, test_samples=test_samples), run.data))
         files = RunFolder(folder)
         files.check(run.config, resume=True)
         files.start(run.config)

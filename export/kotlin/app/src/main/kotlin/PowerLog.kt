@@ -23,11 +23,11 @@ class PowerLog(private val context: Context, file: File) : Closeable {
     fun <T> during(state: String, work: () -> T): T {
         lines.write(line(state)) // a phone that tells nothing is refused before the work
         val clock = Executors.newSingleThreadScheduledExecutor()
-        var problem: ClientError? = null
+        var problem: Exception? = null
         clock.scheduleAtFixedRate({
             try {
                 if (problem == null) lines.write(line(state))
-            } catch (error: ClientError) {
+            } catch (error: Exception) { // also a full disk
                 problem = error
             }
         }, EVERY_MS, EVERY_MS, TimeUnit.MILLISECONDS)
