@@ -108,6 +108,8 @@ def _exported(
     objective: Objective,
     criterion: Criterion,
 ) -> _Exported:
+    if why := method.lacks.get("fresh_momentum"):
+        raise EdgeflError(f"{type(method).title} has no training graphs: {why}")
     with Unfilled():
         network = method.network(architecture, tier)
     network = _begun(method, architecture, tier) if endless(network) else _filled(network)

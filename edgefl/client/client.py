@@ -28,6 +28,7 @@ from edgefl.data.shards import Shards
 from edgefl.data.sources import Dataset
 from edgefl.methods.base import Method
 from edgefl.methods.capabilities import draws
+from edgefl.methods.momenta import momenta_of
 from edgefl.methods.personal import received
 from edgefl.methods.state import Tensors
 from edgefl.models.base import named_tensors
@@ -168,7 +169,7 @@ class Clients:
         memory, gradient = self.held(prepared), written(module, loss)
         if captures and not job.recompute and not parts.unset:  # what forward sets in one step, the next may read
             gradient = parts.gradients.gradient("one", module, loss, parts.trained, len(draws(job.method, job.tier)))
-        optimizer = FusedOptimizer(prepared.local.training, parts.trained, parts.decayed)
+        optimizer = FusedOptimizer(prepared.local.training, parts.trained, parts.decayed, momenta=momenta_of(module))
         return partial(train, optimizer=optimizer, gradient=gradient, memory=memory)
 
     def held(self, prepared: PreparedJob) -> StepMemory:

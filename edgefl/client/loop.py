@@ -16,6 +16,7 @@ from edgefl.cost.step_memory import StepMemory, step_memory
 from edgefl.cost.trace import Loss
 from edgefl.cost.uncompiled import uncompiled
 from edgefl.methods.base import Method
+from edgefl.methods.momenta import momenta_of
 from edgefl.methods.penalties import decayed
 from edgefl.records import Batch
 from edgefl.util.fields import Fields, first, rows
@@ -109,6 +110,8 @@ def optimizer_of(method: Method, module: nn.Module, training: Training) -> torch
         if training.optimizer == "adam"
         else torch.optim.SGD(groups, lr=training.lr, momentum=momentum, foreach=False)
     )
+    for name, handed in momenta_of(module).items():
+        found.state[module.get_parameter(name)]["momentum_buffer"] = handed
     return found if training.clip_gradient is None else clipping(found, module, training.clip_gradient)
 
 

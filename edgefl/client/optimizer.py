@@ -56,6 +56,10 @@ def clipping(optimizer: torch.optim.Optimizer, module: nn.Module, bound: float) 
     return optimizer
 
 
+def _zeros(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+
+
 class FusedOptimizer:
     """Updates tensors in place by SGD, with or without momentum, or by Adam, from gradients that it clips if ``training`` says so.
 
@@ -66,14 +70,20 @@ class FusedOptimizer:
         tensors: name → parameter of one client, or of several, stacked: (clients, …).
         decayed: names of the parameters that weight decay acts on.
         clients: how many clients are stacked; None: the parameters belong to one client.
+        momenta: name → momentum that is handed on, of the same shape as the parameter, which is updated in place; empty: it begins with 0.
     """
 
     def __init__(
-        self, training: Training, tensors: Mapping[str, Tensor], decayed: Collection[str], clients: int | None = None
+        self,
+        training: Training,
+        tensors: Mapping[str, Tensor],
+        decayed: Collection[str],
+        clients: int | None = None,
+        momenta: Mapping[str, Tensor] | None = None,
     ) -> None:
         self._training, self._tensors, self._stacked = training, tensors, clients is not None
         moments = {"sgd": 0, "momentum": 1, "adam": 2}[training.optimizer]
-        self._state = [{name: torch.zeros_like(tensor) for name, tensor in tensors.items()} for _ in range(moments)]
+        self._state: list[Mapping[str, Tensor]] = [momenta] if momenta else [_zeros(tensors) for _ in range(moments)]
         self._steps = [0] * (clients or 1)
         decays = {name: training.weight_decay if name in decayed else 0.0 for name in tensors}
         self._groups = {decay: [name for name in tensors if decays[name] == decay] for decay in sorted(set(decays.values()))}

@@ -1,7 +1,7 @@
 """The memory of a training step, split by what it is for: parameters, gradients, optimizer state, saved values, temporaries."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -59,8 +59,16 @@ def step_memory(meter: LivenessMeter, module: nn.Module, optimizer: torch.optim.
             before = layers.get(owner, (0, 0))
             layers[owner] = (before[0] + size, before[1]) if kind == "saved" else (before[0], before[1] + size)
     at_peak = {kind: kinds[kind] for kind in ("gradients", "saved", "temporaries")}
-    split = MemorySplit(bytes_of(held_by(module)), **at_peak, optimizer=bytes_of(state), layer=peak.owner, layers=layers)
+    split = MemorySplit(
+        bytes_of(beside(held_by(module), state)), **at_peak, optimizer=bytes_of(state), layer=peak.owner, layers=layers
+    )
     return StepMemory(split, meter.peak(of_gradients | of_state).bytes, bytes_of(gradients), bytes_of(state))
+
+
+def beside(tensors: Iterable[Tensor], state: Iterable[Tensor]) -> list[Tensor]:
+    """Return ``tensors`` without those of an optimizer's ``state``: a network may have the momentum that its client hands on."""
+    known = set(map(id, state))
+    return [tensor for tensor in tensors if id(tensor) not in known]
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:

@@ -18,7 +18,7 @@ from edgefl.cost.kinds import kinds_of
 from edgefl.cost.layers import INPUT, LOSS, NETWORK, OPTIMIZER, LayerTracker
 from edgefl.cost.macs import OpWork, work_of
 from edgefl.cost.memory import LivenessMeter, Timeline, Watcher, bytes_of, held_by
-from edgefl.cost.step_memory import StepMemory, optimizer_tensors, step_memory
+from edgefl.cost.step_memory import StepMemory, beside, optimizer_tensors, step_memory
 from edgefl.cost.uncompiled import uncompiled
 from edgefl.records import Batch
 from edgefl.records.work import NO_WORK, Work
@@ -193,9 +193,10 @@ class Tracer:
                 recorder.recording, recorder.phase, tracker.outside = True, "update", OPTIMIZER
                 optimizer.step()
             memory = step_memory(meter, module, optimizer)
-            timeline = meter.timeline(meter.numbers(optimizer_tensors(optimizer)))
+            state = optimizer_tensors(optimizer)
+            timeline = meter.timeline(meter.numbers(state))
             module.zero_grad()
-        buffer_bytes = bytes_of(module.buffers())
+        buffer_bytes = bytes_of(beside(module.buffers(), state))
         operations = tuple(recorder.operations)
         return StepTrace(operations, memory, timeline, _layers(module), buffer_bytes, frozenset(recorder.uncounted))
 

@@ -13,7 +13,7 @@ from edgefl.registry import adversaries, codecs, defences, objectives, server_op
 Need = Literal[
     "received_weights", "fixed_coordinates", "common_model", "rounds", "plain_sgd", "server_step", "uploads", "changing_tiers",
     "stale_updates", "own_loss", "shared_coordinates", "tier_sums", "tier_means", "sample_losses", "labels", "images", "common_labels",
-    "weighed_samples",
+    "weighed_samples", "fresh_momentum",
 ]  # fmt: skip
 """A capability that a choice may need of a method or of the rest of a run.
 
@@ -32,6 +32,7 @@ Of the method:
 - ``tier_means``: all clients of a tier receive the same tensors, and the mean of their updates is an update of that tier.
 - ``sample_losses``: a client uses its samples only through a loss that is a mean over them.
 - ``weighed_samples``: a client that has more samples weighs more.
+- ``fresh_momentum``: clients begin every round without momentum.
 
 Of the run:
 
@@ -54,6 +55,8 @@ FIXED: dict[str, dict[str, tuple[Need, ...]]] = {
     "tier_assignment": {"auto": (), "uniform": (), "dynamic": ("changing_tiers",)},
     "mode": {"sync": (), "async": ("stale_updates",)},
     "secure_aggregation": {"off": (), "secagg": ("tier_sums",), "secagg+": ("tier_sums",)},
+    "optimizer": {"momentum": (), "sgd": ("fresh_momentum",), "adam": ("fresh_momentum",)},
+    "runtime": {"torch": (), "onnx": ("fresh_momentum",)},
     "privacy": {"none": (), "central": ("tier_means", *CLIPPED), "local": ("uploads",), "example": ("sample_losses",)},
 }
 """Axis → choice → needs, of the axes without a registry."""

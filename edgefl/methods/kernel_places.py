@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -9,6 +10,7 @@ from torch import nn
 from edgefl.factor.kernels import KernelLayer, kept_kernels, kept_outputs, kernels_of
 from edgefl.factor.width import stacked_in
 from edgefl.methods.layer_rules import kept_layers
+from edgefl.methods.momenta import momentum_name, parameter_of
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture, stem_and_classifier, weighted_layers
 from edgefl.records import Place, Tier
@@ -79,6 +81,11 @@ def matrices(
         yield KernelLayer(target, key, shape, gate, f"{prefix}.u{suffix}", f"{prefix}.v{suffix}", own[:outputs], columns, count)
 
 
-def dense_name(name: str, dense: Mapping[str, Place]) -> str:
-    """Return the name in the dense network of a client's tensor that is no factor. Only the bias has another name, that of Conv_U."""
-    return name if name in dense else name.removesuffix(".u.bias") + ".bias"
+def dense_place(name: str, dense: Mapping[str, Place]) -> Place:
+    """Return the place of a client's tensor that is no factor, or of its momentum, given name → place of the dense network.
+
+    Only the bias has another name in the dense network, on a client that of Conv_U.
+    """
+    parameter = parameter_of(name)
+    place = dense[parameter if parameter in dense else parameter.removesuffix(".u.bias") + ".bias"]
+    return place if parameter == name else replace(place, target=momentum_name(place.target))

@@ -40,7 +40,7 @@ class OrthDrop(PriSM):
     tier_meaning = "keep ratio c: the share of principal kernels that a client trains; 1 is dense"
     travels = "both factors of the first kernels and the dense rest, both ways"
     per_client = False
-    lacks: ClassVar[Mapping[Need, str]] = NEW_FACTORS
+    LACKS: ClassVar[Mapping[Need, str]] = NEW_FACTORS
     contract_exceptions: ClassVar[Mapping[str, str]] = {
         "unchanged clients leave the state unchanged": "a tier below 1 sends back its first kernels only, and their sum replaces the "
         "full weights: what the truncation cut off is gone",
@@ -51,6 +51,10 @@ class OrthDrop(PriSM):
 
     def outputs(self, tier: Tier) -> float:
         return 1.0
+
+    @property
+    def hands_momentum(self) -> bool:
+        return False
 
     def advance(self, state: GlobalState, round_: int, rng: np.random.Generator) -> tuple[Method, GlobalState]:
         return self, state

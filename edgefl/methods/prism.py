@@ -11,17 +11,18 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
-from edgefl.factor.kernels import KernelLayer, Sampling, draw, effective_rank, importance, kernel_layer
+from edgefl.factor.kernels import KernelLayer, Sampling, draw, effective_rank, importance, kernel_layer, kernels_of
 from edgefl.factor.svd import Factors
 from edgefl.factor.width import cut
 from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
 from edgefl.methods.base import Method
 from edgefl.methods.capabilities import Composes, Figures, Phased
-from edgefl.methods.kernel_places import dense_name, gates_of, kernel_counts, matrices
+from edgefl.methods.kernel_places import dense_place, gates_of, kernel_counts, matrices
+from edgefl.methods.momenta import momentum_name, parameter_of, with_momenta
 from edgefl.methods.networks import upload_shapes
 from edgefl.methods.penalties import FrobeniusConfig, FrobeniusDecay
-from edgefl.methods.state import GlobalState, Tensors, shapes_of
+from edgefl.methods.state import GlobalState, Shape, Tensors, shapes_of
 from edgefl.methods.updates import checked
 from edgefl.models.base import Architecture, loaded, replace_layer
 from edgefl.records import Place, Submodel, Tier, Update
@@ -49,6 +50,7 @@ class PriSMConfig(KernelConfig):
         warming_up: whether the present round is one of these. Set by the run.
         sampling: how a kernel's probability follows from its singular value. "power" is the method (Eq. 2), the others its ablation.
         kappa: κ of σ^κ. None: the paper's 4 for keep ratios up to 0.2, and 2.5 above (Table 10).
+        handed_momentum: whether clients send their optimizer's momentum too, and begin with the server's average of it.
     """
 
     outputs: float | None = Field(None, gt=0, le=1)
@@ -56,6 +58,7 @@ class PriSMConfig(KernelConfig):
     warming_up: bool = False
     sampling: Sampling = "power"
     kappa: float | None = Field(None, ge=0, allow_inf_nan=False)
+    handed_momentum: bool = False
 
     @model_validator(mode="after")
     def _kappa_has_effect(self) -> Self:
@@ -93,8 +96,10 @@ class PriSM(Phased, FrobeniusDecay, Composes, Figures):
 
     Differs from the paper: N = min(n, m·k²); the paper assumes N = n, so that r = ⌈c·n⌉. With several tiers the entries of uᵢ and vᵢ are
     averaged over those of the Cᵢ clients that have them. Its κ for LSTMs, 2, must be set as an option. The authors' code also clips
-    gradients to norm 5, as ``clip_gradient = 5`` does. It passes the averaged momentum on to the next round, lets masked outputs learn for
-    one step, and reports the best round on test data. edgefl does none of these.
+    gradients to norm 5, as ``clip_gradient = 5`` does. It passes the averaged momentum on to the next round, as ``handed_momentum`` does:
+    that of the i-th kernel to the i-th kernel of the new decomposition, although this is another vector. A client of theirs has none in
+    the first round that it takes part in; here all begin with the server's. Their code also lets masked outputs learn for one step, and
+    reports the best round on test data. edgefl does not.
     """
 
     config: PriSMConfig
@@ -105,13 +110,18 @@ class PriSM(Phased, FrobeniusDecay, Composes, Figures):
     travels = "both factors of the drawn kernels at the first channels, and leading slices of the dense rest, both ways"
     default_tiers = (1.0, 0.4, 0.2)
     per_client = True
-    lacks: ClassVar[Mapping[Need, str]] = {
+    LACKS: ClassVar[Mapping[Need, str]] = {
         "tier_means": "clients of a tier train other kernels each, drawn at random",
         "stale_updates": "every step decomposes the weights again, so an update of older kernels does not match",
         "shared_coordinates": "every client draws kernels of its own: tensors of one name hold different kernels",
         "fixed_coordinates": "a client draws other kernels of a new decomposition every round: remembered gradients and "
         "control variates would belong to other coordinates",
     }
+
+    @property
+    def lacks(self) -> Mapping[Need, str]:
+        handed = "handed_momentum hands the momentum of SGD in torch on to the next round"
+        return {**self.LACKS, "fresh_momentum": handed} if self.hands_momentum else self.LACKS
 
     def width(self, tier: Tier) -> float:
         """Return the share of channels that a client of ``tier`` has."""
@@ -120,6 +130,11 @@ class PriSM(Phased, FrobeniusDecay, Composes, Figures):
     def outputs(self, tier: Tier) -> float:
         """Return the share of these channels that Conv_U of a client of ``tier`` computes."""
         return 1.0 if self.config.outputs is None or tier.ratio >= 1 else self.config.outputs
+
+    @property
+    def hands_momentum(self) -> bool:
+        """Whether clients hand their momentum on."""
+        return self.config.handed_momentum
 
     def factorized(self, tier: Tier) -> bool:
         """Return whether a client of ``tier`` trains kernels, not dense layers."""
@@ -139,7 +154,16 @@ class PriSM(Phased, FrobeniusDecay, Composes, Figures):
             raise ConfigError(f"{self.title} finds no layer with principal kernels: {others}")
         super().check(architecture, tiers, clients)
 
+    def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
+        """Return the initial weights of the dense network, and with ``handed_momentum`` a momentum of 0 for each of its kernels."""
+        state = super().init(architecture, tiers, rng)
+        return state.replace({**state.tensors, **self._first_momenta(state)}) if self.hands_momentum else state
+
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
+        network = self._in_kernels(architecture, tier)
+        return with_momenta(network) if self.hands_momentum else network
+
+    def _in_kernels(self, architecture: Architecture, tier: Tier) -> nn.Module:
         counts = kernel_counts(architecture, tier) if self.factorized(tier) else {}
         network = architecture.build(self.width(tier))
         for name, of in counts.items():
@@ -147,7 +171,7 @@ class PriSM(Phased, FrobeniusDecay, Composes, Figures):
         return network
 
     def device_network(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        return self.network(architecture, tier) if self._deploys_factors(tier) else architecture.build(self.width(tier))
+        return self._in_kernels(architecture, tier) if self._deploys_factors(tier) else architecture.build(self.width(tier))
 
     def _deploys_factors(self, tier: Tier) -> bool:
         return self.config.outputs is not None and tier.ratio < 1
@@ -199,18 +223,35 @@ class PriSM(Phased, FrobeniusDecay, Composes, Figures):
     def _cut(self, state: GlobalState, tier: Tier, choose: Callable[[KernelLayer, Tensor], Tensor]) -> Submodel:
         """Return the sub-model with the kernels ``choose(layer, singular values)`` of each layer."""
         shapes = state.once(f"shapes {tier.label}", lambda: upload_shapes(self, state.architecture, tier))
-        factors: dict[str, tuple[Tensor, Place]] = {}
+        factors: dict[str, Tensor] = {}
+        places: dict[str, Place] = {}
         for layer in self._kernel_layers(state, tier):
             decomposed = self._factors(state, layer)
             kernels = choose(layer, decomposed.values)
-            place = Place(layer.target, (kernels[:, None],))
-            for name, factor in zip((layer.u, layer.v), layer.cut(decomposed, kernels), strict=True):
-                factors[name] = factor.reshape(shapes[name]).contiguous(), place
+            indices = layer.of_left(kernels), layer.of_right(kernels)
+            for name, factor, all_of, index in zip(
+                (layer.u, layer.v), layer.cut(decomposed, kernels), "uv", indices, strict=True
+            ):
+                factors[name] = factor.reshape(shapes[name]).contiguous()
+                places[name] = Place(layer.target, (kernels[:, None],))
+                places[momentum_name(name)] = Place(momentum_name(f"{layer.key}.{all_of}"), index)
         dense = self._dense_places(state, tier)
-        places = {name: factors[name][1] if name in factors else dense[dense_name(name, dense)] for name in shapes}
+        places = {name: places[name] if name in places else dense_place(name, dense) for name in shapes}
         rest = cut(state.tensors, {name: place for name, place in places.items() if name not in factors})
-        tensors = {name: factors[name][0] if name in factors else rest[name] for name in shapes}
+        tensors = {name: factors[name] if name in factors else rest[name] for name in shapes}
         return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
+
+    def _first_momenta(self, state: GlobalState) -> dict[str, Tensor]:
+        """Return the momentum of every kernel, of the shape of all u (n, N, …) and all v (N, m, …), and of every dense parameter."""
+        layers = {layer.key: (layer, tier) for tier in state.tiers for layer in self._kernel_layers(state, tier)}
+        shapes: dict[str, Shape] = {}
+        for key, (layer, tier) in layers.items():
+            count, tail = kernels_of(layer.shape), upload_shapes(self, state.architecture, tier)[layer.u][2:]
+            shapes |= {f"{key}.u": (layer.shape[0], count, *tail), f"{key}.v": (count, *layer.shape[1:])}
+        targets = {layer.target for layer, _ in layers.values()}
+        dense = state.architecture.skeleton().named_parameters()
+        shapes |= {name: tuple(parameter.shape) for name, parameter in dense if name not in targets}
+        return {momentum_name(name): torch.zeros(shape) for name, shape in shapes.items()}
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
         """Return the sums of kernels, each averaged over the clients that trained it (Eq. 5), and entry-wise means of other tensors."""
@@ -279,5 +320,6 @@ class PriSM(Phased, FrobeniusDecay, Composes, Figures):
         """Return the network of the tier's width with its r kernels of largest σ in factors; at c = 1 the server's weights."""
         if tier.ratio >= 1:
             return self._plain(state, tier, {})
-        submodel = self._cut(state, tier, lambda layer, values: torch.arange(layer.count))
-        return loaded(submodel.build(), submodel.tensors)
+        first = self._cut(state, tier, lambda layer, values: torch.arange(layer.count)).tensors
+        tensors = {name: tensor for name, tensor in first.items() if parameter_of(name) == name}
+        return loaded(self._in_kernels(state.architecture, tier), tensors)

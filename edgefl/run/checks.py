@@ -148,10 +148,11 @@ def check_preparation(title: str, how: Mapping[str, Any], inputs: Fields[Any]) -
 
 
 def no_graphs(run: Run) -> str:
-    """Return why a network or loss of the user's own has no training graphs, in the smallest tier of each network; empty: it has some."""
+    """Return why the smallest tier of each network has no training graphs; empty: it has some, as all networks of edgefl have."""
     smallest = {run.architecture.at(tier.ratio): tier for tier in run.tiers}
+    own = run.criterion.loss is not None or "fresh_momentum" in run.method.lacks
     for network, tier in smallest.items():
-        if type(network) is not Architecture or run.criterion.loss is not None:
+        if own or type(network) is not Architecture:
             try:
                 run.graphs_of(run.method, tier)
             except EdgeflError as error:

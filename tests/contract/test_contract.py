@@ -23,6 +23,7 @@ METHODS = {name: create(name) for name in methods.names()} | {
 AGGREGATIONS = {
     **{f"fedhm {how}": create("fedhm", {"aggregation": how}) for how in ("residual", "bands")},
     "fedhm spectral": create("fedhm", {"allocate": "spectral", "plan_every": 1}),
+    "prism handed momentum": create("prism", {"outputs": 0.4, "handed_momentum": True}),
     "clustered-fl personal classifier": create("clustered-fl", {"personal_classifier": True}),
 }
 # A network of 1×1 convolutions, which are factorized only if they are named.

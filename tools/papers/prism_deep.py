@@ -18,14 +18,21 @@ TITLE = "Sampled kernels in four layers (PriSM, Figure 5)"
 SEEDS: dict[Scale, tuple[int, ...]] = {"full": (0, 1, 2), "quick": (0, 1, 2), "smoke": (0,)}
 KEEP = 0.2
 TEXT, CODE, SMALL = "PriSM", "PriSM, reference widths", "OrigDrop"
+HANDED = {row: f"{row}, momentum handed on" for row in (TEXT, CODE)}
 ROWS: dict[str, dict[str, Any]] = {
     FULL: {"method": "fedavg", "tiers": (1.0,)},
     TEXT: {"method": "prism", "tiers": (KEEP,)},
     CODE: {"method": "prism", "tiers": (KEEP,), "method_options": {"outputs": WIDE}},
+    HANDED[TEXT]: {"method": "prism", "tiers": (KEEP,), "method_options": {"handed_momentum": True}},
+    HANDED[CODE]: {"method": "prism", "tiers": (KEEP,), "method_options": {"outputs": WIDE, "handed_momentum": True}},
     "OrthDrop": {"method": "orthdrop", "tiers": (KEEP,)},
     SMALL: {"method": "origdrop", "tiers": (KEEP,)},
 }
-ORDERINGS = (*((row, other) for row in (TEXT, CODE) for other in ("OrthDrop", SMALL)), (CODE, TEXT))
+ORDERINGS = (
+    *((row, other) for row in (TEXT, CODE) for other in ("OrthDrop", SMALL)),
+    (CODE, TEXT),
+    *((handed, row) for row, handed in HANDED.items()),
+)
 COLUMN = "IID"
 SCALE: dict[Scale, dict[str, Any]] = {
     "full": {"rounds": 300, "local_epochs": 2, "batch_size": 32, "per_round": 20, "data_share": 0.5},
@@ -81,6 +88,7 @@ def render(entries: Sequence[Entry], scale: Scale) -> str:
                 scale,
                 f"*Tiers*: all clients have the keep ratio {KEEP:g}. Four convolutions after the stem are factorized.",
                 "*Reference widths*: 0.4 of the outputs in a network of full width, as in the authors' code, with the cost of that.",
+                "*Momentum handed on*: clients send their momentum and begin with the server's average of it, as in the authors' code.",
             ),
             table(titles, lines),
             f"{capacity(*alone)} (The smallest tier alone is OrigDrop.)",

@@ -20,6 +20,7 @@ from edgefl.client.optimizer import FusedOptimizer
 from edgefl.client.training import Training
 from edgefl.cost.trace import Loss
 from edgefl.cost.uncompiled import uncompiled
+from edgefl.methods.momenta import momenta_of, momentum_name
 from edgefl.records import Batch
 from edgefl.util.fields import Fields, each
 
@@ -44,7 +45,8 @@ def train_together(
     trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
     alone = [gradient_of(module, client.loss, trained) for client in clients]
     together = gradients_of(module, clients[0].loss, trained)
-    optimizer = FusedOptimizer(training, {name: stack[name] for name in trained}, decayed, len(clients))
+    momenta = {name: stack[momentum_name(name)] for name in momenta_of(module)}
+    optimizer = FusedOptimizer(training, {name: stack[name] for name in trained}, decayed, len(clients), momenta)
     values: list[list[tuple[Tensor, int]]] = [[] for _ in clients]
     for rows, x, y in _steps(clients):
         tensors = {name: tensor[rows] for name, tensor in stack.items()}

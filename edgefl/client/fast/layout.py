@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from edgefl.cost.trace import Loss
+from edgefl.methods.momenta import momenta_of
 from edgefl.records import Batch
 from edgefl.util.fields import Fields
 
@@ -47,10 +48,12 @@ def layout_of(module: nn.Module, sample: Fields[Tensor]) -> torch.memory_format:
 
 
 def lay_out(module: nn.Module, layout: torch.memory_format) -> None:
-    """Store the weights of the convolutions of ``module`` in ``layout``; values and parameter objects stay the same."""
+    """Store the weights of the convolutions of ``module``, and their momenta, in ``layout``; values and tensor objects stay the same."""
     for part in module.modules():
         if isinstance(part, nn.Conv2d):
             part.weight.data = part.weight.data.to(memory_format=layout)
+    for name, momentum in momenta_of(module).items():
+        momentum.data = torch.empty_like(module.get_parameter(name)).copy_(momentum)
 
 
 def laid(x: Any, layout: torch.memory_format) -> Any:

@@ -5,10 +5,13 @@ and 2, client B (c = 0.25, 5 samples) one channel and kernel 0: kernels 1 and 3 
 
 With ``outputs`` (a number of channels), both clients have the first ``outputs`` entries of u, all of v, and all other tensors whole. The
 other output channels of conv2 contain the bias.
+
+With momenta, clients take two steps with momentum from the server's, of the same kernels and channels, and send theirs. The server
+averages each entry over the clients that have it.
 """
 
 import numpy as np
-from small_conv_by_hand import cross_entropy, data, dense, descend
+from small_conv_by_hand import cross_entropy, data, dense, descend, gradients, wave
 
 LR = 0.3
 DECAY = 0.2
@@ -96,3 +99,43 @@ def deployed(state, keep, outputs=None):
     """Return the plain network of a keep ratio, c of four: its first c kernels at its first channels."""
     held = part(state, CHANNELS[keep], range(CHANNELS[keep]), outputs)
     return {name: tensor for name, tensor in held.items() if name[0] not in "uv"} | {"conv2.weight": product(held)}
+
+
+REST = ("conv1.weight", "conv2.bias", "fc.weight", "fc.bias")
+MOMENTUM = 0.9
+
+
+def first_momenta():
+    """Return the server's momentum of every kernel and dense tensor, of mixed sign."""
+    kinds = {f"u{i}": (4,) for i in range(4)} | {f"v{i}": (4, 2, 2) for i in range(4)} | {n: start()[n].shape for n in REST}
+    return {name: wave(shape, 0.7 * number, 0.2) for number, (name, shape) in enumerate(kinds.items())}
+
+
+def at_channels(name, tensor, c):
+    """Return the part of a kernel's vector, or of a dense tensor, at the first ``c`` channels."""
+    return tensor if name == "fc.bias" else tensor[:, : 4 * c] if name == "fc.weight" else tensor[:c]
+
+
+def round_with_momentum(state, momenta, clients, signs, steps=2):
+    """Return the server's weights and momenta after a round; ``signs``: kernel → ±1, which vector of the two of a decomposition."""
+    u, v = ({i: signs[i] * vector for i, vector in side.items()} for side in kernels(state))
+    sent = {}
+    for client in clients:
+        keep, samples, begin = CLIENTS[client]
+        c, (x, y) = CHANNELS[keep], data(samples, begin)
+        held = {f"u{i}": u[i][:c] for i in DRAWS[client]} | {f"v{i}": v[i][:c] for i in DRAWS[client]}
+        held |= {name: at_channels(name, state[name], c) for name in REST}
+        moving = {name: at_channels(name, momenta[name], c) for name in held}
+        for _ in range(steps):
+            slopes = gradients(lambda held, x=x, y=y: loss(held, x, y), held)
+            moving = {name: MOMENTUM * moving[name] + slopes[name] for name in held}
+            held = {name: tensor - LR * moving[name] for name, tensor in held.items()}
+        sent[client] = held, moving
+    whole = {f"u{i}": u[i] for i in range(4)} | {f"v{i}": v[i] for i in range(4)} | {name: state[name] for name in REST}
+
+    def means(before, which):
+        return {n: mean_over(tensor, [of[which][n] for of in sent.values() if n in of[which]]) for n, tensor in before.items()}
+
+    weights, after = means(whole, 0), means(momenta, 1)
+    total = np.sum([np.einsum("n,mab->nmab", weights[f"u{i}"], weights[f"v{i}"]) for i in range(4)], axis=0)
+    return {"conv2.weight": total} | {name: weights[name] for name in REST}, after
