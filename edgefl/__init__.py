@@ -10,6 +10,8 @@ The public names load on first use, so that importing the package does not impor
 import os
 from typing import TYPE_CHECKING, Any
 
+from edgefl.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from edgefl.bundle.verify import verify as verify
     from edgefl.config import RunConfig as RunConfig
@@ -37,8 +39,6 @@ if TYPE_CHECKING:
     from edgefl.run.result import load_run as load_run
     from edgefl.run.simulate import simulate as simulate
     from edgefl.run.whatif import whatif as whatif
-
-__version__ = "0.2.0"
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 """onnxruntime would send figures of models and of this computer to its maker. It reads the variable when it is imported."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from edgefl import plugins
+import edgefl.plugins as plugins
 from edgefl.errors import ConfigError, InputError, WireError
 from edgefl.plugins import code_in
 from edgefl.registry import ALL

@@ -11,10 +11,10 @@ import onnx
 import onnx.helper
 from safetensors import SafetensorError, safe_open
 
-from edgefl import __version__
 from edgefl.bundle.manifest import TierEntry
 from edgefl.bundle.tier_part import TierPart
 from edgefl.models.base import Architecture
+from edgefl.version import __version__
 
 _LICENCES = ("model_license", "license", "licence")
 """The key of a licence in an ONNX file, and those in use in safetensors files."""

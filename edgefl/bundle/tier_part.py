@@ -12,7 +12,6 @@ import safetensors.numpy
 import torch
 from torch import Tensor, nn
 
-from edgefl import __version__
 from edgefl.bundle.manifest import Manifest, TierEntry, TrainEntry
 from edgefl.bundle.manifest import Objective as ObjectiveEntry
 from edgefl.bundle.manifest_records import OtherFormat
@@ -35,6 +34,7 @@ from edgefl.onnxgrad.stepper import Stepper, peak_bytes
 from edgefl.records import Tier
 from edgefl.rng import generator, torch_seeded
 from edgefl.util.fields import Fields, named
+from edgefl.version import __version__
 
 REFERENCE_SAMPLES = 8
 REMEMBERED_ON_DEVICES = ("dyn", "scaffold")

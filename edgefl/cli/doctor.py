@@ -17,7 +17,6 @@ from typing import Literal
 
 import click
 
-from edgefl import __version__
 from edgefl.cli.console import busy, echo, print_json, show
 from edgefl.cli.options import Command, json_option
 from edgefl.errors import first_line
@@ -26,6 +25,7 @@ from edgefl.report.tables import ALWAYS, Column, PlainTable, text
 from edgefl.util.files import user_cache, user_config
 from edgefl.util.machine import this_machine, usable_threads
 from edgefl.util.units import human_bytes
+from edgefl.version import __version__
 
 _PACKAGE = "edgefl-sim"
 _OLDEST = (3, 11)

@@ -15,8 +15,8 @@ from typing import NoReturn, cast
 
 import click
 
-from edgefl import __version__
 from edgefl.errors import EdgeflError, InputError, Interrupted, first_line, nearest, printable
+from edgefl.version import __version__
 
 _ORDER = (
     *(

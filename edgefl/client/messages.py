@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from pydantic import TypeAdapter
 
-from edgefl import errors, plugins
+import edgefl.errors as errors
+import edgefl.plugins as plugins
 from edgefl.client.criterion import Criterion
 from edgefl.client.job import Job, Task
 from edgefl.client.objective import objective_named

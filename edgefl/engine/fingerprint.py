@@ -6,9 +6,9 @@ from dataclasses import dataclass, fields
 from importlib.metadata import version
 from typing import Any, Self
 
-import edgefl
 from edgefl.util.machine import processor_name
 from edgefl.util.shelf import own_code_sha256
+from edgefl.version import __version__
 
 PINS = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")
 """Variables of the environment that limit the vector instructions of torch and its libraries."""
@@ -42,7 +42,7 @@ class Fingerprint:
         pins = ", ".join(f"{name}={os.environ[name]}" for name in PINS if name in os.environ) or "none"
         kinds = torch.backends.cpu.get_cpu_capability()
         versions = torch.__version__, version("numpy"), version("onnxruntime")
-        return cls(f"{edgefl.__version__} ({own_code_sha256()[:12]})", *versions, processor_name(), kinds, pins)
+        return cls(f"{__version__} ({own_code_sha256()[:12]})", *versions, processor_name(), kinds, pins)
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:

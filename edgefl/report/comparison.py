@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from edgefl import __version__
 from edgefl.records import ACCURACY, Metric
 from edgefl.report.comparison_budget import BudgetSummary, Rule, budget_summary
 from edgefl.report.comparison_clock import clocks_of
@@ -18,6 +17,7 @@ from edgefl.report.results import Result
 from edgefl.report.run_budget import RunBudget
 from edgefl.report.words import statuses_of, tier_label
 from edgefl.util.unknown import known_mean
+from edgefl.version import __version__
 
 Json = Mapping[str, Any]
 FORMAT = 2

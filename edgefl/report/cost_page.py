@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-from edgefl import __version__
 from edgefl.errors import InputError
 from edgefl.report import cost_tables
 from edgefl.report.answer import Answer
@@ -16,6 +15,7 @@ from edgefl.report.run_tables import TIER
 from edgefl.report.tables import PlainTable, Row
 from edgefl.report.words import tier_label
 from edgefl.util.units import human_bytes, human_count, human_percent
+from edgefl.version import __version__
 
 MOST_LAYERS = 40
 _LEAST_LAYERS, _LEAST_SHARE = 10, 0.001

@@ -5,7 +5,6 @@ from dataclasses import asdict
 from operator import eq, ge
 from typing import Any
 
-from edgefl import __version__
 from edgefl.fleet.budget import margin_of, use
 from edgefl.records import Cost, Tier, Timing
 from edgefl.report.cost_rows import OTHER, macs_of_step
@@ -14,6 +13,7 @@ from edgefl.report.run_rows import AssignmentStep, BudgetUse, ClassRow, LayerUse
 from edgefl.report.words import USEFUL, Json, counted, useful_and_wasted
 from edgefl.server.assignment import Assignment, ClassPlan, Plan
 from edgefl.util.unknown import known_sum
+from edgefl.version import __version__
 
 MOST_LAYERS = 40
 

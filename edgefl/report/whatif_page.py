@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from edgefl import __version__
 from edgefl.report.answer import Answer
 from edgefl.report.chart import Chart, Json, Spec, clock_unit, layer, layered, legend, number, share
 from edgefl.report.clock_draws import SURE, clock_sentence
@@ -18,6 +17,7 @@ from edgefl.report.run_tables import inclusion_columns
 from edgefl.report.tables import Column, PlainTable, shaded, text, under
 from edgefl.report.words import NOT_VALIDATED, energy_trust, fleet_name, joined, tier_label
 from edgefl.util.units import MISSING, human_count, human_percent, human_range, human_seconds
+from edgefl.version import __version__
 
 
 def whatif_table(result: Json) -> PlainTable:

@@ -22,7 +22,7 @@ from typing import Any, cast
 
 import tomlkit
 
-from edgefl import plugins
+import edgefl.plugins as plugins
 from edgefl.config import RunConfig
 from edgefl.consent import receive, sent
 from edgefl.errors import AggregationError, BudgetError, ConfigError, EdgeflError, MetricError, OutOfTimeError

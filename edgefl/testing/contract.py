@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from edgefl import registry
+import edgefl.registry as registry
 from edgefl.methods.base import Method
 from edgefl.methods.create import create
 from edgefl.testing import options

@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     if importlib.util.find_spec("hypothesis") is None:
         raise pytest.UsageError("the contract needs hypothesis, which is not installed; run pip install 'edgefl-sim[contract]'")
-    from edgefl import registry  # other runs of pytest need none of these
+    import edgefl.registry as registry  # other runs of pytest need none of these
     from edgefl.errors import EdgeflError
     from edgefl.fleet.load import load_device
     from edgefl.plugins import load

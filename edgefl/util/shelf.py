@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import edgefl
 from edgefl.errors import EdgeflError, InputError
 from edgefl.util.files import read_at_most, sha256, user_cache, write_bytes
 
@@ -81,7 +80,7 @@ class Shelf(Generic[T]):
 @functools.cache
 def own_code_sha256() -> str:
     """Return the hash of edgefl's own code."""
-    folder = Path(edgefl.__file__).parent
+    folder = Path(__file__).parents[1]
     found = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
         found.update(f"{path.relative_to(folder).as_posix()}\0".encode() + path.read_bytes())

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from edgefl import __version__
 from edgefl.contrib.flower.twin import Sessions, Twin, TwinRow, WholeRun, twin_table
 from edgefl.report.chart import Chart, clock_unit, layered, number, slots, stacked
 from edgefl.report.metric import metric_text
 from edgefl.report.page import render_page
 from edgefl.report.words import tier_label
 from edgefl.util.units import human_bytes, human_seconds
+from edgefl.version import __version__
 
 _Parts = Callable[[Sessions], dict[str, tuple[float, str]]]
 """Series → length of a part of a bar, and how people read it."""
