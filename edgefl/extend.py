@@ -31,7 +31,7 @@ from edgefl.client.stage import Leaving as Leaving
 from edgefl.client.stage import Stage as Stage
 from edgefl.client.stage import Turn as Turn
 from edgefl.data.sources import Dataset as Dataset
-from edgefl.data.sources import Split as Split
+from edgefl.data.split import Split as Split
 from edgefl.engine.contract import Engine as Engine
 from edgefl.factor.width import cut as cut
 from edgefl.log.contract import LoggedRun as LoggedRun

@@ -14,6 +14,7 @@ import vl_convert
 from rich.console import Console, RenderableType
 
 from edgefl.report.page import CONFIG
+from edgefl.report.terminal import shown
 
 
 class Page(HTMLParser):
@@ -113,6 +114,6 @@ def _schema() -> jsonschema.Draft7Validator:
 
 def printed(table: RenderableType, width: int) -> str:
     console = Console(width=width, file=io.StringIO(), color_system=None)
-    console.print(table)
+    console.print(shown(table))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ CONTRIB = "contrib"
 
 # Room → rooms that it may import, the ground first: a room imports only rooms that stand above it in this table.
 ROOMS: dict[str, set[str]] = {
+    "version": set(),
     "onnxgrad": set(),
     "errors": {"onnxgrad"},
     "util": {"errors", "onnxgrad"},
@@ -226,7 +228,7 @@ def sources_of(tree: ast.AST, without: set[int] = frozenset()) -> set[str]:
 
 
 def rooms_of(modules: set[tuple[str, ...]]) -> set[str]:
-    """The rooms of imported modules; names of the package's face, such as its version, are in none."""
+    """The rooms of imported modules; names of the package's face are in none."""
     return {module[0] for module in modules if module and module[0] in ROOMS}
 
 
@@ -240,9 +242,21 @@ def test_imports_point_one_way(path):
     room, modules = room_of(path), imported(path)
     if room in ("", CONTRIB):
         return
-    assert rooms_of(modules) - {room} <= ROOMS[room]
+    assert rooms_of(modules) - {room, "version"} <= ROOMS[room]
+    assert all(module[:1] and module[0] in ROOMS for module in modules), "a file imports the package, which stands above it"
     if room == "run" and path.stem != "__init__":
         assert {module[1] for module in modules if module[0] == "run" and module[1] in RUN} <= RUN[path.stem]
+
+
+def test_no_files_import_each_other_in_a_circle():
+    """Imports for annotations, and those inside functions, count too."""
+    files = {path.relative_to(PACKAGE).with_suffix("").parts: path for path in PACKAGE.rglob("*.py") if path.stem != "__init__"}
+    imports = {}
+    for name, path in files.items():
+        modules = [tuple(full.split(".")) for full in sources_of(ast.parse(path.read_text(encoding="utf-8")))]
+        own = [module[1:] for module in modules if module[0] == "edgefl"]
+        imports[name] = {found for module in own for found in (module, module[:-1]) if found in files} - {name}
+    assert len(list(TopologicalSorter(imports).static_order())) == len(files)  # it raises CycleError, with the files
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))

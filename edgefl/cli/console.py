@@ -77,9 +77,11 @@ def console_of(stream: TextIO) -> Console:
 
 def show(what: Any) -> None:
     """Print text, escaped as by :func:`echo`, or a table; 200 columns wide if standard output is not a terminal."""
+    from edgefl.report.terminal import shown
+
     console = console_of(sys.stdout)
     try:
-        console.print(printable(what) if isinstance(what, str) else what)
+        console.print(shown(what))
     except SystemExit:
         # Rich exits when the reader of a pipe has gone. The command line treats that as success.
         raise BrokenPipeError from None
@@ -121,6 +123,8 @@ def as_text(what: Any) -> str:
     """Return the text that :func:`show` prints if standard output is not a terminal."""
     from rich.console import Console
 
+    from edgefl.report.terminal import shown
+
     console = Console(width=200, highlight=False, markup=False, record=True, file=io.StringIO())
-    console.print(what)
+    console.print(shown(what))
     return console.export_text()

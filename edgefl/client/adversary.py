@@ -16,7 +16,8 @@ import torch
 from pydantic import ConfigDict
 from torch import Tensor, nn
 
-from edgefl.data.sources import Dataset, Split
+from edgefl.data.sources import Dataset
+from edgefl.data.split import Split
 from edgefl.errors import ConfigError
 from edgefl.methods.axes import Need
 from edgefl.methods.base import Method

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from edgefl.client.criterion import CROSS_ENTROPY, Criterion, predicted
 from edgefl.client.fast.layout import laid, layout_of
-from edgefl.data.sources import Split
+from edgefl.data.split import Split
 from edgefl.errors import MetricError
 from edgefl.models.norm import calibrate, needs_statistics
 from edgefl.util.compute import in_parallel

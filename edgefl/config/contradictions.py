@@ -1,22 +1,17 @@
-"""Keys of a run that contradict each other."""
-
-from __future__ import annotations
+"""AllKeys of a run that contradict each other."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from edgefl.config.keys import AllKeys
 from edgefl.registry import defences, engines, objectives
 
-if TYPE_CHECKING:
-    from edgefl.config.run_config import RunConfig
 
-
-def groups_clients(config: RunConfig) -> bool:
+def groups_clients(config: AllKeys) -> bool:
     """Return whether the engine of a run trains clients together, so that float32 numbers add up in another order."""
     return config.engine in engines.names() and bool(engines.facts(config.engine).get("groups_clients"))
 
 
-def training_problems(config: RunConfig) -> Iterator[str]:
+def training_problems(config: AllKeys) -> Iterator[str]:
     """Yield a message for each contradiction between the keys of the network and of local training."""
     if config.new_classifier and config.weights is None:
         yield "new_classifier: the last layer begins with random values unless there are weights; give weights too"
@@ -54,7 +49,7 @@ def training_problems(config: RunConfig) -> Iterator[str]:
         yield "on_shortfall: send needs a device that meters its memory, and enforce plan only predicts it; give enforce meter or hard"
 
 
-def network_problems(config: RunConfig) -> Iterator[str]:
+def network_problems(config: AllKeys) -> Iterator[str]:
     """Yield a message for each contradiction between the keys of the networks of tiers and others."""
     if config.tier is None:
         return
@@ -69,7 +64,7 @@ def network_problems(config: RunConfig) -> Iterator[str]:
         yield f"tier: no network for tier {label} of tiers; give it one, or leave tiers out"
 
 
-def fleet_problems(config: RunConfig) -> Iterator[str]:
+def fleet_problems(config: AllKeys) -> Iterator[str]:
     """Yield a message for each contradiction between the keys of tiers, clients and rounds."""
     if (shares := config.tier_shares) is not None:
         if config.tier_assignment == "auto":
@@ -90,7 +85,7 @@ def fleet_problems(config: RunConfig) -> Iterator[str]:
         yield f"buffer: got {config.buffer}, expected at most the {config.clients} clients: each sends one update per step"
 
 
-def privacy_problems(config: RunConfig) -> Iterator[str]:
+def privacy_problems(config: AllKeys) -> Iterator[str]:
     """Yield a message for each contradiction between the keys of privacy and others."""
     if config.privacy == "none":
         for name in ("noise_multiplier", "target_epsilon", "privacy_clip"):
@@ -111,7 +106,7 @@ def privacy_problems(config: RunConfig) -> Iterator[str]:
         yield from _example_problems(config)
 
 
-def _central_problems(config: RunConfig) -> Iterator[str]:
+def _central_problems(config: AllKeys) -> Iterator[str]:
     if config.clip_norm is None:
         yield "privacy: noise without clipping protects nobody, because changes may be of any length; give clip_norm"
     if config.privacy_clip is not None:
@@ -127,7 +122,7 @@ def _central_problems(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _example_problems(config: RunConfig) -> Iterator[str]:
+def _example_problems(config: AllKeys) -> Iterator[str]:
     if config.runtime == "onnx":
         yield "runtime: privacy example needs the gradient of every sample, and training graphs have those of batches; give runtime torch"
     if "recompute" in config.on_shortfall:

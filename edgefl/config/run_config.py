@@ -9,10 +9,8 @@ from pydantic import ModelWrapValidatorHandler, ValidationError, model_validator
 
 from edgefl.config.contradictions import fleet_problems, groups_clients, network_problems, privacy_problems, training_problems
 from edgefl.config.field import Flag
-from edgefl.config.fleet import FleetKeys, HostKeys
+from edgefl.config.keys import AllKeys
 from edgefl.config.rates import SCHEDULES, follows_rounds
-from edgefl.config.task import RoundsKeys, TaskKeys
-from edgefl.config.updates import TrainingKeys, TrustKeys
 from edgefl.consent import admit
 from edgefl.errors import ConfigError
 from edgefl.plugins import PARTS, code_in, resolved
@@ -25,8 +23,7 @@ CODE = frozenset({*PARTS, "model", "tier", "loss", "metric", "lr_schedule", "log
 """Keys that may name code."""
 
 
-# The keys are in the order of the help: pydantic takes the fields of the last base first.
-class RunConfig(HostKeys, FleetKeys, TrustKeys, TrainingKeys, RoundsKeys, TaskKeys):
+class RunConfig(AllKeys):
     """Everything that decides the result of a run, and how this computer computes it.
 
     None is a default that depends on other keys; :func:`edgefl.run.prepare.resolve` fills it in.

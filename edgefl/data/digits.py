@@ -4,8 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from edgefl.data.scenario import stratified
-from edgefl.data.sources import Dataset, Split
+from edgefl.data.draws import stratified
+from edgefl.data.sources import Dataset
+from edgefl.data.split import Split
 from edgefl.registry import dataset
 from edgefl.rng import generator
 

@@ -3,7 +3,8 @@
 import numpy as np
 
 from edgefl.data.digits import digits
-from edgefl.data.sources import Dataset, Split
+from edgefl.data.sources import Dataset
+from edgefl.data.split import Split
 from edgefl.registry import dataset
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.data.sources import Dataset, Split
+from edgefl.data.sources import Dataset
+from edgefl.data.split import Split
 from edgefl.errors import DataError
 from edgefl.rng import generator
 from edgefl.util.datasets import DRAWN

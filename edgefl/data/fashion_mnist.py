@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from edgefl.data.scaled import Scaled
-from edgefl.data.sources import Dataset, Split
+from edgefl.data.sources import Dataset
+from edgefl.data.split import Split
 from edgefl.errors import DataError
 from edgefl.registry import dataset
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from edgefl.data.draws import part_of_each
 from edgefl.data.prepared import Usual, prepared_each
-from edgefl.data.scenario import part_of_each
-from edgefl.data.sources import Dataset, Split
+from edgefl.data.split import Split
 from edgefl.errors import DataError
 from edgefl.records import DataRecord
 from edgefl.records.data import UNREAD
@@ -83,9 +83,10 @@ class Given:
     record: DataRecord = UNREAD
 
 
-def dataset_of(given: Given, name: str, share: float = HELD_OUT_SHARE, usual: Usual | None = None) -> Dataset:
-    """Return the data set of ``given``. Samples are normalised by the mean and deviation of the training part, channel by channel.
+def fields_of(given: Given, name: str, share: float = HELD_OUT_SHARE, usual: Usual | None = None) -> dict[str, Any]:
+    """Return the fields of the data set of ``given``, by name.
 
+    Samples are normalised by the mean and deviation of the training part, channel by channel.
     Without held-out samples of its own, a ``share`` of each owner's samples, or of each class, is held out: the same ones in every run.
     Texts become the ids of the most frequent words of the training part.
 
@@ -129,20 +130,20 @@ def dataset_of(given: Given, name: str, share: float = HELD_OUT_SHARE, usual: Us
             f"{given.where}: no training sample of class {listed}; number the classes from 0 without gaps, or leave it out"
         )
     prepared = prepared_each(xs, places, [part.where for part in both], usual, given.layout)
-    return Dataset(
-        name=name,
-        title=usual.title or name,
-        train=Split(prepared.train, y[0]),
-        test=Split(prepared.test, y[1]),
-        class_names=names,
-        preprocessing=prepared.note,
-        default_model=usual.model or _model_for(prepared.train, prepared.vocabulary),
-        default_local_epochs=usual.local_epochs,
-        vocabulary=prepared.vocabulary,
-        train_owner=owner[0],
-        test_owner=owner[1],
-        record=reduce(DataRecord.beside, [given.record, *(part.record for part in both[1:]), prepared.record]),
-    )
+    return {
+        "name": name,
+        "title": usual.title or name,
+        "train": Split(prepared.train, y[0]),
+        "test": Split(prepared.test, y[1]),
+        "class_names": names,
+        "preprocessing": prepared.note,
+        "default_model": usual.model or _model_for(prepared.train, prepared.vocabulary),
+        "default_local_epochs": usual.local_epochs,
+        "vocabulary": prepared.vocabulary,
+        "train_owner": owner[0],
+        "test_owner": owner[1],
+        "record": reduce(DataRecord.beside, [given.record, *(part.record for part in both[1:]), prepared.record]),
+    }
 
 
 def labelled(parts: list[np.ndarray], where: str, names: tuple[str, ...] = ()) -> tuple[list[np.ndarray], tuple[str, ...]]:

@@ -8,7 +8,8 @@ from edgefl.data import drawn
 from edgefl.data.given import PLAIN_READING, Reading
 from edgefl.data.own import load_own
 from edgefl.data.scenario import publishing, validating
-from edgefl.data.sources import Dataset, Split
+from edgefl.data.sources import Dataset
+from edgefl.data.split import Split
 from edgefl.errors import ConfigError, DataError, EdgeflError
 from edgefl.registry import datasets
 from edgefl.util.datasets import DRAWN, is_own

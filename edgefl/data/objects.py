@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.data.given import HELD_OUT_SHARE, Given, dataset_of
-from edgefl.data.sources import Dataset
+from edgefl.data.given import HELD_OUT_SHARE, Given, fields_of
 from edgefl.errors import DataError, first_line
 from edgefl.util.fields import each
 
 
-def from_arrays(
+def of_arrays(
     x: Any,
     y: Any,
     owner: Any = None,
@@ -23,18 +22,18 @@ def from_arrays(
     name: str = "arrays",
     held_out: float = HELD_OUT_SHARE,
     channels: str = "",
-) -> Dataset:
-    """Return the data set of arrays; see :meth:`edgefl.Dataset.from_arrays`."""
+) -> dict[str, Any]:
+    """Return the fields of the data set of arrays; see :meth:`edgefl.Dataset.from_arrays`."""
     if not 0 < held_out < 1:
         raise DataError(f"held_out: got {held_out}, expected a share of more than 0 and less than 1")
     if channels not in ("", "first", "last"):
         raise DataError(f'channels: got {channels!r}, expected "first" or "last"')
     given = replace(_given(x, y, owner, tuple(class_names)), layout=channels)
-    return dataset_of(given if test is None else replace(given, test=_given(*test)), name, held_out)
+    return fields_of(given if test is None else replace(given, test=_given(*test)), name, held_out)
 
 
-def from_samples(samples: Any, test: Any = None, name: str = "samples", held_out: float = HELD_OUT_SHARE) -> Dataset:
-    """Return the data set of indexable ``samples``, such as a torch ``Dataset``, each a pair (sample, label); DataError if it is none."""
+def of_samples(samples: Any, test: Any = None, name: str = "samples", held_out: float = HELD_OUT_SHARE) -> dict[str, Any]:
+    """Return the fields of the data set of indexable ``samples``, such as a torch ``Dataset``; DataError if they are no pairs."""
     parts = []
     for of in (samples, test) if test is not None else (samples,):
         try:
@@ -43,7 +42,7 @@ def from_samples(samples: Any, test: Any = None, name: str = "samples", held_out
         except (TypeError, ValueError):
             raise DataError(f"{name}: expected a data set whose samples are pairs (sample, label)") from None
         parts.append((_stacked([_by_name(x) for x in xs], name), np.asarray(ys)))
-    return from_arrays(*parts[0], test=parts[1] if test is not None else None, name=name, held_out=held_out)
+    return of_arrays(*parts[0], test=parts[1] if test is not None else None, name=name, held_out=held_out)
 
 
 def _by_name(x: Any) -> Any:

@@ -9,9 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from edgefl.data.given import HELD_OUT_SHARE, Given, Reading, dataset_of
+from edgefl.data.given import HELD_OUT_SHARE, Given, Reading
 from edgefl.data.npz import arrays_in
-from edgefl.data.objects import from_samples
 from edgefl.data.prepared import Usual
 from edgefl.data.sources import Dataset
 from edgefl.errors import ConfigError, DataError
@@ -48,7 +47,7 @@ def load_own(spec: str, reading: Reading) -> Dataset:
             raise ConfigError(f"{', '.join(ignored)}: {data_title(spec)} was given as an object from Python; {remedy}")
         if isinstance(given, Dataset):
             return given
-        return from_samples(given, name=data_title(spec), held_out=share or HELD_OUT_SHARE)
+        return Dataset.from_samples(given, name=data_title(spec), held_out=share or HELD_OUT_SHARE)
     given, files = _read(spec, reading)
     share, own_test = share_in(reading.held_out), given.test
     if reading.held_out is not None and share is None:
@@ -59,7 +58,7 @@ def load_own(spec: str, reading: Reading) -> Dataset:
     if own_test is not None and reading.held_out is not None:
         left = DataRecord(left_out=(f"held-out samples of the data: --held-out {reading.held_out} takes their place",))
         given = replace(given, record=given.record.beside(left))
-    data = dataset_of(given, data_title(spec), share or HELD_OUT_SHARE, usual_of(reading.preprocessing))
+    data = Dataset.of(given, data_title(spec), share or HELD_OUT_SHARE, usual_of(reading.preprocessing))
     return replace(data, sha256=hash_of(files))
 
 

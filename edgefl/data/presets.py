@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from edgefl.data import columns, hub
-from edgefl.data.given import Given, Reading, dataset_of
+from edgefl.data.given import Given, Reading
 from edgefl.data.own import files_in, hash_of
 from edgefl.data.prepared import Usual
 from edgefl.data.shakespeare import ALPHABET, TRAIN_SHARE
-from edgefl.data.sources import Dataset, Split
+from edgefl.data.sources import Dataset
+from edgefl.data.split import Split
 from edgefl.errors import DataError
 from edgefl.registry import dataset
 
@@ -130,7 +131,7 @@ def _places(texts: np.ndarray, where: str) -> np.ndarray:
 def load(name: str, preset: Preset, data_dir: str | None) -> Dataset:
     """Return a data set of the hub, or of the folder ``data_dir`` with its Parquet or Arrow files; DataError says how to fetch it."""
     given, files = _read(name, preset, data_dir)
-    return replace(dataset_of(given, name, usual=preset.usual), sha256=hash_of(files))
+    return replace(Dataset.of(given, name, usual=preset.usual), sha256=hash_of(files))
 
 
 def _read(name: str, preset: Preset, data_dir: str | None) -> tuple[Given, list[Path]]:

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from edgefl.data import scenario
+from edgefl.data.draws import apportion, drawn
 from edgefl.data.holdings import Dealt, Drawn
 from edgefl.data.partition import Classes, Dirichlet, Index, Natural, parse
-from edgefl.data.scenario import apportion, drawn
-from edgefl.data.sources import Dataset, Split
+from edgefl.data.sources import Dataset
+from edgefl.data.split import Split
 from edgefl.errors import ConfigError, DataError
 from edgefl.rng import generator
 

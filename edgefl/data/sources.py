@@ -6,34 +6,16 @@ from typing import Any, Self
 
 import numpy as np
 
+from edgefl.data.given import HELD_OUT_SHARE, Given, fields_of
+from edgefl.data.objects import of_arrays, of_samples
+from edgefl.data.prepared import Usual
 from edgefl.data.scaled import Scaled
+from edgefl.data.split import Split
 from edgefl.errors import DataError
 from edgefl.records import DataRecord
 from edgefl.util.fields import Fields, each, named, unnamed
 
 _SPLITS, _GROUPS = ("train", "test"), ("train_owner", "test_owner", "train_domain", "test_domain")
-
-
-@dataclass(frozen=True)
-class Split:
-    """Samples ``x`` (n, …), float32 such as images (n, channels, height, width) or int64 token ids, and labels ``y`` (n,) int64.
-
-    Samples of several inputs are name → such an array. Instead of labels, ``y`` may be the targets of a regression, (n, …) float32.
-    """
-
-    x: Any
-    y: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    def at(self, chosen: np.ndarray) -> "Split":
-        """Return a copy of the samples with the numbers ``chosen`` (k,) int64; of a mapped file, only their places."""
-        return Split(each(lambda x: x.at(chosen) if isinstance(x, Scaled) else x[chosen], self.x), self.y[chosen])
-
-    def taken(self, index: Any = slice(None)) -> "Split":
-        """Return the samples at ``index`` (a slice or int64 numbers) as plain arrays, prepared for a network."""
-        return Split(each(lambda x: x[index], self.x), self.y[index])
 
 
 @dataclass(frozen=True)
@@ -125,6 +107,11 @@ class Dataset:
             raise DataError(f"dataset {self.name}: {kind} {odd[0]} has samples only in one of train and test")
 
     @classmethod
+    def of(cls, given: Given, name: str, share: float = HELD_OUT_SHARE, usual: Usual | None = None) -> "Dataset":
+        """Return the data set of samples as they were ``given``, see :func:`edgefl.data.given.fields_of`."""
+        return Dataset(**fields_of(given, name, share, usual))
+
+    @classmethod
     def from_arrays(cls, x: Any, y: Any, owner: Any = None, **more: Any) -> "Dataset":
         """Return a data set of your arrays, normalised by mean and deviation of the training part, channel by channel.
 
@@ -147,9 +134,7 @@ class Dataset:
         >>> Dataset.from_arrays({"input_ids": ids, "attention_mask": mask}, ["no", "yes"] * 10).vocabulary
         {'input_ids': 1, 'attention_mask': 2}
         """
-        from edgefl.data.objects import from_arrays  # it makes data sets
-
-        return from_arrays(x, y, owner, **more)
+        return Dataset(**of_arrays(x, y, owner, **more))
 
     @classmethod
     def from_samples(cls, train: Any, test: Any = None, **more: Any) -> "Dataset":
@@ -159,9 +144,7 @@ class Dataset:
 
         ``more``: ``held_out`` and ``name`` as :meth:`from_arrays` has them. DataError if samples are no such pairs, or of mixed shapes.
         """
-        from edgefl.data.objects import from_samples
-
-        return from_samples(train, test, **more)
+        return Dataset(**of_samples(train, test, **more))
 
     @property
     def classes(self) -> int:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from edgefl.errors import AggregationError
+from edgefl.methods.networks import MethodLike
 from edgefl.methods.state import GlobalState
 from edgefl.methods.updates import checked
 from edgefl.records import Update
 from edgefl.util.exact_sum import ExactSum
-
-if TYPE_CHECKING:
-    from edgefl.methods.base import Method
 
 # Waiting factors are multiplied when their ranks add up to this.
 _RANKS = 512
@@ -145,7 +143,7 @@ class WeightedSum:
 
 
 def averaged(
-    method: Method, state: GlobalState, updates: Iterable[Update], by_label: frozenset[str] = frozenset()
+    method: MethodLike, state: GlobalState, updates: Iterable[Update], by_label: frozenset[str] = frozenset()
 ) -> GlobalState:
     """Return ``state`` with the mean of every entry over the clients that hold it; see :meth:`Method.aggregate` for the errors.
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from edgefl.errors import AggregationError
-from edgefl.methods.networks import upload_shapes
+from edgefl.methods.networks import MethodLike, upload_shapes
 from edgefl.methods.state import GlobalState
 from edgefl.records import Update
 from edgefl.util.compute import is_finite
-
-if TYPE_CHECKING:
-    from edgefl.methods.base import Method
 
 
 def check(update: Update, shapes: Mapping[str, tuple[int, ...]], classes: int | None = None) -> None:
@@ -36,7 +32,7 @@ def check(update: Update, shapes: Mapping[str, tuple[int, ...]], classes: int | 
             raise AggregationError(f"{who}: {name} holds NaN or infinity")
 
 
-def checked(method: Method, state: GlobalState, updates: Iterable[Update]) -> Iterator[Update]:
+def checked(method: MethodLike, state: GlobalState, updates: Iterable[Update]) -> Iterator[Update]:
     """Yield ``updates``, each after :func:`check` with the shapes that clients of its tier send; AggregationError if there is none."""
     shapes = {tier: upload_shapes(method, state.architecture, tier) for tier in state.tiers}
     count = 0

@@ -12,6 +12,7 @@ from edgefl.errors import UnknownNameError
 from edgefl.report.cost_rows import COST_COLUMNS, DEVICE_COLUMNS, LAYER_COLUMNS, NESTED, costliest, layer_rows
 from edgefl.report.run_tables import BY_ONNX, DEVICE, TIER
 from edgefl.report.tables import ALWAYS, Column, PlainTable, Row, raw_table, text, under
+from edgefl.report.terminal import shown
 from edgefl.report.words import budget_name, energy_trust, tier_label, uncounted
 from edgefl.util.units import MISSING, human_bytes, human_joules, human_percent, human_range, human_seconds
 
@@ -162,7 +163,8 @@ def layer_table(row: Row, format: str, top: int | None = None) -> Any:
         again = under("MACs", macs_recompute="again") if row.get("macs_recompute") else ()
         timed = TIME_SHARE if row.get("layer_seconds") else ()
         title = f"Layers of tier {tier_label(row['tier'])}: {per}"
-        return Group(PlainTable.of((*LAYERS[:7], *again, *LAYERS[7:], *timed), layers, title=title), *_warning([row]))
+        table = PlainTable.of((*LAYERS[:7], *again, *LAYERS[7:], *timed), layers, title=title)
+        return Group(shown(table), *_warning([row]))
     ordered = [{key: layer[key] for key in LAYER_COLUMNS} for layer in layers]
     document = {"tier": row["tier"], "layers": ordered, "uncounted_ops": list(row["uncounted_ops"])}
     if format != "json" and row["uncounted_ops"]:
@@ -221,7 +223,7 @@ def _for_people(rows: Sequence[Row]) -> Group:
         tables.append(PlainTable.of(ON_DEVICE, on_device, takes, title, stacked=True))
         if note := inference_note(on_device):
             tables.append(Text(note))
-    return Group(Text(" · ".join(f"{name} {value}" for name, value in about(rows))), *tables, *_warning(tiers))
+    return Group(Text(" · ".join(f"{name} {value}" for name, value in about(rows))), *map(shown, tables), *_warning(tiers))
 
 
 def inference_note(on_device: Sequence[Row]) -> str:

@@ -28,9 +28,11 @@ def table_text(title: str, table: PlainTable) -> str:
     """Return a table as text of at most 100 columns under its title."""
     from rich.console import Console
 
+    from edgefl.report.terminal import shown
+
     console = Console(width=100, highlight=False, markup=False, record=True, file=io.StringIO(), force_jupyter=False)
     console.print(title)
-    console.print(table)
+    console.print(shown(table))
     return "\n".join(line.rstrip() for line in console.export_text().splitlines() if line.strip())
 
 

@@ -8,13 +8,10 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edgefl.errors import printable
 from edgefl.util.units import MISSING, human_bytes, human_count, human_joules, human_percent, human_seconds
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
 
 Row = Mapping[str, Any]
 
@@ -56,7 +53,7 @@ class Column:
 
 @dataclass(frozen=True)
 class PlainTable:
-    """A table as plain texts, one per row and column. Rich prints it as it is; pages render it with the macro ``body``.
+    """A table as plain texts, one per row and column: :mod:`edgefl.report.terminal` shows it in a terminal, the macro ``body`` on a page.
 
     Attributes:
         rows: one text per column.
@@ -152,13 +149,7 @@ class PlainTable:
         lines += [[" ".join(_MARKUP.sub(r"\\\1", text).split()) for text in row] for row in self.rows]
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Print the table as :func:`edgefl.report.terminal.fitted` makes it."""
-        from edgefl.report.terminal import fitted  # imports rich
-
-        return fitted(self._printable(), console, options)
-
-    def _printable(self) -> PlainTable:
+    def printable(self) -> PlainTable:
         """Return the table with what would change a terminal escaped."""
         columns = tuple(replace(c, group=printable(c.group), head=printable(c.head)) for c in self.columns)
         rows = tuple(tuple(map(printable, row)) for row in self.rows)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
 from rich import box
 from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 from rich.text import Text
 
+from edgefl.errors import printable
 from edgefl.report.tables import ALWAYS, PlainTable
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
 
 _GAPS = (2, 1, 0)
 _WHOLE = 9
@@ -33,6 +32,21 @@ _COLOURS = {
     ("mark", "assumed"): "yellow",
 }
 """Heading and text of a cell → its colour in a terminal."""
+
+
+def shown(what: Any) -> Any:
+    """Return what rich prints of a text or a table, with what would change a terminal escaped; anything else is returned as it is."""
+    return printable(what) if isinstance(what, str) else Fitted(what.printable()) if isinstance(what, PlainTable) else what
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A table that rich prints by :func:`fitted`."""
+
+    table: PlainTable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        return fitted(self.table, console, options)
 
 
 def fitted(table: PlainTable, console: Console, options: ConsoleOptions) -> RenderResult:

@@ -29,7 +29,7 @@ from edgefl.client import evaluate
 from edgefl.client.onnx_loop import beta_of
 from edgefl.client.step_facts import step_facts
 from edgefl.config import HOST_KEYS, SCREENING
-from edgefl.data.sources import Split
+from edgefl.data.split import Split
 from edgefl.errors import EdgeflError, MovedError, NoBundleError, StorageError
 from edgefl.onnxgrad.garbage import uncollected
 from edgefl.onnxgrad.macs import macs_per_sample

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from edgefl.bundle.other_formats import check_formats
 from edgefl.config import RunConfig
 from edgefl.data import drawn
-from edgefl.data.sources import Dataset, Split
+from edgefl.data.sources import Dataset
+from edgefl.data.split import Split
 from edgefl.errors import BundleError, ConfigError, InputError, first_line
 from edgefl.models.base import Architecture, named_tensors
 from edgefl.models.copies import copies_of

@@ -7,7 +7,7 @@ import numpy as np
 from edgefl.config import RunConfig
 from edgefl.data.mix import load
 from edgefl.data.shards import Shards
-from edgefl.data.sources import Split
+from edgefl.data.split import Split
 from edgefl.models.input_spec import InputSpec
 from edgefl.report.inspected_data import DataInspection, InspectedClient
 from edgefl.run.network import inputs_of

@@ -14,7 +14,8 @@ from edgefl.client.client import Clients
 from edgefl.client.criterion import Criterion
 from edgefl.config import RunConfig
 from edgefl.data.scaled import Scaled
-from edgefl.data.sources import Dataset, Split
+from edgefl.data.sources import Dataset
+from edgefl.data.split import Split
 from edgefl.engine.contract import Engine
 from edgefl.errors import AggregationError, CheckpointError
 from edgefl.fleet.conditions import Conditions

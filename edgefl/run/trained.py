@@ -18,7 +18,7 @@ from edgefl.client.leaving import personal_in
 from edgefl.client.objective import CONTROL
 from edgefl.client.parts import first_personal
 from edgefl.data.shards import EVALUATED_CLIENTS
-from edgefl.data.sources import Split
+from edgefl.data.split import Split
 from edgefl.engine.contract import Cluster, Engine, open_engine
 from edgefl.methods.capabilities import Phased
 from edgefl.methods.capabilities import factored as in_factors

@@ -7,7 +7,7 @@ from typing import Any, Self
 import torch
 
 from edgefl.client.stage import Turn
-from edgefl.data.sources import Split
+from edgefl.data.split import Split
 from edgefl.methods.base import Method
 from edgefl.methods.capabilities import Distils
 from edgefl.methods.state import GlobalState

@@ -13,7 +13,7 @@ from edgefl.client.adversary import Adversaries, Adversary
 from edgefl.client.client import Clients
 from edgefl.client.job import Job
 from edgefl.data.digits import digits
-from edgefl.data.sources import Split
+from edgefl.data.split import Split
 from edgefl.errors import ConfigError
 from edgefl.methods.axes import needs
 from edgefl.records import Outcome

@@ -11,7 +11,8 @@ import torch
 
 from edgefl.data.mix import load
 from edgefl.data.shards import Shards
-from edgefl.data.sources import Dataset, Split
+from edgefl.data.sources import Dataset
+from edgefl.data.split import Split
 from edgefl.engine.shared_memory import share, shared
 from edgefl.models.base import Architecture
 from edgefl.registry import datasets

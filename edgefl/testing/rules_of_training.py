@@ -12,7 +12,7 @@ import torch
 from edgefl.bundle.tier_graphs import same_network
 from edgefl.bundle.write import TierFiles, build_tier
 from edgefl.client.evaluate import accuracy, with_statistics
-from edgefl.data.sources import Split
+from edgefl.data.split import Split
 from edgefl.methods.base import Method
 from edgefl.methods.capabilities import Phased, advanced
 from edgefl.methods.personal import adapted

@@ -18,7 +18,7 @@ from edgefl.bundle.manifest_file import read
 from edgefl.bundle.verify import verify
 from edgefl.bundle.write import build_tier, write
 from edgefl.client import evaluate
-from edgefl.data.sources import Split
+from edgefl.data.split import Split
 from edgefl.errors import BundleError, ConfigError, EdgeflError
 from edgefl.models.base import Architecture
 from edgefl.models.input_spec import InputSpec

@@ -15,7 +15,7 @@ from torch import nn
 from edgefl.bundle import quantize
 from edgefl.bundle.half_range import beyond_half
 from edgefl.bundle.quantize import KINDS, int8_kind, quantized, slower, variant
-from edgefl.data.sources import Split
+from edgefl.data.split import Split
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture

@@ -20,7 +20,8 @@ from edgefl.client.client import Clients
 from edgefl.client.job import Job, Task
 from edgefl.client.stages.coded import Coded
 from edgefl.client.training import Training
-from edgefl.data.sources import Dataset, Split
+from edgefl.data.sources import Dataset
+from edgefl.data.split import Split
 from edgefl.engine.contract import open_engine
 from edgefl.methods.create import create
 from edgefl.methods.personal import adapted

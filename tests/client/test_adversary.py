@@ -17,7 +17,7 @@ from edgefl.client.messages import task_fields, task_of
 from edgefl.client.stages.clip import Clip
 from edgefl.client.stages.coded import Coded
 from edgefl.data.digits import digits
-from edgefl.data.sources import Split
+from edgefl.data.split import Split
 from edgefl.engine.contract import in_order
 from edgefl.engine.inline import InlineEngine
 from edgefl.engine.pool import PoolEngine

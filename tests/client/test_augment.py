@@ -16,7 +16,7 @@ from edgefl.client import evaluate
 from edgefl.client.loop import LocalTraining, train
 from edgefl.client.training import Training
 from edgefl.data.digits import digits
-from edgefl.data.sources import Split
+from edgefl.data.split import Split
 from edgefl.errors import ConfigError
 from edgefl.methods.create import create
 from edgefl.methods.heterofl import HeteroFL

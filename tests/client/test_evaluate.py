@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from edgefl.client import evaluate
-from edgefl.data.sources import Split
+from edgefl.data.split import Split
 from edgefl.models.base import Architecture
 from edgefl.util.compute import in_parallel
 

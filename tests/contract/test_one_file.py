@@ -72,7 +72,8 @@ def mine(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: s
 
 import numpy as np
 
-from edgefl.data.sources import Dataset, Split
+from edgefl.data.sources import Dataset
+from edgefl.data.split import Split
 from edgefl.registry import dataset
 from edgefl.rng import generator
 

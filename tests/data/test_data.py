@@ -14,7 +14,8 @@ from edgefl.data.digits import digits
 from edgefl.data.digits_edges import digits_edges, with_edges
 from edgefl.data.fashion_mnist import fashion_mnist, read_idx
 from edgefl.data.scaled import Scaled
-from edgefl.data.sources import Dataset, Split
+from edgefl.data.sources import Dataset
+from edgefl.data.split import Split
 from edgefl.errors import DataError
 
 NAMES = [

@@ -13,7 +13,8 @@ from edgefl.data.digits import digits
 from edgefl.data.mix import load, mixed
 from edgefl.data.partition import parse, split
 from edgefl.data.shards import Shards
-from edgefl.data.sources import Dataset, Split
+from edgefl.data.sources import Dataset
+from edgefl.data.split import Split
 from edgefl.errors import ConfigError, DataError
 from edgefl.rng import generator
 

@@ -15,7 +15,8 @@ from pydantic_core import from_json, to_json
 
 from edgefl.data.digits import digits
 from edgefl.data.scaled import Scaled
-from edgefl.data.sources import Dataset, Split
+from edgefl.data.sources import Dataset
+from edgefl.data.split import Split
 from edgefl.engine.mailbox import LASTING, Reader, ServerMailbox, WorkerMailbox
 from edgefl.engine.shared_memory import SharedArena, SharedFile, share, shared
 from edgefl.methods.create import create

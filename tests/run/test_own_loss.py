@@ -12,7 +12,8 @@ from edgefl import RunConfig, compare, fed_round, load_run, simulate
 from edgefl.bundle.verify import verify
 from edgefl.client.criterion import Criterion
 from edgefl.data.shards import Shards
-from edgefl.data.sources import Dataset, Split
+from edgefl.data.sources import Dataset
+from edgefl.data.split import Split
 from edgefl.errors import ConfigError, DataError
 from edgefl.onnxgrad.session import OutOfMemoryError
 from edgefl.report import html

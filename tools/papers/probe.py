@@ -25,7 +25,7 @@ import numpy as np
 from edgefl.client import evaluate
 from edgefl.config import RunConfig
 from edgefl.data.shards import TEST_SAMPLES
-from edgefl.data.sources import Split
+from edgefl.data.split import Split
 from edgefl.methods.create import create
 from edgefl.methods.networks import global_tier
 from edgefl.run.trained import Trained, of_clients

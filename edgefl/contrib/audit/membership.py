@@ -16,7 +16,7 @@ from torch import nn
 from edgefl.client.criterion import Criterion
 from edgefl.client.evaluate import BATCH_SIZE, outputs
 from edgefl.contrib.audit.estimate import CONFIDENCE
-from edgefl.data.sources import Split
+from edgefl.data.split import Split
 from edgefl.rng import generator
 from edgefl.run.trained import Trained, evaluated_clients, of_clients
 

@@ -11,7 +11,8 @@ from edgefl.client.job import Job
 from edgefl.client.messages import read_setup, task_of
 from edgefl.config import admit_keys
 from edgefl.data.shards import Shards
-from edgefl.data.sources import Dataset, Split
+from edgefl.data.sources import Dataset
+from edgefl.data.split import Split
 from edgefl.util.compute import one_thread
 from edgefl.util.fields import Fields, each
 from edgefl.wire.message import read_header

@@ -8,7 +8,8 @@ from pydantic import Field
 from torch import Tensor
 
 from edgefl.client.adversary import Adversary
-from edgefl.data.sources import Dataset, Split
+from edgefl.data.sources import Dataset
+from edgefl.data.split import Split
 from edgefl.errors import ConfigError
 from edgefl.registry import adversary
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from edgefl.client.adversary import Adversary
-from edgefl.data.sources import Dataset, Split
+from edgefl.data.sources import Dataset
+from edgefl.data.split import Split
 from edgefl.errors import ConfigError
 from edgefl.registry import adversary
 

@@ -1,5 +1,5 @@
 import type { Order } from "./order.js";
-import type { Trainer } from "./trainer.js";
+import type { Value, Values } from "./values.js";
 /** Where progress is stored, which messages call `where`, and after how many steps again. */
 export interface Store {
     readonly where: string;
@@ -9,13 +9,18 @@ export interface Store {
     /** Replace the content, whole or not at all. */
     write(content: Uint8Array): void;
 }
+/** What changes while a network is trained. */
+export interface Changing {
+    changing(): [string, Value][];
+    restore(values: Values, where: string): void;
+}
 export declare class Checkpoint {
     private readonly store;
     private readonly key;
     /** `key` is a hash of what is trained; progress of anything else is refused. */
     constructor(store: Store, key: string);
     /** Bring back the last steps that were stored, and return the losses of all; none if nothing is stored. */
-    restored(trainer: Trainer, order: Order): number[];
+    restored(trainer: Changing, order: Order): number[];
     /** Write all that changes after so many steps, if it is time to. */
-    stored(trainer: Trainer, order: Order, losses: readonly number[]): void;
+    stored(trainer: Changing, order: Order, losses: readonly number[]): void;
 }

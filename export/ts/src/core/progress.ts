@@ -3,8 +3,7 @@
 import type { Order } from "./order.js";
 import { InputError, firstLine } from "./problems.js";
 import { readTensors, writeTensors } from "./safetensors.js";
-import type { Trainer } from "./trainer.js";
-import type { Values } from "./values.js";
+import type { Value, Values } from "./values.js";
 
 /** Where progress is stored, which messages call `where`, and after how many steps again. */
 export interface Store {
@@ -16,12 +15,18 @@ export interface Store {
   write(content: Uint8Array): void;
 }
 
+/** What changes while a network is trained. */
+export interface Changing {
+  changing(): [string, Value][];
+  restore(values: Values, where: string): void;
+}
+
 export class Checkpoint {
   /** `key` is a hash of what is trained; progress of anything else is refused. */
   constructor(private readonly store: Store, private readonly key: string) {}
 
   /** Bring back the last steps that were stored, and return the losses of all; none if nothing is stored. */
-  restored(trainer: Trainer, order: Order): number[] {
+  restored(trainer: Changing, order: Order): number[] {
     const { where } = this.store;
     const content = this.store.read();
     if (!content) return [];
@@ -40,7 +45,7 @@ export class Checkpoint {
   }
 
   /** Write all that changes after so many steps, if it is time to. */
-  stored(trainer: Trainer, order: Order, losses: readonly number[]): void {
+  stored(trainer: Changing, order: Order, losses: readonly number[]): void {
     if (losses.length % this.store.every) return;
     const tensors: Values = new Map([...trainer.changing()]);
     tensors.set("losses", { type: "float64", dims: [losses.length], data: Float64Array.from(losses) });
