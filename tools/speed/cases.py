@@ -200,6 +200,9 @@ SPEED = {
     "factorization": Case(
         "`tools/factorization.py`: tiers from one decomposition, ÷ bar", Rows("factorization.py"), figure_target=1
     ),
+    "whole-job": Case(
+        "`tools/whole_job.py`: start, end and a whole job, ÷ bar", Rows("whole_job.py", quick=("--quick",)), figure_target=1
+    ),
     "server-speed": Case("`tools/server_speed.py`: bytes, sums and composition, ÷ bar", Rows("server_speed.py"), figure_target=1),
 }
 """What docs/speed.md shows; each stores its figures in ``tools/results``."""

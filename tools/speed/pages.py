@@ -24,6 +24,7 @@ _DETAILS: Mapping[str, Callable[[Any], str]] = {
     "growth": growth_markdown,
     "factorization": bars_markdown,
     "server-speed": bars_markdown,
+    "whole-job": bars_markdown,
 }
 
 

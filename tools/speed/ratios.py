@@ -22,7 +22,7 @@ class Bars:
     of_peer: float
 
 
-BARS = {"T": Bars(None, 1.10, 0.70), "T1000": Bars(None, 1.10, 0.77), "S": Bars("processes", 1.0, 0.95)}
+BARS = {"T": Bars(None, 1.05, 0.80), "T1000": Bars(None, 1.15, 0.75), "S": Bars("processes", 1.0, 0.60)}
 
 
 def runs_of(entry: Mapping[str, Any]) -> float:
