@@ -91,10 +91,9 @@ class Registry:
     def _decorators(self) -> dict[str, tuple[str, ast.Call]]:
         """Name → module and decorator, from the source files; EdgeflError if two files define the same name."""
         found: dict[str, tuple[str, ast.Call]] = {}
+        decorated = re.compile(rf"^@{self.kind}\(.*?^(?=class |def )", re.MULTILINE | re.DOTALL)  # whole files take long to parse
         for module, text in {**_texts(self.package), **_texts(CONTRIB)}.items():
-            if f"@{self.kind}(" not in text:
-                continue
-            tree = ast.parse(text)
+            tree = ast.parse("".join(f"{decorators}class _: ...\n" for decorators in decorated.findall(text)))
             definitions = (node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef)))
             for decorator in (d for definition in definitions for d in definition.decorator_list):
                 match decorator:

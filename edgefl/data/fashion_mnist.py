@@ -4,6 +4,8 @@ import gzip
 import math
 import struct
 import zlib
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,11 +31,13 @@ def fashion_mnist(data_dir: str | None = None) -> Dataset:
     folder = Path(data_dir) if data_dir is not None else SYSTEM_FOLDER
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; fashion-mnist is read from four .gz files: {_HOW}")
+    with ThreadPoolExecutor() as pool:
+        train, test = pool.map(partial(_read, folder), ("train", "t10k"))
     return Dataset(
         name="fashion-mnist",
         title="Fashion-MNIST, 28×28",
-        train=_read(folder, "train"),
-        test=_read(folder, "t10k"),
+        train=train,
+        test=test,
         class_names=CLASS_NAMES,
         preprocessing={"scale": 1 / 255, "mean": MEAN, "std": STD},
         default_model="cnn-fashion",
