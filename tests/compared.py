@@ -1,8 +1,10 @@
 """Comparisons of hand-made runs."""
 
+import json
 from typing import Any
 
-from edgefl.report.comparison import Failure, MethodResult, Played, comparison_of
+from edgefl.report.comparison import ComparisonSummary, Failure, MethodResult, Played, comparison_of
+from edgefl.report.results import adapter
 
 
 def played(
@@ -36,3 +38,9 @@ def two(**asked: Any) -> dict[str, Any]:
         "cheap", played(0, [0.2, 0.4, 0.6], sent=10, tiers=(0.5,)), failures={1: "no device fits\n  needs 2, has 1"}
     )
     return comparison_of([quick, cheap], [0, 1], (1.0, 0.5), rank_by="global", **asked).to_dict()
+
+
+def of_json(summary: dict[str, Any]) -> ComparisonSummary:
+    """A comparison read from the content of its ``compare.json``, as a finished one is."""
+    found: ComparisonSummary = adapter(ComparisonSummary).validate_json(json.dumps(summary))
+    return found

@@ -180,13 +180,14 @@ def _show(found: "Comparison", format_: str) -> None:
     """Print a comparison in a format."""
     from edgefl.report.compare_page_budget import budget_table
     from edgefl.report.compare_tables import compact_comparison, paper_text
+    from edgefl.report.verdict_words import limited
 
-    summary = found.to_dict()
-    asked = any(summary["verdict"]["budget"].values()) or summary["verdict"]["target_accuracy"] is not None
+    summary = found.summary
+    asked = limited(summary) or summary.verdict.target_accuracy is not None
     if format_ == "paragraph":
         echo(found.paragraph())
     elif format_ == "json":
-        echo(json.dumps(summary, indent=2))
+        echo(json.dumps(found.to_dict(), indent=2))
     elif format_ == "table":
         show_result(compact_comparison(summary))
         if asked:

@@ -126,5 +126,5 @@ def command(
         echo(json.dumps({**rows, "comparison": found.comparison.to_dict()}, indent=2))
         return
     show(choice_table(found.choices.to_dict()))
-    show(compact_comparison(found.comparison.to_dict()))
+    show(compact_comparison(found.comparison.summary))
     echo(f"sweep: {out}  (sweep.json, trials/, comparison/compare.html)")

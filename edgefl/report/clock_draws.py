@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from edgefl.fleet.clock_error import DRAWS, Draws, drawn_factors
 from edgefl.report.results import Result
@@ -59,20 +58,19 @@ def _changed(first: Sequence[str | None], predicted: str | None) -> float:
     return sum(choice != predicted for choice in first) / len(first)
 
 
-def clock_sentence(found: Mapping[str, Any] | None, quote: str = "") -> str:
+def clock_sentence(found: ClockDraws | None, quote: str = "") -> str:
     """Return in how many draws what is first stays first, and what to measure; nothing without draws.
 
-    >>> errors, titles = {"x": 23.0}, {"x": "Phone"}
-    >>> clock_sentence({"draws": 200, "first": {"a": 0.62, "b": 0.38}, "errors": errors, "decides": "x", "titles": titles})
+    >>> clock_sentence(ClockDraws(200, {"a": 0.62, "b": 0.38}, {"x": 23.0}, {"x": 0.38}, {"x": "Phone"}, "x"))
     'Under the stated error of the clock, a is first in 62.0 % and b in 38.0 % of 200 draws: measure Phone, off by up to 23 times.'
     """
-    if found is None or not found["first"]:
+    if found is None or not found.first:
         return ""
-    (best, share), *others = ((f"{quote[:1]}{name}{quote[1:]}", share) for name, share in found["first"].items())
-    device = found["decides"]
+    (best, share), *others = ((f"{quote[:1]}{name}{quote[1:]}", share) for name, share in found.first.items())
+    device = found.decides
     if device is None:
-        return f"Under the stated error of the clock, {best} is first in all of {found['draws']} draws."
+        return f"Under the stated error of the clock, {best} is first in all of {found.draws} draws."
     parts = [f"{best} is first in {human_percent(share)}", *(f"{name} in {human_percent(part)}" for name, part in others)]
-    title, error = found["titles"].get(device, device), found["errors"][device]
+    title, error = found.titles.get(device, device), found.errors[device]
     measure = f"measure {title}, off by up to {error:.3g} times"
-    return f"Under the stated error of the clock, {joined(parts)} of {found['draws']} draws: {measure}."
+    return f"Under the stated error of the clock, {joined(parts)} of {found.draws} draws: {measure}."

@@ -63,6 +63,11 @@ class Spread:
         """Return the spread of at least one value."""
         return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, tuple(values))
 
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation."""
+        return self.sd
+
 
 @dataclass(frozen=True)
 class Spent:

@@ -47,6 +47,11 @@ class Estimate:
         error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
         return cls(statistics.fmean(values), error, tuple(values))
 
+    @property
+    def spread(self) -> float | None:
+        """The standard error."""
+        return self.error
+
 
 @dataclass(frozen=True)
 class ClassWithin:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from edgefl.report.chart import Chart, Json
+from edgefl.report.comparison import ComparisonSummary
 from edgefl.report.page import CONFIG
 from edgefl.util.extras import check_extra
 
@@ -18,8 +19,8 @@ _WIDTH_PX = 480
 _COLOUR = re.compile(r"--([\w-]+): (#\w+);")
 
 
-def comparison_charts(summary: Json) -> list[Chart]:
-    """Return the charts of a comparison, from its ``compare.json``."""
+def comparison_charts(summary: ComparisonSummary) -> list[Chart]:
+    """Return the charts of a comparison."""
     from edgefl.report.compare_charts import accuracy_charts, colours_of, tier_chart
     from edgefl.report.compare_page_budget import front_charts
 

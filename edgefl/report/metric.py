@@ -1,7 +1,7 @@
 """How reports name and write the metric of a run: shares in percent, and other metrics as they are."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from edgefl.records import Metric
 from edgefl.report.chart import Spec, number, share
@@ -28,19 +28,25 @@ def metric_text(metric: Metric, value: float | None) -> str:
     return human_percent(value) if metric.share else MISSING if value is None else f"{value:.4g}"
 
 
-def spread_text(metric: Metric, found: Json | None) -> str:
-    """Return a mean over seeds with its standard deviation or its standard error, whichever it has: ``91.2 ± 0.4 %``.
+class Averaged(Protocol):
+    """A mean over seeds, with its standard deviation or its standard error as ``spread``; None for a single seed."""
 
-    >>> spread_text(Metric(), {"mean": 0.9124, "error": 0.004}), spread_text(Metric("error", "lower", False), {"mean": 2.0, "sd": 0.5})
-    ('91.2 ± 0.4 %', '2 ± 0.5')
-    """
+    @property
+    def mean(self) -> float: ...  # noqa: D102
+
+    @property
+    def spread(self) -> float | None: ...  # noqa: D102
+
+
+def spread_text(metric: Metric, found: Averaged | None) -> str:
+    """Return a mean over seeds with its spread: ``91.2 ± 0.4 %``."""
     if found is None:
         return MISSING
-    if (spread := found.get("sd", found.get("error"))) is None:
-        return metric_text(metric, found["mean"])
+    if found.spread is None:
+        return metric_text(metric, found.mean)
     if metric.share:
-        return f"{100 * found['mean']:.1f} ± {100 * spread:.1f} %"
-    return f"{metric_text(metric, found['mean'])} ± {spread:.2g}"
+        return f"{100 * found.mean:.1f} ± {100 * found.spread:.1f} %"
+    return f"{metric_text(metric, found.mean)} ± {found.spread:.2g}"
 
 
 def metric_axis(metric: Metric, **scale: Any) -> Spec:

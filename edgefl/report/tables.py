@@ -14,6 +14,8 @@ from edgefl.errors import printable
 from edgefl.util.units import MISSING, human_bytes, human_count, human_joules, human_percent, human_seconds
 
 Row = Mapping[str, Any]
+Record = Any
+"""A row: a mapping, or a record with an attribute for each key."""
 
 ALWAYS = 9
 """The priority of a column that no terminal is too narrow for."""
@@ -38,9 +40,9 @@ class Column:
 
     group: str
     head: str
-    cell: Callable[[Row], str]
+    cell: Callable[[Record], str]
     numeric: bool = True
-    share: Callable[[Row], float | None] | None = None
+    share: Callable[[Record], float | None] | None = None
     wraps: bool = False
     widest: int | None = None
     keep: int = 0
@@ -75,7 +77,7 @@ class PlainTable:
     def of(
         cls,
         columns: Iterable[Column],
-        rows: Iterable[Row],
+        rows: Iterable[Record],
         marked: Iterable[bool] = (),
         title: str = "",
         note: str = "",
@@ -173,9 +175,14 @@ def human_of(key: str) -> Callable[[Any], str]:
     return next((human for word, human in _HUMAN.items() if word in words), human_count)
 
 
-def cell(key: str, human: Callable[[Any], str], outer: str = "") -> Callable[[Row], str]:
+def value_of(row: Record, key: str) -> Any:
+    """Return the value of a row under a key; None if there is none, or no row."""
+    return row.get(key) if isinstance(row, Mapping) else getattr(row, key, None)
+
+
+def cell(key: str, human: Callable[[Any], str], outer: str = "") -> Callable[[Record], str]:
     """Return the function that writes a row's value under ``key``, within its record ``outer`` (which may be None) if that is given."""
-    return lambda row: human(((row[outer] or {}) if outer else row).get(key))
+    return lambda row: human(value_of(value_of(row, outer) if outer else row, key))
 
 
 def under(group: str, human: Callable[[Any], str] | None = None, outer: str = "", **heads: str) -> tuple[Column, ...]:
@@ -188,7 +195,11 @@ def under(group: str, human: Callable[[Any], str] | None = None, outer: str = ""
 
 def text(group: str, head: str, *keys: str, widest: int | None = None) -> Column:
     """Return a column of texts: the first of ``keys`` with a value, else a dash."""
-    return Column(group, head, lambda row: str(next(filter(None, map(row.get, keys)), MISSING)), numeric=False, widest=widest)
+
+    def written(row: Record) -> str:
+        return str(next(filter(None, (value_of(row, key) for key in keys)), MISSING))
+
+    return Column(group, head, written, numeric=False, widest=widest)
 
 
 def shaded(group: str, share: Callable[[Row], float | None]) -> Column:
@@ -228,6 +239,6 @@ def _latex(text: str) -> str:
     return "".join(_TEX.get(char, char) for char in text)
 
 
-def _shade(column: Column, row: Row) -> float | None:
+def _shade(column: Column, row: Record) -> float | None:
     share = column.share(row) if column.share else None
     return None if share is None else round(min(share, 1.0), 3)

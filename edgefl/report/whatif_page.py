@@ -6,7 +6,7 @@ from typing import Any
 
 from edgefl.report.answer import Answer
 from edgefl.report.chart import Chart, Json, Spec, clock_unit, layer, layered, legend, number, share
-from edgefl.report.clock_draws import SURE, clock_sentence
+from edgefl.report.clock_draws import SURE, ClockDraws, clock_sentence
 from edgefl.report.learned import advice_by_accuracy, assumptions, learned_chart, learned_columns, with_learned
 from edgefl.report.month_table import money_sentence, money_table, month_table, reach_table, span_sentence
 from edgefl.report.page import facts, render_page
@@ -84,7 +84,9 @@ _TOLD = required_sentence, money_sentence, span_sentence, deadline_sentence, lef
 def fastest(result: Json) -> str:
     """Return in how many draws of the clock's error each policy is the fastest; nothing without draws."""
     what = "fastest" if result.get("surrogate") is None else "first at the target"
-    return clock_sentence(result.get("clock"), "“”").replace(" first in ", f" {what} in ")
+    return clock_sentence(ClockDraws(**clock) if (clock := result.get("clock")) else None, "“”").replace(
+        " first in ", f" {what} in "
+    )
 
 
 def _energy(rows: Sequence[Json]) -> str:

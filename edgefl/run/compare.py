@@ -183,9 +183,9 @@ def _check_fits(summary: ComparisonSummary, folder: Path) -> None:
     """Raise :class:`BudgetError` if no evaluated round of any run is within the budget that was asked for."""
     found = summary.verdict
     if not any(round_ for row in found.methods for round_ in row.rounds):
-        needs = "\n".join(f"{row.label}: {nothing_fits(row.to_dict())}" for row in found.methods if row.first)
+        needs = "\n".join(f"{row.label}: {nothing_fits(row)}" for row in found.methods if row.first)
         remedy = f"all runs are complete: give a larger budget with --resume --out {folder}"
-        raise BudgetError(f"no method has an evaluated round within {budget_text(vars(found.budget))}:\n{needs}\n{remedy}")
+        raise BudgetError(f"no method has an evaluated round within {budget_text(found.budget)}:\n{needs}\n{remedy}")
 
 
 def _check_any(parts: Sequence[ComparedRun], what: str) -> None:

@@ -75,7 +75,7 @@ class Comparison:
 
         check_free(Path(out), InputError)
         with whole_folder(Path(out)) as folder:
-            write_charts(comparison_charts(self.to_dict()), folder, kind)
+            write_charts(comparison_charts(self.summary), folder, kind)
         return Path(out)
 
     def paragraph(self) -> str:
@@ -92,16 +92,16 @@ class Comparison:
         """Write ``compare.html`` and ``compare.json``, and return the page."""
         from edgefl.report.compare_page import compare_page
 
-        write_bytes(self.folder / "compare.html", compare_page(self.to_dict()).encode())
+        write_bytes(self.folder / "compare.html", compare_page(self.summary).encode())
         write_json(self.folder / RESULT, self.to_dict())
         return self.folder / "compare.html"
 
     def __repr__(self) -> str:
         """Return the table of the methods."""
-        return table_text(str(self.folder), compact_comparison(self.to_dict()))
+        return table_text(str(self.folder), compact_comparison(self.summary))
 
     def _repr_html_(self) -> str:
-        return table_html(str(self.folder), compact_comparison(self.to_dict()))
+        return table_html(str(self.folder), compact_comparison(self.summary))
 
 
 def is_comparison(folder: Path) -> bool:

@@ -47,16 +47,15 @@ def paragraph(folder: Path, found: ComparisonSummary) -> str:
     Raises:
         InputError: a run of the comparison is missing, or names code that the user has not consented to.
     """
-    summary = found.to_dict()
     rows = [row for row in found.methods if row.seeds]
     configs = {row.label: RunFolder(_home(folder, row)).config() for row in rows}
     same = _same(list(configs.values()))
     sentences = [
-        f"We compared {joined(map(_cited, rows))} with edgefl {summary['edgefl_version']}.",
+        f"We compared {joined(map(_cited, rows))} with edgefl {found.edgefl_version}.",
         *_of_task(configs, same),
         *_own(configs, same),
-        f"Each method trained with {_seeds(summary['seeds'])}.",
-        f"{rule_text(summary)}",
+        f"Each method trained with {_seeds(found.seeds)}.",
+        rule_text(found),
     ]
     return f"{' '.join(sentences)}\n\n{command(folder, found)}"
 

@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Any
 
-from compared import two
+from compared import of_json, two
 from made_cost_rows import on_devices
 from made_fleet import dry, whatif
 from made_run import make_rounds, make_summary
@@ -75,6 +75,6 @@ def made_pages() -> dict[str, str]:
         "what-if-learned": whatif_page.render(judged_whatif()),
         "costs": cost_page(on_devices()),
         "deep-costs": cost_page(deep_costs()),
-        "compare": compare_page(two()),
-        "budget": compare_page(two(budget=RunBudget(s=5), target_accuracy=0.8)),
+        "compare": compare_page(of_json(two())),
+        "budget": compare_page(of_json(two(budget=RunBudget(s=5), target_accuracy=0.8))),
     }

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from compared import contender, played, two
+from compared import contender, of_json, played, two
 
 from edgefl.report.answer import answer_of_run
 from edgefl.report.compare_answer import answer_of_comparison, best_first
@@ -169,8 +169,8 @@ def test_methods_are_ranked_and_the_best_is_named_with_its_cheaper_rival() -> No
     rows = [contender("quick", *even((0.9, 0.88, 0.89))), contender("cheap", *even((0.6, 0.61, 0.6), sent=10))]
     summary = comparison_of(rows, [0, 1, 2], (1.0, 0.5), rank_by="global").to_dict()
     assert [row["rank"] for row in summary["verdict"]["methods"]] == [1, 2]
-    assert [row["label"] for row in best_first(summary)] == ["quick", "cheap"]
-    found = answer_of_comparison(summary)
+    assert [row.label for row in best_first(of_json(summary))] == ["quick", "cheap"]
+    found = answer_of_comparison(of_json(summary))
     assert found.found == "quick is the best: quick 89.0 %, cheap 60.3 %."
     assert found.advice == (
         "Take quick, or cheap to save bytes: it takes 90.0 % less for 28.7 points of accuracy. "
@@ -180,7 +180,7 @@ def test_methods_are_ranked_and_the_best_is_named_with_its_cheaper_rival() -> No
 
 def test_methods_whose_accuracy_no_longer_rises_may_be_chosen() -> None:
     rows = [contender(label, *(played(seed, [0.5, last]) for seed in (0, 1))) for label, last in (("a", 0.505), ("b", 0.4))]
-    found = answer_of_comparison(comparison_of(rows, [0, 1], (1.0,)).to_dict())
+    found = answer_of_comparison(comparison_of(rows, [0, 1], (1.0,)))
     assert (
         found.advice
         == "Take a: no other method takes fewer bytes, less time or less energy. More --seeds would tell the best apart."
@@ -192,12 +192,12 @@ def test_diverged_sessions_come_before_the_choice() -> None:
     wild.summary["participation"][0]["statuses"] = {"trained": 3, "diverged": 1, "late": 1}  # type: ignore[index]
     summary = comparison_of([contender("wild", wild, wild), contender("calm", calm)], [0], (1.0,)).to_dict()
     assert summary["methods"][0]["statuses"] == {"trained": 6, "diverged": 2, "late": 2}
-    assert answer_of_comparison(summary).advice == (
+    assert answer_of_comparison(of_json(summary)).advice == (
         "Lower the learning rate (--lr), or limit changes with --clip-norm, and compare again: "
         "of sessions, 2 of 10 of wild diverged: their weights became NaN or huge."
     )
-    assert "wild: 2 of 10 sessions diverged: their weights became NaN or huge" in compact_comparison(summary).to_plain()
-    table = compare_table(summary)
+    assert "wild: 2 of 10 sessions diverged: their weights became NaN or huge" in compact_comparison(of_json(summary)).to_plain()
+    table = compare_table(of_json(summary))
     figures = [dict(zip([column.title for column in table.columns], row, strict=True)) for row in table.rows]
     assert [(row["method"], row["sessions used"], row["sessions not used"]) for row in figures] == [
         ("calm", "100 %", "–"),
@@ -206,16 +206,16 @@ def test_diverged_sessions_come_before_the_choice() -> None:
 
 
 def test_a_target_that_no_method_reaches_is_said_and_asks_for_more_rounds() -> None:
-    found = answer_of_comparison(two(target_accuracy=0.99))
+    found = answer_of_comparison(of_json(two(target_accuracy=0.99)))
     assert found.asked.endswith("given the same clients and rounds, and which reaches 99.0 %?")
     assert found.found.endswith("; 99.0 % was reached by none.")
     assert found.advice == "Give more --rounds, or a lower --target-accuracy than 99.0 %."
-    assert "80.0 % was reached by quick" in answer_of_comparison(two(target_accuracy=0.8)).found
+    assert "80.0 % was reached by quick" in answer_of_comparison(of_json(two(target_accuracy=0.8))).found
 
 
 def test_a_target_that_some_seeds_reach_is_said() -> None:
     rows = [contender("a", played(0, [0.5, 0.9]), played(1, [0.5, 0.7]))]
-    found = answer_of_comparison(comparison_of(rows, [0, 1], (1.0, 0.5), target_accuracy=0.8, rank_by="global").to_dict())
+    found = answer_of_comparison(comparison_of(rows, [0, 1], (1.0, 0.5), target_accuracy=0.8, rank_by="global"))
     assert found.found == "a is the best: a 80.0 %; 80.0 % was reached by a in 1 of 2 seeds."
 
 
@@ -224,7 +224,7 @@ def test_with_a_budget_the_answer_is_what_each_method_reaches_within_it() -> Non
     rows = [contender("large", played(0, [0.5, 0.9], sent=100)), contender("small", played(0, [0.4, 0.6], sent=10))]
 
     def answer(target: float | None = None, **budget: float) -> Any:
-        return answer_of_comparison(comparison_of(rows, [0], (1.0, 0.5), RunBudget(**budget), target, "global").to_dict())
+        return answer_of_comparison(comparison_of(rows, [0], (1.0, 0.5), RunBudget(**budget), target, "global"))
 
     found = answer(bytes=100)
     assert found.asked.endswith("has the best global accuracy on digits within 100 B a client?")
@@ -249,7 +249,7 @@ def test_with_a_budget_the_answer_is_what_each_method_reaches_within_it() -> Non
 def test_a_rival_that_seeds_cannot_tell_apart_may_be_better() -> None:
     a = contender("a", played(0, [0.9], sent=10, step_s=9.0), played(1, [0.8], sent=10, step_s=9.0))
     b = contender("b", played(0, [0.85], sent=20, step_s=3.0), played(1, [0.87], sent=20, step_s=3.0))
-    found = answer_of_comparison(comparison_of([a, b], [0, 1], (1.0, 0.5)).to_dict())
+    found = answer_of_comparison(comparison_of([a, b], [0, 1], (1.0, 0.5)))
     assert found.advice == (
         "Take a, or b to save time: it takes 66.7 % less, and its accuracy is 1.0 point better. More --seeds would tell the best apart."
     )
@@ -257,7 +257,7 @@ def test_a_rival_that_seeds_cannot_tell_apart_may_be_better() -> None:
 
 def test_one_seed_decides_nothing() -> None:
     rows = [contender("a", played(0, [0.5, 0.9])), contender("b", played(0, [0.5, 0.8]))]
-    found = answer_of_comparison(comparison_of(rows, [0], (1.0,)).to_dict())
+    found = answer_of_comparison(comparison_of(rows, [0], (1.0,)))
     assert (
         found.advice
         == "Take a: no other method takes fewer bytes, less time or less energy. One seed does not decide it: repeat with --seeds 0,1,2. "

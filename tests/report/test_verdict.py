@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compared import contender
+from compared import contender, of_json
 from pages import Page
 
 from edgefl.errors import ConfigError
@@ -142,11 +142,11 @@ def test_a_method_that_refuses_a_class_is_judged_by_all_its_clients() -> None:
     assert rows["narrow"]["clients_accuracy"]["mean"] == pytest.approx(0.405)
     assert (rows["narrow"]["worst_class"], rows["narrow"]["worst_accuracy"]["mean"]) == ("Board", 0)
     assert (rows["broad"]["clients_accuracy"]["mean"], rows["broad"]["refused"]) == (pytest.approx(0.611), 0)
-    assert leaders(summary) == ["broad"]
-    assert leaders(compared({"narrow": starved, "broad": broad}, "worst")) == ["broad"]
-    assert leaders(compared({"narrow": starved, "broad": broad}, "global")) == ["narrow"]
-    assert [row[2:] for row in assignment_table(summary).rows] == [("0.5", "refused, no model"), ("1", "1")][::-1]
-    text = Page(compare_page(summary)).text
+    assert leaders(of_json(summary)) == ["broad"]
+    assert leaders(of_json(compared({"narrow": starved, "broad": broad}, "worst"))) == ["broad"]
+    assert leaders(of_json(compared({"narrow": starved, "broad": broad}, "global"))) == ["narrow"]
+    assert [row[2:] for row in assignment_table(of_json(summary)).rows] == [("0.5", "refused, no model"), ("1", "1")][::-1]
+    text = Page(compare_page(of_json(summary))).text
     assert "narrow: 50.0 % of clients are refused; Board has no model and counts as 0" in " ".join(text.split())
     assert "--tier-assignment uniform --conditions ideal" in text
 
@@ -157,7 +157,7 @@ def test_a_tier_that_no_client_trained_serves_nobody_and_is_in_no_figure() -> No
     row = rows_of(summary)["idle"]
     assert row["classes"][1]["runs"] == [["1"]]
     assert list(summary["methods"][0]["tier_accuracy"]) == ["1"]
-    assert "0.5, not trained, runs 1" in str(assignment_table(summary).rows)
+    assert "0.5, not trained, runs 1" in str(assignment_table(of_json(summary)).rows)
 
 
 def test_clients_with_drawn_tiers_count_by_their_sessions() -> None:
@@ -182,17 +182,17 @@ def flipping(error: float) -> dict[str, Any]:
 def test_a_clock_error_that_flips_the_order_is_said_with_the_device_to_measure() -> None:
     exact, wrong = flipping(1.0), flipping(3.0)
     assert (exact["verdict"]["clock"]["first"], exact["verdict"]["clock"]["decides"]) == ({"risky": 1.0}, None)
-    assert sure(exact)
+    assert sure(of_json(exact))
     clock = wrong["verdict"]["clock"]
     # Boards may take 12 / 11.6 times as long: the chance of less is Φ(ln(12 / 11.6) / (ln 3 / 1.645)) = .52.
     assert clock["first"]["risky"] == pytest.approx(0.52, abs=0.08)
     assert clock["first"]["risky"] + clock["first"]["steady"] == 1
     assert clock["decides"] == BOARD
-    assert (leaders(wrong), sure(wrong)) == (["risky"], False)
-    advice = answer_of_comparison(wrong).advice
+    assert (leaders(of_json(wrong)), sure(of_json(wrong))) == (["risky"], False)
+    advice = answer_of_comparison(of_json(wrong)).advice
     assert advice.startswith("Take risky. The clock may be wrong, and risky is first in ")
     assert advice.endswith(" of draws only: measure Board.")
-    assert "of 200 draws: measure Board, off by up to 3 times." in " ".join(Page(compare_page(wrong)).text.split())
+    assert "of 200 draws: measure Board, off by up to 3 times." in " ".join(Page(compare_page(of_json(wrong))).text.split())
 
 
 def test_a_deadline_that_a_wrong_clock_misses_costs_updates_and_a_budget_of_bytes_does_not() -> None:
@@ -220,10 +220,11 @@ def test_rounds_timed_again_with_a_right_clock_are_the_rounds_themselves() -> No
 
 def texts_of(summary: dict[str, Any]) -> Iterator[str]:
     """Every sentence of the page that is made from figures."""
-    answer = answer_of_comparison(summary)
-    charts = [*accuracy_charts(summary), tier_chart(summary), *front_charts(summary, colours_of(summary))]
-    texts = [answer.asked, answer.found, answer.advice, winner(summary), rule_text(summary), *verdict_notes(summary)]
-    for text in [*texts, *(chart.takeaway for chart in charts), footnote(summary)]:
+    found = of_json(summary)
+    answer = answer_of_comparison(found)
+    charts = [*accuracy_charts(found), tier_chart(found), *front_charts(found, colours_of(found))]
+    texts = [answer.asked, answer.found, answer.advice, winner(found), rule_text(found), *verdict_notes(found)]
+    for text in [*texts, *(chart.takeaway for chart in charts), footnote(found)]:
         yield from re.split(r"(?<=[.;:]) ", text)
 
 
@@ -257,13 +258,13 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_every_sentence_of_the_page_agrees_with_compare_json(case: str) -> None:
     summary = CASES[case]()
-    rows, first = summary["verdict"]["methods"], leaders(summary)
+    rows, first = summary["verdict"]["methods"], leaders(of_json(summary))
     best = rows[0]
     labels = [row["label"] for row in rows]
     figures = {f"{100 * value:.1f}" for value in numbers(summary)} | {
         f"{100 * abs(a - b):.1f}" for a in numbers(summary) for b in numbers(summary)
     }
-    text = " ".join(Page(compare_page(summary)).text.split())
+    text = " ".join(Page(compare_page(of_json(summary))).text.split())
     named = re.compile(rf"\b({'|'.join(labels)}) (?:is|has) the best(?! weakest)")
     for sentence in filter(None, texts_of(summary)):
         assert sentence in text
@@ -276,11 +277,11 @@ def test_every_sentence_of_the_page_agrees_with_compare_json(case: str) -> None:
     for axis, points in summary["verdict"]["fronts"].items():
         assert {point["label"] for point in points if point["cost"] == points[-1]["cost"]} >= {best["label"]}
         assert points[-1]["accuracy"] == best["accuracy"]["mean"] == best["steps"][axis][-1]["accuracy"]
-        assert f"{best['label']} has the best mean" in front_text(summary, axis)
-    assert winner(summary).startswith((best["label"], f"{first[0]} and"))
-    assert answer_of_comparison(summary).found.find(best["label"]) >= 0
+        assert f"{best['label']} has the best mean" in front_text(of_json(summary), axis)
+    assert winner(of_json(summary)).startswith((best["label"], f"{first[0]} and"))
+    assert answer_of_comparison(of_json(summary)).found.find(best["label"]) >= 0
     shares = summary["verdict"]["clock"]["first"] if summary["verdict"]["clock"] else {}
-    assert sure(summary) == (len(first) == 1 and shares.get(first[0], 1.0) >= SURE)
+    assert sure(of_json(summary)) == (len(first) == 1 and shares.get(first[0], 1.0) >= SURE)
 
 
 def numbers(value: Any) -> list[float]:

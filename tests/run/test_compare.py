@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from compared import contender, played, two
+from compared import contender, of_json, played, two
 from pages import Page, charts_of, data_of, drawn, layers, looks, printed, rows, series
 
 from edgefl.cli.compare import command
@@ -55,16 +55,16 @@ def test_a_method_without_a_run_is_a_row_of_dashes_with_its_reason() -> None:
     ).to_dict()
     assert summary["methods"][1]["to_target"] is None
     assert summary["target_accuracy"] == 0.5
-    rows = compare_table(summary).rows
+    rows = compare_table(of_json(summary)).rows
     assert rows[1][0] == "none"
     assert set(rows[1][1:]) == {"–", "none (failed: 0)"}
-    assert "none, seed 0: failed: too large" in compact_comparison(summary).to_plain()
-    assert "too large" in Page(compare_page(summary)).text
+    assert "none, seed 0: failed: too large" in compact_comparison(of_json(summary)).to_plain()
+    assert "too large" in Page(compare_page(of_json(summary))).text
 
 
 def test_the_tables_hold_the_figures() -> None:
     summary = two()
-    table = compare_table(summary)
+    table = compare_table(of_json(summary))
     first = {f"{c.group} {c.head}".strip(): text for c, text in zip(table.columns, table.rows[0], strict=True)}
     assert first["global accuracy, ± SD"] == "85.0 ± 7.1 %"
     assert (first["until 60.0 % round"], first["until 60.0 % bytes"], first["until 60.0 % time"]) == ("2", "400 B", "4.00 s")
@@ -73,10 +73,10 @@ def test_the_tables_hold_the_figures() -> None:
         "1.00 k",
         "0, 1",
     )
-    text = printed(compact_comparison(summary), 80)
+    text = printed(compact_comparison(of_json(summary)), 80)
     assert max(map(len, text.splitlines())) <= 80
     assert "85.0 ± 7.1 %" in text
-    plain = compact_comparison(summary).to_plain().splitlines()
+    plain = compact_comparison(of_json(summary)).to_plain().splitlines()
     assert plain[0].startswith(
         "method quick, rank 1 =, tiers 1, 0.5; global accuracy, ± SD 85.0 ± 7.1 %; accuracy, ± SD of global; "
         "until 60.0 % round 2, bytes 400 B"
@@ -91,11 +91,11 @@ def test_accuracy_after_training_is_a_column_where_every_run_of_a_method_has_it(
         run.summary["accuracy_after_training"] = value  # type: ignore[index]
     summary = comparison_of([contender("own", *runs[:2]), contender("some", *runs[2:])], [0, 1], (1.0, 0.5)).to_dict()
     assert summary["methods"][0]["accuracy_after_training"]["values"] == [0.95, 0.85]
-    for table in (compare_table(summary), compact_comparison(summary)):
+    for table in (compare_table(of_json(summary)), compact_comparison(of_json(summary))):
         (place,) = (at for at, column in enumerate(table.columns) if column.head == "after training")
         assert [row[place] for row in table.rows] == ["90.0 ± 7.1 %", "–"]
-    assert max(map(len, printed(compact_comparison(summary), 80).splitlines())) <= 80
-    assert all(column.head != "after training" for column in compare_table(two()).columns)
+    assert max(map(len, printed(compact_comparison(of_json(summary)), 80).splitlines())) <= 80
+    assert all(column.head != "after training" for column in compare_table(of_json(two())).columns)
 
 
 def test_unlike_accuracies_and_untrained_tiers_are_said() -> None:
@@ -104,13 +104,13 @@ def test_unlike_accuracies_and_untrained_tiers_are_said() -> None:
     lazy = played(0, [0.8])
     lazy.summary["tiers"][1]["updates"] = 0  # type: ignore[index]
     summary = comparison_of([contender("own", own), contender("lazy", lazy)], [0], (1.0, 0.5)).to_dict()
-    text = Page(compare_page(summary)).text
+    text = Page(compare_page(of_json(summary))).text
     assert "Not one kind of accuracy: of own it is the mean over clients" in text
     assert "of lazy it is the global model's" in text
     assert summary["methods"][1]["untrained_tiers"] == {"0.5": [0]}
-    assert "lazy: no client trained tier 0.5" in compact_comparison(summary).to_plain()
+    assert "lazy: no client trained tier 0.5" in compact_comparison(of_json(summary)).to_plain()
     assert list(summary["methods"][1]["tier_accuracy"]) == ["1"]
-    (bars,) = layers(charts_of(compare_page(summary))["compare-tiers"], "bar")
+    (bars,) = layers(charts_of(compare_page(of_json(summary)))["compare-tiers"], "bar")
     assert [(row["series"], row["tier"]) for row in bars["data"]["values"]] == [
         ("own", "tier 1"),
         ("own", "tier 0.5"),
@@ -124,8 +124,8 @@ def test_a_tier_has_the_accuracy_of_the_seeds_in_which_some_client_trained_it() 
     summary = comparison_of([contender("half", lazy, busy)], [0, 1], (1.0, 0.5)).to_dict()
     assert summary["methods"][0]["untrained_tiers"] == {"0.5": [0]}
     assert summary["methods"][0]["tier_accuracy"]["0.5"]["values"] == [0.5]
-    assert "half: no client trained tier 0.5 in 1 of 2 seeds" in compact_comparison(summary).to_plain()
-    assert "The weakest is tier 0.5 of half, 50.0 %" in Page(compare_page(summary)).text
+    assert "half: no client trained tier 0.5 in 1 of 2 seeds" in compact_comparison(of_json(summary)).to_plain()
+    assert "The weakest is tier 0.5 of half, 50.0 %" in Page(compare_page(of_json(summary))).text
 
 
 def test_runs_of_a_method_may_have_tiers_of_their_own() -> None:
@@ -136,12 +136,12 @@ def test_runs_of_a_method_may_have_tiers_of_their_own() -> None:
         "0.7": [0.8],
         "0.5": pytest.approx([0.9, 0.7]),
     }
-    assert "tiers 0.7, 0.5" in compact_comparison(summary).to_plain()
-    assert "tier 0.7 of own" in Page(compare_page(summary)).text
+    assert "tiers 0.7, 0.5" in compact_comparison(of_json(summary)).to_plain()
+    assert "tier 0.7 of own" in Page(compare_page(of_json(summary))).text
 
 
 def test_the_page_draws_a_line_per_method_and_a_band_where_there_are_seeds() -> None:
-    page = compare_page(two())
+    page = compare_page(of_json(two()))
     charts = charts_of(page)
     assert [key for key in charts if key.startswith("compare")] == [
         "compare-bytes",
@@ -164,7 +164,7 @@ def test_the_page_draws_a_line_per_method_and_a_band_where_there_are_seeds() -> 
     text = Page(page).text
     assert "cheap reaches 60.0 %, which all methods reach, with least: 60 B; quick takes most: 400 B, 6.67 times as much." in text
     assert [level for level, _ in Page(page).headings][:3] == [1, 2, 3]
-    assert page == compare_page(two())
+    assert page == compare_page(of_json(two()))
 
 
 def test_the_page_loads_nothing_and_escapes_what_it_shows() -> None:
@@ -174,7 +174,7 @@ def test_the_page_loads_nothing_and_escapes_what_it_shows() -> None:
     summary["methods"][0] |= {"label": evil, "tiers_why": evil, "options": {evil: evil}}
     summary["verdict"]["methods"][0]["label"] = evil
     summary["methods"][1]["failures"][0]["reason"] = evil
-    rendered = compare_page(summary)
+    rendered = compare_page(of_json(summary))
     bare = rendered.replace(vega().packed, "")
     assert "<script>alert" not in bare
     assert not {"src", "srcset"}.intersection(name for name, _ in Page(bare).attributes)

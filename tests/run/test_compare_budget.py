@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from compared import of_json
 from pages import Page, charts_of, drawn, layers, printed, series
 from pydantic import TypeAdapter
 
@@ -94,7 +95,7 @@ def within(runs: dict[str, list[Played]], target: float | None = None, **budget:
 
 
 def notes_of(summary: dict[str, Any]) -> str:
-    return "\n".join(verdict_notes(summary))
+    return "\n".join(verdict_notes(of_json(summary)))
 
 
 def rows_of(found: dict[str, Any]) -> dict[str, Any]:
@@ -144,7 +145,7 @@ def test_a_run_that_ends_within_the_budget_counts_and_says_how_much_it_used() ->
     # 200 of 250 bytes is the larger share.
     assert (row["rounds"], row["accuracy"]["mean"], row["ended_at"], row["limited_by"]) == ([2], 0.7, 0.8, [])
     assert "short: ended early, at 80.0 % of the budget" in notes_of(summary)
-    assert "limit none (80.0 % used)" in budget_table(summary).to_plain()
+    assert "limit none (80.0 % used)" in budget_table(of_json(summary)).to_plain()
 
 
 def test_the_cost_of_a_target_is_that_of_the_first_round_with_it_or_the_best_accuracy_is_shown() -> None:
@@ -160,7 +161,7 @@ def test_the_cost_of_a_target_is_that_of_the_first_round_with_it_or_the_best_acc
     assert "b: 80.0 % not reached; best 75.0 %" in notes_of(summary)
     assert rows["a"]["accuracy"]["mean"] == 0.9  # without a budget: at the end
     assert rows["a"]["ended_at"] is None
-    assert "until 80.0 % time not reached, bytes –" in budget_table(summary).to_plain()
+    assert "until 80.0 % time not reached, bytes –" in budget_table(of_json(summary)).to_plain()
 
 
 def test_seeds_give_means_with_standard_errors_and_a_target_counts_if_all_reach_it() -> None:
@@ -170,7 +171,7 @@ def test_seeds_give_means_with_standard_errors_and_a_target_counts_if_all_reach_
     assert rows["a"]["accuracy"] == {"mean": pytest.approx(0.8), "error": pytest.approx(0.1), "values": [0.7, 0.9]}
     assert (rows["a"]["reached"], rows["a"]["to_target"]) == (1, None)
     assert "a: 80.0 % reached in 1 of 2 seeds; best 80.0 ± 10.0 % (SE)" in notes_of(summary)
-    assert "until 80.0 %, ± SE time reached in 1 of 2 seeds, bytes –" in budget_table(summary).to_plain()
+    assert "until 80.0 %, ± SE time reached in 1 of 2 seeds, bytes –" in budget_table(of_json(summary)).to_plain()
     assert rows["b"]["to_target"]["simulated_s"] == {"mean": 12.5, "error": pytest.approx(7.5), "values": [20, 5]}
     assert rows["b"]["ended_at"] == 0.5  # of the seed that ended earliest within the budget
 
@@ -194,16 +195,16 @@ def test_methods_that_the_seeds_cannot_tell_apart_share_a_rank() -> None:
 def test_the_best_is_named_and_ties_and_single_seeds_are_said() -> None:
     one = summary_of({"a": [even([0.5])], "b": [even([0.6])]}, s=10)
     assert [row["label"] for row in one["verdict"]["methods"]] == ["b", "a"]
-    assert winner(one) == "b has the best global accuracy 60.0 % within 10.0 s, with one seed, which decides nothing."
+    assert winner(of_json(one)) == "b has the best global accuracy 60.0 % within 10.0 s, with one seed, which decides nothing."
     assert "one seed gives no error, so the order is not decided; give more --seeds" in notes_of(one)
     two = summary_of({"a": [even([0.5]), even([0.7], 1)], "b": [even([0.7]), even([0.55], 1)]}, bytes=1e6)
-    assert winner(two) == (
+    assert winner(of_json(two)) == (
         "b and a are tied within 1.00 MB a client: global accuracy 62.5 ± 7.5 % (SE) for b; the difference to a is 2.5 points, "
         "95 % interval −219.9 to +224.9, p = 0.910 by Student's t of 2 seeds."
     )
-    assert [row[1] for row in budget_table(two).rows] == ["1 =", "1 ="]
+    assert [row[1] for row in budget_table(of_json(two)).rows] == ["1 =", "1 ="]
     sure = {"a": [even([0.9 + 0.001 * n], n) for n in range(3)], "b": [even([0.5 - 0.002 * n], n) for n in range(3)]}
-    assert winner(summary_of(sure)).startswith("a is the best at the end of the runs: global accuracy 90.1 ± 0.1 % (SE)")
+    assert winner(of_json(summary_of(sure))).startswith("a is the best at the end of the runs: global accuracy 90.1 ± 0.1 % (SE)")
 
 
 def test_a_method_that_does_not_fit_is_a_row_with_what_it_needs() -> None:
@@ -212,7 +213,7 @@ def test_a_method_that_does_not_fit_is_a_row_with_what_it_needs() -> None:
     assert list(rows) == ["quick", "slow", "none"]
     assert (rows["slow"]["rank"], rows["slow"]["accuracy"], rows["slow"]["rounds"]) == (None, None, [None])
     assert "slow: nothing fits: the first evaluated round ends after 50.0 s, 100 B and 1.00 J a client" in notes_of(summary)
-    assert "nothing fits" in printed(budget_table(summary), 80)
+    assert "nothing fits" in printed(budget_table(of_json(summary)), 80)
     # A method counts only if every seed fits.
     mixed = summary_of({"a": [even([0.9]), even([0.9], 1, step_s=50)], "b": [even([0.5])]}, s=20)
     assert rows_of(mixed["verdict"])["a"]["accuracy"] is None
@@ -241,8 +242,8 @@ def test_device_classes_have_their_tiers_accuracy_and_the_share_that_trained() -
     phone, board = summary["verdict"]["methods"][0]["classes"]
     assert (phone["accuracy"]["mean"], phone["trained_share"]["mean"]) == (0.8, 1)
     assert (board["tiers"], board["accuracy"]["mean"], board["trained_share"]["mean"]) == ([0.5], pytest.approx(0.7), 0.5)
-    assert class_table(summary).rows[1] == ("a", "Board", "2", "0.5", "70.0 %", "50.0 %")
-    assert "device classes least trained 50.0 %" in budget_table(summary).to_plain()
+    assert class_table(of_json(summary)).rows[1] == ("a", "Board", "2", "0.5", "70.0 %", "50.0 %")
+    assert "device classes least trained 50.0 %" in budget_table(of_json(summary)).to_plain()
 
 
 def test_a_class_has_the_tiers_that_fit_it_with_the_data_of_every_seed() -> None:
@@ -251,7 +252,7 @@ def test_a_class_has_the_tiers_that_fit_it_with_the_data_of_every_seed() -> None
     summary = summary_of({"a": [first, second]}, s=20)
     board = summary["verdict"]["methods"][0]["classes"][1]
     assert (board["tiers"], board["accuracy"]["values"]) == ([0.5, 1.0], pytest.approx([0.7, 0.9]))
-    assert class_table(summary).rows[1][3] == "0.5 / 1"
+    assert class_table(of_json(summary)).rows[1][3] == "0.5 / 1"
 
 
 def test_the_front_is_the_best_method_of_every_budget_up_to_the_whole() -> None:
@@ -275,7 +276,7 @@ def test_the_front_is_the_best_method_of_every_budget_up_to_the_whole() -> None:
     on = {row["label"]: row["fronts"] for row in found["methods"]}
     assert on["good"] == ["simulated_s", "client_bytes", "client_j"]
     assert on["bad"] == []
-    assert front_text(summary, "client_bytes") == (
+    assert front_text(of_json(summary), "client_bytes") == (
         "Best mean for a budget of bytes: cheap from 20 B, then good from 400 B. "
         "With the whole budget, good has the best mean, 90.0 %, from 600 B on."
     )
@@ -287,12 +288,12 @@ def test_the_front_is_the_best_method_of_every_budget_up_to_the_whole() -> None:
 def test_methods_that_coincide_are_named_together() -> None:
     low, same = even([0.3, 0.4], sent=10), even([0.5, 0.9], sent=100)
     found = summary_of({"low": [low], "a": [same], "b": [same]}, s=45)
-    assert front_text(found, "client_bytes") == (
+    assert front_text(of_json(found), "client_bytes") == (
         "Best mean for a budget of bytes: low from 20 B, then a and b from 200 B. "
         "With the whole budget, a and b have the best mean, 90.0 %, from 400 B on."
     )
     alone = summary_of({"a": [same], "b": [same]})
-    assert front_text(alone, "client_j") == (
+    assert front_text(of_json(alone), "client_j") == (
         "a and b have the best mean for every budget of energy. At the end, a and b have the best mean, 90.0 %, from 2.00 J on."
     )
 
@@ -308,8 +309,8 @@ def test_each_run_counts_with_its_own_rounds_in_rank_front_line_and_sentence() -
     for axis, points in found["fronts"].items():
         assert (points[-1]["label"], points[-1]["accuracy"]) == ("fast", best["accuracy"]["mean"])
         assert best["steps"][axis][-1]["accuracy"] == best["accuracy"]["mean"]
-        assert "fast has the best mean, 60.0 %" in front_text(summary, axis)
-    assert "60.0 ± 30.0 % (SE) for fast" in winner(summary)
+        assert "fast has the best mean, 60.0 %" in front_text(of_json(summary), axis)
+    assert "60.0 ± 30.0 % (SE) for fast" in winner(of_json(summary))
 
 
 def test_a_method_that_one_run_cannot_afford_is_on_no_front() -> None:
@@ -319,7 +320,9 @@ def test_a_method_that_one_run_cannot_afford_is_on_no_front() -> None:
     assert {point["label"] for points in under["fronts"].values() for point in points} == {"b"}
     assert [(row["label"], row["rank"], len(row["fronts"])) for row in under["methods"]] == [("b", 1, 3), ("a", None, 0)]
     assert "a: fits in 1 of 2 seeds: the first evaluated round ends after 10.0 s, 110 B and" in notes_of(found)
-    assert winner(found) == "b is the only method with a result within 100 B a client: global accuracy 50.0 ± 0.0 % (SE)."
+    assert (
+        winner(of_json(found)) == "b is the only method with a result within 100 B a client: global accuracy 50.0 ± 0.0 % (SE)."
+    )
 
 
 def three() -> dict[str, Any]:
@@ -337,14 +340,14 @@ def three() -> dict[str, Any]:
 
 
 def test_the_terminal_table_fits_80_columns() -> None:
-    text = printed(budget_table(three()), 80)
+    text = printed(budget_table(of_json(three())), 80)
     assert max(map(len, text.splitlines())) <= 80
     for said in ("Within 20.0 s, 1.00 kB a client and 1.00 kJ a client", "75.0 ± 5.0 %", "until 72.0 %", "nothing fits"):
         assert said in " ".join(text.split())
 
 
 def test_the_page_ranks_and_draws_the_fronts_also_without_a_budget() -> None:
-    page = compare_page(three())
+    page = compare_page(of_json(three()))
     text = " ".join(Page(page).text.split())
     assert (
         "fedhm and heterofl are tied within 20.0 s, 1.00 kB a client and 1.00 kJ a client: global accuracy 75.0 ± 5.0 % (SE)"
@@ -362,7 +365,7 @@ def test_the_page_ranks_and_draws_the_fronts_also_without_a_budget() -> None:
     assert [rule["data"]["values"] for rule in layers(chart, "rule")] == [[{"simulated_s": 20}], [{"accuracy": 0.72}]]
     bare = comparison_of([(row_of("a"), [even([0.5])])], [0], (1.0,)).to_dict()
     assert (bare["verdict"]["rank_by"], bare["verdict"]["budget"]["s"]) == ("clients", None)
-    assert (2, "Which method wins") in Page(compare_page(bare)).headings
+    assert (2, "Which method wins") in Page(compare_page(of_json(bare))).headings
 
 
 @pytest.mark.parametrize("rank_by", ["clients", "worst", "global"])
@@ -371,7 +374,7 @@ def test_the_tables_for_a_paper_fit_a_column_and_need_booktabs_only(rank_by: str
     summary["verdict"]["rank_by"] = rank_by
     summary["verdict"]["methods"][0]["label"] = "heterofl_@.125"
     summary["verdict"]["methods"][1]["refused"] = 0.351
-    text = paper_text(summary)
+    text = paper_text(of_json(summary))
     notes = [line for line in text.splitlines() if line.startswith("% ")]
     assert "± is the standard error over seeds; p is that of the difference to the first method, corrected." in notes[2]
     ranking, target = re.findall(r"\\begin\{tabular\}\{([lr]+)\}\n(.*?)\n\\end\{tabular\}", text, re.DOTALL)
@@ -459,6 +462,6 @@ def test_epsilon_adversaries_and_the_defence_are_shown_where_there_are_any():
     spent = replace(played, summary={**played.summary, "privacy": {"epsilon": 7.5}})
     private = comparison_of([(row_of("a"), [spent]), (row_of("b"), [played])], [0], (1.0,))
     assert [row.epsilon for row in private.methods] == [7.5, None]
-    page = compare_page(replace(private, adversary="sybil:0.2", defence="median").to_dict())
+    page = compare_page(replace(private, adversary="sybil:0.2", defence="median"))
     assert all(text in page for text in ("7.5", "ε", "sybil:0.2", "median"))
-    assert not any(text in compare_page(bare.to_dict()) for text in ("ε", "adversary", "defence"))
+    assert not any(text in compare_page(bare) for text in ("ε", "adversary", "defence"))

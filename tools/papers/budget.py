@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from counters.markdown import table
 
+from edgefl.records import ACCURACY, Metric
 from edgefl.report.compare_page_budget import budget_table, class_tiers, front_text, mean_error
-from edgefl.report.comparison_budget import Rule, budget_summary
+from edgefl.report.comparison_budget import BudgetSummary, Rule, WithinBudget, budget_summary
 from edgefl.report.evaluated import CountedRun, Evaluated, Served
 from edgefl.report.run_budget import AXES, RunBudget
 from edgefl.report.verdict_words import verdict_notes, winner
@@ -126,36 +127,42 @@ def _ranking(found: Figures, fleet: str, data: str, scale: Scale) -> str:
     methods = {label: own for row in METHODS for label, own in [_runs_of(found, row, column)] if own}
     if not methods:
         return f"**{column}**: not run yet."
-    summary = {"verdict": budget_summary(methods, Rule(BUDGET[scale], TARGET)).to_dict()}
-    fronts = [f"- {front_text(summary, axis)}" for axis in AXES]
-    notes = [f"- {note.removesuffix('; give more --seeds')}" for note in (winner(summary), *verdict_notes(summary))]
-    return "\n\n".join(
-        [f"**{column}**:", _budget(summary), "\n".join([*notes, *fronts]), _classes(summary["verdict"]["methods"])]
-    )
+    judged = Verdict(budget_summary(methods, Rule(BUDGET[scale], TARGET)))
+    fronts = [f"- {front_text(judged, axis)}" for axis in AXES]
+    notes = [f"- {note.removesuffix('; give more --seeds')}" for note in (winner(judged), *verdict_notes(judged))]
+    return "\n\n".join([f"**{column}**:", _budget(judged), "\n".join([*notes, *fronts]), _classes(judged.verdict.methods)])
 
 
-def _budget(summary: dict[str, Any]) -> str:
+@dataclass(frozen=True)
+class Verdict:
+    """A verdict on accuracies, as the pages of a comparison take it."""
+
+    verdict: BudgetSummary
+    metric: Metric = ACCURACY
+
+
+def _budget(judged: Verdict) -> str:
     """Return the ranking without its columns on the fronts, which are sentences on this page."""
-    full = budget_table(summary)
+    full = budget_table(judged)
     kept = [number for number, column in enumerate(full.columns) if column.group != "best for some"]
     rows = tuple(tuple(row[number] for number in kept) for row in full.rows)
     return replace(full, columns=tuple(full.columns[number] for number in kept), rows=rows).to_markdown()
 
 
-def _classes(methods: Sequence[dict[str, Any]]) -> str:
+def _classes(methods: Sequence[WithinBudget]) -> str:
     """Return a line per device class, with each method's tier and its accuracy."""
-    ranked = [row for row in methods if row["classes"]]
-    tiers = {class_tiers(of) for row in ranked for of in row["classes"]}
+    ranked = [row for row in methods if row.classes]
+    tiers = {class_tiers(of) for row in ranked for of in row.classes}
     if not ranked:
         return ""
     if len(tiers) == 1:
         return f"Every device class trains tier {tiers.pop()}."
     lines = []
-    for number, of in enumerate(ranked[0]["classes"]):
-        own = [row["classes"][number] for row in ranked]
-        cells = [f"{mean_error(one['accuracy'])} ({class_tiers(one)})" for one in own]
-        lines.append([of["title"], str(of["clients"]), *cells])
-    heads = ["device class", "clients", *(row["label"] for row in ranked)]
+    for number, of in enumerate(ranked[0].classes):
+        own = [row.classes[number] for row in ranked]
+        cells = [f"{mean_error(one.accuracy)} ({class_tiers(one)})" for one in own]
+        lines.append([of.title, str(of.clients), *cells])
+    heads = ["device class", "clients", *(row.label for row in ranked)]
     return "The tier of each device class in parentheses, and the accuracy of what its clients run:\n\n" + table(heads, lines)
 
 
