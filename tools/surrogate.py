@@ -12,7 +12,8 @@ from statistics import median
 from typing import Any
 
 from edgefl.config import RunConfig
-from edgefl.report.surrogate import EXPONENT, FACTOR, Taught, curve_of
+from edgefl.report.policies import EXPONENT, FACTOR
+from edgefl.report.surrogate import Taught, curve_of
 from edgefl.run.simulate import simulate
 
 COMMON = {"profile": "phone", "rounds": 16, "local_epochs": 2}
@@ -63,8 +64,7 @@ def errors(base: list[Any], held_out: list[Any]) -> list[tuple[float, bool]]:
 def leaves_out(base: list[Any], held_out: list[Any]) -> bool:
     """Return whether a run leaves out a class or the largest tier that the base trained, as what-if sees it before any training."""
     mine, other = (Taught.of({"tiers": []}, lines) for lines in (base, held_out))
-    uses = {device: {"updates": device in other.devices} for device in mine.devices}
-    return bool(mine.why_not({"tiers": (), "updates": 1, "largest_trained": other.largest, "uses": uses}))
+    return bool(mine.left_out(other.largest, mine.devices - other.devices))
 
 
 def main() -> None:

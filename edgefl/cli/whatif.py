@@ -141,12 +141,12 @@ def command(
 
     asked_of: dict[str, Any] = {"run_folder": run_folder, "target_accuracy": target_accuracy, "target_updates": target_updates}
     policies = deadlines or (), tiers, over_selections or (), target_epsilons or ()
-    result = whatif(config, *policies, **asked_of, vary=varied, goal=goal, on_policy=say).to_dict()
+    result = whatif(config, *policies, **asked_of, vary=varied, goal=goal, on_policy=say)
     page = out if out is not None and out.suffix == ".html" else (out or Path()) / "whatif.html"
     if out is not None or not as_json:
         write_bytes(page, whatif_page.render(result).encode())
     if as_json:
-        echo(json.dumps(result, indent=2))
+        echo(json.dumps(result.to_dict(), indent=2))
         return
     show_result(whatif_page.compact_whatif(result), piped=whatif_page.whatif_table(result))
     echo(f"written: {page}")

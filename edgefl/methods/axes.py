@@ -104,5 +104,4 @@ def conflict(lacks: Mapping[Need, str], key: str, choice: str) -> str:
 
 def refused(lacks: Mapping[Need, str], keys: Iterable[str] = AXES) -> dict[str, str]:
     """Return choice → reason, for all choices of the axes ``keys`` that :func:`conflict` with a method that ``lacks`` capabilities."""
-    reasons = {choice: conflict(lacks, key, choice) for key in keys for choice in choices(key)}
-    return {choice: reason for choice, reason in reasons.items() if reason}
+    return {choice: reason for key in keys for choice in choices(key) if (reason := conflict(lacks, key, choice))}

@@ -128,7 +128,7 @@ def policy_table(policies: Sequence[Json], titles: Mapping[str, str]) -> PlainTa
         Column("tiers", "", lambda row: ", ".join(map(tier_label, row["tiers"]))),
         *under("median round", round_s=""),
         shaded("useful share", lambda row: row["useful_share"]),
-        *inclusion_columns("inclusion", policies, titles),
+        *inclusion_columns(lambda row: row["inclusion"], policies, titles),
     )
     return PlainTable.of(columns, policies)
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from edgefl.errors import InputError
+from edgefl.report.policies import PolicyOutcome, Required, WhatIf
 from edgefl.report.requirements import QUANTITIES, Requirement, parse_requirement
-from edgefl.report.results import Result
 from edgefl.report.tables import Column
 from edgefl.report.words import joined
-
-Json = Mapping[str, Any]
 
 LEAST = ("joules", "bytes", "round", "waste", "money")
 """The quantities of which a policy may have the least."""
@@ -60,86 +57,66 @@ class Goal:
 NO_GOAL = Goal()
 
 
-@dataclass(frozen=True)
-class Required(Result):
-    """What requirements leave of the policies.
-
-    Attributes:
-        texts: the requirements as they were given.
-        minimize: the quantity of which the taken policy has the least; "" if none was named.
-        missed: label of a policy → requirement → what the policy has instead, of those that miss one.
-        taken: label of the policy with the least of ``minimize`` of those that meet all requirements; "" if none meets them, or without
-            ``minimize``.
-        nearest: label of the policy that comes nearest to requirements that no policy meets; "" if one meets them.
-    """
-
-    texts: Sequence[str]
-    minimize: str
-    missed: Mapping[str, Mapping[str, str]]
-    taken: str
-    nearest: str
-
-
-def required(requirements: Sequence[Requirement], minimize: str, result: Json) -> Required:
-    """Return what requirements leave of the policies of a what-if in its JSON form; ``minimize`` is a quantity or ""."""
-    rows = result["rows"]
-    lacks = {row["label"]: {r.text: lack for r in requirements if (lack := r.missed(result, row))} for row in rows}
-    able = [row for row in rows if not lacks[row["label"]] and row["inclusion"]]
+def required(requirements: Sequence[Requirement], minimize: str, result: WhatIf) -> Required:
+    """Return what requirements leave of the policies of a what-if; ``minimize`` is a quantity or ""."""
+    rows = result.rows
+    lacks = {row.label: {r.text: lack for r in requirements if (lack := r.missed(result, row))} for row in rows}
+    able = [row for row in rows if not lacks[row.label] and row.inclusion]
     least = [(value, row) for row in able if minimize and (value := QUANTITIES[minimize].of(result, row)) is not None]
     nearest = min(rows, key=lambda row: sum(r.distance(result, row) for r in requirements))
     return Required(
         texts=[r.text for r in requirements],
         minimize=minimize,
         missed={label: lack for label, lack in lacks.items() if lack},
-        taken=str(min(least, key=lambda pair: pair[0])[1]["label"]) if least else "",
-        nearest="" if able else str(nearest["label"]),
+        taken=min(least, key=lambda pair: pair[0])[1].label if least else "",
+        nearest="" if able else nearest.label,
     )
 
 
-def able_rows(result: Json) -> list[Json]:
+def able_rows(result: WhatIf) -> list[PolicyOutcome]:
     """Return the policies under which a client trains and that meet all requirements."""
-    missed = (result.get("required") or {}).get("missed", {})
-    return [row for row in result["rows"] if row["round_s"] is not None and row["inclusion"] and row["label"] not in missed]
+    missed = {} if result.required is None else result.required.missed
+    return [row for row in result.rows if row.round_s is not None and row.inclusion and row.label not in missed]
 
 
-def taken(result: Json) -> Json | None:
+def taken(result: WhatIf) -> PolicyOutcome | None:
     """Return the policy with the least of what is minimized, of those that meet all requirements; None if there is none."""
-    label = (result.get("required") or {}).get("taken")
-    return next((row for row in result["rows"] if row["label"] == label), None)
+    label = None if result.required is None else result.required.taken
+    return next((row for row in result.rows if row.label == label), None)
 
 
-def missing_column(result: Json) -> tuple[Column, ...]:
+def missing_column(result: WhatIf) -> tuple[Column, ...]:
     """Return the column of what each policy has instead of what is required; nothing without requirements."""
-    found = result.get("required")
-    if found is None or not found["texts"]:
+    found = result.required
+    if found is None or not found.texts:
         return ()
-    return (Column("misses", "", lambda row: _lacks(found["missed"].get(row["label"], {})) or "–", numeric=False),)
+    return (Column("misses", "", lambda row: _lacks(found.missed.get(row.label, {})) or "–", numeric=False),)
 
 
 def _lacks(missed: Mapping[str, str]) -> str:
     return "; ".join(f"{text}: {lack}" for text, lack in missed.items())
 
 
-def required_sentence(result: Json) -> str:
+def required_sentence(result: WhatIf) -> str:
     """Return which policies meet the requirements, and which of them has the least of what is minimized; nothing without them."""
-    found = result.get("required")
+    found = result.required
     if found is None:
         return ""
-    if found["nearest"]:
-        lacks = joined([f"“{text}” (it has {lack})" for text, lack in found["missed"].get(found["nearest"], {}).items()])
-        return f"No policy meets all requirements. “{found['nearest']}” comes nearest: it misses {lacks}."
-    return " ".join(filter(None, (_meeting(result, len(found["texts"])), _least(result, found))))
+    if found.nearest:
+        lacks = joined([f"“{text}” (it has {lack})" for text, lack in found.missed.get(found.nearest, {}).items()])
+        return f"No policy meets all requirements. “{found.nearest}” comes nearest: it misses {lacks}."
+    return " ".join(filter(None, (_meeting(result, len(found.texts)), _least(result, found))))
 
 
-def _meeting(result: Json, count: int) -> str:
-    labels = [f"“{row['label']}”" for row in able_rows(result)]
+def _meeting(result: WhatIf, count: int) -> str:
+    labels = [f"“{row.label}”" for row in able_rows(result)]
     what = "all requirements" if count > 1 else "the requirement"
     return f"{joined(labels)} {'meets' if len(labels) == 1 else 'meet'} {what}." if count else ""
 
 
-def _least(result: Json, found: Json) -> str:
+def _least(result: WhatIf, found: Required) -> str:
     row = taken(result)
     if row is None:
         return ""
-    quantity = QUANTITIES[found["minimize"]]
-    return f"“{row['label']}” has the lowest {quantity.title}: {quantity.human(quantity.of(result, row))}."
+    quantity = QUANTITIES[found.minimize]
+    return f"“{row.label}” has the lowest {quantity.title}: {quantity.human(quantity.of(result, row))}."

@@ -11,6 +11,7 @@ from typing import Any
 
 from edgefl.errors import InputError, nearest
 from edgefl.report.device_month import device_months
+from edgefl.report.policies import PolicyOutcome, WhatIf
 from edgefl.report.policy_advice import updates_per_hour
 from edgefl.report.words import joined
 from edgefl.util.units import (
@@ -23,8 +24,6 @@ from edgefl.util.units import (
     parse_amount,
     parse_share,
 )
-
-Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -41,12 +40,12 @@ class Quantity:
     title: str
     read: Callable[[str], float]
     human: Callable[[float | None], str]
-    of: Callable[[Json, Json], float | None]
+    of: Callable[[WhatIf, PolicyOutcome], float | None]
     monthly: str = ""
 
 
-def _key(key: str) -> Callable[[Json, Json], float | None]:
-    return lambda result, row: row.get(key)
+def _key(key: str) -> Callable[[WhatIf, PolicyOutcome], float | None]:
+    return lambda result, row: getattr(row, key)
 
 
 def _share(text: str) -> float:
@@ -74,7 +73,7 @@ QUANTITIES = {
     "joules": Quantity("joules per useful update", _in("J"), human_joules, _key("energy_j"), "energy_j"),
     "bytes": Quantity("bytes per useful update", _in("B"), human_bytes, _key("update_bytes"), "bytes"),
     "money": Quantity(
-        "money in a month", _number, human_money, lambda result, row: (row.get("money") or {}).get("total"), "money"
+        "money in a month", _number, human_money, lambda result, row: None if row.money is None else row.money.total, "money"
     ),
     "epsilon": Quantity("ε", _number, "{:.4g}".format, _key("epsilon")),
 }
@@ -103,7 +102,7 @@ class Requirement:
     bound: float
     month: bool
 
-    def value(self, result: Json, row: Json) -> float | None:
+    def value(self, result: WhatIf, row: PolicyOutcome) -> float | None:
         """Return the figure that is bounded; None if it is unknown."""
         quantity = QUANTITIES[self.quantity]
         if self.month and self.quantity != "money":
@@ -112,17 +111,17 @@ class Requirement:
             hardest = max if self.way == "<=" else min
             return None if not of or None in of else float(hardest(of))
         if self.device:
-            return row["inclusion_by_class"].get(self.device)
+            return row.inclusion_by_class.get(self.device)
         return quantity.of(result, row)
 
-    def missed(self, result: Json, row: Json) -> str:
+    def missed(self, result: WhatIf, row: PolicyOutcome) -> str:
         """Return what a policy has instead of what is required; "" if it meets the requirement."""
         value, quantity = self.value(result, row), QUANTITIES[self.quantity]
         if value is not None and _WAYS[self.way](value, self.bound):
             return ""
         return "unknown" if value is None else f"{quantity.human(value)}{'/month' * self.month}"
 
-    def distance(self, result: Json, row: Json) -> float:
+    def distance(self, result: WhatIf, row: PolicyOutcome) -> float:
         """Return by which factor, as a logarithm, a policy misses the bound; 0 if it meets it."""
         if not self.missed(result, row):
             return 0.0

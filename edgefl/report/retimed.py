@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.fleet.clock_error import Draws, power_of
-from edgefl.report.surrogate import EXPONENT
+from edgefl.report.policies import EXPONENT
 from edgefl.report.words import USEFUL
 
 Json = Mapping[str, Any]

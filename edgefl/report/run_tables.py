@@ -1,8 +1,9 @@
 """The tables of a run: its tiers, device classes, their assignment, refusals, memory, and this computer's time."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from edgefl.records import ACCURACY, Metric, Shortfall
 from edgefl.report.metric import metric_of, metric_text
@@ -229,13 +230,15 @@ def stage_table(summary: Row) -> PlainTable:
     return PlainTable.of(columns, [*rows, {"stage": "all", "server": all_s, **sums}] if known else [])
 
 
-def inclusion_columns(key: str, rows: Iterable[Row], titles: Mapping[str, str]) -> list[Column]:
-    """Return a shaded column per device of the shares that rows have under ``key``, in the order of ``titles``."""
-    seen = dict.fromkeys(device for row in rows for device in row[key])
+def inclusion_columns(
+    shares: Callable[[Any], Mapping[str, float | None]], rows: Iterable[Any], titles: Mapping[str, str]
+) -> list[Column]:
+    """Return a shaded column per device of the ``shares`` of rows, in the order of ``titles``."""
+    seen = dict.fromkeys(device for row in rows for device in shares(row))
     devices = [*(device for device in titles if device in seen), *(device for device in seen if device not in titles)]
 
     def column(device: str) -> Column:
-        return shaded(titles.get(device, device), lambda row: row[key].get(device))
+        return shaded(titles.get(device, device), lambda row: shares(row).get(device))
 
     return [column(device) for device in devices]
 

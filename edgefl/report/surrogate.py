@@ -9,7 +9,7 @@ wrong by :data:`FACTOR`, which gives the range. Nothing is said beyond the end o
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -17,14 +17,10 @@ from typing import Any
 from edgefl.errors import InputError
 from edgefl.records import ACCURACY
 from edgefl.report.metric import metric_of
-from edgefl.report.results import Result
+from edgefl.report.policies import EXPONENT, FACTOR, Learned, PolicyOutcome, Surrogate
 
 Json = Mapping[str, Any]
 
-EXPONENT = 0.5
-"""γ."""
-FACTOR = 2.0
-"""Nine in ten evaluations of held-out runs were within the range that this factor gives; ``tools/surrogate.py`` checks them."""
 _NEAR = 0.01
 """Without a target, the target is so much below the run's best accuracy."""
 
@@ -87,59 +83,23 @@ class Taught:
         noise = (summary.get("privacy") or {}).get("noise_multiplier")
         return cls(tiers, max(group["tier"] for group in used), frozenset(group["device"] for group in used), noise)
 
-    def why_not(self, policy: Json) -> str:
+    def why_not(self, policy: PolicyOutcome) -> str:
         """Return why a policy cannot be judged by the run; "" if it can."""
-        if set(map(float, policy["tiers"])) != self.tiers:
+        if set(policy.tiers) != self.tiers:
             return "other tiers than the run's"
-        if policy.get("noise_multiplier") != self.noise:
+        if policy.noise_multiplier != self.noise:
             return "other noise than the run's"
-        if not policy["updates"]:
+        if not policy.updates:
             return "no update is used"
-        if (policy.get("largest_trained") or self.largest) < self.largest:
+        idle = [device for device, use in policy.uses.items() if not use.updates]
+        return self.left_out(policy.largest_trained or self.largest, idle)
+
+    def left_out(self, largest: float, idle: Collection[str]) -> str:
+        """Return what the run trained and a policy does not, of which tier ``largest`` trains and no class of ``idle``; "" if nothing."""
+        if largest < self.largest:
             return f"nobody trains tier {self.largest:g}, as in the run"
-        absent = [device for device, use in policy.get("uses", {}).items() if device in self.devices and not use["updates"]]
+        absent = [device for device in idle if device in self.devices]
         return f"no update of {', '.join(absent)} is used, as in the run" if absent else ""
-
-
-@dataclass(frozen=True)
-class Learned(Result):
-    """What one policy would learn.
-
-    Attributes:
-        accuracy: after the policy's rounds, with its range ``low`` to ``high``; None if the policy cannot be judged.
-        beyond: whether the rounds lead beyond the end of the run, so that the accuracy is at least this.
-        open: whether ``high`` is beyond it, so that the accuracy may be higher.
-        rounds: until the target, with ``target_s`` seconds and ``target_j`` joules of all devices; None if the run never reached it.
-        why: why the policy cannot be judged, else "".
-    """
-
-    accuracy: float | None = None
-    low: float | None = None
-    high: float | None = None
-    beyond: bool = False
-    rounds: float | None = None
-    target_s: float | None = None
-    target_j: float | None = None
-    why: str = ""
-    open: bool = False
-
-
-@dataclass(frozen=True)
-class Surrogate(Result):
-    """The judgement of every policy by one run.
-
-    Attributes:
-        run: the folder of the run.
-        start, target: the run's first accuracy, and the one whose cost is shown.
-        rows: one per policy, in their order.
-    """
-
-    run: str
-    start: float
-    target: float
-    rows: tuple[Learned, ...]
-    exponent: float = EXPONENT
-    factor: float = FACTOR
 
 
 def curve_of(rounds: Sequence[Json], exponent: float = EXPONENT) -> Curve:
@@ -168,24 +128,24 @@ def check_accuracy(summary: Json, where: str) -> None:
         )
 
 
-def judged(run: str, summary: Json, lines: Sequence[Json], rows: Sequence[Json], target: float | None) -> Surrogate:
+def judged(run: str, summary: Json, lines: Sequence[Json], rows: Sequence[PolicyOutcome], target: float | None) -> Surrogate:
     """Return what each policy of ``rows`` would learn in its rounds, by the run in the folder ``run``."""
     curve = curve_of(lines)
     goal = max(curve.points[0][1], curve.points[-1][1] - _NEAR) if target is None else target
     taught = Taught.of(summary, lines)
-    return Surrogate(run, curve.points[0][1], goal, tuple(learned(curve, row, row["rounds"], goal, taught) for row in rows))
+    return Surrogate(run, curve.points[0][1], goal, tuple(learned(curve, row, row.rounds, goal, taught) for row in rows))
 
 
-def learned(curve: Curve, row: Json, rounds: int, target: float, taught: Taught) -> Learned:
+def learned(curve: Curve, row: PolicyOutcome, rounds: int, target: float, taught: Taught) -> Learned:
     """Return what a policy with the figures ``row`` would learn."""
     if why := taught.why_not(row):
         return Learned(why=why)
-    a_round = (row["updates"] / rounds) ** EXPONENT
+    a_round = (row.updates / rounds) ** EXPONENT
     progress, end = rounds * a_round, curve.points[-1][0]
     low, mean, high = (curve.at(progress * factor) for factor in (1 / FACTOR, 1.0, FACTOR))
     needed = curve.until(target)
     count = None if needed is None else needed / a_round
-    hours = row["rounds_per_hour"]
+    hours = row.rounds_per_hour
     return Learned(
         accuracy=mean,
         low=curve.points[0][1] if low is None and mean is not None else low,
@@ -194,5 +154,5 @@ def learned(curve: Curve, row: Json, rounds: int, target: float, taught: Taught)
         open=mean is not None and progress * FACTOR > end,
         rounds=count,
         target_s=None if count is None or not hours else 3600 * count / hours,
-        target_j=None if count is None or row["energy_j"] is None else count * row["energy_j"] * row["updates"] / rounds,
+        target_j=None if count is None or row.energy_j is None else count * row.energy_j * row.updates / rounds,
     )

@@ -202,7 +202,7 @@ def text(group: str, head: str, *keys: str, widest: int | None = None) -> Column
     return Column(group, head, written, numeric=False, widest=widest)
 
 
-def shaded(group: str, share: Callable[[Row], float | None]) -> Column:
+def shaded(group: str, share: Callable[[Record], float | None]) -> Column:
     """Return a column of shares, which shade their cells on a page."""
     return Column(group, "", lambda row: human_percent(share(row)), share=share)
 

@@ -2,8 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -11,11 +10,9 @@ from typing import Any
 import numpy as np
 
 from edgefl.config import RunConfig
-from edgefl.fleet.prices import Money
 from edgefl.methods.capabilities import learning
-from edgefl.report.device_month import ClassReach, ClassUse
 from edgefl.report.dry_page import render_dry
-from edgefl.report.results import Result
+from edgefl.report.policies import ClassUse, PolicyOutcome
 from edgefl.report.run_files import DrySummary
 from edgefl.report.run_rows import PolicyRow
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
@@ -123,64 +120,6 @@ def _assignments(run: Run) -> list[tuple[str, Run]]:
         for which, tier in (("largest", tiers[0]), ("smallest", tiers[-1])):
             found.append((f"everybody the {which}", run.varied(tiers=(tier.ratio,), **plain)))
     return found
-
-
-@dataclass(frozen=True)
-class PolicyOutcome(Result):
-    """What a policy makes of a fleet over some rounds.
-
-    Attributes:
-        tiers: ratios, largest first.
-        deadline_s: longest round in seconds; None: no limit.
-        over_selection: clients selected per update wanted.
-        round_s: seconds of the median round, of those in which something was sent to a client; None if there was none.
-        inclusion: share of the sessions that trained, in [0, 1]; those that a class that is left out would have had did not.
-        inclusion_by_class: device → the same share, None for a device without a session.
-        useful_share: share of the devices' time whose updates the server used; ``wasted_share`` is the rest.
-        weakest: the device with the smallest share of sessions that trained, None without a session; ``weakest_inclusion`` is the share.
-        energy_j: joules on devices per useful update, None if there was none or its energy is unknown.
-        rounds_per_hour: in simulated time, None if no time passed.
-        updates: how many updates the server used in all rounds; ``updates_per_hour_low`` to ``updates_per_hour_high`` hold their hourly
-            rate in 95 of 100 cases, as far as it differs between rounds.
-        update_bytes: bytes both ways per useful update, None if there was none.
-        ended_by_deadline: how many rounds the deadline ended, or in which it refused a class; None without a deadline.
-        epsilon: ε of all rounds, None without privacy; ``noise_multiplier`` is z.
-        uses: device → what all rounds took of its class.
-        rounds: how many were simulated; under a calendar, those of whole days.
-        days: under a calendar, the days of these rounds, from ``began`` to ``ended`` at the latest; None without one.
-        reach: device → how its single devices took part, under a calendar.
-        money: what a month of the whole fleet costs, under a calendar; None without prices.
-        largest_trained: the largest tier of which the server used an update; None if it used none.
-    """
-
-    label: str
-    tiers: tuple[float, ...]
-    deadline_s: float | None
-    over_selection: float
-    round_s: float | None
-    inclusion: float
-    inclusion_by_class: Mapping[str, float | None]
-    useful_share: float
-    wasted_share: float
-    weakest: str | None
-    weakest_inclusion: float | None
-    energy_j: float | None
-    rounds_per_hour: float | None
-    epsilon: float | None = None
-    noise_multiplier: float | None = None
-    updates: int = 0
-    updates_per_hour_low: float | None = None
-    updates_per_hour_high: float | None = None
-    update_bytes: float | None = None
-    ended_by_deadline: int | None = None
-    uses: Mapping[str, ClassUse] = field(default_factory=dict)
-    rounds: int = 0
-    days: float | None = None
-    began: str = ""
-    ended: str = ""
-    reach: Mapping[str, ClassReach] = field(default_factory=dict)
-    money: Money | None = None
-    largest_trained: float | None = None
 
 
 def outcome_of(label: str, run: Run, rounds: int) -> PolicyOutcome:

@@ -9,9 +9,8 @@ import numpy as np
 from edgefl.fleet.clock_error import Draws
 from edgefl.fleet.profile import Fleet
 from edgefl.report.clock_draws import ClockDraws, clock_draws
+from edgefl.report.policies import EXPONENT, PolicyOutcome, Surrogate
 from edgefl.report.retimed import TimedRound, rounds_retimed
-from edgefl.report.surrogate import EXPONENT, Surrogate
-from edgefl.run.dry_run import PolicyOutcome
 from edgefl.run.forks import in_forks
 
 MANY_SESSIONS = 200_000

@@ -12,10 +12,11 @@ from edgefl.fleet.availability import DAY_S
 from edgefl.fleet.calendar import Today
 from edgefl.fleet.prices import Money
 from edgefl.records import RoundRecord
-from edgefl.report.device_month import DAYS, ClassReach
+from edgefl.report.device_month import DAYS
+from edgefl.report.policies import ClassReach, PolicyOutcome
 from edgefl.report.retimed import TimedRound
 from edgefl.run.calendar_rounds import require_rounds
-from edgefl.run.dry_run import PolicyOutcome, outcome_in
+from edgefl.run.dry_run import outcome_in
 from edgefl.run.run import Run
 from edgefl.run.trained import without_training
 from edgefl.server.light_round import LightRecord, light_round

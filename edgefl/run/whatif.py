@@ -1,7 +1,7 @@
 """Compares policies, such as deadlines, tiers and samplers, on simulated rounds, without training, also with clocks that are wrong."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -14,14 +14,13 @@ from edgefl.config.rates import SCHEDULES, follows_rounds
 from edgefl.config.task import RoundsKeys
 from edgefl.errors import ConfigError, InputError
 from edgefl.fleet.resolve import with_class_limits
-from edgefl.report.clock_draws import ClockDraws
-from edgefl.report.required import NO_GOAL, Goal, Required, required
-from edgefl.report.results import Result, Results
+from edgefl.report.policies import TARGET_UPDATES, ClassNeed, PolicyOutcome, WhatIf
+from edgefl.report.required import NO_GOAL, Goal, required
+from edgefl.report.results import Results
 from edgefl.report.run_files import read_rounds, read_summary
-from edgefl.report.surrogate import Surrogate, check_accuracy, judged
+from edgefl.report.surrogate import check_accuracy, judged
 from edgefl.report.words import budget_name
 from edgefl.run.auto_tiers import chosen_tiers
-from edgefl.run.dry_run import PolicyOutcome
 from edgefl.run.folder import RunFolder
 from edgefl.run.forks import in_forks
 from edgefl.run.policy_clock import MANY_SESSIONS, Simulated, policy_draws
@@ -40,68 +39,7 @@ apart policy by policy."""
 _OF_ALL = "profile", "clients", "rounds", "rounds_per_day", "seed"
 """Keys that no policy has for itself: their devices and days would not be comparable."""
 _LISTED = "deadline_s", "tiers", "over_selection", "target_epsilon"
-TARGET_UPDATES = 1000
 _BY_HASH = {"dataset": "data", "weights": "weights"}
-
-
-@dataclass(frozen=True)
-class ClassNeed(Result):
-    """What a session of a class needs that trains under no policy.
-
-    Attributes:
-        tier: the smallest of all policies.
-        session_s: how long a typical session with it lasts, of which the ``link`` takes ``link_s``.
-        short: by how much the tier exceeds a budget other than the deadline; "" if it fits.
-    """
-
-    tier: float
-    session_s: float
-    link_s: float
-    link: str
-    short: str = ""
-
-
-@dataclass(frozen=True)
-class WhatIf(Result):
-    """The outcomes of all policies for the fleet ``profile``.
-
-    Attributes:
-        rounds: rounds per policy.
-        clock_error: seconds of training may be wrong by this factor, the largest of the fleet's devices.
-        titles: device → its name for people; ``fleet_title`` is that of the fleet.
-        needs: device that trains under no policy → what a session of it needs.
-        rows: one outcome per policy, in the order asked for.
-        surrogate: what each policy would learn, by a run that was given; None without one.
-        clock_margin: tiers are assigned as if training took this many times the predicted seconds.
-        calendar: when rounds begin, in words; "" without a calendar. ``rounds_per_day`` is what it asks for.
-        target_updates: how many useful updates of a class days are shown for.
-        required: what the requirements leave of the policies; None without any.
-        clock: how often each policy is the fastest under the error of the devices' clocks: in useful updates an hour or, with a run, until
-            the target. None for a single policy, and in mode async.
-    """
-
-    profile: str
-    method: str
-    rounds: int
-    clients: int
-    per_round: int | None
-    seed: int
-    clock_error: float
-    titles: Mapping[str, str]
-    rows: Results[PolicyOutcome]
-    surrogate: Surrogate | None = None
-    clock_margin: float = 1.0
-    clock: ClockDraws | None = None
-    fleet_title: str = ""
-    needs: Mapping[str, ClassNeed] = field(default_factory=dict)
-    calendar: str = ""
-    rounds_per_day: float | None = None
-    target_updates: int = TARGET_UPDATES
-    required: Required | None = None
-
-    def to_pandas(self) -> Any:
-        """Return the rows as a ``pandas.DataFrame``."""
-        return self.rows.to_pandas()
 
 
 def whatif(
@@ -193,12 +131,11 @@ def whatif(
         found = replace(found, calendar=str(calendar), rounds_per_day=calendar.rounds_per_day, target_updates=target_updates)
     found = replace(found, fleet_title=fleet.title, needs=_needs([policy for _, policy in policies], rows))
     if goal != NO_GOAL:
-        found = replace(found, required=required(requirements, goal.minimize, found.to_dict()))
+        found = replace(found, required=required(requirements, goal.minimize, found))
     if source is None:
         return replace(found, clock=policy_draws(found.rows, rounds, fleet))
     folder, summary = source
-    finished, outcomes = read_rounds(folder / "rounds.jsonl"), found.rows.to_dict()
-    surrogate = judged(folder.name, summary, finished, outcomes, target_accuracy)
+    surrogate = judged(folder.name, summary, read_rounds(folder / "rounds.jsonl"), found.rows, target_accuracy)
     return replace(found, surrogate=surrogate, clock=policy_draws(found.rows, rounds, fleet, surrogate))
 
 

@@ -33,7 +33,7 @@ SMALL = {
 }  # fmt: skip
 PAIRED = ("runtime", "objective", "server_optimizer", "codec", "tier_assignment", "mode")
 """Axes of which every pair of choices is run."""
-TURNS = ("secure_aggregation", "defence", "privacy", "adversary", "method")
+TURNS = ("secure_aggregation", "defence", "privacy", "adversary", "method", "optimizer")
 """Axes of which every choice is run, with some choices of the others: all pairs would take minutes."""
 NEEDED = {
     "scaffold": {"optimizer": "sgd", "weight_decay": 0},
@@ -102,7 +102,7 @@ def config_of(row: Row) -> RunConfig | None:
 @cache
 def rows() -> list[Row]:
     """Return rows that have every pair of choices of :data:`PAIRED`; choices of :data:`TURNS` take turns, and more rows have the rest."""
-    axes = {axis: choices(axis) if axis in AXES else ["torch", "onnx"] for axis in PAIRED}
+    axes = {axis: choices(axis) for axis in PAIRED}
     used = {axis: dict.fromkeys(methods.names() if axis == "method" else choices(axis), 0) for axis in TURNS}
 
     def filled(row: Row) -> Row:

@@ -53,7 +53,7 @@ def test_accuracies_of_policies_are_read_off_a_stored_run(stored: Path) -> None:
     found = whatif(RunFolder(run).config(), deadlines_s=(2.0,), run_folder=run)
     assert found.surrogate is not None
     assert found.surrogate.rows[0].accuracy == pytest.approx(read_summary(run / "summary.json")["global_accuracy"])
-    assert "76.4" in render(found.to_dict())
+    assert "76.4" in render(found)
 
 
 def test_the_tables_of_a_stored_run_are_written(stored: Path) -> None:

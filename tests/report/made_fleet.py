@@ -8,9 +8,11 @@ from typing import Any
 
 from client_records import client_record
 from made_costs import made_cost
+from made_whatif import outcome_with, whatif_with
 
 from edgefl.fleet.budget import Budget
 from edgefl.records import ClientRecord, Cost, RoundRecord, Shortfall, Tier, Timing
+from edgefl.report.policies import WhatIf
 from edgefl.report.results import Result
 from edgefl.report.run_rows import TierResult
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
@@ -137,32 +139,24 @@ def dry(count: int = 30) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return summary, rounds
 
 
-def whatif() -> dict[str, Any]:
+def whatif() -> WhatIf:
     figures = {"patient": (40.0, 0.9, 0.8), "strict": (10.0, 0.5, 0.1), "poor": (40.0, 0.7, 0.4), "middling": (20.0, 0.8, 0.6)}
-    return {
-        "profile": "phone",
-        "method": "fedhm",
-        "clients": 20,
-        "per_round": 10,
-        "rounds": 50,
-        "clock_error": 1.25,
-        "titles": TITLES,
-        "rows": [
-            {
-                "label": label,
-                "deadline_s": None if label == "patient" else round_s,
-                "tiers": [1, 0.5],
-                "over_selection": 1.3,
-                "round_s": round_s,
-                "inclusion": inclusion,
-                "inclusion_by_class": {"fast": 1.0, "slow": weakest},
-                "weakest": "slow",
-                "weakest_inclusion": weakest,
-                "wasted_share": 1 - inclusion,
-                "energy_j": 7.5,
-                "rounds_per_hour": 3600 / round_s,
-                "updates": round(500 * inclusion),
-            }
-            for label, (round_s, inclusion, weakest) in figures.items()
-        ],
-    }
+    rows = [
+        outcome_with(
+            label,
+            deadline_s=None if label == "patient" else round_s,
+            tiers=(1.0, 0.5),
+            over_selection=1.3,
+            round_s=round_s,
+            inclusion=inclusion,
+            inclusion_by_class={"fast": 1.0, "slow": weakest},
+            weakest="slow",
+            weakest_inclusion=weakest,
+            wasted_share=1 - inclusion,
+            energy_j=7.5,
+            rounds_per_hour=3600 / round_s,
+            updates=round(500 * inclusion),
+        )
+        for label, (round_s, inclusion, weakest) in figures.items()
+    ]
+    return whatif_with(rows, rounds=50, clock_error=1.25, titles=TITLES)

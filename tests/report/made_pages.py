@@ -1,5 +1,6 @@
 """One page of every kind, from hand-made records."""
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -12,6 +13,7 @@ from edgefl.report import html, whatif_page
 from edgefl.report.compare_page import compare_page
 from edgefl.report.cost_page import cost_page
 from edgefl.report.dry_page import render_dry
+from edgefl.report.policies import Learned, Surrogate, WhatIf
 from edgefl.report.run_budget import RunBudget
 
 KINDS = ("run", "without-energy", "dry-run", "what-if", "what-if-learned", "costs", "deep-costs", "compare", "budget")
@@ -31,22 +33,11 @@ def evaluated_summary() -> dict[str, Any]:
     return summary | {"evaluation": {"labels": ["T-shirt/top", "trouser", "ankle boot"], **counts, "clients": clients}}
 
 
-def judged_whatif() -> dict[str, Any]:
+def judged_whatif() -> WhatIf:
     """A what-if whose policies are judged by a run; of one it says nothing."""
-    found = {
-        "accuracy": 0.8,
-        "low": 0.7,
-        "high": 0.9,
-        "beyond": False,
-        "rounds": 20.0,
-        "target_s": 400.0,
-        "target_j": 90.0,
-        "why": "",
-    }
-    nothing = {**dict.fromkeys(found), "beyond": False, "why": "other tiers than the run's"}
-    rows = [{**found, "target_s": 100.0 * n} for n in (4, 1, 3)] + [nothing]
-    surrogate = {"run": "0001-fedhm-digits", "start": 0.2, "target": 0.8, "rows": rows, "exponent": 0.5, "factor": 2.0}
-    return whatif() | {"surrogate": surrogate}
+    known = Learned(accuracy=0.8, low=0.7, high=0.9, rounds=20.0, target_s=400.0, target_j=90.0)
+    rows = (*(replace(known, target_s=100.0 * n) for n in (4, 1, 3)), Learned(why="other tiers than the run's"))
+    return replace(whatif(), surrogate=Surrogate("0001-fedhm-digits", 0.2, 0.8, rows))
 
 
 def without_energy() -> dict[str, Any]:

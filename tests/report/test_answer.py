@@ -1,17 +1,20 @@
 """The three sentences of a page, from hand-made records: each advice where its reason holds, the most urgent first."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from compared import contender, of_json, played, two
+from made_whatif import outcome_with, whatif_with
 
-from edgefl.report.answer import answer_of_run
+from edgefl.report.answer import Answer, answer_of_run
 from edgefl.report.compare_answer import answer_of_comparison, best_first
 from edgefl.report.compare_tables import compact_comparison, compare_table
 from edgefl.report.comparison import Played, comparison_of
 from edgefl.report.cost_page import answer_of_costs
 from edgefl.report.dry_page import answer_of_dry
 from edgefl.report.fleet_charts import weakest_sentence
+from edgefl.report.policies import PolicyOutcome
 from edgefl.report.policy_advice import updates_per_hour
 from edgefl.report.run_budget import RunBudget
 from edgefl.report.run_charts import loss_chart
@@ -266,17 +269,19 @@ def test_one_seed_decides_nothing() -> None:
 
 
 def test_a_what_if_is_chosen_by_useful_updates_an_hour_and_by_its_weakest_class() -> None:
-    def policy(label: str, round_s: float, inclusion: float, weakest: float) -> dict[str, Any]:
+    def policy(label: str, round_s: float, inclusion: float, weakest: float) -> PolicyOutcome:
         figures = {"round_s": round_s, "inclusion": inclusion, "weakest_inclusion": weakest, "rounds_per_hour": 3600 / round_s}
-        return {"label": label, "over_selection": 1.0, "weakest": "slow", "updates": 20 * inclusion, **figures}
+        return outcome_with(label, weakest="slow", updates=int(20 * inclusion), **figures)
 
-    about = {"method": "fedhm", "profile": "phone", "clients": 20, "per_round": 10, "rounds": 2, "titles": {"slow": "Slow phone"}}
-    found = answer_of_whatif({**about, "rows": [policy("short", 1.0, 0.5, 0.0), policy("long", 4.0, 1.0, 1.0)]})
+    def answer(*policies: PolicyOutcome) -> Answer:
+        return answer_of_whatif(whatif_with(policies, rounds=2, titles={"slow": "Slow phone"}))
+
+    found = answer(policy("short", 1.0, 0.5, 0.0), policy("long", 4.0, 1.0, 1.0))
     assert found.advice == (
         "Take “short” for speed: about 18.0 k useful updates an hour; take “long” to include Slow phone: 100 % of its sessions train."
     )
-    assert answer_of_whatif({**about, "rows": [policy("never", 1.0, 0.0, 0.0)]}).found == "No client trained under any policy."
-    alone = answer_of_whatif({**about, "rows": [policy("as configured", 1.0, 0.5, 0.25)]})
+    assert answer(policy("never", 1.0, 0.0, 0.0)).found == "No client trained under any policy."
+    alone = answer(policy("as configured", 1.0, 0.5, 0.25))
     assert alone.found == (
         "A round takes 1.00 s, and 50.0 % of sessions train; Slow phone takes part least: 25.0 % of its sessions train."
     )
@@ -285,10 +290,10 @@ def test_a_what_if_is_chosen_by_useful_updates_an_hour_and_by_its_weakest_class(
 
 def test_updates_an_hour_are_those_that_a_step_uses_not_the_clients_at_work() -> None:
     """Ten steps of 5 updates each at 60 steps an hour, while 20 clients train."""
-    about = {"per_round": 20, "clients": 100, "rounds": 10}
-    policy = {"over_selection": 2.0, "inclusion": 0.9, "rounds_per_hour": 60.0, "updates": 50}
+    policy = outcome_with(over_selection=2.0, inclusion=0.9, rounds_per_hour=60.0, updates=50)
+    about = whatif_with([policy], per_round=20, clients=100, rounds=10)
     assert updates_per_hour(about, policy) == 300
-    assert updates_per_hour(about, {**policy, "rounds_per_hour": None, "updates": 0}) == 0
+    assert updates_per_hour(about, replace(policy, rounds_per_hour=None, updates=0)) == 0
 
 
 def test_a_dry_run_names_the_assignment_that_serves_its_weakest_class() -> None:

@@ -1,7 +1,7 @@
 """What a run's page shows of its fleet: patterns, tiers as they are taken, the steps of planning, and the clock."""
 
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import get_args
 
@@ -12,6 +12,7 @@ from pages import Page, charts_of, data_of, drawn, printed
 from edgefl.records import Status, Tier
 from edgefl.report import html, whatif_page
 from edgefl.report.dry_page import render_dry
+from edgefl.report.results import Results
 from edgefl.report.run_rows import TierResult
 from edgefl.report.run_tables import compact_tiers, tier_table
 from edgefl.report.summary import tier_rows
@@ -116,15 +117,14 @@ def test_the_page_of_real_devices_has_a_real_clock() -> None:
 
 def test_names_are_escaped_on_every_page() -> None:
     summary, rounds = dry()
-    result = whatif()
     for item in (*summary["classes"], *summary["participation"]):
         item["title"] = EVIL
     summary["policies"][0]["policy"] = summary["availability"] = summary["fleet"] = EVIL
     rounds[0]["clients"][5] |= {"status": EVIL, "state": EVIL}
     rounds[0]["groups"][0]["status"] = EVIL
-    result["titles"] = {"slow": EVIL}
-    result |= {"profile": EVIL, EVIL: EVIL}
-    result["rows"][1]["label"] = EVIL
+    first, second, *others = whatif().rows
+    rows = Results([first, replace(second, label=EVIL), *others])
+    result = replace(whatif(), titles={"slow": EVIL}, profile=EVIL, fleet_title=EVIL, rows=rows)
     for rendered in (render_dry(summary, rounds), whatif_page.render(result)):
         assert "<script>alert" not in rendered
         assert "<" not in data_of(rendered)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from report.test_policy_advice import policy, result
 from edgefl.errors import InputError
 from edgefl.report.device_month import device_months
 from edgefl.report.month_table import month_table, reach_table, span_sentence
+from edgefl.report.policies import PolicyOutcome, Required, WhatIf
 from edgefl.report.required import Goal, able_rows, required, required_sentence
 from edgefl.report.whatif_page import answer_of_whatif, compact_whatif, render, whatif_table
 
@@ -48,9 +50,15 @@ METERS = USE | {"clients": 100, "sessions": 50, "energy_j": None}
 """In ten rounds: five sessions of each phone, half a session of each meter."""
 
 
-def found(goal: Goal, *rows: dict[str, Any]) -> dict[str, Any]:
+def found(goal: Goal, *rows: PolicyOutcome) -> WhatIf:
     known = result(*rows)
-    return known | {"required": required(goal.resolved(known["titles"], True), goal.minimize, known).to_dict()}
+    return replace(known, required=required(goal.resolved(known.titles, True), goal.minimize, known))
+
+
+def left(judged: WhatIf) -> Required:
+    """What the requirements leave."""
+    assert judged.required is not None
+    return judged.required
 
 
 CHEAP = policy("cheap", energy_j=3.0, inclusion_by_class={"phone": 0.9, "meter": 0.0}, weakest_inclusion=0.0)
@@ -72,10 +80,10 @@ DEAR = policy("dear", energy_j=20.0, inclusion_by_class={"phone": 0.5, "meter": 
 )
 def test_of_the_policies_that_keep_all_bounds_the_one_with_the_least_is_taken(requirements, minimize, taken):
     judged = found(Goal(requirements, minimize), CHEAP, FAIR, DEAR)
-    assert judged["required"]["taken"] == taken
+    assert left(judged).taken == taken
     answer = answer_of_whatif(judged)
     assert answer.advice.startswith(f"Take “{taken}”.")
-    assert taken in {row["label"] for row in able_rows(judged)}
+    assert taken in {row.label for row in able_rows(judged)}
     assert f"“{taken}” has the lowest" in answer.found
 
 
@@ -89,8 +97,8 @@ def test_without_a_figure_to_minimize_the_advice_is_about_the_policies_that_are_
 
 def test_a_requirement_that_nothing_meets_is_named_with_what_the_nearest_policy_has():
     judged = found(Goal(("meter >= 60 %", "joules <= 4J"), "bytes"), CHEAP, FAIR, DEAR)
-    assert judged["required"]["nearest"] == "fair"
-    assert judged["required"]["taken"] == ""
+    assert left(judged).nearest == "fair"
+    assert left(judged).taken == ""
     lacks = "it misses “meter >= 60 %” (it has 30.0 %) and “joules <= 4J” (it has 8.00 J)."
     told = f"No policy meets all requirements. “fair” comes nearest: {lacks}"
     assert answer_of_whatif(judged).found == told
@@ -100,18 +108,18 @@ def test_a_requirement_that_nothing_meets_is_named_with_what_the_nearest_policy_
 
 def test_what_is_unknown_meets_no_bound():
     judged = found(Goal(("joules <= 1 GJ",)), policy("a", energy_j=None), policy("b"))
-    assert judged["required"]["missed"] == {"a": {"joules <= 1 GJ": "unknown"}}
+    assert left(judged).missed == {"a": {"joules <= 1 GJ": "unknown"}}
 
 
 def test_a_month_of_a_device_is_the_mean_of_its_class_in_thirty_days():
     """24 rounds a day are 720 a month, 72 times the ten that were simulated: a phone has 5 · 72 sessions."""
     goal = Goal(("bytes <= 150MB/month", "sessions of meter >= 30/month"))
     judged = found(goal, policy("hourly", **of_calendar(10 / 24), uses={"phone": USE, "meter": METERS}))
-    phone, meter = (device_months(judged["rows"][0])[device] for device in ("phone", "meter"))
+    phone, meter = (device_months(judged.rows[0])[device] for device in ("phone", "meter"))
     assert (phone.sessions, phone.updates, phone.bytes, phone.energy_j, phone.device_s) == (360, 180, 144e6, 720, 1800)
     assert (meter.sessions, meter.bytes, meter.energy_j) == (36, 5.76e6, None)
-    assert judged["required"]["missed"] == {}
-    assert found(Goal(("bytes <= 143MB/month",)), *judged["rows"])["required"]["missed"] == {
+    assert left(judged).missed == {}
+    assert left(found(Goal(("bytes <= 143MB/month",)), *judged.rows)).missed == {
         "hourly": {"bytes <= 143MB/month": "144 MB/month"}
     }
     table = month_table(judged)
@@ -121,30 +129,29 @@ def test_a_month_of_a_device_is_the_mean_of_its_class_in_thirty_days():
 
 def test_of_thirty_days_the_page_shows_single_devices_batteries_and_metered_bytes():
     use = USE | {"battery_j": 48.0, "metered": True}
-    row = policy("a", **of_calendar(30), uses={"phone": use})
-    del row["reach"]["meter"]
+    row = policy("a", **{**of_calendar(30), "reach": {"phone": REACH}}, uses={"phone": use})
     table = month_table(found(Goal(), row))
     assert table is not None
     (cells,) = table.rows
     assert cells[3:6] == ("5", "2.50", "2.00 MB")
     assert cells[6:] == ("300 B", "900 B", "yes", "333 mJ", "0.7 %", "25.0 s")
-    reached = reach_table(found(Goal(), row) | {"target_updates": 1000})
+    reached = reach_table(found(Goal(), row))
     assert reached is not None
     assert reached.rows[0] == ("1: a", "Phone", "25.0 %", "50.0 %", "12 d 12 h", _CHANGE)
 
 
 def test_a_class_that_a_policy_leaves_out_would_take_part_with_a_larger_tier():
-    row = policy("a", **of_calendar(30), uses={"meter": METERS | {"sessions": 0}})
-    row["inclusion_by_class"] = {"meter": 0.0}
-    row["reach"] = {"meter": REACH | {"trained": 0, "asked": 0, "lost": {}, "updates_days": None}}
-    reached = reach_table(found(Goal(), row) | {"target_updates": 1000})
+    reach = {"meter": REACH | {"trained": 0, "asked": 0, "lost": {}, "updates_days": None}}
+    uses = {"meter": METERS | {"sessions": 0}}
+    row = policy("a", **{**of_calendar(30), "reach": reach}, uses=uses, inclusion_by_class={"meter": 0.0})
+    reached = reach_table(found(Goal(), row))
     assert reached is not None
     assert reached.rows[0] == ("1: a", "NB-IoT meter", "0 %", "100 %", "never", "a largest tier above 0")
 
 
 def test_the_page_says_which_days_were_simulated_and_where_a_day_is_too_short():
     judged = result(policy("a", **of_calendar(5), uses={}), policy("b", **of_calendar(2), uses={}))
-    judged |= {"calendar": "4 rounds a day", "rounds_per_day": 4.0}
+    judged = replace(judged, calendar="4 rounds a day", rounds_per_day=4.0)
     assert span_sentence(judged) == (
         "Simulated: 2 d 00 h to 5 d 00 h, from day 1 00:00 to day 9 12:00. Medians of a month, and who takes part in one, need 30 days: "
         "give more --rounds. A day has no time for 4 rounds under “a” (2): months are of as many as fit."

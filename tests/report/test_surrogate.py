@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 from made_pages import judged_whatif
+from made_whatif import outcome_with, whatif_with
 from pages import Page, printed
 
 from edgefl.errors import InputError
 from edgefl.report import whatif_page
 from edgefl.report.learned import advice_by_accuracy, learned_chart
-from edgefl.report.surrogate import EXPONENT, FACTOR, Taught, check_accuracy, curve_of, judged, learned
+from edgefl.report.policies import EXPONENT, FACTOR, PolicyOutcome
+from edgefl.report.surrogate import Taught, check_accuracy, curve_of, judged, learned
 
 VALIDATED = Path(__file__).parents[2] / "tools" / "results" / "surrogate.json"
 
@@ -29,8 +31,8 @@ LINES = [line(4, 0.2), line(4, 0.5), line(4, None), line(4, 0.4), line(4, 0.9)]
 BOTH = Taught(frozenset((1.0, 0.5)), 1.0)
 
 
-def policy(updates: int, **changed: Any) -> dict[str, Any]:
-    return {"tiers": [1, 0.5], "updates": updates, "rounds_per_hour": 3600.0, "energy_j": 2.0, **changed}
+def policy(updates: int, **changed: Any) -> PolicyOutcome:
+    return outcome_with(**{"tiers": [1, 0.5], "updates": updates, "rounds_per_hour": 3600.0, "energy_j": 2.0, **changed})
 
 
 def test_a_policy_has_the_accuracy_that_the_run_had_at_the_same_progress() -> None:
@@ -52,7 +54,8 @@ def test_what_the_run_does_not_know_is_not_made_up() -> None:
     assert learned(curve, policy(4, tiers=[1]), 4, 0.7, BOTH).why == "other tiers than the run's"
     assert learned(curve, policy(4, noise_multiplier=1.5), 4, 0.7, replace(BOTH, noise=1.0)).why == "other noise than the run's"
     assert learned(curve, policy(4, noise_multiplier=1.5), 4, 0.7, replace(BOTH, noise=1.5)).accuracy == 0.5
-    uses = {"board": {"updates": 3}, "meter": {"updates": 0}}
+    use = {"clients": 1, "sessions": 3, "download_bytes": 0, "upload_bytes": 0, "energy_j": None, "device_s": 1.0}
+    uses = {"board": use | {"updates": 3}, "meter": use | {"updates": 0}}
     taught = Taught.of({"tiers": [{"tier": 1.0}, {"tier": 0.5}]}, LINES)
     assert taught == Taught(frozenset((1.0, 0.5)), 1.0, frozenset(("board",)))
     assert learned(curve, policy(4, largest_trained=0.5), 4, 0.7, taught).why == "nobody trains tier 1, as in the run"
@@ -80,13 +83,14 @@ def test_the_page_says_what_is_assumed_and_which_policy_to_take() -> None:
     assert "“strict” should reach 80.0 % accuracy first, after 1 min 40 s of simulated time, within a factor of 2" in text
     assert "other tiers than the run's" in text
     assert "80.0 % (70.0–90.0)" in printed(whatif_page.compact_whatif(judged_whatif()), 200)
-    assert advice_by_accuracy({"rows": []}) is None
-    assert learned_chart({"rows": []}) is None
+    assert advice_by_accuracy(whatif_with([])) is None
+    assert learned_chart(whatif_with([])) is None
 
 
 def test_a_target_below_the_first_accuracy_of_the_run_gains_no_points() -> None:
     result = judged_whatif()
-    low = result | {"surrogate": result["surrogate"] | {"target": 0.1}}
+    assert result.surrogate is not None
+    low = replace(result, surrogate=replace(result.surrogate, target=0.1))
     table = whatif_page.whatif_table(low)
     places = [at for at, column in enumerate(table.columns) if column.group == "points"]
     assert [table.rows[0][at] for at in places] == ["0", "0"]

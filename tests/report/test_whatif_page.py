@@ -1,11 +1,14 @@
 """The page and the table of a what-if: which policies no other beats."""
 
 import re
+from dataclasses import replace
 
 from made_fleet import whatif
+from made_whatif import whatif_with
 from pages import Page, charts_of, drawn, printed, rows, series
 
 from edgefl.report import whatif_page
+from edgefl.report.results import Results
 
 
 def test_the_page_of_a_what_if_joins_the_policies_that_no_other_beats() -> None:
@@ -42,13 +45,15 @@ def test_the_table_of_a_what_if_fits_a_terminal() -> None:
     assert first.startswith(
         "policy 1: patient, tiers 1, 0.5; rounds deadline –, median 40.0 s, within 32–50 s, an hour 90; selected per wanted answer 1.3;"
     )
-    assert "No client trained" in whatif_page.whatif_table({"profile": "phone", "rows": []}).to_plain()
+    assert "No client trained" in whatif_page.whatif_table(whatif_with([])).to_plain()
 
 
 def test_a_what_if_in_which_nobody_trained_has_a_page() -> None:
     result = whatif()
-    gone = dict.fromkeys(("round_s", "inclusion", "weakest", "weakest_inclusion", "wasted_share", "energy_j", "rounds_per_hour"))
-    result["rows"] = [result["rows"][0] | gone | {"inclusion_by_class": {}}]
+    gone = dict.fromkeys(("round_s", "weakest", "weakest_inclusion", "energy_j", "rounds_per_hour"))
+    result = replace(
+        result, rows=Results([replace(result.rows[0], inclusion=0.0, wasted_share=0.0, inclusion_by_class={}, **gone)])
+    )
     text = Page(whatif_page.render(result)).text
     assert "there is nothing to draw" in text
     assert printed(whatif_page.compact_whatif(result), 80)
@@ -56,7 +61,7 @@ def test_a_what_if_in_which_nobody_trained_has_a_page() -> None:
 
 def test_policies_that_are_equal_are_named_and_marked_together() -> None:
     result = whatif()
-    result["rows"].append({**result["rows"][1], "label": "same"})
+    result = replace(result, rows=Results([*result.rows, replace(result.rows[1], label="same")]))
     note = whatif_page.footnote(result)
     assert note.endswith("many trained sessions: “strict” and “same” (equal in both); “middling”; “patient”.")
     assert re.search(r"\* +same", printed(whatif_page.compact_whatif(result), 120))
@@ -68,22 +73,23 @@ def test_policies_that_are_equal_are_named_and_marked_together() -> None:
         "same",
     ]
     assert note in Page(rendered).text
-    result["rows"] = [result["rows"][1], result["rows"][4]]
+    result = replace(result, rows=Results([result.rows[1], result.rows[4]]))
     assert whatif_page.whatif_chart(result).takeaway.endswith("and 50.0 % of sessions train: no policy includes more.")
 
 
 def test_a_policy_under_which_nobody_trains_is_not_the_fastest() -> None:
     result = whatif()
-    result["rows"][2] |= {"round_s": 0.0, "inclusion": 0.0}
+    first, second, third, last = result.rows
+    result = replace(result, rows=Results([first, second, replace(third, round_s=0.0, inclusion=0.0), last]))
     chart = whatif_page.whatif_chart(result)
     assert set(series(rows(chart.spec, "point"), "label")) == {"beaten by none"}
     assert chart.takeaway.startswith("“strict” has the shortest rounds")
     assert chart.takeaway.endswith("Not drawn, because no client trains: poor.")
-    assert whatif_page.front(result["rows"]) == [1, 3, 0]
+    assert whatif_page.front(result.rows) == [1, 3, 0]
 
 
 def test_a_long_table_scrolls_in_itself_on_a_phone():
     result = whatif()
     assert "scroll long" not in whatif_page.render(result)
-    many = {**result, "rows": [{**row, "label": f"{row['label']} {copy}"} for copy in range(13) for row in result["rows"][:1]]}
+    many = replace(result, rows=Results(replace(result.rows[0], label=f"patient {copy}") for copy in range(13)))
     assert whatif_page.render(many).count('<div class="scroll long"') == 1

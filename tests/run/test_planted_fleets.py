@@ -104,8 +104,7 @@ def right(seed: int, folder: Path) -> bool:
     found = whatif(config, fleet.deadlines_s, (), (1.0, fleet.over), goal=goal)
     named = found.rows[best].label
     if question == "fastest":
-        result = found.to_dict()
-        return bool(for_speed(result, result["rows"])["label"] == named)
+        return bool(for_speed(found, found.rows).label == named)
     assert found.required is not None
     return (found.required.nearest if question == "what nobody meets" else found.required.taken) == named
 

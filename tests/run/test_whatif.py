@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_whatif import whatif_with
 from small_fleet import write_device, write_fleet
 
 from edgefl import RunConfig
@@ -112,7 +113,7 @@ def test_the_fastest_policy_is_sought_again_with_clocks_that_are_wrong():
     # Φ(ln 1.05 / (ln 3 / 1.645)) = .53
     assert wrong.first["short"] == pytest.approx(0.53, abs=0.08)
     assert (wrong.first["short"] + wrong.first["long"], wrong.decides) == (1, "board")
-    result = {"clock": wrong.to_dict()}
+    result = whatif_with([], clock=wrong)
     assert fastest(result).endswith("of 200 draws: measure Board, off by up to 3 times.")
     assert "“short” is fastest in" in fastest(result)
     assert policy_draws(rows[:1], policies[:1], SimpleNamespace(classes=[])) is None
