@@ -2,9 +2,10 @@
 
 Usage: python tools/growth.py [--quick] [--axis NAME]... [--runs N] [--json FILE]
 
-Every point is a separate process that runs a few rounds of ``edgefl.simulate``; points take turns. Clients of ``clients`` and
-``population`` train ``cnn-tiny`` on 60 samples; those of ``parameters`` take one step of two samples, so that what the server does shows
-beside it; those of ``tiers`` train FedHM at ratios so near to each other (0.9, 0.88, 0.86, …) that only their number differs.
+Every point is a separate process that runs a few rounds of ``edgefl.simulate``; points take turns. The engine is ``inline``, because by
+default only long points get workers. Clients of ``clients`` and ``population`` train ``cnn-tiny`` on 60 samples; those of ``parameters``
+take one step of two samples, so that what the server does shows beside it; those of ``tiers`` train FedHM at ratios so near to each
+other (0.9, 0.88, 0.86, …) that only their number differs.
 
 What is held to a bar: seconds per client, and the server's seconds per parameter, at the largest point over those at the one before it
 that is about ten times smaller (linear: 1); seconds and memory with a million clients over those with a thousand (flat: 1); what an
@@ -70,7 +71,7 @@ def play_here(axis: str, value: int, rounds: int, data_dir: str | None) -> dict[
     from speed.simulated import config_of, play
 
     work, changes = point_of(axis, value)
-    return play(config_of(work, material(work, data_dir), rounds + 1, **changes))
+    return play(config_of(work, material(work, data_dir), rounds + 1, engine="inline", **changes))
 
 
 def rows_of(points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
