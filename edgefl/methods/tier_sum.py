@@ -59,8 +59,7 @@ class TierSum:
             for name in self.by_label:
                 tensors[name] = tensors[name].clone()
                 tensors[name][absent] = 0
-        if tensors:
-            self.total.add(torch.cat([tensors[name].reshape(-1) for name in self.shapes]), weight)
+        self.total.add_parts([tensors[name] for name in self.shapes], weight)
         self.weight += weight
         for label in rows if self.by_label else ():
             self.label_weights[label] += weight

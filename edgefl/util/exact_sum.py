@@ -10,7 +10,7 @@ A product is exact before it is rounded if the value is a float32 and the weight
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -32,6 +32,25 @@ _FULL = 2.0**52
 def _unit(limb: int) -> float:
     """Return u_k for limb k."""
     return 2.0 ** (45 * limb - 71)
+
+
+def _runs(parts: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Yield the values of ``parts`` in tensors of one dimension; small parts are joined, because each call has its price.
+
+    >>> [len(run) for run in _runs([torch.ones(2, 3), torch.ones(4), torch.ones(40_000), torch.ones(0), torch.ones(5)])]
+    [10, 40000, 5]
+    """
+    small: list[Tensor] = []
+    for values in (part.reshape(-1) for part in parts if part.numel()):
+        if len(values) < _CHUNK:
+            small.append(values)
+            continue
+        if small:
+            yield torch.cat(small)
+            small = []
+        yield values
+    if small:
+        yield torch.cat(small)
 
 
 @dataclass
@@ -68,17 +87,7 @@ class ExactSum:
         """
         if not values.numel():
             return
-        low, high = torch.aminmax(values)
-        largest = max(abs(float(low)), abs(float(high))) * abs(weight)
-        if not math.isfinite(largest):
-            raise ValueError(
-                f"only finite values can be added, got values from {float(low)} to {float(high)} with weight {weight}"
-            )
-        while largest > 2.0**51 * _unit(len(self.limbs) - 1):
-            self.extend(len(self.limbs) + 1)
-        while self._full(more := self._most(largest)):
-            self.carry(self._full(more)[0])
-        self.bounds = [bound + most for bound, most in zip(self.bounds, more, strict=True)]
+        self._make_room([values], weight)
         places = self.limbs if index is ... else [limb[index] for limb in self.limbs]
         if places[0].shape != values.shape:
             raise ValueError(
@@ -89,6 +98,29 @@ class ExactSum:
         if index is not ... and places[0].untyped_storage().data_ptr() != self.limbs[0].untyped_storage().data_ptr():
             for limb, entries in zip(self.limbs, places, strict=True):  # int64 tensors select copies
                 limb[index] = entries
+
+    def add_parts(self, parts: Sequence[Tensor], weight: float = 1.0) -> None:
+        """Add ``weight`` times the values of ``parts``, one after the other, to a sum of one dimension: their concatenation, not copied.
+
+        Raises:
+            ValueError: as of :meth:`add`; then no part was added.
+
+        >>> total = ExactSum.zeros((3,))
+        >>> total.add_parts([torch.tensor([1.0]), torch.tensor([[2.0, 3.0]])], 2)
+        >>> total.value().tolist()
+        [2.0, 4.0, 6.0]
+        """
+        count = sum(part.numel() for part in parts)
+        if (count,) != tuple(self.limbs[0].shape):
+            raise ValueError(f"parts of {count} values cannot be added to entries of shape {tuple(self.limbs[0].shape)}")
+        if not (runs := list(_runs(parts))):
+            return
+        self._make_room(runs, weight)
+        start = 0
+        for values in runs:
+            end = start + len(values)
+            self._accumulate([limb[start:end].numpy() for limb in self.limbs], values.detach().numpy(), weight)
+            start = end
 
     def merge(self, other: "ExactSum", index: Any = ...) -> None:
         """Add the sum ``other`` to the entries ``index``. The limbs of ``other`` may be carried, which does not change its value."""
@@ -131,6 +163,19 @@ class ExactSum:
         self.limbs[limb + 1].add_(whole)
         self.bounds[limb + 1] += self.bounds[limb] + unit / 2
         self.bounds[limb] = unit / 2
+
+    def _make_room(self, parts: Sequence[Tensor], weight: float) -> None:
+        """Extend and carry limbs so that they can take ``weight`` times ``parts``, which have values, and count these in the bounds."""
+        ends = [float(end) for part in parts for end in torch.aminmax(part)]
+        low, high = float(np.min(ends)), float(np.max(ends))  # NaN if one of them is
+        largest = max(abs(low), abs(high)) * abs(weight)
+        if not math.isfinite(largest):
+            raise ValueError(f"only finite values can be added, got values from {low} to {high} with weight {weight}")
+        while largest > 2.0**51 * _unit(len(self.limbs) - 1):
+            self.extend(len(self.limbs) + 1)
+        while self._full(more := self._most(largest)):
+            self.carry(self._full(more)[0])
+        self.bounds = [bound + most for bound, most in zip(self.bounds, more, strict=True)]
 
     def _most(self, largest: float) -> list[float]:
         """Return what a term of magnitude up to ``largest`` can add to each limb."""

@@ -91,6 +91,34 @@ def test_slices_and_listed_entries_are_added_where_they_belong(seed, chunk):
     np.testing.assert_allclose(total.value().numpy(), plain, rtol=1e-14, atol=1e-13)
 
 
+@given(st.integers(0, 2**32 - 1), st.lists(st.sampled_from([0, 1, 3, 4, 5, 11, 12]), min_size=1, max_size=6), st.integers(1, 9))
+def test_parts_add_up_to_what_their_concatenation_does(seed, sizes, chunk):
+    rng = np.random.default_rng(seed)
+    parts = [torch.from_numpy(rng.normal(size=(size, 2))).float()[:, 0] for size in sizes]  # not contiguous
+    together, one_after_the_other = ExactSum.zeros((sum(sizes),)), ExactSum.zeros((sum(sizes),))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact_sum, "_CHUNK", chunk)
+        for weight in (3, -2):
+            together.add(torch.cat(parts), weight)
+            one_after_the_other.add_parts(parts, weight)
+    assert one_after_the_other.bounds == together.bounds
+    for one, other in zip(one_after_the_other.limbs, together.limbs, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("chunk", [1, 32768])
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [([[1.0], [math.nan, 2.0]], "from nan to nan"), ([[1.0, math.inf], [2.0]], "to inf"), ([[1.0], [2.0]], r"of shape \(3,\)")],
+)
+def test_no_part_is_added_if_one_cannot_be(monkeypatch, parts, message, chunk):
+    monkeypatch.setattr(exact_sum, "_CHUNK", chunk)
+    total = added([([1.0, 2.0, 3.0], 2)])
+    with pytest.raises(ValueError, match=message):
+        total.add_parts([torch.tensor(part) for part in parts])
+    assert total.value().tolist() == [2.0, 4.0, 6.0]
+
+
 def test_the_sum_is_within_3e_14_of_a_plain_one_and_does_not_depend_on_threads():
     values, weights = [torch.randn(70_000) * 0.1 for _ in range(20)], [5 + 3 * number for number in range(20)]
     plain = sum(value.double() * weight for value, weight in zip(values, weights, strict=True))
