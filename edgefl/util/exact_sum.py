@@ -12,6 +12,7 @@ A product is exact before it is rounded if the value is a float32 and the weight
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Self
 
 import numpy as np
@@ -40,17 +41,10 @@ def _runs(parts: Iterable[Tensor]) -> Iterator[Tensor]:
     >>> [len(run) for run in _runs([torch.ones(2, 3), torch.ones(4), torch.ones(40_000), torch.ones(0), torch.ones(5)])]
     [10, 40000, 5]
     """
-    small: list[Tensor] = []
-    for values in (part.reshape(-1) for part in parts if part.numel()):
-        if len(values) < _CHUNK:
-            small.append(values)
-            continue
-        if small:
-            yield torch.cat(small)
-            small = []
-        yield values
-    if small:
-        yield torch.cat(small)
+    flat = (part.reshape(-1) for part in parts if part.numel())
+    for small, of in groupby(flat, key=lambda values: len(values) < _CHUNK):
+        run = [*of]
+        yield from [torch.cat(run)] if small else run
 
 
 @dataclass
