@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_whatif import outcome_with, whatif_with
 from small_fleet import write_device, write_fleet
 
 from edgefl.report.month_table import month_table
@@ -99,7 +100,8 @@ def test_a_month_of_rounds_is_that_of_the_sessions_by_hand_to_the_printed_digit(
     status, output, error = called("whatif", *words, "--rounds-per-day", "12", "--json", "--out", "page.html")
     assert status == 0, error
     result, page = json.loads(output), html.unescape(Path("page.html").read_text()).replace("\xa0", " ")
-    (row,), table = result["rows"], month_table(result)
+    (row,) = result["rows"]
+    table = month_table(whatif_with([outcome_with(**row)], titles=result["titles"]))
     assert table is not None
     printed = {cells[1]: cells for cells in table.rows}
     assert row["days"] == 2
