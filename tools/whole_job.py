@@ -28,7 +28,8 @@ from statistics import median
 from typing import Any
 
 from check_docs import MAIN_JOB
-from speed.process import TOOLS, commit, machine
+from speed.cases import import_torch
+from speed.process import TOOLS, Run, commit, machine, process
 
 ROUNDS = 6
 THREE = {"method": "fedhm", "tiers": [1.0, 0.5, 0.25], "tier_assignment": "uniform"}
@@ -71,23 +72,11 @@ def around(changes: Mapping[str, Any], data_dir: str | None) -> tuple[float, flo
     return first - started, time.time() - last
 
 
-def imported_s() -> float:
-    """Return the seconds of a process that only imports torch."""
-    started = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "import torch"], check=True)
-    return time.perf_counter() - started
-
-
-def job(command: str, folder: Path, home: Path) -> tuple[float, float]:
-    """Return the seconds and the processor seconds of a command line of edgefl in ``folder``, whose caches are in ``home``."""
-    before, started = os.times(), time.perf_counter()
+def job(command: str, folder: Path, home: Path) -> Run:
+    """Run a command line of edgefl in ``folder``, whose caches are in ``home``."""
     environment = {**os.environ, "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), "PYTHONPATH": str(TOOLS.parent)}
     arguments = shlex.split(command.removeprefix("edgefl "))
-    subprocess.run(
-        [sys.executable, "-m", "edgefl", *arguments], cwd=folder, env=environment, stdout=subprocess.DEVNULL, check=True
-    )
-    after = os.times()
-    return time.perf_counter() - started, sum(after[2:4]) - sum(before[2:4])
+    return process(sys.executable, "-m", "edgefl", *arguments, folder=folder, environment=environment)
 
 
 def starts_and_ends(turns: int, data_dir: str | None) -> Iterator[Row]:
@@ -95,7 +84,7 @@ def starts_and_ends(turns: int, data_dir: str | None) -> Iterator[Row]:
     starts: list[float] = []
     ends: dict[str, list[float]] = {name: [] for name in ENDS}
     for turn in range(turns + 1):
-        baseline_s = imported_s()
+        baseline_s = import_torch().seconds
         for name, (changes, _) in ENDS.items():
             start_s, end_s = around(changes, data_dir)
             if turn:
@@ -107,7 +96,7 @@ def starts_and_ends(turns: int, data_dir: str | None) -> Iterator[Row]:
 
 def first_run(turns: int) -> Iterator[Row]:
     """Yield the rows of the README's first run."""
-    found: dict[str, list[tuple[float, float]]] = {"nothing cached": [], "again": []}
+    found: dict[str, list[Run]] = {"nothing cached": [], "again": []}
     for _ in range(turns):
         with tempfile.TemporaryDirectory() as home:
             for name, of in found.items():
@@ -115,10 +104,10 @@ def first_run(turns: int) -> Iterator[Row]:
                 folder.mkdir()
                 of.append(job(MAIN_JOB, folder, Path(home)))
     for name, of in found.items():
-        yield {"case": f"the README's first run, {name}: processor s", "figure": median(cpu_s for _, cpu_s in of), "bar": 28.0}
+        yield {"case": f"the README's first run, {name}: processor s", "figure": median(run.cpu_s for run in of), "bar": 28.0}
         yield {
             "case": f"the README's first run, {name}: s ÷ processor s",
-            "figure": median(s / cpu_s for s, cpu_s in of),
+            "figure": median(run.seconds / run.cpu_s for run in of),
             "bar": 0.6,
         }
 

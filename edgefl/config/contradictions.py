@@ -1,4 +1,4 @@
-"""AllKeys of a run that contradict each other."""
+"""Keys of a run that contradict each other."""
 
 from collections.abc import Iterator
 

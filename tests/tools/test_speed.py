@@ -254,13 +254,13 @@ def test_a_whole_job_is_held_to_its_bars(monkeypatch):
     """The first run of each fills caches and does not count; figures are medians of turns."""
     tool, played = tool_of("whole_job"), []
     times = iter([(9.0, 9.0)] * 3 + [(2.0, 1.0), (3.0, 2.0), (2.5, 4.0)] * 3)
-    monkeypatch.setattr(tool, "imported_s", lambda: 2.0)
+    monkeypatch.setattr(tool, "import_torch", lambda: tool.Run(seconds=2.0, cpu_s=2.0, peak_bytes=0))
     monkeypatch.setattr(tool, "around", lambda changes, data_dir: played.append(changes) or next(times))
     rows = list(tool.starts_and_ends(3, None))
     assert [(row["figure"], row["bar"]) for row in rows] == [(1.25, 1.4), (1.0, 1.5), (2.0, 2.7), (4.0, pytest.approx(5.1))]
     assert [changes.get("bundle") for changes in played[:3]] == [False, None, None]
     jobs = iter([(20.0, 25.0), (12.0, 20.0), (30.0, 30.0), (15.0, 20.0), (22.0, 20.0), (10.0, 25.0)])
-    monkeypatch.setattr(tool, "job", lambda command, folder, home: next(jobs))
+    monkeypatch.setattr(tool, "job", lambda command, folder, home: tool.Run(*next(jobs), peak_bytes=0))
     rows = list(tool.first_run(3))
     assert [row["figure"] for row in rows] == [25.0, 1.0, 20.0, 0.6]
 

@@ -30,14 +30,14 @@ class Run:
     figures: Mapping[str, float] = field(default_factory=dict)
 
 
-def process(*command: str) -> Run:
-    """Run a command in the folder of the tools; a failing one stops the benchmark with its message.
+def process(*command: str, folder: Path = TOOLS, environment: Mapping[str, str] | None = None) -> Run:
+    """Run a command in ``folder``, with this process's environment or another; a failing one stops the benchmark with its message.
 
     This process must stay smaller than what it starts (no torch here): Linux counts a parent's memory at the fork to the child's peak.
     """
     with tempfile.TemporaryFile() as said:
         started = time.perf_counter()
-        child = subprocess.Popen(command, cwd=TOOLS, stdout=subprocess.DEVNULL, stderr=said)
+        child = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=said)
         _, status, usage = os.wait4(child.pid, 0)
         seconds = time.perf_counter() - started
         child.returncode = os.waitstatus_to_exitcode(status)
