@@ -247,7 +247,7 @@ _CHOICE = ("needs",)
 _NETWORK = Interface(
     "", ("input_shape", "classes"), ("width",), ("usual_classes", "vocabulary", "large", "per_token"), ("usual_input",)
 )
-_ENGINE = Interface("", ("clients", "workers"), (), ("keeps_state", "shares_memory", "groups_clients", "remote"))
+_ENGINE = Interface("", ("clients", "workers"), (), ("keeps_state", "shares_memory", "groups_clients", "remote", "cluster_keys"))
 method = methods = Registry("method", "edgefl.methods", Interface("edgefl.methods.base:Method"))
 model = models = Registry("model", "edgefl.models", _NETWORK)
 dataset = datasets = Registry("dataset", "edgefl.data", Interface("", ("data_dir",), (), ("owners",)))
@@ -266,6 +266,11 @@ defence = defences = Registry("defence", CONTRIB, Interface("edgefl.server.defen
 sampler = samplers = Registry("sampler", "edgefl.server.samplers", Interface("edgefl.server.sampler:Sampler", facts=_CHOICE))
 engine = engines = Registry("engine", "edgefl.engine", _ENGINE)
 logger = loggers = Registry("logger", "edgefl.log", Interface("", ("run",), required=("needs", "extra")))
+key_group = key_groups = Registry(
+    "key_group",
+    CONTRIB,
+    Interface("edgefl.config.group:KeyGroup", facts=("host", "needs", "titles", "of_policies"), required=("after", "place")),
+)
 feature = features = Registry("feature", CONTRIB, Interface("edgefl.run.feature:Feature"))
 section = sections = Registry("section", CONTRIB, Interface("", ("summary", "rounds")))
 view = views = Registry("view", CONTRIB, Interface())

@@ -17,7 +17,7 @@ from edgefl.cli.console import echo, loading, show
 from edgefl.cli.options import Command, complete_name, json_option, plugin_option
 from edgefl.errors import ConfigError
 from edgefl.methods.axes import choices, refused
-from edgefl.registry import methods
+from edgefl.registry import key_groups, methods
 from edgefl.report.tables import Column, PlainTable, Row, text
 
 AXES = {
@@ -26,7 +26,7 @@ AXES = {
     "codec": "codecs",
     "defence": "defences",
     "tier_assignment": "tiers",
-    "secure_aggregation": "secure sums",
+    **{key: title for name in key_groups.names() for key, title in key_groups.facts(name).get("titles", {}).items()},
 }
 """The keys of a run that combine with methods, and how a table calls them."""
 _NARROW = 110

@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator
 
-from edgefl.config.keys import AllKeys
+from edgefl.config.keys import CoreKeys
 from edgefl.registry import defences, engines, objectives
 
 
-def groups_clients(config: AllKeys) -> bool:
+def groups_clients(config: CoreKeys) -> bool:
     """Return whether the engine of a run trains clients together, so that float32 numbers add up in another order."""
     return config.engine in engines.names() and bool(engines.facts(config.engine).get("groups_clients"))
 
 
-def training_problems(config: AllKeys) -> Iterator[str]:
+def training_problems(config: CoreKeys) -> Iterator[str]:
     """Yield a message for each contradiction between the keys of the network and of local training."""
     if config.new_classifier and config.weights is None:
         yield "new_classifier: the last layer begins with random values unless there are weights; give weights too"
@@ -20,8 +20,6 @@ def training_problems(config: AllKeys) -> Iterator[str]:
     if groups_clients(config) and (config.enforce == "hard" or config.runtime == "onnx"):
         alone = "enforce hard" if config.enforce == "hard" else "runtime onnx"
         yield f"engine: {config.engine} trains clients together, and {alone} trains them one by one; use pool"
-    if groups_clients(config) and config.privacy == "example":
-        yield f"engine: {config.engine} trains clients together, and privacy example trains them sample by sample; use pool"
     needs = objectives.facts(config.objective).get("needs", ())
     if "plain_sgd" in needs and (config.optimizer != "sgd" or config.weight_decay):
         got = f"got {config.optimizer} and {config.weight_decay:g}"
@@ -49,7 +47,7 @@ def training_problems(config: AllKeys) -> Iterator[str]:
         yield "on_shortfall: send needs a device that meters its memory, and enforce plan only predicts it; give enforce meter or hard"
 
 
-def network_problems(config: AllKeys) -> Iterator[str]:
+def network_problems(config: CoreKeys) -> Iterator[str]:
     """Yield a message for each contradiction between the keys of the networks of tiers and others."""
     if config.tier is None:
         return
@@ -64,7 +62,7 @@ def network_problems(config: AllKeys) -> Iterator[str]:
         yield f"tier: no network for tier {label} of tiers; give it one, or leave tiers out"
 
 
-def fleet_problems(config: AllKeys) -> Iterator[str]:
+def fleet_problems(config: CoreKeys) -> Iterator[str]:
     """Yield a message for each contradiction between the keys of tiers, clients and rounds."""
     if (shares := config.tier_shares) is not None:
         if config.tier_assignment == "auto":
@@ -75,55 +73,9 @@ def fleet_problems(config: AllKeys) -> Iterator[str]:
             yield f"tier_shares: expected shares from 0 that add up to 1, got {', '.join(f'{s:g}' for s in shares)}"
     if config.per_round is not None and config.per_round > config.clients:
         yield f"per_round: got {config.per_round}, expected at most the {config.clients} clients"
-    if config.secure is not None and config.mode == "async":
-        yield "secure_aggregation: clients of a round agree on masks, and mode async has no rounds; give mode sync"
     if config.over_selection not in (None, 1.0) and config.mode == "async":
         yield "over_selection: a round selects more clients than it needs, and mode async has no rounds; give mode sync, or leave it out"
     if config.buffer is not None and config.mode == "sync":
         yield "buffer: only asynchronous rounds have one; give mode async"
     if config.buffer is not None and config.buffer > config.clients:
         yield f"buffer: got {config.buffer}, expected at most the {config.clients} clients: each sends one update per step"
-
-
-def privacy_problems(config: AllKeys) -> Iterator[str]:
-    """Yield a message for each contradiction between the keys of privacy and others."""
-    if config.privacy == "none":
-        for name in ("noise_multiplier", "target_epsilon", "privacy_clip"):
-            if getattr(config, name) is not None:
-                yield f"{name}: there is no noise with privacy none; give privacy central, local or example, or leave {name} out"
-        return
-    if config.noise_multiplier is None and config.target_epsilon is None:
-        yield f"privacy: {config.privacy} needs noise; give noise_multiplier or target_epsilon"
-    if config.privacy == "central":
-        yield from _central_problems(config)
-        return
-    if config.privacy_clip is None:
-        what = "changes" if config.privacy == "local" else "gradients"
-        yield f"privacy: noise without clipping protects nobody, because {what} may be of any length; give privacy_clip"
-    if config.privacy == "local" and config.clip_norm is not None:
-        yield "clip_norm: with privacy local the noise of an update is far longer than its change, and would be clipped; leave it out"
-    if config.privacy == "example":
-        yield from _example_problems(config)
-
-
-def _central_problems(config: AllKeys) -> Iterator[str]:
-    if config.clip_norm is None:
-        yield "privacy: noise without clipping protects nobody, because changes may be of any length; give clip_norm"
-    if config.privacy_clip is not None:
-        yield "privacy_clip: with privacy central the server clips changes; give clip_norm instead"
-    if config.secure is not None:
-        yield ("secure_aggregation: privacy central adds noise to plain sums only; give secure_aggregation off, or privacy local")
-    if config.mode == "async":
-        yield "mode: privacy central adds noise to the sum of a round, and async has no rounds; give mode sync, or privacy local"
-    if config.defence != "none":
-        yield (
-            f"defence: {config.defence} compares clients, so that one client may move the result by more than its clip; "
-            "give defence none, or privacy local"
-        )
-
-
-def _example_problems(config: AllKeys) -> Iterator[str]:
-    if config.runtime == "onnx":
-        yield "runtime: privacy example needs the gradient of every sample, and training graphs have those of batches; give runtime torch"
-    if "recompute" in config.on_shortfall:
-        yield "on_shortfall: recompute makes segments of a batch's pass, and privacy example has one pass per sample; leave it out"

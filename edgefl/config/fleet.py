@@ -154,28 +154,21 @@ class HostKeys(Keys):
     engine: Annotated[str | None, known(engines, "auto", None)] = key(
         None,
         HOST,
-        "Where clients train. inline: in this process; pool: in --workers processes, to the same bits; ray: on the nodes of a cluster, to "
-        "the same bits if they are alike; group, ray-group: clients of a tier together, equal to within rounding; auto: the fastest of "
-        "this computer in a short trial. [inline; pool with several --workers, or if none are given and training is long]",
+        "Where clients train. inline: in this process; pool: in --workers processes, to the same bits; group: clients of a tier together, "
+        "equal to within rounding; auto: the fastest of this computer in a short trial; others: on a cluster. [inline; pool with several "
+        "--workers, or if none are given and training is long]",
         "auto|NAME",
         engines,
     )
     workers: int = key(
         1,
         HOST,
-        "Number of processes that train clients; 0: one for every core, or every slot of the Ray cluster. Engine auto uses every core. "
-        "[1; engine ray: 0]",
+        "Number of processes that train clients; 0: one for every core, or every slot of a cluster. Engine auto uses every core. "
+        "[1; on a cluster: 0]",
         ge=0,
     )
-    ray_address: str = key(
-        "auto",
-        HOST,
-        "Ray cluster of engine ray; auto: the one that this computer belongs to; local: one that is started here for the run.",
-        "auto|HOST:PORT|local",
-    )
-    ray_auth: bool = key(True, HOST, "Connect to the Ray cluster with its token. [yes]")
     mixed_nodes: bool = key(
-        False, HOST, "Use nodes of the Ray cluster that compute other bits than this computer; the summary says so. [no]"
+        False, HOST, "Use nodes of a cluster that compute other bits than this computer; the summary says so. [no]"
     )
     log: Annotated[tuple[Annotated[str, known(loggers)], ...] | None, AfterValidator(_distinct)] = key(
         None,

@@ -2,25 +2,49 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import tomlkit
-from pydantic import ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import ModelWrapValidatorHandler, ValidationError, create_model, model_validator
 
-from edgefl.config.contradictions import fleet_problems, groups_clients, network_problems, privacy_problems, training_problems
-from edgefl.config.field import Flag
-from edgefl.config.keys import AllKeys
+from edgefl.config.contradictions import fleet_problems, groups_clients, network_problems, training_problems
+from edgefl.config.field import Flag, Keys
+from edgefl.config.group import groups
+from edgefl.config.keys import CoreKeys
 from edgefl.config.rates import SCHEDULES, follows_rounds
 from edgefl.consent import admit
 from edgefl.errors import ConfigError
 from edgefl.plugins import PARTS, code_in, resolved
+from edgefl.registry import key_groups
 from edgefl.util.files import read_toml
 from edgefl.util.validation import explain_all
 
-HOST_KEYS = frozenset({"engine", "workers", "data_dir", "sources", "log", "bundle", "ray_address", "ray_auth", "mixed_nodes"})
+HOST_KEYS = frozenset({"engine", "workers", "data_dir", "sources", "log", "bundle", "mixed_nodes"}).union(
+    *(group.keys.model_fields for name, group in groups().items() if key_groups.facts(name).get("host"))
+)
 """Keys that describe this computer and its files. A resumed run may change them; :func:`changed` has the one exception."""
 CODE = frozenset({*PARTS, "model", "tier", "loss", "metric", "lr_schedule", "log", "stages", "sampler"})
 """Keys that may name code."""
+
+
+def _with_groups() -> list[type[Keys]]:
+    """Return the classes of all keys, the last in the help first, as :class:`CoreKeys` has them."""
+    found: list[type[Keys]] = [CoreKeys]
+    for core in CoreKeys.__bases__:
+        found += [group.keys for name, group in reversed(groups().items()) if key_groups.facts(name)["after"] == core.__name__]
+        found.append(core)
+    return found
+
+
+if TYPE_CHECKING:
+
+    class AllKeys(CoreKeys):
+        """All keys; those of features are known when the program runs."""
+
+        def __init__(self, **keys: Any) -> None: ...
+
+else:
+    AllKeys = create_model("AllKeys", __base__=tuple(_with_groups()))
 
 
 class RunConfig(AllKeys):
@@ -41,7 +65,8 @@ class RunConfig(AllKeys):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if problems := [*training_problems(self), *network_problems(self), *fleet_problems(self), *privacy_problems(self)]:
+        of_groups = (problem for group in groups().values() for problem in group.problems(self))
+        if problems := [*training_problems(self), *network_problems(self), *fleet_problems(self), *of_groups]:
             raise ValueError("\n".join(problems))
         return self
 
@@ -154,6 +179,4 @@ def lengthened(before: RunConfig, after: RunConfig) -> str:
     for key in SCHEDULES:
         if follows_rounds(rule := getattr(before, key)):
             return f"with {key} {rule} the learning rate of every round depends on their number"
-    if before.target_epsilon is not None:
-        return "with target_epsilon the noise of every round depends on their number"
-    return ""
+    return next(filter(None, (group.fixed_rounds(before) for group in groups().values())), "")

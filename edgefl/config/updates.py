@@ -1,11 +1,10 @@
-"""Keys of updates: how clients train them, how the server steps, and what protects from them and what they say."""
+"""Keys of updates: how clients train them, how the server steps, and what it believes of them."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator
 
 from edgefl.config.field import Count, Keys, Positive, check_name, key, known, known_call
-from edgefl.config.protocol import SecureAggregation
 from edgefl.config.rates import checked_rule, named_rules
 from edgefl.errors import InputError
 from edgefl.registry import codecs, defences, objectives, server_optimizers, stages
@@ -15,8 +14,6 @@ from edgefl.util.spec import called
 CLIENT = "Training on a client"
 SERVER = "Server and codec"
 TRUST = "Trust in updates"
-SECURE = "Secure aggregation"
-PRIVACY = "Differential privacy"
 """Headings of these keys in the command line's help."""
 
 
@@ -62,11 +59,6 @@ def _named_rule(text: str) -> str:
 
 def _none_if_off(given: Any) -> Any:
     return None if given == "off" else given
-
-
-def _checked(text: str) -> str:
-    SecureAggregation.of(text)
-    return text
 
 
 class TrainingKeys(Keys):
@@ -115,7 +107,7 @@ class TrainingKeys(Keys):
 
 
 class TrustKeys(Keys):
-    """Keys of what the server believes of updates, of secure aggregation and of differential privacy."""
+    """Keys of what the server believes of updates."""
 
     sample_cap: Count | Literal["auto", "off"] = key(
         "auto",
@@ -146,34 +138,4 @@ class TrustKeys(Keys):
         False,
         TRUST,
         "Report how much each update differs from the others of its tier; the server holds all updates of a round. [no]",
-    )
-    secure_aggregation: Annotated[str, AfterValidator(_checked)] = key(
-        "off",
-        SECURE,
-        "Add up updates so that the server sees only sums of groups: off, secagg (Bonawitz 2017), or secagg+ (Bell 2020). Parameters "
-        "follow a colon, as in secagg+:neighbours=20,group=50. The defaults are neighbours=20, group=100, least=3, threshold=0.5, bits=32, "
-        "bound=1, stage_s=5, masks=real. masks=costed adds up without masks, to the same sums. [off]",
-        "SPEC",
-    )
-
-    @property
-    def secure(self) -> SecureAggregation | None:
-        """What ``secure_aggregation`` says; None: off."""
-        return SecureAggregation.of(self.secure_aggregation)
-
-    privacy: Literal["none", "central", "local", "example"] = key(
-        "none",
-        PRIVACY,
-        "Whom noise protects. central: every client, by the server's noise on changes within --clip-norm; local: every client, by noise of "
-        "its own; example: every sample, by DP-SGD on its client.",
-    )
-    noise_multiplier: Positive | None = key(
-        None, PRIVACY, "Standard deviation of the noise over the clipping bound. [from --target-epsilon]"
-    )
-    target_epsilon: Positive | None = key(None, PRIVACY, "Largest ε of the whole run; edgefl computes the noise for it. [none]")
-    delta: float = key(1e-5, PRIVACY, "δ of every ε: far below 1 over the number of clients.", gt=0, lt=1)
-    privacy_clip: Positive | None = key(
-        None,
-        PRIVACY,
-        "Largest L2 norm of a contribution: with local, of a client's change; with example, of the gradient of a sample. [none]",
     )

@@ -74,12 +74,14 @@ class Capabilities:
         groups_clients: it trains clients of a tier together, which changes the order of sums in float32.
         remote: its workers are on other computers, each client in a process of its own if ``task.enforce`` is "hard". Its function is
             also called with ``cluster``, a :class:`Cluster`.
+        cluster_keys: field of :class:`Cluster` → the key of a run's configuration that has its value.
     """
 
     keeps_state: bool = False
     shares_memory: bool = False
     groups_clients: bool = False
     remote: bool = False
+    cluster_keys: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, name: str) -> Capabilities:
@@ -94,8 +96,8 @@ class Capabilities:
 def is_remote(name: str | None) -> bool:
     """Whether the workers of engine ``name`` are on other computers; None and "auto" stand for engines of this one.
 
-    >>> is_remote("ray"), is_remote("auto")
-    (True, False)
+    >>> is_remote("pool"), is_remote("auto")
+    (False, False)
     """
     return name in engines.names() and Capabilities.of(name).remote
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, get_args
 
 from edgefl.errors import ConfigError, nearest
-from edgefl.registry import adversaries, codecs, defences, objectives, server_optimizers
+from edgefl.registry import adversaries, codecs, defences, key_groups, objectives, server_optimizers
 
 Need = Literal[
     "received_weights", "fixed_coordinates", "common_model", "rounds", "plain_sgd", "server_step", "uploads", "changing_tiers",
@@ -54,12 +54,11 @@ CLIPPED: tuple[Need, ...] = ("received_weights", "uploads")
 FIXED: dict[str, dict[str, tuple[Need, ...]]] = {
     "tier_assignment": {"auto": (), "uniform": (), "dynamic": ("changing_tiers",)},
     "mode": {"sync": (), "async": ("stale_updates",)},
-    "secure_aggregation": {"off": (), "secagg": ("tier_sums",), "secagg+": ("tier_sums",)},
     "optimizer": {"momentum": (), "sgd": ("fresh_momentum",), "adam": ("fresh_momentum",)},
     "runtime": {"torch": (), "onnx": ("fresh_momentum",)},
-    "privacy": {"none": (), "central": ("tier_means", *CLIPPED), "local": ("uploads",), "example": ("sample_losses",)},
+    **{key: choices for name in key_groups.names() for key, choices in key_groups.facts(name).get("needs", {}).items()},
 }
-"""Axis → choice → needs, of the axes without a registry."""
+"""Axis → choice → needs, of the axes without a registry; those of features are at their keys."""
 AXES = (*REGISTRIES, *FIXED)
 """All axes."""
 

@@ -78,10 +78,10 @@ def _training(
 
 
 def device_cost(run: Run, tier: Tier) -> Cost:
-    """Return the cost of a tier as the graphs of a bundle train it: without DP-SGD, whatever the clients of the run did."""
-    if run.config.privacy != "example":
-        return run.plan.costs[tier]
+    """Return the cost of a tier as the graphs of a bundle train it: by gradients of batches, if clients clip those of samples."""
     task = run.clients.task
+    if task.training.sample_clip is None:
+        return run.plan.costs[tier]
     plain = replace(task.training, sample_clip=None, noise_multiplier=0.0)
     return tier_cost(run.method, run.architecture, tier, plain, run.config.codec, task.objective, task.criterion)
 

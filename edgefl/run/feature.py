@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from edgefl.client.client import Clients
 from edgefl.client.stage import Stage
+from edgefl.client.training import Training
 from edgefl.config import RunConfig
 from edgefl.fleet.conditions import Conditions
 from edgefl.methods.base import Method
@@ -38,6 +40,15 @@ class Feature:
     @classmethod
     def check_devices(cls, config: RunConfig, what: str) -> None:
         """Raise :class:`ConfigError` if ``what`` trains on real devices, and the feature is simulated only."""
+
+    @classmethod
+    def training(cls, config: RunConfig, training: Training) -> Training:
+        """Return how clients train, as the feature changes it."""
+        return training
+
+    def no_app(self, config: RunConfig) -> str:
+        """Return why the app of real devices cannot train the run; empty if it can."""
+        return ""
 
     def resolved(self, config: RunConfig) -> RunConfig:
         """Return the configuration with the values that the feature works out."""
@@ -75,6 +86,7 @@ class Feature:
         return {}
 
 
+@functools.cache
 def kinds() -> list[type[Feature]]:
     """Return every feature, in the order of their places."""
     found: list[type[Feature]] = [features.load(name) for name in features.names()]

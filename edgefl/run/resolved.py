@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
-from functools import partial
+from functools import partial, reduce
 from numbers import Real
 from typing import Any
 
@@ -31,7 +31,7 @@ from edgefl.models.valueless import reason
 from edgefl.planning.tier_costs import Costs
 from edgefl.records import Cost, Tier
 from edgefl.registry import stages
-from edgefl.run.feature import Feature
+from edgefl.run.feature import Feature, kinds
 from edgefl.server.assign import PlanCosts, make_plan
 from edgefl.server.assignment import Plan, TierPolicy, Workload
 from edgefl.server.chain import Chain
@@ -56,9 +56,7 @@ def training_of(config: RunConfig) -> Training:
         config.local_epochs or 1, lr_shares=shares_of(config), clip_gradient=clip,
         **{key: getattr(config, key) for key in keys},
     )  # fmt: skip
-    if config.privacy != "example":
-        return training
-    return replace(training, sample_clip=config.privacy_clip, noise_multiplier=config.noise_multiplier or 0.0)
+    return reduce(lambda known, kind: kind.training(config, known), kinds(), training)
 
 
 def shares_of(config: RunConfig) -> tuple[float, ...]:

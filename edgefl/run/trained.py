@@ -19,7 +19,7 @@ from edgefl.client.objective import CONTROL
 from edgefl.client.parts import first_personal
 from edgefl.data.shards import EVALUATED_CLIENTS
 from edgefl.data.split import Split
-from edgefl.engine.contract import Cluster, Engine, open_engine
+from edgefl.engine.contract import Capabilities, Cluster, Engine, open_engine
 from edgefl.methods.capabilities import Phased
 from edgefl.methods.capabilities import factored as in_factors
 from edgefl.methods.networks import global_tier
@@ -196,7 +196,9 @@ def engine_of(run: Run) -> AbstractContextManager[Engine]:
     """Return the engine of a run; as a context manager it may refuse to start, with an InputError."""
     config = run.config
     limits = run.plan.memory_limits if config.enforce == "hard" else {}
-    cluster = Cluster(config.ray_address, config.ray_auth, config.mixed_nodes, limits)
+    keys = Capabilities.of(str(config.engine)).cluster_keys
+    given = {field: getattr(config, key) for field, key in keys.items()}
+    cluster = Cluster(**given, mixed=config.mixed_nodes, limits=limits)
     return open_engine(str(config.engine), config.workers, run.clients, cluster)
 
 

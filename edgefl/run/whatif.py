@@ -10,10 +10,12 @@ from typing import Any
 
 from edgefl.config import RunConfig, changed
 from edgefl.config.fleet import FleetKeys, HostKeys
+from edgefl.config.group import groups
 from edgefl.config.rates import SCHEDULES, follows_rounds
 from edgefl.config.task import RoundsKeys
 from edgefl.errors import ConfigError, InputError
 from edgefl.fleet.resolve import with_class_limits
+from edgefl.registry import key_groups
 from edgefl.report.policies import TARGET_UPDATES, ClassNeed, PolicyOutcome, WhatIf
 from edgefl.report.required import NO_GOAL, Goal, required
 from edgefl.report.results import Results
@@ -31,8 +33,8 @@ from edgefl.util.compute import one_thread
 from edgefl.util.units import human_budget
 
 OnPolicy = Callable[[str], None]
-_GROUPS = *FleetKeys.model_fields, *RoundsKeys.model_fields, *HostKeys.model_fields
-_POLICY = {"profile", "target_epsilon", "noise_multiplier", "secure_aggregation", *_GROUPS}
+_OF_FEATURES = (key for name in key_groups.names() for key in key_groups.facts(name).get("of_policies", ()))
+_POLICY = {"profile", *_OF_FEATURES, *FleetKeys.model_fields, *RoundsKeys.model_fields, *HostKeys.model_fields}
 _VARIED = _POLICY - {"adversary", "mode", "staleness_power"}
 """Keys that may differ from those of the run whose accuracies are read: who takes part, and when. Other tiers and other noise are told
 apart policy by policy."""
@@ -200,8 +202,8 @@ def _policy(run: Run, config: RunConfig, changes: dict[str, Any]) -> Run:
     if config.tiers == "auto" and "tiers" not in changes:
         policy = run.varied(**changes)
         changes = {**changes, "tiers": chosen_tiers(policy.config, policy.fleet, policy.clients, policy.features)}
-    if config.target_epsilon is not None:  # the noise of this policy
-        changes = {**changes, "noise_multiplier": None}
+    for group in groups().values():
+        changes = {**changes, **group.unresolved(config)}
     return run.varied(**changes)
 
 

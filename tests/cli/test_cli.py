@@ -255,7 +255,7 @@ def test_help_shows_the_default_of_every_key(key: str) -> None:
             "bundle": "yes",
             "mixed_nodes": "no",
             "outliers": "no",
-            "workers": "1; engine ray: 0",
+            "workers": "1; on a cluster: 0",
         }.get(key, listed)
         assert shown == f"{plain:g}]" if isinstance(default, float) else shown == f"{plain}]"
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl import RunConfig
-from edgefl.config.protocol import SecureAggregation
+from edgefl.contrib.secagg.feature import secure_of
+from edgefl.contrib.secagg.protocol import SecureAggregation
 from edgefl.errors import ConfigError
 
 
@@ -15,7 +16,7 @@ def test_a_text_sets_what_it_names_and_leaves_the_rest():
     assert SecureAggregation.of("off") is None
     found = SecureAggregation.of("secagg+:neighbours=12,bits=24,threshold=0.6,bound=0.5,stage_s=2,masks=costed")
     assert found == SecureAggregation("secagg+", 12, 100, 3, 0.6, 24, 0.5, 2.0, "costed")
-    assert RunConfig(secure_aggregation="secagg:group=9").secure == SecureAggregation(group=9)
+    assert secure_of(RunConfig(secure_aggregation="secagg:group=9")) == SecureAggregation(group=9)
 
 
 @pytest.mark.parametrize(

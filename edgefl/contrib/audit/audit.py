@@ -87,15 +87,15 @@ def audit(folder: Path, canaries: int, notify: Notify | None = None) -> Audit:
     RunFolder(folder).require("summary.json")
     with finished(folder, notify) as trained:
         seed = int(generator(trained.run.config.seed, "audit").integers(2**32))
-        if trained.run.config.privacy == "none":
-            return Audit("none", membership=attacked(trained, seed))
-        return with_noise(trained, Canaries(canaries, seed))
+        return with_noise(trained, Canaries(canaries, seed)) or Audit("none", membership=attacked(trained, seed))
 
 
-def with_noise(trained: Trained, canaries: Canaries) -> Audit:
-    """Return what the releases of a run with noise leak."""
+def with_noise(trained: Trained, canaries: Canaries) -> Audit | None:
+    """Return what the releases of a run with noise leak; None if it has no noise."""
     run, state = trained.run, trained.state
-    spending: Any = next(feature for feature in run.features if isinstance(feature, features.load("privacy")))
+    spending: Any = next((feature for feature in run.features if isinstance(feature, features.load("privacy"))), None)
+    if spending is None:
+        return None
     promise, releases = spending.privacy, run.config.rounds * spending.releases
     scores: np.ndarray
     if promise.level == "central":

@@ -45,11 +45,8 @@ def check_run(run: Run) -> None:
         raise ConfigError(f"adversary: {run.config.adversary} is simulated, and real devices train here; leave it out")
     if run.config.eval_after_training:
         raise ConfigError("eval_after_training: got true, expected false: devices train, and do not evaluate; leave it out")
-    if run.config.secure is not None:
-        raise ConfigError(
-            f"secure_aggregation: got {run.config.secure_aggregation!r}, expected 'off': the app of devices has no messages for masks; "
-            "simulate it, or leave it out"
-        )
+    if reason := next(filter(None, (feature.no_app(run.config) for feature in run.features)), ""):
+        raise ConfigError(reason)
     if run.config.stages:
         raise ConfigError(f"stages: {', '.join(run.config.stages)} is simulated only: devices train without it; leave it out")
     if of_clients(run):

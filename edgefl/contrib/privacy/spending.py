@@ -11,11 +11,14 @@ from torch import nn
 
 from edgefl.client.client import Clients
 from edgefl.client.stage import Stage
+from edgefl.client.training import Training
 from edgefl.config import RunConfig
+from edgefl.config.group import group_keys
 from edgefl.contrib.privacy.accountant import check_installed, check_noise, epsilon, noise_for
 from edgefl.contrib.privacy.central import Central
 from edgefl.contrib.privacy.central_stage import CentralNoise
 from edgefl.contrib.privacy.guarantee import Privacy, Sampling
+from edgefl.contrib.privacy.keys import PrivacyKeys
 from edgefl.contrib.privacy.stage import Noised
 from edgefl.errors import ConfigError
 from edgefl.fleet.conditions import Conditions
@@ -59,17 +62,24 @@ class Spending(Feature):
     @classmethod
     def no_devices(cls, config: RunConfig) -> str:
         """Return why devices of a run send no updates: what they send has no noise."""
-        return f"the run has privacy {config.privacy}, and devices train without its clipping and noise" * (
-            config.privacy != "none"
-        )
+        level = group_keys(config, PrivacyKeys).privacy
+        return "" if level == "none" else f"the run has privacy {level}, and devices train without its clipping and noise"
 
     @classmethod
     def check_devices(cls, config: RunConfig, what: str) -> None:
         """Raise :class:`ConfigError` for a run with privacy: clients on devices add no noise, and nothing counts ε."""
-        if config.privacy != "none":
+        if (level := group_keys(config, PrivacyKeys).privacy) != "none":
             raise ConfigError(
-                f"privacy: {config.privacy} is simulated only: {what} trains on devices that add no noise; give privacy none"
+                f"privacy: {level} is simulated only: {what} trains on devices that add no noise; give privacy none"
             )
+
+    @classmethod
+    def training(cls, config: RunConfig, training: Training) -> Training:
+        """Return how clients train: gradients of samples are clipped and get noise, if it protects samples."""
+        own = group_keys(config, PrivacyKeys)
+        if own.privacy != "example":
+            return training
+        return replace(training, sample_clip=own.privacy_clip, noise_multiplier=own.noise_multiplier or 0.0)
 
     def resolved(self, config: RunConfig) -> RunConfig:
         """Return the configuration with the noise of its target."""
@@ -123,22 +133,23 @@ def spending_of(config: RunConfig, conditions: Conditions) -> Spending | None:
         ConfigError: dp-accounting is not installed, there is next to no noise, or the noise that was given does not meet the target that
             was given.
     """
-    if config.privacy == "none":
+    own = group_keys(config, PrivacyKeys)
+    if own.privacy == "none":
         return None
     check_installed()
     sampling, unsampled = None, "the server sees who sends an update, so that a random choice of clients hides nobody"
-    if config.privacy == "central":
+    if own.privacy == "central":
         sampling, unsampled = _sampling(config, conditions)
-    releases = (config.local_epochs or 1) if config.privacy == "example" else 1
-    noise, target = config.noise_multiplier, config.target_epsilon
+    releases = (config.local_epochs or 1) if own.privacy == "example" else 1
+    noise, target = own.noise_multiplier, own.target_epsilon
     if noise is None:
         assert target is not None  # checked with the configuration
-        noise = noise_for(target, config.rounds * releases, config.delta, sampling)
+        noise = noise_for(target, config.rounds * releases, own.delta, sampling)
     check_noise(noise)
-    clip = config.clip_norm if config.privacy == "central" else config.privacy_clip
+    clip = config.clip_norm if own.privacy == "central" else own.privacy_clip
     start = config.clip_start if clip == "adaptive" else clip
     assert isinstance(start, float)  # checked with the configuration
-    promise = Privacy(config.privacy, start, noise, config.delta)
+    promise = Privacy(own.privacy, start, noise, own.delta)
     found = Spending(promise, releases, sampling, unsampled, clip == "adaptive")
     if target is not None and (spent := found.epsilon(config.rounds)) > target * _OVER:
         raise ConfigError(
@@ -173,28 +184,29 @@ def central_of(spending: Spending | None, plan: Plan, per_round: int) -> Central
 
 def check_private(config: RunConfig, method: Method, architecture: Architecture, tiers: tuple[Tier, ...]) -> None:
     """Raise :class:`ConfigError` if something besides noised tensors would leave a client, or if single samples have no gradients."""
-    if config.privacy == "none":
+    level = group_keys(config, PrivacyKeys).privacy
+    if level == "none":
         return
     objective = objective_of(config)
-    if config.privacy == "central" and (objective.remembers or objective.controls):
+    if level == "central" and (objective.remembers or objective.controls):
         raise ConfigError(
             f"objective: {config.objective} adds up what clients send without noise; with privacy central give none or prox"
         )
     after = ("admit", "folded", "counts", "together", "summed")
-    for stage in outside_of(config) if config.privacy == "central" else ():
+    for stage in outside_of(config) if level == "central" else ():
         if changes := [moment for moment in after if stage.writes(moment)]:
             why = f"central bounds what a client changes, and stages: {stage.name} has {changes[0]} after that"
             raise ConfigError(f"privacy: {why}; leave it out")
     who = type(method).title
     for tier in tiers:
         network = skeleton(method, architecture, tier)
-        if config.privacy == "example" and not splits_batches(network):
+        if level == "example" and not splits_batches(network):
             why = "needs the gradient of every sample, and BatchNorm mixes the samples of a batch"
         elif layer := _measures(network):
             why = f"does not cover the statistics of samples that {layer} collects from clients"
         else:
             continue
-        raise ConfigError(f"privacy: {config.privacy} {why} (tier {tier.label} of {who}); give norm group, layer or none")
+        raise ConfigError(f"privacy: {level} {why} (tier {tier.label} of {who}); give norm group, layer or none")
 
 
 def _measures(network: nn.Module) -> str:

@@ -187,13 +187,13 @@ class RayEngine(Dispatch[RayMember]):
             self.serve(1.0)
 
 
-@engine("ray", remote=True)
+@engine("ray", remote=True, cluster_keys={"address": "ray_address", "auth": "ray_auth"})
 def ray(clients: Clients, workers: int, cluster: Cluster) -> RayEngine:
     """Return the engine that trains clients on a Ray cluster, each client on its own."""
     return RayEngine(clients, workers, cluster)
 
 
-@engine("ray-group", remote=True, groups_clients=True)
+@engine("ray-group", remote=True, groups_clients=True, cluster_keys={"address": "ray_address", "auth": "ray_auth"})
 def ray_group(clients: Clients, workers: int, cluster: Cluster) -> RayEngine:
     """Return the engine that trains clients on a Ray cluster, up to :data:`edgefl.engine.pool.TOGETHER` of a tier at once."""
     return RayEngine(clients, workers, cluster, TOGETHER)

@@ -8,8 +8,10 @@ from typing import Self
 
 from edgefl.client.client import Clients
 from edgefl.config import RunConfig
-from edgefl.config.protocol import SecureAggregation
+from edgefl.config.group import group_keys
 from edgefl.contrib.secagg.grouping import Grouping
+from edgefl.contrib.secagg.keys import SecureKeys
+from edgefl.contrib.secagg.protocol import SecureAggregation
 from edgefl.contrib.secagg.stage import SecureGroups
 from edgefl.contrib.secagg.vector import Coding
 from edgefl.contrib.secagg.words import secure_sums
@@ -38,23 +40,32 @@ class SecureRun(Feature):
     @classmethod
     def of(cls, config: RunConfig, conditions: Conditions) -> Self | None:
         """Return the feature of a run; None: updates are sent plain."""
-        return None if config.secure is None else cls(config.secure)
+        rules = secure_of(config)
+        return None if rules is None else cls(rules)
 
     @classmethod
     def no_devices(cls, config: RunConfig) -> str:
         """Return why devices of a run send no updates: update files have no masks."""
-        if config.secure is None:
+        if secure_of(config) is None:
             return ""
-        return f"the run has secure_aggregation {config.secure_aggregation}, and update files have no masks"
+        return (
+            f"the run has secure_aggregation {group_keys(config, SecureKeys).secure_aggregation}, and update files have no masks"
+        )
 
     @classmethod
     def check_devices(cls, config: RunConfig, what: str) -> None:
         """Raise :class:`ConfigError` if updates would be added up securely."""
-        if config.secure is not None:
+        if secure_of(config) is not None:
             raise ConfigError(
-                f"secure_aggregation: {config.secure_aggregation} is simulated only: update files have no masks; start a new run without "
+                f"{_key(config)} is simulated only: update files have no masks; start a new run without "
                 "it, which can begin with the --weights of this one"
             )
+
+    def no_app(self, config: RunConfig) -> str:
+        """Return that the app cannot add up securely."""
+        got = group_keys(config, SecureKeys).secure_aggregation
+        lacks = "the app of devices has no messages for masks; simulate it, or leave it out"
+        return f"secure_aggregation: got {got!r}, expected 'off': {lacks}"
 
     def stages(self, config: RunConfig, most: int) -> Iterator[SecureGroups]:
         """Yield the stage that masks updates and opens their sums."""
@@ -66,7 +77,7 @@ class SecureRun(Feature):
 
     def check(self, config: RunConfig, method: Method, clients: Clients, conditions: Conditions) -> None:
         """Raise :class:`ConfigError` if updates cannot be added up securely."""
-        key = f"secure_aggregation: {config.secure_aggregation}"
+        key = _key(config)
         if reads := next((stage.name for stage in outside_of(config) if not stage.folds), ""):
             raise ConfigError(f"{key} shows the server sums only, and stages: {reads} reads every update; leave one of them out")
         if (attack := clients.adversaries) is not None and attack.kind.claims:
@@ -76,9 +87,18 @@ class SecureRun(Feature):
         check_secure(config, conditions, clients.shards.largest if method.weighs_samples else 1)
 
 
+def secure_of(config: RunConfig) -> SecureAggregation | None:
+    """Return how a run aggregates securely; None: updates are sent plain."""
+    return SecureAggregation.of(group_keys(config, SecureKeys).secure_aggregation)
+
+
+def _key(config: RunConfig) -> str:
+    return f"secure_aggregation: {group_keys(config, SecureKeys).secure_aggregation}"
+
+
 def check_secure(config: RunConfig, conditions: Conditions, most: int) -> None:
     """Raise :class:`ConfigError` if updates cannot be added up securely; ``most``: the largest weight of a client."""
-    rules, key = config.secure, f"secure_aggregation: {config.secure_aggregation}"
+    rules, key = secure_of(config), _key(config)
     if rules is None:
         return
     if not codec_named(config.codec).raw:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, NamedTuple
 
-from edgefl.config.protocol import SecureAggregation
 from edgefl.contrib.secagg.graph import Graph, graph_of, masked_with, shortage, threshold_of, willing
 from edgefl.contrib.secagg.masked import CLIPPED
 from edgefl.contrib.secagg.messages import stages
+from edgefl.contrib.secagg.protocol import SecureAggregation
 from edgefl.contrib.secagg.vector import Coding
 from edgefl.fleet.clock import trip_s
 from edgefl.records import ClientRecord, Expected, Foreseen, Grouped, RoundTrip, Shortfall, Tier, Timing

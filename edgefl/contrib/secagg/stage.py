@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edgefl.client.stage import Stage, TierSums, Turn
-from edgefl.config.protocol import SecureAggregation
 from edgefl.contrib.secagg.grouping import Grouping
 from edgefl.contrib.secagg.masked import Masked
 from edgefl.contrib.secagg.masking import values_of
 from edgefl.contrib.secagg.messages import stages, vector_bytes
+from edgefl.contrib.secagg.protocol import SecureAggregation
 from edgefl.contrib.secagg.secure_sums import SecureSums
 from edgefl.methods.base import Method
 from edgefl.methods.capabilities import label_rows
