@@ -161,10 +161,10 @@ class ExactSum:
     def _make_room(self, parts: Sequence[Tensor], weight: float) -> None:
         """Extend and carry limbs so that they can take ``weight`` times ``parts``, which have values, and count these in the bounds."""
         ends = [float(end) for part in parts for end in torch.aminmax(part)]
-        low, high = float(np.min(ends)), float(np.max(ends))  # NaN if one of them is
-        largest = max(abs(low), abs(high)) * abs(weight)
-        if not math.isfinite(largest):
-            raise ValueError(f"only finite values can be added, got values from {low} to {high} with weight {weight}")
+        largest = max(map(abs, ends)) * abs(weight)
+        if not all(map(math.isfinite, (largest, *ends))):  # max overlooks NaN
+            of = f"values from {np.min(ends)} to {np.max(ends)} with weight {weight}"
+            raise ValueError(f"only finite values can be added, got {of}")
         while largest > 2.0**51 * _unit(len(self.limbs) - 1):
             self.extend(len(self.limbs) + 1)
         while self._full(more := self._most(largest)):
