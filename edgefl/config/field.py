@@ -30,7 +30,7 @@ Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
 class Keys(BaseModel):
     """Some keys of a run. Unknown keys, empty text, NaN, infinity, and true or false for a number are errors."""
 
-    # Options of a method may be infinite, which TOML has and JSON has not. Validators are built at first use: most of these classes are bases.
+    # Options of a method may be infinite, which TOML has and JSON has not. Most of these classes are bases: no validator is built for them.
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, str_min_length=1, ser_json_inf_nan="constants", defer_build=True
     )
