@@ -12,31 +12,10 @@ import torch
 from edgefl.onnxgrad.errors import InputError, nearest
 from edgefl.onnxgrad.graphs import dims_of, label_of
 from edgefl.onnxgrad.operator_sets import version_of
-from edgefl.onnxgrad.rules import (
-    activations,
-    arithmetic,
-    attention,
-    convolutions,
-    indexing,
-    losses,
-    norms,
-    pools,
-    products,
-    quantized,
-    recurrent,
-    reductions,
-    resize,
-    sampling,
-    shape,
-    transforms,
-)
+from edgefl.onnxgrad.rules import elementwise, indexing, norms, products, quantized, sequences, shape, signals, windows
 from edgefl.onnxgrad.rules.common import DTYPES, KNOWN_ALWAYS, Check, Choices, Rule
-from edgefl.onnxgrad.rules.refused import REASONS
 
-_FAMILIES: tuple[Any, ...] = (
-    products, attention, convolutions, pools, recurrent, norms, activations, arithmetic, reductions, shape, indexing, resize, sampling,
-    quantized, transforms, losses,
-)  # fmt: skip
+_FAMILIES: tuple[Any, ...] = products, windows, sequences, norms, elementwise, shape, indexing, signals, quantized
 
 
 def _joined(table: str) -> dict[str, Any]:
@@ -71,6 +50,27 @@ WEIGHTS: dict[str, tuple[int, ...]] = _joined("WEIGHTS")
 UNTRAINED: dict[str, tuple[int, ...]] = _joined("UNTRAINED")
 """Operator → positions of the inputs that are constants of an exported network, not trained weights."""
 
+REFUSED: dict[str, str] = {
+    name: reason
+    for reason, names in {
+        "it runs a graph of its own, and what it runs may depend on data": "If Loop Scan SequenceMap",
+        "the size of its output depends on data": "NonMaxSuppression",
+        "it draws at random in every call": (
+            "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike"
+        ),
+        "it reads or returns a sequence or an optional value, not a tensor": (
+            "ConcatFromSequence Optional OptionalGetElement OptionalHasElement SequenceAt SequenceConstruct SequenceEmpty "
+            "SequenceErase SequenceInsert SequenceLength SplitToSequence"
+        ),
+        "it reads text": "RegexFullMatch StringConcat StringNormalizer StringSplit TfIdfVectorizer",
+        "it decodes files of images": "ImageDecoder",
+        "torch has no such operation without torchvision": "MaxRoiPool RoiAlign",
+        "operator sets that have rules have Resize and ScatterElements instead": "Scatter Upsample",
+    }.items()
+    for name in names.split()
+}
+"""Standard operators without a rule → why: torch has no such operation, or a traced graph cannot contain it."""
+
 Signature = dict[str, tuple[tuple[int | str, ...], torch.dtype]]
 """Input → (dimensions, dtype); a free dimension is a name."""
 
@@ -82,8 +82,8 @@ def require_rules(model: onnx.ModelProto) -> int:
     opset = version_of(model)
     known = {*RULES, *FOLDED}
     for index, node in enumerate(model.graph.node):
-        if node.op_type in REASONS:
-            raise InputError(f"{label_of(node, index)}: no rule for operator {node.op_type!r}: {REASONS[node.op_type]}")
+        if node.op_type in REFUSED:
+            raise InputError(f"{label_of(node, index)}: no rule for operator {node.op_type!r}: {REFUSED[node.op_type]}")
         if node.op_type not in known:
             hint = nearest(node.op_type, sorted(known)) or f" known: {', '.join(sorted(known))}"
             raise InputError(f"{label_of(node, index)}: no rule for operator {node.op_type!r};{hint}")

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from edgefl.onnxgrad.rules.common import DTYPES, Choices, Operator, Rule, spread
-from edgefl.onnxgrad.rules.convolutions import PADDING, convolve
+from edgefl.onnxgrad.rules.windows import CONV_ATTRIBUTES, PADDING, convolve
 
 
 def _along_blocks(node: Operator, x: Tensor, values: Tensor) -> Tensor:
@@ -85,10 +85,9 @@ RULES: dict[str, Rule] = {
     "QuantizeLinear": _quantize, "DequantizeLinear": _dequantize, "DynamicQuantizeLinear": _dynamic,
     "MatMulInteger": _matmul_integer, "ConvInteger": _conv_integer, "QLinearMatMul": _quantized_matmul, "QLinearConv": _quantized_conv,
 }  # fmt: skip
-_CONV = "auto_pad dilations group kernel_shape pads strides"
 ATTRIBUTES = {
     "QuantizeLinear": "axis block_size output_dtype precision saturate", "DequantizeLinear": "axis block_size output_dtype",
-    "ConvInteger": _CONV, "QLinearConv": _CONV,
+    "ConvInteger": CONV_ATTRIBUTES, "QLinearConv": CONV_ATTRIBUTES,
 }  # fmt: skip
 UNTRAINED: dict[str, tuple[int, ...]] = {
     "QuantizeLinear": (1, 2), "DequantizeLinear": (1, 2), "QLinearMatMul": (1, 4, 6), "QLinearConv": (1, 4, 6),

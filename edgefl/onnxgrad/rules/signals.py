@@ -1,13 +1,15 @@
-"""Resize: each new value is a weighted sum of old ones along every axis, with weights that depend on positions only."""
+"""Signals and maps: resizing, reading at positions that depend on data, Fourier transforms, the sum of overlapping blocks."""
 
 import math
 from collections.abc import Callable
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from edgefl.onnxgrad.rules.common import Array, Check, Choices, Operator, Rule
+from edgefl.onnxgrad.rules.common import Array, Check, Choices, Operator, Rule, numbers
+from edgefl.onnxgrad.rules.windows import symmetric
 
 
 def _resize(
@@ -116,12 +118,63 @@ ROUNDING: dict[str, Callable[[Array], Array]] = {
     "floor": np.floor,
     "ceil": np.ceil,
 }
-RULES: dict[str, Rule] = {"Resize": _resize}
+
+
+_MODES = {"linear": "bilinear", "bilinear": "bilinear", "nearest": "nearest", "cubic": "bicubic", "bicubic": "bicubic"}
+
+
+def _grid_sample(node: Operator, x: Tensor, grid: Tensor) -> Tensor:
+    mode = _MODES[node.get("mode", "linear")]
+    if x.dim() not in (4, 5) or (mode == "bicubic" and x.dim() == 5):
+        node.refuse(f"{x.dim() - 2} spatial axes with mode {mode!r}: torch samples maps of 2 axes, and volumes without cubic")
+    return F.grid_sample(x, grid, mode, node.get("padding_mode", "zeros"), bool(node.get("align_corners", 0)))
+
+
+def _affine_grid(node: Operator, theta: Tensor, size: Array) -> Tensor:
+    return F.affine_grid(theta, numbers(size), bool(node.get("align_corners", 0)))
+
+
+def _dft(node: Operator, x: Tensor, length: Array | None = None, axis: Array | None = None) -> Tensor:
+    """Transform x (…, 1 or 2), whose last axis holds the real and the imaginary part."""
+    given = node.get("axis", 1) if node.opset < 20 else -2
+    where = (given if axis is None else int(axis.item())) % x.dim()
+    size = None if length is None else int(length.item())
+    values = x.squeeze(-1) if x.shape[-1] == 1 else torch.view_as_complex(x.contiguous())
+    inverse, half = bool(node.get("inverse", 0)), bool(node.get("onesided", 0))
+    if inverse and half:
+        return torch.fft.irfft(values, size, where).unsqueeze(-1)
+    found = torch.fft.ifft(values, size, where) if inverse else torch.fft.fft(values, size, where)
+    return torch.view_as_real(found.narrow(where, 0, found.shape[where] // 2 + 1) if half else found)
+
+
+def _stft(node: Operator, x: Tensor, step: Array, window: Tensor | None = None, length: Array | None = None) -> Tensor:
+    """Transform the frames of x (batch, values, 1 or 2)."""
+    size = int(length.item()) if length is not None else x.shape[1] if window is None else window.shape[0]
+    frames = x.unfold(1, size, int(step.item())).transpose(2, 3)  # (batch, frames, values, parts)
+    frames = frames if window is None else frames * window[:, None]
+    values = frames.squeeze(-1) if x.shape[-1] == 1 else torch.view_as_complex(frames.contiguous())
+    found = torch.fft.fft(values, dim=2)
+    return torch.view_as_real(found[:, :, : size // 2 + 1] if node.get("onesided", 1) else found)
+
+
+def _col2im(node: Operator, x: Tensor, image: Array, block: Array) -> Tensor:
+    sizes, kernel = tuple(numbers(image)), tuple(numbers(block))
+    n = len(sizes)
+    pads = node.get("pads", [0] * 2 * n)
+    if n != 2 or not symmetric(pads):
+        node.refuse(f"{n} axes with pads {pads}, expected 2 axes with equal pads")
+    return F.fold(x, sizes, kernel, node.get("dilations", [1, 1]), pads[:2], node.get("strides", [1, 1]))
+
+
+RULES: dict[str, Rule] = {
+    "Resize": _resize, "GridSample": _grid_sample, "AffineGrid": _affine_grid, "DFT": _dft, "STFT": _stft, "Col2Im": _col2im,
+}  # fmt: skip
 ATTRIBUTES = {
     "Resize": "antialias axes coordinate_transformation_mode cubic_coeff_a exclude_outside extrapolation_value keep_aspect_ratio_policy"
-    " mode nearest_mode"
-}
-KNOWN = {"Resize": (1, 2, 3)}
+    " mode nearest_mode",
+    "GridSample": "align_corners mode padding_mode", "AffineGrid": "align_corners",
+    "DFT": "axis inverse onesided", "STFT": "onesided", "Col2Im": "dilations pads strides",
+}  # fmt: skip
 CHOICES: dict[str, Choices] = {
     "Resize": {
         "mode": ("nearest", "linear", "cubic"),
@@ -130,6 +183,9 @@ CHOICES: dict[str, Choices] = {
         ),
         "keep_aspect_ratio_policy": ("stretch", "not_larger", "not_smaller"),
         "nearest_mode": tuple(ROUNDING),
-    }
+    },
+    "GridSample": {"mode": tuple(_MODES), "padding_mode": ("zeros", "border", "reflection")},
 }  # fmt: skip
 CHECKS: dict[str, Check] = {"Resize": _check}
+KNOWN = {"Resize": (1, 2, 3), "AffineGrid": (1,), "DFT": (1, 2), "STFT": (1, 3), "Col2Im": (1, 2)}
+UNTRAINED = {"STFT": (2,)}
