@@ -8,7 +8,6 @@ from edgefl.onnxgrad.gradients import (  # noqa: F401  each enters its rules int
     convolution,
     cross_entropy,
     elementwise,
-    fourier,
     group_normalization,
     indexing,
     linear_algebra,
@@ -18,12 +17,8 @@ from edgefl.onnxgrad.gradients import (  # noqa: F401  each enters its rules int
     pooling,
     products,
     recurrent,
-    sampling,
     shape,
-    short_time,
     special_functions,
-    spectra,
-    trigonometry,
 )
 from edgefl.onnxgrad.gradients.op import PREPARED, RULES, Op, Rule, prepared, register_rule
 from edgefl.onnxgrad.gradients.tape import Tape

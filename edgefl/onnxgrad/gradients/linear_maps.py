@@ -1,4 +1,4 @@
-"""Gradients of operators that are a constant linear map along each axis: resizing, padding with values of the map, cumulative sums."""
+"""Gradients of operators that are a constant linear map along an axis: resizes, repeating pads, cumulative sums, Fourier transforms."""
 
 from typing import Any
 
@@ -137,3 +137,66 @@ def depth_to_space(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 def space_to_depth(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """The inverse rearrangement of g."""
     return [tape.op("DepthToSpace", gradient, blocksize=op.get("blocksize"))]
+
+
+@register_rule("DFT")
+def fourier(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """The transposed map has the conjugate factors: g is transformed in the other direction, without that direction's 1 / length."""
+    x, inverse, one_sided = op.inputs[0], bool(op.get("inverse", 0)), bool(op.get("onesided", 0))
+    rank = len(tape.shape(x))
+    axis = _integer(tape, op, 2, -2) % rank
+    (size,) = tape.fixed(op, x, [axis])
+    length = _integer(tape, op, 1, 2 * (size - 1) if inverse and one_sided else size)
+    half = length // 2 + 1
+    if one_sided and not inverse:
+        gradient = _resized(tape, gradient, axis, half, length)
+    to_half = one_sided and inverse
+    found = tape.op("DFT", gradient, None, tape.constant(np.array(axis)), inverse=int(not inverse), onesided=int(to_half))
+    factors = np.array(1 / length if inverse else length, tape.real)
+    if to_half:
+        # Each value of a half stands for its mirror image too, but for the first one and, of an even length, the last one.
+        twice = np.where(np.arange(half) * 2 % length == 0, 1, 2).astype(tape.real)
+        factors = (factors * twice).reshape(half, *[1] * (rank - axis - 1))
+    found = tape.op("Mul", found, tape.constant(factors))
+    if tape.shape(x)[-1] == 1:
+        found = tape.op("Slice", found, tape.integers(0), tape.integers(1), tape.integers(rank - 1))
+    return [_resized(tape, found, axis, half if to_half else length, size), *[None] * (len(op.inputs) - 1)]
+
+
+def _integer(tape: Tape, op: Op, slot: int, default: int) -> int:
+    """Return the constant at input ``slot``, or ``default`` if it is left out."""
+    name = op.input(slot)
+    if name is None:
+        return default
+    if (known := tape.known(name)) is None:
+        op.refuse(f"{name!r} must be a constant")
+    return int(known.item())
+
+
+def _resized(tape: Tape, value: str, axis: int, size: int, to: int) -> str:
+    """Return ``value`` of ``size`` entries along ``axis`` with the first ``to`` of them, or with zeros behind them."""
+    if to > size:
+        return str(tape.op("Pad", value, tape.integers(0, to - size), None, tape.integers(axis)))
+    return str(tape.op("Slice", value, tape.integers(0), tape.integers(to), tape.integers(axis))) if to < size else value
+
+
+@register_rule("STFT")
+def short_time_transform(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """Every frame is a linear map of its samples: its transpose maps g back, and the parts of overlapping frames add up."""
+    signal, window = op.inputs[0], op.input(2)
+    step, length, weights = tape.known(op.input(1)), tape.known(op.input(3)), tape.known(window)
+    if step is None or (window is not None and weights is None) or (length is None and weights is None):
+        op.refuse("its step, window and length must be known")
+    count = int(length) if length is not None else len(weights)  # type: ignore[arg-type]  # one of both is known
+    frames, bins = tape.fixed(op, op.outputs[0], [1, 2])
+    (size, *_) = tape.fixed(op, signal, [1])
+    if tape.fixed(op, op.outputs[0], [3]) != (2,) or tape.shape(signal)[2:] not in ((), (1,)):
+        op.refuse("its rule needs a real signal")
+    angles = 2 * np.pi * np.outer(np.arange(bins), np.arange(count)) / count
+    waves = np.stack([np.cos(angles), -np.sin(angles)], 1) * (1.0 if weights is None else weights)
+    kernels = tape.constant(waves.reshape(2 * bins, 1, count).astype(tape.real))
+    rows = tape.op("Transpose", tape.op("Reshape", gradient, tape.integers(0, frames, 2 * bins)), perm=[0, 2, 1])
+    parts = tape.op("ConvTranspose", rows, kernels, strides=[int(step)])
+    rest = size - (frames - 1) * int(step) - count
+    padded = tape.op("Pad", parts, tape.integers(0, 0, 0, 0, 0, rest)) if rest else parts
+    return [tape.like(padded, signal), None, None, None][: len(op.inputs)]

@@ -1,4 +1,4 @@
-"""Gradients of special functions, each a composite or an operator. In docstrings, g is the gradient of the output y."""
+"""Gradients of trigonometric, hyperbolic and special functions. In docstrings, g is the gradient of the output y."""
 
 import math
 from typing import Any
@@ -7,6 +7,28 @@ import numpy as np
 
 from edgefl.onnxgrad.gradients.op import Gradient, Op, register_rule, register_slopes
 from edgefl.onnxgrad.gradients.tape import Tape, composite, put
+
+
+def _with_square(tape: Tape, value: str, sign: str) -> str:
+    """Return 1 + v² or 1 − v²."""
+    return tape.op(sign, tape.number(1.0), tape.op("Mul", value, value))
+
+
+def _over_root(tape: Tape, op: Op, gradient: str, sign: str) -> str:
+    return tape.op("Div", gradient, tape.op("Sqrt", _with_square(tape, op.inputs[0], sign)))
+
+
+register_slopes(
+    {
+        "Tan": lambda tape, op, g: tape.op("Mul", g, _with_square(tape, op.outputs[0], "Add")),
+        "Sinh": lambda tape, op, g: tape.op("Mul", g, tape.op("Cosh", op.inputs[0])),
+        "Cosh": lambda tape, op, g: tape.op("Mul", g, tape.op("Sinh", op.inputs[0])),
+        "Asin": lambda tape, op, g: _over_root(tape, op, g, "Sub"),
+        "Acos": lambda tape, op, g: tape.op("Neg", _over_root(tape, op, g, "Sub")),
+        "Asinh": lambda tape, op, g: _over_root(tape, op, g, "Add"),
+        "Atanh": lambda tape, op, g: tape.op("Div", g, _with_square(tape, op.inputs[0], "Sub")),
+    }
+)
 
 
 def _special(tape: Tape, kind: str, x: str, **attributes: Any) -> str:
