@@ -13,18 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from edgefl.onnxgrad.attention import masked_attention
-from edgefl.onnxgrad.detached import held
+from edgefl.onnxgrad.detached import held, onnx_node
 
 aten = torch.ops.aten
 
 
 def _own(kind: str, *inputs: Tensor, shape: Any = None, **attributes: Any) -> Tensor:
-    """Return the result of an operator of :mod:`edgefl.onnxgrad.gradients.own`, of the first input's type."""
-    first = inputs[0]
-    found: Tensor = torch.onnx.ops.symbolic(
-        f"edgefl::{kind}", inputs, attributes, dtype=first.dtype, shape=first.shape if shape is None else shape, version=1
-    )
-    return found
+    """Return the result of an operator of :mod:`edgefl.onnxgrad.gradients.own`, by default of the first input's shape."""
+    return onnx_node(f"edgefl::{kind}", inputs, inputs[0].shape if shape is None else shape, **attributes)
 
 
 def _hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:

@@ -1,13 +1,15 @@
 """Constants of the backward pass, while a loss is traced: torch's exporter leaves ``detach`` and ``no_grad`` out."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from edgefl.onnxgrad.errors import EdgeflError
+from edgefl.onnxgrad.graphs import OPSET
 
 DATA = Tensor.data.__get__  # type: ignore[attr-defined]  # a property of C
 """What reads the attribute ``data`` of a tensor."""
@@ -76,4 +78,39 @@ def held(value: Any) -> Any:
         return type(value)(map(held, value))
     if not isinstance(value, Tensor) or not value.is_floating_point():
         return value
-    return torch.onnx.ops.symbolic("edgefl::Held", (value,), dtype=value.dtype, shape=value.shape, version=1)
+    return onnx_node("edgefl::Held", (value,), value.shape)
+
+
+def onnx_node(operator: str, inputs: Sequence[Tensor], shape: Sequence[Any], **attributes: Any) -> Tensor:
+    """Return the result of an operator of ONNX, or of the domain ``edgefl``, in a traced graph; it has the type of the first input."""
+    version = 1 if operator.startswith("edgefl::") else OPSET
+    return torch.onnx.ops.symbolic(operator, inputs, attributes, dtype=inputs[0].dtype, shape=shape, version=version)
+
+
+class UntrainedPadding(TorchFunctionMode):
+    """Within this context, while a loss is exported, embeddings read their row ``padding_idx`` as a constant."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call ``func``, or read an embedding whose padding is a constant."""
+        if func is F.embedding and torch.compiler.is_exporting():
+            return _embedding(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _embedding(
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    if max_norm is not None:
+        raise EdgeflError("an embedding with max_norm changes its weights whenever it is called; set max_norm=None")
+    if scale_grad_by_freq:
+        raise EdgeflError("scale_grad_by_freq of an embedding divides its gradients, and no ONNX graph does; set it to False")
+    rows = F.embedding(input, weight)
+    if padding_idx is None:
+        return rows
+    return torch.where((input == padding_idx % weight.shape[0]).unsqueeze(-1), held(rows), rows)

@@ -24,7 +24,6 @@ from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
-from edgefl.onnxgrad import rewrites
 from edgefl.onnxgrad.bordered import with_borders
 from edgefl.onnxgrad.borders import BORDERS
 from edgefl.onnxgrad.decompositions import DECOMPOSITIONS
@@ -34,7 +33,9 @@ from edgefl.onnxgrad.graphs import OPSET
 from edgefl.onnxgrad.in_place import functional
 from edgefl.onnxgrad.inlined import Table, inlined
 from edgefl.onnxgrad.plain import OTHER_NAMES, Replace, normalised, plain
-from edgefl.onnxgrad.rewrites.recurrence import projected_lstm
+from edgefl.onnxgrad.rewrites import REWRITES
+from edgefl.onnxgrad.rewrites.layers import projected_lstm
+from edgefl.onnxgrad.rewrites.pools import AS_PRODUCTS
 
 aten = torch.ops.aten
 HasForm = Callable[[Any], bool]
@@ -68,7 +69,7 @@ torch.library.define(
 torch.library.register_fake("edgefl::batch_norm", _same_shape)
 LSTM, GROUP_NORM = torch.ops.edgefl.lstm.default, torch.ops.edgefl.group_norm.default
 BATCH_NORM = torch.ops.edgefl.batch_norm.default
-STANDS_FOR = {LSTM: aten.lstm.input, GROUP_NORM: aten.group_norm.default, **rewrites.STANDS_FOR}
+STANDS_FOR = {LSTM: aten.lstm.input, GROUP_NORM: aten.group_norm.default, **AS_PRODUCTS}
 """Operator here → operator of torch. The exporter translates both in the same way."""
 
 
@@ -93,7 +94,7 @@ class _Whole(TorchFunctionMode):
                 return args[0].detach()
             if func is F.group_norm:
                 return GROUP_NORM(*_normalised_by_groups(*args, **(kwargs or {})))
-            if (rewrite := rewrites.REWRITES.get(func)) is not None and (found := rewrite(*args, **(kwargs or {}))) is not None:
+            if (rewrite := REWRITES.get(func)) is not None and (found := rewrite(*args, **(kwargs or {}))) is not None:
                 return found
             if func is F.batch_norm:
                 return _normalised_by_batch(*args, **(kwargs or {}))

@@ -1,12 +1,11 @@
-"""Functions of torch that select or combine entries by index, in operations with a gradient rule; used while a module is traced.
+"""Functions of torch that select, write or combine entries by index or place, in operations with a gradient rule."""
 
-Each has the arguments of torch's function and computes the same, or returns None as in :mod:`edgefl.onnxgrad.rewrites`.
-"""
-
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -75,22 +74,6 @@ def _take_along(input: Tensor, indices: Tensor, dim: int | None = None) -> Tenso
     return input.expand(wide).gather(axis, indices.expand(sizes))
 
 
-def _kth(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
-    """Return the last of the ``k`` smallest entries, and its place."""
-    if input.dim() == 0 or not isinstance(k, int):
-        return None
-    smallest = torch.topk(input, k, dim, largest=False)
-    value, place = (part.narrow(dim, k - 1, 1) for part in smallest)
-    return torch.return_types.kthvalue((value, place) if keepdim else (value.squeeze(dim), place.squeeze(dim)))
-
-
-def _median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-    """Return the lower median of an axis of fixed size, and its place."""
-    if dim is None or input.dim() == 0 or not isinstance(size := input.shape[dim], int):
-        return None
-    return torch.return_types.median(_kth(input, (size + 1) // 2, dim, keepdim))
-
-
 def _diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor | None:
     """Select every (columns + 1)th entry of the flattened matrices."""
     rows, columns = input.shape[dim1], input.shape[dim2]
@@ -106,14 +89,33 @@ def _diagonal_of_last(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int =
     return _diagonal(A, offset, dim1, dim2)
 
 
+def _diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor | None:
+    """Write the entries of ``src`` one by one over those of a diagonal of the flattened matrices."""
+    sizes = input.shape[dim1], input.shape[dim2]
+    if not all(isinstance(size, int) for size in (*sizes, src.shape[-1])) or not src.shape[-1]:
+        return None
+    places = torch.tensor(np.diagonal(np.arange(math.prod(sizes)).reshape(sizes), offset).copy())
+    matrices = input.movedim((dim1, dim2), (-2, -1))
+    written = matrices.flatten(-2).scatter(-1, places.expand(src.shape), src)
+    return written.unflatten(-1, sizes).movedim((-2, -1), (dim1, dim2))
+
+
+def _combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor | None:
+    if input.dim() != 1 or not isinstance(input.shape[0], int):
+        return None
+    choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    places = list(choose(range(input.shape[0]), r))
+    return input[torch.tensor(places)] if places and r else None
+
+
 INDEXED: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.index_add, Tensor.index_add), _index_add),
     Tensor.index_add_: _index_add_,
     **dict.fromkeys((torch.scatter_reduce, Tensor.scatter_reduce), _scatter_reduce),
     **dict.fromkeys((torch.take_along_dim, Tensor.take_along_dim), _take_along),
-    **dict.fromkeys((torch.kthvalue, Tensor.kthvalue), _kth),
-    **dict.fromkeys((torch.median, Tensor.median), _median),
     **dict.fromkeys((torch.diagonal, Tensor.diagonal), _diagonal),
     torch.linalg.diagonal: _diagonal_of_last,
+    **dict.fromkeys((torch.diagonal_scatter, Tensor.diagonal_scatter), _diagonal_scatter),
+    torch.combinations: _combinations,
 }
 """Function of torch → the function here."""

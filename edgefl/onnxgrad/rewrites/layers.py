@@ -1,6 +1,7 @@
-"""Layers and functions of torch with options that their ONNX operators lack; used while a module is traced."""
+"""Layers and functions of torch with options that their ONNX operators lack."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -8,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from edgefl.onnxgrad.detached import held
 from edgefl.onnxgrad.errors import EdgeflError
 
 
@@ -101,6 +103,133 @@ def _of_data(name: str, remedy: str) -> Callable[..., Tensor | None]:
     return refused
 
 
+def projected_lstm(
+    x: Tensor,
+    states: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    biased: bool,
+    layers: int,
+    dropout: float,
+    train: bool,
+    both: bool,
+    first: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute ``torch.lstm`` for states (layers · directions, batch, proj_size) and (layers · directions, batch, hidden_size)."""
+    x = x.transpose(0, 1) if first else x
+    if not isinstance(x.shape[0], int):
+        raise EdgeflError("LSTM with proj_size has an ONNX form for a fixed number of steps; pad the sequences to one length")
+    each, ends = len(weights) // (layers * (1 + both)), []
+    for layer in range(layers):
+        outputs = []
+        for direction in range(1 + both):
+            place = layer * (1 + both) + direction
+            own = weights[place * each : (place + 1) * each]
+            found, *end = _direction(x, states[0][place], states[1][place], own, biased, bool(direction))
+            outputs.append(found)
+            ends.append(end)
+        x = torch.cat(outputs, 2)
+    hidden, cell = (torch.stack(parts) for parts in zip(*ends, strict=True))
+    return x.transpose(0, 1) if first else x, hidden, cell
+
+
+def _direction(
+    x: Tensor, hidden: Tensor, cell: Tensor, weights: Sequence[Tensor], biased: bool, backwards: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the outputs (steps, batch, proj_size) of one direction, and its last states."""
+    of_input, of_hidden, *biases, projection = weights
+    gates = x @ of_input.T
+    if biased:
+        gates = gates + biases[0] + biases[1]
+    outputs: list[Tensor] = []
+    for step in sorted(range(x.shape[0]), reverse=backwards):
+        enter, forget, candidate, leave = (gates[step] + hidden @ of_hidden.T).chunk(4, 1)
+        cell = torch.sigmoid(forget) * cell + torch.sigmoid(enter) * torch.tanh(candidate)
+        hidden = (torch.sigmoid(leave) * torch.tanh(cell)) @ projection.T
+        outputs.append(hidden)
+    return torch.stack(outputs[::-1] if backwards else outputs), hidden, cell
+
+
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *args: Any, **options: Any
+) -> Tensor | None:
+    """Compute attention of a single head, without an axis for heads, as that of one of several."""
+    if query.dim() != 3:
+        return None
+    mask = attn_mask.unsqueeze(1) if attn_mask is not None and attn_mask.dim() == 3 else attn_mask
+    query, key, value = (part.unsqueeze(1) for part in (query, key, value))
+    return F.scaled_dot_product_attention(query, key, value, mask, *args, **options).squeeze(1)
+
+
+def _of_bags(rows: Tensor, offsets: Tensor, mode: str, counts: Tensor | None) -> Tensor:
+    """Return sum, mean or maximum of the rows from each offset to the next; ``counts`` tells which rows count."""
+    places = torch.arange(rows.shape[0])
+    ends = torch.cat([offsets[1:], torch.full_like(offsets[:1], rows.shape[0])])
+    own = (places >= offsets.unsqueeze(1)) & (places < ends.unsqueeze(1))
+    own = own if counts is None else own & counts
+    if mode == "max":
+        highest = torch.where(own.unsqueeze(-1), rows, -torch.inf).amax(1)
+        return torch.where(own.any(1, keepdim=True), highest, 0)
+    total = own.to(rows.dtype) @ rows
+    return total / own.to(rows.dtype).sum(1, keepdim=True).clamp(min=1) if mode == "mean" else total
+
+
+def _bags(
+    input: Tensor,
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Tensor:
+    """Compute an embedding bag as an embedding and the sum, mean or maximum of the rows of each bag."""
+    if (
+        max_norm is None
+        and not scale_grad_by_freq
+        and input.dim() == 1
+        and offsets is not None
+        and include_last_offset in (False, 0)
+    ):
+        rows = F.embedding(input, weight)
+        rows = rows if per_sample_weights is None else rows * per_sample_weights.unsqueeze(-1)
+        return _of_bags(rows, offsets, mode, None if padding_idx is None else input != padding_idx % weight.shape[0])
+    if input.dim() != 2 or max_norm is not None or scale_grad_by_freq:
+        raise EdgeflError(
+            "embedding_bag has an ONNX form for ids (samples, length) without max_norm and scale_grad_by_freq; pad bags with padding_idx"
+        )
+    rows = F.embedding(input, weight)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(-1)
+    if padding_idx is None:
+        return rows.amax(1) if mode == "max" else rows.mean(1) if mode == "mean" else rows.sum(1)
+    own = (input != padding_idx % weight.shape[0]).unsqueeze(-1)
+    if mode == "max":
+        highest = rows.masked_fill(~own, float("-inf")).amax(1)
+        return torch.where(own.any(1), highest, torch.zeros_like(highest))
+    total = torch.where(own, rows, torch.zeros_like(rows)).sum(1)
+    return total / own.to(rows.dtype).sum(1).clamp(min=1) if mode == "mean" else total
+
+
+def _distances(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
+    """Compute the distances of all pairs of rows as norms of their differences; of equal largest ones each gets all of the gradient."""
+    apart = x1.unsqueeze(-2) - x2.unsqueeze(-3)
+    if p != math.inf:
+        return torch.linalg.vector_norm(apart, p, -1)
+    size = apart.abs()
+    largest = held(size.amax(-1))
+    hits = size == largest.unsqueeze(-1)
+    return largest + torch.where(hits, size - held(size), torch.zeros_like(size)).sum(-1)
+
+
+def _of_number(input: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor | None:
+    """Return the extreme of one number, for which the exporter has no form."""
+    return input.clone() if input.dim() == 0 else None
+
+
 LAYERS: dict[Any, Callable[..., Tensor | None]] = {
     **{
         function: _transposed(function, axes)
@@ -111,5 +240,9 @@ LAYERS: dict[Any, Callable[..., Tensor | None]] = {
     **dict.fromkeys((torch.masked_select, Tensor.masked_select), _of_data("masked_select", "use torch.where")),
     **dict.fromkeys((torch.tensor_split, Tensor.tensor_split), _of_data("tensor_split", "give its sections as whole numbers")),
     **dict.fromkeys((torch.narrow, Tensor.narrow), _moved_window),
+    F.scaled_dot_product_attention: _attention,
+    F.embedding_bag: _bags,
+    **dict.fromkeys((torch.amax, Tensor.amax, torch.amin, Tensor.amin), _of_number),
+    torch.cdist: _distances,
 }
 """Function of torch → the function here."""
