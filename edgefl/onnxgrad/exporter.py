@@ -19,10 +19,11 @@ from edgefl.onnxgrad.garbage import uncollected
 from edgefl.onnxgrad.gradients.own import standard
 from edgefl.onnxgrad.graphs import BATCH, OPSET
 from edgefl.onnxgrad.late_buffers import set_late_buffers
-from edgefl.onnxgrad.lowering import STANDS_FOR, HasForm, traced
+from edgefl.onnxgrad.lowering import HasForm, traced
 from edgefl.onnxgrad.names import make_distinct, register_constants
 from edgefl.onnxgrad.places import place_of
 from edgefl.onnxgrad.quiet import quiet, strip
+from edgefl.onnxgrad.stand_ins import STANDS_FOR, TRANSLATIONS
 from edgefl.onnxgrad.stateless import restored
 from edgefl.onnxgrad.vectors import as_matrices
 
@@ -149,8 +150,6 @@ def _inner() -> tuple[Callable[..., Any] | None, Any]:
     try:
         from torch.onnx._internal.exporter._core import export as inner
         from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-        from edgefl.onnxgrad.translations import TRANSLATIONS
     except ImportError:
         return None, None
     known = {"registry", "input_names", "output_names", "optimize", "opset_version", "verbose"}

@@ -35,42 +35,13 @@ from edgefl.onnxgrad.inlined import Table, inlined
 from edgefl.onnxgrad.plain import OTHER_NAMES, Replace, normalised, plain
 from edgefl.onnxgrad.rewrites import REWRITES
 from edgefl.onnxgrad.rewrites.layers import projected_lstm
-from edgefl.onnxgrad.rewrites.pools import AS_PRODUCTS
+from edgefl.onnxgrad.stand_ins import BATCH_NORM, GROUP_NORM, LSTM, STANDS_FOR
 
 aten = torch.ops.aten
 HasForm = Callable[[Any], bool]
 """Whether the exporter can translate an operator of torch to ONNX (the operator "has a form")."""
 _DROPPED = {aten._assert_scalar.default, aten._assert_tensor_metadata.default, aten.sym_constrain_range_for_size.default}
 """Assertions, which the exporter drops."""
-
-
-def _lstm_shapes(x: Tensor, states: list[Tensor], *options: Any) -> tuple[Tensor, Tensor, Tensor]:
-    (hidden, cell), both = states, options[-2]
-    return x.new_empty(*x.shape[:2], hidden.shape[-1] * (1 + both)), torch.empty_like(hidden), torch.empty_like(cell)
-
-
-def _same_shape(x: Tensor, *options: Any) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-# Operators that stand for torch's while a module is traced; they have shapes, and are never computed.
-torch.library.define(
-    "edgefl::lstm",
-    "(Tensor x, Tensor[] states, Tensor[] weights, bool biased, int layers, float dropout, bool train, bool both, bool first)"
-    " -> (Tensor, Tensor, Tensor)",
-)
-torch.library.register_fake("edgefl::lstm", _lstm_shapes)
-torch.library.define("edgefl::group_norm", "(Tensor x, SymInt groups, Tensor? weight, Tensor? bias, float eps) -> Tensor")
-torch.library.register_fake("edgefl::group_norm", _same_shape)
-torch.library.define(
-    "edgefl::batch_norm",
-    "(Tensor x, Tensor? weight, Tensor? bias, Tensor? mean, Tensor? variance, bool train, float momentum, float eps) -> Tensor",
-)
-torch.library.register_fake("edgefl::batch_norm", _same_shape)
-LSTM, GROUP_NORM = torch.ops.edgefl.lstm.default, torch.ops.edgefl.group_norm.default
-BATCH_NORM = torch.ops.edgefl.batch_norm.default
-STANDS_FOR = {LSTM: aten.lstm.input, GROUP_NORM: aten.group_norm.default, **AS_PRODUCTS}
-"""Operator here → operator of torch. The exporter translates both in the same way."""
 
 
 class _Whole(TorchFunctionMode):

@@ -1,6 +1,6 @@
 """Values of a graph in float64, as operands of Python's arithmetic: a composite is written as its formula."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -9,8 +9,16 @@ import onnx
 from edgefl.onnxgrad.gradients.tape import Tape
 
 
+def _of(kind: str) -> Callable[["Formula"], "Formula"]:
+    return lambda self: self.op(kind)
+
+
+def _of_both(kind: str, swapped: bool = False) -> Callable[["Formula", Any], "Formula"]:
+    return lambda self, other: self.made(kind, other, self) if swapped else self.made(kind, self, other)
+
+
 class Formula:
-    """A value of a graph in float64. Arithmetic and comparisons append nodes to the tape, and return a new value.
+    """A value of a graph in float64. Arithmetic, comparisons and functions append nodes to the tape, and return a new value.
 
     Attributes:
         name: the value's name in the graph.
@@ -29,65 +37,28 @@ class Formula:
         self.tape.op("Cast", self.name, to=self.tape.element_type, out=out)
 
     def op(self, kind: str, *others: Any, **attributes: Any) -> "Formula":
-        """Append a node that reads this value first."""
-        return self._made(kind, self, *others, **attributes)
+        """Append a node that reads this value first; other inputs are values, numbers, or names of values that are no real numbers."""
+        return self.made(kind, self, *others, **attributes)
 
-    def _made(self, kind: str, *operands: Any, **attributes: Any) -> "Formula":
-        names = [value.name if isinstance(value, Formula) else self.tape.constant(np.array(float(value))) for value in operands]
-        return Formula(self.tape, self.tape.op(kind, *names, **attributes))
+    def made(self, kind: str, *operands: Any, **attributes: Any) -> "Formula":
+        """Append a node, and return its output."""
+        return Formula(self.tape, self.tape.op(kind, *map(self._name_of, operands), **attributes))
 
-    def __add__(self, other: Any) -> "Formula":
-        return self._made("Add", self, other)
+    def _name_of(self, operand: Any) -> str:
+        if isinstance(operand, str):
+            return operand
+        return operand.name if isinstance(operand, Formula) else self.tape.constant(np.array(float(operand)))
 
-    def __radd__(self, other: Any) -> "Formula":
-        return self._made("Add", other, self)
-
-    def __sub__(self, other: Any) -> "Formula":
-        return self._made("Sub", self, other)
-
-    def __rsub__(self, other: Any) -> "Formula":
-        return self._made("Sub", other, self)
-
-    def __mul__(self, other: Any) -> "Formula":
-        return self._made("Mul", self, other)
-
-    def __rmul__(self, other: Any) -> "Formula":
-        return self._made("Mul", other, self)
-
-    def __truediv__(self, other: Any) -> "Formula":
-        return self._made("Div", self, other)
-
-    def __rtruediv__(self, other: Any) -> "Formula":
-        return self._made("Div", other, self)
-
-    def __neg__(self) -> "Formula":
-        return self._made("Neg", self)
-
-    def __lt__(self, other: Any) -> "Formula":
-        return self._made("Less", self, other)
-
-    def __gt__(self, other: Any) -> "Formula":
-        return self._made("Greater", self, other)
+    __add__, __radd__ = _of_both("Add"), _of_both("Add", swapped=True)
+    __sub__, __rsub__ = _of_both("Sub"), _of_both("Sub", swapped=True)
+    __mul__, __rmul__ = _of_both("Mul"), _of_both("Mul", swapped=True)
+    __truediv__, __rtruediv__ = _of_both("Div"), _of_both("Div", swapped=True)
+    __matmul__, __lt__, __gt__ = _of_both("MatMul"), _of_both("Less"), _of_both("Greater")
+    __neg__, abs, exp, log, sqrt = map(_of, ("Neg", "Abs", "Exp", "Log", "Sqrt"))
 
     def where(self, chosen: Any, other: Any) -> "Formula":
         """Return ``chosen`` where this condition holds, elsewhere ``other``."""
-        return self._made("Where", self, chosen, other)
-
-    def abs(self) -> "Formula":
-        """Return the absolute value."""
-        return self.op("Abs")
-
-    def exp(self) -> "Formula":
-        """Return the exponential."""
-        return self.op("Exp")
-
-    def log(self) -> "Formula":
-        """Return the natural logarithm."""
-        return self.op("Log")
-
-    def sqrt(self) -> "Formula":
-        """Return the square root."""
-        return self.op("Sqrt")
+        return self.made("Where", self, chosen, other)
 
     def polynomial(self, coefficients: Sequence[float]) -> "Formula":
         """Return the polynomial of the value, with coefficients from the lowest power to the highest, by Horner's rule."""
@@ -95,3 +66,15 @@ class Formula:
         for coefficient in reversed(coefficients[:-1]):
             found = self * found + coefficient
         return found
+
+    def turned(self, rank: int) -> "Formula":
+        """Return the matrices with their last two axes swapped."""
+        return Formula(self.tape, self.tape.swapped(self.name, rank))
+
+    def part(self, axis: int, first: int, last: int, step: int | None = None) -> "Formula":
+        """Return the entries along an axis from a first to before a last one."""
+        return self.op("Slice", *(self.tape.integers(end) for end in (first, last, axis, step) if end is not None))
+
+    def reduced(self, kind: str, axis: int, keepdims: int = 1) -> "Formula":
+        """Return the sum, or another reduction, along an axis."""
+        return self.op(f"Reduce{kind}", self.tape.integers(axis), keepdims=keepdims)

@@ -10,16 +10,16 @@ import onnx
 
 from edgefl.onnxgrad.composites.formula import Formula
 from edgefl.onnxgrad.gradients.op import Op, form
-from edgefl.onnxgrad.gradients.tape import Tape, composite, put
+from edgefl.onnxgrad.gradients.tape import Tape, composite
 
 MOST_ROWS = 32
 """A larger matrix is refused: its graph would have thousands of nodes."""
 _END = 2**31 - 1
 
 
-def _sizes(tape: Tape, op: Op, slot: int) -> tuple[int, int]:
-    """Return rows and columns of an input; refuse the node if there are too many."""
-    rows, columns = tape.fixed(op, op.inputs[slot], [-2, -1])
+def sizes_of(tape: Tape, op: Op) -> tuple[int, int]:
+    """Return rows and columns of the first input; refuse the node if there are too many."""
+    rows, columns = tape.fixed(op, op.inputs[0], [-2, -1])
     if min(rows, columns) > MOST_ROWS:
         op.refuse(f"{rows} x {columns} is too large to be written in ONNX operators, at most {MOST_ROWS} rows or columns are")
     return rows, columns
@@ -31,22 +31,18 @@ def _cut(x: Formula, rows: tuple[int, int] = (0, _END), columns: tuple[int, int]
     axes = [(axis, *ends) for axis, ends in ((-2, rows), (-1, columns)) if ends != whole]
     if not axes:
         return x
-    where = (x.tape.integers(*values) for values in zip(*((first, last, axis) for axis, first, last in axes), strict=True))
-    return Formula(x.tape, x.tape.op("Slice", x.name, *where))
+    return x.op(
+        "Slice", *(x.tape.integers(*ends) for ends in zip(*((first, last, axis) for axis, first, last in axes), strict=True))
+    )
 
 
 def _joined(axis: int, *parts: Formula) -> Formula:
-    tape = parts[0].tape
-    return parts[0] if len(parts) == 1 else Formula(tape, tape.op("Concat", *(part.name for part in parts), axis=axis))
+    return parts[0] if len(parts) == 1 else parts[0].op("Concat", *parts[1:], axis=axis)
 
 
 def _reversed(x: Formula, *axes: int) -> Formula:
     ends = [-1] * len(axes), [-(2**62)] * len(axes), axes, [-1] * len(axes)
-    return Formula(x.tape, x.tape.op("Slice", x.name, *(x.tape.integers(*values) for values in ends)))
-
-
-def _swapped(x: Formula, rank: int) -> Formula:
-    return Formula(x.tape, x.tape.swapped(x.name, rank))
+    return x.op("Slice", *(x.tape.integers(*values) for values in ends))
 
 
 def _behind_zeros(x: Formula, rows: int, rank: int) -> Formula:
@@ -55,13 +51,13 @@ def _behind_zeros(x: Formula, rows: int, rank: int) -> Formula:
     The pads are those of all axes: onnxruntime moves a Transpose over a Pad, and misreads pads of some axes.
     """
     before = [0] * (rank - 2) + [rows, 0]
-    return x if rows == 0 else Formula(x.tape, x.tape.op("Pad", x.name, x.tape.integers(*before, *[0] * rank)))
+    return x if rows == 0 else x.op("Pad", x.tape.integers(*before, *[0] * rank))
 
 
 @form("Cholesky")
 def cholesky(tape: Tape, op: Op) -> None:
     """The lower triangle L with LLᵀ = A, column by column; reads the lower triangle of A. NaN if A is not positive definite."""
-    size, _ = _sizes(tape, op, 0)
+    size, _ = sizes_of(tape, op)
     rank = len(tape.shape(op.inputs[0]))
     rest, columns = Formula.of(tape, op.inputs[0]), []
     for column in range(size):
@@ -69,14 +65,14 @@ def cholesky(tape: Tape, op: Op) -> None:
         below = _cut(rest, (1, _END), (0, 1)) / root
         columns.append(_behind_zeros(_joined(-2, root, below) if column < size - 1 else root, column, rank))
         if column < size - 1:
-            rest = _cut(rest, (1, _END), (1, _END)) - below * _swapped(below, rank)
+            rest = _cut(rest, (1, _END), (1, _END)) - below * below.turned(rank)
     _joined(-1, *columns).result(op.outputs[0])
 
 
 @form("TriangularSolve")
 def triangular_solve(tape: Tape, op: Op) -> None:
     """The X with AX = B, row by row; reads the lower triangle of A, or with ``upper`` the upper one, with ``unit`` without its diagonal."""
-    size, _ = _sizes(tape, op, 0)
+    size, _ = sizes_of(tape, op)
     a, rest = (Formula.of(tape, name) for name in op.inputs)
     if op.get("upper"):
         a, rest = _reversed(a, -2, -1), _reversed(rest, -2)
@@ -96,9 +92,8 @@ def triangular_solve(tape: Tape, op: Op) -> None:
 def cholesky_solve(tape: Tape, op: Op) -> None:
     """The X with LLᵀX = B; reads the lower triangle of L."""
     b, low = op.inputs
-    shape = tape.shape(low)
-    size = len(shape)
-    upper = put(tape, shape, "Transpose", low, perm=[*range(size - 2), size - 1, size - 2])
+    upper = tape.swapped(low, len(tape.shape(low)))
+    tape.shapes[upper] = tape.shape(low)
     (inner,) = composite(tape, "TriangularSolve", [low, b], [tape.shape(b)], upper=0, unit=0)
     tape.write(Op(op.name, "TriangularSolve", (upper, inner), op.outputs, {"upper": 1, "unit": 0}))
 
@@ -109,7 +104,7 @@ def lu(tape: Tape, op: Op) -> None:
 
     As in LAPACK, the pivot of a step is the first of the largest entries, and a column of zeros is left as it is.
     """
-    rows, columns = _sizes(tape, op, 0)
+    rows, columns = sizes_of(tape, op)
     steps = min(rows, columns)
     whole = Formula.of(tape, op.inputs[0])
     own = tape.constant(np.arange(rows).reshape(rows, 1))
@@ -135,7 +130,7 @@ def _with_rows_swapped(tape: Tape, whole: Formula, order: str, own: str, step: i
     places = tape.op("Where", tape.op("Equal", own, largest), number, own)
     places = tape.op("Where", tape.op("Equal", own, number), largest, places)
     wide = tape.op("Expand", places, tape.op("Shape", whole.name))
-    return Formula(tape, tape.op("GatherElements", whole.name, wide, axis=-2)), tape.op("GatherElements", order, places, axis=-2)
+    return whole.op("GatherElements", wide, axis=-2), tape.op("GatherElements", order, places, axis=-2)
 
 
 def _eliminated(whole: Formula, step: int, columns: int) -> Formula:
@@ -153,39 +148,32 @@ def _eliminated(whole: Formula, step: int, columns: int) -> Formula:
 @form("QR")
 def qr(tape: Tape, op: Op) -> None:
     """Q and R of A = QR with orthonormal columns of Q, by reflections with the signs of LAPACK; A has no more columns than rows."""
-    rows, columns = _sizes(tape, op, 0)
+    rows, columns = sizes_of(tape, op)
     rank = len(tape.shape(op.inputs[0]))
     rest, lines, reflections = Formula.of(tape, op.inputs[0]), [], []
-    one = _rows_of_ones(tape, rest)
+    corner = _cut(rest, (0, 1), (0, 1))
+    one = Formula(tape, tape.op("Expand", tape.constant(np.ones((1, 1))), tape.op("Shape", corner.name)))
     for step in range(columns):
         if step == rows - 1:  # a single number is not reflected
-            lines.append(_behind_zeros(_swapped(rest, rank), step, rank))
+            lines.append(_behind_zeros(rest.turned(rank), step, rank))
             break
         vector, factor = _reflection(_cut(rest, columns=(0, 1)), one)
         reflections.append((vector, factor))
         rest = _reflected(rest, vector, factor)
-        lines.append(_behind_zeros(_swapped(_cut(rest, (0, 1)), rank), step, rank))
+        lines.append(_behind_zeros(_cut(rest, (0, 1)).turned(rank), step, rank))
         rest = _cut(rest, (1, _END), (1, _END)) if step < columns - 1 else rest
-    _swapped(_joined(-1, *lines), rank).result(op.outputs[1])
-    first = Formula(tape, tape.constant(np.eye(rows, columns)))
-    found = Formula(tape, tape.op("Expand", first.name, tape.op("Shape", op.inputs[0])))
+    _joined(-1, *lines).turned(rank).result(op.outputs[1])
+    found = Formula(tape, tape.op("Expand", tape.constant(np.eye(rows, columns)), tape.op("Shape", op.inputs[0])))
     for step, (vector, factor) in reversed(list(enumerate(reflections))):
         below = _reflected(_cut(found, (step, _END)), vector, factor)
         found = _joined(-2, _cut(found, (0, step)), below) if step else below
     found.result(op.outputs[0])
 
 
-def _rows_of_ones(tape: Tape, x: Formula) -> Formula:
-    """Return a one for each matrix (…, 1, 1)."""
-    corner = _cut(x, (0, 1), (0, 1))
-    return Formula(tape, tape.op("Expand", tape.constant(np.ones((1, 1))), tape.op("Shape", corner.name)))
-
-
 def _reflection(column: Formula, one: Formula) -> tuple[Formula, Formula]:
     """Return v and τ of the reflection I − τvvᵀ that brings a column to a multiple of the first unit vector."""
-    tape = column.tape
     first, tail = _cut(column, (0, 1)), _cut(column, (1, _END))
-    squares = Formula(tape, tape.op("ReduceSum", (tail * tail).name, tape.integers(-2), keepdims=1))
+    squares = (tail * tail).reduced("Sum", -2)
     length = (first * first + squares).sqrt()
     turned = (first < 0).where(length, -length)
     plain = squares.op("Equal", 0.0)
@@ -195,6 +183,5 @@ def _reflection(column: Formula, one: Formula) -> tuple[Formula, Formula]:
 
 def _reflected(x: Formula, vector: Formula, factor: Formula) -> Formula:
     """Return (I − τvvᵀ)X."""
-    tape = x.tape
-    along = Formula(tape, tape.op("ReduceSum", (vector * x).name, tape.integers(-2), keepdims=1))
+    along = (vector * x).reduced("Sum", -2)
     return x - factor * vector * along

@@ -6,25 +6,11 @@ A function here has the arguments of the operator. It returns NotImplemented for
 from collections.abc import Callable
 from typing import Any
 
-from edgefl.onnxgrad.decompositions.exponential import EXPONENTIAL
-from edgefl.onnxgrad.decompositions.extremes import EXTREMES
-from edgefl.onnxgrad.decompositions.indexed import INDEXED_OPERATORS
+from edgefl.onnxgrad.decompositions.indexed import INDEXED
 from edgefl.onnxgrad.decompositions.matrices import MATRICES
 from edgefl.onnxgrad.decompositions.numbers import NUMBERS
 from edgefl.onnxgrad.decompositions.order import ORDER
-from edgefl.onnxgrad.decompositions.placed import PLACED
-from edgefl.onnxgrad.decompositions.products import PRODUCTS
 from edgefl.onnxgrad.decompositions.windows import WINDOWED
 
-DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
-    **EXPONENTIAL,
-    **EXTREMES,
-    **INDEXED_OPERATORS,
-    **MATRICES,
-    **NUMBERS,
-    **ORDER,
-    **PLACED,
-    **PRODUCTS,
-    **WINDOWED,
-}
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {**INDEXED, **MATRICES, **NUMBERS, **ORDER, **WINDOWED}
 """Operator of torch → what computes it."""

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edgefl.onnxgrad.decompositions.numbers import running_products
+from edgefl.onnxgrad.decompositions.numbers import running
 from edgefl.onnxgrad.detached import held
 from edgefl.onnxgrad.errors import EdgeflError
 
@@ -54,7 +54,7 @@ def _index_reduce(self: Tensor, dim: int, index: Tensor, source: Tensor, reduce:
     goes = torch.arange(self.shape[dim]).unsqueeze(-1) == index  # (rows, entries)
     entries = source.movedim(dim, -1).unsqueeze(-2)
     factors = torch.where(goes, entries, torch.ones((), dtype=self.dtype))
-    last = running_products(factors, -1)[..., -1]
+    last = running(torch.mul, factors, -1)[..., -1]
     return own * last.movedim(-1, dim)
 
 
@@ -118,17 +118,26 @@ def _segments(
         nothing = torch.full((), math.nan if initial is None else start, dtype=data.dtype)
         return torch.where(counts > 0, (values.sum(along) + start) / counts.clamp(min=1), nothing)
     if reduce == "prod":
-        return running_products(values, along).select(along, -1) * start
+        return running(torch.mul, values, along).select(along, -1) * start
     raise EdgeflError(
         f"segment_reduce with {reduce}: torch's gradient of equal entries depends on its sign, which a graph cannot express; "
         "use scatter_reduce"
     )
 
 
-INDEXED_OPERATORS: dict[Any, Callable[..., Any]] = {
+def _put(self: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Any:
+    """Write entries to places in the flattened tensor, or add them; a negative place counts from the end."""
+    flat, places = self.reshape(-1), index.reshape(-1)
+    places = torch.where(places < 0, places + flat.shape[0], places)
+    entries = source.reshape(-1)
+    found = flat.scatter_add(0, places, entries) if accumulate else flat.scatter(0, places, entries)
+    return found.reshape(self.shape)
+
+
+INDEXED: dict[Any, Callable[..., Any]] = {
     aten.index_reduce.default: _index_reduce,
-    aten.index_put.default: _add_at,
-    aten._unsafe_index_put.default: _add_at,  # noqa: SLF001 - an operator's name
+    **dict.fromkeys((aten.index_put.default, aten._unsafe_index_put.default), _add_at),  # noqa: SLF001 - an operator's name
+    aten.put.default: _put,
     aten.segment_reduce.default: _segments,
 }
 """Operator of torch → what computes it."""

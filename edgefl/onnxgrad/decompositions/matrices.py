@@ -1,5 +1,6 @@
-"""Linear algebra of torch by a few functions that are composites: factorizations, triangular systems, singular values."""
+"""Linear algebra of torch by a few functions that are composites: factorizations, triangular systems, singular values, exponentials."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -7,48 +8,9 @@ import torch
 from torch import Tensor
 
 from edgefl.onnxgrad.errors import EdgeflError
+from edgefl.onnxgrad.stand_ins import CHOLESKY, CHOLESKY_SOLVE, DET, EIGH, LU, PINV, QR, SVD, TRIANGULAR
 
 aten = torch.ops.aten
-
-# Operators that stand for composites; they have shapes, and are never computed.
-torch.library.define("edgefl::cholesky", "(Tensor a) -> Tensor")
-torch.library.define("edgefl::triangular_solve", "(Tensor a, Tensor b, bool upper, bool unit) -> Tensor")
-torch.library.define("edgefl::cholesky_solve", "(Tensor b, Tensor low) -> Tensor")
-torch.library.define("edgefl::det", "(Tensor a) -> Tensor")
-torch.library.define("edgefl::qr", "(Tensor a) -> (Tensor, Tensor)")
-torch.library.define("edgefl::eigh", "(Tensor a) -> (Tensor, Tensor)")
-torch.library.define("edgefl::svd", "(Tensor a) -> (Tensor, Tensor, Tensor)")
-torch.library.define("edgefl::pinv", "(Tensor a, Tensor least, Tensor share, bool symmetric) -> Tensor")
-torch.library.define("edgefl::lu", "(Tensor a) -> (Tensor, Tensor, Tensor)")
-
-
-def _of_lu(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    batch, (rows, columns) = a.shape[:-2], a.shape[-2:]
-    places = a.new_empty((*batch, min(rows, columns)), dtype=torch.int64)
-    return torch.empty_like(a), places, a.new_empty((*batch, rows), dtype=torch.int64)
-
-
-torch.library.register_fake("edgefl::cholesky", torch.empty_like)
-torch.library.register_fake("edgefl::triangular_solve", lambda a, b, upper, unit: torch.empty_like(b))
-torch.library.register_fake("edgefl::lu", _of_lu)
-torch.library.register_fake("edgefl::cholesky_solve", lambda b, low: torch.empty_like(b))
-torch.library.register_fake("edgefl::det", lambda a: a.new_empty(a.shape[:-2]))
-torch.library.register_fake("edgefl::qr", lambda a: (torch.empty_like(a), a.new_empty(*a.shape[:-2], a.shape[-1], a.shape[-1])))
-torch.library.register_fake("edgefl::eigh", lambda a: (a.new_empty(a.shape[:-1]), torch.empty_like(a)))
-torch.library.register_fake("edgefl::pinv", lambda a, least, share, symmetric: torch.empty_like(a.mT))
-
-
-def _of_svd(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    batch, (rows, columns) = a.shape[:-2], a.shape[-2:]
-    least = min(rows, columns)
-    return a.new_empty(*batch, rows, least), a.new_empty(*batch, least), a.new_empty(*batch, least, columns)
-
-
-torch.library.register_fake("edgefl::svd", _of_svd)
-CHOLESKY, CHOLESKY_SOLVE = torch.ops.edgefl.cholesky.default, torch.ops.edgefl.cholesky_solve.default
-TRIANGULAR, LU, DET = torch.ops.edgefl.triangular_solve.default, torch.ops.edgefl.lu.default, torch.ops.edgefl.det.default
-QR, EIGH, SVD = torch.ops.edgefl.qr.default, torch.ops.edgefl.eigh.default, torch.ops.edgefl.svd.default
-PINV = torch.ops.edgefl.pinv.default
 
 
 def _info(a: Tensor) -> Tensor:
@@ -61,8 +23,7 @@ def triangular(a: Tensor, b: Tensor, *, upper: bool, left: bool = True, unitrian
     if not left:
         return triangular(a.mT, b.mT, upper=not upper, unitriangular=unitriangular).mT
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    found: Tensor = TRIANGULAR(a.expand(*batch, *a.shape[-2:]), b.expand(*batch, *b.shape[-2:]), upper, unitriangular)
-    return found
+    return TRIANGULAR(a.expand(*batch, *a.shape[-2:]), b.expand(*batch, *b.shape[-2:]), upper, unitriangular)
 
 
 def _triangular_solve(
@@ -73,8 +34,7 @@ def _triangular_solve(
 
 
 def _cholesky(self: Tensor, upper: bool = False) -> Tensor:
-    found: Tensor = CHOLESKY(self.mT if upper else self)
-    return found.mT if upper else found
+    return CHOLESKY(self.mT).mT if upper else CHOLESKY(self)
 
 
 def _cholesky_ex(self: Tensor, *, upper: bool = False, check_errors: bool = False) -> tuple[Tensor, Tensor]:
@@ -84,8 +44,7 @@ def _cholesky_ex(self: Tensor, *, upper: bool = False, check_errors: bool = Fals
 def _cholesky_solve(self: Tensor, input2: Tensor, upper: bool = False) -> Tensor:
     lower = input2.mT if upper else input2
     batch = torch.broadcast_shapes(self.shape[:-2], lower.shape[:-2])
-    found: Tensor = CHOLESKY_SOLVE(self.expand(*batch, *self.shape[-2:]), lower.expand(*batch, *lower.shape[-2:]))
-    return found
+    return CHOLESKY_SOLVE(self.expand(*batch, *self.shape[-2:]), lower.expand(*batch, *lower.shape[-2:]))
 
 
 def _cholesky_inverse(self: Tensor, upper: bool = False) -> Tensor:
@@ -203,8 +162,7 @@ def _qr(A: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
     if mode == "r" or (mode == "complete" and rows > columns):
         raise EdgeflError(f"linalg.qr with mode={mode!r} has no gradient in torch; set mode='reduced'")
     if columns <= rows:
-        q, r = QR(A)
-        return q, r
+        return QR(A)
     q, r = QR(A[..., :rows])
     return q, torch.cat([r, q.mT @ A[..., rows:]], -1)
 
@@ -230,19 +188,50 @@ def _pinv(self: Tensor, *, atol: Tensor | None = None, rtol: Tensor | None = Non
     share = torch.full((), default if atol is None else 0.0) if rtol is None else rtol
     batch = self.shape[:-2]
     bounds = [value.to(self.dtype).expand(batch).unsqueeze(-1) for value in (least, share)]
-    found: Tensor = PINV(self, *bounds, hermitian)
+    return PINV(self, *bounds, hermitian)
+
+
+_DEGREE, _LARGEST, _SQUARINGS = 8, 0.5, 12
+"""Degree of the Taylor series, the norm up to which it is exact in float32, and the doublings of that norm that are computed."""
+
+
+def _matrix_exp(self: Tensor) -> Any:
+    """Return exp(A) as exp(A/2ˢ) to the power of 2ˢ, by s squarings; NaN for a norm of 2048 or more."""
+    size = self.shape[-1]
+    if not isinstance(size, int):
+        return NotImplemented
+    if size == 0:
+        return self.clone()
+    norm = self.abs().sum(-2, keepdim=True).amax(-1, keepdim=True)
+    squarings = torch.ceil(torch.log2(norm.clamp(min=_LARGEST) / _LARGEST))
+    small, unit = self * torch.exp2(-squarings), torch.eye(size, dtype=self.dtype)
+    found = unit + small / _DEGREE
+    for degree in reversed(range(1, _DEGREE)):
+        found = unit + small @ found / degree
+    for step in range(_SQUARINGS):
+        found = torch.where(squarings > step, found @ found, found)
+    return torch.where(squarings > _SQUARINGS, math.nan, found)
+
+
+def _reflected(self: Tensor, input2: Tensor, input3: Tensor, left: bool = True, transpose: bool = False) -> Any:
+    """Return the product of ``input3`` with the reflections I − τvvᵀ, whose vectors are columns of ``self``, from one side."""
+    rows, columns = self.shape[-2:]
+    vectors = self.tril(-1) + torch.eye(rows, columns, dtype=self.dtype)
+    found = input3
+    count = input2.shape[-1]
+    for step in range(count) if left == transpose else reversed(range(count)):
+        vector, scale = vectors[..., step : step + 1], input2[..., step : step + 1].unsqueeze(-1)
+        if left:
+            found = found - scale * vector * (vector * found).sum(-2, keepdim=True)
+        else:
+            row = vector.transpose(-1, -2)
+            found = found - scale * (found * row).sum(-1, keepdim=True) * row
     return found
 
 
-def _householder_product(input: Tensor, tau: Tensor) -> Tensor:
-    """Return the first columns of the product of the reflections I − τvvᵀ."""
-    rows, columns = input.shape[-2:]
-    found = torch.eye(rows, columns, dtype=input.dtype).expand_as(input)
-    vectors = input.tril(-1) + torch.eye(rows, columns, dtype=input.dtype)
-    for step in reversed(range(tau.shape[-1])):
-        vector = vectors[..., step : step + 1]
-        found = found - tau[..., step : step + 1].unsqueeze(-1) * vector * (vector * found).sum(-2, keepdim=True)
-    return found
+def _product_of_reflections(input: Tensor, tau: Tensor) -> Tensor:
+    """Return the first columns of the product of the reflections."""
+    return _reflected(input, tau, torch.eye(*input.shape[-2:], dtype=input.dtype).expand_as(input))
 
 
 MATRICES: dict[Any, Callable[..., Any]] = {
@@ -259,7 +248,9 @@ MATRICES: dict[Any, Callable[..., Any]] = {
     aten.linalg_lu.default: _lu,
     aten.lu_unpack.default: _lu_unpack,
     aten.linalg_lu_solve.default: _lu_solve,
-    aten.linalg_householder_product.default: _householder_product,
+    aten.linalg_householder_product.default: _product_of_reflections,
+    aten.ormqr.default: _reflected,
+    aten.linalg_matrix_exp.default: _matrix_exp,
     aten._linalg_det.default: _determinant,  # noqa: SLF001 - an operator's name
     aten.linalg_qr.default: _qr,
     aten._linalg_eigh.default: _eigh,  # noqa: SLF001 - an operator's name

@@ -1,4 +1,4 @@
-"""Operators on single values, and products, of torch by operators that have an ONNX form."""
+"""Operators of torch on single values, and products and sums of exponentials along an axis, by operators that have an ONNX form."""
 
 from collections.abc import Callable
 from typing import Any
@@ -35,23 +35,6 @@ def _times_power(x: Tensor, exponent: Tensor) -> Tensor:
     return x * torch.exp2(half) * torch.exp2(exponent - half)
 
 
-def running_products(input: Tensor, dim: int) -> Tensor:
-    """Compute products of all entries so far, in log₂(n) steps: each doubles the number of factors."""
-    size, step = input.shape[dim], 1
-    while step < size:
-        earlier = input.narrow(dim, 0, size - step)
-        input = torch.cat([input.narrow(dim, 0, step), input.narrow(dim, step, size - step) * earlier], dim)
-        step *= 2
-    return input
-
-
-def _products(self: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
-    x = self if dtype is None else self.to(dtype)
-    if x.dim() == 0:
-        return x.clone()
-    return running_products(x, dim) if isinstance(self.shape[dim], int) else NotImplemented
-
-
 def _norm(
     self: Tensor, ord: float | None = None, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
@@ -62,11 +45,83 @@ def _norm(
     return torch.linalg.vector_norm(self, 2 if ord is None else ord, axes, keepdim, dtype=dtype)
 
 
+def _product_of_axis(input: Tensor, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
+    """Multiply the first half of an axis by the second until one entry is left; so the gradient is exact where a factor is 0."""
+    if input.dim() == 0:
+        return input.clone()
+    if dtype is not None or not isinstance(size := input.shape[dim], int):
+        return NotImplemented
+    while size > 1:
+        half = size // 2
+        rest = input.narrow(dim, 2 * half, size - 2 * half)
+        input = input.narrow(dim, 0, half) * input.narrow(dim, half, half)
+        input, size = (torch.cat([input, rest], dim), half + 1) if size % 2 else (input, half)
+    return input if keepdim else input.squeeze(dim)
+
+
+def _product(input: Tensor, *, dtype: torch.dtype | None = None) -> Any:
+    return _product_of_axis(input.reshape(-1), 0, dtype=dtype)
+
+
+def _pair_distances(self: Tensor, p: float = 2.0) -> Any:
+    """Return the distances of each row to all later ones, as norms of their differences."""
+    if not isinstance(rows := self.shape[0], int):
+        return NotImplemented
+    if rows < 2 or not self.numel():
+        return self.new_zeros(rows * (rows - 1) // 2)
+    first, second = torch.triu_indices(rows, rows, 1)
+    return torch.linalg.vector_norm(self[first] - self[second], p, -1)
+
+
+def _randomly_leaky(
+    self: Tensor, noise: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, generator: Any = None
+) -> tuple[Tensor, Tensor]:
+    """Return RReLU with random slopes, which an inference graph draws itself, and its slopes."""
+    slope = lower + (upper - lower) * torch.rand_like(self) if training else torch.full_like(self, (lower + upper) / 2)
+    slope = torch.where(self > 0, 1.0, slope)
+    return self * slope, slope
+
+
+def running(combine: Callable[[Tensor, Tensor], Tensor], x: Tensor, dim: int) -> Tensor:
+    """Combine all entries so far, in log₂(n) steps: each doubles the number of entries; ``combine`` takes later and earlier ones."""
+    size, step = x.shape[dim], 1
+    while step < size:
+        later = combine(x.narrow(dim, step, size - step), x.narrow(dim, 0, size - step))
+        x = torch.cat([x.narrow(dim, 0, step), later], dim)
+        step *= 2
+    return x
+
+
+def _running_products(self: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
+    x = self if dtype is None else self.to(dtype)
+    if x.dim() == 0:
+        return x.clone()
+    return running(torch.mul, x, dim) if isinstance(self.shape[dim], int) else NotImplemented
+
+
+def _running_log_sums(input: Tensor, dim: int) -> Any:
+    """Return log Σ exp x of all entries so far."""
+    if input.dim() == 0:
+        return input.clone()
+    return running(_log_sum, input, dim) if isinstance(input.shape[dim], int) else NotImplemented
+
+
+def _log_sum(later: Tensor, earlier: Tensor) -> Tensor:
+    most = torch.maximum(later, earlier)
+    most = torch.where(torch.isinf(most), 0, most)
+    return most + torch.log(torch.exp(later - most) + torch.exp(earlier - most))
+
+
 NUMBERS: dict[Any, Callable[..., Any]] = {
-    aten.copysign.Tensor: _with_sign,
-    aten.copysign.Scalar: _with_sign,
+    **dict.fromkeys((aten.copysign.Tensor, aten.copysign.Scalar), _with_sign),
     aten.frexp.Tensor: _parts,
-    aten.cumprod.default: _products,
     aten.linalg_norm.default: _norm,
+    aten.prod.default: _product,
+    aten.prod.dim_int: _product_of_axis,
+    aten.cumprod.default: _running_products,
+    aten.logcumsumexp.default: _running_log_sums,
+    aten._pdist_forward.default: _pair_distances,  # noqa: SLF001 - its name in torch's graphs
+    aten.rrelu_with_noise_functional.default: _randomly_leaky,
+    torch.ops.prims.view_of.default: lambda value: value,
 }
 """Operator of torch → what computes it."""

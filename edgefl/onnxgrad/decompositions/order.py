@@ -1,4 +1,4 @@
-"""Operators that select entries by their rank: sorting, medians, and the most frequent entry."""
+"""Operators that select entries by their rank: sorting, minima and maxima, medians, and the most frequent entry."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from edgefl.onnxgrad.decompositions.numbers import running
+
 aten = torch.ops.aten
+
+
+def _cumulative(extreme: Callable[..., Tensor]) -> Callable[..., Any]:
+    def computed(self: Tensor, dim: int) -> Any:
+        """Select the extreme so far; of equal ones the last, as torch."""
+        if self.dim() == 0:
+            return self.clone(), torch.zeros((), dtype=torch.int64)
+        if not isinstance(size := self.shape[dim], int):
+            return NotImplemented
+        own = torch.arange(size).reshape(-1, *[1] * (self.dim() - dim % self.dim() - 1))
+        hits = self == running(extreme, self, dim)
+        places = running(torch.maximum, torch.where(hits, own, torch.zeros_like(own)), dim)
+        return self.gather(dim, places), places
+
+    return computed
+
+
+def _both(self: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    if self.dim() == 0:
+        return self.clone(), self.clone()
+    axes = list(range(self.dim())) if dim is None else [dim]
+    return torch.amin(self, axes, keepdim), torch.amax(self, axes, keepdim)
 
 
 def _sorted(input: Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
@@ -20,8 +44,7 @@ def _kth(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
     """Return the last of the ``k`` smallest entries, and its place."""
     if input.dim() == 0:
         return input, torch.zeros_like(input, dtype=torch.int64)
-    smallest = torch.topk(input, k, dim, largest=False)
-    value, place = (part.narrow(dim, k - 1, 1) for part in smallest)
+    value, place = (part.narrow(dim, k - 1, 1) for part in torch.topk(input, k, dim, largest=False))
     return (value, place) if keepdim else (value.squeeze(dim), place.squeeze(dim))
 
 
@@ -84,4 +107,8 @@ ORDER: dict[Any, Callable[..., Any]] = {
     aten.nanmedian.default: _of_all(_known_median_of_axis),
     aten.nanmedian.dim: _known_median_of_axis,
     aten.mode.default: _most_frequent,
+    aten.cummax.default: _cumulative(torch.maximum),
+    aten.cummin.default: _cumulative(torch.minimum),
+    aten.aminmax.default: _both,
 }
+"""Operator of torch → what computes it."""

@@ -9,21 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from edgefl.onnxgrad.detached import onnx_node
-from edgefl.onnxgrad.macs import MEANS, WINDOWS
-
-# Operators that stand for torch's product and convolution while a module is traced; they have shapes, and are never computed. Nodes that
-# the exporter makes of them have their names, and are no MACs.
-torch.library.define(f"edgefl::{MEANS}", "(Tensor x, Tensor shares) -> Tensor")
-torch.library.register_fake(f"edgefl::{MEANS}", torch.matmul)
-torch.library.define(
-    f"edgefl::{WINDOWS}",
-    "(Tensor x, Tensor kernels, Tensor? bias, SymInt[2] stride, SymInt[2] padding, SymInt[2] dilation, SymInt groups) -> Tensor",
-)
-torch.library.register_fake(f"edgefl::{WINDOWS}", torch.conv2d)
-_MEANS, _WINDOWS = getattr(torch.ops.edgefl, MEANS).default, getattr(torch.ops.edgefl, WINDOWS).default
-AS_PRODUCTS = {_MEANS: torch.ops.aten.matmul.default, _WINDOWS: torch.ops.aten.conv2d.default}
-"""Operator here → operator of torch. The exporter translates both in the same way."""
-
+from edgefl.onnxgrad.stand_ins import ENTRIES_OF_WINDOWS, MEANS_OF_WINDOWS
 
 _MEAN_POOLS: dict[int, Callable[..., Tensor]] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 
@@ -145,7 +131,7 @@ def _adaptive_mean(axes: int) -> Callable[..., Tensor | None]:
             return None
         for axis, (size, count) in enumerate(targets, input.dim() - axes):
             shares = torch.tensor([[(b <= i < e) / (e - b) for b, e in _windows(size, count)] for i in range(size)])
-            input = _MEANS(input.transpose(axis, -1), shares.to(input.dtype)).transpose(axis, -1)
+            input = MEANS_OF_WINDOWS(input.transpose(axis, -1), shares.to(input.dtype)).transpose(axis, -1)
         return input
 
     return pooled
@@ -180,7 +166,9 @@ def _unfolded(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any =
     rows, columns = _pair(kernel_size)
     one = torch.eye(rows * columns, dtype=input.dtype).reshape(rows * columns, 1, rows, columns)
     channels = input.shape[1]
-    found = _WINDOWS(input, one.repeat(channels, 1, 1, 1), None, _pair(stride), _pair(padding), _pair(dilation), channels)
+    found = ENTRIES_OF_WINDOWS(
+        input, one.repeat(channels, 1, 1, 1), None, _pair(stride), _pair(padding), _pair(dilation), channels
+    )
     return found.flatten(2)
 
 
