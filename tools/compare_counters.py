@@ -23,9 +23,9 @@ from counters.reference_layers import LAYERS, Layer
 from torch import Tensor, nn
 
 import edgefl
+from edgefl.onnxgrad.contexts import quiet
 from edgefl.onnxgrad.graphs import OPSET
 from edgefl.onnxgrad.macs import count_macs
-from edgefl.onnxgrad.quiet import quiet
 
 
 @dataclass(frozen=True)

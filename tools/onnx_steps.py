@@ -47,7 +47,7 @@ from edgefl.methods.create import create
 from edgefl.methods.personal import trained_network
 from edgefl.models.base import Architecture, named_tensors
 from edgefl.models.input_spec import InputSpec
-from edgefl.onnxgrad.garbage import uncollected
+from edgefl.onnxgrad.contexts import uncollected
 from edgefl.onnxgrad.stepper import Stepper, peak_bytes
 from edgefl.records import Batch, Tier
 from edgefl.registry import methods, models

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from edgefl.bundle.manifest_records import OtherFormat
 from edgefl.bundle.tier_check import allowed_error
 from edgefl.errors import BundleError, EdgeflError, first_line
-from edgefl.onnxgrad.quiet import quiet
+from edgefl.onnxgrad.contexts import quiet
 from edgefl.registry import export_formats
 from edgefl.util.silence import silent
 

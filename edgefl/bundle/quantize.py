@@ -34,9 +34,9 @@ from edgefl.bundle.manifest import Variant
 from edgefl.client.criterion import CROSS_ENTROPY, Criterion
 from edgefl.client.evaluate import evaluating
 from edgefl.errors import ConfigError, EdgeflError, first_line
-from edgefl.onnxgrad.graphs import graphs_in
+from edgefl.onnxgrad.contexts import quiet
+from edgefl.onnxgrad.graphs import graphs_in, strip
 from edgefl.onnxgrad.predict import median_seconds, predict
-from edgefl.onnxgrad.quiet import quiet, strip
 from edgefl.util.fields import Fields, first, named, rows
 from edgefl.util.scratch import scratch_folder
 from edgefl.util.units import human_seconds

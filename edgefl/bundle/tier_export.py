@@ -22,10 +22,9 @@ from edgefl.models.input_spec import InputSpec
 from edgefl.onnxgrad.gradients.own import standard
 from edgefl.onnxgrad.graphs import check
 from edgefl.onnxgrad.loss import Loss, LossGraph, endless, loss_graph
-from edgefl.onnxgrad.roles import PREDICTION, Roles
+from edgefl.onnxgrad.roles import PREDICTION, Roles, StepRule
 from edgefl.onnxgrad.step import part_graphs, training_graphs
 from edgefl.onnxgrad.step_check import check_step
-from edgefl.onnxgrad.step_rule import StepRule
 from edgefl.onnxgrad.stepper import StepGraphs
 from edgefl.records import Batch, Tier
 from edgefl.util.fields import each

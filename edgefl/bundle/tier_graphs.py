@@ -14,8 +14,7 @@ from edgefl.client.training import Training
 from edgefl.methods.base import Method
 from edgefl.models.base import Architecture, named_tensors, once_per_network
 from edgefl.onnxgrad.graphs import LIMIT_BYTES
-from edgefl.onnxgrad.roles import Roles
-from edgefl.onnxgrad.step_rule import StepRule
+from edgefl.onnxgrad.roles import Roles, StepRule
 from edgefl.onnxgrad.stepper import StepGraphs
 from edgefl.records import Tier
 from edgefl.util.shelf import Shelf

@@ -14,7 +14,7 @@ from edgefl.cli.options import Command, json_option, option, sign_options, signi
 from edgefl.cli.param_types import PATH, Listed, Within
 from edgefl.cli.values import runs
 from edgefl.errors import BundleError, InputError
-from edgefl.onnxgrad.garbage import uncollected
+from edgefl.onnxgrad.contexts import uncollected
 from edgefl.registry import export_formats
 from edgefl.report.words import joined
 from edgefl.util.files import check_free

@@ -11,7 +11,7 @@ from edgefl.cli.flags import DATA, flag_of, given, network_and_options, network_
 from edgefl.cli.names import check_run
 from edgefl.cli.options import Command, json_option, sub_model_options
 from edgefl.config import RunConfig
-from edgefl.onnxgrad.garbage import uncollected
+from edgefl.onnxgrad.contexts import uncollected
 
 _CLIENTS = ("clients", "partition", "data_share", "validation_share", "seed")
 

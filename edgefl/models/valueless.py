@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from edgefl.onnxgrad.places import place_of
+from edgefl.onnxgrad.errors import place_of
 
 
 @contextlib.contextmanager

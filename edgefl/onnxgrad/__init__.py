@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from edgefl.onnxgrad.gradients.op import register_rule as register_rule
     from edgefl.onnxgrad.macs import count_macs as count_macs
     from edgefl.onnxgrad.roles import Roles as Roles
+    from edgefl.onnxgrad.roles import StepRule as StepRule
     from edgefl.onnxgrad.step import training_step as training_step
-    from edgefl.onnxgrad.step_rule import StepRule as StepRule
     from edgefl.onnxgrad.stepper import StepGraphs as StepGraphs
     from edgefl.onnxgrad.stepper import Stepper as Stepper
 
 _HOMES = {
-    "Roles": "roles", "StepGraphs": "stepper", "StepRule": "step_rule", "Stepper": "stepper", "count_macs": "macs",
+    "Roles": "roles", "StepGraphs": "stepper", "StepRule": "roles", "Stepper": "stepper", "count_macs": "macs",
     "differentiate": "autodiff", "export": "exporter", "register_rule": "gradients.op", "training_step": "step",
 }  # fmt: skip
 __all__ = [*_HOMES]

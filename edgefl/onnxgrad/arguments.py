@@ -10,8 +10,7 @@ from torch.nn.parameter import is_lazy
 
 from edgefl.onnxgrad.errors import InputError, nearest
 from edgefl.onnxgrad.fields import named
-from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, PREDICTION, SEED, SHARE, STATES, STEP_COUNT, Roles
-from edgefl.onnxgrad.step_rule import StepRule
+from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, PREDICTION, SEED, SHARE, STATES, STEP_COUNT, Roles, StepRule
 
 _CALL = 'training_step(network, lambda network, x, y: torch.nn.functional.cross_entropy(network(x), y), {"x": x, "y": y})'
 _INPUTS = {

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from edgefl.onnxgrad.attention import attended, repeated
+from edgefl.onnxgrad.borders import attended, repeated
 from edgefl.onnxgrad.errors import EdgeflError
 
 _MODULUS, _HALF, _FACTOR, _APART = 2**32, 2**16, 0x45D9F3B, 0x9E3779B1

@@ -1,7 +1,11 @@
 """The errors that onnxgrad raises on purpose, and texts of errors. They are the roots of edgefl's tree."""
 
 import difflib
+import importlib.util
+import linecache
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class EdgeflError(Exception):
@@ -46,3 +50,18 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """
     found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f" did you mean {found[0]!r}?" if found else ""
+
+
+def place_of(error: BaseException) -> str:
+    """Return the innermost line of ``error``'s traceback outside of torch and this package, as " (at FILE:LINE: CODE)"; "" if none.
+
+    >>> place_of(ValueError("never raised"))
+    ''
+    """
+    torch = importlib.util.find_spec("torch")
+    inner = ("<frozen", str(Path(__file__).parents[1]), *(torch.submodule_search_locations or () if torch else ()))
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(inner)]
+    if not frames or frames[-1].lineno is None:
+        return ""
+    line = linecache.getline(frames[-1].filename, frames[-1].lineno).strip()
+    return f" (at {Path(frames[-1].filename).name}:{frames[-1].lineno}: {line})"

@@ -9,23 +9,18 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 import torch
-from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass, ShapeInferencePass
 from torch import Tensor, nn
 
 from edgefl.onnxgrad.adjustments import adjust_exporter
-from edgefl.onnxgrad.errors import EdgeflError, InputError, first_line
+from edgefl.onnxgrad.contexts import quiet, uncollected
+from edgefl.onnxgrad.errors import EdgeflError, InputError, first_line, place_of
 from edgefl.onnxgrad.fields import Fields, each, named
-from edgefl.onnxgrad.garbage import uncollected
 from edgefl.onnxgrad.gradients.own import standard
-from edgefl.onnxgrad.graphs import BATCH, OPSET
-from edgefl.onnxgrad.late_buffers import set_late_buffers
+from edgefl.onnxgrad.graphs import BATCH, OPSET, strip
 from edgefl.onnxgrad.lowering import HasForm, traced
-from edgefl.onnxgrad.names import make_distinct, register_constants
-from edgefl.onnxgrad.places import place_of
-from edgefl.onnxgrad.quiet import quiet, strip
+from edgefl.onnxgrad.repairs import fixed_reshapes, make_distinct, register_constants
 from edgefl.onnxgrad.stand_ins import STANDS_FOR, TRANSLATIONS
-from edgefl.onnxgrad.stateless import restored
-from edgefl.onnxgrad.vectors import as_matrices
+from edgefl.onnxgrad.stateless import restored, set_late_buffers
 
 _TARGET = re.compile(r"target=torch\.ops\.([\w.]+)")
 
@@ -167,63 +162,6 @@ def _has_form() -> HasForm | None:
     """Return the function that tells whether the exporter can translate an operator of torch; None if this version has none."""
     _, table = _inner()
     return getattr(table, "is_registered", None)
-
-
-def fixed_reshapes(model: ir.Model) -> ir.Model:
-    """Give every Reshape a constant target if its free sizes are the batch in the input's own place, which is 0 in the target.
-
-    The exporter computes such targets in the graph, from the Shape of another value, and later shapes are then unknown: MACs cannot be
-    counted, and a runtime cannot reuse memory for values of unknown shape, and holds up to a third more. Unused nodes are removed.
-    """
-    as_matrices(model)
-    exported = {value: value.shape for node in model.graph for value in node.outputs}
-    _without_scalar_reshapes(model)
-    with quiet():
-        ShapeInferencePass(data_prop=True)(model)
-    for node in list(model.graph):
-        if node.op_type != "Reshape" or node.inputs[0] is None:
-            continue
-        before, after = node.inputs[0].shape, node.outputs[0].shape
-        sizes = [size if isinstance(size, int) else _kept(before, axis, size) for axis, size in enumerate(after or ())]
-        if before and sizes and 0 in sizes and None not in sizes:
-            name = f"{node.outputs[0].name}_shape"
-            target = ir.tensor([size for size in sizes if size is not None], ir.DataType.INT64, name=name)
-            value = ir.Value(name=name, shape=ir.Shape([len(sizes)]), type=ir.TensorType(ir.DataType.INT64), const_value=target)
-            model.graph.register_initializer(value)
-            node.replace_input_with(1, value)
-            node.attributes.pop("allowzero", None)  # with it, 0 is a size of its own
-    for value, shape in exported.items():
-        value.shape = _merged(shape, value.shape)
-    RemoveUnusedNodesPass()(model)
-    RemoveUnusedOpsetsPass()(model)
-    return model
-
-
-def _merged(exported: ir.Shape | None, inferred: ir.Shape | None) -> ir.Shape | None:
-    """Return the sizes that torch knows, and where it knows none the numbers that ONNX infers.
-
-    Names that ONNX infers are left out: with them, onnxruntime holds now more, now less memory for one and the same graph.
-    """
-    if exported is None or inferred is None or len(exported) != len(inferred):
-        return exported or inferred
-    sizes = zip(exported, inferred, strict=True)
-    return ir.Shape(own if isinstance(own, int) and of_torch == ir.SymbolicDim(None) else of_torch for of_torch, own in sizes)
-
-
-def _kept(before: ir.Shape | None, axis: int, size: ir.SymbolicDim) -> int | None:
-    """Return 0, "the size of the input's own dimension", for a batch that stays at its axis; None for any other free size."""
-    return 0 if before and axis < len(before) and str(before[axis]) == str(size) == BATCH else None
-
-
-def _without_scalar_reshapes(model: ir.Model) -> None:
-    """Remove Reshapes of one size to one size, through which ONNX's inference does not follow the sizes of layers after a recurrent one."""
-    for node in list(model.graph):
-        if (
-            node.op_type == "Reshape"
-            and node.inputs[0] is not None
-            and node.inputs[0].shape == node.outputs[0].shape == ir.Shape([1])
-        ):
-            ir.convenience.replace_all_uses_with(node.outputs[0], node.inputs[0])
 
 
 def _reason_of(error: BaseException) -> str:

@@ -13,8 +13,8 @@ import onnx.numpy_helper
 import onnx.shape_inference
 from onnx.external_data_helper import set_external_data
 
+from edgefl.onnxgrad.contexts import scratch_folder
 from edgefl.onnxgrad.errors import printable
-from edgefl.onnxgrad.scratch import scratch_folder
 
 OPSET = 20
 """The operator set of all graphs.
@@ -30,6 +30,16 @@ def graphs_in(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
         for attribute in node.attribute:
             for nested in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
                 yield from graphs_in(nested)
+
+
+def strip(model: onnx.ModelProto) -> None:
+    """Clear the exporter's stack traces, in place. onnx-ir's own pass leaves those of values and weights."""
+    records = [model]
+    for graph in graphs_in(model.graph):
+        records += [graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer]
+    for record in records:
+        record.ClearField("doc_string")
+        record.ClearField("metadata_props")
 
 
 def label_of(node: onnx.NodeProto, index: int | None) -> str:

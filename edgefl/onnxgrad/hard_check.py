@@ -26,10 +26,9 @@ import torch
 from edgefl.onnxgrad.errors import EdgeflError, first_line
 from edgefl.onnxgrad.hard_batches import HardBatch
 from edgefl.onnxgrad.loss import Loss
-from edgefl.onnxgrad.roles import LOSS, OUT
+from edgefl.onnxgrad.roles import LOSS, OUT, StepRule
 from edgefl.onnxgrad.session import computed
 from edgefl.onnxgrad.step_case import Arrays, Case
-from edgefl.onnxgrad.step_rule import StepRule
 from edgefl.onnxgrad.stepper import session_of
 
 _QUICK, _ROUNDING, _MULTIPLE, _MOVED = 5e-5, 1e-4, 64.0, 8.0

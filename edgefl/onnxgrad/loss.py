@@ -27,13 +27,12 @@ from edgefl.onnxgrad.arguments import check_names, check_network
 from edgefl.onnxgrad.detached import Detached, UntrainedPadding
 from edgefl.onnxgrad.dropout import SeededDropout
 from edgefl.onnxgrad.errors import EdgeflError, InputError
-from edgefl.onnxgrad.exporter import converted, fixed_reshapes
+from edgefl.onnxgrad.exporter import converted
 from edgefl.onnxgrad.fields import Fields, each, named
-from edgefl.onnxgrad.graphs import BATCH
-from edgefl.onnxgrad.late_buffers import set_late_buffers
-from edgefl.onnxgrad.quiet import strip
+from edgefl.onnxgrad.graphs import BATCH, strip
+from edgefl.onnxgrad.repairs import fixed_reshapes
 from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, PREDICTION, SEED, SHARE, STEP_COUNT, Roles
-from edgefl.onnxgrad.stateless import called, restored, unset_buffers
+from edgefl.onnxgrad.stateless import called, restored, set_late_buffers, unset_buffers
 
 Loss = Callable[..., Tensor]
 """(network, *inputs of the batch, *inputs shared by its samples) → scalar."""

@@ -24,15 +24,13 @@ from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
-from edgefl.onnxgrad.bordered import with_borders
 from edgefl.onnxgrad.borders import BORDERS
 from edgefl.onnxgrad.decompositions import DECOMPOSITIONS
 from edgefl.onnxgrad.detached import DATA
 from edgefl.onnxgrad.errors import EdgeflError
 from edgefl.onnxgrad.graphs import OPSET
-from edgefl.onnxgrad.in_place import functional
-from edgefl.onnxgrad.inlined import Table, inlined
-from edgefl.onnxgrad.plain import OTHER_NAMES, Replace, normalised, plain
+from edgefl.onnxgrad.plain import OTHER_NAMES, Replace, normalised, plain, replace
+from edgefl.onnxgrad.replacements import Table, functional, inlined, with_borders
 from edgefl.onnxgrad.rewrites import REWRITES
 from edgefl.onnxgrad.rewrites.layers import projected_lstm
 from edgefl.onnxgrad.stand_ins import BATCH_NORM, GROUP_NORM, LSTM, STANDS_FOR
@@ -142,7 +140,8 @@ class _Lowered(ExportedProgram):
         found = self if spared else super().run_decompositions(table)
         for node in list(found.graph_module.graph.nodes):
             if node.target is BATCH_NORM:
-                _replace(node, normalised(node))
+                if (by := normalised(node)) is not None:
+                    replace(node, by)
             elif self.has_form is None or not self.has_form(node.target):
                 node.target = STANDS_FOR.get(node.target, node.target)
             else:
@@ -227,7 +226,7 @@ def _replaced(program: ExportedProgram, has_form: HasForm, table: Table) -> bool
                 return False
             found[node] = by
     for node, by in found.items():
-        _replace(node, by)
+        replace(node, by)
     return True
 
 
@@ -235,12 +234,6 @@ def _plain(node: fx.Node, has_form: HasForm, table: Table) -> Replace | None:
     if node.target is BATCH_NORM:
         return normalised(node)
     return plain(node) or functional(node, has_form) or inlined(node, table, partial(_stays, has_form=has_form))
-
-
-def _replace(node: fx.Node, by: Replace | None) -> None:
-    if by is not None:
-        with node.graph.inserting_before(node):
-            node.target, node.args, node.kwargs = by()
 
 
 def _stays(node: fx.Node, has_form: HasForm) -> bool:

@@ -15,6 +15,12 @@ Replace = Callable[[], Call]
 """Inserts nodes before a node, and returns the node's new call."""
 
 
+def replace(node: fx.Node, by: Replace) -> None:
+    """Replace the call of a node, in place."""
+    with node.graph.inserting_before(node):
+        node.target, node.args, node.kwargs = by()
+
+
 def plain(node: fx.Node) -> Replace | None:
     """Return the replacement of ``node`` by operations with a form; None if :data:`_PLAIN` has none, or none for these arguments."""
     known = _PLAIN.get(node.target)

@@ -23,9 +23,9 @@ from statistics import median
 import numpy as np
 import onnxruntime as ort
 
+from edgefl.onnxgrad.contexts import scratch_folder, temporary_files
 from edgefl.onnxgrad.errors import EdgeflError, StorageError
 from edgefl.onnxgrad.fields import Fields, first, named, rows, unnamed
-from edgefl.onnxgrad.scratch import scratch_folder, temporary_files
 from edgefl.onnxgrad.session import Arena, OutOfMemoryError, computed, held_by, limited, opened, options_for, profiled, refusal_in
 
 _OUT_OF_MEMORY, _NO_SPACE = 9, 10

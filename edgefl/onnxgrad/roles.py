@@ -1,13 +1,13 @@
-"""Names of the inputs and outputs of training graphs, and the tensors of the network behind them. Imports no torch.
+"""Names of the inputs and outputs of training graphs, the tensors of the network behind them, and the optimizer. Imports no torch.
 
 A tensor that a step changes is an input, and an output with ``.out`` appended to the name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 OUT = ".out"
 """Suffix of the output with the new value of an input."""
@@ -76,3 +76,19 @@ class Roles:
     def tensors(self) -> dict[str, str]:
         """Every tensor of the network: name in the network → input."""
         return {**self.trained, **self.statistics, **self.frozen}
+
+
+@dataclass(frozen=True)
+class StepRule:
+    """The optimizer of a step, and what becomes of a gradient before.
+
+    Attributes:
+        optimizer: ``momentum``, ``sgd`` or ``adam``.
+        weight_decay, decayed: the coefficient, whose product with a parameter is added to its gradient; of which parameters (None: all).
+        clip_norm: C; before decay, the gradient g of all parameters together becomes g · min(1, C / (‖g‖ + 1e-6)). None: it stays.
+    """
+
+    optimizer: Literal["momentum", "sgd", "adam"] = "sgd"
+    weight_decay: float = 0.0
+    decayed: Collection[str] | None = field(default=None)
+    clip_norm: float | None = None

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
+from edgefl.onnxgrad.contexts import no_space
 from edgefl.onnxgrad.errors import EdgeflError, first_line
-from edgefl.onnxgrad.scratch import no_space
 
 ort.set_default_logger_severity(4)  # also of what no session logs, such as failed allocations: errors are exceptions
 _REFUSED = re.compile(r"Available memory of (\d+) is smaller than requested bytes of (\d+)")

@@ -3,12 +3,15 @@
 ``torch.func.functional_call`` leaves the given tensors in a module that has two names, as in ``nn.Sequential(layer, nn.ReLU(), layer)``.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from edgefl.onnxgrad.errors import InputError
+from edgefl.onnxgrad.fields import Fields, each
 
 
 def called(module: nn.Module, tensors: dict[str, Tensor], args: tuple[Any, ...]) -> Any:
@@ -139,3 +142,35 @@ def _put_back(held: dict[str, Any], own: Mapping[str, Any]) -> None:
     for key, tensor in own.items():
         if held.get(key) is not tensor:
             held[key] = tensor
+
+
+Inputs = Mapping[str, Fields[Tensor]]
+
+
+def set_late_buffers(network: nn.Module, run: Callable[[Inputs], Any], inputs: Inputs, failure: str) -> None:
+    """Let ``run``, which calls ``network``, set the buffers that are None, such as a mask that is made once.
+
+    torch.export cannot follow that. InputError, which begins with ``failure``, if input decides their values: a graph would compute with
+    those of one batch for ever.
+    """
+    if not (late := unset_buffers(network)):
+        return
+    other = {name: each(_other, value) for name, value in inputs.items()}
+    found = []
+    for given, again in ((other, False), (inputs, False), (other, True)):
+        if not again:
+            for buffers, name in late:
+                buffers[name] = None
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            run(given)
+        found.append([buffers[name] for buffers, name in late])
+    for (_, name), *values in zip(late, *found, strict=True):
+        first, *rest = values
+        if any((first is None) != (value is None) or (first is not None and not torch.equal(first, value)) for value in rest):
+            raise InputError(
+                f"{failure}: forward sets its buffer {name}, which is None before, to values of its input; give it values in __init__"
+            )
+
+
+def _other(value: Tensor) -> Tensor:
+    return 2 * value + 1 if value.is_floating_point() else torch.zeros_like(value)

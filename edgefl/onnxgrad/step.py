@@ -16,9 +16,8 @@ from edgefl.onnxgrad.fields import Fields
 from edgefl.onnxgrad.gradients import Tape
 from edgefl.onnxgrad.graphs import OPSET
 from edgefl.onnxgrad.loss import Loss, LossGraph, loss_graph, measured
-from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, SEED, SHARE, STEP_COUNT, state_inputs, sum_input
+from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, SEED, SHARE, STEP_COUNT, StepRule, state_inputs, sum_input
 from edgefl.onnxgrad.step_check import check_step
-from edgefl.onnxgrad.step_rule import StepRule
 from edgefl.onnxgrad.stepper import StepGraphs
 
 __all__ = ["StepRule", "part_graphs", "training_graphs", "training_step"]

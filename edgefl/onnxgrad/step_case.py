@@ -13,9 +13,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from edgefl.onnxgrad.fields import Fields, each, first, named, rows
 from edgefl.onnxgrad.loss import Loss, Whole
 from edgefl.onnxgrad.own_gradients import Judged
-from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, SEED, STEP_COUNT, Roles, state_inputs
+from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, SEED, STEP_COUNT, Roles, StepRule, state_inputs
 from edgefl.onnxgrad.stateless import called, restored
-from edgefl.onnxgrad.step_rule import StepRule
 from edgefl.onnxgrad.stepper import session_of
 
 Arrays = dict[str, np.ndarray]

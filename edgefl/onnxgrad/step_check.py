@@ -28,10 +28,9 @@ from edgefl.onnxgrad.hard_batches import hard_batches
 from edgefl.onnxgrad.hard_check import HardStep
 from edgefl.onnxgrad.loss import Loss, LossGraph
 from edgefl.onnxgrad.macs import count_macs
-from edgefl.onnxgrad.roles import LOSS, OUT, Roles
+from edgefl.onnxgrad.roles import LOSS, OUT, Roles, StepRule
 from edgefl.onnxgrad.session import computed
 from edgefl.onnxgrad.step_case import SAMPLES, Arrays, Case, Nearness
-from edgefl.onnxgrad.step_rule import StepRule
 from edgefl.onnxgrad.stepper import StepGraphs, session_of
 
 MULTIPLE = 64.0

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
+from edgefl.onnxgrad.contexts import scratch_folder
 from edgefl.onnxgrad.errors import EdgeflError, first_line
 from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, SHARE, Roles, sum_input
-from edgefl.onnxgrad.scratch import scratch_folder
 from edgefl.onnxgrad.session import OutOfMemoryError, held_by, limited, opened, options_for, profiled, refusal_in
 
 Arrays = Mapping[str, np.ndarray]

@@ -31,7 +31,7 @@ from edgefl.client.step_facts import step_facts
 from edgefl.config import HOST_KEYS, SCREENING
 from edgefl.data.split import Split
 from edgefl.errors import EdgeflError, MovedError, NoBundleError, StorageError
-from edgefl.onnxgrad.garbage import uncollected
+from edgefl.onnxgrad.contexts import uncollected
 from edgefl.onnxgrad.macs import macs_per_sample
 from edgefl.onnxgrad.predict import predict, predict_capped
 from edgefl.onnxgrad.session import OutOfMemoryError

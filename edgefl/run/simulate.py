@@ -18,7 +18,7 @@ from edgefl.log.background import NO_LOGS, Logs, check_installed, logs
 from edgefl.log.contract import LoggedRun
 from edgefl.methods.capabilities import Figures, learning
 from edgefl.methods.ranks import energy_of_tiers
-from edgefl.onnxgrad.garbage import uncollected
+from edgefl.onnxgrad.contexts import uncollected
 from edgefl.records import NodeRecord, Tier
 from edgefl.report.metric import metric_text
 from edgefl.report.notebook import progress_in_notebook

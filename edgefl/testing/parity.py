@@ -19,7 +19,7 @@ from edgefl.methods.base import Method
 from edgefl.methods.capabilities import draws
 from edgefl.methods.personal import personal_names, trained_network
 from edgefl.models.base import Architecture, named_tensors
-from edgefl.onnxgrad.step_rule import StepRule
+from edgefl.onnxgrad.roles import StepRule
 from edgefl.onnxgrad.stepper import StepGraphs, Stepper
 from edgefl.records import Batch, Tier
 from edgefl.rng import generator

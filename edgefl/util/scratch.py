@@ -6,10 +6,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from edgefl.onnxgrad.scratch import LOCK, PREFIX
-from edgefl.onnxgrad.scratch import no_space as no_space
-from edgefl.onnxgrad.scratch import scratch_folder as scratch_folder
-from edgefl.onnxgrad.scratch import temporary_files as temporary_files
+from edgefl.onnxgrad.contexts import LOCK, PREFIX
+from edgefl.onnxgrad.contexts import no_space as no_space
+from edgefl.onnxgrad.contexts import scratch_folder as scratch_folder
+from edgefl.onnxgrad.contexts import temporary_files as temporary_files
 
 _NEW_S = 60.0
 """A folder younger than this may not have its lock yet."""

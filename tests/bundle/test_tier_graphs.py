@@ -14,7 +14,7 @@ from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.models.custom import CustomArchitecture
 from edgefl.models.input_spec import InputSpec
-from edgefl.onnxgrad.step_rule import StepRule
+from edgefl.onnxgrad.roles import StepRule
 from edgefl.records import Tier
 
 

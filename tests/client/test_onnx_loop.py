@@ -27,7 +27,7 @@ from edgefl.methods.create import create
 from edgefl.methods.penalties import decayed
 from edgefl.methods.personal import download_shapes
 from edgefl.models.base import Architecture
-from edgefl.onnxgrad.step_rule import StepRule
+from edgefl.onnxgrad.roles import StepRule
 from edgefl.onnxgrad.stepper import Stepper, peak_bytes
 from edgefl.records import Tier
 from edgefl.rng import generator, torch_seeded

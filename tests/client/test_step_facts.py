@@ -15,7 +15,7 @@ from edgefl.methods.create import create
 from edgefl.methods.fedhm import FedHM
 from edgefl.models.base import Architecture
 from edgefl.models.custom import CustomArchitecture
-from edgefl.onnxgrad.step_rule import StepRule
+from edgefl.onnxgrad.roles import StepRule
 from edgefl.planning import tier_costs as costs_room
 from edgefl.records import Tier
 from edgefl.registry import methods

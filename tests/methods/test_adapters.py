@@ -18,7 +18,7 @@ from edgefl.methods.create import create
 from edgefl.methods.networks import skeleton, upload_shapes
 from edgefl.methods.personal import download_shapes, received, trained_network
 from edgefl.models.base import Architecture, named_tensors
-from edgefl.onnxgrad.step_rule import StepRule
+from edgefl.onnxgrad.roles import StepRule
 from edgefl.onnxgrad.stepper import Stepper
 from edgefl.planning.inspect import inspect
 from edgefl.planning.network import architecture_of

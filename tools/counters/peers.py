@@ -14,7 +14,7 @@ from functools import partial
 from torch import Tensor, nn, no_grad
 from torch.utils.flop_counter import FlopCounterMode
 
-from edgefl.onnxgrad.quiet import quiet
+from edgefl.onnxgrad.contexts import quiet
 
 Figure = int | str
 """MACs of one sample, or why there are none."""

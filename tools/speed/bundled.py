@@ -17,7 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 import edgefl
-from edgefl.onnxgrad.garbage import uncollected
+from edgefl.onnxgrad.contexts import uncollected
 
 
 def bundle_cpu_s(**keys: Any) -> float:

@@ -12,10 +12,10 @@ import torch
 from edgefl.onnxgrad.errors import InputError, nearest
 from edgefl.onnxgrad.graphs import dims_of, label_of
 from edgefl.onnxgrad.operator_sets import version_of
-from edgefl.onnxgrad.rules import elementwise, indexing, norms, products, quantized, sequences, shape, signals, windows
+from edgefl.onnxgrad.rules import elementwise, indexing, products, quantized, sequences, shape, signals, windows
 from edgefl.onnxgrad.rules.common import DTYPES, KNOWN_ALWAYS, Check, Choices, Rule
 
-_FAMILIES: tuple[Any, ...] = products, windows, sequences, norms, elementwise, shape, indexing, signals, quantized
+_FAMILIES: tuple[Any, ...] = products, windows, sequences, elementwise, shape, indexing, signals, quantized
 
 
 def _joined(table: str) -> dict[str, Any]:

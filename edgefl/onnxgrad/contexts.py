@@ -1,12 +1,47 @@
-"""Temporary folders, each of which a lock holds while it is in use."""
+"""Blocks in which something is otherwise: nothing is printed, no garbage is collected, a temporary folder is there."""
 
 import contextlib
 import errno
+import gc
+import io
+import logging
 import tempfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 from edgefl.onnxgrad.errors import StorageError
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the exporter's many prints, logs and warnings."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Do not look for reference cycles in a block that mostly creates objects, such as the export of a network.
+
+    >>> with uncollected():
+    ...     gc.isenabled()
+    False
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
 
 PREFIX, LOCK = "edgefl-", ".lock"
 
