@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from edgefl.onnxgrad.composites.formula import Formula
+from edgefl.onnxgrad.gradients.formula import Double
 from edgefl.onnxgrad.gradients.op import Op, form
 from edgefl.onnxgrad.gradients.tape import Tape, composite
 
@@ -25,7 +25,7 @@ def sizes_of(tape: Tape, op: Op) -> tuple[int, int]:
     return rows, columns
 
 
-def _cut(x: Formula, rows: tuple[int, int] = (0, _END), columns: tuple[int, int] = (0, _END)) -> Formula:
+def _cut(x: Double, rows: tuple[int, int] = (0, _END), columns: tuple[int, int] = (0, _END)) -> Double:
     """Return the rows and columns from a first to before a last one."""
     whole = (0, _END)
     axes = [(axis, *ends) for axis, ends in ((-2, rows), (-1, columns)) if ends != whole]
@@ -36,16 +36,16 @@ def _cut(x: Formula, rows: tuple[int, int] = (0, _END), columns: tuple[int, int]
     )
 
 
-def _joined(axis: int, *parts: Formula) -> Formula:
+def _joined(axis: int, *parts: Double) -> Double:
     return parts[0] if len(parts) == 1 else parts[0].op("Concat", *parts[1:], axis=axis)
 
 
-def _reversed(x: Formula, *axes: int) -> Formula:
+def _reversed(x: Double, *axes: int) -> Double:
     ends = [-1] * len(axes), [-(2**62)] * len(axes), axes, [-1] * len(axes)
     return x.op("Slice", *(x.tape.integers(*values) for values in ends))
 
 
-def _behind_zeros(x: Formula, rows: int, rank: int) -> Formula:
+def _behind_zeros(x: Double, rows: int, rank: int) -> Double:
     """Return a column with zeros above it.
 
     The pads are those of all axes: onnxruntime moves a Transpose over a Pad, and misreads pads of some axes.
@@ -59,7 +59,7 @@ def cholesky(tape: Tape, op: Op) -> None:
     """The lower triangle L with LLᵀ = A, column by column; reads the lower triangle of A. NaN if A is not positive definite."""
     size, _ = sizes_of(tape, op)
     rank = len(tape.shape(op.inputs[0]))
-    rest, columns = Formula.of(tape, op.inputs[0]), []
+    rest, columns = Double.of(tape, op.inputs[0]), []
     for column in range(size):
         root = _cut(rest, (0, 1), (0, 1)).sqrt()
         below = _cut(rest, (1, _END), (0, 1)) / root
@@ -73,7 +73,7 @@ def cholesky(tape: Tape, op: Op) -> None:
 def triangular_solve(tape: Tape, op: Op) -> None:
     """The X with AX = B, row by row; reads the lower triangle of A, or with ``upper`` the upper one, with ``unit`` without its diagonal."""
     size, _ = sizes_of(tape, op)
-    a, rest = (Formula.of(tape, name) for name in op.inputs)
+    a, rest = (Double.of(tape, name) for name in op.inputs)
     if op.get("upper"):
         a, rest = _reversed(a, -2, -1), _reversed(rest, -2)
     found = []
@@ -106,7 +106,7 @@ def lu(tape: Tape, op: Op) -> None:
     """
     rows, columns = sizes_of(tape, op)
     steps = min(rows, columns)
-    whole = Formula.of(tape, op.inputs[0])
+    whole = Double.of(tape, op.inputs[0])
     own = tape.constant(np.arange(rows).reshape(rows, 1))
     first = tape.op("Cast", _cut(whole, columns=(0, 1)).name, to=onnx.TensorProto.INT64)
     order: Any = tape.op("Add", tape.op("Mul", first, tape.integers(0)), own)
@@ -124,7 +124,7 @@ def lu(tape: Tape, op: Op) -> None:
     tape.op("Squeeze", order, axis, out=op.outputs[2])
 
 
-def _with_rows_swapped(tape: Tape, whole: Formula, order: str, own: str, step: int, largest: str) -> tuple[Formula, str]:
+def _with_rows_swapped(tape: Tape, whole: Double, order: str, own: str, step: int, largest: str) -> tuple[Double, str]:
     """Return the matrix and the order of its rows with row ``step`` and row ``largest`` swapped."""
     number = tape.integers(step)
     places = tape.op("Where", tape.op("Equal", own, largest), number, own)
@@ -133,7 +133,7 @@ def _with_rows_swapped(tape: Tape, whole: Formula, order: str, own: str, step: i
     return whole.op("GatherElements", wide, axis=-2), tape.op("GatherElements", order, places, axis=-2)
 
 
-def _eliminated(whole: Formula, step: int, columns: int) -> Formula:
+def _eliminated(whole: Double, step: int, columns: int) -> Double:
     """Return the matrix after the elimination of column ``step`` below the diagonal, where the factors take its place."""
     pivot = _cut(whole, (step, step + 1), (step, step + 1))
     factors = _cut(whole, (step + 1, _END), (step, step + 1)) / pivot.op("Equal", 0.0).where(1.0, pivot)
@@ -150,9 +150,9 @@ def qr(tape: Tape, op: Op) -> None:
     """Q and R of A = QR with orthonormal columns of Q, by reflections with the signs of LAPACK; A has no more columns than rows."""
     rows, columns = sizes_of(tape, op)
     rank = len(tape.shape(op.inputs[0]))
-    rest, lines, reflections = Formula.of(tape, op.inputs[0]), [], []
+    rest, lines, reflections = Double.of(tape, op.inputs[0]), [], []
     corner = _cut(rest, (0, 1), (0, 1))
-    one = Formula(tape, tape.op("Expand", tape.constant(np.ones((1, 1))), tape.op("Shape", corner.name)))
+    one = Double(tape, tape.op("Expand", tape.constant(np.ones((1, 1))), tape.op("Shape", corner.name)))
     for step in range(columns):
         if step == rows - 1:  # a single number is not reflected
             lines.append(_behind_zeros(rest.turned(rank), step, rank))
@@ -163,14 +163,14 @@ def qr(tape: Tape, op: Op) -> None:
         lines.append(_behind_zeros(_cut(rest, (0, 1)).turned(rank), step, rank))
         rest = _cut(rest, (1, _END), (1, _END)) if step < columns - 1 else rest
     _joined(-1, *lines).turned(rank).result(op.outputs[1])
-    found = Formula(tape, tape.op("Expand", tape.constant(np.eye(rows, columns)), tape.op("Shape", op.inputs[0])))
+    found = Double(tape, tape.op("Expand", tape.constant(np.eye(rows, columns)), tape.op("Shape", op.inputs[0])))
     for step, (vector, factor) in reversed(list(enumerate(reflections))):
         below = _reflected(_cut(found, (step, _END)), vector, factor)
         found = _joined(-2, _cut(found, (0, step)), below) if step else below
     found.result(op.outputs[0])
 
 
-def _reflection(column: Formula, one: Formula) -> tuple[Formula, Formula]:
+def _reflection(column: Double, one: Double) -> tuple[Double, Double]:
     """Return v and τ of the reflection I − τvvᵀ that brings a column to a multiple of the first unit vector."""
     first, tail = _cut(column, (0, 1)), _cut(column, (1, _END))
     squares = (tail * tail).reduced("Sum", -2)
@@ -181,7 +181,7 @@ def _reflection(column: Formula, one: Formula) -> tuple[Formula, Formula]:
     return vector, plain.where(0.0, (turned - first) / plain.where(1.0, turned))
 
 
-def _reflected(x: Formula, vector: Formula, factor: Formula) -> Formula:
+def _reflected(x: Double, vector: Double, factor: Double) -> Double:
     """Return (I − τvvᵀ)X."""
     along = (vector * x).reduced("Sum", -2)
     return x - factor * vector * along

@@ -8,7 +8,7 @@ argument, and for negative arguments a reflection.
 import math
 from typing import Any
 
-from edgefl.onnxgrad.composites.formula import Formula
+from edgefl.onnxgrad.gradients.formula import Double
 from edgefl.onnxgrad.gradients.op import Op, form
 from edgefl.onnxgrad.gradients.tape import Tape
 
@@ -24,7 +24,7 @@ HIGHEST_ORDER = 16
 @form("Lgamma")
 def lgamma(tape: Tape, op: Op) -> None:
     """For x > 0, log Γ(x) = log Γ(x + n) − log x(x + 1)…; else log |Γ(x)| = log |π / (x sin πx)| − log Γ(−x)."""
-    x = Formula.of(tape, op.inputs[0])
+    x = Double.of(tape, op.inputs[0])
     size = x.abs()
     product: Any = size
     for step in range(1, _SHIFT):
@@ -43,7 +43,7 @@ def lgamma(tape: Tape, op: Op) -> None:
 def polygamma(tape: Tape, op: Op) -> None:
     """The derivative ψₙ of order n + 1 of log Γ; for x < 0 by ψₙ(x) = (−1)ⁿ ψₙ(1 − x) − (π cot πx)⁽ⁿ⁾."""
     order = int(op.get("order"))
-    x = Formula.of(tape, op.inputs[0])
+    x = Double.of(tape, op.inputs[0])
     below = x < 0
     positive = _of_positive(below.where(1 - x, x.abs() if order else x), order)  # torch tells 0 from −0 in ψ alone
     beside = x - x.op("Round")
@@ -56,7 +56,7 @@ def polygamma(tape: Tape, op: Op) -> None:
     below.where(negative, positive).result(op.outputs[0])
 
 
-def _of_positive(x: Formula, order: int) -> Formula:
+def _of_positive(x: Double, order: int) -> Double:
     """Return ψ for x ≥ 0: the terms of x, x + 1, …, and the series of Euler and Maclaurin for the rest."""
     shift, power = _SHIFT + order, order + 1
     terms = [1 / (x + step if step else x) for step in range(shift)]
@@ -73,7 +73,7 @@ def _of_positive(x: Formula, order: int) -> Formula:
     return (head + rest) * (math.factorial(order) * (-1 if order % 2 == 0 else 1))
 
 
-def _power(x: Formula, exponent: int) -> Formula:
+def _power(x: Double, exponent: int) -> Double:
     return x if exponent == 1 else x.op("Pow", exponent)
 
 
@@ -118,7 +118,7 @@ _LARGE = (
 @form("BesselI")
 def bessel_i(tape: Tape, op: Op) -> None:
     """The function of the attribute ``order``, 0 or 1; if ``scaled`` is 1, times exp(−|x|)."""
-    order, x = int(op.get("order")), Formula.of(tape, op.inputs[0])
+    order, x = int(op.get("order")), Double.of(tape, op.inputs[0])
     size = x.abs()
     small = (size.op("Min", float(_BORDER)) * 0.25 - 1).polynomial(_SMALL[order])
     above = size.op("Max", float(_BORDER))
@@ -173,18 +173,18 @@ _NEAR, _FAR = 0.425, 5.0
 @form("Ndtri")
 def ndtri(tape: Tape, op: Op) -> None:
     """The x below which a standard normal value is with probability p; infinite at 0 and 1, NaN outside."""
-    p = Formula.of(tape, op.inputs[0])
+    p = Double.of(tape, op.inputs[0])
     _quantile(p - 0.5, (p < 0.5).where(p, 1 - p)).result(op.outputs[0])
 
 
 @form("Erfinv")
 def erfinv(tape: Tape, op: Op) -> None:
     """The quantile at (1 + x) / 2, divided by √2."""
-    x = Formula.of(tape, op.inputs[0])
+    x = Double.of(tape, op.inputs[0])
     (_quantile(x * 0.5, (1 - x.abs()) * 0.5) * math.sqrt(0.5)).result(op.outputs[0])
 
 
-def _quantile(q: Formula, least: Formula) -> Formula:
+def _quantile(q: Double, least: Double) -> Double:
     """Return the quantile at 1/2 + ``q``; ``least`` is 1/2 − |q|."""
     near = (q.abs() < _NEAR).where(_NEAR**2 - q * q, 0)
     r = (-least.log()).sqrt()
@@ -193,12 +193,12 @@ def _quantile(q: Formula, least: Formula) -> Formula:
     return (q.abs() < _NEAR).where(q * _quotient(near, _CENTRE), (q < 0).where(-tail, tail))
 
 
-def _quotient(x: Formula, both: tuple[tuple[float, ...], tuple[float, ...]]) -> Formula:
+def _quotient(x: Double, both: tuple[tuple[float, ...], tuple[float, ...]]) -> Double:
     above, below = both
     return x.polynomial(above) / x.polynomial(below)
 
 
-def _scaled_complement(x: Formula) -> Formula:
+def _scaled_complement(x: Double) -> Double:
     """Return exp(x²)·erfc(x) for x ≥ 0."""
     return (1 - 6 / (x + 3)).polynomial(_SCALED_COMPLEMENT) / (x + 1)
 
@@ -206,7 +206,7 @@ def _scaled_complement(x: Formula) -> Formula:
 @form("Erfcx")
 def erfcx(tape: Tape, op: Op) -> None:
     """exp(x²)·erfc(x); for x < 0 it is 2 exp(x²) less the value at −x."""
-    x = Formula.of(tape, op.inputs[0])
+    x = Double.of(tape, op.inputs[0])
     found = _scaled_complement(x.abs())
     (x < 0).where(2 * (x * x).exp() - found, found).result(op.outputs[0])
 
@@ -214,7 +214,7 @@ def erfcx(tape: Tape, op: Op) -> None:
 @form("LogNdtr")
 def log_ndtr(tape: Tape, op: Op) -> None:
     """The logarithm of the standard normal distribution function."""
-    x = Formula.of(tape, op.inputs[0])
+    x = Double.of(tape, op.inputs[0])
     a = x.abs() * math.sqrt(0.5)
     half = _scaled_complement(a) * 0.5
     beyond = half * (-(a * a)).exp()
@@ -225,5 +225,5 @@ def log_ndtr(tape: Tape, op: Op) -> None:
 @form("Hypot")
 def hypot(tape: Tape, op: Op) -> None:
     """√(a² + b²)."""
-    a, b = (Formula.of(tape, name) for name in op.inputs)
+    a, b = (Double.of(tape, name) for name in op.inputs)
     (a * a + b * b).sqrt().result(op.outputs[0])

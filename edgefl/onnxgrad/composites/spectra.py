@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import onnx.helper
 
-from edgefl.onnxgrad.composites.formula import Formula
 from edgefl.onnxgrad.composites.matrices import sizes_of
+from edgefl.onnxgrad.gradients.formula import Double
 from edgefl.onnxgrad.gradients.op import Op, form
 from edgefl.onnxgrad.gradients.tape import Tape
 
@@ -27,17 +27,17 @@ def _tournament(size: int) -> list[int]:
     return [first[0], second[0], *first[1:-1], *second[1:], first[-1]] if half > 1 else [0, 1]
 
 
-def _rotated(x: Formula, axis: int, half: int, cosine: Formula, sine: Formula, order: list[int]) -> Formula:
+def _rotated(x: Double, axis: int, half: int, cosine: Double, sine: Double, order: list[int]) -> Double:
     """Return the pairs of rows or columns rotated, in the order of the next round."""
     p, q = x.part(axis, _FIRST, half), x.part(axis, half, _LAST)
     both = (cosine * p - sine * q).op("Concat", sine * p + cosine * q, axis=axis)
     return both.op("Gather", x.tape.integers(*order), axis=axis)
 
 
-def _round(matrix: Formula, vectors: Formula, half: int, rank: int) -> tuple[Formula, Formula]:
+def _round(matrix: Double, vectors: Double, half: int, rank: int) -> tuple[Double, Double]:
     """Return the matrix and the vectors after one round of rotations."""
     tape, order = matrix.tape, _tournament(2 * half)
-    one = Formula(tape, tape.constant(np.eye(half)))
+    one = Double(tape, tape.constant(np.eye(half)))
     above, below = matrix.part(-2, _FIRST, half), matrix.part(-2, half, _LAST)
     first = (above.part(-1, _FIRST, half) * one).reduced("Sum", -1)
     second = (below.part(-1, half, _LAST) * one).reduced("Sum", -1)
@@ -53,17 +53,17 @@ def _round(matrix: Formula, vectors: Formula, half: int, rank: int) -> tuple[For
     return _rotated(rows, -1, half, *across, order), _rotated(vectors, -1, half, *across, order)
 
 
-def _decomposed(matrix: Formula, size: int, rank: int) -> tuple[Formula, Formula]:
+def _decomposed(matrix: Double, size: int, rank: int) -> tuple[Double, Double]:
     """Return the eigenvalues (…, n) of symmetric matrices in ascending order, and their vectors as columns."""
     tape, even = matrix.tape, size + size % 2
-    start = Formula(tape, tape.op("Expand", tape.constant(np.eye(size)), tape.op("Shape", matrix.name)))
+    start = Double(tape, tape.op("Expand", tape.constant(np.eye(size)), tape.op("Shape", matrix.name)))
     if even > size:
         pads = tape.integers(*[0] * (2 * rank - 2), 1, 1)
         matrix, start = (value.op("Pad", pads) for value in (matrix, start))
     outer, tape.nodes = tape.nodes, []
     try:
         given = [tape.fresh(hint) for hint in ("matrix", "vectors", "round")]
-        after = _round(Formula(tape, given[0]), Formula(tape, given[1]), even // 2, rank)
+        after = _round(Double(tape, given[0]), Double(tape, given[1]), even // 2, rank)
         body, nodes = [value.name for value in after], tape.nodes
     finally:
         tape.nodes = outer
@@ -76,16 +76,16 @@ def _decomposed(matrix: Formula, size: int, rank: int) -> tuple[Formula, Formula
     found, vectors = tape.op("Scan", matrix.name, start.name, rounds, count=2, body=graph, num_scan_inputs=1)
     # The shapes of a loop's results are not inferred.
     found, vectors = (tape.op("Reshape", value, tape.op("Shape", matrix.name)) for value in (found, vectors))
-    values = (Formula(tape, found) * Formula(tape, tape.constant(np.eye(even)))).reduced("Sum", -1, keepdims=0)
-    columns = Formula(tape, vectors)
+    values = (Double(tape, found) * Double(tape, tape.constant(np.eye(even)))).reduced("Sum", -1, keepdims=0)
+    columns = Double(tape, vectors)
     if even > size:
         values, columns = values.part(-1, _FIRST, size), columns.part(-1, _FIRST, size).part(-2, _FIRST, size)
     ordered, places = tape.op("TopK", values.name, tape.integers(size), count=2, axis=-1, largest=0)
     wide = tape.op("Expand", tape.op("Unsqueeze", places, tape.integers(-2)), tape.op("Shape", columns.name))
-    return Formula(tape, ordered), columns.op("GatherElements", wide, axis=rank - 1)
+    return Double(tape, ordered), columns.op("GatherElements", wide, axis=rank - 1)
 
 
-def _symmetric(matrix: Formula, rank: int) -> Formula:
+def _symmetric(matrix: Double, rank: int) -> Double:
     """Return the symmetric matrix with this lower triangle."""
     low = matrix.op("Trilu", upper=0)
     below = matrix.op("Trilu", matrix.tape.constant(np.array(-1)), upper=0)
@@ -96,15 +96,15 @@ def _symmetric(matrix: Formula, rank: int) -> Formula:
 def eigh(tape: Tape, op: Op) -> None:
     """Eigenvalues in ascending order, and eigenvectors as columns, of symmetric matrices, of which the lower triangle is read."""
     (size, _), rank = sizes_of(tape, op), len(tape.shape(op.inputs[0]))
-    values, vectors = _decomposed(_symmetric(Formula.of(tape, op.inputs[0]), rank), size, rank)
+    values, vectors = _decomposed(_symmetric(Double.of(tape, op.inputs[0]), rank), size, rank)
     values.result(op.outputs[0])
     vectors.result(op.outputs[1])
 
 
-def _squares(tape: Tape, op: Op) -> tuple[Formula, Formula, Formula, int]:
+def _squares(tape: Tape, op: Op) -> tuple[Double, Double, Double, int]:
     """Return A with no more columns than rows, the eigenvalues and vectors of AᵀA, and the rank."""
     (rows, columns), rank = sizes_of(tape, op), len(tape.shape(op.inputs[0]))
-    matrix = Formula.of(tape, op.inputs[0])
+    matrix = Double.of(tape, op.inputs[0])
     if op.get("symmetric"):
         matrix = _symmetric(matrix, rank)
     if columns > rows:
@@ -139,7 +139,7 @@ def pseudo_inverse(tape: Tape, op: Op) -> None:
     Of ``symmetric`` matrices the lower triangle is read.
     """
     matrix, squares, vectors, rank = _squares(tape, op)
-    least, share = (Formula.of(tape, name) for name in op.inputs[1:])
+    least, share = (Double.of(tape, name) for name in op.inputs[1:])
     values = squares.op("Max", 0.0).sqrt()
     largest = values.reduced("Max", -1)
     bound = (largest * share).op("Max", least)

@@ -6,25 +6,12 @@ import numpy as np
 import onnx
 import onnx.helper
 
-from edgefl.onnxgrad.gradients.op import Gradient, Op, register_rule, register_slopes
+from edgefl.onnxgrad.gradients.formula import Formula, register_slopes
+from edgefl.onnxgrad.gradients.op import Gradient, Op, register_rule
 from edgefl.onnxgrad.gradients.tape import Tape
 
 SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 """ONNX's default attributes."""
-
-register_slopes(
-    {
-        "Identity": lambda tape, op, g: g,
-        "Neg": lambda tape, op, g: tape.op("Neg", g),
-        "Abs": lambda tape, op, g: tape.op("Mul", g, tape.op("Sign", op.inputs[0])),  # 0 at 0, as in torch
-        "Reciprocal": lambda tape, op, g: tape.op("Neg", tape.op("Mul", g, tape.op("Mul", op.outputs[0], op.outputs[0]))),
-        "Sqrt": lambda tape, op, g: tape.op("Mul", g, tape.op("Div", tape.number(0.5), op.outputs[0])),
-        "Exp": lambda tape, op, g: tape.op("Mul", g, op.outputs[0]),
-        "Log": lambda tape, op, g: tape.op("Div", g, op.inputs[0]),
-        "Sin": lambda tape, op, g: tape.op("Mul", g, tape.op("Cos", op.inputs[0])),
-        "Cos": lambda tape, op, g: tape.op("Neg", tape.op("Mul", g, tape.op("Sin", op.inputs[0]))),
-    }
-)
 
 
 @register_rule("Cast")
@@ -155,139 +142,106 @@ def dropout(tape: Tape, op: Op, gradient: str, of_mask: Gradient = None) -> list
     return [tape.op("Where", op.outputs[1], tape.op("Mul", gradient, tape.number(scale)), tape.number(0.0)), None, None]
 
 
-def _inside(tape: Tape, value: str) -> str:
-    """Return a bool value: 0 < ``value`` < 1."""
-    return tape.op("And", tape.op("Greater", value, tape.number(0.0)), tape.op("Less", value, tape.number(1.0)))
-
-
-def _bell(tape: Tape, x: str) -> str:
-    return tape.op("Exp", tape.op("Neg", tape.op("Mul", x, x)))
-
-
-def _along(tape: Tape, op: Op, value: str) -> str:
-    """Return the sum of ``value`` along the node's axis, which keeps size 1."""
-    return tape.op("ReduceSum", value, tape.integers(op.get("axis", -1)), keepdims=1)
-
-
-def _where_positive(tape: Tape, op: Op, gradient: str) -> str:
+def _where_positive(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """Return g where y = max(x, 0) is not 0, else 0, by a cast to bool and back: a third faster than Where, but 0·∞ would be NaN."""
     positive = tape.op("Cast", op.outputs[0], to=onnx.TensorProto.BOOL)
     if tape.unbounded:
-        return str(tape.op("Where", positive, gradient, tape.number(0.0)))
-    return str(tape.op("Mul", gradient, tape.op("Cast", positive, to=tape.element_type)))
+        return [tape.op("Where", positive, gradient, tape.number(0.0))]
+    return [tape.op("Mul", gradient, tape.op("Cast", positive, to=tape.element_type))]
 
 
-def sigmoid_slope(tape: Tape, op: Op, gradient: str) -> str:
-    """Return g·(y − y²)."""
-    (y,) = op.outputs
-    return str(tape.op("Mul", gradient, tape.op("Sub", y, tape.op("Mul", y, y))))
-
-
-def _above(tape: Tape, op: Op, gradient: str, below: str) -> str:
-    """Return ``gradient`` where the node's input is positive, elsewhere ``below``."""
-    return tape.op("Where", tape.op("Greater", op.inputs[0], tape.number(0.0)), gradient, below)
-
-
-register_slopes(
-    {
-        "Relu": _where_positive,
-        "LeakyRelu": lambda tape, op, g: _above(tape, op, g, tape.op("Mul", g, tape.number(op.get("alpha", 0.01)))),
-        # For x < 0: y = α(eˣ − 1), with the slope y + α.
-        "Elu": lambda tape, op, g: _above(
-            tape, op, g, tape.op("Mul", g, tape.op("Add", op.outputs[0], tape.number(op.get("alpha", 1.0))))
-        ),
-        # For x < 0: y = γα(eˣ − 1), with the slope y + γα; else γ.
-        "Selu": lambda tape, op, g: _above(
-            tape,
-            op,
-            tape.op("Mul", g, tape.number(op.get("gamma", SELU_GAMMA))),
-            tape.op(
-                "Mul", g, tape.op("Add", op.outputs[0], tape.number(op.get("gamma", SELU_GAMMA) * op.get("alpha", SELU_ALPHA)))
-            ),
-        ),
-        # For x < 0: y = α(exp(x/α) − 1), with the slope y/α + 1.
-        "Celu": lambda tape, op, g: _above(
-            tape,
-            op,
-            g,
-            tape.op(
-                "Mul", g, tape.op("Add", tape.op("Mul", op.outputs[0], tape.number(1 / op.get("alpha", 1.0))), tape.number(1.0))
-            ),
-        ),
-        "Atan": lambda tape, op, g: tape.op(
-            "Div", g, tape.op("Add", tape.op("Mul", op.inputs[0], op.inputs[0]), tape.number(1.0))
-        ),
-        "Tanh": lambda tape, op, g: tape.op("Sub", g, tape.op("Mul", tape.op("Mul", g, op.outputs[0]), op.outputs[0])),
-        "Sigmoid": sigmoid_slope,
-        "Softplus": lambda tape, op, g: tape.op("Mul", g, tape.op("Sigmoid", op.inputs[0])),
-        # g·α where 0 < y < 1, elsewhere 0.
-        "HardSigmoid": lambda tape, op, g: tape.op(
-            "Where", _inside(tape, op.outputs[0]), tape.op("Mul", g, tape.number(op.get("alpha", 0.2))), tape.number(0.0)
-        ),
-        # g · 2/√π · exp(−x²).
-        "Erf": lambda tape, op, g: tape.op(
-            "Mul", g, tape.op("Mul", _bell(tape, op.inputs[0]), tape.number(2 / math.sqrt(math.pi)))
-        ),
-        # y(g − Σ g·y).
-        "Softmax": lambda tape, op, g: tape.op(
-            "Mul", op.outputs[0], tape.op("Sub", g, _along(tape, op, tape.op("Mul", g, op.outputs[0])))
-        ),
-    }
-)
+register_rule("Relu")(_where_positive)
 
 
 @register_rule("PRelu")
 def p_relu(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """For y = x where x > 0, else s·x: g or g·s for x; g·min(x, 0) for s."""
-    x, slope = op.inputs
-    below = tape.op("Mul", gradient, slope)
-    found = tape.op("Mul", gradient, tape.op("Min", x, tape.number(0.0))) if tape.needs(slope) else None
-    return [_above(tape, op, gradient, below), found and tape.unbroadcast(found, slope, op.outputs[0])]
+    x, slope, g = (Formula(tape, name) for name in (*op.inputs, gradient))
+    below = g * slope
+    found = (g * x.op("Min", 0.0)).name if tape.needs(slope.name) else None
+    return [_above(x, g, below).name, found and tape.unbroadcast(found, slope.name, op.outputs[0])]
 
 
-@register_rule("Mish")
-def mish(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+def _inside(value: Formula) -> Formula:
+    """Return a bool value: 0 < ``value`` < 1."""
+    return (value > 0).op("And", value < 1)
+
+
+def _above(x: Formula, gradient: Formula, below: Formula) -> Formula:
+    """Return ``gradient`` where ``x`` is positive, elsewhere ``below``."""
+    return (x > 0).where(gradient, below)
+
+
+def _selu(op: Op, x: Formula, y: Formula, g: Formula) -> Formula:
+    """For x < 0: y = γα(eˣ − 1), with the slope y + γα; else γ."""
+    gamma, alpha = op.get("gamma", SELU_GAMMA), op.get("alpha", SELU_ALPHA)
+    return _above(x, g * gamma, g * (y + gamma * alpha))
+
+
+def _mish(op: Op, x: Formula, y: Formula, g: Formula) -> Formula:
     """For y = x·t with t = tanh(log(1 + eˣ)): g·(t + x·(1 − t²)·sigmoid(x))."""
-    (x,) = op.inputs
-    t = tape.op("Tanh", tape.op("Softplus", x))
-    rest = tape.op("Mul", tape.op("Mul", x, tape.op("Sigmoid", x)), tape.op("Sub", tape.number(1.0), tape.op("Mul", t, t)))
-    return [tape.op("Mul", gradient, tape.op("Add", t, rest))]
+    t = x.op("Softplus").op("Tanh")
+    return g * (t + x * x.op("Sigmoid") * (1 - t * t))
 
 
-@register_rule("HardSwish")
-def hard_swish(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+def _hard_swish(op: Op, x: Formula, y: Formula, g: Formula) -> Formula:
     """For y = x·h with h = clip(x/6 + 1/2, 0, 1): g·(h + x/6) where 0 < h < 1, elsewhere g·h."""
-    (x,) = op.inputs
-    h = tape.op("HardSigmoid", x, alpha=1 / 6, beta=0.5)
-    slope = tape.op("Add", h, tape.op("Where", _inside(tape, h), tape.op("Mul", x, tape.number(1 / 6)), tape.number(0.0)))
-    return [tape.op("Mul", gradient, slope)]
+    h = x.op("HardSigmoid", alpha=1 / 6, beta=0.5)
+    return g * (h + _inside(h).where(x * (1 / 6), 0))
 
 
-@register_rule("Gelu")
-def gelu(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+def _gelu(op: Op, x: Formula, y: Formula, g: Formula) -> Formula:
     """For y = x·Φ(x), Φ the normal distribution with density φ: g·(Φ(x) + x·φ(x)); with approximate="tanh" the derivative of that."""
-    (x,) = op.inputs
     if op.get("approximate", "none") == "tanh":
-        return [tape.op("Mul", gradient, _tanh_slope(tape, x))]
-    below = tape.op("Add", tape.op("Erf", tape.op("Mul", x, tape.number(math.sqrt(0.5)))), tape.number(1.0))
-    bell = tape.op("Exp", tape.op("Mul", tape.op("Mul", x, x), tape.number(-0.5)))
-    dense = tape.op("Mul", tape.op("Mul", x, bell), tape.number(1 / math.sqrt(2 * math.pi)))
-    return [tape.op("Mul", gradient, tape.op("Add", tape.op("Mul", below, tape.number(0.5)), dense))]
+        return g * _tanh_slope(x)
+    below = (x * math.sqrt(0.5)).op("Erf") + 1
+    dense = x * (x * x * -0.5).exp() * (1 / math.sqrt(2 * math.pi))
+    return g * (below * 0.5 + dense)
 
 
-def _tanh_slope(tape: Tape, x: str) -> str:
+def _tanh_slope(x: Formula) -> Formula:
     """Return the derivative of ½x(1 + tanh(c(x + 0.044715x³))), c = √(2/π)."""
     c = math.sqrt(2 / math.pi)
-    square = tape.op("Mul", x, x)
-    inner = tape.op("Mul", x, tape.op("Add", tape.op("Mul", square, tape.number(0.044715 * c)), tape.number(c)))
-    y = tape.op("Tanh", inner)
-    inner_slope = tape.op("Add", tape.op("Mul", square, tape.number(3 * 0.044715 * c)), tape.number(c))
-    rise = tape.op("Mul", tape.op("Mul", x, tape.op("Sub", tape.number(1.0), tape.op("Mul", y, y))), inner_slope)
-    return tape.op("Mul", tape.op("Add", tape.op("Add", y, tape.number(1.0)), rise), tape.number(0.5))
+    square = x * x
+    y = (x * (square * (0.044715 * c) + c)).op("Tanh")
+    inner_slope = square * (3 * 0.044715 * c) + c
+    rise = x * (1 - y * y) * inner_slope
+    return (y + 1 + rise) * 0.5
 
 
-@register_rule("LogSoftmax")
-def log_softmax(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+def _log_softmax(op: Op, x: Formula, y: Formula, g: Formula) -> Formula:
     """Return g − softmax(x)·Σ g, summed along the axis."""
-    summed = _along(tape, op, gradient)
-    return [tape.op("Sub", gradient, tape.op("Mul", tape.op("Exp", op.outputs[0]), summed))]
+    total = g.reduced("Sum", op.get("axis", -1))
+    return g - y.exp() * total
+
+
+register_slopes(
+    {
+        "Identity": lambda op, x, y, g: g,
+        "Neg": lambda op, x, y, g: -g,
+        "Abs": lambda op, x, y, g: g * x.op("Sign"),  # 0 at 0, as in torch
+        "Reciprocal": lambda op, x, y, g: -(g * (y * y)),
+        "Sqrt": lambda op, x, y, g: g * (0.5 / y),
+        "Exp": lambda op, x, y, g: g * y,
+        "Log": lambda op, x, y, g: g / x,
+        "Sin": lambda op, x, y, g: g * x.op("Cos"),
+        "Cos": lambda op, x, y, g: -(g * x.op("Sin")),
+        "Atan": lambda op, x, y, g: g / (x * x + 1),
+        "Tanh": lambda op, x, y, g: g - g * y * y,
+        **dict.fromkeys(("Sigmoid", "ExactSigmoid"), lambda op, x, y, g: g * (y - y * y)),
+        "Softplus": lambda op, x, y, g: g * x.op("Sigmoid"),
+        "HardSigmoid": lambda op, x, y, g: _inside(y).where(g * op.get("alpha", 0.2), 0),
+        "Erf": lambda op, x, y, g: g * ((-(x * x)).exp() * (2 / math.sqrt(math.pi))),
+        "Softmax": lambda op, x, y, g: y * (g - (g * y).reduced("Sum", op.get("axis", -1))),
+        "LogSoftmax": _log_softmax,
+        "LeakyRelu": lambda op, x, y, g: _above(x, g, g * op.get("alpha", 0.01)),
+        # For x < 0: y = α(eˣ − 1), with the slope y + α.
+        "Elu": lambda op, x, y, g: _above(x, g, g * (y + op.get("alpha", 1.0))),
+        # For x < 0: y = α(exp(x/α) − 1), with the slope y/α + 1.
+        "Celu": lambda op, x, y, g: _above(x, g, g * (y * (1 / op.get("alpha", 1.0)) + 1)),
+        "Selu": _selu,
+        "Mish": _mish,
+        "HardSwish": _hard_swish,
+        "Gelu": _gelu,
+    }
+)

@@ -1,6 +1,6 @@
 """A node as gradient rules see it, and the table of the rules."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
@@ -58,8 +58,6 @@ DOMAIN = "edgefl"
 """Domain of the operators that are not standard; no graph contains one when it is done."""
 Gradient = str | None
 """Name of the value that is a gradient; None: no gradient."""
-Slope = Callable[..., str]
-"""A rule for an operator of one input and one output: (tape, op, gradient of the output) → gradient of the input."""
 Rule = Callable[..., Sequence[Gradient]]
 """(tape, op, gradient of each output) → gradient of each input."""
 
@@ -84,12 +82,6 @@ CONSTANT = frozenset(
 def register_rule(*kinds: str) -> Callable[[Rule], Rule]:
     """Return a decorator that enters a :data:`Rule` into :data:`RULES` for operators; an existing rule is replaced."""
     return lambda rule: RULES.update(dict.fromkeys(kinds, rule)) or rule
-
-
-def register_slopes(slopes: Mapping[str, Slope]) -> None:
-    """Enter operators of one input into :data:`RULES`: operator → :data:`Slope`."""
-    for kind, slope in slopes.items():
-        register_rule(kind)(lambda tape, op, gradient, slope=slope: [slope(tape, op, gradient)])
 
 
 def prepared(*kinds: str) -> Callable[[Prepare], Prepare]:

@@ -10,7 +10,6 @@ import numpy as np
 import onnx
 import onnx.numpy_helper
 
-from edgefl.onnxgrad.gradients.elementwise import sigmoid_slope
 from edgefl.onnxgrad.gradients.op import DOMAIN, FORMS, OF_MATRICES, Gradient, Op, form, register_rule
 from edgefl.onnxgrad.gradients.tape import Tape
 
@@ -56,9 +55,6 @@ def exact_sigmoid(tape: Tape, op: Op) -> None:
     """Write 1/(1 + e⁻ˣ). Runtimes approximate Sigmoid by a quotient, which is 0 for x ≤ −18."""
     power = tape.op("Exp", tape.op("Neg", op.inputs[0]))
     tape.op("Reciprocal", tape.op("Add", power, tape.number(1.0)), out=op.outputs)
-
-
-register_rule("ExactSigmoid")(lambda tape, op, gradient: [sigmoid_slope(tape, op, gradient)])
 
 
 @form("BinaryCrossEntropy")

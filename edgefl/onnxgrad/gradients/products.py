@@ -4,7 +4,7 @@ import math
 import string
 from collections.abc import Sequence
 
-from edgefl.onnxgrad.gradients.op import Gradient, Op, register_rule, register_slopes
+from edgefl.onnxgrad.gradients.op import Gradient, Op, register_rule
 from edgefl.onnxgrad.gradients.tape import Tape
 
 
@@ -171,15 +171,18 @@ def _spread(tape: Tape, value: str, like: str) -> str:
     return tape.op("Expand", value, tape.op("Shape", like))
 
 
-register_slopes(
-    {
-        "ReduceSum": lambda tape, op, g: _spread(tape, widened(tape, op, g, axes_of(tape, op)), op.inputs[0]),
-        "ReduceSumSquare": lambda tape, op, g: tape.op(
-            "Mul", tape.op("Mul", op.inputs[0], tape.number(2.0)), widened(tape, op, g, axes_of(tape, op))
-        ),
-        "ReduceL1": lambda tape, op, g: tape.op("Mul", tape.op("Sign", op.inputs[0]), widened(tape, op, g, axes_of(tape, op))),
-    }
-)
+@register_rule("ReduceSum")
+def reduce_sum(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """Return g for each entry."""
+    return [_spread(tape, widened(tape, op, gradient, axes_of(tape, op)), op.inputs[0])]
+
+
+@register_rule("ReduceSumSquare", "ReduceL1")
+def reduce_power(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """Return 2·g·x, or g with the sign of x."""
+    (x, *_), of_l1 = op.inputs, op.kind == "ReduceL1"
+    slope = tape.op("Sign", x) if of_l1 else tape.op("Mul", x, tape.number(2.0))
+    return [tape.op("Mul", slope, widened(tape, op, gradient, axes_of(tape, op)))]
 
 
 @register_rule("ReduceL2")

@@ -3,23 +3,19 @@
 import numpy as np
 
 from edgefl.onnxgrad.gradients.linear_maps import padded_back
-from edgefl.onnxgrad.gradients.op import Gradient, Op, register_rule, register_slopes
+from edgefl.onnxgrad.gradients.op import Gradient, Op, register_rule
 from edgefl.onnxgrad.gradients.tape import Tape
 
 
-def _back_in_order(tape: Tape, op: Op, gradient: str) -> str:
+@register_rule("Transpose")
+def transpose(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """Return g with the inverse permutation of axes."""
     perm = op.get("perm")
-    return tape.op("Transpose", gradient, perm=None if perm is None else [int(axis) for axis in np.argsort(perm)])
+    return [tape.op("Transpose", gradient, perm=None if perm is None else [int(axis) for axis in np.argsort(perm)])]
 
 
-register_slopes(
-    {
-        **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), lambda tape, op, g: tape.like(g, op.inputs[0])),
-        "Transpose": _back_in_order,
-        "Expand": lambda tape, op, g: tape.unbroadcast(g, op.inputs[0], op.outputs[0]),
-    }
-)
+register_rule("Reshape", "Flatten", "Squeeze", "Unsqueeze")(lambda tape, op, g: [tape.like(g, op.inputs[0])])
+register_rule("Expand")(lambda tape, op, g: [tape.unbroadcast(g, op.inputs[0], op.outputs[0])])
 
 
 @register_rule("Concat")

@@ -5,91 +5,55 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.onnxgrad.gradients.op import Gradient, Op, register_rule, register_slopes
-from edgefl.onnxgrad.gradients.tape import Tape, composite, put
+from edgefl.onnxgrad.gradients.formula import Formula, register_slopes
+from edgefl.onnxgrad.gradients.op import Gradient, Op, register_rule
+from edgefl.onnxgrad.gradients.tape import Tape, composite
 
 
-def _with_square(tape: Tape, value: str, sign: str) -> str:
-    """Return 1 + v² or 1 − v²."""
-    return tape.op(sign, tape.number(1.0), tape.op("Mul", value, value))
+def _special(kind: str, x: Formula, **attributes: Any) -> Formula:
+    """Return a function of one value at a time that ONNX has no operator for."""
+    return Formula(x.tape, composite(x.tape, kind, [x.name], [x.tape.shape(x.name)], **attributes)[0])
 
 
-def _over_root(tape: Tape, op: Op, gradient: str, sign: str) -> str:
-    return tape.op("Div", gradient, tape.op("Sqrt", _with_square(tape, op.inputs[0], sign)))
-
-
-register_slopes(
-    {
-        "Tan": lambda tape, op, g: tape.op("Mul", g, _with_square(tape, op.outputs[0], "Add")),
-        "Sinh": lambda tape, op, g: tape.op("Mul", g, tape.op("Cosh", op.inputs[0])),
-        "Cosh": lambda tape, op, g: tape.op("Mul", g, tape.op("Sinh", op.inputs[0])),
-        "Asin": lambda tape, op, g: _over_root(tape, op, g, "Sub"),
-        "Acos": lambda tape, op, g: tape.op("Neg", _over_root(tape, op, g, "Sub")),
-        "Asinh": lambda tape, op, g: _over_root(tape, op, g, "Add"),
-        "Atanh": lambda tape, op, g: tape.op("Div", g, _with_square(tape, op.inputs[0], "Sub")),
-    }
-)
-
-
-def _special(tape: Tape, kind: str, x: str, **attributes: Any) -> str:
-    """Append a function of one value at a time that ONNX has no operator for."""
-    return composite(tape, kind, [x], [tape.shape(x)], **attributes)[0]
-
-
-def _polygamma(tape: Tape, op: Op, gradient: str) -> str:
-    """Return g·ψₙ₊₁(x)."""
-    return tape.op("Mul", gradient, _special(tape, "Polygamma", op.inputs[0], order=op.get("order") + 1))
-
-
-def _inverse_slope(tape: Tape, gradient: str, y: str, factor: float, share: float) -> str:
-    """Return g·factor·exp(share·y²), the slope of the inverse of a distribution function at its result y."""
-    bell = tape.op("Exp", tape.op("Mul", tape.op("Mul", y, y), tape.number(share)))
-    return str(tape.op("Mul", gradient, tape.op("Mul", bell, tape.number(factor))))
-
-
-def _erfcx(tape: Tape, op: Op, gradient: str) -> str:
-    """Return g·(2xy − 2/√π)."""
-    slope = tape.op("Mul", tape.op("Mul", op.inputs[0], op.outputs[0]), tape.number(2.0))
-    return tape.op("Mul", gradient, tape.op("Sub", slope, tape.number(2 / math.sqrt(math.pi))))
-
-
-def _log_ndtr(tape: Tape, op: Op, gradient: str) -> str:
+def _log_ndtr(op: Op, x: Formula, y: Formula, g: Formula) -> Formula:
     """Return g·φ(x)/Φ(x) as g·√(2/π) / erfcx(−x/√2), which has no difference of large numbers."""
-    below = _special(tape, "Erfcx", put(tape, tape.shape(op.inputs[0]), "Mul", op.inputs[0], tape.number(-math.sqrt(0.5))))
-    return tape.op("Mul", gradient, tape.op("Div", tape.number(math.sqrt(2 / math.pi)), below))
+    turned = x * -math.sqrt(0.5)
+    x.tape.shapes[turned.name] = x.tape.shape(x.name)
+    return g * (math.sqrt(2 / math.pi) / _special("Erfcx", turned))
 
 
-def _acosh(tape: Tape, op: Op, gradient: str) -> str:
-    """Return g / √(x² − 1)."""
-    x = op.inputs[0]
-    return tape.op("Div", gradient, tape.op("Sqrt", tape.op("Sub", tape.op("Mul", x, x), tape.number(1.0))))
+def _bessel_i(op: Op, x: Formula, y: Formula, g: Formula) -> Formula:
+    """With the other order's function z: g·z for I₀, and g·(z − y/x) for I₁, ½ at 0; scaled by exp(−|x|) also − sign(x)·y."""
+    slope = _special("BesselI", x, order=1 - op.get("order"), scaled=op.get("scaled"))
+    if op.get("scaled"):
+        slope = slope - x.op("Sign") * y
+    if op.get("order"):
+        tiny = x.abs().op("LessOrEqual", float(np.finfo(x.tape.real).eps))
+        safe = tiny.where(1.0, x)
+        slope = tiny.where(0.5, slope - y / safe)
+    return g * slope
 
 
 register_slopes(
     {
-        "Acosh": _acosh,
-        "Lgamma": lambda tape, op, g: tape.op("Mul", g, _special(tape, "Polygamma", op.inputs[0], order=0)),
-        "Polygamma": _polygamma,
-        "Erfinv": lambda tape, op, g: _inverse_slope(tape, g, op.outputs[0], math.sqrt(math.pi) / 2, 1.0),
-        "Ndtri": lambda tape, op, g: _inverse_slope(tape, g, op.outputs[0], math.sqrt(2 * math.pi), 0.5),
-        "Erfcx": _erfcx,
+        "Tan": lambda op, x, y, g: g * (1 + y * y),
+        "Sinh": lambda op, x, y, g: g * x.op("Cosh"),
+        "Cosh": lambda op, x, y, g: g * x.op("Sinh"),
+        "Asin": lambda op, x, y, g: g / (1 - x * x).sqrt(),
+        "Acos": lambda op, x, y, g: -(g / (1 - x * x).sqrt()),
+        "Asinh": lambda op, x, y, g: g / (1 + x * x).sqrt(),
+        "Acosh": lambda op, x, y, g: g / (x * x - 1).sqrt(),
+        "Atanh": lambda op, x, y, g: g / (1 - x * x),
+        "Lgamma": lambda op, x, y, g: g * _special("Polygamma", x, order=0),
+        "Polygamma": lambda op, x, y, g: g * _special("Polygamma", x, order=op.get("order") + 1),
+        # The inverse of a distribution function: one over the density at its result.
+        "Erfinv": lambda op, x, y, g: g * ((y * y * 1.0).exp() * (math.sqrt(math.pi) / 2)),
+        "Ndtri": lambda op, x, y, g: g * ((y * y * 0.5).exp() * math.sqrt(2 * math.pi)),
+        "Erfcx": lambda op, x, y, g: g * (x * y * 2 - 2 / math.sqrt(math.pi)),
         "LogNdtr": _log_ndtr,
+        "BesselI": _bessel_i,
     }
 )
-
-
-@register_rule("BesselI")
-def bessel_i(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """With the other order's function z: g·z for I₀, and g·(z − y/x) for I₁, ½ at 0; scaled by exp(−|x|) also − sign(x)·y."""
-    (x,), (y,), order, scaled = op.inputs, op.outputs, op.get("order"), op.get("scaled")
-    slope = _special(tape, "BesselI", x, order=1 - order, scaled=scaled)
-    if scaled:
-        slope = tape.op("Sub", slope, tape.op("Mul", tape.op("Sign", x), y))
-    if order:
-        tiny = tape.op("LessOrEqual", tape.op("Abs", x), tape.number(float(np.finfo(tape.real).eps)))
-        safe = tape.op("Where", tiny, tape.number(1.0), x)
-        slope = tape.op("Where", tiny, tape.number(0.5), tape.op("Sub", slope, tape.op("Div", y, safe)))
-    return [tape.op("Mul", gradient, slope)]
 
 
 @register_rule("Hypot")
