@@ -1,7 +1,6 @@
 """What edgefl changes in torch's exporter and its optimizer, once per process; other versions of them are left as they are."""
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
@@ -11,15 +10,26 @@ _MERGE_BOUNDS = {
     *("FuseSuccessiveMin", "FuseSuccessiveMax", "FuseMinMaxToClip", "FuseMaxMinToClip"),
     *("FuseSuccessiveClip", "FuseSuccessiveClipRelu", "FuseSuccessiveReluClip"),
 }
+"""Rules of the optimizer that merge Min, Max, Clip and Relu: the result has other slopes on its bounds."""
 
 
 @functools.cache
 def adjust_exporter() -> None:
     """Make the changes, unless they are made already."""
     _list_operators_once()
-    _skip_other_operators()
-    _match_constants_exactly()
-    _keep_bounds_apart()
+    try:
+        from onnxscript.rewriter import _DEFAULT_REWRITE_RULES, _pattern_ir
+    except ImportError:
+        return
+    for rule in _DEFAULT_REWRITE_RULES:
+        _skip_other_operators(rule)
+        # They would take all constants up to 1e-8 for zero: x + 1e-12 became x, and a quotient by it NaN where x is 0.
+        for node in rule._target_pattern:  # noqa: SLF001 - the public interface sets tolerances for new rules only
+            for value in node.inputs:
+                if isinstance(value, _pattern_ir.Constant):
+                    vars(value).update(_rel_tol=0.0, _abs_tol=0.0)
+        if rule.name in _MERGE_BOUNDS:
+            vars(rule)["try_rewrite"] = lambda *args, **options: None
 
 
 def _list_operators_once() -> None:
@@ -51,54 +61,18 @@ def _list_operators_once() -> None:
             vars(module)[original.__name__] = listed
 
 
-def _skip_other_operators() -> None:
-    """Let each rule of the optimizer look only at nodes of the operator that its pattern ends with.
+def _skip_other_operators(rule: Any) -> None:
+    """Let a rule of the optimizer look only at nodes of the operator that its pattern ends with; what it finds is the same.
 
-    Otherwise a rule with several outputs in its pattern lists the whole graph for every node, and rules take four fifths of the time. What
-    the rules find is the same. Other versions of the optimizer are left as they are.
+    Otherwise a rule with several outputs in its pattern lists the whole graph for every node, and rules take four fifths of the time.
     """
     try:
-        from onnxscript.rewriter import _DEFAULT_REWRITE_RULES
-
-        ends = [(rule._matcher, rule._target_pattern.output_nodes[0]) for rule in _DEFAULT_REWRITE_RULES]  # noqa: SLF001 - a speed-up
-    except (ImportError, AttributeError):
+        matcher, last = rule._matcher, rule._target_pattern.output_nodes[0]  # noqa: SLF001 - a speed-up
+    except AttributeError:
         return
+    match = matcher.match
 
-    def only_at(last: Any, match: Callable[..., Any]) -> Callable[..., Any]:
-        def matched(model: Any, graph: Any, node: ir.Node, **options: Any) -> Any:
-            return last.op.matches(node.op_type) and match(model, graph, node, **options)
+    def matched(model: Any, graph: Any, node: ir.Node, **options: Any) -> Any:
+        return last.op.matches(node.op_type) and match(model, graph, node, **options)
 
-        return matched
-
-    for matcher, last in ends:
-        vars(matcher)["match"] = only_at(last, matcher.match)
-
-
-def _match_constants_exactly() -> None:
-    """Let the rules of the optimizer match a constant only if it has the very value.
-
-    They would take all constants up to 1e-8 for zero: ``x + 1e-12`` became ``x``, and a quotient by it NaN where x is 0. Other versions of
-    the optimizer are left as they are.
-    """
-    try:
-        from onnxscript.rewriter import _DEFAULT_REWRITE_RULES, _pattern_ir
-    except ImportError:
-        return
-
-    for rule in _DEFAULT_REWRITE_RULES:
-        for node in rule._target_pattern:  # noqa: SLF001 - the public interface sets tolerances for new rules only
-            for value in node.inputs:
-                if isinstance(value, _pattern_ir.Constant):
-                    vars(value).update(_rel_tol=0.0, _abs_tol=0.0)
-
-
-def _keep_bounds_apart() -> None:
-    """Turn off the rules of the optimizer that merge Min, Max, Clip and Relu: the result has other slopes on its bounds."""
-    try:
-        from onnxscript.rewriter import _DEFAULT_REWRITE_RULES
-    except ImportError:
-        return
-
-    for rule in _DEFAULT_REWRITE_RULES:
-        if rule.name in _MERGE_BOUNDS:
-            vars(rule)["try_rewrite"] = lambda *args, **options: None
+    vars(matcher)["match"] = matched

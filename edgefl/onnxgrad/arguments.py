@@ -13,20 +13,10 @@ from edgefl.onnxgrad.fields import named
 from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, PREDICTION, SEED, SHARE, STATES, STEP_COUNT, Roles, StepRule
 
 _CALL = 'training_step(network, lambda network, x, y: torch.nn.functional.cross_entropy(network(x), y), {"x": x, "y": y})'
-_INPUTS = {
-    torch.float32,
-    torch.float64,
-    torch.float16,
-    torch.bool,
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-}
-"""Types that inputs of a batch may have."""
 _BUFFERS = {torch.float32, torch.float64, torch.float16}
 """Types of real numbers that buffers may have; the graphs read them as float32."""
+_INPUTS = {*_BUFFERS, torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+"""Types that inputs of a batch may have."""
 _TAKEN = {LOSS, PREDICTION, STEP_COUNT, LEARNING_RATE, BETA, SHARE, SEED}
 
 

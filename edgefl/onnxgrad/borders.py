@@ -82,10 +82,6 @@ def _clamped(x: Tensor, min: float | None = None, max: float | None = None) -> T
     return _own("Clamp", x, **bounds) if x.is_floating_point() else NotImplemented
 
 
-def _clamped_below(x: Tensor, max: float) -> Tensor:
-    return _clamped(x, None, max)
-
-
 def _clamped_by_tensors(x: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Tensor:
     """A bound gets the gradient only where it replaces the value; of two equal bounds, the lower one gets none."""
     if not x.is_floating_point():
@@ -93,10 +89,6 @@ def _clamped_by_tensors(x: Tensor, min: Tensor | None = None, max: Tensor | None
     if min is not None:
         x = torch.where(x < min, min if max is None else torch.where(min < max, min, held(min)), x)
     return x if max is None else torch.where(x > max, max, x)
-
-
-def _clamped_by_largest(x: Tensor, max: Tensor) -> Tensor:
-    return _clamped_by_tensors(x, None, max)
 
 
 def _extreme(kind: str) -> Callable[..., tuple[Tensor, Tensor]]:
@@ -122,10 +114,14 @@ def _less(x: Tensor, other: Tensor) -> Tensor:
     return torch.where((x <= other) | other.isnan(), x, other)
 
 
+def _beside_zero(x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return ``function`` of ``x``, and 0 with slope 0 where that is 0; the slope of the function may be infinite there."""
+    empty = x == 0
+    return torch.where(empty, torch.zeros_like(x), function(torch.where(empty, torch.ones_like(x), x)))
+
+
 def _root(square: Tensor) -> Tensor:
-    """Return √``square``, with slope 0 where it is 0; that of torch.sqrt is infinite there."""
-    empty = square == 0
-    return torch.where(empty, torch.zeros_like(square), torch.where(empty, torch.ones_like(square), square).sqrt())
+    return _beside_zero(square, torch.sqrt)
 
 
 def _deviation(x: Tensor, *args: Any, **options: Any) -> Tensor:
@@ -143,12 +139,8 @@ def _norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, 
     if ord in (0, 1, 2, math.inf, -math.inf) or dtype is not None or not x.is_floating_point():
         return NotImplemented
     axes = list(range(x.dim())) if dim is None else dim
-    size = x.abs()
-    empty = size == 0
-    powers = torch.where(empty, torch.zeros_like(x), torch.where(empty, torch.ones_like(x), size).pow(ord))
-    total = powers.sum(axes, keepdim) if x.dim() else powers
-    empty = total == 0
-    return torch.where(empty, torch.zeros_like(total), torch.where(empty, torch.ones_like(total), total).pow(1 / ord))
+    powers = _beside_zero(x.abs(), lambda size: size.pow(ord))
+    return _beside_zero(powers.sum(axes, keepdim) if x.dim() else powers, lambda total: total.pow(1 / ord))
 
 
 def _log_sigmoid(x: Tensor) -> Tensor:
@@ -199,9 +191,9 @@ BORDERS: dict[Any, Callable[..., Any]] = {
     aten.hardtanh.default: _hardtanh,
     aten.relu6.default: lambda x: _hardtanh(x, 0.0, 6.0),
     **dict.fromkeys((aten.clamp.default, aten.clip.default, aten.clamp_min.default), _clamped),
-    aten.clamp_max.default: _clamped_below,
+    aten.clamp_max.default: lambda x, max: _clamped(x, None, max),
     **dict.fromkeys((aten.clamp.Tensor, aten.clip.Tensor, aten.clamp_min.Tensor), _clamped_by_tensors),
-    aten.clamp_max.Tensor: _clamped_by_largest,
+    aten.clamp_max.Tensor: lambda x, max: _clamped_by_tensors(x, None, max),
     aten.max.dim: _extreme("FirstMax"),
     aten.min.dim: _extreme("FirstMin"),
     aten.fmax.default: _greater,

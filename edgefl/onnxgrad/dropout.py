@@ -99,16 +99,15 @@ class SeededDropout(TorchFunctionMode):
         return self.layers.setdefault(state, len(self.layers))
 
 
-def _dropout(
-    mode: SeededDropout, func: Any, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
-) -> Tensor:
-    return mode.drop(input, p) if training else input
+def _dropping(axes: int | None) -> Any:
+    """Return dropout of entries, or of all that have the same place on this many first axes."""
 
+    def dropped(
+        mode: SeededDropout, func: Any, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    ) -> Tensor:
+        return mode.drop(input, p, axes) if training else input
 
-def _of_maps(
-    mode: SeededDropout, func: Any, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
-) -> Tensor:
-    return mode.drop(input, p, 2) if training else input
+    return dropped
 
 
 def _alpha_dropout(
@@ -144,10 +143,8 @@ def _fractional(axes: int) -> Any:
     """Return fractional pooling with the samples that torch would draw: one for each map and axis."""
 
     def pooled(mode: SeededDropout, func: Any, input: Tensor, *args: Any, **options: Any) -> Any:
-        given = (
-            dict(zip(("kernel_size", "output_size", "output_ratio", "return_indices", "_random_samples"), args, strict=False))
-            | options
-        )
+        names = "kernel_size", "output_size", "output_ratio", "return_indices", "_random_samples"
+        given = dict(zip(names, args, strict=False)) | options
         if given.get("_random_samples") is None:
             maps = input.shape[:-axes] if input.dim() == axes + 2 else (1, input.shape[0])
             given["_random_samples"] = mode.uniform(input, (*maps, axes))
@@ -162,8 +159,7 @@ def _attention(mode: SeededDropout, func: Any, query: Tensor, key: Tensor, value
     options |= dict(zip(names, args, strict=False))
     p = options.pop("dropout_p", 0.0)
     if not p:
-        result: Tensor = func(query, key, value, **options)
-        return result
+        return func(query, key, value, **options)
     if options.get("enable_gqa"):  # several heads of queries share one of keys and values
         key, value = (repeated(x, query.shape[-3] // x.shape[-3]) for x in (key, value))
     scale = options.get("scale") or 1 / math.sqrt(query.shape[-1])
@@ -207,8 +203,8 @@ def _recurrent(mode: SeededDropout, func: Any, *args: Any) -> Any:
 
 
 _REPLACED: dict[Any, Any] = {
-    F.dropout: _dropout,
-    **dict.fromkeys((F.dropout1d, F.dropout2d, F.dropout3d), _of_maps),
+    F.dropout: _dropping(None),
+    **dict.fromkeys((F.dropout1d, F.dropout2d, F.dropout3d), _dropping(2)),
     **dict.fromkeys((F.alpha_dropout, F.feature_alpha_dropout), _alpha_dropout),
     F.rrelu: _leaky,
     **dict.fromkeys((F.fractional_max_pool2d, F.fractional_max_pool2d_with_indices), _fractional(2)),

@@ -191,8 +191,7 @@ def _names(found: Arrays, results: Sequence[Arrays]) -> list[str]:
 
 
 def _finite(results: Sequence[Arrays], name: str) -> np.ndarray:
-    places: np.ndarray = np.logical_and.reduce([np.abs(result[name]) <= _LARGEST for result in results])
-    return places
+    return np.logical_and.reduce([np.abs(result[name]) <= _LARGEST for result in results])
 
 
 def _described(case: Case, name: str, flat: np.intp, found: Arrays, expected: Arrays) -> str:

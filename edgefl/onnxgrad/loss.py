@@ -226,8 +226,7 @@ class Whole(nn.Module):
         """Return the loss in training mode, or without a loss the network's output for the first input in evaluation mode."""
         self.network.train(loss is not None)
         if loss is None or seed is None:
-            result: Tensor = self.network(inputs[0])
-            return result
+            return self.network(inputs[0])
         given = {name: self.network.get_buffer(name) for name in _power_iterations(self.network)}
         with _Lengths(), SeededDropout(seed), UntrainedPadding(), Detached(self.network.parameters()):
             value = loss(self.network, *inputs)

@@ -233,57 +233,36 @@ COUNTED: dict[str, Callable[[_Reader], int]] = {
     "LinearAttention": _linear_attention,
 }
 
-
-def _for(reason: str, names: str) -> dict[str, str]:
-    return dict.fromkeys(names.split(), reason)
-
-
 IGNORED: dict[str, str] = {
-    **_for(
-        "one value at a time, no sum of products",
-        """
-        Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceil Celu Clip Cos Cosh
-        DequantizeLinear Div Dropout DynamicQuantizeLinear Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish
-        IsInf IsNaN LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow QuantizeLinear Reciprocal Relu
-        RotaryEmbedding Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Sum SwiGLU Swish Tan Tanh ThresholdedRelu Where
-        Xor
+    name: reason
+    for reason, names in {
+        "one value at a time, no sum of products": """
+            Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceil Celu Clip Cos Cosh
+            DequantizeLinear Div Dropout DynamicQuantizeLinear Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish
+            IsInf IsNaN LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow QuantizeLinear Reciprocal Relu
+            RotaryEmbedding Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Sum SwiGLU Swish Tan Tanh ThresholdedRelu
+            Where Xor
         """,
-    ),
-    **_for(
-        "sums or compares values, no product of two tensors",
-        """
-        ArgMax ArgMin AveragePool CumProd CumSum GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool ReduceL1 ReduceL2
-        ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare TopK
+        "sums or compares values, no product of two tensors": """
+            ArgMax ArgMin AveragePool CumProd CumSum GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool ReduceL1 ReduceL2
+            ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare TopK
         """,
-    ),
-    **_for(
-        "element-wise and reductions: a few operations a value, counted apart from MACs",
-        """
-        BatchNormalization GroupNormalization Hardmax InstanceNormalization LRN LayerNormalization LogSoftmax LpNormalization
-        MeanVarianceNormalization NegativeLogLikelihoodLoss RMSNormalization Softmax SoftmaxCrossEntropyLoss
+        "element-wise and reductions: a few operations a value, counted apart from MACs": """
+            BatchNormalization GroupNormalization Hardmax InstanceNormalization LRN LayerNormalization LogSoftmax LpNormalization
+            MeanVarianceNormalization NegativeLogLikelihoodLoss RMSNormalization Softmax SoftmaxCrossEntropyLoss
         """,
-    ),
-    **_for(
-        "moves, creates or reinterprets values",
-        """
-        AffineGrid Bernoulli BitCast BlackmanWindow Cast CastLike CenterCropPad Col2Im Concat Constant ConstantOfShape DepthToSpace
-        Expand EyeLike Flatten HammingWindow HannWindow Identity Multinomial Pad RandomNormal RandomNormalLike RandomUniform
-        RandomUniformLike Range Reshape Shape Size Slice SpaceToDepth Split Squeeze Tile Transpose Trilu Unsqueeze
+        "moves, creates or reinterprets values": """
+            AffineGrid Bernoulli BitCast BlackmanWindow Cast CastLike CenterCropPad Col2Im Concat Constant ConstantOfShape DepthToSpace
+            Expand EyeLike Flatten HammingWindow HannWindow Identity Multinomial Pad RandomNormal RandomNormalLike RandomUniform
+            RandomUniformLike Range Reshape Shape Size Slice SpaceToDepth Split Squeeze Tile Transpose Trilu Unsqueeze
         """,
-    ),
-    **_for(
-        "reads or writes rows or positions",
-        """
-        Compress Gather GatherElements GatherND MaxUnpool NonZero OneHot ReverseSequence Scatter ScatterElements ScatterND
-        TensorScatter Unique
+        "reads or writes rows or positions": """
+            Compress Gather GatherElements GatherND MaxUnpool NonZero OneHot ReverseSequence Scatter ScatterElements ScatterND
+            TensorScatter Unique
         """,
-    ),
-    **_for(
-        "a fast transform goes through its values a few times, and multiplies no matrices",
-        "DFT STFT",
-    ),
-    **_for(
-        "a few neighbours for each value, with weights that depend on positions only",
-        "GridSample MaxRoiPool Resize RoiAlign Upsample",
-    ),
+        "a fast transform goes through its values a few times, and multiplies no matrices": "DFT STFT",
+        "a few neighbours for each value, with weights that depend on positions only": "GridSample MaxRoiPool Resize RoiAlign Upsample",
+    }.items()
+    for name in names.split()
 }
+"""Operator that has no MACs → why."""

@@ -16,24 +16,11 @@ from google.protobuf.message import DecodeError, Message
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 from torch import Tensor, nn
 
+from edgefl.onnxgrad import rules
 from edgefl.onnxgrad.errors import EdgeflError, InputError, first_line
 from edgefl.onnxgrad.graphs import label_of
 from edgefl.onnxgrad.operator_sets import converted
-from edgefl.onnxgrad.rules import (
-    ATTRIBUTES,
-    CHECKS,
-    CHOICES,
-    FOLDED,
-    KNOWN,
-    RULES,
-    SHAPES,
-    STATISTICS,
-    UNTRAINED,
-    WEIGHTS,
-    Signature,
-    inputs_of,
-    require_rules,
-)
+from edgefl.onnxgrad.rules import Signature, inputs_of, require_rules
 from edgefl.onnxgrad.rules.common import Array, Operator, Value, evaluate, tensor_of
 
 
@@ -64,7 +51,7 @@ class Node(Operator):
         self.given = tuple(other for other in self.given if other != slot)
         if isinstance(value, np.ndarray):
             self.known[slot] = value
-            if slot in KNOWN.get(self.op, ()):
+            if slot in rules.KNOWN.get(self.op, ()):
                 return
         name = self._name_of(slot)
         self.stored[slot] = name
@@ -86,11 +73,11 @@ class Node(Operator):
             slots[slot] = value
         if not self.trains_or_measures and not any(isinstance(value, Tensor) for value in slots):
             return _one_or_all(evaluate(self._proto, self.opset, slots))
-        if self.op in FOLDED:
+        if self.op in rules.FOLDED:
             self.refuse("its inputs depend on data; only known ones have a rule")
         arguments = [self._argument(slot, value, values) for slot, value in enumerate(slots)]
         try:
-            return RULES[self.op](self, *arguments)
+            return rules.RULES[self.op](self, *arguments)
         except EdgeflError:
             raise
         except Exception as error:  # torch raises anything for shapes, types and settings that do not fit
@@ -98,20 +85,19 @@ class Node(Operator):
 
     def check(self) -> None:
         """Refuse a node with inputs, outputs or attributes that its rule does not support."""
-        if self.op in RULES:
-            self.check_attributes(ATTRIBUTES.get(self.op, frozenset()))
-            self.check_choices(CHOICES.get(self.op, {}))
-        if self.op in CHECKS:
-            CHECKS[self.op](self)
+        if self.op in rules.RULES:
+            self.check_attributes(rules.ATTRIBUTES.get(self.op, frozenset()))
+            self.check_choices(rules.CHOICES.get(self.op, {}))
+        if self.op in rules.CHECKS:
+            rules.CHECKS[self.op](self)
 
     def _argument(self, slot: int, value: Value, values: Sequence[Value]) -> Value:
-        if slot in KNOWN.get(self.op, ()):
+        if slot in rules.KNOWN.get(self.op, ()):
             if isinstance(value, Tensor):
                 self.refuse(f"input {slot} ({self._name_of(slot)}) depends on data; a shape or setting must be known")
             return value
         if slot in self.stored:
-            stored: Tensor = getattr(self, self.stored[slot])
-            return stored
+            return getattr(self, self.stored[slot])
         if isinstance(value, np.ndarray):
             tensors = (*(v for v in values if isinstance(v, Tensor)), *self.parameters(), *self.buffers())
             return tensor_of(value, tensors[0].device)
@@ -253,7 +239,7 @@ def module_of(model: onnx.ModelProto) -> tuple[nn.Module, Signature]:
     weights = {name: array for name, array in arrays.items() if name not in module.constants}
     tensors: dict[tuple[str, bool, int], Tensor] = {}
     read = {name for node in graph.node for name in node.input} | set(module.output_names)
-    layered = {name for node in graph.node for slot, name in enumerate(node.input) if slot in WEIGHTS.get(node.op_type, ())}
+    layered = {name for node in graph.node for slot, name in enumerate(node.input) if slot in rules.WEIGHTS.get(node.op_type, ())}
     computed = set(inputs)  # values that will be tensors, not arrays
     for index, proto in enumerate(graph.node):
         if all(name in module.constants or not name for name in proto.input):
@@ -266,7 +252,7 @@ def module_of(model: onnx.ModelProto) -> tuple[nn.Module, Signature]:
             continue
         node = Node(proto, label_of(proto, index), opset, read)
         for slot, name in enumerate(proto.input):
-            measured = name in arrays and slot in STATISTICS.get(proto.op_type, ())
+            measured = name in arrays and slot in rules.STATISTICS.get(proto.op_type, ())
             if measured or name in weights:
                 # Exporters store equal tensors once: the ones or zeros of two layers are not a shared weight.
                 key = (name, measured, index if np.ptp(arrays[name].astype(np.float32)) == 0 else -1)
@@ -278,7 +264,7 @@ def module_of(model: onnx.ModelProto) -> tuple[nn.Module, Signature]:
         wires = tuple(proto.input[slot] for slot in node.given)
         if node.trains_or_measures or not computed.isdisjoint(wires):  # its rule will be applied
             node.check()
-            computed.update(proto.output if proto.op_type not in SHAPES else ())
+            computed.update(proto.output if proto.op_type not in rules.SHAPES else ())
         called = re.sub(r"\W", "_", proto.name).strip("_") or f"{proto.op_type}_{index}"
         module.add(called, node, wires, tuple(proto.output))
     module.constants = {name: a for name, a in {**arrays, **module.constants}.items() if name in module.output_names}
@@ -297,7 +283,7 @@ def _only_settings(graph: onnx.GraphProto) -> set[str]:
         reaches_data = any(name in data for name in node.output)
         for slot, name in enumerate(node.input):
             read.add(name)
-            if reaches_data and slot not in (*KNOWN.get(node.op_type, ()), *UNTRAINED.get(node.op_type, ())):
+            if reaches_data and slot not in (*rules.KNOWN.get(node.op_type, ()), *rules.UNTRAINED.get(node.op_type, ())):
                 data.add(name)
     return read - data
 

@@ -37,18 +37,10 @@ def _cholesky(self: Tensor, upper: bool = False) -> Tensor:
     return CHOLESKY(self.mT).mT if upper else CHOLESKY(self)
 
 
-def _cholesky_ex(self: Tensor, *, upper: bool = False, check_errors: bool = False) -> tuple[Tensor, Tensor]:
-    return _cholesky(self, upper), _info(self)
-
-
 def _cholesky_solve(self: Tensor, input2: Tensor, upper: bool = False) -> Tensor:
     lower = input2.mT if upper else input2
     batch = torch.broadcast_shapes(self.shape[:-2], lower.shape[:-2])
     return CHOLESKY_SOLVE(self.expand(*batch, *self.shape[-2:]), lower.expand(*batch, *lower.shape[-2:]))
-
-
-def _cholesky_inverse(self: Tensor, upper: bool = False) -> Tensor:
-    return _cholesky_solve(torch.eye(self.shape[-1], dtype=self.dtype), self, upper)
 
 
 def _rows(value: Tensor, order: Tensor) -> Tensor:
@@ -152,11 +144,6 @@ def _lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True, adjoi
     return _rows(found, order.argsort(-1))
 
 
-def _determinant(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    none = A.new_empty(0)
-    return DET(A), none, none
-
-
 def _qr(A: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
     rows, columns = A.shape[-2:]
     if mode == "r" or (mode == "complete" and rows > columns):
@@ -238,9 +225,11 @@ MATRICES: dict[Any, Callable[..., Any]] = {
     aten.linalg_solve_triangular.default: triangular,
     aten.triangular_solve.default: _triangular_solve,
     aten.cholesky.default: _cholesky,
-    aten.linalg_cholesky_ex.default: _cholesky_ex,
+    aten.linalg_cholesky_ex.default: lambda self, *, upper=False, check_errors=False: (_cholesky(self, upper), _info(self)),
     aten.cholesky_solve.default: _cholesky_solve,
-    aten.cholesky_inverse.default: _cholesky_inverse,
+    aten.cholesky_inverse.default: lambda self, upper=False: _cholesky_solve(
+        torch.eye(self.shape[-1], dtype=self.dtype), self, upper
+    ),
     aten._linalg_solve_ex.default: _solve,  # noqa: SLF001 - an operator's name
     aten.linalg_inv_ex.default: _inverse,
     aten._linalg_slogdet.default: _slogdet,  # noqa: SLF001 - an operator's name
@@ -251,7 +240,7 @@ MATRICES: dict[Any, Callable[..., Any]] = {
     aten.linalg_householder_product.default: _product_of_reflections,
     aten.ormqr.default: _reflected,
     aten.linalg_matrix_exp.default: _matrix_exp,
-    aten._linalg_det.default: _determinant,  # noqa: SLF001 - an operator's name
+    aten._linalg_det.default: lambda A: (DET(A), A.new_empty(0), A.new_empty(0)),  # noqa: SLF001 - an operator's name
     aten.linalg_qr.default: _qr,
     aten._linalg_eigh.default: _eigh,  # noqa: SLF001 - an operator's name
     aten._linalg_svd.default: _svd,  # noqa: SLF001 - an operator's name

@@ -50,14 +50,9 @@ def _matrix(op: Op, size: int, scale: float, place: int | None) -> Matrix:
     target = np.array([1, 1, scale, 1], np.float32) if place is None else np.array([size, 1, place, 1], np.int64)
     names = ["x", "", "target"] if place is None else ["x", "", "", "target"]
     node = onnx.helper.make_node("Resize", names, ["y"], **attributes)
-    read = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [size, 1, size, 1])
-    graph = onnx.helper.make_graph(
-        [node],
-        "resize",
-        [read],
-        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
-        [onnx.numpy_helper.from_array(target, "target")],
-    )
+    ends = (("x", [size, 1, size, 1]), ("y", None))
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in ends)
+    graph = onnx.helper.make_graph([node], "resize", [x], [y], [onnx.numpy_helper.from_array(target, "target")])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
     units = np.eye(size, dtype=np.float32).reshape(size, 1, size, 1)
     found = computed(opened(model.SerializeToString(), options_for(1)), {"x": units})["y"]
@@ -93,9 +88,8 @@ def folded(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 @register_rule("CumSum")
 def cumulative_sum(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """Return the cumulative sum of g in the other direction."""
-    reverse = 0 if op.get("reverse", 0) else None
-    turned = tape.op("CumSum", gradient, op.inputs[1], exclusive=op.get("exclusive"), reverse=1 if reverse is None else reverse)
-    return [turned, None]
+    reverse = int(not op.get("reverse", 0))
+    return [tape.op("CumSum", gradient, op.inputs[1], exclusive=op.get("exclusive"), reverse=reverse), None]
 
 
 @register_rule("Trilu")

@@ -93,19 +93,17 @@ def pad(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     count = len(pads) // 2
     ends = [-int(p) if p else 2**31 - 1 for p in pads[count:]]
     cut = (tape.integers(*map(int, pads[:count])), tape.integers(*ends), tape.integers(*where))
+    constant = op.get("mode", "constant") == "constant"
+    if min(pads) < 0 and not constant:
+        op.refuse("negative pads have a rule for mode constant only")
     if min(pads) < 0:
-        if op.get("mode", "constant") != "constant":
-            op.refuse("negative pads have a rule for mode constant only")
         back = [tape.integers(*(-int(p) for p in pads)), tape.number(0.0), tape.integers(*where)]
-        return [tape.op("Pad", gradient, *back), None, None, None]
-    if op.get("mode", "constant") != "constant":
-        return [
-            padded_back(tape, op, gradient, [*map(int, pads[:count])], [*map(int, pads[count:])], list(where)),
-            None,
-            None,
-            None,
-        ]
-    return [tape.op("Slice", gradient, *cut) if any(pads) else gradient, None, None, None]
+        gradient = tape.op("Pad", gradient, *back)
+    elif not constant:
+        gradient = padded_back(tape, op, gradient, [*map(int, pads[:count])], [*map(int, pads[count:])], list(where))
+    elif any(pads):
+        gradient = tape.op("Slice", gradient, *cut)
+    return [gradient, None, None, None]
 
 
 @register_rule("Tile")

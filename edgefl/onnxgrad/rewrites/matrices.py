@@ -12,18 +12,11 @@ from torch import Tensor
 
 
 def _inverse(A: Tensor) -> Tensor:
-    found: Tensor = torch.linalg.inv_ex(A).inverse
-    return found
+    return torch.linalg.inv_ex(A).inverse
 
 
 def _solution(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
-    found: Tensor = torch.linalg.solve_ex(A, B, left=left).result
-    return found
-
-
-def _cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
-    found: Tensor = torch.linalg.cholesky_ex(A, upper=upper).L
-    return found
+    return torch.linalg.solve_ex(A, B, left=left).result
 
 
 def _lu_factor(A: Tensor, *, pivot: bool = True) -> Any:
@@ -101,7 +94,7 @@ MATRICES: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.linalg.inv, torch.inverse, Tensor.inverse), _inverse),
     torch.linalg.solve: _solution,
     torch.linalg.lstsq: _least_squares,
-    torch.linalg.cholesky: _cholesky,
+    torch.linalg.cholesky: lambda A, *, upper=False: torch.linalg.cholesky_ex(A, upper=upper).L,
     torch.linalg.lu_factor: _lu_factor,
     **dict.fromkeys((torch.linalg.matrix_power, torch.matrix_power, Tensor.matrix_power), _power),
     torch.linalg.tensorinv: _tensor_inverse,

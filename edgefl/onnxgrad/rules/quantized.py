@@ -57,16 +57,9 @@ def _conv_integer(node: Operator, x: Tensor, w: Tensor, zero_x: Tensor | None = 
 
 
 def _quantized_matmul(
-    node: Operator,
-    a: Tensor,
-    scale_a: Tensor,
-    zero_a: Tensor,
-    b: Tensor,
-    scale_b: Tensor,
-    zero_b: Tensor,
-    scale: Tensor,
+    node: Operator, a: Tensor, scale_a: Tensor, zero_a: Tensor, b: Tensor, scale_b: Tensor, zero_b: Tensor, scale: Tensor,
     zero: Tensor,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     sums = _centred(a, zero_a, -2) @ _centred(b, zero_b, -1)
     factor = spread(scale_a, -2, a.dim()) * spread(scale_b, -1, b.dim()) / spread(scale, -2, a.dim())
     return _as_integers(torch.round(sums * factor) + spread(zero, -2, a.dim()), zero.dtype)

@@ -32,10 +32,8 @@ def _resize(
 
 def _sizes(node: Operator, before: list[int], wanted: list[int]) -> tuple[list[int], list[np.float32]]:
     """Return the new sizes, and by which factors the old ones grow."""
-    policy, factors = (
-        node.get("keep_aspect_ratio_policy", "stretch"),
-        [new / old for new, old in zip(wanted, before, strict=True)],
-    )
+    policy = node.get("keep_aspect_ratio_policy", "stretch")
+    factors = [new / old for new, old in zip(wanted, before, strict=True)]
     if policy == "stretch":
         return wanted, [np.float32(factor) for factor in factors]
     scale = min(factors) if policy == "not_larger" else max(factors)

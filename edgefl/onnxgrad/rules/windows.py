@@ -43,8 +43,7 @@ def by_rank(node: Operator, name: str, rank: int) -> Callable[..., Tensor]:
     """Return torch's function ``name`` for a number of spatial axes, such as ``conv2d``, or refuse the node."""
     if rank not in (1, 2, 3):
         node.refuse(f"{rank} spatial axes, expected 1, 2, 3")
-    function: Callable[..., Tensor] = getattr(F, f"{name}{rank}d")
-    return function
+    return getattr(F, f"{name}{rank}d")
 
 
 def check_kernel(node: Operator, weight: Tensor) -> None:
