@@ -124,11 +124,6 @@ def _root(square: Tensor) -> Tensor:
     return _beside_zero(square, torch.sqrt)
 
 
-def _deviation(x: Tensor, *args: Any, **options: Any) -> Tensor:
-    """Equal values have no slope."""
-    return _root(torch.var(x, *args, **options))
-
-
 def _deviation_and_mean(x: Tensor, *args: Any, **options: Any) -> tuple[Tensor, Tensor]:
     variance, mean = torch.var_mean(x, *args, **options)
     return _root(variance), mean
@@ -141,11 +136,6 @@ def _norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, 
     axes = list(range(x.dim())) if dim is None else dim
     powers = _beside_zero(x.abs(), lambda size: size.pow(ord))
     return _beside_zero(powers.sum(axes, keepdim) if x.dim() else powers, lambda total: total.pow(1 / ord))
-
-
-def _log_sigmoid(x: Tensor) -> Tensor:
-    """The exporter writes the log of a sigmoid, which runtimes round to 0."""
-    return -F.softplus(-x)
 
 
 def exact_sigmoid(x: Tensor) -> Tensor:
@@ -164,10 +154,6 @@ def _log_add_exp(x: Tensor, other: Tensor) -> Tensor:
     """Compute log(eˣ + eʸ) from the larger one, so that no power is infinite."""
     apart = torch.where(x == other, torch.zeros_like(x - other), x - other)  # ∞ − ∞ would be NaN
     return torch.maximum(x, other) + F.softplus(-apart.abs())
-
-
-def _log_add_exp2(x: Tensor, other: Tensor) -> Tensor:
-    return _log_add_exp(x * math.log(2), other * math.log(2)) / math.log(2)
 
 
 def _angle(y: Tensor, x: Tensor) -> Tensor:
@@ -198,13 +184,17 @@ BORDERS: dict[Any, Callable[..., Any]] = {
     aten.min.dim: _extreme("FirstMin"),
     aten.fmax.default: _greater,
     aten.fmin.default: _less,
-    **dict.fromkeys((aten.std.default, aten.std.dim, aten.std.correction), _deviation),
+    # Equal values have no slope.
+    **dict.fromkeys(
+        (aten.std.default, aten.std.dim, aten.std.correction), lambda x, *args, **options: _root(torch.var(x, *args, **options))
+    ),
     **dict.fromkeys((aten.std_mean.default, aten.std_mean.dim, aten.std_mean.correction), _deviation_and_mean),
     aten.linalg_vector_norm.default: _norm,
-    aten.log_sigmoid.default: _log_sigmoid,
+    # The exporter writes the log of a sigmoid, which runtimes round to 0.
+    aten.log_sigmoid.default: lambda x: -F.softplus(-x),
     aten.binary_cross_entropy.default: _binary_cross_entropy,
     aten.logaddexp.default: _log_add_exp,
-    aten.logaddexp2.default: _log_add_exp2,
+    aten.logaddexp2.default: lambda x, other: _log_add_exp(x * math.log(2), other * math.log(2)) / math.log(2),
     aten.atan2.default: _angle,
     aten.sinc.default: _sinc,
     aten.scaled_dot_product_attention.default: masked_attention,

@@ -33,7 +33,7 @@ from edgefl.onnxgrad.plain import OTHER_NAMES, Replace, normalised, plain, repla
 from edgefl.onnxgrad.replacements import Table, functional, inlined, with_borders
 from edgefl.onnxgrad.rewrites import REWRITES
 from edgefl.onnxgrad.rewrites.layers import projected_lstm
-from edgefl.onnxgrad.stand_ins import BATCH_NORM, GROUP_NORM, LSTM, STANDS_FOR
+from edgefl.onnxgrad.stand_ins import BATCH_NORM, LSTM, STANDS_FOR
 
 aten = torch.ops.aten
 HasForm = Callable[[Any], bool]
@@ -61,20 +61,11 @@ class _Whole(TorchFunctionMode):
                 )
             if func == DATA:  # the attribute itself is no tensor that can be traced
                 return args[0].detach()
-            if func is F.group_norm:
-                return GROUP_NORM(*_normalised_by_groups(*args, **(kwargs or {})))
             if (rewrite := REWRITES.get(func)) is not None and (found := rewrite(*args, **(kwargs or {}))) is not None:
                 return found
             if func is F.batch_norm:
                 return _normalised_by_batch(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
-
-
-def _normalised_by_groups(
-    input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
-) -> tuple[Any, ...]:
-    """Return the arguments of ``torch.nn.functional.group_norm`` by position."""
-    return input, num_groups, weight, bias, eps
 
 
 def _normalised_by_batch(

@@ -213,10 +213,6 @@ def _convolution(weight: int) -> Callable[[_Reader], int]:
     return lambda node: math.prod(node.output()) * math.prod(node.input(weight)[1:])
 
 
-def _product(node: _Reader) -> int:
-    return math.prod(node.output()) * node.input(0)[-1]
-
-
 COUNTED: dict[str, Callable[[_Reader], int]] = {
     **dict.fromkeys(("CausalConvWithState", "Conv", "ConvInteger", "DeformConv"), _convolution(1)),
     "QLinearConv": _convolution(3),
@@ -224,7 +220,7 @@ COUNTED: dict[str, Callable[[_Reader], int]] = {
     "ConvTranspose": lambda node: math.prod(node.input(0)) * math.prod(node.input(1)[1:]),
     # The number of values of A, transposed or not, times the columns of the result.
     "Gemm": lambda node: math.prod(node.input(0)) * node.output()[1],
-    **dict.fromkeys(("MatMul", "MatMulInteger", "QLinearMatMul"), _product),
+    **dict.fromkeys(("MatMul", "MatMulInteger", "QLinearMatMul"), lambda node: math.prod(node.output()) * node.input(0)[-1]),
     "Einsum": _einsum,
     "LSTM": _recurrent(4),
     "GRU": _recurrent(3),

@@ -128,10 +128,6 @@ def _by_root_of_squares(node: fx.Node) -> Replace:
     return replace
 
 
-def _renamed(node: fx.Node) -> Replace:
-    return lambda: (OTHER_NAMES[node.target], node.args, node.kwargs)
-
-
 _NAMES = {
     **{"__and__": "bitwise_and", "__or__": "bitwise_or", "__xor__": "bitwise_xor", "absolute": "abs", "clip": "clamp"},
     **{"arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan", "arctanh": "atanh"},
@@ -158,5 +154,5 @@ _PLAIN: dict[Any, Callable[[fx.Node], Replace | None]] = {
     **dict.fromkeys(
         (aten.adaptive_avg_pool1d.default, aten.adaptive_avg_pool2d.default, aten.adaptive_avg_pool3d.default), _averaged
     ),
-    **dict.fromkeys(OTHER_NAMES, _renamed),
+    **dict.fromkeys(OTHER_NAMES, lambda node: lambda: (OTHER_NAMES[node.target], node.args, node.kwargs)),
 }

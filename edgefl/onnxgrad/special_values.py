@@ -9,11 +9,21 @@ import onnx_ir as ir
 
 from edgefl.onnxgrad.gradients.op import DOMAIN
 
-_SAME = frozenset(
-    ("Cast", "Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose")
-)
+_SAME = {
+    "Cast",
+    "Concat",
+    "Expand",
+    "Flatten",
+    "Gather",
+    "Identity",
+    "Reshape",
+    "Slice",
+    "Squeeze",
+    "Tile",
+    "Transpose",
+    "Unsqueeze",
+}
 """Operators that hand entries of their first input on, together with :data:`_CHOICE`."""
-_SAME |= {"Unsqueeze"}
 _CHOICE = "Where"
 _CROSS_ENTROPY = frozenset(("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"))
 _COMPARISONS = frozenset(("Clip", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min"))

@@ -17,8 +17,6 @@ _BERNOULLI = 1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730
 _SHIFT = 7
 """Stirling's series is used from here on."""
 _LARGEST = 1e300
-HIGHEST_ORDER = 16
-"""The derivatives of higher order than this overflow float32 for nearly all arguments."""
 
 
 @form("Lgamma")

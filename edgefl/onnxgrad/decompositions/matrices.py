@@ -216,11 +216,6 @@ def _reflected(self: Tensor, input2: Tensor, input3: Tensor, left: bool = True, 
     return found
 
 
-def _product_of_reflections(input: Tensor, tau: Tensor) -> Tensor:
-    """Return the first columns of the product of the reflections."""
-    return _reflected(input, tau, torch.eye(*input.shape[-2:], dtype=input.dtype).expand_as(input))
-
-
 MATRICES: dict[Any, Callable[..., Any]] = {
     aten.linalg_solve_triangular.default: triangular,
     aten.triangular_solve.default: _triangular_solve,
@@ -237,7 +232,9 @@ MATRICES: dict[Any, Callable[..., Any]] = {
     aten.linalg_lu.default: _lu,
     aten.lu_unpack.default: _lu_unpack,
     aten.linalg_lu_solve.default: _lu_solve,
-    aten.linalg_householder_product.default: _product_of_reflections,
+    aten.linalg_householder_product.default: lambda input, tau: _reflected(
+        input, tau, torch.eye(*input.shape[-2:], dtype=input.dtype).expand_as(input)
+    ),
     aten.ormqr.default: _reflected,
     aten.linalg_matrix_exp.default: _matrix_exp,
     aten._linalg_det.default: lambda A: (DET(A), A.new_empty(0), A.new_empty(0)),  # noqa: SLF001 - an operator's name

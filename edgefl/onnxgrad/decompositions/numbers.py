@@ -59,10 +59,6 @@ def _product_of_axis(input: Tensor, dim: int, keepdim: bool = False, *, dtype: t
     return input if keepdim else input.squeeze(dim)
 
 
-def _product(input: Tensor, *, dtype: torch.dtype | None = None) -> Any:
-    return _product_of_axis(input.reshape(-1), 0, dtype=dtype)
-
-
 def _pair_distances(self: Tensor, p: float = 2.0) -> Any:
     """Return the distances of each row to all later ones, as norms of their differences."""
     if not isinstance(rows := self.shape[0], int):
@@ -116,7 +112,7 @@ NUMBERS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((aten.copysign.Tensor, aten.copysign.Scalar), _with_sign),
     aten.frexp.Tensor: _parts,
     aten.linalg_norm.default: _norm,
-    aten.prod.default: _product,
+    aten.prod.default: lambda input, *, dtype=None: _product_of_axis(input.reshape(-1), 0, dtype=dtype),
     aten.prod.dim_int: _product_of_axis,
     aten.cumprod.default: _running_products,
     aten.logcumsumexp.default: _running_log_sums,

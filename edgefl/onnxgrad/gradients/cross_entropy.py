@@ -23,14 +23,17 @@ def cross_entropy(tape: Tape, op: Op) -> None:
         op.refuse("its second output has no rule")
     logs = logits if op.kind == "NegativeLogLikelihoodLoss" else put(tape, places, "LogSoftmax", logits, axis=1)
     classes, rest = tape.fixed(op, logits, [1])[0], (places[0], *places[2:])
-    ignored, unknown = _ignored(tape, op), _unknown(tape, labels, classes)
+    index = op.get("ignore_index")
+    ignored = None if index is None else tape.op("Equal", labels, tape.constant(np.array(index)))
+    least, most = (tape.constant(np.array(number)) for number in (0, classes - 1))
+    unknown = tape.op("Or", tape.op("Less", labels, least), tape.op("Greater", labels, most))
     if ignored is not None:
         unknown = tape.op("And", unknown, tape.op("Not", ignored))
         labels = tape.op("Where", ignored, tape.constant(np.array(-1)), labels)
     own = _selected(tape, logs, labels, classes)
     weights = op.input(2)
     if weights is not None:
-        known = tape.op("Clip", labels, tape.constant(np.array(0)), tape.constant(np.array(classes - 1)))
+        known = tape.op("Clip", labels, least, most)
         shares = put(tape, rest, "Gather", weights, known)
         own = put(tape, rest, "Mul", own, shares)
     own = put(tape, rest, "Where", unknown, tape.number(math.nan), own)
@@ -43,18 +46,6 @@ def cross_entropy(tape: Tape, op: Op) -> None:
     elif reduction != "none":
         own = put(tape, (), "ReduceMean" if reduction == "mean" else "ReduceSum", own, keepdims=0)
     tape.nodes.append(onnx.helper.make_node("Neg", [own], list(op.outputs), name=op.name))
-
-
-def _ignored(tape: Tape, op: Op) -> str | None:
-    """Return which labels are ignored; None if no label can be."""
-    index = op.get("ignore_index")
-    return None if index is None else str(tape.op("Equal", op.inputs[1], tape.constant(np.array(index))))
-
-
-def _unknown(tape: Tape, labels: str, classes: int) -> str:
-    """Return which labels are no class."""
-    least, most = (tape.constant(np.array(number)) for number in (0, classes - 1))
-    return str(tape.op("Or", tape.op("Less", labels, least), tape.op("Greater", labels, most)))
 
 
 def _selected(tape: Tape, logs: str, labels: str, classes: int) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnx.numpy_helper
 
+from edgefl.onnxgrad.gradients.formula import Formula, register_slopes
 from edgefl.onnxgrad.gradients.op import DOMAIN, FORMS, OF_MATRICES, Gradient, Op, form, register_rule
 from edgefl.onnxgrad.gradients.tape import Tape
 
@@ -25,12 +26,12 @@ def clipped(tape: Tape, op: Op) -> None:
     tape.op("Clip", op.inputs[0], *bounds, out=op.outputs)
 
 
-@register_rule("HardTanh")
-def hardtanh(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+def _hardtanh(op: Op, x: Formula, y: Formula, g: Formula) -> Formula:
     """Return g between the bounds, 0 on them and outside."""
-    (y,) = op.outputs
-    inside = tape.op("And", tape.op("Greater", y, tape.number(op.get("low"))), tape.op("Less", y, tape.number(op.get("high"))))
-    return [tape.op("Where", inside, gradient, tape.number(0.0))]
+    return (y > op.get("low")).op("And", y < op.get("high")).where(g, 0)
+
+
+register_slopes({"HardTanh": _hardtanh})
 
 
 @form("FirstMax", "FirstMin")

@@ -85,10 +85,6 @@ def _diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> T
     return input.movedim((dim1, dim2), (-2, -1)).flatten(-2)[..., start:end:step]
 
 
-def _diagonal_of_last(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor | None:
-    return _diagonal(A, offset, dim1, dim2)
-
-
 def _diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor | None:
     """Write the entries of ``src`` one by one over those of a diagonal of the flattened matrices."""
     sizes = input.shape[dim1], input.shape[dim2]
@@ -114,7 +110,7 @@ INDEXED: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.scatter_reduce, Tensor.scatter_reduce), _scatter_reduce),
     **dict.fromkeys((torch.take_along_dim, Tensor.take_along_dim), _take_along),
     **dict.fromkeys((torch.diagonal, Tensor.diagonal), _diagonal),
-    torch.linalg.diagonal: _diagonal_of_last,
+    torch.linalg.diagonal: lambda A, *, offset=0, dim1=-2, dim2=-1: _diagonal(A, offset, dim1, dim2),
     **dict.fromkeys((torch.diagonal_scatter, Tensor.diagonal_scatter), _diagonal_scatter),
     torch.combinations: _combinations,
 }

@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from edgefl.onnxgrad.detached import held
 from edgefl.onnxgrad.errors import EdgeflError
+from edgefl.onnxgrad.stand_ins import GROUP_NORM
 
 
 def _transposed(function: Callable[..., Tensor], axes: int) -> Callable[..., Tensor | None]:
@@ -187,23 +188,15 @@ def _bags(
     padding_idx: int | None = None,
 ) -> Tensor:
     """Compute an embedding bag as an embedding and the sum, mean or maximum of the rows of each bag."""
-    if (
-        max_norm is None
-        and not scale_grad_by_freq
-        and input.dim() == 1
-        and offsets is not None
-        and include_last_offset in (False, 0)
-    ):
-        rows = F.embedding(input, weight)
-        rows = rows if per_sample_weights is None else rows * per_sample_weights.unsqueeze(-1)
-        return _of_bags(rows, offsets, mode, None if padding_idx is None else input != padding_idx % weight.shape[0])
-    if input.dim() != 2 or max_norm is not None or scale_grad_by_freq:
+    by_offsets = input.dim() == 1 and offsets is not None and include_last_offset in (False, 0)
+    if max_norm is not None or scale_grad_by_freq or not (input.dim() == 2 or by_offsets):
         raise EdgeflError(
             "embedding_bag has an ONNX form for ids (samples, length) without max_norm and scale_grad_by_freq; pad bags with padding_idx"
         )
     rows = F.embedding(input, weight)
-    if per_sample_weights is not None:
-        rows = rows * per_sample_weights.unsqueeze(-1)
+    rows = rows if per_sample_weights is None else rows * per_sample_weights.unsqueeze(-1)
+    if by_offsets and offsets is not None:
+        return _of_bags(rows, offsets, mode, None if padding_idx is None else input != padding_idx % weight.shape[0])
     if padding_idx is None:
         return rows.amax(1) if mode == "max" else rows.mean(1) if mode == "mean" else rows.sum(1)
     own = (input != padding_idx % weight.shape[0]).unsqueeze(-1)
@@ -225,24 +218,24 @@ def _distances(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None 
     return largest + torch.where(hits, size - held(size), torch.zeros_like(size)).sum(-1)
 
 
-def _of_number(input: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor | None:
-    """Return the extreme of one number, for which the exporter has no form."""
-    return input.clone() if input.dim() == 0 else None
-
-
 LAYERS: dict[Any, Callable[..., Tensor | None]] = {
     **{
         function: _transposed(function, axes)
         for axes, function in enumerate((F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d), 1)
     },
     F.instance_norm: _normalised_by_instance,
+    F.group_norm: lambda input, num_groups, weight=None, bias=None, eps=1e-5: GROUP_NORM(input, num_groups, weight, bias, eps),
     F.pad: _padded,
     **dict.fromkeys((torch.masked_select, Tensor.masked_select), _of_data("masked_select", "use torch.where")),
     **dict.fromkeys((torch.tensor_split, Tensor.tensor_split), _of_data("tensor_split", "give its sections as whole numbers")),
     **dict.fromkeys((torch.narrow, Tensor.narrow), _moved_window),
     F.scaled_dot_product_attention: _attention,
     F.embedding_bag: _bags,
-    **dict.fromkeys((torch.amax, Tensor.amax, torch.amin, Tensor.amin), _of_number),
+    # The exporter has no form for the extreme of one number.
+    **dict.fromkeys(
+        (torch.amax, Tensor.amax, torch.amin, Tensor.amin),
+        lambda input, dim=(), keepdim=False: input.clone() if input.dim() == 0 else None,
+    ),
     torch.cdist: _distances,
 }
 """Function of torch → the function here."""

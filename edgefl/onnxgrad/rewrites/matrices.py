@@ -25,11 +25,6 @@ def _lu_factor(A: Tensor, *, pivot: bool = True) -> Any:
     return types.linalg_lu_factor((found.LU, found.pivots))
 
 
-def _power(A: Tensor, n: int) -> Tensor | None:
-    """Return a negative power as that of the inverse; torch's own form has the others."""
-    return torch.linalg.matrix_power(_inverse(A), -n) if n < 0 else None
-
-
 def _tensor_inverse(A: Tensor, ind: int = 2) -> Tensor:
     rows, columns = A.shape[ind:], A.shape[:ind]
     return _inverse(A.reshape(math.prod(columns), math.prod(rows))).reshape(*rows, *columns)
@@ -96,7 +91,11 @@ MATRICES: dict[Any, Callable[..., Any]] = {
     torch.linalg.lstsq: _least_squares,
     torch.linalg.cholesky: lambda A, *, upper=False: torch.linalg.cholesky_ex(A, upper=upper).L,
     torch.linalg.lu_factor: _lu_factor,
-    **dict.fromkeys((torch.linalg.matrix_power, torch.matrix_power, Tensor.matrix_power), _power),
+    # A negative power is that of the inverse; torch's own form has the others.
+    **dict.fromkeys(
+        (torch.linalg.matrix_power, torch.matrix_power, Tensor.matrix_power),
+        lambda A, n: torch.linalg.matrix_power(_inverse(A), -n) if n < 0 else None,
+    ),
     torch.linalg.tensorinv: _tensor_inverse,
     torch.linalg.tensorsolve: _tensor_solution,
     **dict.fromkeys((torch.cov, Tensor.cov), _covariance),

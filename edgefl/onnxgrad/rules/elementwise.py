@@ -38,11 +38,6 @@ def _is_infinite(node: Operator, x: Tensor) -> Tensor:
     return torch.isposinf(x) if above else torch.isneginf(x)
 
 
-def _functions(names: str) -> dict[str, Rule]:
-    """Return the rules of operators of which torch has a function of the same name."""
-    return {name: simple(getattr(torch, name.lower())) for name in names.split()}
-
-
 def _clip(node: Operator, x: Tensor, low: Array | None = None, high: Array | None = None) -> Tensor:
     if low is None and high is None:
         return x
@@ -61,21 +56,18 @@ def _dropout(node: Operator, x: Tensor, ratio: Array | None = None, training: Ar
     return x * kept, kept != 0
 
 
-def _hardmax(node: Operator, x: Tensor) -> Tensor:
-    axis = node.get("axis", -1)
-    return torch.zeros_like(x).scatter(axis, x.argmax(axis, keepdim=True), 1.0)
-
-
 def _shrink(node: Operator, x: Tensor) -> Tensor:
     bias, bound = node.get("bias", 0.0), node.get("lambd", 0.5)
     return torch.where(x < -bound, x + bias, torch.where(x > bound, x - bias, torch.zeros_like(x)))
 
 
+_OF_TORCH = (
+    "Abs Acos Acosh Add Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor IsNaN Log Mul Neg Reciprocal Relu Round Sigmoid Sign Sin Sinh"
+    " Sqrt Sub Tan Tanh Where"
+)
+"""Operators of which torch has a function of the same name."""
 RULES: dict[str, Rule] = {
-    **_functions(
-        "Abs Acos Acosh Add Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor IsNaN Log Mul Neg Reciprocal Relu Round Sigmoid Sign Sin Sinh"
-        " Sqrt Sub Tan Tanh Where"
-    ),
+    **{name: simple(getattr(torch, name.lower())) for name in _OF_TORCH.split()},
     "Div": lambda node, a, b: torch.div(a, b) if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc"),
     "Mod": lambda node, a, b: torch.fmod(a, b) if node.get("fmod", 0) else torch.remainder(a, b),
     "Pow": lambda node, x, power: torch.pow(x, power).to(x.dtype),
@@ -98,8 +90,8 @@ RULES: dict[str, Rule] = {
     "Elu": lambda node, x: F.elu(x, node.get("alpha", 1.0)), "Celu": lambda node, x: F.celu(x, node.get("alpha", 1.0)),
     "PRelu": lambda node, x, slope: torch.where(x >= 0, x, slope * x), "Shrink": _shrink, "Clip": _clip, "Dropout": _dropout,
     "ThresholdedRelu": lambda node, x: F.threshold(x, node.get("alpha", 1.0), 0.0),
-    "Softmax": lambda node, x: x.softmax(node.get("axis", -1)), "Hardmax": _hardmax,
-    "LogSoftmax": lambda node, x: x.log_softmax(node.get("axis", -1)),
+    "Softmax": lambda node, x: x.softmax(node.get("axis", -1)), "LogSoftmax": lambda node, x: x.log_softmax(node.get("axis", -1)),
+    "Hardmax": lambda node, x: torch.zeros_like(x).scatter(node.get("axis", -1), x.argmax(node.get("axis", -1), keepdim=True), 1.0),
 }  # fmt: skip
 ATTRIBUTES = {
     "Mod": "fmod", "IsInf": "detect_negative detect_positive", "BitShift": "direction", "BitCast": "to",

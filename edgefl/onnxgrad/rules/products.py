@@ -132,10 +132,6 @@ def _layer_norm(node: Operator, x: Tensor, scale: Tensor, bias: Tensor | None = 
     return y, mean, (variance + epsilon).rsqrt()
 
 
-def _rms_norm(node: Operator, x: Tensor, scale: Tensor) -> Tensor:
-    return F.rms_norm(x, list(x.shape[node.get("axis", -1) :]), None, node.get("epsilon", 1e-5)) * scale
-
-
 def _local_response_norm(node: Operator, x: Tensor) -> Tensor:
     size, exponent = node.get("size"), node.get("beta", 0.75)
     begin, end = (size - 1) // 2, size // 2
@@ -165,7 +161,10 @@ RULES: dict[str, Rule] = {
     "NegativeLogLikelihoodLoss": _nll, "SoftmaxCrossEntropyLoss": _cross_entropy,
     "BatchNormalization": _batch_norm, "GroupNormalization": _group_norm, "LayerNormalization": _layer_norm,
     "InstanceNormalization": lambda node, x, scale, bias: F.instance_norm(x, weight=scale, bias=bias, eps=node.get("epsilon", 1e-5)),
-    "RMSNormalization": _rms_norm, "LRN": _local_response_norm, "LpNormalization": _lp_normalization,
+    "RMSNormalization": lambda node, x, scale: (
+        F.rms_norm(x, list(x.shape[node.get("axis", -1) :]), None, node.get("epsilon", 1e-5)) * scale
+    ),
+    "LRN": _local_response_norm, "LpNormalization": _lp_normalization,
     "MeanVarianceNormalization": _mean_variance,
 }  # fmt: skip
 ATTRIBUTES = {

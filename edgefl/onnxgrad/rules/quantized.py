@@ -48,14 +48,6 @@ def _centred(x: Tensor, zero: Tensor | None, axis: int = 0) -> Tensor:
     return x.double() if zero is None else x.double() - spread(zero.double(), axis, x.dim())
 
 
-def _matmul_integer(node: Operator, a: Tensor, b: Tensor, zero_a: Tensor | None = None, zero_b: Tensor | None = None) -> Tensor:
-    return (_centred(a, zero_a, -2) @ _centred(b, zero_b, -1)).to(torch.int32)
-
-
-def _conv_integer(node: Operator, x: Tensor, w: Tensor, zero_x: Tensor | None = None, zero_w: Tensor | None = None) -> Tensor:
-    return convolve(node, _centred(x, zero_x), _centred(w, zero_w), None).to(torch.int32)
-
-
 def _quantized_matmul(
     node: Operator, a: Tensor, scale_a: Tensor, zero_a: Tensor, b: Tensor, scale_b: Tensor, zero_b: Tensor, scale: Tensor,
     zero: Tensor,
@@ -76,7 +68,13 @@ def _quantized_conv(
 
 RULES: dict[str, Rule] = {
     "QuantizeLinear": _quantize, "DequantizeLinear": _dequantize, "DynamicQuantizeLinear": _dynamic,
-    "MatMulInteger": _matmul_integer, "ConvInteger": _conv_integer, "QLinearMatMul": _quantized_matmul, "QLinearConv": _quantized_conv,
+    "MatMulInteger": lambda node, a, b, zero_a=None, zero_b=None: (
+        (_centred(a, zero_a, -2) @ _centred(b, zero_b, -1)).to(torch.int32)
+    ),
+    "ConvInteger": lambda node, x, w, zero_x=None, zero_w=None: (
+        convolve(node, _centred(x, zero_x), _centred(w, zero_w), None).to(torch.int32)
+    ),
+    "QLinearMatMul": _quantized_matmul, "QLinearConv": _quantized_conv,
 }  # fmt: skip
 ATTRIBUTES = {
     "QuantizeLinear": "axis block_size output_dtype precision saturate", "DequantizeLinear": "axis block_size output_dtype",

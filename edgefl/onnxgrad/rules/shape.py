@@ -56,11 +56,6 @@ def _unsqueeze(node: Operator, x: Tensor, axes: Array) -> Tensor:
     return x
 
 
-def _trilu(node: Operator, x: Tensor, diagonal: Array | None = None) -> Tensor:
-    k = 0 if diagonal is None else int(diagonal.item())
-    return torch.triu(x, k) if node.get("upper", 1) else torch.tril(x, k)
-
-
 def _depth_to_space(node: Operator, x: Tensor) -> Tensor:
     size = node.get("blocksize")
     if node.get("mode", "DCR") == "CRD":
@@ -99,7 +94,8 @@ RULES: dict[str, Rule] = {
     "Squeeze": lambda node, x, axes=None: x.squeeze() if axes is None else x.squeeze(tuple(numbers(axes))),
     "Shape": lambda node, x: np.array(x.shape[node.get("start", 0) : node.get("end")], dtype=np.int64),
     "Size": lambda node, x: np.array(x.numel(), dtype=np.int64),
-    "Trilu": _trilu, "DepthToSpace": _depth_to_space, "SpaceToDepth": _space_to_depth, "CenterCropPad": _center_crop_pad,
+    "Trilu": lambda node, x, k=None: (torch.triu if node.get("upper", 1) else torch.tril)(x, 0 if k is None else int(k.item())),
+    "DepthToSpace": _depth_to_space, "SpaceToDepth": _space_to_depth, "CenterCropPad": _center_crop_pad,
 }  # fmt: skip
 ATTRIBUTES = {
     "Reshape": "allowzero", "Split": "axis num_outputs", "Pad": "mode", "Concat": "axis", "Flatten": "axis", "Transpose": "perm",

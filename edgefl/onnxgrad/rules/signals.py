@@ -128,10 +128,6 @@ def _grid_sample(node: Operator, x: Tensor, grid: Tensor) -> Tensor:
     return F.grid_sample(x, grid, mode, node.get("padding_mode", "zeros"), bool(node.get("align_corners", 0)))
 
 
-def _affine_grid(node: Operator, theta: Tensor, size: Array) -> Tensor:
-    return F.affine_grid(theta, numbers(size), bool(node.get("align_corners", 0)))
-
-
 def _dft(node: Operator, x: Tensor, length: Array | None = None, axis: Array | None = None) -> Tensor:
     """Transform x (…, 1 or 2), whose last axis holds the real and the imaginary part."""
     given = node.get("axis", 1) if node.opset < 20 else -2
@@ -165,7 +161,8 @@ def _col2im(node: Operator, x: Tensor, image: Array, block: Array) -> Tensor:
 
 
 RULES: dict[str, Rule] = {
-    "Resize": _resize, "GridSample": _grid_sample, "AffineGrid": _affine_grid, "DFT": _dft, "STFT": _stft, "Col2Im": _col2im,
+    "Resize": _resize, "GridSample": _grid_sample, "DFT": _dft, "STFT": _stft, "Col2Im": _col2im,
+    "AffineGrid": lambda node, theta, size: F.affine_grid(theta, numbers(size), bool(node.get("align_corners", 0))),
 }  # fmt: skip
 ATTRIBUTES = {
     "Resize": "antialias axes coordinate_transformation_mode cubic_coeff_a exclude_outside extrapolation_value keep_aspect_ratio_policy"
