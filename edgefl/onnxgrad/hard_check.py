@@ -25,26 +25,22 @@ import torch
 
 from edgefl.onnxgrad.errors import EdgeflError, first_line
 from edgefl.onnxgrad.hard_batches import HardBatch
-from edgefl.onnxgrad.loss import Loss
-from edgefl.onnxgrad.roles import LOSS, OUT, StepRule
+from edgefl.onnxgrad.roles import LOSS, OUT
 from edgefl.onnxgrad.session import computed
-from edgefl.onnxgrad.step_case import Arrays, Case
+from edgefl.onnxgrad.step_case import MULTIPLE, QUICK, SINGLE_ONLY, TRIES, Arrays, Case, norm_of
 from edgefl.onnxgrad.stepper import session_of
 
-_QUICK, _ROUNDING, _MULTIPLE, _MOVED = 5e-5, 1e-4, 64.0, 8.0
+_ROUNDING, _MOVED = 1e-4, 8.0
 _FACTOR = 2.0**-21
 """The share by which weights are changed to show what rounding does."""
 _OF_ALL = 3e-4
 """The share of all gradients by which one may differ: terms of that size may cancel in it, and normalization enlarges their rounding."""
-_SINGLE_ONLY = 1e-3
-"""Takes the place of :data:`_ROUNDING` if the network cannot be computed in float64."""
 _OF_WEIGHTS = 2.0**-27
 """The share of a weight that is lost in its gradient, which is read from the weight after a step of 64 gradients."""
 _LEAST = 1e-12
 """Smaller gradients count as 0."""
 _LARGEST = 1e36
 """Larger gradients count as infinite: such a step is."""
-_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -60,11 +56,9 @@ _UNDEFINED = _Difference("torch computes no finite loss")
 
 @dataclass(frozen=True)
 class HardStep:
-    """A training graph, the loss that it is compared with, and ordinary values to begin with: attempt → case."""
+    """A training graph, and ordinary values to begin with: attempt → case."""
 
     graph: bytes
-    loss: Loss
-    rule: StepRule
     drawn: Callable[[int], Case]
 
     def difference(self, batches: Sequence[HardBatch]) -> str | None:
@@ -84,7 +78,7 @@ class HardStep:
 
     def _in_draws(self, batch: HardBatch) -> str | None:
         found: _Difference | None = None
-        for attempt in range(_TRIES):
+        for attempt in range(TRIES):
             found = self._in_draw(batch, attempt)
             again = found is not None and (found.rounds or (found is _UNDEFINED and not batch.apart()))
             if not again:
@@ -96,7 +90,7 @@ class HardStep:
     def _in_draw(self, batch: HardBatch, attempt: int) -> _Difference | None:
         case = batch.put(self.drawn(attempt), attempt)
         try:
-            single = case.gradients(self.loss, self.rule, torch.float32)
+            single = case.gradients(torch.float32)
         except Exception:  # noqa: BLE001 - networks raise many types
             return _UNDEFINED
         if not np.isfinite(single[LOSS]) and (batch.apart() or not batch.ordinary_floats):
@@ -105,7 +99,7 @@ class HardStep:
             found = self._found(case)
         except EdgeflError as error:
             return _Difference(first_line(error))
-        if not _far(case, found, single, _QUICK):
+        if not _far(case, found, single, QUICK):
             return None
         others = self._again(batch, case)
         if (misplaced := _misplaced(case, found, [single, *others])) or batch.chosen:
@@ -113,7 +107,7 @@ class HardStep:
         return _distant(case, found, single, others, None if batch.exact else self._found(_rounded(case)))
 
     def _found(self, case: Case) -> Arrays:
-        return case.gradients_in(computed(session_of(self.graph, 1), case.feed(self.graph)), self.rule)
+        return case.gradients_in(computed(session_of(self.graph, 1), case.feed(self.graph)))
 
     def _again(self, batch: HardBatch, case: Case) -> list[Arrays]:
         """Return what torch computes for a case in other ways. A network may mix its own float32 with the float64 of its weights."""
@@ -127,7 +121,7 @@ class HardStep:
         found = []
         for kind, own, way in ways:
             with suppress(Exception), way():
-                found.append(own.gradients(self.loss, self.rule, kind))
+                found.append(own.gradients(kind))
         return found
 
 
@@ -136,7 +130,7 @@ def _far(
 ) -> list[str]:
     """Return the outputs that are farther from what is ``expected`` than rounding and their allowance."""
     weights = {role + OUT: name for name, role in case.roles.trained.items()}
-    norms = {name: _norm(value) for name, value in expected.items()}
+    norms = {name: norm_of(value) for name, value in expected.items()}
     total = sum(norms[name] ** 2 for name in weights) ** 0.5
     mean = total / max(1, sum(expected[name].size for name in weights)) ** 0.5
     far = []
@@ -146,8 +140,8 @@ def _far(
         size = norms[name] + value.size**0.5 * mean if name in weights else max(norms[name], 1e-3)
         allowed = rounding * size + (allowances[name] if allowances else 0.0)
         if name in weights:
-            allowed += _LEAST * value.size**0.5 + _OF_ALL * total + _OF_WEIGHTS * _norm(case.tensors[weights[name]].numpy())
-        if not _norm(found[name] - value) <= allowed:
+            allowed += _LEAST * value.size**0.5 + _OF_ALL * total + _OF_WEIGHTS * norm_of(case.tensors[weights[name]].numpy())
+        if not norm_of(found[name] - value) <= allowed:
             far.append(name)
     return far
 
@@ -173,12 +167,12 @@ def _distant(case: Case, found: Arrays, single: Arrays, others: Sequence[Arrays]
 
     exact = next((result for result in others if result[LOSS].dtype == np.float64), None)
     reference, own = numbers(single if exact is None else exact), numbers(found)
-    errors = [{name: _norm(value - reference[name]) for name, value in numbers(result).items()} for result in results]
-    allowances = {name: _MULTIPLE * max(error[name] for error in errors) for name in names}
+    errors = [{name: norm_of(value - reference[name]) for name, value in numbers(result).items()} for result in results]
+    allowances = {name: MULTIPLE * max(error[name] for error in errors) for name in names}
     if moved is not None:
         changes = {name: np.nan_to_num(value - own[name], nan=np.inf) for name, value in numbers(moved).items()}
-        allowances = {name: allowed + _MOVED * _norm(changes[name]) for name, allowed in allowances.items()}
-    if not (far := _far(case, own, reference, _ROUNDING if exact is not None else _SINGLE_ONLY, allowances)):
+        allowances = {name: allowed + _MOVED * norm_of(changes[name]) for name, allowed in allowances.items()}
+    if not (far := _far(case, own, reference, _ROUNDING if exact is not None else SINGLE_ONLY, allowances)):
         return None
     name = next((name for name in far if name != LOSS), far[0])
     return _Difference(_described(case, name, np.argmax(np.abs(own[name] - reference[name])), found, single), rounds=True)
@@ -206,10 +200,6 @@ def _described(case: Case, name: str, flat: np.intp, found: Arrays, expected: Ar
     kind = type(case.network.get_submodule(layer)).__name__
     what = "gradient of " if tensor in case.roles.trained else ""
     return f"{what}{at} of layer {layer or 'itself'} ({kind}) {ours:.6g}, torch {theirs:.6g}"
-
-
-def _norm(values: np.ndarray) -> float:
-    return float(np.linalg.norm(values))
 
 
 def _rounded(case: Case) -> Case:

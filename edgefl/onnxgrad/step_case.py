@@ -1,7 +1,7 @@
 """The values of one training step: as a graph reads them, and what torch computes from them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -21,6 +21,19 @@ Arrays = dict[str, np.ndarray]
 SAMPLES = 3
 _LR, _BETA = 64.0, 0.75
 _ADAM_STEPS, _SECOND_MOMENT = 3.0, 2.0**-6
+TRIES = 3
+"""A difference counts if so many draws of the values show it."""
+MULTIPLE = 64.0
+"""A result may differ from float64 by this multiple of torch's float32 error."""
+QUICK = 5e-5
+"""Share by which results may differ that are compared with torch's float32, which has an error of its own."""
+SINGLE_ONLY = 1e-3
+"""The same if the network cannot be computed in float64."""
+
+
+def norm_of(values: np.ndarray) -> float:
+    """Return the Euclidean norm."""
+    return float(np.linalg.norm(values))
 
 
 class Nearness(Enum):
@@ -42,6 +55,7 @@ class Case:
     Attributes:
         network: what is trained; it is left as it is.
         roles: which tensor is which input of the graph.
+        loss, rule: what is differentiated, and the optimizer.
         tensors: values of the network's tensors, by name.
         inputs: inputs of the loss, by name.
         seed: dropout's.
@@ -50,31 +64,22 @@ class Case:
 
     network: nn.Module
     roles: Roles
+    loss: Loss
+    rule: StepRule
     tensors: Mapping[str, Tensor]
     inputs: Mapping[str, Fields[Tensor]]
     seed: float
     constants: Sequence[str]
 
-    @classmethod
-    def drawn(
-        cls,
-        network: nn.Module,
-        roles: Roles,
-        batch: Mapping[str, Fields[Tensor]],
-        shared: Mapping[str, Tensor],
-        constants: Sequence[str],
-        attempt: int,
-        near: Nearness,
-    ) -> "Case":
-        """Return a case with values near those of ``network``. Random floats take the place of floats of an input that are all equal."""
+    def drawn(self, attempt: int, near: Nearness) -> "Case":
+        """Return a case with values near these. Random floats take the place of floats of an input that are all equal."""
         random = torch.Generator().manual_seed(attempt)
-        own = {**dict(network.named_parameters()), **dict(network.named_buffers())}
-        moved = {name: _moved(own[name].detach(), near, random) for name in roles.trained}
-        tensors = {name: moved[name] if name in moved else tensor.detach().clone() for name, tensor in own.items()}
-        few = {name: rows(value, _rows(len(first(value)))) for name, value in batch.items()}
+        moved = {name: _moved(self.tensors[name].detach(), near, random) for name in self.roles.trained}
+        tensors = {name: moved[name] if name in moved else tensor.detach().clone() for name, tensor in self.tensors.items()}
+        shared = self.roles.shared
+        few = {n: value if n in shared else rows(value, _rows(len(first(value)))) for n, value in self.inputs.items()}
         inputs = {name: each(lambda part: _varied(part, near, random), value) for name, value in few.items()}
-        inputs |= {name: _varied(value, near, random) for name, value in shared.items()}
-        return cls(network, roles, tensors, inputs, float(attempt + 1), constants)
+        return replace(self, tensors=tensors, inputs=inputs, seed=float(attempt + 1))
 
     def feed(self, graph: bytes) -> Arrays:
         """Return the inputs of a training graph."""
@@ -89,13 +94,13 @@ class Case:
         }
         return {i.name: known[i.name] for i in inputs if i.name in known} | states
 
-    def stepped(self, loss: Loss, rule: StepRule, kind: torch.dtype) -> Arrays:
+    def stepped(self, kind: torch.dtype) -> Arrays:
         """Return the results of the step as torch computes them with real numbers of type ``kind``: output → value.
 
         Tensors that the graph does not change are among them, as ``network.NAME``.
         """
-        value, tensors = self._differentiated(loss, rule, kind)
-        _optimizer({name: tensors[name] for name in self.roles.trained}, rule).step()
+        value, tensors = self._differentiated(kind)
+        _optimizer({name: tensors[name] for name in self.roles.trained}, self.rule).step()
         found = {LOSS: value, **{role + OUT: tensors[n] for n, role in {**self.roles.statistics, **self.roles.trained}.items()}}
         found |= {f"network.{name}": tensors[name] for name in (*self.constants, *self.others)}
         return {name: tensor.detach().numpy() for name, tensor in found.items()}
@@ -108,9 +113,9 @@ class Case:
         }
         return sorted(name for name, layer in layers.items() if name not in self.constants and not isinstance(layer, _NormBase))
 
-    def gradients(self, loss: Loss, rule: StepRule, kind: torch.dtype) -> Arrays:
+    def gradients(self, kind: torch.dtype) -> Arrays:
         """Return loss, statistics and gradients, with decay, as torch computes them; a gradient has the name of its parameter's output."""
-        value, tensors = self._differentiated(loss, rule, kind)
+        rule, (value, tensors) = self.rule, self._differentiated(kind)
         found = {LOSS: value, **{role + OUT: tensors[name] for name, role in self.roles.statistics.items()}}
         for name, role in self.roles.trained.items():
             gradient, decay = tensors[name].grad, rule.weight_decay * (rule.decayed is None or name in rule.decayed)
@@ -119,20 +124,20 @@ class Case:
             )
         return {name: tensor.detach().numpy() for name, tensor in found.items()}
 
-    def gradients_in(self, found: Arrays, rule: StepRule) -> Arrays:
+    def gradients_in(self, found: Arrays) -> Arrays:
         """Return the same from what a training graph computes."""
         known = {name: value for name, value in found.items() if name == LOSS}
         known |= {role + OUT: found[role + OUT] for role in self.roles.statistics.values() if role + OUT in found}
         for name, role in self.roles.trained.items():
-            if rule.optimizer == "sgd":
+            if self.rule.optimizer == "sgd":
                 known[role + OUT] = (self.tensors[name].numpy() - found[role + OUT]) / _LR
             else:
-                share = 1.0 if rule.optimizer == "momentum" else 1 - _BETA
-                known[role + OUT] = found[state_inputs(name, rule.optimizer)[0] + OUT] / share
+                share = 1.0 if self.rule.optimizer == "momentum" else 1 - _BETA
+                known[role + OUT] = found[state_inputs(name, self.rule.optimizer)[0] + OUT] / share
         return known
 
-    def _differentiated(self, loss: Loss, rule: StepRule, kind: torch.dtype) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss, and the network's tensors with gradients, clipped as ``rule`` says."""
+    def _differentiated(self, kind: torch.dtype) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss, and the network's tensors with gradients, clipped as the rule says."""
         tensors = {n: t.to(kind) if t.is_floating_point() else t.clone() for n, t in self.tensors.items()}
         tensors = {n: t.clone() if t is self.tensors[n] else t for n, t in tensors.items()}
         inputs = [each(lambda t: t.to(kind) if t.is_floating_point() else t, value) for value in self.inputs.values()]
@@ -140,7 +145,7 @@ class Case:
             tensors[name].requires_grad_()
 
         def differentiated(*arguments: Any) -> Tensor:
-            value = loss(*arguments)
+            value = self.loss(*arguments)
             # Not after the call: gradient checkpointing runs parts of the network again, which must still have these tensors and masks.
             torch.autograd.backward(value)
             return value
@@ -149,8 +154,8 @@ class Case:
         with restored(self.network), torch.enable_grad(), torch.random.fork_rng(devices=[]), Judged(self.network):
             value = called(Whole(self.network), given, (differentiated, inputs, torch.tensor(self.seed)))
         found = {name: given[f"network.{name}"] for name in tensors}
-        if rule.clip_norm is not None:
-            nn.utils.clip_grad_norm_([found[name] for name in self.roles.trained], rule.clip_norm)
+        if self.rule.clip_norm is not None:
+            nn.utils.clip_grad_norm_([found[name] for name in self.roles.trained], self.rule.clip_norm)
         return value, found
 
 

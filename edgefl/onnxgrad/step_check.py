@@ -28,22 +28,15 @@ from edgefl.onnxgrad.hard_batches import hard_batches
 from edgefl.onnxgrad.hard_check import HardStep
 from edgefl.onnxgrad.loss import Loss, LossGraph
 from edgefl.onnxgrad.macs import count_macs
-from edgefl.onnxgrad.roles import LOSS, OUT, Roles, StepRule
+from edgefl.onnxgrad.roles import LOSS, OUT, StepRule
 from edgefl.onnxgrad.session import computed
-from edgefl.onnxgrad.step_case import SAMPLES, Arrays, Case, Nearness
+from edgefl.onnxgrad.step_case import MULTIPLE, QUICK, SAMPLES, SINGLE_ONLY, TRIES, Arrays, Case, Nearness, norm_of
 from edgefl.onnxgrad.stepper import StepGraphs, session_of
 
-MULTIPLE = 64.0
-"""A result may differ from float64 by this multiple of torch's float32 error."""
 ROUNDING = 1e-5
 """And by this share of a tensor's change, or of the mean change of all tensors."""
 LARGEST = 1e-2
 """But never by more than this share, whatever the error of float32."""
-_QUICK = 5e-5
-"""Takes its place when the results are compared with torch's float32, which has an error of its own."""
-_SINGLE_ONLY = 1e-3
-"""Takes the place of :data:`ROUNDING` if the network cannot be computed in float64."""
-_TRIES = 3
 _WORK = 2**30
 """Multiply-accumulates of all hard batches of a loss; fewer batches are tried of a larger network."""
 
@@ -65,9 +58,11 @@ def check_step(
     """
     modes = {part: part.training for part in network.modules()}
     try:
+        own = {**dict(network.named_parameters()), **dict(network.named_buffers())}
         for step, loss in zip(graphs.steps, losses, strict=True):
-            drawn = lru_cache(partial(_drawn, network, graphs.roles, batch, shared, graph.constants, loss, rule))
-            if differing := _in_draws(step, loss, rule, drawn) or _on_hard_batches(step, loss, rule, drawn, graph):
+            case = Case(network, graphs.roles, loss, rule, own, {**batch, **shared}, 0.0, graph.constants)
+            drawn = lru_cache(partial(_drawn, case))
+            if differing := _in_draws(step, drawn) or _on_hard_batches(step, drawn, graph):
                 raise EdgeflError(
                     f"{type(network).__name__} cannot be trained in ONNX: its training graph differs from torch{differing}"
                 )
@@ -84,69 +79,60 @@ class _Drawn:
     single: Arrays
 
 
-def _drawn(
-    network: nn.Module,
-    roles: Roles,
-    batch: Mapping[str, Fields[Tensor]],
-    shared: Mapping[str, Tensor],
-    constants: Sequence[str],
-    loss: Loss,
-    rule: StepRule,
-    attempt: int,
-) -> _Drawn:
-    """Return the values that are the farthest from those of ``network`` of which torch computes finite numbers, else those themselves."""
+def _drawn(own: Case, attempt: int) -> _Drawn:
+    """Return the values that are the farthest from a network's ``own`` of which torch computes finite numbers, else those themselves."""
+    name = type(own.network).__name__
     for near in Nearness:
-        case = Case.drawn(network, roles, batch, shared, constants, attempt, near)
+        case = own.drawn(attempt, near)
         try:
-            single = case.stepped(loss, rule, torch.float32)
+            single = case.stepped(torch.float32)
         except EdgeflError as error:
-            raise InputError(f"{type(network).__name__} cannot be trained in ONNX: {error}") from error
+            raise InputError(f"{name} cannot be trained in ONNX: {error}") from error
         except Exception as error:  # networks raise many types
             if near is not Nearness.OWN:
                 continue
-            raise EdgeflError(f"torch cannot compute a step of {type(network).__name__}: {first_line(error)}") from error
-        if all(np.isfinite(value).all() for name, value in single.items() if not name.startswith("network.")):
+            raise EdgeflError(f"torch cannot compute a step of {name}: {first_line(error)}") from error
+        if all(np.isfinite(value).all() for output, value in single.items() if not output.startswith("network.")):
             break
     return _Drawn(case, single)
 
 
-def _in_draws(step: bytes, loss: Loss, rule: StepRule, drawn: Callable[[int], _Drawn]) -> str | None:
+def _in_draws(step: bytes, drawn: Callable[[int], _Drawn]) -> str | None:
     """Return how a graph differs from torch in each draw of ordinary values; None if it does not in one."""
     differing = None
-    for attempt in range(_TRIES):
+    for attempt in range(TRIES):
         case, single = drawn(attempt).case, drawn(attempt).single
         if changed := [name for name in case.constants if not _same(single[f"network.{name}"], case.tensors[name])]:
             return f": {changed[0]} changes in a step, and a training graph changes no buffers but the statistics of BatchNorm"
-        if name := _remembered(case, loss, rule, single):
+        if name := _remembered(case, single):
             return f" from the second step on: {name} changes in a step, and a graph keeps its first value; give it to the loss as an input"
         found = computed(session_of(step, 1), case.feed(step))
-        differing = _first_difference(case, loss, rule, found, single)
+        differing = _first_difference(case, found, single)
         if differing is None:
             return None
     return f": {differing}"
 
 
-def _remembered(case: Case, loss: Loss, rule: StepRule, single: Arrays) -> str | None:
+def _remembered(case: Case, single: Arrays) -> str | None:
     """Return a buffer that is no input of the graph and that a step changes, if that changes the next step."""
     changed = [name for name in case.others if not _same(single[f"network.{name}"], case.tensors[name])]
     for name in changed:
         now = torch.from_numpy(single[f"network.{name}"])
-        after = replace(case, tensors={**case.tensors, name: now}).stepped(loss, rule, torch.float32)
-        if not all(
-            np.array_equal(value, single[key], equal_nan=True) for key, value in after.items() if key != f"network.{name}"
-        ):
+        after = replace(case, tensors={**case.tensors, name: now}).stepped(torch.float32)
+        others = {key: value for key, value in after.items() if key != f"network.{name}"}
+        if not all(np.array_equal(value, single[key], equal_nan=True) for key, value in others.items()):
             return name
     return None
 
 
-def _on_hard_batches(step: bytes, loss: Loss, rule: StepRule, drawn: Callable[[int], _Drawn], graph: LossGraph) -> str | None:
+def _on_hard_batches(step: bytes, drawn: Callable[[int], _Drawn], graph: LossGraph) -> str | None:
     """Return how a graph differs from torch on hard batches; None if it does not."""
     case = drawn(0).case
     macs = SAMPLES * (_macs(step) + 4 * sum(case.tensors[name].numel() for name in case.roles.trained))
     batches = hard_batches(graph, case, few=False)
     if macs * len(batches) > _WORK:
         batches = hard_batches(graph, case, few=True)
-    found = HardStep(step, loss, rule, lambda attempt: drawn(attempt).case).difference(batches)
+    found = HardStep(step, lambda attempt: drawn(attempt).case).difference(batches)
     return found and f" {found}"
 
 
@@ -157,15 +143,15 @@ def _macs(step: bytes) -> int:
         return 0
 
 
-def _first_difference(case: Case, loss: Loss, rule: StepRule, found: Arrays, single: Arrays) -> str | None:
+def _first_difference(case: Case, found: Arrays, single: Arrays) -> str | None:
     """Return what differs first: the loss, statistics in the order of the network, parameters likewise; None: nothing."""
-    if not (differing := _differing(case, found, single, {}, _QUICK)):
+    if not (differing := _differing(case, found, single, {}, QUICK)):
         return None
     try:
-        exact = case.stepped(loss, rule, torch.float64)
+        exact = case.stepped(torch.float64)
         differing = _differing(case, found, exact, single)
     except Exception:  # noqa: BLE001 - as above; such networks mix their own float32 with the float64 of their weights
-        exact, differing = single, _differing(case, found, single, {}, _SINGLE_ONLY)
+        exact, differing = single, _differing(case, found, single, {}, SINGLE_ONLY)
     return _described(case, differing, found, exact) if differing else None
 
 
@@ -178,28 +164,24 @@ def _differing(case: Case, found: Arrays, exact: Arrays, single: Arrays, roundin
             {name: np.where(agree[name], 0, value) if name in agree else value for name, value in results.items()}
             for results in (found, exact, single)
         )
-    changes = {name: _norm(exact[name] - before[name]) for name in before}
+    changes = {name: norm_of(exact[name] - before[name]) for name in before}
     mean = (sum(change**2 for change in changes.values()) / max(1, sum(value.size for value in before.values()))) ** 0.5
     differing = []
     for name, value in exact.items():
         if name not in found:  # a constant, or a statistic that the graph does not read
             continue
-        step = changes[name] + value.size**0.5 * mean if name in before else max(_norm(value), 1e-3)
-        own = _norm(single[name] - value) if name in single else 0.0
+        step = changes[name] + value.size**0.5 * mean if name in before else max(norm_of(value), 1e-3)
+        own = norm_of(single[name] - value) if name in single else 0.0
         allowed = (
-            min(MULTIPLE * own, LARGEST * step) + rounding * step + 2**-21 * (_norm(before[name]) if name in before else 0.0)
+            min(MULTIPLE * own, LARGEST * step) + rounding * step + 2**-21 * (norm_of(before[name]) if name in before else 0.0)
         )
-        if not _norm(found[name] - value) <= allowed < np.inf:
+        if not norm_of(found[name] - value) <= allowed < np.inf:
             differing.append(name)
     return differing
 
 
 def _same(values: np.ndarray, before: Tensor) -> bool:
     return np.array_equal(values, before.numpy().astype(values.dtype), equal_nan=True)
-
-
-def _norm(values: np.ndarray) -> float:
-    return float(np.linalg.norm(values))
 
 
 def _described(case: Case, differing: Sequence[str], found: Arrays, exact: Arrays) -> str:
