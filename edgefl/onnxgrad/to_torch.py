@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from edgefl.onnxgrad import rules
 from edgefl.onnxgrad.errors import EdgeflError, InputError, first_line
 from edgefl.onnxgrad.graphs import label_of
-from edgefl.onnxgrad.operator_sets import converted
-from edgefl.onnxgrad.rules import Signature, inputs_of, require_rules
+from edgefl.onnxgrad.rules import Signature, converted, inputs_of, require_rules
 from edgefl.onnxgrad.rules.common import Array, Operator, Value, evaluate, tensor_of
 
 

@@ -59,18 +59,11 @@ def _convolution(node: Node, weight: Tensor, bias: Tensor | None) -> nn.Module |
     pads = list(node.get("pads", [0, 0] * axes))
     if node.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID") or pads[:axes] != pads[axes:] or min(pads) < 0:
         return None
-    groups = node.get("group", 1)
-    layer = _CONVOLUTIONS[weight.dim() - 2](
-        weight.shape[1] * groups,
-        weight.shape[0],
-        tuple(weight.shape[2:]),
-        tuple(node.get("strides", [1] * axes)),
-        tuple(pads[:axes]),
-        tuple(node.get("dilations", [1] * axes)),
-        groups,
-        bias is not None,
-        device="meta",
-    )
+    groups, sizes = node.get("group", 1), tuple(weight.shape[2:])
+    strides, dilations = (tuple(node.get(name, [1] * axes)) for name in ("strides", "dilations"))
+    channels = weight.shape[1] * groups, weight.shape[0]
+    settings = *channels, sizes, strides, tuple(pads[:axes]), dilations, groups, bias is not None
+    layer = _CONVOLUTIONS[axes](*settings, device="meta")
     return _filled(layer, weight, bias)
 
 

@@ -10,7 +10,7 @@ from graph_case import IMAGE, MATRIX, conv, graph, numbers
 from onnx import TensorProto, helper, numpy_helper
 
 from edgefl.errors import InputError
-from edgefl.onnxgrad.operator_sets import CURRENT_OPSET, converted
+from edgefl.onnxgrad.rules import CURRENT_OPSET, converted
 from edgefl.onnxgrad.to_torch import load_onnx, module_of
 
 LRN = helper.make_node("LRN", ["x"], ["y"], size=3, alpha=0.5)

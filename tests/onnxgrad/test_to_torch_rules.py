@@ -11,8 +11,7 @@ import rule_cases_values
 import torch
 from graph_case import compare, computed, fake
 
-from edgefl.onnxgrad.operator_sets import NEWEST_OPSET
-from edgefl.onnxgrad.rules import ATTRIBUTES, RULES
+from edgefl.onnxgrad.rules import ATTRIBUTES, NEWEST_OPSET, RULES
 from edgefl.onnxgrad.rules.common import Operator
 from edgefl.onnxgrad.to_torch import module_of
 
