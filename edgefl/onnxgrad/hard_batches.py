@@ -12,7 +12,7 @@ from math import log2
 import torch
 from torch import Tensor
 
-from edgefl.onnxgrad.fields import named
+from edgefl.onnxgrad.fields import named, unnamed
 from edgefl.onnxgrad.loss import LossGraph
 from edgefl.onnxgrad.special_values import bounds, indices
 from edgefl.onnxgrad.step_case import Case
@@ -62,10 +62,7 @@ class HardBatch:
         random = torch.Generator().manual_seed(seed)
         inputs = {}
         for key, value in case.inputs.items():
-            own = {n: self._put(case, n, part, random) for n, part in named(value, key).items()}
-            inputs[key] = (
-                {name.removeprefix(f"{key}."): part for name, part in own.items()} if isinstance(value, Mapping) else own[key]
-            )
+            inputs[key] = unnamed({n: self._put(case, n, part, random) for n, part in named(value, key).items()}, key)
         tensors = dict(case.tensors)
         if self.weights is not None:
             tensors |= {name: self.weights.of(name, tensors[name]) for name in case.roles.trained}

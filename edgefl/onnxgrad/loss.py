@@ -170,10 +170,9 @@ def _power_iterations(network: nn.Module) -> list[str]:
     """Return the buffers of spectral norms, of both kinds: vectors that every step in training mode multiplies with the weight."""
     found = []
     for name, part in network.named_modules():
-        own = [hook.name for hook in part._forward_pre_hooks.values() if isinstance(hook, SpectralNorm)]
-        buffers = (
-            ["_u", "_v"] if isinstance(part, _SpectralNorm) else [f"{weight}{end}" for weight in own for end in ("_u", "_v")]
-        )
+        hooked = [hook.name for hook in part._forward_pre_hooks.values() if isinstance(hook, SpectralNorm)]
+        weights = [""] if isinstance(part, _SpectralNorm) else hooked
+        buffers = [f"{weight}{end}" for weight in weights for end in ("_u", "_v")]
         found += [f"{name}{'.' if name else ''}{buffer}" for buffer in buffers if isinstance(getattr(part, buffer, None), Tensor)]
     return found
 

@@ -33,23 +33,6 @@ def _before(node: fx.Node, target: Any, *args: Any, value: Any) -> fx.Node:
     return other
 
 
-def _flattened(node: fx.Node) -> Replace | None:
-    """Replace flatten by reshape, if all free sizes are those of dimensions before the flattened ones."""
-    of, first, *_ = (*node.args, 0)
-    sizes = list(node.meta["val"].shape)
-    free = [axis for axis, size in enumerate(sizes) if not isinstance(size, int)]
-    if not isinstance(first, int) or not all(axis < first for axis in free):
-        return None
-
-    def replace() -> Call:
-        whole = [
-            _before(node, aten.sym_size.int, of, axis, value=size) if axis in free else size for axis, size in enumerate(sizes)
-        ]
-        return aten.reshape.default, (of, whole), {}
-
-    return replace
-
-
 def normalised(node: fx.Node) -> Replace | None:
     """Replace BatchNorm, in evaluation, or in training if it keeps no running statistics."""
     x, weight, bias, mean, variance, training, momentum, eps = node.args[:8]
@@ -145,7 +128,6 @@ OTHER_NAMES: dict[Any, Any] = {
 _PLAIN: dict[Any, Callable[[fx.Node], Replace | None]] = {
     aten.numpy_T.default: lambda node: (lambda: (aten.t.default, node.args, {})) if node.meta["val"].dim() == 2 else None,
     aten.square.default: lambda node: lambda: (aten.pow.Tensor_Scalar, (node.args[0], 2), {}),
-    aten.flatten.using_ints: _flattened,
     aten.batch_norm.default: normalised,
     aten.eye.default: _identity,
     aten.rms_norm.default: _by_root_of_squares,

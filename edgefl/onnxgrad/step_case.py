@@ -108,9 +108,8 @@ class Case:
     @property
     def others(self) -> list[str]:
         """The buffers that are no inputs of the graph, such as a counter, except those of normalisations, which nothing reads."""
-        layers = {
-            name: self.network.get_submodule(name.rpartition(".")[0]) for name in self.tensors.keys() - self.roles.tensors.keys()
-        }
+        others = self.tensors.keys() - self.roles.tensors.keys()
+        layers = {name: self.network.get_submodule(name.rpartition(".")[0]) for name in others}
         return sorted(name for name, layer in layers.items() if name not in self.constants and not isinstance(layer, _NormBase))
 
     def gradients(self, kind: torch.dtype) -> Arrays:
@@ -119,9 +118,8 @@ class Case:
         found = {LOSS: value, **{role + OUT: tensors[name] for name, role in self.roles.statistics.items()}}
         for name, role in self.roles.trained.items():
             gradient, decay = tensors[name].grad, rule.weight_decay * (rule.decayed is None or name in rule.decayed)
-            found[role + OUT] = (
-                torch.zeros_like(tensors[name]) if gradient is None else gradient.add(tensors[name].detach(), alpha=decay)
-            )
+            own = tensors[name].detach()
+            found[role + OUT] = torch.zeros_like(own) if gradient is None else gradient.add(own, alpha=decay)
         return {name: tensor.detach().numpy() for name, tensor in found.items()}
 
     def gradients_in(self, found: Arrays) -> Arrays:

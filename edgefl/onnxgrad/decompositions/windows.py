@@ -11,23 +11,21 @@ aten = torch.ops.aten
 _MEAN_2D, _MEAN_3D = aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default  # noqa: SLF001 - names in torch's graphs
 
 
-def _adaptive(axes: int) -> Callable[..., Any]:
-    def pooled(self: Tensor, output_size: Sequence[int]) -> Any:
-        """Return the maximum of each window and its place in the map."""
-        sizes = self.shape[-axes:]
-        if not all(isinstance(size, int) for size in (*sizes, *output_size)):
-            return NotImplemented
-        entries = []
-        for size, count in zip(sizes, output_size, strict=True):
-            number = torch.arange(count).to(torch.float64).unsqueeze(-1)
-            first, end = torch.floor(number * size / count), torch.ceil((number + 1) * size / count)
-            own = first + torch.arange(max(-(-(i + 1) * size // count) - i * size // count for i in range(count)))
-            entries.append(torch.where(own < end, own, first).to(torch.int64))  # shorter windows repeat their first entry
-        x = self.unsqueeze(0) if self.dim() == axes + 1 else self
-        found = _maxima(x, [own.reshape(1, 1, *own.shape) for own in entries])
-        return tuple(part.reshape(*self.shape[:-axes], *output_size) for part in found)
-
-    return pooled
+def _adaptive_maxima(self: Tensor, output_size: Sequence[int]) -> Any:
+    """Return the maximum of each window and its place in the map."""
+    axes = len(output_size)
+    sizes = self.shape[-axes:]
+    if not all(isinstance(size, int) for size in (*sizes, *output_size)):
+        return NotImplemented
+    entries = []
+    for size, count in zip(sizes, output_size, strict=True):
+        number = torch.arange(count).to(torch.float64).unsqueeze(-1)
+        first, end = torch.floor(number * size / count), torch.ceil((number + 1) * size / count)
+        own = first + torch.arange(max(-(-(i + 1) * size // count) - i * size // count for i in range(count)))
+        entries.append(torch.where(own < end, own, first).to(torch.int64))  # shorter windows repeat their first entry
+    x = self.unsqueeze(0) if self.dim() == axes + 1 else self
+    found = _maxima(x, [own.reshape(1, 1, *own.shape) for own in entries])
+    return tuple(part.reshape(*self.shape[:-axes], *output_size) for part in found)
 
 
 def _means(mean: Callable[..., Tensor], operator: Any) -> Callable[..., Any]:
@@ -45,24 +43,22 @@ def _means(mean: Callable[..., Tensor], operator: Any) -> Callable[..., Any]:
     return pooled
 
 
-def _fractional(axes: int) -> Callable[..., Any]:
-    def pooled(self: Tensor, kernel_size: Sequence[int], output_size: Sequence[int], random_samples: Tensor) -> Any:
-        """Return maxima of windows that begin at places drawn by ``random_samples`` (batch, channels, axes), as Graham (2014)."""
-        single = self.dim() == axes + 1
-        x = self.unsqueeze(0) if single else self
-        sizes = x.shape[2:]
-        if not all(isinstance(size, int) for size in (*sizes, *output_size, *kernel_size)):
-            return NotImplemented
-        kernels, counts = list(kernel_size) * (axes // len(kernel_size)), list(output_size) * (axes // len(output_size))
-        entries = []
-        for axis, (size, kernel, count) in enumerate(zip(sizes, kernels, counts, strict=True)):
-            sample = random_samples[..., axis if axes == 3 else axes - 1 - axis]  # of a 2-d map, columns have the first number
-            starts = _starts(sample.unsqueeze(-1), size, kernel, count)
-            entries.append(starts.unsqueeze(-1) + torch.arange(kernel))
-        found = _maxima(x, entries)
-        return tuple(part.squeeze(0) if single else part for part in found)
-
-    return pooled
+def _fractional_maxima(self: Tensor, kernel_size: Sequence[int], output_size: Sequence[int], random_samples: Tensor) -> Any:
+    """Return maxima of windows that begin at places drawn by ``random_samples`` (batch, channels, axes), as Graham (2014)."""
+    axes = random_samples.shape[-1]
+    single = self.dim() == axes + 1
+    x = self.unsqueeze(0) if single else self
+    sizes = x.shape[2:]
+    if not all(isinstance(size, int) for size in (*sizes, *output_size, *kernel_size)):
+        return NotImplemented
+    kernels, counts = list(kernel_size) * (axes // len(kernel_size)), list(output_size) * (axes // len(output_size))
+    entries = []
+    for axis, (size, kernel, count) in enumerate(zip(sizes, kernels, counts, strict=True)):
+        sample = random_samples[..., axis if axes == 3 else axes - 1 - axis]  # of a 2-d map, columns have the first number
+        starts = _starts(sample.unsqueeze(-1), size, kernel, count)
+        entries.append(starts.unsqueeze(-1) + torch.arange(kernel))
+    found = _maxima(x, entries)
+    return tuple(part.squeeze(0) if single else part for part in found)
 
 
 def _maxima(x: Tensor, entries: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -98,9 +94,7 @@ def _starts(sample: Tensor, size: int, kernel: int, count: int) -> Tensor:
 WINDOWED: dict[Any, Callable[..., Any]] = {
     _MEAN_2D: _means(torch.nn.functional.avg_pool2d, _MEAN_2D),
     _MEAN_3D: _means(torch.nn.functional.avg_pool3d, _MEAN_3D),
-    aten.adaptive_max_pool2d.default: _adaptive(2),
-    aten.adaptive_max_pool3d.default: _adaptive(3),
-    aten.fractional_max_pool2d.default: _fractional(2),
-    aten.fractional_max_pool3d.default: _fractional(3),
+    **dict.fromkeys((aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default), _adaptive_maxima),
+    **dict.fromkeys((aten.fractional_max_pool2d.default, aten.fractional_max_pool3d.default), _fractional_maxima),
 }
 """Operator of torch → what computes it."""

@@ -11,39 +11,39 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from edgefl.onnxgrad.detached import held
 from edgefl.onnxgrad.errors import EdgeflError
+from edgefl.onnxgrad.rewrites.pools import each_axis
 from edgefl.onnxgrad.stand_ins import GROUP_NORM
 
+_TRANSPOSED: Any = F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d
 
-def _transposed(function: Callable[..., Tensor], axes: int) -> Callable[..., Tensor | None]:
-    def transposed(
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        stride: Any = 1,
-        padding: Any = 0,
-        output_padding: Any = 0,
-        groups: int = 1,
-        dilation: Any = 1,
-    ) -> Tensor | None:
-        """Compute a single map as a batch of one, and ``output_padding`` of a stride or more, which onnxruntime refuses, as padding."""
-        strides, pads, behind = (
-            [v] * axes if isinstance(v, int) else list(v) * (axes // len(v)) for v in (stride, padding, output_padding)
-        )
-        wide = any(more >= step for more, step in zip(behind, strides, strict=True))
-        single = input.dim() == axes + 1
-        if not wide and not single:
-            return None
-        x = input.unsqueeze(0) if single else input
-        if wide:
-            found = function(x, weight, None, strides, 0, 0, groups, dilation)
-            ends = [part for pad, more in zip(pads, behind, strict=True) for part in (more - pad, -pad)]
-            found = F.pad(found, ends[::-1])
-            found = found if bias is None else found + bias.reshape(-1, *[1] * axes)
-        else:
-            found = function(x, weight, bias, strides, pads, behind, groups, dilation)
-        return found.squeeze(0) if single else found
 
-    return transposed
+def _transposed(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Tensor | None:
+    """Compute a single map as a batch of one, and ``output_padding`` of a stride or more, which onnxruntime refuses, as padding."""
+    axes = weight.dim() - 2
+    function = _TRANSPOSED[axes - 1]
+    strides, pads, behind = zip(*each_axis(axes, stride, padding, output_padding), strict=True)
+    wide = any(more >= step for more, step in zip(behind, strides, strict=True))
+    single = input.dim() == axes + 1
+    if not wide and not single:
+        return None
+    x = input.unsqueeze(0) if single else input
+    if wide:
+        found = function(x, weight, None, strides, 0, 0, groups, dilation)
+        ends = [part for pad, more in zip(pads, behind, strict=True) for part in (more - pad, -pad)]
+        found = F.pad(found, ends[::-1])
+        found = found if bias is None else found + bias.reshape(-1, *[1] * axes)
+    else:
+        found = function(x, weight, bias, strides, pads, behind, groups, dilation)
+    return found.squeeze(0) if single else found
 
 
 def _padded(input: Tensor, pad: Any, mode: str = "constant", value: float | None = None) -> Tensor | None:
@@ -219,10 +219,7 @@ def _distances(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None 
 
 
 LAYERS: dict[Any, Callable[..., Tensor | None]] = {
-    **{
-        function: _transposed(function, axes)
-        for axes, function in enumerate((F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d), 1)
-    },
+    **dict.fromkeys(_TRANSPOSED, _transposed),
     F.instance_norm: _normalised_by_instance,
     F.group_norm: lambda input, num_groups, weight=None, bias=None, eps=1e-5: GROUP_NORM(input, num_groups, weight, bias, eps),
     F.pad: _padded,

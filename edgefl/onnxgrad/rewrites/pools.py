@@ -49,7 +49,7 @@ def _last(size: int, kernel: int, stride: int, pad: int, dilation: int) -> tuple
 
 def _sums(input: Tensor, axes: int, *windows: Any) -> Tensor | None:
     """Return the sum of each window of a pooling with ``ceil_mode``; ``windows`` are kernel, stride and padding."""
-    sizes, each = input.shape[-axes:], _each_axis(axes, *windows, 1)
+    sizes, each = input.shape[-axes:], each_axis(axes, *windows, 1)
     if not all(isinstance(size, int) for size in sizes):
         return None
     pads = [part for size, of in zip(sizes, each, strict=True) for part in (_last(size, *of)[1], of[2])]
@@ -57,7 +57,7 @@ def _sums(input: Tensor, axes: int, *windows: Any) -> Tensor | None:
     return _MEAN_POOLS[axes](F.pad(input, pads[::-1]), kernels, strides) * math.prod(kernels)
 
 
-def _each_axis(axes: int, *values: Any) -> list[tuple[int, ...]]:
+def each_axis(axes: int, *values: Any) -> list[tuple[int, ...]]:
     """Return the settings of each axis, of settings that are a number, or numbers by axis."""
     return list(zip(*([v] * axes if isinstance(v, int) else list(v) * (axes // len(v)) for v in values), strict=True))
 
@@ -73,15 +73,14 @@ def _ceiled_mean(axes: int) -> Callable[..., Tensor | None]:
         divisor_override: int | None = None,
     ) -> Tensor | None:
         if divisor_override is not None and not ceil_mode:
-            kernel = [kernel_size] * axes if isinstance(kernel_size, int) else kernel_size
             mean = _MEAN_POOLS[axes](input, kernel_size, stride, padding)
-            return mean * (math.prod(kernel) / divisor_override)
+            return mean * (math.prod(kernel for (kernel,) in each_axis(axes, kernel_size)) / divisor_override)
         if divisor_override is not None:
             sums = _sums(input, axes, kernel_size, stride or kernel_size, padding)
             return None if sums is None else sums / divisor_override
         if not ceil_mode or input.dim() != axes + 2:
             return None
-        windows = _each_axis(axes, kernel_size, stride or kernel_size, padding, 1)
+        windows = each_axis(axes, kernel_size, stride or kernel_size, padding, 1)
         return _padded_pool("AveragePool", input, windows, counts=count_include_pad)
 
     return pooled
@@ -99,7 +98,7 @@ def _ceiled_max(axes: int) -> Callable[..., Tensor | None]:
     ) -> Tensor | None:
         if not ceil_mode or return_indices:
             return None
-        return _padded_pool("MaxPool", input, _each_axis(axes, kernel_size, stride or kernel_size, padding, dilation))
+        return _padded_pool("MaxPool", input, each_axis(axes, kernel_size, stride or kernel_size, padding, dilation))
 
     return pooled
 
