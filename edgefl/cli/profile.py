@@ -51,7 +51,7 @@ def command(layers: bool, format_: str, as_json: bool, out: Path | None, **flags
         from edgefl.planning.profile import profile
 
     with busy("counting the costs of every tier"):
-        rows = profile(*network, **options).to_dict()
+        rows = profile(*network, **options)
     if format_ == "html":
         from edgefl.report.cost_page import cost_page
 

@@ -1,14 +1,13 @@
 """Rows of costs: of a tier, of a tier on a device, and of a tier's layers. Their fields are the columns of every table and file."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from edgefl.records import Cost, LayerCost
 from edgefl.records.cost import cost_columns
 from edgefl.report.results import Result
-from edgefl.report.tables import Row
 
 if TYPE_CHECKING:
     _Columns = Cost  # the same names and types
@@ -97,11 +96,31 @@ class ProfileRow(CostRow, Setting):
     budget_share: float | None = None
     takes: bool | None = None
 
+    @property
+    def draws(self) -> bool:
+        """Whether every step trains one of several networks: the MACs of a step are then the mean over them."""
+        return self.macs_drawn is not None
+
+    @property
+    def step(self) -> "StepMacs":
+        """The MACs of a whole training step."""
+        own = macs_of_step(self, self)
+        return own if self.macs_drawn is None else StepMacs(compose=own.compose, drawn=self.batch_size * self.macs_drawn)
+
+    @property
+    def weights_bytes(self) -> int:
+        """Bytes of parameters and buffers."""
+        return self.parameter_bytes + self.buffer_bytes
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """The fields that the row lacks: those of a device, a second count of MACs, seconds of layers."""
+        of_device = DEVICE_COLUMNS if self.device is None else ()
+        return (*of_device, *(key for key in ("macs_forward_onnx", "layer_seconds") if getattr(self, key) is None))
+
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form, without the keys of a device and of a second count of MACs where the row has none."""
-        absent = DEVICE_COLUMNS if self.device is None else ()
-        absent += tuple(key for key in ("macs_forward_onnx", "layer_seconds") if getattr(self, key) is None)
-        return {key: value for key, value in super().to_dict().items() if key not in absent}
+        """Return the JSON form, without the keys of fields that the row lacks."""
+        return {key: value for key, value in super().to_dict().items() if key not in self.absent}
 
 
 def _names(kind: type[Any]) -> tuple[str, ...]:
@@ -113,69 +132,93 @@ DEVICE_COLUMNS = _names(ProfileRow)[_names(ProfileRow).index("device") :]
 COST_COLUMNS = tuple(name for name in _names(ProfileRow) if name not in (*NESTED, *DEVICE_COLUMNS))
 _OF_LAYER = tuple(name for name in _names(LayerCost) if name != "work")
 LAYER_COLUMNS = (*_OF_LAYER, "macs_train_step", "macs_share", "download_bytes", "upload_bytes")
-
-
 OTHER = "(other)"
 UNPLACED = "(network)"
 
 
-def macs_of_step(row: Row, layer: Row) -> dict[str, int]:
-    """Return the MACs of one layer in a whole training step of the tier ``row``, under the names of the costs.
+class StepMacs(NamedTuple):
+    """The MACs of a whole training step by kind; ``drawn`` is the mean of forward and backward passes of several networks."""
 
-    >>> layer = {"macs_forward": 10, "macs_backward_input": 9, "macs_backward_weight": 10, "macs_compose": 7}
-    >>> sum(macs_of_step({"batch_size": 4, "micro_batch": 2}, layer).values())
-    130
+    forward: int = 0
+    backward_input: int = 0
+    backward_weight: int = 0
+    compose: int = 0
+    recompute: int = 0
+    drawn: int = 0
+
+
+def macs_of_step(tier: Cost, of: Cost | LayerCost) -> StepMacs:
+    """Return the MACs of a tier, or of one of its layers, in a whole training step of the tier."""
+    samples, passes = tier.batch_size, -(-tier.batch_size // tier.micro_batch)
+    forward, back = samples * of.macs_forward, (samples * of.macs_backward_input, samples * of.macs_backward_weight)
+    return StepMacs(forward, *back, passes * of.macs_compose, samples * of.macs_recompute)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerRow(LayerCost):
+    """The costs of one layer, with its step, its share of it and the bytes that travel.
+
+    Attributes:
+        macs_share: of the MACs of all layers, 0 where nothing multiplies.
+        time_share: of a training step's seconds on the device; None without ``layer_seconds``.
     """
-    samples = row["batch_size"]
-    times = {"macs_forward": samples, "macs_backward_input": samples, "macs_backward_weight": samples}
-    times |= {"macs_recompute": samples} if "macs_recompute" in layer else {}
-    times["macs_compose"] = -(-samples // row["micro_batch"])
-    return {key: layer[key] * count for key, count in times.items()}
+
+    step: StepMacs
+    macs_share: float = 0.0
+    download_bytes: int = 0
+    upload_bytes: int = 0
+    time_share: float | None = None
+
+    @property
+    def macs_train_step(self) -> int:
+        """MACs of a whole training step."""
+        return sum(self.step)
 
 
-def layer_rows(row: Row) -> list[dict[str, Any]]:
-    """Return a tier's layers in the network's order, each with its step, its share of it and the bytes that travel.
+def layer_rows(row: ProfileRow) -> list[LayerRow]:
+    """Return a tier's layers in the network's order.
 
-    With ``layer_seconds``, every layer gains ``time_share``, its share of a training step's seconds on the device. Every layer gains
-    ``macs_train_step``, ``macs_share`` (of all layers, 0 where nothing multiplies), ``download_bytes`` and
-    ``upload_bytes``; where a step trains one of several networks, these are the layers of the tier's own. A tensor belongs to the layer
-    whose name is the longest prefix of its own, or else to the network as a whole.
+    Where a step trains one of several networks, these are the layers of the tier's own. A tensor belongs to the layer whose name is the
+    longest prefix of its own, or else to the network as a whole.
     """
-    layers = [{**layer, "macs_train_step": sum(macs_of_step(row, layer).values())} for layer in row["layers"]]
-    for layer, seconds in zip(layers, row.get("layer_seconds") or (), strict=False):
-        layer["time_share"] = seconds / sum(row["layer_seconds"])
-    total = sum(layer["macs_train_step"] for layer in layers)
-    sent = _sent(row, [layer["layer"] for layer in layers])
-    if UNPLACED in sent and all(layer["layer"] != UNPLACED for layer in layers):
-        layers.insert(0, {**_summed([], UNPLACED), "kind": ""})
-    for layer in layers:
-        down, up = sent.get(layer["layer"], (0, 0))
-        share = layer["macs_train_step"] / total if total else 0.0
-        layer |= {"macs_share": share, "download_bytes": down, "upload_bytes": up}
-    return layers
+    steps = [macs_of_step(row, layer) for layer in row.layers]
+    total, sent = sum(map(sum, steps)), _sent(row, [layer.layer for layer in row.layers])
+    shares = (sum(step) / total if total else 0.0 for step in steps)
+    layers = [
+        LayerRow(**vars(of), step=step, macs_share=share) for of, step, share in zip(row.layers, steps, shares, strict=True)
+    ]
+    if seconds := row.layer_seconds:
+        layers = [replace(layer, time_share=own_s / sum(seconds)) for layer, own_s in zip(layers, seconds, strict=True)]
+    if UNPLACED in sent and all(layer.layer != UNPLACED for layer in layers):
+        layers.insert(0, replace(_summed([], UNPLACED), kind="", macs_share=0.0))
+    found = ((layer, sent.get(layer.layer, (0, 0))) for layer in layers)
+    return [replace(layer, download_bytes=down, upload_bytes=up) for layer, (down, up) in found]
 
 
-def costliest(layers: Sequence[Row], most: int, cost: Callable[[Row], float]) -> list[Row]:
+def costliest(layers: Sequence[LayerRow], most: int, cost: Callable[[LayerRow], float]) -> list[LayerRow]:
     """Return the ``most`` layers with the highest ``cost``, in the network's order, and the rest summed in a last row ``(other)``."""
     if len(layers) <= most:
         return list(layers)
-    ranked = sorted(range(len(layers)), key=lambda i: cost(layers[i]), reverse=True)
-    kept = sorted(ranked[:most])
-    rest = [layers[i] for i in sorted(ranked[most:])]
+    kept = sorted(sorted(range(len(layers)), key=lambda i: cost(layers[i]), reverse=True)[:most])
+    rest = [layer for i, layer in enumerate(layers) if i not in kept]
     return [*(layers[i] for i in kept), _summed(rest, OTHER)]
 
 
-def _summed(layers: Sequence[Row], name: str) -> dict[str, Any]:
+_SUMMED = tuple(name for name in LAYER_COLUMNS if name not in ("layer", "kind", "macs_train_step"))
+
+
+def _summed(layers: Sequence[LayerRow], name: str) -> LayerRow:
     kind = f"{len(layers)} layer{'' if len(layers) == 1 else 's'}"
-    return {"layer": name, "kind": kind, **{key: sum(layer[key] for layer in layers) for key in LAYER_COLUMNS[2:]}}
+    step = StepMacs(*map(sum, zip(*(layer.step for layer in layers), strict=True)))
+    return LayerRow(layer=name, kind=kind, step=step, **{key: sum(getattr(layer, key) for layer in layers) for key in _SUMMED})
 
 
-def _sent(row: Row, names: Sequence[str]) -> dict[str, tuple[int, int]]:
+def _sent(row: ProfileRow, names: Sequence[str]) -> dict[str, tuple[int, int]]:
     """Return each layer's bytes down and up."""
     sent: dict[str, tuple[int, int]] = {}
-    for tensor in row["tensors"]:
-        prefixes = accumulate(tensor["name"].split("."), "{}.{}".format)
+    for tensor in row.tensors:
+        prefixes = accumulate(tensor.name.split("."), "{}.{}".format)
         name = next((prefix for prefix in reversed([*prefixes]) if prefix in names), UNPLACED)
         down, up = sent.get(name, (0, 0))
-        sent[name] = (down + tensor["download_bytes"], up + tensor["upload_bytes"])
+        sent[name] = (down + tensor.download_bytes, up + tensor.upload_bytes)
     return sent

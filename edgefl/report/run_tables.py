@@ -7,20 +7,20 @@ from typing import Any
 
 from edgefl.records import ACCURACY, Metric, Shortfall
 from edgefl.report.metric import metric_of, metric_text
-from edgefl.report.tables import Column, PlainTable, Row, shaded, text, under
+from edgefl.report.tables import Column, PlainTable, Record, Row, cell, shaded, text, under, value_of
 from edgefl.report.tier_notes import tier_notes
 from edgefl.report.words import budget_name, names, need_have, taken_as, tier_label, uncounted
 from edgefl.timing.spans import STAGES
 from edgefl.util.units import MISSING, human_budget, human_bytes, human_count, human_difference, human_percent, human_seconds
 
-TIER = Column("tier", "", lambda row: tier_label(row["tier"]))
+TIER = Column("tier", "", cell("tier", tier_label))
 _AS_TAKEN = Column("tier", "", taken_as)
 DEVICE = text("device", "", "device_title", "device")
 
 
-def _by_onnx(row: Row) -> str:
+def _by_onnx(row: Record) -> str:
     """Return the second count of a forward pass's MACs: whether it equals the first one, or else the count."""
-    first, second = row.get("macs_forward"), row.get("macs_forward_onnx")
+    first, second = value_of(row, "macs_forward"), value_of(row, "macs_forward_onnx")
     return MISSING if second is None else "equal" if first == second else human_count(second)
 
 

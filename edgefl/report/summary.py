@@ -64,7 +64,7 @@ def tier_rows(
 
 def layer_uses(cost: Cost) -> tuple[LayerUse, ...]:
     """Return the costliest layers of a tier by the MACs of a step, in the network's order, and all others summed."""
-    rows = [{**vars(layer), "macs_train_step": sum(macs_of_step(vars(cost), vars(layer)).values())} for layer in cost.layers]
+    rows = [{**vars(layer), "macs_train_step": sum(macs_of_step(cost, layer))} for layer in cost.layers]
     keys = ("layer", "macs_train_step", "parameter_bytes")
     rows = [row for row in rows if row["macs_train_step"] or row["parameter_bytes"]]
     if len(rows) > MOST_LAYERS:

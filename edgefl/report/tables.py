@@ -207,12 +207,9 @@ def shaded(group: str, share: Callable[[Record], float | None]) -> Column:
     return Column(group, "", lambda row: human_percent(share(row)), share=share)
 
 
-def raw_table(rows: Sequence[Row], declared: Sequence[str]) -> PlainTable:
-    """Return a table of plain values under their keys; those of ``declared`` come first, in this order, if a row has them."""
-    used = dict.fromkeys(key for row in rows for key in row)
-    keys = [key for key in declared if key in used] + [key for key in used if key not in declared]
-    numeric = {key: all(isinstance(row.get(key), int | float) for row in rows) for key in keys}
-    return PlainTable.of([Column(key, "", cell(key, _raw), numeric[key]) for key in keys], rows)
+def raw_columns(rows: Sequence[Record], keys: Iterable[str]) -> list[Column]:
+    """Return a column of plain values per key."""
+    return [Column(key, "", cell(key, _raw), all(isinstance(value_of(row, key), int | float) for row in rows)) for key in keys]
 
 
 def _raw(value: Any) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from edgefl.records import BUDGETS as BUDGETS
 from edgefl.records import Totals
+from edgefl.report.tables import Record, value_of
 from edgefl.util import units
 from edgefl.util.unknown import known_sum
 
@@ -99,9 +100,10 @@ def names(values: Iterable[object]) -> str:
     return ", ".join(map(str, values)) or "none"
 
 
-def uncounted(rows: Sequence[Json]) -> str:
+def uncounted(rows: Sequence[Record]) -> str:
     """Return the warning that some operations were not counted, or an empty string."""
-    found = [f"tier {tier_label(row['tier'])}: {names(row['uncounted_ops'])}" for row in rows if row["uncounted_ops"]]
+    counted = ((value_of(row, "tier"), value_of(row, "uncounted_ops")) for row in rows)
+    found = [f"tier {tier_label(tier)}: {names(ops)}" for tier, ops in counted if ops]
     return f"Not counted, so no budget can be claimed met: {'; '.join(found)}" if found else ""
 
 

@@ -1,27 +1,31 @@
 """Hand-made costs of tiers and of their layers, on two devices."""
 
+from dataclasses import replace
 from typing import Any
 
-COUNTS = ("macs_forward", "macs_backward_input", "macs_backward_weight", "macs_compose")
+from edgefl.records import LayerCost
+from edgefl.report.cost_rows import ProfileRow, TensorBytes
 
 
-def layer(name: str, kind: str, params: int, macs: tuple[int, int, int, int], held: tuple[int, int]) -> dict[str, Any]:
-    return {
-        "layer": name,
-        "kind": kind,
-        "params": params,
-        "parameter_bytes": 4 * params,
-        **dict(zip(COUNTS, macs, strict=True)),
-        "elementwise_ops": 64,
-        "elementwise_ops_backward": 32,
-        "elementwise_ops_step": params,
-        "saved_bytes_at_peak": held[0],
-        "temporary_bytes_at_peak": held[1],
-        "macs_recompute": 0,
-    }
+def layer(name: str, kind: str, params: int, macs: tuple[int, int, int, int], held: tuple[int, int]) -> LayerCost:
+    return LayerCost(
+        layer=name,
+        kind=kind,
+        params=params,
+        parameter_bytes=4 * params,
+        macs_forward=macs[0],
+        macs_backward_input=macs[1],
+        macs_backward_weight=macs[2],
+        macs_compose=macs[3],
+        elementwise_ops=64,
+        elementwise_ops_backward=32,
+        elementwise_ops_step=params,
+        saved_bytes_at_peak=held[0],
+        temporary_bytes_at_peak=held[1],
+    )
 
 
-def tier_row(tier: float, layers: list[dict[str, Any]] | None = None, **more: Any) -> dict[str, Any]:
+def tier_row(tier: float, layers: list[LayerCost] | None = None, **more: Any) -> ProfileRow:
     """Return the costs of a tier whose totals are the sums over its layers, as those of a counted network are."""
     if layers is None:
         size = int(1000 * tier)
@@ -32,16 +36,15 @@ def tier_row(tier: float, layers: list[dict[str, Any]] | None = None, **more: An
             layer("fc", "Linear", 50, (50, 50, 50, 0), (0, 0)),
             layer("(loss)", "", 0, (0, 0, 0, 777), (0, 128)),
         ]
-    total = {key: sum(item[key] for item in layers) for key in (*layers[0],) if key not in ("layer", "kind")}
+    keys = [key for key in vars(layers[0]) if key not in ("layer", "kind", "work")]
+    total = {key: sum(getattr(item, key) for item in layers) for key in keys}
     saved, temporary = total.pop("saved_bytes_at_peak"), total.pop("temporary_bytes_at_peak")
     weights = total["parameter_bytes"]
     tensors = [
-        {"name": f"{item['layer']}.weight", "shape": [item["params"]], "download_bytes": 4 * item["params"], "upload_bytes": item["params"]}
-        for item in layers
-        if item["params"]
-    ]  # fmt: skip
+        TensorBytes(f"{item.layer}.weight", (item.params,), 4 * item.params, item.params) for item in layers if item.params
+    ]
     back = total["macs_backward_input"] + total["macs_backward_weight"]
-    return {
+    figures = {
         "tier": tier,
         "method": "fedhm",
         "model": "cnn",
@@ -53,9 +56,6 @@ def tier_row(tier: float, layers: list[dict[str, Any]] | None = None, **more: An
         "params_inference": total["params"],
         "macs_inference": total["macs_forward"],
         "macs_backward": back,
-        "macs_drawn": None,
-        "recompute": [],
-        "macs_forward_onnx": None,
         "macs_train_step": 32 * (total["macs_forward"] + back) + 4 * total["macs_compose"],
         "peak_activation_bytes_inference": 6144,
         "peak_activation_bytes_training": saved + temporary,
@@ -75,27 +75,26 @@ def tier_row(tier: float, layers: list[dict[str, Any]] | None = None, **more: An
         "header_bytes": 200,
         "upload_header_bytes": 200,
         "formula_bytes": weights,
-        "uncounted_ops": [],
-        "layers": layers,
-        "tensors": tensors,
-        **more,
+        "layers": tuple(layers),
+        "tensors": tuple(tensors),
     }
+    return ProfileRow(**figures | more)
 
 
-def make_rows() -> list[dict[str, Any]]:
-    return [tier_row(1), tier_row(0.5, uncounted_ops=["Erf", "Einsum"]), tier_row(0.25)]
+def make_rows() -> list[ProfileRow]:
+    return [tier_row(1), tier_row(0.5, uncounted_ops=("Erf", "Einsum")), tier_row(0.25)]
 
 
-def on_devices() -> list[dict[str, Any]]:
+def on_devices() -> list[ProfileRow]:
     """Return rows on two devices: a board that takes the middle tier, and a chip that takes none."""
     times = {"inference": 0.021, "train_step": 5.3, "epoch": 80.2, "round": 92.0}
-    figures = {f"{name}_{unit}": value for name, value in times.items() for unit in ("seconds", "joules")}
+    figures: dict[str, Any] = {f"{name}_{unit}": value for name, value in times.items() for unit in ("seconds", "joules")}
     figures |= {"round_seconds_low": 76.0, "round_seconds_high": 112.0, "clock_error": 1.25, "inference_by_macs": True}
     rows = []
     for device, title in (("pi-4", "Raspberry Pi 4"), ("chip", "Micro-controller")):
         for row in make_rows():
-            fits = device == "pi-4" and row["tier"] < 1
-            budget = {"limiting_budget": "deadline_s" if device == "pi-4" else "memory_bytes", "budget_share": 1.2 * row["tier"]}
-            found = {"samples": 250, "local_epochs": 2, "fits": fits, **budget, "takes": fits and row["tier"] == 0.5}
-            rows.append({**row, "device": device, "device_title": title, **figures, **found})
+            fits = device == "pi-4" and row.tier < 1
+            budget = {"limiting_budget": "deadline_s" if device == "pi-4" else "memory_bytes", "budget_share": 1.2 * row.tier}
+            found = {"samples": 250, "local_epochs": 2, "fits": fits, **budget, "takes": fits and row.tier == 0.5}
+            rows.append(replace(row, device=device, device_title=title, **figures | found))
     return rows

@@ -12,6 +12,7 @@ from made_run import make_rounds, make_summary
 from edgefl.report import html, whatif_page
 from edgefl.report.compare_page import compare_page
 from edgefl.report.cost_page import cost_page
+from edgefl.report.cost_rows import ProfileRow
 from edgefl.report.dry_page import render_dry
 from edgefl.report.policies import Learned, Surrogate, WhatIf
 from edgefl.report.run_budget import RunBudget
@@ -47,12 +48,14 @@ def without_energy() -> dict[str, Any]:
     return summary | {"energy_j": None, "end_to_end_j": None, "tiers": tiers}
 
 
-def deep_costs() -> list[dict[str, Any]]:
+def deep_costs() -> list[ProfileRow]:
     """The costs of a network whose layers have long names."""
     names = {"body.conv": "layer2.0.shortcut.conv.u", "body.conv.v": "layer2.0.shortcut.conv.v"}
-    return [
-        row | {"layers": [of | {"layer": names.get(of["layer"], of["layer"])} for of in row["layers"]]} for row in on_devices()
-    ]
+
+    def deep(row: ProfileRow) -> ProfileRow:
+        return replace(row, layers=tuple(replace(of, layer=names.get(of.layer, of.layer)) for of in row.layers))
+
+    return [deep(row) for row in on_devices()]
 
 
 @cache

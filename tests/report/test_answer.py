@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from compared import contender, of_json, played, two
+from made_cost_rows import layer, tier_row
 from made_whatif import outcome_with, whatif_with
 
 from edgefl.report.answer import Answer, answer_of_run
@@ -12,6 +13,7 @@ from edgefl.report.compare_answer import answer_of_comparison, best_first
 from edgefl.report.compare_tables import compact_comparison, compare_table
 from edgefl.report.comparison import Played, comparison_of
 from edgefl.report.cost_page import answer_of_costs
+from edgefl.report.cost_rows import ProfileRow
 from edgefl.report.dry_page import answer_of_dry
 from edgefl.report.fleet_charts import weakest_sentence
 from edgefl.report.policies import PolicyOutcome
@@ -328,11 +330,9 @@ def test_a_dry_run_names_the_assignment_that_serves_its_weakest_class() -> None:
 
 
 def test_a_page_of_costs_names_the_layer_to_save_in() -> None:
-    def row(number: float, macs: int) -> dict[str, Any]:
-        layer = {"kind": "conv", "macs_forward": macs, "macs_backward_input": 0, "macs_backward_weight": 0, "macs_compose": 0}
-        sizes = {"batch_size": 1, "micro_batch": 1, "training_memory_bytes": 2000, "uncounted_ops": [], "tensors": []}
-        layers = [{"layer": "small", **layer, "macs_forward": 1}, {"layer": "large", **layer}]
-        return {"model": "net", "method": "fedhm", "tier": number, "macs_train_step": macs + 1, "layers": layers, **sizes}
+    def row(number: float, macs: int) -> ProfileRow:
+        layers = [layer(name, "conv", 0, (of, 0, 0, 0), (0, 0)) for name, of in (("small", 1), ("large", macs))]
+        return tier_row(number, layers, batch_size=1, micro_batch=1, macs_train_step=macs + 1, training_memory_bytes=2000)
 
     found = answer_of_costs([row(1, 99), row(0.5, 49)], [])
     assert found.found == "Tier 0.5 takes 50 MACs a step and 2.00 kB of memory, 50.0 % of the MACs of tier 1."

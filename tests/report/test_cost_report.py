@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from pages import Page, charts_of, data_of, drawn, labels, printed, rows, series
 
 from edgefl.errors import InputError, UnknownNameError
 from edgefl.report.cost_page import cost_page
-from edgefl.report.cost_rows import COST_COLUMNS, DEVICE_COLUMNS, LAYER_COLUMNS, costliest, layer_rows
+from edgefl.report.cost_rows import COST_COLUMNS, DEVICE_COLUMNS, LAYER_COLUMNS, ProfileRow, TensorBytes, costliest, layer_rows
 from edgefl.report.cost_tables import cost_table, layer_table, per_device, per_tier
 from edgefl.report.page import vega
 
@@ -30,17 +31,19 @@ def read_markdown(text: str) -> list[dict[str, str]]:
 
 
 def test_json_is_the_rows_themselves_layers_and_tensors_included() -> None:
-    assert json.loads(cost_table(on_devices(), "json")) == {"rows": on_devices()}
+    assert json.loads(cost_table(on_devices(), "json")) == {
+        "rows": json.loads(json.dumps([row.to_dict() for row in on_devices()]))
+    }
 
 
 @pytest.mark.parametrize(("format", "read"), [("csv", read_csv), ("markdown", read_markdown)])
 @pytest.mark.parametrize(("rows", "columns"), [(make_rows(), COST_COLUMNS), (on_devices(), (*COST_COLUMNS, *DEVICE_COLUMNS))])
 def test_text_has_one_line_per_row_and_the_declared_columns(format: str, read: Any, rows: Any, columns: Any) -> None:
-    parsed = read(cost_table([dict(reversed(row.items())) for row in rows], format))
+    parsed = read(cost_table(rows, format))
     assert len(parsed) == len(rows)
     for row, line in zip(rows, parsed, strict=True):
-        assert tuple(line) == tuple(key for key in columns if key in row)  # hand-made rows lack later columns
-        for key, value in row.items():
+        assert tuple(line) == tuple(key for key in columns if key in row.to_dict())
+        for key, value in row.to_dict().items():
             if isinstance(value, bool):
                 assert line[key] == str(value).lower()
             elif isinstance(value, int | float):
@@ -49,7 +52,7 @@ def test_text_has_one_line_per_row_and_the_declared_columns(format: str, read: A
 
 
 def test_no_method_and_no_budget_are_empty_cells() -> None:
-    row = on_devices()[0] | {"method": None, "limiting_budget": None, "budget_share": None}
+    row = replace(on_devices()[0], method=None, limiting_budget=None, budget_share=None)
     line = read_csv(cost_table([row], "csv"))[0]
     assert line["method"] == line["limiting_budget"] == line["budget_share"] == ""
     assert "none, the network as it is" in printed(cost_table([row], "table"), 100)
@@ -78,21 +81,21 @@ def test_devices_have_a_line_per_tier_and_the_tier_taken_is_marked() -> None:
 
 
 def test_the_tiers_of_a_device_stand_together() -> None:
-    by_tier = sorted(on_devices(), key=lambda row: -float(row["tier"]))
-    assert [row["device"] for row in by_tier[:2]] == ["pi-4", "chip"]
+    by_tier = sorted(on_devices(), key=lambda row: -row.tier)
+    assert [row.device for row in by_tier[:2]] == ["pi-4", "chip"]
     assert per_device(by_tier) == on_devices()
     assert cost_page(by_tier) == cost_page(on_devices())
 
 
 def test_a_device_takes_nothing_that_is_not_wholly_counted() -> None:
-    row = on_devices()[1] | {"fits": False, "takes": False, "limiting_budget": "uncounted_ops", "budget_share": None}
+    row = replace(on_devices()[1], fits=False, takes=False, limiting_budget="uncounted_ops", budget_share=None)
     text = " ".join(Page(cost_page([row]).replace(vega().packed, "")).text.split())
     assert "Raspberry Pi 4 takes no tier: not every operation of tier 0.5 is counted." in text
     assert "uncounted operations" in text
 
 
 def test_what_a_tier_costs_is_said_once_whatever_the_number_of_devices() -> None:
-    assert [row["tier"] for row in per_tier(list(reversed(on_devices())))] == [1, 0.5, 0.25]
+    assert [row.tier for row in per_tier(list(reversed(on_devices())))] == [1, 0.5, 0.25]
 
 
 @pytest.mark.parametrize("table", [lambda f: cost_table(make_rows(), f), lambda f: layer_table(make_rows()[1], f)])
@@ -109,11 +112,11 @@ def test_layers_parse_back_in_every_format() -> None:
     row = tier_row(1)
     document = json.loads(layer_table(row, "json"))
     assert document["tier"] == 1
-    assert document["layers"] == [{key: item[key] for key in LAYER_COLUMNS} for item in layer_rows(row)]
+    assert document["layers"] == [{key: getattr(item, key) for key in LAYER_COLUMNS} for item in layer_rows(row)]
     for parsed in (read_csv(layer_table(row, "csv")), read_markdown(layer_table(row, "markdown"))):
         assert [tuple(line) for line in parsed] == [LAYER_COLUMNS] * 5
-        assert [line["layer"] for line in parsed] == [item["layer"] for item in row["layers"]]
-        assert sum(int(line["macs_train_step"]) for line in parsed) == row["macs_train_step"]
+        assert [line["layer"] for line in parsed] == [item.layer for item in row.layers]
+        assert sum(int(line["macs_train_step"]) for line in parsed) == row.macs_train_step
         assert sum(float(line["macs_share"]) for line in parsed) == pytest.approx(1)
     text = printed(layer_table(row, "table"), 100)
     assert max(map(len, text.splitlines())) <= 100
@@ -122,19 +125,18 @@ def test_layers_parse_back_in_every_format() -> None:
 
 def test_the_rest_of_the_layers_is_summed() -> None:
     row = tier_row(1)
-    lines = read_csv(layer_table(row, "csv", top=2))
-    assert [line["layer"] for line in lines] == ["body.conv", "body.conv.v", "(other)"]
-    assert lines[-1]["kind"] == "3 layers"
+    lines = costliest(layer_rows(row), 2, lambda layer: layer.macs_train_step)
+    assert [line.layer for line in lines] == ["body.conv", "body.conv.v", "(other)"]
+    assert lines[-1].kind == "3 layers"
     for key in ("params", "macs_train_step", "saved_bytes_at_peak", "download_bytes"):
-        assert sum(int(line[key]) for line in lines) == sum(item[key] for item in layer_rows(row))
-    assert costliest(row["layers"], 5, lambda item: 0) == row["layers"]
+        assert sum(getattr(line, key) for line in lines) == sum(getattr(item, key) for item in layer_rows(row))
+    assert costliest(layer_rows(row), 5, lambda item: 0) == layer_rows(row)
 
 
 def test_a_tensor_belongs_to_the_layer_whose_name_is_its_longest_prefix() -> None:
-    row = tier_row(1)
     names = ("body.conv.v.weight", "body.conv.bias", "body.convolution", "fc", "stray.weight")
-    row["tensors"] = [{"name": name, "shape": [1], "download_bytes": 10**i, "upload_bytes": 0} for i, name in enumerate(names)]
-    sent = {item["layer"]: item["download_bytes"] for item in layer_rows(row)}
+    row = tier_row(1, tensors=tuple(TensorBytes(name, (1,), 10**i, 0) for i, name in enumerate(names)))
+    sent = {item.layer: item.download_bytes for item in layer_rows(row)}
     assert sent == {"(network)": 10_000, "body": 100, "body.conv": 10, "body.conv.v": 1, "fc": 1000, "(loss)": 0}
 
 
@@ -190,20 +192,20 @@ def test_bars_are_the_figures_of_the_rows() -> None:
         parts: dict[str, int] = {}
         for row in rows(charts[f"tiers-{key}"], "bar"):
             parts[row["slot"]] = parts.get(row["slot"], 0) + row["value"]
-        assert list(parts.values()) == [row[total] for row in tiers]
+        assert list(parts.values()) == [getattr(row, total) for row in tiers]
         assert [row["value"] for row in rows(charts[f"tiers-{key}"], "text") if "text" in row] == list(parts.values())
         assert labels(charts[f"tiers-{key}"]) == ["tier 1", "tier 0.5", "tier 0.25"]
-    assert sum(row["value"] for row in rows(charts["layers-1-compute"], "bar")) == tiers[1]["macs_train_step"]
+    assert sum(row["value"] for row in rows(charts["layers-1-compute"], "bar")) == tiers[1].macs_train_step
     traffic = {part: sum(values) for part, values in series(rows(charts["layers-2-traffic"], "bar"), "value").items()}
-    assert traffic == {"down": sum(t["download_bytes"] for t in tiers[2]["tensors"]), "up": tiers[2]["params"]}
+    assert traffic == {"down": sum(t.download_bytes for t in tiers[2].tensors), "up": tiers[2].params}
 
 
 def test_a_step_that_trains_one_of_several_networks_is_their_mean_and_says_so() -> None:
     whole = tier_row(1)
-    row = whole | {"macs_drawn": 9000, "macs_train_step": 32 * 9000 + 4 * whole["macs_compose"]}
+    row = replace(whole, macs_drawn=9000, **{"macs_train_step": 32 * 9000 + 4 * whole.macs_compose})
     bars = rows(charts_of(cost_page([row, tier_row(0.5)]))["tiers-compute"], "bar")
     totals = [sum(bar["value"] for bar in bars if bar["slot"] == slot) for slot in ("0|tier 1", "1|tier 0.5")]
-    assert totals == [row["macs_train_step"], tier_row(0.5)["macs_train_step"]]
+    assert totals == [row.macs_train_step, tier_row(0.5).macs_train_step]
     drawn_networks = [bar for bar in bars if bar["series"] == "forward and gradients, mean of the networks drawn"]
     assert [(bar["slot"], bar["value"]) for bar in drawn_networks] == [("0|tier 1", 32 * 9000)]
     page = " ".join(Page(cost_page([row]).replace(vega().packed, "")).text.split())
@@ -223,19 +225,22 @@ def test_a_step_that_trains_one_of_several_networks_is_their_mean_and_says_so() 
 
 
 def test_an_inference_is_that_of_the_network_that_a_device_runs() -> None:
-    row = tier_row(1) | {"macs_inference": 7_000_000, "weights_bytes_inference": 5_000_000}
+    row = tier_row(1, macs_inference=7_000_000, weights_bytes_inference=5_000_000)
     text = printed(cost_table([row], "table"), 100)
     assert "7.00 M" in text
     assert "5.00 MB" in text
 
 
 def test_hostile_names_are_escaped_everywhere() -> None:
-    rows = on_devices()
-    for row in rows:
-        row |= dict.fromkeys(("method", "model", "optimizer", "codec", "device", "device_title", "limiting_budget"), EVIL)
-        row |= {"uncounted_ops": [EVIL], "peak_layer_training": EVIL, "peak_layer_inference": EVIL}
-        row["layers"][1] |= {"layer": EVIL, "kind": EVIL}
-        row["tensors"][0]["name"] = f"{EVIL}.weight"
+    def hostile(row: ProfileRow) -> ProfileRow:
+        texts = ("method", "model", "optimizer", "codec", "device", "device_title", "limiting_budget")
+        texts += ("peak_layer_training", "peak_layer_inference")
+        first, second, *others = row.layers
+        layers = (first, replace(second, layer=EVIL, kind=EVIL), *others)
+        tensors = (replace(row.tensors[0], name=f"{EVIL}.weight"), *row.tensors[1:])
+        return replace(row, uncounted_ops=(EVIL,), layers=layers, tensors=tensors, **dict.fromkeys(texts, EVIL))
+
+    rows = [hostile(row) for row in on_devices()]
     rendered = cost_page(rows)
     rest = rendered.replace(vega().packed, "")
     assert "<script>alert" not in rendered
@@ -267,13 +272,13 @@ def test_of_three_hundred_layers_forty_are_drawn_and_the_rest_is_summed() -> Non
         assert len(labels(spec)) == 41
         assert labels(spec)[-1] == "other: 260 layers"
     bars = rows(charts_of(rendered)["layers-0-compute"], "bar")
-    assert sum(bar["value"] for bar in bars) == row["macs_train_step"]
+    assert sum(bar["value"] for bar in bars) == row.macs_train_step
     assert "block7.conv" in Page(rendered.replace(vega().packed, "")).text
 
 
 def test_a_network_that_multiplies_nothing_is_shown() -> None:
     row = tier_row(1, [layer("norm", "Norm", 0, (0, 0, 0, 0), (0, 0)), layer("act", "ReLU", 0, (0, 0, 0, 0), (512, 0))])
-    rendered = cost_page([row, row | {"tier": 0.5}])
+    rendered = cost_page([row, replace(row, tier=0.5)])
     text = Page(rendered.replace(vega().packed, "")).text
     assert text.count("No layer has any, so there is nothing to draw.") == 4
     assert "All of the 512 B of activations and weights at the peak sits in act." in text
