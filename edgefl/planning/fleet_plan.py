@@ -177,5 +177,7 @@ def _class_tier(of: SubModels, c: FleetClass, work: DeviceRound, limits: Budget,
         training_memory_bytes=cost.training_memory_bytes,
         upload_bytes=cost.upload_bytes,
         uses=uses_of(cost),
-        **{key: clock[key] for key in ("round_seconds_low", "round_seconds_high", "confidence")},
+        round_seconds_low=clock.round_seconds_low,
+        round_seconds_high=clock.round_seconds_high,
+        confidence=clock.confidence,
     )

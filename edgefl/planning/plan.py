@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
 from torch import Tensor, nn
 
 from edgefl.client.training import OptimizerName, Training
@@ -47,6 +48,18 @@ TOO_LITTLE = " (too little)"
 
 
 @dataclass(frozen=True)
+class ClockFigures:
+    """What a plan says of the device's clock; :class:`Planned` explains each."""
+
+    clock_error: float
+    clock_margin: float
+    round_seconds_low: float
+    round_seconds_high: float
+    clock_chance: float | None
+    confidence: Confidence | None
+
+
+@dataclass(frozen=True)
 class Planned(Result):
     """One plan: a size of a network that fits.
 
@@ -59,6 +72,7 @@ class Planned(Result):
             factor; the needs are for training that takes the second times as long; a round lasts between the others. None without a device.
         clock_chance, confidence: the chance that limits of seconds and joules hold under this error, and what it is called: "safe" from
             95 % on, "likely" from 75 % on, else "open". None without such a limit.
+        method: makes the sub-models.
         gap: upper bound of what a better plan could add to that share, from costs predicted between traces; None for a uniform plan.
     """
 
@@ -75,11 +89,12 @@ class Planned(Result):
     round_seconds_high: float | None = None
     clock_chance: float | None = None
     confidence: Confidence | None = None
+    method: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form, with the share of each budget, and the scalars of the cost."""
         budgets = [{"budget": name, "need": need, "have": have, "share": need / have} for name, (need, have) in self.uses.items()]
-        clock = "clock_error", "clock_margin", "round_seconds_low", "round_seconds_high", "clock_chance", "confidence"
+        clock = (of.name for of in fields(ClockFigures))
         own = {name: getattr(self, name) for name in ("ratio", "ranks", "energy_share", "gap", *clock)}
         return {"allocate": self.kind, **own, "budgets": budgets, **CostRow.of(self.cost).to_dict()}
 
@@ -170,6 +185,11 @@ def plan(
     work = DeviceRound(profile, *training.amounts(samples), clock_margin) if profile else None
     uses_of = partial(uses_within, limits=limits, work=work)
     ratio = of.largest(uses_of)
+
+    def planned(kind: Allocate, ranks: Ranks, cost: Cost, share: float | None, gap: float | None = None) -> Planned:
+        clock = vars(clock_figures(cost, work, limits)) if work else {}
+        return Planned(kind, ratio, ranks, cost, uses_of(cost), share, gap, **clock, method=method)
+
     found: list[Planned] = []
     rules = rules_of(chosen.config)
     ranks = hybrid_ranks(architecture.skeleton(), ratio, rules) if ratio and chosen.truncates else {}
@@ -177,20 +197,14 @@ def plan(
     energy = _energy(architecture, chosen, weights, seed, error) if weighed else None
     if ratio:
         share = share_kept(energy, ranks) if energy else None
-        found.append(
-            Planned(
-                "uniform", ratio, ranks, trace(ratio), uses_of(trace(ratio)), share, **clock_figures(trace(ratio), work, limits)
-            )
-        )
+        found.append(planned("uniform", ranks, trace(ratio), share))
     if allocate == "spectral" and energy is not None:
         layers = rank_candidates(architecture.skeleton(), rules)
         start = ranks if ratio else dict.fromkeys(layers, 1)
         tracers = _tracers(architecture, chosen, training, codec, recompute)
         better = spectral(layers, energy, start, *tracers, uses_of, work)
         if better is not None:
-            found.append(
-                Planned("spectral", ratio, uses=uses_of(better.cost), **vars(better), **clock_figures(better.cost, work, limits))
-            )
+            found.append(planned("spectral", better.ranks, better.cost, better.energy_share, better.gap))
     if not found:
         raise BudgetError(_smallest(architecture.model, method, trace(1 / STEPS), uses_of, clock_margin))
     return Results(found)
@@ -237,20 +251,14 @@ def timing_on(cost: Cost, work: DeviceRound, margin: float = 1.0) -> Timing:
     return round_timing(work.device, cost, work.samples, work.passes, work.updates, margin=margin)
 
 
-def clock_figures(cost: Cost, work: DeviceRound | None, limits: Budget) -> dict[str, Any]:
-    """Return what a plan says of the device's clock, by field; nothing without a device."""
-    if work is None:
-        return {}
-    timing = timing_on(cost, work)
+def clock_figures(cost: Cost, work: DeviceRound, limits: Budget) -> ClockFigures:
+    """Return what a plan says of the device's clock."""
+    timing, error = timing_on(cost, work), work.device.clock_error
     chance = chance_of(work.device, timing, limits)
-    sure = {"clock_chance": chance, "confidence": confidence_of(chance)}
-    error = work.device.clock_error
-    low_s, high_s = within(timing, error)
-    bounds = {"round_seconds_low": low_s, "round_seconds_high": high_s}
-    return {"clock_margin": work.margin, **bounds, "clock_error": error, **sure}
+    return ClockFigures(error, work.margin, *within(timing, error), chance, confidence_of(chance))
 
 
-def _energy(architecture: Architecture, method: Method, weights: Any, seed: int, error: Truncation) -> dict[str, Any]:
+def _energy(architecture: Architecture, method: Method, weights: Any, seed: int, error: Truncation) -> dict[str, np.ndarray]:
     """Return the energies of the layers that may be factorized, from the given weights or the initial ones."""
     layers = rank_candidates(architecture.skeleton(), rules_of(method.config))
     if weights is None:

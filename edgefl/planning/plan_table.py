@@ -1,22 +1,24 @@
 """The tables of ``edgefl plan``."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from edgefl.fleet.budget import margin_of
 from edgefl.planning.every_method import Tried
 from edgefl.planning.fleet_plan import ClassTier
 from edgefl.planning.plan import Planned
-from edgefl.report.tables import Column, PlainTable, Row, text, under
+from edgefl.records import BudgetName
+from edgefl.report.tables import Column, PlainTable, text, under
 from edgefl.report.words import BUDGETS
 from edgefl.util.units import MISSING, human_budget, human_percent, human_range
 
 
 def plan_tables(plans: Sequence[Planned]) -> Iterator[Any]:
     """Yield a table of the plans with their budgets, a sentence that compares them, and the ranks by layer."""
-    ratio = Column("ratio", "", lambda row: f"{row['ratio']:g}" if row["allocate"] == "uniform" else "per layer")
-    columns = (text("plan", "", "allocate"), ratio, *_figures(plans, under("energy kept", energy_share="")))
-    yield PlainTable.of(columns, (planned.to_dict() for planned in plans))
+    ratio = Column("ratio", "", lambda row: f"{row.ratio:g}" if row.kind == "uniform" else "per layer")
+    columns = (text("plan", "", "kind"), ratio, *_figures(plans, under("energy kept", energy_share="")))
+    yield PlainTable.of(columns, plans)
     for planned in plans:
         if planned.gap is not None:
             yield _comparison(plans, planned)
@@ -29,11 +31,11 @@ def plan_tables(plans: Sequence[Planned]) -> Iterator[Any]:
 
 def method_tables(tried: Tried) -> Iterator[PlainTable]:
     """Yield the table of all methods: a row for each with a size that fits, and below it the reasons of the others."""
-    rows, refused = tried.to_dict()[: len(tried.plans)], tried.refused.items()
-    columns = (text("method", "", "method"), *under("largest ratio", "{:g}".format, ratio=""), *_figures([*tried.plans.values()]))
+    plans, refused = list(tried.plans.values()), tried.refused.items()
+    columns = (text("method", "", "method"), *under("largest ratio", "{:g}".format, ratio=""), *_figures(plans))
     others = [f"Without a size that fits: {'; '.join(f'{name} ({reason})' for name, reason in refused)}."] if refused else []
     note = "These are the methods that make sub-models of several sizes; --method plans with one, and shows its ranks."
-    yield PlainTable.of(columns, rows, note="\n".join([note, *others]))
+    yield PlainTable.of(columns, plans, note="\n".join([note, *others]))
 
 
 def _figures(plans: Sequence[Planned], more: tuple[Column, ...] = ()) -> tuple[Column, ...]:
@@ -44,13 +46,19 @@ def _figures(plans: Sequence[Planned], more: tuple[Column, ...] = ()) -> tuple[C
         return "" if factor == 1 else f", clock margin {factor:g}"
 
     return (
-        *under("params", params=""),
-        *under("MACs fwd", macs_forward=""),
-        *under("train memory", training_memory_bytes=""),
-        *under("bytes up", upload_bytes=""),
+        *_costs("cost"),
         *more,
         *_sure(plans),
-        *(Column(f"{BUDGETS.get(name, name)} used{margin(name)}", "", _used(at)) for at, name in enumerate(plans[0].uses)),
+        *(Column(f"{BUDGETS.get(name, name)} used{margin(name)}", "", partial(_used, name)) for name in plans[0].uses),
+    )
+
+
+def _costs(outer: str = "") -> tuple[Column, ...]:
+    return (
+        *under("params", outer=outer, params=""),
+        *under("MACs fwd", outer=outer, macs_forward=""),
+        *under("train memory", outer=outer, training_memory_bytes=""),
+        *under("bytes up", outer=outer, upload_bytes=""),
     )
 
 
@@ -59,24 +67,21 @@ def fleet_tables(classes: Sequence[ClassTier]) -> Iterator[PlainTable]:
     columns = (
         text("device class", "", "title"),
         *under("of clients", human_percent, share=""),
-        Column("largest tier", "", lambda row: MISSING if row["ratio"] is None else f"{row['ratio']:g}"),
-        *under("params", params=""),
-        *under("MACs fwd", macs_forward=""),
-        *under("train memory", training_memory_bytes=""),
-        *under("bytes up", upload_bytes=""),
-        Column("a round", "", lambda row: human_range(row["round_seconds_low"], row["round_seconds_high"]) or MISSING),
+        Column("largest tier", "", lambda row: MISSING if row.ratio is None else f"{row.ratio:g}"),
+        *_costs(),
+        Column("a round", "", lambda row: human_range(row.round_seconds_low, row.round_seconds_high) or MISSING),
         Column("tightest budget", "", _tightest, numeric=False),
     )
     none = [f"{row.title}: {row.need}" for row in classes if row.ratio is None]
     note = f"No tier fits {'; '.join(none)}. Shown is the smallest tier." if none else ""
-    yield PlainTable.of(columns, (row.to_dict() for row in classes), note=note)
+    yield PlainTable.of(columns, classes, note=note)
 
 
-def _tightest(row: Row) -> str:
-    used = next(use for use in row["uses"] if use["budget"] == row["tightest"])
-    share = f"{human_percent(used['need'] / used['have'])} of " if used["have"] else ""
-    sure = "" if row["confidence"] is None else f" ({row['confidence']})"
-    return f"{BUDGETS.get(used['budget'], used['budget'])}, {share}{human_budget(used['budget'], used['have'])}{sure}"
+def _tightest(row: ClassTier) -> str:
+    budget, (need, have) = row.tightest, row.uses[row.tightest]
+    share = f"{human_percent(need / have)} of " if have else ""
+    sure = "" if row.confidence is None else f" ({row.confidence})"
+    return f"{BUDGETS.get(budget, budget)}, {share}{human_budget(budget, have)}{sure}"
 
 
 def _sure(plans: Sequence[Planned]) -> tuple[Column, ...]:
@@ -84,20 +89,15 @@ def _sure(plans: Sequence[Planned]) -> tuple[Column, ...]:
     if plans[0].confidence is None:
         return ()
     return (
-        Column(
-            "clock", "", lambda row: f"{row['confidence']} ({human_percent(row['clock_chance'])} within limits)", numeric=False
-        ),
+        Column("clock", "", lambda row: f"{row.confidence} ({human_percent(row.clock_chance)} within limits)", numeric=False),
     )
 
 
-def _used(at: int) -> Callable[[Row], str]:
-    def cell(row: Row) -> str:
-        use = row["budgets"][at]
-        used = f"{human_percent(use['share'])} of {human_budget(use['budget'], use['have'])}"
-        within = human_range(row["round_seconds_low"], row["round_seconds_high"]) if use["budget"] == "deadline_s" else ""
-        return f"{used} (within {within})" if within else used
-
-    return cell
+def _used(budget: BudgetName, row: Planned) -> str:
+    need, have = row.uses[budget]
+    used = f"{human_percent(need / have)} of {human_budget(budget, have)}"
+    within = human_range(row.round_seconds_low, row.round_seconds_high) if budget == "deadline_s" else ""
+    return f"{used} (within {within})" if within else used
 
 
 def _comparison(plans: Sequence[Planned], planned: Planned) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 
@@ -127,7 +127,7 @@ def profile(
             codec=codec,
             layers=cost.layers,
             macs_forward_onnx=_macs_in_onnx(chosen, architecture, tier) if check_macs else None,
-            **_payload(chosen, architecture, tier, codec),
+            **_travelling(chosen, architecture, tier, codec)._asdict(),
         )
         for tier, cost in costs.items()
     }
@@ -201,17 +201,20 @@ def _cost_in_onnx(method: Method, architecture: Architecture, tier: Tier, traini
     return in_onnx(cost, method, architecture, tier, training, PLAIN, CROSS_ENTROPY)
 
 
-def _payload(method: Method, architecture: Architecture, tier: Tier, codec: str) -> dict[str, Any]:
-    """Return the bytes of every tensor that travels, those of the headers, and four bytes per parameter for comparison."""
+class _Travelling(NamedTuple):
+    """What travels in a round, and the usual estimate of it; :class:`ProfileRow` explains each."""
+
+    header_bytes: int
+    upload_header_bytes: int
+    formula_bytes: int
+    tensors: tuple[TensorBytes, ...]
+
+
+def _travelling(method: Method, architecture: Architecture, tier: Tier, codec: str) -> _Travelling:
     shapes, sent = download_shapes(method, architecture, tier), upload_shapes(method, architecture, tier)
     down, up = tensor_bytes(shapes), tensor_bytes(sent, codec)
-    travelling = shapes | sent
-    return {
-        "header_bytes": header_bytes(shapes),
-        "upload_header_bytes": header_bytes(sent, codec),
-        "formula_bytes": sum(down.values()),
-        "tensors": tuple(TensorBytes(name, shape, down.get(name, 0), up.get(name, 0)) for name, shape in travelling.items()),
-    }
+    tensors = tuple(TensorBytes(name, shape, down.get(name, 0), up.get(name, 0)) for name, shape in (shapes | sent).items())
+    return _Travelling(header_bytes(shapes), header_bytes(sent, codec), sum(down.values()), tensors)
 
 
 def _device_rows(
