@@ -6,8 +6,9 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import click
 from pydantic import BaseModel
@@ -18,7 +19,10 @@ from edgefl.cli.options import Command, complete_name, json_option, plugin_optio
 from edgefl.errors import ConfigError
 from edgefl.methods.axes import choices, refused
 from edgefl.registry import key_groups, methods
-from edgefl.report.tables import Column, PlainTable, Row, text
+from edgefl.report.tables import Column, PlainTable, text
+
+if TYPE_CHECKING:
+    from edgefl.methods.base import Method
 
 AXES = {
     "objective": "objectives",
@@ -52,7 +56,7 @@ def command(name: str | None, as_json: bool) -> None:
         importlib.import_module("edgefl.methods.create")
     found = [facts_of(known) for known in (methods.names() if name is None else [methods.resolve(name)])]
     if as_json:
-        echo(json.dumps(found if name is None else found[0], indent=2))
+        echo(json.dumps([of.to_dict() for of in found] if name is None else found[0].to_dict(), indent=2))
     elif name is not None:
         _print_one(found[0])
     elif sys.stdout.isatty():
@@ -64,8 +68,37 @@ def command(name: str | None, as_json: bool) -> None:
         echo("\n".join(map(_line, found)))
 
 
-def facts_of(name: str) -> dict[str, Any]:
-    """Return all that a method says of itself; UnknownNameError if there is no such method."""
+class OwnOption(NamedTuple):
+    """An option of a method's own."""
+
+    name: str
+    type: str
+    default: Any
+    about: str
+
+
+@dataclass(frozen=True)
+class MethodFacts:
+    """What a method says of itself: axis → values that combine with it, and other value → why it does not."""
+
+    name: str
+    method: "Method"
+    combines: Mapping[str, list[str]]
+    refuses: Mapping[str, str]
+    options: list[OwnOption]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        of, sizes = self.method, list(self.method.default_tiers)
+        names = {"name": self.name, "title": of.title, "paper": of.paper, "about": inspect.cleandoc(of.__doc__ or "")}
+        clients = {"travels": of.travels, "stays": of.stays, "tier_meaning": of.tier_meaning, "default_tiers": sizes}
+        traits = {"clip_gradient": of.clip_gradient, "one_size": len(sizes) == 1, "per_client": of.per_client}
+        combines = {"personalised": of.personalised, "combines": self.combines, "refuses": self.refuses}
+        return names | clients | traits | combines | {"options": [option._asdict() for option in self.options]}
+
+
+def facts_of(name: str) -> MethodFacts:
+    """Return what a method says of itself; UnknownNameError if there is no such method."""
     from edgefl.methods.create import create  # these import torch
     from edgefl.methods.options import config_class
     from edgefl.methods.tier_sum import gaps
@@ -76,23 +109,7 @@ def facts_of(name: str) -> dict[str, Any]:
         raise ConfigError(f"method {name}: {error}; give every option a default") from None
     refuses = refused(gaps(method), AXES)
     combines = {key: [value for value in values if value not in refuses] for key, values in _axis_values().items()}
-    return {
-        "name": name,
-        "title": method.title,
-        "paper": method.paper,
-        "about": inspect.cleandoc(method.__doc__ or ""),
-        "travels": method.travels,
-        "stays": method.stays,
-        "tier_meaning": method.tier_meaning,
-        "default_tiers": list(method.default_tiers),
-        "clip_gradient": method.clip_gradient,
-        "one_size": len(method.default_tiers) == 1,
-        "per_client": method.per_client,
-        "personalised": method.personalised,
-        "combines": combines,
-        "refuses": refuses,
-        "options": _options(config_class(type(method))),
-    }
+    return MethodFacts(name, method, combines, refuses, _options(config_class(type(method))))
 
 
 def _axis_values() -> dict[str, list[str]]:
@@ -102,20 +119,13 @@ def _axis_values() -> dict[str, list[str]]:
     return {key: [choice for choice in choices(key) if choice != RunConfig.model_fields[key].default] for key in AXES}
 
 
-def _options(config: type[BaseModel]) -> list[dict[str, Any]]:
-    """Return name, type, default and meaning of a method's own options; the meanings stand in its class's docstring."""
+def _options(config: type[BaseModel]) -> list[OwnOption]:
+    """Return a method's own options; their meanings stand in its class's docstring."""
     texts: dict[str, str] = {}
     for base in reversed(config.__mro__):
         texts |= _attributes(inspect.cleandoc(base.__doc__ or ""))
-    return [
-        {
-            "name": name,
-            "type": _type(field.annotation),
-            "default": to_jsonable_python(field.get_default(call_default_factory=True)),
-            "about": _readable(texts.get(name, "")),
-        }
-        for name, field in config.model_fields.items()
-    ]
+    of = ((name, of, of.get_default(call_default_factory=True)) for name, of in config.model_fields.items())
+    return [OwnOption(k, _type(f.annotation), to_jsonable_python(value), _readable(texts.get(k, ""))) for k, f, value in of]
 
 
 def _attributes(text: str) -> dict[str, str]:
@@ -160,46 +170,42 @@ def _readable(docstring: str) -> str:
     return "\n\n".join(p if re.search(r"^( |=|-)", p, re.MULTILINE) else p.replace("\n", " ") for p in paragraphs)
 
 
-def _tier(row: Row) -> str:
-    return f"{row['tier_meaning']} [{', '.join(f'{ratio:g}' for ratio in row['default_tiers'])}]"
+def _tier(of: MethodFacts) -> str:
+    return f"{of.method.tier_meaning} [{', '.join(f'{ratio:g}' for ratio in of.method.default_tiers)}]"
 
 
-def _not_with(row: Row) -> str:
-    return ", ".join(row["refuses"]) or "–"
+def _line(of: MethodFacts) -> str:
+    stays = f"; stays: {of.method.stays}" if of.method.stays else ""
+    whose = "; every client has a model of its own" if of.method.personalised else ""
+    start = f"{of.name}: {of.method.title} ({of.method.paper}); travels: {of.method.travels}{stays}{whose}"
+    return f"{start}; tier: {_tier(of)}; not with: {', '.join(of.refuses) or '–'}"
 
 
-def _line(row: Row) -> str:
-    stays = f"; stays: {row['stays']}" if row["stays"] else ""
-    whose = "; every client has a model of its own" if row["personalised"] else ""
-    start = f"{row['name']}: {row['title']} ({row['paper']}); travels: {row['travels']}{stays}{whose}"
-    return f"{start}; tier: {_tier(row)}; not with: {_not_with(row)}"
-
-
-def methods_table(rows: Sequence[Row], width: int) -> PlainTable:
+def methods_table(rows: Sequence[MethodFacts], width: int) -> PlainTable:
     """Return the list of methods for a terminal of ``width`` columns; a narrow one leaves the papers out."""
     axes = "; ".join(f"{AXES[key]}: {', '.join(values)}" for key, values in _axis_values().items())
     columns = [
         text("method", "", "name", widest=20),
-        text("travels; stays", "", "travels"),
-        Column("travels; stays", "", lambda row: f"stays: {row['stays']}" if row["stays"] else "", numeric=False),
+        Column("travels; stays", "", lambda of: of.method.travels, numeric=False),
+        Column("travels; stays", "", lambda of: f"stays: {of.method.stays}" if of.method.stays else "", numeric=False),
         Column("a tier is", "", _tier, numeric=False),
-        Column("not with", "", _not_with, numeric=False),
-        *([] if width < _NARROW else [text("paper", "", "paper")]),
+        Column("not with", "", lambda of: ", ".join(of.refuses) or "–", numeric=False),
+        *([] if width < _NARROW else [Column("paper", "", lambda of: of.method.paper, numeric=False)]),
     ]
     return PlainTable.of(columns, rows, note=f"All others combine ({axes}).", stacked=True)
 
 
-def _print_one(row: Row) -> None:
-    show(f"{row['name']}: {row['title']}\n{row['paper']}\n\n{_readable(row['about'])}\n")
-    whose = "every client has its own" if row["personalised"] else "one for all"
-    facts = {"travels": row["travels"], "stays": row["stays"] or "nothing", "a tier is": _tier(row), "models": whose}
-    for key, values in row["combines"].items():
+def _print_one(of: MethodFacts) -> None:
+    show(f"{of.name}: {of.method.title}\n{of.method.paper}\n\n{_readable(inspect.cleandoc(of.method.__doc__ or ''))}\n")
+    whose = "every client has its own" if of.method.personalised else "one for all"
+    facts = {"travels": of.method.travels, "stays": of.method.stays or "nothing", "a tier is": _tier(of), "models": whose}
+    for key, values in of.combines.items():
         facts[AXES[key]] = ", ".join(values) or "none"
-    facts |= {f"not with {value}": reason for value, reason in row["refuses"].items()}
+    facts |= {f"not with {value}": reason for value, reason in of.refuses.items()}
     show(PlainTable.of_texts(("fact", "about it"), facts.items()))
-    if not row["options"]:
+    if not of.options:
         show("It has no options of its own.")
         return
-    options = ((option["name"], option["type"], json.dumps(option["default"]), option["about"]) for option in row["options"])
+    options = (option._replace(default=json.dumps(option.default)) for option in of.options)
     show("Options, given as --method-option KEY=VALUE:\n")
     show(PlainTable.of_texts(("option", "type", "default", "what"), options))

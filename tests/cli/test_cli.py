@@ -345,8 +345,8 @@ def test_a_method_is_shown_with_its_options_and_the_reasons_of_what_it_refuses()
     assert "frobenius_decay float 0.0001 λ of λ/2·‖UVᵀ‖²_F" in text
     assert "``" not in text
     facts = facts_of("fedhm")
-    assert json.loads(invoked("methods", "fedhm", "--json").output) == json.loads(json.dumps(facts))
-    assert facts["combines"]["objective"] == ["prox"]
+    assert json.loads(invoked("methods", "fedhm", "--json").output) == json.loads(json.dumps(facts.to_dict()))
+    assert facts.combines["objective"] == ["prox"]
     assert "one tier only" in invoked("methods", "fedavg").output
     assert "did you mean 'fedhm'" in str(invoked("methods", "fedhn").exception)
 
