@@ -88,10 +88,10 @@ def command(
     show(PlainTable.of(columns, result.tiers))
     before, after = map(told, result.accuracy)
     own = "" if metric.share else f"{metric.name} "
-    count = sum(row["updates"] for row in result.tiers)
+    count = sum(row.updates for row in result.tiers)
     for row in result.updates:
-        if row["dropped"]:
-            echo(f"left out by the defence: {row['file']} ({', '.join(remarks(row))})")
+        if row.dropped:
+            echo(f"left out by the defence: {row.file} ({', '.join(remarks(row))})")
     left_out = f", {len(result.refused)} left out" if result.refused else ""
     of = f"{count} {'update' if count == 1 else 'updates'}{left_out}"
     found = f"{own}{before} before, {after} after" if None not in result.accuracy else "not evaluated in"

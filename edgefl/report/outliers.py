@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from edgefl.report.tables import Column, PlainTable, text, under
+from edgefl.report.tables import Column, PlainTable, Record, cell, text, under, value_of
 from edgefl.report.words import tier_label
 from edgefl.util.units import MISSING
 
@@ -15,7 +15,7 @@ _MOST = 20
 Json = Mapping[str, Any]
 
 
-def remarks(screened: Json) -> list[str]:
+def remarks(screened: Record) -> list[str]:
     """Return what is suspicious about an update, from its entry ``screened``; nothing if it looks like the others.
 
     A cap on its samples is not: an honest client may have far more data than the median.
@@ -26,28 +26,27 @@ def remarks(screened: Json) -> list[str]:
     []
     """
     found = []
-    if (ratio := screened.get("norm_ratio")) is not None and ratio > FAR:
+    if (ratio := value_of(screened, "norm_ratio")) is not None and ratio > FAR:
         found.append(f"change {ratio:,.3g} times the tier's median")
-    if (cosine := screened.get("cosine")) is not None and cosine < 0:
+    if (cosine := value_of(screened, "cosine")) is not None and cosine < 0:
         found.append(f"opposite to its tier (cosine {cosine:.2f})")
-    if screened.get("dropped"):
+    if value_of(screened, "dropped"):
         found.append("left out by the defence")
     return found
 
 
 def _figure(key: str, form: str) -> Column:
     heads = {"change_norm": "norm", "norm_ratio": "/ median", "cosine": "cosine"}
-    return Column("change", heads[key], lambda row: MISSING if row.get(key) is None else format(row[key], form))
+    return Column("change", heads[key], cell(key, lambda value: MISSING if value is None else format(value, form)))
 
 
 _FIGURES = (_figure("change_norm", ".4g"), _figure("norm_ratio", ".3g"), _figure("cosine", ".2f"))
 
 
-def update_table(rows: Iterable[Json]) -> PlainTable:
+def update_table(rows: Iterable[Record]) -> PlainTable:
     """Return the table of a round's update files: all of them if there are few, else those with remarks.
 
-    Each row has ``file``, ``tier``, ``samples`` and the fields of :class:`edgefl.records.Screened`. "counted" are the samples that a capped
-    update counted for.
+    "counted" are the samples that a capped update counted for.
     """
     every = list(rows)
     shown = every if len(every) <= _MOST else [row for row in every if remarks(row)]
@@ -56,8 +55,8 @@ def update_table(rows: Iterable[Json]) -> PlainTable:
         *under("tier", tier_label, tier=""),
         *under("samples", "{:,}".format, samples=""),
         *_FIGURES,
-        Column("counted", "", lambda row: MISSING if row.get("counted_samples") is None else f"{row['counted_samples']:,}"),
-        Column("clipped", "", lambda row: "yes" if row.get("clipped") else "", numeric=False),
+        *under("counted", lambda samples: MISSING if samples is None else f"{samples:,}", counted_samples=""),
+        Column("clipped", "", cell("clipped", lambda clipped: "yes" if clipped else ""), numeric=False),
         Column("remarks", "", lambda row: ", ".join(remarks(row)), numeric=False),
     )
     return PlainTable.of(columns, shown)

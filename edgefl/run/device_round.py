@@ -35,28 +35,63 @@ from edgefl.wire.update_file import DeviceUpdate, ExpectedUpdate, Received, read
 
 
 @dataclass(frozen=True)
+class TierRound:
+    """A tier in a round: its updates and their samples, and the metric ``before`` and ``after``, None without data."""
+
+    tier: float
+    updates: int
+    samples: int
+    before: float | None
+    after: float | None
+
+
+@dataclass(frozen=True)
+class UpdateFile:
+    """The file of an update, and what it says."""
+
+    file: str
+    client: str
+    tier: float
+    samples: int
+
+
+@dataclass(frozen=True)
+class ScreenedFile(Screened, UpdateFile):
+    """The file of an update with what screening found in it."""
+
+
+@dataclass(frozen=True)
+class EnrolledUpdate:
+    """An update that was checked against the enrolled ``key`` of a device."""
+
+    device: str
+    key: str
+    tier: str
+    samples: int
+
+
+@dataclass(frozen=True)
 class FedRound:
     """The result of one round with devices.
 
     Attributes:
         folder: the folder that was written. It has what the next round needs of a run: configuration, model and bundle.
         round: the number of rounds so far, with this one.
-        tiers: one row per tier, largest first: ``tier``, ``updates``, ``samples``, ``metric`` ``before`` and ``after``.
+        tiers: one row per tier, largest first.
         accuracy: ``metric`` of the global model before and after the round; None without data to evaluate it on.
         refused: a message about every update that was left out.
-        updates: one row per update that was screened: ``file``, ``client``, ``tier``, ``samples`` and the fields of
-            :class:`edgefl.records.Screened`.
-        devices: device, key, tier and samples of every aggregated update that was checked against enrolled keys.
+        updates: one row per update that was screened.
+        devices: every aggregated update that was checked against enrolled keys.
         metric: the accuracy, in [0, 1], or the run's own metric.
     """
 
     folder: Path
     round: int
-    tiers: tuple[Mapping[str, Any], ...]
+    tiers: tuple[TierRound, ...]
     accuracy: tuple[float | None, float | None]
     refused: tuple[str, ...]
-    updates: tuple[Mapping[str, Any], ...] = ()
-    devices: tuple[Mapping[str, Any], ...] = ()
+    updates: tuple[ScreenedFile, ...] = ()
+    devices: tuple[EnrolledUpdate, ...] = ()
     metric: Metric = ACCURACY
 
 
@@ -230,17 +265,12 @@ def _suspects(
         rules.chain.admit(_update(client, accepted, expected, sent), exchange.turn)
     rules.chain.record(exchange.turn)
     rows = _update_rows(updates, exchange.turn.found)
-    return [f"{row['file']}: {', '.join(found)}" for row in rows if (found := remarks(row))]
+    return [f"{row.file}: {', '.join(found)}" for row in rows if (found := remarks(row))]
 
 
-def _update_rows(updates: tuple[DeviceUpdate, ...], found: Mapping[int, Screened]) -> tuple[Mapping[str, Any], ...]:
-    return tuple(
-        {
-            **{"file": update.path.name, "client": update.client, "tier": float(update.tier), "samples": update.samples},
-            **asdict(found.get(position, Screened())),
-        }
-        for position, update in enumerate(updates)
-    )
+def _update_rows(updates: tuple[DeviceUpdate, ...], found: Mapping[int, Screened]) -> tuple[ScreenedFile, ...]:
+    files = (UpdateFile(of.path.name, of.client, float(of.tier), of.samples) for of in updates)
+    return tuple(ScreenedFile(**vars(of), **vars(found.get(position, Screened()))) for position, of in enumerate(files))
 
 
 def _result(
@@ -249,18 +279,15 @@ def _result(
     run: Run,
     received: Received,
     accuracy: tuple[Mapping[str, float], Mapping[str, float]],
-    updates: tuple[Mapping[str, Any], ...],
+    updates: tuple[ScreenedFile, ...],
 ) -> FedRound:
     before, after = accuracy
     rows = []
     for tier in run.tiers:
-        own = [update for update in received.updates if update.tier == tier.label]
-        rows.append({
-            "tier": tier.number, "updates": len(own), "samples": sum(update.samples for update in own),
-            "before": before.get(tier.label), "after": after.get(tier.label),
-        })  # fmt: skip
+        own = [update.samples for update in received.updates if update.tier == tier.label]
+        rows.append(TierRound(tier.number, len(own), sum(own), before.get(tier.label), after.get(tier.label)))
     devices = tuple(
-        {"device": update.device, "key": str(update.key), "tier": update.tier, "samples": update.samples}
+        EnrolledUpdate(update.device, str(update.key), update.tier, update.samples)
         for update in received.updates
         if update.device is not None
     )
@@ -271,11 +298,15 @@ def _result(
 def _write(run: RunFolder, trained: Trained, result: FedRound, best: Mapping[str, float], wanted: Wanted, say: Notify) -> None:
     """Write the folder, whole or not at all."""
     before, after = result.accuracy
-    rows = {"tiers": [dict(row) for row in result.tiers], "accuracy": {"before": before, "after": after}}
-    rows["metric"], rows["best"] = asdict(result.metric), dict(best)
-    rows["updates"] = [dict(row) for row in result.updates]
-    senders = {"devices": list(result.devices)} if result.devices else {}
-    record = {**rows, **senders, "refused": list(result.refused), "sized": wanted.sized}
+    found = asdict(result)
+    rows = {
+        "tiers": found["tiers"],
+        "accuracy": {"before": before, "after": after},
+        "metric": found["metric"],
+        "best": dict(best),
+    }
+    senders = {"devices": found["devices"]} if result.devices else {}
+    record = {**rows, "updates": found["updates"], **senders, "refused": list(result.refused), "sized": wanted.sized}
     with written(result.folder, run.require(CONFIG).read_bytes(), trained.state, record) as (temporary, source):
         if (kept := run.path / "clients.sqlite").is_file():
             shutil.copyfile(kept, temporary / kept.name)

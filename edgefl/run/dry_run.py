@@ -139,7 +139,7 @@ def outcome_in(label: str, run: Run, records: Sequence[Json]) -> PolicyOutcome:
     by_class |= {c.device.name: 0.0 for c in run.fleet.classes if c.left_out}
     known = {device: share for device, share in by_class.items() if share is not None}
     weakest = min(known, key=known.__getitem__, default=None)
-    device_s = sums.useful.device_s + sums.wasted.device_s
+    device_s, (low, high) = sums.useful.device_s + sums.wasted.device_s, _hourly(records)
     return PolicyOutcome(
         label=label,
         tiers=tuple(tier.number for tier in run.tiers),
@@ -155,7 +155,8 @@ def outcome_in(label: str, run: Run, records: Sequence[Json]) -> PolicyOutcome:
         energy_j=sums.energy_j / sums.useful.clients if sums.useful.clients and sums.energy_j is not None else None,
         rounds_per_hour=3600 * len(records) / sums.simulated_s if sums.simulated_s else None,
         updates=sums.useful.clients,
-        **_hourly(records),
+        updates_per_hour_low=low,
+        updates_per_hour_high=high,
         update_bytes=(sums.download_bytes + sums.upload_bytes) / sums.useful.clients if sums.useful.clients else None,
         ended_by_deadline=_ended_by_deadline(run, records),
         uses=_uses(run, records),
@@ -188,15 +189,15 @@ def _uses(run: Run, records: Sequence[Json]) -> dict[str, ClassUse]:
     return found
 
 
-def _hourly(records: Sequence[Json]) -> dict[str, Any]:
-    """Return the range of the hourly rate of useful updates, from the differences between rounds; nothing for less than two."""
+def _hourly(records: Sequence[Json]) -> tuple[float | None, float | None]:
+    """Return the range of the hourly rate of useful updates, from the differences between rounds; None for less than two."""
     used = np.array([sum(group["clients"] for group in line["groups"] if group["status"] == "trained") for line in records])
     hours = np.array([line["round_s"] + line["waited_s"] for line in records]) / 3600
     if len(used) < 2 or not hours.sum():
-        return {}
+        return None, None
     rate = used.sum() / hours.sum()
     spread = 1.96 * math.sqrt(len(used) / (len(used) - 1) * ((used - rate * hours) ** 2).sum()) / hours.sum()
-    return {"updates_per_hour_low": max(0.0, float(rate - spread)), "updates_per_hour_high": float(rate + spread)}
+    return max(0.0, float(rate - spread)), float(rate + spread)
 
 
 def _ended_by_deadline(run: Run, records: Sequence[Json]) -> int | None:

@@ -80,19 +80,19 @@ def test_a_device_takes_the_steps_of_the_bundles_reference(run):
 
 def better(result) -> bool:
     """Whether every tier is: by five points at least, where one of chance would have ten in a hundred right."""
-    return all(row["after"] > row["before"] + 0.05 for row in result.tiers)
+    return all(row.after > row.before + 0.05 for row in result.tiers)
 
 
 def test_two_devices_without_torch_make_the_model_better(run, sent, python, tmp_path):
     result = fed_round(run / "bundle", sent, tmp_path / "next")
     assert better(result), result
-    assert [row["updates"] for row in result.tiers] == [1, 1]
+    assert [row.updates for row in result.tiers] == [1, 1]
     assert (result.round, result.refused) == (2, ())
     assert verify(tmp_path / "next" / "bundle").files > 0
     test = load("digits").test
     np.savez(tmp_path / "test.npz", x=test.x, y=test.y)
     classified = client(python, "infer", tmp_path / "next" / "bundle", "1", tmp_path / "test.npz")
-    assert float(classified.stdout.split("accuracy: ")[1].split()[0]) == pytest.approx(result.tiers[0]["after"], abs=0.003)
+    assert float(classified.stdout.split("accuracy: ")[1].split()[0]) == pytest.approx(result.tiers[0].after, abs=0.003)
     # The next round begins from there; an update of the round before is none of it.
     again = client(
         python, "train", tmp_path / "next" / "bundle", "0.5", sent.parent / "data-1.npz", "--state", sent.parent / "state-1",
@@ -104,7 +104,7 @@ def test_two_devices_without_torch_make_the_model_better(run, sent, python, tmp_
     assert client(python, "update", tmp_path / "state", "--out", inbox / "new").returncode == 0
     shutil.copy(sent / "device-0.safetensors", inbox / "old")
     later = fed_round(tmp_path / "next" / "bundle", inbox, tmp_path / "later", skip_bad=True)
-    assert (later.round, [row["updates"] for row in later.tiers]) == (3, [0, 1])
+    assert (later.round, [row.updates for row in later.tiers]) == (3, [0, 1])
     assert "round: got '1', expected '2'" in later.refused[0]
     checked_like_a_run(tmp_path / "later")
 
@@ -141,8 +141,8 @@ def test_a_browser_takes_part(run, sent, browser, ort_web, tmp_path):
         (inbox / "browser.safetensors").write_bytes(bytes(page.evaluate("() => edgefl.update()")))
     result = fed_round(run / "bundle", inbox, tmp_path / "next")
     assert better(result), result
-    assert [row["updates"] for row in result.tiers] == [1, 2]
-    assert sum(row["samples"] for row in result.tiers) == 750
+    assert [row.updates for row in result.tiers] == [1, 2]
+    assert sum(row.samples for row in result.tiers) == 750
 
 
 @contextlib.contextmanager

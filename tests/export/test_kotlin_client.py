@@ -153,7 +153,7 @@ def test_fed_round_takes_its_update(client, begun, tmp_path):  # noqa: F811 - th
     data = stored(tmp_path, rng.normal(size=(12, 1, 4)).astype(np.float32), rng.integers(3, size=12))
     works(client, "train", folder, "1", data, "--out", inbox / "me.safetensors", "--epochs", 2)
     after = fed_round(folder, inbox, tmp_path / "next", screening=AVERAGED)
-    assert (after.round, after.refused, after.tiers[0]["updates"]) == (1, (), 1)
+    assert (after.round, after.refused, after.tiers[0].updates) == (1, (), 1)
     sent = content(inbox / "me.safetensors")[1]
     found = safetensors.numpy.load_file(after.folder / "bundle" / "1" / "parameters.safetensors")
     for name, tensor in sent.items():

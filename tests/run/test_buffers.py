@@ -108,7 +108,7 @@ def test_a_device_sends_constant_buffers_as_they_are(method, network, tmp_path):
             subprocess.run([sys.executable, CLIENT, *map(str, order)], check=True, capture_output=True)
     after = fed_round(bundle, tmp_path / "inbox", tmp_path / "next", keep_anyway=True)
     assert verify(after.folder / "bundle").no_update == ""
-    assert [row["updates"] for row in after.tiers] == [1] * len(read(bundle).tiers)
+    assert [row.updates for row in after.tiers] == [1] * len(read(bundle).tiers)
     old, new = (load_file(folder / "model.safetensors") for folder in (run, after.folder))
     name = next(name for name in old if name.endswith("scale"))
     torch.testing.assert_close(new[name], Scaled().scale, rtol=1e-6, atol=0)

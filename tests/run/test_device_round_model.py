@@ -34,8 +34,8 @@ def test_the_next_model_is_the_mean_by_samples(tmp_path):
     assert (after.state().round, result.round, read(after.bundle).round) == (4, 4, 4)
     assert read(after.bundle).state_sha256 == sha256((after.run / "model.safetensors").read_bytes())
     assert (after.run / "config.toml").read_bytes() == (at.run / "config.toml").read_bytes()
-    assert (result.tiers[0]["updates"], result.tiers[0]["samples"], result.refused) == (2, 40, ())
-    assert result.accuracy == (result.tiers[0]["before"], result.tiers[0]["after"])
+    assert (result.tiers[0].updates, result.tiers[0].samples, result.refused) == (2, 40, ())
+    assert result.accuracy == (result.tiers[0].before, result.tiers[0].after)
     record = json.loads((after.run / "fed-round.json").read_text())
     assert (record["accuracy"]["before"], record["accuracy"]["after"]) == result.accuracy
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -45,8 +46,8 @@ def test_with_keys_only_enrolled_devices_count(tmp_path):
     said = []
     result = at.play(keys=tmp_path / "fleet.toml", skip_bad=True, notify=said.append)
     assert len(said) == len(result.refused) == 50
-    assert [dict(row) for row in result.devices] == [{"device": "phone", "key": honest.public, "tier": "1", "samples": 1}]
-    assert json.loads((result.folder / "fed-round.json").read_text())["devices"] == [dict(result.devices[0])]
+    assert [asdict(row) for row in result.devices] == [{"device": "phone", "key": honest.public, "tier": "1", "samples": 1}]
+    assert json.loads((result.folder / "fed-round.json").read_text())["devices"] == [asdict(result.devices[0])]
     near(of_file(result.folder / "model.safetensors"), {name: tensor + 1 for name, tensor in tensors_of(at).items()})
     revoke(tmp_path / "fleet.toml", "phone")
     with pytest.raises(WireError, match=r"honest\.safetensors: key: phone was revoked in "):
@@ -92,7 +93,7 @@ def test_one_claim_of_a_billion_samples_does_not_win(tmp_path):
     for name, tensor in before.items():
         change = float((after[name] - torch.from_numpy(tensor)).mean())
         assert change == pytest.approx(3 / 7, abs=0.01)
-    assert {row["client"]: row["counted_samples"] for row in result.updates if row["counted_samples"]} == {"greedy": 300}
+    assert {row.client: row.counted_samples for row in result.updates if row.counted_samples} == {"greedy": 300}
     believed = fed_round(
         at.bundle, at.inbox, tmp_path / "believed", screening={"sample_cap": "off", **AVERAGED}, keep_anyway=True
     )

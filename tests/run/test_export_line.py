@@ -156,7 +156,7 @@ def test_methods_aggregate_updates_of_every_tier(method: str, tmp_path: Path) ->
     bundle = edgefl.export_network(f"{HERE}:normed", torch.zeros(2, 1, 4), tmp_path / "b", method=method, tiers=tiers, sign=False)
     result = played(bundle, tmp_path / "next", {"a": 0.1}, "0.5", sign=False)
     again = played(result.folder / "bundle", tmp_path / "after", {"a": 0.1}, "0.5", sign=False)
-    assert [row["updates"] for row in again.tiers] == [0] * (len(tiers) - 1) + [1]
+    assert [row.updates for row in again.tiers] == [0] * (len(tiers) - 1) + [1]
 
 
 def test_data_evaluate_every_round_and_calibrate_8_bit_variants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

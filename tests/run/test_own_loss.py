@@ -92,7 +92,7 @@ def test_devices_state_no_labels_of_a_regression(points, tmp_path):
     (tmp_path / "updates").mkdir()
     (tmp_path / "updates" / "one.safetensors").write_bytes(edgefl_client.update(state))
     found = fed_round(run.folder / "bundle", tmp_path / "updates", tmp_path / "next")
-    assert found.tiers[0]["updates"] == 1
+    assert found.tiers[0].updates == 1
     assert found.accuracy[1] < found.accuracy[0]
 
 
