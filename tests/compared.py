@@ -1,7 +1,10 @@
 """Comparisons of hand-made runs."""
 
 import json
+from dataclasses import replace
 from typing import Any
+
+from made_records import rounds_in, summary_in
 
 from edgefl.report.comparison import ComparisonSummary, Failure, MethodResult, Played, comparison_of
 from edgefl.report.results import adapter
@@ -23,7 +26,19 @@ def played(
     totals = {"download_bytes": sent * len(rounds), "upload_bytes": sent * len(rounds), "host_s": 1.0}
     sessions = {"trained": len(tiers) * len(rounds)}
     classes = [{"device": "phone", "title": "Phone", "clients": len(tiers), "tier": tiers[-1], "statuses": sessions}]
-    return Played(seed, {**about, **totals, "tiers": rows, "participation": classes}, rounds)
+    summary = {**about, **totals, "tiers": rows, "participation": classes}
+    return Played(seed, summary_in(summary), rounds_in(rounds))
+
+
+def with_summary(run: Played, **changes: Any) -> Played:
+    """The run with other values in its summary."""
+    return replace(run, summary=replace(run.summary, **changes))
+
+
+def without_updates(run: Played) -> Played:
+    """The run of two tiers, of which no client trained the second."""
+    first, second = run.summary.tiers
+    return with_summary(run, tiers=(first, replace(second, updates=0)))
 
 
 def contender(label: str, *runs: Played, failures: dict[int, str] | None = None) -> tuple[MethodResult, tuple[Played, ...]]:

@@ -12,8 +12,11 @@ from statistics import median
 from typing import Any
 
 from edgefl.config import RunConfig
+from edgefl.report.comparison import Played
 from edgefl.report.policies import EXPONENT, FACTOR
+from edgefl.report.run_files import read_rounds, read_trained
 from edgefl.report.surrogate import Taught, curve_of
+from edgefl.report.words import counted
 from edgefl.run.simulate import simulate
 
 COMMON = {"profile": "phone", "rounds": 16, "local_epochs": 2}
@@ -38,32 +41,33 @@ TOLERANCE = 0.01
 RESULT = Path(__file__).parent / "results" / "surrogate.json"
 
 
-def lines_of(folder: Path, name: str, changed: dict[str, Any]) -> list[Any]:
-    """Return the rounds of a run, which is made if the folder does not hold it yet."""
+def run_in(folder: Path, name: str, changed: dict[str, Any]) -> Played:
+    """Return a run, which is made if the folder does not hold it yet."""
     run = folder / name
     if not (run / "summary.json").exists():
         simulate(RunConfig.of({**COMMON, **changed}), run)
-    return [json.loads(line) for line in (run / "rounds.jsonl").read_text(encoding="utf-8").splitlines()]
+    summary = read_trained(run / "summary.json")
+    return Played(summary.seed, summary, read_rounds(run / "rounds.jsonl"))
 
 
-def errors(base: list[Any], held_out: list[Any]) -> list[tuple[float, bool]]:
+def errors(base: Played, held_out: Played) -> list[tuple[float, bool]]:
     """Return, per evaluation, how far the foretold accuracy is off, and whether the real one is within the range."""
-    curve, progress, found = curve_of(base), 0.0, []
-    for line in held_out:
-        used = sum(group["clients"] for group in line["groups"] if group["status"] == "trained")
+    curve, progress, found = curve_of(base.rounds), 0.0, []
+    for line in held_out.rounds:
+        used = counted(line.groups)["trained"]
         progress += used**EXPONENT if used else 0.0
         foretold = curve.at(progress)
         if foretold is not None:
-            real, high = line["accuracy"]["global"], curve.at(progress * FACTOR) or 0.0
+            real, high = line.accuracy["global"], curve.at(progress * FACTOR) or 0.0
             low = curve.at(progress / FACTOR)
             low = curve.points[0][1] if low is None else low
             found.append((foretold - real, low - TOLERANCE <= real <= high + TOLERANCE))
     return found
 
 
-def leaves_out(base: list[Any], held_out: list[Any]) -> bool:
+def leaves_out(base: Played, held_out: Played) -> bool:
     """Return whether a run leaves out a class or the largest tier that the base trained, as what-if sees it before any training."""
-    mine, other = (Taught.of({"tiers": []}, lines) for lines in (base, held_out))
+    mine, other = (Taught.of(run.summary, run.rounds) for run in (base, held_out))
     return bool(mine.left_out(other.largest, mine.devices - other.devices))
 
 
@@ -75,14 +79,14 @@ def main() -> None:
     given = parser.parse_args()
     by_run, left_out = {}, []
     for base, of_base in BASES.items():
-        known = lines_of(given.folder, base, of_base)
+        known = run_in(given.folder, base, of_base)
         for policy, changed in POLICIES.items():
             name = f"{base}-{policy}"
-            lines = lines_of(given.folder, name, {**of_base, **changed})
-            if leaves_out(known, lines):
+            other = run_in(given.folder, name, {**of_base, **changed})
+            if leaves_out(known, other):
                 left_out.append(name)
             else:
-                by_run[name] = errors(known, lines)
+                by_run[name] = errors(known, other)
     every = [pair for found in by_run.values() for pair in found]
     sizes = sorted(abs(error) for error, _ in every)
     result = {

@@ -1,9 +1,8 @@
 """The command ``simulate``: Train a fleet under the budgets of its devices; write model, bundle and report."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +21,9 @@ from edgefl.cli.options import (
 )
 from edgefl.cli.param_types import PATH
 from edgefl.config import HOST, TASK, RunConfig, keys_of
+
+if TYPE_CHECKING:
+    from edgefl.report.run_files import DrySummary, RunSummary
 
 
 @click.command(cls=Command)
@@ -99,29 +101,33 @@ def command(
             result = simulate_dry(config, out, notify=progress.say)
         else:
             result = simulate(config, out, resume=resume, on_round=progress.show, notify=progress.say, trace=trace)
+    from edgefl.report.run_files import DrySummary
+
     if as_json:
         echo(json.dumps(result.summary, indent=2))
+    elif isinstance(summary := result.record, DrySummary):
+        _print_dry(summary, result.folder)
     else:
-        (_print_dry if dry_run else _print_result)(result.summary, result.folder)
+        _print_result(summary, result.folder)
 
 
-def _print_dry(summary: Mapping[str, Any], folder: Path) -> None:
+def _print_dry(summary: "DrySummary", folder: Path) -> None:
     from edgefl.report.fleet_charts import participation_table
     from edgefl.util.units import human_count, human_percent, human_seconds
 
-    show(participation_table(summary["participation"]))
-    useful, wasted = summary["useful"], summary["wasted"]
-    share = useful["device_s"] / max(useful["device_s"] + wasted["device_s"], 1e-12)
-    distinct = sum(row["distinct"] for row in summary["participation"])
-    part = f"{human_count(distinct)} of {human_count(summary['clients'])} clients took part"
-    simulated = f"{human_seconds(summary['simulated_s'])} simulated, {human_seconds(summary['host_s'])} on this computer"
+    show(participation_table(summary.participation))
+    useful_s, wasted_s = summary.useful.device_s, summary.wasted.device_s
+    share = useful_s / max(useful_s + wasted_s, 1e-12)
+    distinct = sum(row.distinct for row in summary.participation)
+    part = f"{human_count(distinct)} of {human_count(summary.clients)} clients took part"
+    simulated = f"{human_seconds(summary.simulated_s)} simulated, {human_seconds(summary.host_s)} on this computer"
     show_text(f"{part}; {human_percent(share)} of the devices' time was useful; {simulated}")
     show_text(f"folder: {folder}  (report.html, summary.json, rounds.jsonl)")
 
 
-def _print_result(summary: Mapping[str, Any], folder: Path) -> None:
+def _print_result(summary: "RunSummary", folder: Path) -> None:
     from edgefl.report.answer import diverged, without_tier
-    from edgefl.report.metric import metric_of, metric_text
+    from edgefl.report.metric import metric_text
     from edgefl.report.run_tables import compact_tiers
     from edgefl.report.section import sections_of
     from edgefl.report.words import contents, energy_trust
@@ -130,21 +136,16 @@ def _print_result(summary: Mapping[str, Any], folder: Path) -> None:
     show_result(compact_tiers(summary))
     for advice in filter(None, (diverged(summary), without_tier(summary))):
         show_text(advice)
-    simulated_s, host_s = (human_seconds(summary[key]) for key in ("simulated_s", "host_s"))
-    whose = "mean over clients" if summary["accuracy_of"] == "clients" else "global model"
-    metric = metric_of(summary)
+    simulated_s, host_s = map(human_seconds, (summary.simulated_s, summary.host_s))
+    whose, metric = "mean over clients" if summary.of_clients else "global model", summary.metric
     own = "" if metric.share else f"{metric.name} "
-    after = (
-        f"{own}{metric_text(metric, summary['global_accuracy'])} after {summary['rounds']} round{'s' * (summary['rounds'] != 1)}"
-    )
-    if (trained := summary.get("accuracy_after_training")) is not None:
+    after = f"{own}{metric_text(metric, summary.global_accuracy)} after {summary.rounds} round{'s' * (summary.rounds != 1)}"
+    if (trained := summary.accuracy_after_training) is not None:
         after += f", {metric_text(metric, trained)} after local training"
     for section in sections_of(summary, ()):
         for line in (*(": ".join(fact) for fact in section.facts[:1]), *section.remarks):
             show_text(line)
-    show_text(
-        f"{whose}: {after}; {simulated_s} simulated, {host_s} on this computer; energy: {energy_trust(summary['energy_j'])}"
-    )
-    if reason := summary.get("no_bundle"):
-        show_text(f"no bundle: {reason}")
-    show_text(f"run folder: {folder}  ({contents(summary)})")
+    show_text(f"{whose}: {after}; {simulated_s} simulated, {host_s} on this computer; energy: {energy_trust(summary.energy_j)}")
+    if summary.no_bundle:
+        show_text(f"no bundle: {summary.no_bundle}")
+    show_text(f"run folder: {folder}  ({contents(summary.no_bundle)})")

@@ -37,12 +37,7 @@ def _with_groups() -> list[type[Keys]]:
 
 
 if TYPE_CHECKING:
-
-    class AllKeys(CoreKeys):
-        """All keys; those of features are known when the program runs."""
-
-        def __init__(self, **keys: Any) -> None: ...
-
+    AllKeys = CoreKeys
 else:
     AllKeys = create_model("AllKeys", __base__=tuple(_with_groups()))
 
@@ -62,6 +57,10 @@ class RunConfig(AllKeys):
         ...
     edgefl.errors.ConfigError: round: unknown key; did you mean 'rounds'?
     """
+
+    if TYPE_CHECKING:  # the keys of features are known when the program runs
+
+        def __init__(self, **keys: Any) -> None: ...
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -81,7 +81,7 @@ def _about(summary: ComparisonSummary) -> list[tuple[str, str]]:
     tiers = summary.tiers if isinstance(summary.tiers, str) else ", ".join(f"{tier:g}" for tier in summary.tiers)
     trust = [(key, value) for key in ("adversary", "defence") if (value := getattr(summary, key))]
     return [
-        *facts(vars(summary), keys),
+        *facts(summary, keys),
         *trust,
         ("tiers", tiers),
         ("seeds", ", ".join(map(str, summary.seeds))),

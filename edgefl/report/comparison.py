@@ -12,9 +12,12 @@ from edgefl.records import ACCURACY, Metric
 from edgefl.report.comparison_budget import BudgetSummary, Rule, budget_summary
 from edgefl.report.comparison_clock import clocks_of
 from edgefl.report.evaluated import CountedRun, RankBy, counted_run
-from edgefl.report.metric import metric_of, reaches, worst_of
+from edgefl.report.metric import reaches, worst_of
 from edgefl.report.results import Result
+from edgefl.report.round_lines import RoundLine
 from edgefl.report.run_budget import RunBudget
+from edgefl.report.run_files import RunSummary
+from edgefl.report.run_rows import TierRow
 from edgefl.report.words import statuses_of, tier_label
 from edgefl.util.unknown import known_mean
 from edgefl.version import __version__
@@ -29,8 +32,8 @@ class Played:
     """One finished run: the content of its ``summary.json`` and ``rounds.jsonl``."""
 
     seed: int
-    summary: Json
-    rounds: Sequence[Json]
+    summary: RunSummary
+    rounds: Sequence[RoundLine]
 
 
 @dataclass(frozen=True)
@@ -196,9 +199,9 @@ def comparison_of(
 
     ``to_target`` is read from the mean curve of each method, at the first evaluated round with at least the target accuracy.
     """
-    first = next((played.summary for _, runs in contenders for played in runs), {})
-    metric = metric_of(first)
-    rule = Rule(budget or RunBudget(), target_accuracy, rank_by if metric.share else "global", metric, clocks_of(first))
+    summaries = [played.summary for _, runs in contenders for played in runs]
+    metric, clocks = (summaries[0].metric, clocks_of(summaries[0])) if summaries else (ACCURACY, {})
+    rule = Rule(budget or RunBudget(), target_accuracy, rank_by if metric.share else "global", metric, clocks)
     counted = {row.label: [counted_run(of.seed, of.summary, of.rounds) for of in runs] for row, runs in contenders}
     rows = [_result(row, runs, counted[row.label], rule.rank_by) for row, runs in contenders]
     finals = [row.score.mean for row in rows if row.score]
@@ -206,7 +209,7 @@ def comparison_of(
     return ComparisonSummary(
         FORMAT,
         __version__,
-        **_common([played.summary for _, runs in contenders for played in runs]),
+        **_common(summaries),
         seeds=tuple(seeds),
         tiers=tiers if isinstance(tiers, str) else tuple(tiers),
         target_accuracy=target,
@@ -216,11 +219,11 @@ def comparison_of(
     )
 
 
-def _common(summaries: Sequence[Json]) -> dict[str, Any]:
+def _common(summaries: Sequence[RunSummary]) -> dict[str, Any]:
     """Return what all runs have in common; None where they differ, as methods may have settings of their own."""
     found: dict[str, Any] = {}
     for key in _COMMON:
-        values = [summary.get(key) for summary in summaries]
+        values = [getattr(summary, key) for summary in summaries]
         found[key] = values[0] if values and all(value == values[0] for value in values) else None
     return found
 
@@ -253,30 +256,27 @@ def _result(row: MethodResult, runs: Sequence[Played], counted: Sequence[Counted
     """Return ``row`` with the figures of its finished ``runs``."""
     if not runs:
         return row
-    last = [played.rounds[-1]["accuracy"] for played in runs]
+    last = [played.rounds[-1].accuracy for played in runs]
     tiers = _tiers(runs)
     trained = [_trained(played) for played in runs]
-    after = [found for played in runs if (found := played.summary.get("accuracy_after_training")) is not None]
+    after = [found for played in runs if (found := played.summary.accuracy_after_training) is not None]
     ends = [run.points[-1] for run in counted]
-    totals = [
-        {**played.summary, **{key: None if (of := getattr(end, key)) is None else float(of) for key in _SPENT}}
-        for played, end in zip(runs, ends, strict=True)
-    ]
-    summed = (*_SPENT, "download_bytes", "upload_bytes", "host_s")
-    known = (key for key in summed if all(of_run[key] is not None for of_run in totals))
-    spreads: dict[str, Any] = {key: Spread.of([of_run[key] for of_run in totals]) for key in known}
+    totals: dict[str, list[Any]] = {key: [getattr(end, key) for end in ends] for key in _SPENT}
+    totals = {key: [None if value is None else float(value) for value in values] for key, values in totals.items()}
+    totals |= {key: [getattr(played.summary, key) for played in runs] for key in ("download_bytes", "upload_bytes", "host_s")}
+    spreads: dict[str, Any] = {key: Spread.of(values) for key, values in totals.items() if None not in values}
     return replace(
         row,
         seeds=tuple(played.seed for played in runs),
-        tiers=tuple(row["tier"] for row in tiers.values()),
-        accuracy_of=runs[0].summary["accuracy_of"],
+        tiers=tuple(row.tier for row in tiers.values()),
+        accuracy_of=runs[0].summary.accuracy_of,
         score=Spread.of([run.score(end, rank_by) for run, end in zip(counted, ends, strict=True)]),
-        accuracy=Spread.of([float(accuracy["global"]) for accuracy in last]),
+        accuracy=Spread.of([accuracy["global"] for accuracy in last]),
         accuracy_after_training=Spread.of(after) if len(after) == len(runs) else None,
         tier_accuracy={
             label: Spread.of(values)
             for label in tiers
-            if (values := [float(at[label]) for at, own in zip(last, trained, strict=True) if label in own])
+            if (values := [at[label] for at, own in zip(last, trained, strict=True) if label in own])
         },
         statuses=sum((statuses_of(played.summary) for played in runs), Counter()),
         untrained_tiers={
@@ -284,24 +284,24 @@ def _result(row: MethodResult, runs: Sequence[Played], counted: Sequence[Counted
             for label in tiers
             if (idle := tuple(played.seed for played in runs if label in _labels(played) - _trained(played)))
         },
-        params={label: row["params"] for label, row in tiers.items()},
+        params={label: row.params for label, row in tiers.items()},
         curve=curve_of(counted, rank_by),
         **spreads,
-        uncounted_ops=tuple(sorted({name for row in tiers.values() for name in row["uncounted_ops"]})),
-        epsilon=max((spent["epsilon"] for played in runs if (spent := played.summary.get("privacy"))), default=None),
+        uncounted_ops=tuple(sorted({name for row in tiers.values() for name in row.uncounted_ops})),
+        epsilon=max((spent.epsilon for played in runs if (spent := played.summary.privacy)), default=None),
     )
 
 
-def _tiers(runs: Sequence[Played]) -> dict[str, Json]:
+def _tiers(runs: Sequence[Played]) -> dict[str, TierRow]:
     """Return label → the first row of each tier, largest first. With tiers "auto" the runs may differ: shards depend on the seed."""
-    rows = sorted((row for played in reversed(runs) for row in played.summary["tiers"]), key=lambda row: -float(row["tier"]))
-    return {tier_label(row["tier"]): row for row in rows}
+    rows = sorted((row for played in reversed(runs) for row in played.summary.tiers), key=lambda row: -row.tier)
+    return {tier_label(row.tier): row for row in rows}
 
 
 def _labels(played: Played) -> set[str]:
-    return {tier_label(row["tier"]) for row in played.summary["tiers"]}
+    return {tier_label(row.tier) for row in played.summary.tiers}
 
 
 def _trained(played: Played) -> set[str]:
     """Return the tiers that some client trained in a run; older summaries do not say."""
-    return {tier_label(row["tier"]) for row in played.summary["tiers"] if row.get("updates") != 0}
+    return {tier_label(row.tier) for row in played.summary.tiers if row.updates != 0}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -13,8 +12,7 @@ from edgefl.report.clock_draws import ClockDraws, clock_draws
 from edgefl.report.evaluated import CountedRun, RankBy
 from edgefl.report.retimed import Retimed, retimed
 from edgefl.report.run_budget import RunBudget
-
-Json = Mapping[str, Any]
+from edgefl.report.run_files import RunSummary
 
 
 @dataclass(frozen=True)
@@ -33,14 +31,14 @@ class DeviceClock:
     power_error: float | None = None
 
 
-def clocks_of(summary: Json) -> dict[str, DeviceClock]:
-    """Return device → its clock, from the content of a ``summary.json``; nothing if rounds overlap, which are not timed again."""
-    if summary.get("mode") == "async":
+def clocks_of(summary: RunSummary) -> dict[str, DeviceClock]:
+    """Return device → its clock; nothing if rounds overlap, which are not timed again."""
+    if summary.mode == "async":
         return {}
     found = {}
-    for row in summary.get("classes", ()):
-        watts = row.get("idle_w") if row.get("training_w") is None else row["training_w"]  # format without watts of training
-        found[row["device"]] = DeviceClock(row["title"], row["clock_error"], watts, row.get("power_error"))
+    for row in summary.classes:
+        watts = row.idle_w if row.training_w is None else row.training_w  # files without watts of training
+        found[row.device] = DeviceClock(row.title, row.clock_error, watts, row.power_error)
     return found
 
 
@@ -52,7 +50,7 @@ def comparison_draws(
     None if no seconds decide: there is neither a deadline nor a budget of seconds or joules, or nothing is known of the clocks.
     """
     runs = [run for own in methods.values() for run in own]
-    deadline = any(record.get("deadline_s") is not None for run in runs for record in run.rounds)
+    deadline = any(line.deadline_s is not None for run in runs for line in run.rounds)
     if not clocks or not (deadline or budget.s is not None or budget.j is not None):
         return None
     watts = {device: clock.training_w or 0.0 for device, clock in clocks.items()} if budget.j is not None else None
@@ -77,7 +75,7 @@ def comparison_draws(
 def _drawn(run: CountedRun, budget: RunBudget, rank_by: RankBy, factors: Draws, watts: Mapping[str, float] | None) -> np.ndarray:
     """Return what a run reaches within the budget in every draw; NaN where no evaluated round fits."""
     again = retimed(run.rounds, run.per_round, factors, watts)
-    number = {record["round"]: place for place, record in enumerate(run.rounds)}
+    number = {line.round: place for place, line in enumerate(run.rounds)}
     places = [number[point.round] for point in run.points]
     scores = again.scores(places, [run.score(point, rank_by) for point in run.points])
     last = _last(_fits(run, again, places, budget))

@@ -1,9 +1,10 @@
 """A map of where a network's cost sits: a cell per layer and tier, the stronger its shade, the more it takes."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
-from edgefl.report.chart import Chart, Json, category, cells, ending, layer, layered, slots
+from edgefl.report.chart import Chart, category, cells, ending, layer, layered, slots
+from edgefl.report.run_files import RunSummary
+from edgefl.report.run_rows import LayerUse
 from edgefl.report.words import tier_label
 from edgefl.util.units import human_bytes, human_count, human_percent
 
@@ -14,54 +15,58 @@ _KINDS: tuple[tuple[str, str, str, Callable[[float], str]], ...] = (
 _LONGEST_NAME = 18
 
 
-def cost_maps(summary: Json) -> tuple[Chart, ...]:
+_Uses = Mapping[str, LayerUse]
+"""Layer → what it takes of one tier."""
+
+
+def cost_maps(summary: RunSummary) -> tuple[Chart, ...]:
     """Return a map of MACs and one of bytes; nothing if the summary's tiers do not list layers."""
-    tiers = sorted((row for row in summary["tiers"] if row.get("layers")), key=lambda row: -float(row["tier"]))
+    tiers = [row for row in summary.largest_first if row.layers]
     if not tiers:
         return ()
-    whole = [of["layer"] for of in tiers[0]["layers"]]
-    merged = [{**row, "layers": _merged(row["layers"], whole)} for row in tiers]
-    names = list(dict.fromkeys(of["layer"] for row in merged for of in row["layers"]))
-    return tuple(chart for kind in _KINDS if (chart := _map(merged, names, *kind)))
+    whole = [of.layer for of in tiers[0].layers]
+    uses = {f"tier {tier_label(row.tier)}": _merged(row.layers, whole) for row in tiers}
+    names = list(dict.fromkeys(name for of in uses.values() for name in of))
+    return tuple(chart for kind in _KINDS if (chart := _map(uses, names, *kind)))
 
 
-def _merged(layers: Sequence[Json], whole: Sequence[str]) -> list[Json]:
+def _merged(layers: Sequence[LayerUse], whole: Sequence[str]) -> dict[str, LayerUse]:
     """Return layers with the factors of one (``conv2.u``, ``conv2.v``) summed under its name, where the largest tier has it whole."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, LayerUse] = {}
     for of in layers:
-        parent = next((name for name in whole if of["layer"].startswith(f"{name}.")), of["layer"])
-        sums = found.setdefault(parent, {"layer": parent, **{key: 0 for key, *_ in _KINDS}})
-        for key, *_ in _KINDS:
-            sums[key] += of[key]
-    return list(found.values())
+        parent = next((name for name in whole if of.layer.startswith(f"{name}.")), of.layer)
+        known = found.get(parent, LayerUse(parent, 0, 0))
+        found[parent] = LayerUse(parent, known.macs_train_step + of.macs_train_step, known.parameter_bytes + of.parameter_bytes)
+    return found
 
 
 def _map(
-    tiers: Sequence[Json], names: Sequence[str], key: str, title: str, noun: str, human: Callable[[float], str]
+    uses: Mapping[str, _Uses], names: Sequence[str], key: str, title: str, noun: str, human: Callable[[float], str]
 ) -> Chart | None:
-    shown = [name for name in names if any(of[key] for row in tiers for of in row["layers"] if of["layer"] == name)]
+    values = {label: {name: getattr(of, key) for name, of in layers.items()} for label, layers in uses.items()}
+    shown = [name for name in names if any(of.get(name) for of in values.values())]
     if not shown:
         return None
     (places,) = (rungs := slots([(None, [ending(name, _LONGEST_NAME) for name in shown])])).of
     slot = dict(zip(shown, places, strict=True))
-    labels = [f"tier {tier_label(row['tier'])}" for row in tiers]
-    sums = {label: sum(of[key] for of in row["layers"]) for label, row in zip(labels, tiers, strict=True)}
+    sums = {label: sum(of.values()) for label, of in values.items()}
     found = [
         {
-            "slot": slot[of["layer"]],
+            "slot": slot[name],
             "tier": label,
-            "value": of[key],
-            "text": human(of[key]),
-            "told": f"{of['layer']}, {label}: {human(of[key])} {noun}, {human_percent(of[key] / sums[label])} of it",
+            "value": value,
+            "text": human(value),
+            "told": f"{name}, {label}: {human(value)} {noun}, {human_percent(value / sums[label])} of it",
         }
-        for label, row in zip(labels, tiers, strict=True)
-        for of in row["layers"]
-        if of[key]
+        for label, of in values.items()
+        for name, value in of.items()
+        if value
     ]
-    first = max(tiers[0]["layers"], key=lambda of: float(of[key]))
-    part = human_percent(first[key] / sums[labels[0]]) if sums[labels[0]] else human_percent(0)
-    sentence = f"{first['layer']} takes most of {labels[0]}: {human(first[key])} {noun}, {part}."
-    x = category("tier", None, labels)
+    largest = next(iter(values))
+    first, most = max(values[largest].items(), key=lambda pair: pair[1])
+    part = human_percent(most / sums[largest] if sums[largest] else 0)
+    sentence = f"{first} takes most of {largest}: {human(most)} {noun}, {part}."
+    x = category("tier", None, list(uses))
     return Chart(
         f"map-{key}",
         title,

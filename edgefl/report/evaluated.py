@@ -10,14 +10,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from edgefl.errors import ConfigError
 from edgefl.report.results import Result
-from edgefl.report.words import USEFUL, tier_label
+from edgefl.report.round_lines import RoundLine
+from edgefl.report.run_files import RunSummary
+from edgefl.report.run_rows import Participation, TierRow
+from edgefl.report.words import USEFUL, clients_of, tier_label
 from edgefl.util.unknown import known_sum
 
-Json = Mapping[str, Any]
 RankBy = Literal["clients", "worst", "global"]
 """What methods are ranked by: the mean over clients of the model that each gets, that of the worst device class, or the global model."""
 RANKED_BY: tuple[RankBy, ...] = get_args(RankBy)
@@ -89,7 +91,7 @@ class CountedRun:
     seed: int
     points: tuple[Evaluated, ...]
     classes: tuple[Served, ...]
-    rounds: Sequence[Json] = ()
+    rounds: Sequence[RoundLine] = ()
     per_round: int = 0
 
     def score(self, point: Evaluated, rank_by: RankBy) -> float:
@@ -115,89 +117,85 @@ def check_rank_by(rank_by: str) -> RankBy:
     raise ConfigError(f"rank_by: got {rank_by!r}, expected one of {', '.join(RANKED_BY)}")
 
 
-def counted_run(seed: int, summary: Json, rounds: Sequence[Json]) -> CountedRun:
-    """Return a finished run from the content of its ``summary.json`` and the lines of its ``rounds.jsonl``."""
-    return CountedRun(seed, evaluated_of(rounds), served_of(summary, rounds), rounds, summary.get("per_round") or 0)
+def counted_run(seed: int, summary: RunSummary, rounds: Sequence[RoundLine]) -> CountedRun:
+    """Return a finished run as far as it counts in a comparison."""
+    return CountedRun(seed, evaluated_of(rounds), served_of(summary, rounds), rounds, summary.per_round)
 
 
-def evaluated_of(rounds: Sequence[Json]) -> tuple[Evaluated, ...]:
+def evaluated_of(rounds: Sequence[RoundLine]) -> tuple[Evaluated, ...]:
     """Return the evaluated rounds of a run from the lines of its ``rounds.jsonl``."""
     sent: Counter[int] = Counter()
     joules: dict[int, float | None] = {}
     trained: dict[int, str] = {}
     macs, all_bytes, all_j, found = 0, 0.0, known_sum([0.0]), []
-    for record in rounds:
-        macs += record["macs"]
-        all_bytes += record["download_bytes"] + record["upload_bytes"]
-        all_j = known_sum((all_j, record["energy_j"]))
-        for client in record["clients"]:
-            number = client["client"]
-            sent[number] += client["download_bytes"] + client["upload_bytes"]
-            spent_j = 0.0 if client["download_s"] is None else client["energy_j"]  # nothing was sent to it
+    for line in rounds:
+        macs += line.macs
+        all_bytes += line.download_bytes + line.upload_bytes
+        all_j = known_sum((all_j, line.energy_j))
+        for client in line.clients:
+            number = client.client
+            sent[number] += client.download_bytes + client.upload_bytes
+            spent_j = 0.0 if client.download_s is None else client.energy_j  # nothing was sent to it
             joules[number] = known_sum((joules.get(number, 0.0), spent_j))
-            if client["status"] == USEFUL:
-                trained[number] = client["device"]
-        if record["accuracy"]:
+            if client.status == USEFUL:
+                trained[number] = client.device
+        if line.accuracy:
             unknown = None in joules.values()
             most = (
                 max(sent.values(), default=0),
                 None if unknown else max((j for j in joules.values() if j is not None), default=0.0),
             )
             devices = dict(sorted(Counter(trained.values()).items()))
-            accuracy = dict(record["accuracy"])
-            found.append(Evaluated(record["round"], record["clock_s"], *most, macs, accuracy, devices, all_bytes, all_j))
+            found.append(Evaluated(line.round, line.clock_s, *most, macs, dict(line.accuracy), devices, all_bytes, all_j))
     return tuple(found)
 
 
-def served_of(summary: Json, rounds: Sequence[Json]) -> tuple[Served, ...]:
+def served_of(summary: RunSummary, rounds: Sequence[RoundLine]) -> tuple[Served, ...]:
     """Return what the clients of each device get.
 
     That is the tier that they are assigned, if some client trained it. A client that is refused, or whose tier no client trained, gets
     the smallest trained tier that its device can run, or no model.
     """
-    drawn = summary.get("tier_assignment", "auto") != "auto"
-    return tuple(_served(summary, row, _drawn(rounds, row["device"]) if drawn else {}) for row in summary["participation"])
+    drawn = summary.tier_assignment != "auto"
+    return tuple(_served(summary, row, _drawn(rounds, row.device) if drawn else {}) for row in summary.participation)
 
 
-def _served(summary: Json, row: Json, drawn: Mapping[float | None, float]) -> Served:
-    assigned = drawn or {row["tier"]: 1.0}
-    trained = {tier["tier"] for tier in summary["tiers"] if tier.get("updates") != 0}
+def _served(summary: RunSummary, row: Participation, drawn: Mapping[float | None, float]) -> Served:
+    assigned = drawn or {row.tier: 1.0}
+    trained = {tier.tier for tier in summary.tiers if tier.updates != 0}
     runs: dict[str, float] = {}
     for tier, share in assigned.items():
-        used = tier if tier in trained else _smallest_that_runs(summary, row["device"])
+        used = tier if tier in trained else _smallest_that_runs(summary, row.device)
         if used is not None:
             runs[tier_label(used)] = runs.get(tier_label(used), 0.0) + share
-    return Served(row["device"], row["title"], row["clients"], row["tier"], runs, assigned.get(None, 0.0))
+    return Served(row.device, row.title, row.clients, row.tier, runs, assigned.get(None, 0.0))
 
 
-def _drawn(rounds: Sequence[Json], device: str) -> dict[float | None, float]:
+def _drawn(rounds: Sequence[RoundLine], device: str) -> dict[float | None, float]:
     """Return tier → the share of a device's sessions that were assigned it, None for refused ones; nothing without a session."""
-    own = Counter(client["tier"] for record in rounds for client in record["clients"] if client["device"] == device)
+    own = Counter(client.tier for client in clients_of(rounds) if client.device == device)
     return {tier: count / own.total() for tier, count in own.items()}
 
 
-def _smallest_that_runs(summary: Json, device: str) -> float | None:
+def _smallest_that_runs(summary: RunSummary, device: str) -> float | None:
     """Return the smallest trained tier whose inference of one sample fits the memory of a device; None if none does."""
     memory = _memory_bytes(summary, device)
-    trained = sorted((row for row in summary["tiers"] if row.get("updates") != 0), key=lambda row: float(row["tier"]))
-    for row in trained:
-        if memory is not None and _inference_bytes(row) <= memory:
-            return float(row["tier"])
-    return None
+    trained = (row.tier for row in summary.tiers if row.updates != 0 and memory is not None and _inference_bytes(row) <= memory)
+    return min(trained, default=None)
 
 
-def _memory_bytes(summary: Json, device: str) -> float | None:
+def _memory_bytes(summary: RunSummary, device: str) -> float | None:
     """Return what an application may hold on a device; None if the summary does not say."""
     found = (
-        budget["have"]
-        for row in summary.get("classes", ())
-        if row["device"] == device
-        for budget in row["budgets"]
-        if budget["budget"] == "memory_bytes"
+        budget.have
+        for row in summary.classes
+        if row.device == device
+        for budget in row.budgets
+        if budget.budget == "memory_bytes"
     )
     return max(found, default=None)
 
 
-def _inference_bytes(row: Json) -> float:
+def _inference_bytes(row: TierRow) -> float:
     """Return the bytes of an inference of one sample: the weights, and a sample's share of the activations of a batch."""
-    return float(row["weights_bytes_inference"] + -(-row["peak_activation_bytes_inference"] // row["batch_size"]))
+    return row.weights_bytes_inference + -(-row.peak_activation_bytes_inference // row.batch_size)

@@ -2,16 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from statistics import fmean, median
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
-from edgefl.report.chart import WHOLE, Chart, Json, Spec, category, cells, colour, layer, layered, number, share, slots
+from edgefl.report.chart import WHOLE, Chart, category, cells, colour, layer, layered, number, share, slots
 from edgefl.report.results import Result
+from edgefl.report.run_rows import Whole
 from edgefl.util.units import human_percent
 
-Whole = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 MOST_CLASSES = 30
@@ -49,44 +50,40 @@ class Evaluation(Result):
     clients: tuple[ClientScore, ...]
 
 
-def evaluation_charts(summary: Json) -> tuple[Chart, ...]:
-    """Return accuracy per class, the confusion matrix, and accuracy per client; nothing if the summary has no last evaluation."""
-    found = summary.get("evaluation")
-    if not found:
+def evaluation_charts(found: Evaluation | None, titles: Mapping[str, str]) -> tuple[Chart, ...]:
+    """Return accuracy per class, the confusion matrix, and accuracy per client; nothing without a last evaluation.
+
+    ``titles`` are the names of devices for people.
+    """
+    if found is None:
         return ()
-    titles = {item["device"]: item["title"] for item in summary["classes"]}
-    return tuple(chart for chart in (_by_class(found), _confusion(found), client_chart(found["clients"], titles)) if chart)
+    return tuple(chart for chart in (_by_class(found), _confusion(found), client_chart(found.clients, titles)) if chart)
 
 
-def _by_class(found: Json) -> Chart | None:
+def _by_class(found: Evaluation) -> Chart | None:
     """Return the accuracy of every label, or of the weakest if there are many."""
-    rows = [
-        {"label": label, "value": right / samples, "told": f"{label}: {human_percent(right / samples)} of {samples:,}"}
-        for label, samples, right in zip(found["labels"], found["samples"], found["right"], strict=True)
-        if samples
-    ]
-    if not rows:
+    counts = zip(found.labels, found.samples, found.right, strict=True)
+    ranked = sorted(((right / samples, label, samples) for label, samples, right in counts if samples), key=itemgetter(0))
+    if not ranked:
         return None
-    rows.sort(key=lambda row: row["value"])
-    weakest, best = rows[0], rows[-1]
-    sentence = f"The weakest label is {weakest['label']}, {human_percent(weakest['value'])}; the best is {best['label']}"
-    sentence += f", {human_percent(best['value'])}."
-    if len(rows) > _MOST_BARS:
-        sentence += f" Drawn are the {_MOST_BARS} weakest of {len(rows)} labels."
-    shown = rows[:_MOST_BARS]
-    (places,) = (rungs := slots([(None, [_short(row["label"]) for row in shown])])).of
-    bars = [{**row, "slot": slot} for row, slot in zip(shown, places, strict=True)]
+    (least, weakest, _), (most, best, _) = ranked[0], ranked[-1]
+    sentence = f"The weakest label is {weakest}, {human_percent(least)}; the best is {best}, {human_percent(most)}."
+    if len(ranked) > _MOST_BARS:
+        sentence += f" Drawn are the {_MOST_BARS} weakest of {len(ranked)} labels."
+    shown = ranked[:_MOST_BARS]
+    (places,) = (rungs := slots([(None, [_short(label) for _, label, _ in shown])])).of
+    bars = [
+        {"label": label, "value": value, "told": f"{label}: {human_percent(value)} of {samples:,}", "slot": slot}
+        for (value, label, samples), slot in zip(shown, places, strict=True)
+    ]
     x = share("value", "accuracy", domain=[0, 1])
-    return Chart("class-accuracy", "Accuracy per label", sentence, layered({"step": 20}, _bar(bars, x, rungs.y)))
+    bar = layer({"type": "bar", "color": colour(0)}, bars, x=x, y=rungs.y, tooltip="told")
+    return Chart("class-accuracy", "Accuracy per label", sentence, layered({"step": 20}, bar))
 
 
-def _bar(rows: Sequence[Json], x: Spec, y: Spec) -> Spec:
-    return layer({"type": "bar", "color": colour(0)}, rows, x=x, y=y, tooltip="told")
-
-
-def _confusion(found: Json) -> Chart | None:
+def _confusion(found: Evaluation) -> Chart | None:
     """Return which label is taken for which: shades are shares of a label's samples."""
-    labels, counts = found["labels"], found["confusion"]
+    labels, counts = found.labels, found.confusion
     if not counts or len(labels) < 2:
         return None
     (places,) = (rungs := slots([(None, [_short(label) for label in labels])])).of
@@ -109,23 +106,23 @@ def _confusion(found: Json) -> Chart | None:
     return Chart("confusion", "Which label is taken for which", f"A row per true label. {sentence}", layered({"step": 22}, rect))
 
 
-def client_chart(clients: Sequence[Json], titles: Mapping[str, str]) -> Chart | None:
+def client_chart(clients: Sequence[ClientScore], titles: Mapping[str, str]) -> Chart | None:
     """Return the histogram of clients' accuracies, and in words the median and the worst tenth; None without clients."""
     if not clients:
         return None
-    ranked = sorted(clients, key=lambda row: row["accuracy"])
+    ranked = sorted(clients, key=lambda row: row.accuracy)
     worst = ranked[: max(1, len(ranked) // 10)]
-    mean, lowest = fmean(row["accuracy"] for row in worst), ranked[0]
-    device = titles.get(lowest["device"], lowest["device"])
+    mean, lowest = fmean(row.accuracy for row in worst), ranked[0]
+    device = titles.get(lowest.device, lowest.device)
     sentence = (
-        f"The median of {len(ranked)} clients has {human_percent(median(row['accuracy'] for row in ranked))}, the worst tenth "
-        f"{human_percent(mean)} on average, and the worst client ({lowest['client']}, {device}) {human_percent(lowest['accuracy'])}."
+        f"The median of {len(ranked)} clients has {human_percent(median(row.accuracy for row in ranked))}, the worst tenth "
+        f"{human_percent(mean)} on average, and the worst client ({lowest.client}, {device}) {human_percent(lowest.accuracy)}."
     )
     counts: dict[int, int] = {}
     for row in ranked:
-        place = min(int(row["accuracy"] * _BINS), _BINS - 1)
+        place = min(int(row.accuracy * _BINS), _BINS - 1)
         counts[place] = counts.get(place, 0) + 1
-    bins: list[dict[str, Any]] = [
+    bins = [
         {
             "from": place / _BINS,
             "to": (place + 1) / _BINS,

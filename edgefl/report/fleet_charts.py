@@ -5,13 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean, median
-from typing import Any
+from typing import NamedTuple
 
 from edgefl.records import ACCURACY, Metric, Totals
 from edgefl.report.chart import (
     WHOLE,
     Chart,
-    Json,
     Spec,
     category,
     clock_unit,
@@ -23,15 +22,19 @@ from edgefl.report.chart import (
     slots,
     stacked,
 )
-from edgefl.report.metric import best_of, metric_of, metric_text, reaches
+from edgefl.report.metric import best_of, metric_text, reaches
+from edgefl.report.round_lines import RoundLine
+from edgefl.report.run_files import AnySummary
+from edgefl.report.run_rows import Participation
 from edgefl.report.tables import Column, PlainTable, text, under
-from edgefl.report.timeline import timelines
+from edgefl.report.timeline import Timelines, timelines
 from edgefl.report.words import (
     STATUSES,
     USEFUL,
     clock_word,
     counted,
     counts_text,
+    groups_of,
     in_order,
     look,
     lost_text,
@@ -53,19 +56,19 @@ _BARS = 120
 """Up to so many rounds have a bar each; of more, a bar is the mean over several."""
 
 
-def outcome_charts(summary: Json, rounds: Sequence[Json]) -> tuple[Chart, ...]:
+def outcome_charts(summary: AnySummary, rounds: Sequence[RoundLine]) -> tuple[Chart, ...]:
     """Return how clients' turns ended, per round and per device class."""
-    by_round = {record["round"]: counts for record in rounds if (counts := counted(record["groups"]))}
-    by_device: dict[str, Counter[str]] = {item["device"]: Counter() for item in summary["classes"]}
-    for group in (group for record in rounds for group in record["groups"]):
-        by_device.setdefault(group["device"], Counter())[group["status"]] += group["clients"]
+    by_round = {line.round: counts for line in rounds if (counts := counted(line.groups))}
+    titles = summary.titles
+    by_device: dict[str, Counter[str]] = {device: Counter() for device in titles}
+    for group in groups_of(rounds):
+        by_device.setdefault(group.device, Counter())[group.status] += group.clients
     heads = (("outcomes-rounds", "Outcomes per round"), ("outcomes-classes", "Outcomes per device class"))
     if not by_round:
         return tuple(Chart(key, title, "No client was selected.", None) for key, title in heads)
     total = sum(by_round.values(), Counter())
     others = counts_text({status: n for status, n in total.items() if status != USEFUL}) or "none was refused"
     sentence = f"{total[USEFUL]:,} of {total.total():,} sessions trained; {others}."
-    titles = {item["device"]: item["title"] for item in summary["classes"]}
     by_class = [(titles.get(device, device), counts) for device, counts in by_device.items()]
     never = [title for title, counts in by_class if counts.total() and not counts[USEFUL]]
     trained = f"Selected, but never trained: {', '.join(never)}." if never else "Every selected class trained at least once."
@@ -76,11 +79,11 @@ def outcome_charts(summary: Json, rounds: Sequence[Json]) -> tuple[Chart, ...]:
     )
 
 
-def waste_charts(rounds: Sequence[Json]) -> tuple[Chart, ...]:
+def waste_charts(rounds: Sequence[RoundLine]) -> tuple[Chart, ...]:
     """Return how the resources that clients took split by outcome, over the run, and the time of devices round by round."""
     heads = (("waste", "Useful and wasted"), ("waste-rounds", "Time of devices per round"))
     taken = taken_by_status(rounds)
-    total = summed(map(vars, taken.values()))
+    total = summed(taken.values())
     if not total.device_s:
         return (Chart(*heads[0], "Nothing was sent to any client, so nothing was wasted.", None),)
     useful = taken.get(USEFUL, summed(()))
@@ -101,57 +104,53 @@ def waste_charts(rounds: Sequence[Json]) -> tuple[Chart, ...]:
     return (shares, Chart(*heads[1], *_time_by_round(rounds))) if len(rounds) > 1 else (shares,)
 
 
-def weakest_sentence(rows: Sequence[Json], metric: Metric = ACCURACY) -> str:
+def weakest_sentence(rows: Sequence[Participation], metric: Metric = ACCURACY) -> str:
     """Return the accuracy of the least represented class, by useful sessions over its share of the population."""
-    useful = sum(row["statuses"].get(USEFUL, 0) for row in rows)
-    present = [row for row in rows if row["clients"] and row["share"] > 0]
+    useful = sum(row.used for row in rows)
+    present = [row for row in rows if row.clients and row.share > 0]
     if not useful or not present:
         return "No client's update was used, so no class took part."
-
-    def represented(row: Json) -> float:
-        return float(row["statuses"].get(USEFUL, 0)) / useful / float(row["share"])
-
     if len(rows) == 1:
-        return f"{rows[0]['title']} is the only device class: it has all {useful:,} useful sessions."
+        return f"{rows[0].title} is the only device class: it has all {useful:,} useful sessions."
     sign = 1 if metric.better == "higher" else -1
     # Among equals the one whose tier is the worst, or has no accuracy.
-    weakest = min(present, key=lambda row: (represented(row), row["accuracy"] is not None, sign * (row["accuracy"] or 0.0)))
-    own = human_percent(weakest["statuses"].get(USEFUL, 0) / useful)
-    shares = f"{human_percent(weakest['share'])} of the population, {own} of {useful:,} useful sessions"
-    sentence = f"{weakest['title']} is the least represented class: {shares}"
-    known = [row["accuracy"] for row in rows if row["accuracy"] is not None and row["statuses"].get(USEFUL)]
-    if weakest["tier"] is None:
+    weakest = min(
+        present, key=lambda row: (row.used / useful / row.share, row.accuracy is not None, sign * (row.accuracy or 0.0))
+    )
+    own = human_percent(weakest.used / useful)
+    shares = f"{human_percent(weakest.share)} of the population, {own} of {useful:,} useful sessions"
+    sentence = f"{weakest.title} is the least represented class: {shares}"
+    known = [row.accuracy for row in rows if row.accuracy is not None and row.used]
+    if weakest.tier is None:
         return f"{sentence}. It fits no tier."
-    if not weakest["statuses"].get(USEFUL):
-        return f"{sentence}. Its tier, {tier_label(weakest['tier'])}, learned nothing from it."
-    tier = f"Its tier, {tier_label(weakest['tier'])}, "
-    if weakest["accuracy"] is None or not known:
+    if not weakest.used:
+        return f"{sentence}. Its tier, {tier_label(weakest.tier)}, learned nothing from it."
+    tier = f"Its tier, {tier_label(weakest.tier)}, "
+    if weakest.accuracy is None or not known:
         return f"{sentence}."
     best = best_of(metric)(known)
-    points = (
-        f"{100 * (best - weakest['accuracy']):.1f} points below" if metric.share else f"worse than {metric_text(metric, best)},"
-    )
-    than = "the best of all classes" if reaches(metric, weakest["accuracy"], best) else f"{points} the best class's"
-    return f"{sentence}. {tier}reaches {metric_text(metric, weakest['accuracy'])}, {than}."
+    points = f"{100 * (best - weakest.accuracy):.1f} points below" if metric.share else f"worse than {metric_text(metric, best)},"
+    than = "the best of all classes" if reaches(metric, weakest.accuracy, best) else f"{points} the best class's"
+    return f"{sentence}. {tier}reaches {metric_text(metric, weakest.accuracy)}, {than}."
 
 
-def participation_chart(rows: Sequence[Json], metric: Metric = ACCURACY) -> Chart:
+def participation_chart(rows: Sequence[Participation], metric: Metric = ACCURACY) -> Chart:
     """Return each class's share of the population beside its share of the sessions that the server used."""
     key, title = "participation", "Share of the population, share of useful sessions"
-    useful = sum(row["statuses"].get(USEFUL, 0) for row in rows)
+    useful = sum(row.used for row in rows)
     if not useful:
         return Chart(key, title, "No client's update was used, so no class took part.", None)
-    places = slots([(row["title"], [""]) for row in rows])
+    places = slots([(row.title, [""]) for row in rows])
     looks = {"of the population": "transparent", "of useful sessions": "var(--tier-0)"}
     strokes = dict(zip(looks, ("var(--ink)", "var(--tier-0)"), strict=True))
     dots, joints = [], []
     for row, (slot,) in zip(rows, places.of, strict=True):
-        pair = (row["share"], row["statuses"].get(USEFUL, 0) / useful)
+        pair = (row.share, row.used / useful)
         joints.append({"slot": slot, "share": pair[0], "other": pair[1]})
         for series, value in zip(looks, pair, strict=True):
-            told = f"{row['title']}: {human_percent(value)} {series}"
+            told = f"{row.title}: {human_percent(value)} {series}"
             dots.append({"slot": slot, "series": series, "share": value, "told": told})
-    most = 1.05 * max(dot["share"] for dot in dots)
+    most = 1.05 * max(value for row in rows for value in (row.share, row.used / useful))
     x = share("share", "share", domain=[-0.02 * most, most], nice=False)
     line = {"type": "rule", "color": "var(--soft)", "strokeWidth": 2}
     point = {"type": "point", "size": 130, "strokeWidth": 2}
@@ -183,8 +182,8 @@ def _under_heads(bars: Sequence[tuple[str, Mapping[str, tuple[float, str]]]], x:
     return layered({"step": 26}, stacked(rows, looks, True, x=x, y=places.y), places.heads)
 
 
-def _time_by_round(rounds: Sequence[Json]) -> tuple[str, Spec]:
-    found = {line["round"]: {status: work.device_s for status, work in taken_by_status([line]).items()} for line in rounds}
+def _time_by_round(rounds: Sequence[RoundLine]) -> tuple[str, Spec]:
+    found = {line.round: {status: work.device_s for status, work in taken_by_status([line]).items()} for line in rounds}
     all_s = {number: sum(taken.values()) for number, taken in found.items()}
     unit, unit_s = clock_unit(max(all_s.values()))
     wasted = [(1 - taken.get(USEFUL, 0.0) / all_s[number], number) for number, taken in found.items() if all_s[number]]
@@ -213,32 +212,42 @@ def _over_rounds(by_round: Mapping[int, Mapping[str, float]], title: str) -> Spe
     return layered(230, stacked(rows, looks, True, x=x, y=y))
 
 
-def fleet_view(summary: Json, rounds: Sequence[Json]) -> dict[str, Any]:
-    """Return what a page shows of a run's fleet, part by part; ``meanings`` says what the statuses are that occur.
+class FleetView(NamedTuple):
+    """What a page shows of a run's fleet, part by part; ``meanings`` says what the statuses are that occur."""
 
-    ``rounds`` are the records' JSON form, with or without their clients.
-    """
-    rows, metric = summary["participation"], metric_of(summary)
-    seen = {status for row in rows for status, count in row["statuses"].items() if count}
-    return {
-        "clock": clock_word(rounds),
-        "timelines": timelines(summary, rounds),
-        "participation": participation_chart(rows, metric),
-        "participation_table": participation_table(rows, metric),
-        "outcomes": outcome_charts(summary, rounds),
-        "waste": waste_charts(rounds),
-        "waste_table": waste_table(rounds),
-        "meanings": [(status_name(status), of.meaning) for status, of in STATUSES.items() if status in seen],
-    }
+    clock: str
+    timelines: Timelines
+    participation: Chart
+    participation_table: PlainTable
+    outcomes: tuple[Chart, ...]
+    waste: tuple[Chart, ...]
+    waste_table: PlainTable
+    meanings: tuple[tuple[str, str], ...]
 
 
-def useful_card(summary: Json) -> list[tuple[str, str, str]]:
+def fleet_view(summary: AnySummary, rounds: Sequence[RoundLine]) -> FleetView:
+    """Return what a page shows of a run's fleet; the rounds list their clients or not."""
+    rows, metric = summary.participation, summary.metric
+    seen = {status for row in rows for status, count in row.statuses.items() if count}
+    return FleetView(
+        clock=clock_word(rounds),
+        timelines=timelines(summary, rounds),
+        participation=participation_chart(rows, metric),
+        participation_table=participation_table(rows, metric),
+        outcomes=outcome_charts(summary, rounds),
+        waste=waste_charts(rounds),
+        waste_table=waste_table(rounds),
+        meanings=tuple((status_name(status), of.meaning) for status, of in STATUSES.items() if status in seen),
+    )
+
+
+def useful_card(summary: AnySummary) -> list[tuple[str, str, str]]:
     """Return the share of the devices' time whose updates were used; nothing if no client was sent anything."""
-    useful_s, all_s = summary["useful"]["device_s"], summary["useful"]["device_s"] + summary["wasted"]["device_s"]
+    useful_s, all_s = summary.useful.device_s, summary.useful.device_s + summary.wasted.device_s
     return [("Useful work", human_percent(useful_s / all_s), "of the time that devices spent")] if all_s else []
 
 
-def participation_table(rows: Sequence[Json], metric: Metric = ACCURACY) -> PlainTable:
+def participation_table(rows: Sequence[Participation], metric: Metric = ACCURACY) -> PlainTable:
     """Return who took part, a row per device class."""
 
     def part(some: float, of: float) -> str:
@@ -248,46 +257,48 @@ def participation_table(rows: Sequence[Json], metric: Metric = ACCURACY) -> Plai
         text("device class", "", "title"),
         *under("population", clients="clients", share="share"),
         *under("sessions", sessions="all"),
-        Column("sessions", "trained", lambda row: part(row["statuses"].get(USEFUL, 0), row["sessions"])),
+        Column("sessions", "trained", lambda row: part(row.used, row.sessions)),
         *under("sessions", lambda count: human_count(count or 0), "statuses", late="late", refused="refused"),
-        Column("sessions", "lost", lambda row: lost_text(row["statuses"]) or "none", numeric=False),
+        Column("sessions", "lost", lambda row: lost_text(row.statuses) or "none", numeric=False),
         *under("clients that trained", distinct=""),
-        Column("clients that trained", "of the class", lambda row: part(row["distinct"], row["clients"])),
-        *(Column("energy on devices", key, partial(_joules, key, other)) for key, other in (_SPLIT, _SPLIT[::-1])),
+        Column("clients that trained", "of the class", lambda row: part(row.distinct, row.clients)),
+        Column("energy on devices", "useful", lambda row: _joules(row.useful, row.wasted)),
+        Column("energy on devices", "wasted", lambda row: _joules(row.wasted, row.useful)),
         *under("tier", lambda tier: "none" if tier is None else tier_label(tier), tier=""),
         *(
             under("tier", partial(metric_text, metric), accuracy=metric.name)
-            if any(row["accuracy"] is not None for row in rows)
+            if any(row.accuracy is not None for row in rows)
             else ()
         ),
     ]
     return PlainTable.of(columns, rows)
 
 
-_SPLIT = ("useful", "wasted")
-
-
-def _joules(key: str, other: str, row: Json) -> str:
+def _joules(own: Totals, other: Totals) -> str:
     """Return the energy of useful or wasted sessions; no session of a device whose energy is unknown is no figure, not 0 J."""
-    unknown = row[other]["energy_j"] is None and not row[key]["clients"]
-    return human_joules(None if unknown else row[key]["energy_j"])
+    unknown = other.energy_j is None and not own.clients
+    return human_joules(None if unknown else own.energy_j)
 
 
-def waste_table(rounds: Sequence[Json]) -> PlainTable:
+class _Work(NamedTuple):
+    ended: str
+    took: Totals
+
+
+def waste_table(rounds: Sequence[RoundLine]) -> PlainTable:
     """Return what clients of each status took over the run, with what was useful and wasted in all."""
     taken = taken_by_status(rounds)
-    wasted = summed(vars(work) for status, work in taken.items() if status != USEFUL)
-    whole = summed(map(vars, taken.values()))
+    wasted = summed(work for status, work in taken.items() if status != USEFUL)
+    whole = summed(taken.values())
     if whole.energy_j is None and not wasted.clients:  # no figure, not 0 J
         wasted = replace(wasted, energy_j=None, end_to_end_j=None)
     shown = {**{status_name(status): work for status, work in taken.items()}, "all wasted": wasted, "all": whole}
-    rows = ({"what": what, **vars(work)} for what, work in shown.items())
     columns = (
-        text("sessions that ended", "", "what"),
-        *under("sessions", clients=""),
-        *under("MACs", macs=""),
-        *under("bytes", download_bytes="down", upload_bytes="up"),
-        *under("energy", energy_j="on devices", end_to_end_j="end to end"),
-        *under("time of devices", device_s=""),
+        text("sessions that ended", "", "ended"),
+        *under("sessions", outer="took", clients=""),
+        *under("MACs", outer="took", macs=""),
+        *under("bytes", outer="took", download_bytes="down", upload_bytes="up"),
+        *under("energy", outer="took", energy_j="on devices", end_to_end_j="end to end"),
+        *under("time of devices", outer="took", device_s=""),
     )
-    return PlainTable.of(columns, rows)
+    return PlainTable.of(columns, map(_Work._make, shown.items()))

@@ -1,22 +1,11 @@
 """How reports name and write the metric of a run: shares in percent, and other metrics as they are."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from edgefl.records import Metric
 from edgefl.report.chart import Spec, number, share
 from edgefl.util.units import MISSING, human_percent
-
-Json = Mapping[str, Any]
-
-
-def metric_of(summary: Json) -> Metric:
-    """Return the metric of a summary of a run or of a comparison; older ones have the accuracy.
-
-    >>> metric_of({}).name
-    'accuracy'
-    """
-    return Metric(**(summary.get("metric") or {}))
 
 
 def metric_text(metric: Metric, value: float | None) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from edgefl.records import Metric, RoundRecord
-from edgefl.report.metric import metric_of, metric_text
+from edgefl.report.metric import metric_text
+from edgefl.report.round_lines import RoundLine
+from edgefl.report.run_files import AnySummary, RunSummary
 from edgefl.report.run_tables import compact_tiers
 from edgefl.report.tables import PlainTable
 from edgefl.util.units import human_seconds
@@ -19,7 +20,7 @@ from edgefl.util.units import human_seconds
 _WIDTH, _HEIGHT = 420, 180
 
 
-def run_text(folder: Path, summary: Mapping[str, Any]) -> str:
+def run_text(folder: Path, summary: AnySummary) -> str:
     """Return a run as text of at most 100 columns: what it was, and a row per tier."""
     return table_text(_title(folder, summary), compact_tiers(summary))
 
@@ -36,9 +37,9 @@ def table_text(title: str, table: PlainTable) -> str:
     return "\n".join(line.rstrip() for line in console.export_text().splitlines() if line.strip())
 
 
-def run_html(folder: Path, summary: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> str:
+def run_html(folder: Path, summary: AnySummary, rounds: Sequence[RoundLine]) -> str:
     """Return a run as HTML: what it was, a row per tier, and accuracy over rounds as SVG."""
-    plot = "" if summary.get("dry_run") else _accuracy_svg(summary, rounds)
+    plot = _accuracy_svg(summary, rounds) if isinstance(summary, RunSummary) else ""
     return table_html(_title(folder, summary), compact_tiers(summary)) + plot
 
 
@@ -66,16 +67,16 @@ def progress_in_notebook(rounds: int) -> Callable[[RoundRecord], None] | None:
     return show
 
 
-def _title(folder: Path, summary: Mapping[str, Any]) -> str:
-    reached = _reached(metric_of(summary), summary.get("global_accuracy"))
-    return f"{folder}: {summary['method']}, {summary['model']} on {summary['dataset']}, {summary['rounds']} rounds{reached}"
+def _title(folder: Path, summary: AnySummary) -> str:
+    reached = _reached(summary.metric, summary.global_accuracy)
+    return f"{folder}: {summary.method}, {summary.model} on {summary.dataset}, {summary.rounds} rounds{reached}"
 
 
 def _reached(metric: Metric, value: float | None) -> str:
     return "" if value is None else f", {metric.name} {metric_text(metric, value)}"
 
 
-def _accuracy_svg(summary: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> str:
+def _accuracy_svg(summary: RunSummary, rounds: Sequence[RoundLine]) -> str:
     if find_spec("vl_convert") is None:
         return "<p>The chart of this run needs the extra figures: pip install 'edgefl-sim[figures]'</p>"
     import vl_convert

@@ -10,6 +10,7 @@ from numbers import Real
 from typing import Any
 
 from edgefl.report.chart import WHOLE, Chart, Json, Spec, category, cells, colour, layered, lines, number, slots
+from edgefl.report.round_lines import RoundLine
 
 MOST_LINES = 8
 _TITLES = {
@@ -24,12 +25,12 @@ _Path = tuple[str | int, ...]
 """Where a number is in an observation: none, a line, or a row and its position."""
 
 
-def observed_charts(rounds: Sequence[Json]) -> tuple[Chart, ...]:
+def observed_charts(rounds: Sequence[RoundLine]) -> tuple[Chart, ...]:
     """Return a chart for every figure that the rounds' records hold under ``observed``; of an unknown form there is none."""
     figures: dict[str, dict[int, dict[_Path, float]]] = {}
-    for record in rounds:
-        for name, value in _by_figure(record.get("observed", {})).items():
-            figures.setdefault(name, {})[record["round"]] = _numbers(value)
+    for line in rounds:
+        for name, value in _by_figure(line.observed).items():
+            figures.setdefault(name, {})[line.round] = _numbers(value)
     charts: list[Chart] = []
     for name, found in figures.items():
         plain = name.replace("_", " ")

@@ -92,6 +92,6 @@ def _charts_in(value: Any) -> Iterator[Chart]:
             yield from _charts_in(inner)
 
 
-def facts(record: Mapping[str, Any], keys: Iterable[str]) -> list[tuple[str, str]]:
+def facts(record: object, keys: Iterable[str]) -> list[tuple[str, str]]:
     """Return what a page says at its top: names and values of the keys that have one."""
-    return [(key.replace("_", " "), str(record[key])) for key in keys if record[key] is not None]
+    return [(key.replace("_", " "), str(value)) for key in keys if (value := getattr(record, key)) is not None]

@@ -11,15 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from edgefl.fleet.clock_error import Draws, power_of
 from edgefl.report.policies import EXPONENT
+from edgefl.report.round_lines import RoundLine
 from edgefl.report.words import USEFUL
-
-Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,21 +55,21 @@ class TimedRound:
         return np.array([place_of[device] for device in self.devices], np.int64)
 
     @classmethod
-    def of(cls, record: Json) -> TimedRound:
+    def of(cls, record: RoundLine) -> TimedRound:
         """Return what the line of a round with its clients says."""
-        sent = [client for client in record["clients"] if client.get("train_s") is not None]
-        statuses = [client["status"] for client in sent]
-        train_s, total_s = (np.array([float(client[key]) for client in sent]) for key in ("train_s", "total_s"))
+        sent = [client for client in record.clients if client.train_s is not None]
+        statuses = [client.status for client in sent]
+        train_s, total_s = (np.array([getattr(client, key) for client in sent], float) for key in ("train_s", "total_s"))
         return cls(
-            record["clock_s"],
-            record.get("deadline_s"),
-            sum(client["status"] == USEFUL for client in record["clients"]),
-            [client["device"] for client in sent],
+            record.clock_s,
+            record.deadline_s,
+            sum(client.status == USEFUL for client in record.clients),
+            [client.device for client in sent],
             train_s,
             total_s,
             np.array([status in (USEFUL, "late") for status in statuses], bool),
             np.array([status == "late" for status in statuses], bool),
-            record["waited_s"] if "next_s" in record else 0.0,
+            0.0 if record.next_s is None else record.waited_s,
         )
 
 
@@ -105,7 +103,11 @@ class Retimed:
 
 
 def retimed(
-    rounds: Sequence[Json], per_round: int, factors: Draws, watts: Mapping[str, float] | None = None, draws: int | None = None
+    rounds: Sequence[RoundLine],
+    per_round: int,
+    factors: Draws,
+    watts: Mapping[str, float] | None = None,
+    draws: int | None = None,
 ) -> Retimed:
     """Return rounds, lines of ``rounds.jsonl`` with their clients, with the seconds of training of each device times its factors.
 
@@ -161,20 +163,20 @@ def _round(record: TimedRound, per_round: int, more: Mapping[str, np.ndarray], d
     return closed_s[1:] - closed_s[0], used[1:] + (useful - used[0])
 
 
-def _joules(rounds: Sequence[Json], factors: Draws, watts: Mapping[str, float], draws: int) -> np.ndarray:
+def _joules(rounds: Sequence[RoundLine], factors: Draws, watts: Mapping[str, float], draws: int) -> np.ndarray:
     """Return the joules of the client that has used most by the end of each round, in every draw."""
     spent: dict[int, np.ndarray] = {}
     most = np.zeros(draws)
     found = []
     for record in rounds:
-        for client in record["clients"]:
-            if client["download_s"] is None:
+        for client in record.clients:
+            if client.download_s is None:
                 continue
-            device, train_s = client["device"], client.get("train_s") or 0.0
+            device, train_s = client.device, client.train_s or 0.0
             wrong = _factor(factors, device, draws) * _factor(factors, power_of(device), draws)
-            joules = (client["energy_j"] or 0.0) + watts.get(device, 0.0) * train_s * (wrong - 1)
-            spent[client["client"]] = spent.get(client["client"], 0.0) + joules
-            most = np.maximum(most, spent[client["client"]])
+            joules = (client.energy_j or 0.0) + watts.get(device, 0.0) * train_s * (wrong - 1)
+            spent[client.client] = spent.get(client.client, 0.0) + joules
+            most = np.maximum(most, spent[client.client])
         found.append(most)
     return np.stack(found, axis=1)
 

@@ -6,9 +6,10 @@ from typing import Any, Self
 
 from typing_extensions import TypedDict  # pydantic cannot read that of typing before Python 3.12
 
-from edgefl.records import Group, Screened, Shortfall
+from edgefl.records import Group, RoundRecord, Screened, Shortfall
 from edgefl.report.results import Result, adapter
-from edgefl.report.run_rows import Finite, Number, Whole
+from edgefl.report.run_rows import Finite, Number, Whole, Written
+from edgefl.util.unknown import known_sum
 
 
 class HostStages(TypedDict, total=False):
@@ -20,76 +21,16 @@ class HostStages(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class ClientLine:
-    """One client's session in a round, as far as a report shows it."""
+class SecureWait:
+    """How long a client waited for its group of secure aggregation before the download and after the upload."""
 
-    client: Whole
-    device: str
-    status: str
-    tier: Number | None
-    refusal: tuple[Shortfall, ...]
-    start_s: Number
-    download_s: Number | None
-    train_s: Number | None
-    upload_s: Number | None
-    screened: Screened | None = None
+    agree_s: Number | None
+    unmask_s: Number | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoundFigures(Result):
-    """What one round took and how accurate the models are after it.
-
-    Attributes:
-        accuracy: "global" and each tier's label → share, or the run's own metric; empty if the round was not evaluated.
-        clock_s: the simulated clock at the end of the round, which took ``round_s`` after ``waited_s``.
-        began: under a calendar, when the round began, as "2026-06-01 22:00" or "day 1 22:00".
-    """
-
-    round: Whole
-    accuracy: Mapping[str, Finite]
-    accuracy_after_training: Finite | None = None
-    clock_s: Number
-    round_s: Number
-    waited_s: Number
-    deadline_s: Number | None
-    macs: Whole
-    download_bytes: Whole
-    upload_bytes: Whole
-    energy_j: Number | None
-    began: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundLine(RoundFigures):
-    """One line of ``rounds.jsonl``. ``clients`` is missing in most rounds of a dry run; ``adversaries`` are the clients that attacked."""
-
-    groups: tuple[Group, ...]
-    clients: tuple[ClientLine, ...] = ()
-    stages: HostStages | None = None
-    observed: Mapping[str, Any] = field(default_factory=dict)
-    adversaries: tuple[Whole, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundRow(RoundFigures):
-    """One round as a row of a table, without its clients: ``trained`` is the number of updates that the server used.
-
-    ``host_s`` are seconds of this computer.
-    """
-
-    trained: Whole
-    host_s: Number
-
-    @classmethod
-    def of(cls, line: Mapping[str, Any]) -> Self:
-        """Return the row of a line of ``rounds.jsonl``."""
-        row: Self = _row(cls, line)
-        return row
-
-
-@dataclass(frozen=True, kw_only=True)
-class SessionRow(Result):
-    """One client's session in a round, as a row of a table.
+class SessionFigures(Result):
+    """The figures of one client's session in a round.
 
     Attributes:
         status: "trained" if the server used its update, else how the session ended, such as "late".
@@ -98,10 +39,9 @@ class SessionRow(Result):
         staleness: server steps between the model that it began with and its update; None in synchronous rounds.
     """
 
-    round: Whole
     client: Whole
     device: str
-    tier: Number | None = None
+    tier: Written | None = None
     status: str
     samples: Whole | None = None
     steps: Whole | None = None
@@ -120,12 +60,110 @@ class SessionRow(Result):
     measured_training_memory_bytes: Whole | None = None
     staleness: Whole | None = None
 
+
+@dataclass(frozen=True, kw_only=True)
+class ClientLine(SessionFigures):
+    """One client's session in a round.
+
+    Attributes:
+        refusal: the budgets that it does not meet.
+        micro_batch, recompute: how the device trains its tier.
+        state: that of the device.
+        secure: its wait, if its update is added up securely.
+        screened: what the server found in its update; None: updates are not screened, or there is none.
+    """
+
+    refusal: tuple[Shortfall, ...]
+    micro_batch: Whole | None = None
+    recompute: tuple[str, ...] = ()
+    state: str | None = None
+    measured_peak_activation_bytes: Whole | None = None
+    secure: SecureWait | None = None
+    screened: Screened | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundRow(Result):
+    """One round as a row of a table, without its clients: what it took, and how accurate the models are after it.
+
+    Attributes:
+        accuracy: "global" and each tier's label → share, or the run's own metric; empty if the round was not evaluated.
+        clock_s: the simulated clock at the end of the round, which took ``round_s`` after ``waited_s``.
+        began: under a calendar, when the round began, as "2026-06-01 22:00" or "day 1 22:00".
+        trained: the number of updates that the server used.
+        host_s: seconds of this computer.
+    """
+
+    round: Whole
+    accuracy: Mapping[str, Finite]
+    accuracy_after_training: Finite | None = None
+    clock_s: Number
+    round_s: Number
+    waited_s: Number
+    deadline_s: Number | None
+    macs: Whole
+    download_bytes: Whole
+    upload_bytes: Whole
+    energy_j: Written | None
+    began: str | None = None
+    trained: Whole
+    host_s: Number
+
+
+_OF_RECORD = ("round", "accuracy", "clock_s", "round_s", "waited_s", "deadline_s", "began", "next_s", "host_s", "observed")
+_SUMMED = ("macs", "download_bytes", "upload_bytes", "energy_j", "end_to_end_j")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundLine(RoundRow):
+    """One line of ``rounds.jsonl``.
+
+    Attributes:
+        end_to_end_j: energy of the devices and of the network's path; None if it is unknown.
+        next_s: under a calendar, the first moment at which the next round may begin.
+        clients: missing in most rounds of a dry run.
+        observed: figures that the method and the features report of the round.
+        adversaries: the clients that attacked.
+    """
+
+    end_to_end_j: Written | None
+    next_s: Number | None = None
+    groups: tuple[Group, ...]
+    clients: tuple[ClientLine, ...] = ()
+    stages: HostStages | None = None
+    observed: Mapping[str, Any] = field(default_factory=dict)
+    adversaries: tuple[Whole, ...] = ()
+
     @classmethod
-    def of(cls, line: Mapping[str, Any]) -> list[Self]:
-        """Return the rows of a line of ``rounds.jsonl``; none where it has no clients, as in most rounds of a dry run."""
-        return [_row(cls, {"round": line["round"], **client}) for client in line.get("clients", ())]
+    def of(cls, record: RoundRecord) -> Self:
+        """Return the line of a round without its clients."""
+        useful, wasted = record.useful, record.wasted
+        own = {key: getattr(record, key) for key in _OF_RECORD}
+        sums: dict[str, Any] = {key: known_sum((getattr(useful, key), getattr(wasted, key))) for key in _SUMMED}
+        return cls(**own, **sums, trained=useful.clients, groups=tuple(record.groups()))
+
+    @property
+    def row(self) -> RoundRow:
+        """The round without its clients."""
+        row: RoundRow = _row(RoundRow, vars(self))
+        return row
+
+    @property
+    def sessions(self) -> list["SessionRow"]:
+        """The sessions of its clients; none where it lists no clients."""
+        return [_row(SessionRow, {"round": self.round, **vars(client)}) for client in self.clients]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OfRound(Result):
+    round: Whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionRow(SessionFigures, _OfRound):
+    """One client's session in a round, as a row of a table."""
 
 
 def _row(kind: Any, values: Mapping[str, Any]) -> Any:
-    """Return the values of the fields of ``kind``, checked; a figure that was not written has its default."""
-    return adapter(kind).validate_python({key.name: values[key.name] for key in fields(kind) if key.name in values})
+    """Return the values of the fields of ``kind`` as a row of a table."""
+    return adapter(kind).validate_python({key.name: values[key.name] for key in fields(kind)})

@@ -8,8 +8,6 @@ from typing import Any
 from edgefl.errors import ConfigError
 from edgefl.records import ACCURACY, Metric
 
-Json = Mapping[str, Any]
-
 AXES = ("simulated_s", "client_bytes", "client_j")
 """What a budget limits, in the order of the fields of :class:`RunBudget`."""
 
@@ -44,9 +42,9 @@ class RunBudget:
         """The limits that are set, by what they limit."""
         return {axis: limit for axis, limit in zip(AXES, vars(self).values(), strict=True) if limit is not None}
 
-    def exceeded_by(self, cost: Json) -> tuple[str, ...]:
+    def exceeded_by(self, cost: Mapping[str, float | None]) -> tuple[str, ...]:
         """Return which limits a cost (simulated_s, client_bytes, client_j) is above; one that is unknown (None) is within no limit."""
-        return tuple(axis for axis, limit in self.limits.items() if cost[axis] is None or cost[axis] > limit)
+        return tuple(axis for axis, limit in self.limits.items() if (used := cost[axis]) is None or used > limit)
 
 
 def check_target(target: float | None, metric: Metric = ACCURACY) -> None:

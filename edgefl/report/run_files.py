@@ -7,7 +7,7 @@ it if it is missing, because it was removed. A field that is added later therefo
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import ValidationError
 from pydantic_core import from_json
@@ -17,7 +17,7 @@ from edgefl.records import ACCURACY, DataRecord, Metric, NodeRecord, Totals
 from edgefl.report.evaluation import Evaluation
 from edgefl.report.results import Result, adapter
 from edgefl.report.round_lines import HostStages, RoundLine
-from edgefl.report.run_rows import ClassRow, Finite, Number, Participation, PolicyRow, TierRow, Whole
+from edgefl.report.run_rows import ClassRow, Finite, Number, Participation, PolicyRow, TierRow, Whole, Written
 from edgefl.util.files import require_plain
 from edgefl.util.hashes import checked
 from edgefl.util.validation import explain
@@ -40,8 +40,8 @@ class RunTotals(Result):
     simulated_s: Number
     waited_s: Number
     host_s: Number
-    energy_j: Number | None
-    end_to_end_j: Number | None
+    energy_j: Written | None
+    end_to_end_j: Written | None
     macs: Whole
     download_bytes: Whole
     upload_bytes: Whole
@@ -73,7 +73,7 @@ class Configured(Result):
     permute_labels: bool
     conditions: str
     availability: str
-    start_hour: Number
+    start_hour: Written
     mode: str
     buffer: Whole | None
     enforce: str
@@ -137,7 +137,7 @@ class Summary(RunTotals, Configured):
     """
 
     format: Whole
-    over_selection: Number
+    over_selection: Written
     deadline_s: Number | None
     fleet: str
     assumed: tuple[str, ...]
@@ -149,6 +149,16 @@ class Summary(RunTotals, Configured):
     data: DataRecord | None = None
     fleet_title: str = ""
     calendar: str = ""
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """Device → its name for people."""
+        return {item.device: item.title for item in self.classes}
+
+    @property
+    def largest_first(self) -> list[TierRow]:
+        """The tiers, largest first."""
+        return sorted(self.tiers, key=lambda row: -row.tier)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form, without secure sums, an attack, own data or a calendar if there are none."""
@@ -207,6 +217,11 @@ class RunSummary(Summary):
     evaluation: Evaluation | None = None
     no_bundle: str = ""
 
+    @property
+    def of_clients(self) -> bool:
+        """Whether accuracies are means over clients, each with a model or labels of its own."""
+        return self.accuracy_of == "clients"
+
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form, without the keys ``nodes``, ``evaluation``, ``no_bundle`` and ``before_training`` if there are none."""
         found = super().to_dict()
@@ -217,34 +232,55 @@ class RunSummary(Summary):
 
 @dataclass(frozen=True, kw_only=True)
 class DrySummary(Summary):
-    """The summary of a dry run; ``policies`` compares assignments of tiers."""
+    """The summary of a dry run, which has no accuracies; ``policies`` compares assignments of tiers."""
+
+    metric: ClassVar[Metric] = ACCURACY
+    global_accuracy: ClassVar[None] = None
+    evaluation: ClassVar[None] = None
+    no_bundle: ClassVar[str] = ""
 
     dry_run: Literal[True]
     policies: tuple[PolicyRow, ...]
 
 
-def read_summary(path: Path) -> dict[str, Any]:
+AnySummary = RunSummary | DrySummary
+
+
+def read_summary(path: Path) -> AnySummary:
     """Return the content of a run's ``summary.json``, checked; what an earlier version did not write has its default.
 
     Raises:
         InputError: the file is missing or malformed; the message names file and key.
     """
+    return _summary(_text(path), str(path))
+
+
+def read_trained(path: Path) -> RunSummary:
+    """Return the content of the ``summary.json`` of a run that trained; see :func:`read_summary`."""
+    summary: RunSummary = _checked(RunSummary, _text(path), str(path))
+    return summary
+
+
+def stored_summary(path: Path) -> dict[str, Any]:
+    """Return the JSON form of :func:`read_summary`, with its values as they were written."""
     text = _text(path)
-    summary: Result = _checked(DrySummary if '"dry_run":' in text else RunSummary, text, str(path))
-    found: dict[str, Any] = _as_written(summary.to_dict(), from_json(text))
+    found: dict[str, Any] = _as_written(_summary(text, str(path)).to_dict(), from_json(text))
     return found
 
 
-def read_rounds(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run's ``rounds.jsonl``, checked; figures that a report does not show are as they were written.
+def read_rounds(path: Path) -> list[RoundLine]:
+    """Return the lines of a run's ``rounds.jsonl``, checked.
 
     Raises:
         InputError: the file is missing, or a line is malformed; the message names file, line and key.
     """
-    lines = _text(path).splitlines()
-    for number, line in enumerate(lines, start=1):
-        _checked(RoundLine, line, f"{path}: line {number}")
-    return [from_json(line) for line in lines]
+    lines = enumerate(_text(path).splitlines(), start=1)
+    return [_checked(RoundLine, line, f"{path}: line {number}") for number, line in lines]
+
+
+def _summary(text: str, where: str) -> AnySummary:
+    summary: AnySummary = _checked(DrySummary if '"dry_run":' in text else RunSummary, text, where)
+    return summary
 
 
 def _as_written(found: Any, written: Any) -> Any:

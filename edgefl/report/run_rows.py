@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, ValidatorFunctionWrapHandler, WrapValidator
 
 from edgefl.records import Shortfall, Totals
 from edgefl.report.cost_rows import CostRow
@@ -12,6 +12,15 @@ from edgefl.report.results import Result
 
 Whole = Annotated[int, Field(ge=0)]
 Number = Annotated[float, Field(ge=0)]
+
+
+def _as_written(value: Any, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+    found = check(value)
+    return value if info.mode == "json" else found
+
+
+Written = Annotated[float, Field(ge=0), WrapValidator(_as_written)]
+"""A number as the file has it: 1 is not 1.0."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 """A value of a run's metric: the user's own may be negative."""
 
@@ -77,7 +86,7 @@ class TierRow(CostRow, TierResult):
         updates: updates that the server used in all rounds, of clients that trained the tier; None in files of earlier versions.
     """
 
-    tier: Number
+    tier: Written
     micro_batch: Whole | None  # type: ignore[assignment]  # that of the cost is a number
     device: str | None
     device_title: str | None
@@ -97,7 +106,7 @@ class TierRow(CostRow, TierResult):
 class AssignmentStep(Result):
     """One step of an assignment: a tier, how a device would train it, and the budgets that this does not meet."""
 
-    tier: Number
+    tier: Written
     micro_batch: Whole | None
     refusals: tuple[Shortfall, ...]
     recompute: tuple[str, ...] = ()
@@ -116,7 +125,7 @@ class ClassRow(Result):
     title: str
     share: Number
     clients: Whole
-    tier: Number | None
+    tier: Written | None
     micro_batch: Whole | None
     budgets: tuple[BudgetUse, ...]
     refusals: tuple[Shortfall, ...]
@@ -150,8 +159,13 @@ class Participation(Result):
     statuses: Mapping[str, Whole]
     useful: Totals
     wasted: Totals
-    tier: Number | None
+    tier: Written | None
     accuracy: Finite | None
+
+    @property
+    def used(self) -> int:
+        """How many of its sessions the server used."""
+        return self.statuses.get("trained", 0)
 
 
 @dataclass(frozen=True)
@@ -162,7 +176,7 @@ class PolicyRow(Result):
     """
 
     policy: str
-    tiers: tuple[Number, ...]
+    tiers: tuple[Written, ...]
     round_s: Number | None
     useful_share: Number | None
     inclusion: Mapping[str, Number | None]

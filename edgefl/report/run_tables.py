@@ -3,13 +3,16 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from edgefl.records import ACCURACY, Metric, Shortfall
-from edgefl.report.metric import metric_of, metric_text
-from edgefl.report.tables import Column, PlainTable, Record, Row, cell, shaded, text, under, value_of
+from edgefl.report.metric import metric_text
+from edgefl.report.round_lines import HostStages, RoundLine
+from edgefl.report.run_files import AnySummary, RunSummary
+from edgefl.report.run_rows import AssignmentStep, BudgetUse, ClassRow, TierRow
+from edgefl.report.tables import Column, PlainTable, Record, cell, shaded, text, under, value_of
 from edgefl.report.tier_notes import tier_notes
-from edgefl.report.words import budget_name, names, need_have, taken_as, tier_label, uncounted
+from edgefl.report.words import budget_name, clients_of, names, need_have, taken_as, tier_label, uncounted
 from edgefl.timing.spans import STAGES
 from edgefl.util.units import MISSING, human_budget, human_bytes, human_count, human_difference, human_percent, human_seconds
 
@@ -27,8 +30,8 @@ def _by_onnx(row: Record) -> str:
 BY_ONNX = Column("MACs per sample", "by ONNX", _by_onnx)
 
 
-def _budget_used(row: Row) -> str:
-    return f"{human_percent(row['budget_share'])} {budget_name(row['limiting_budget'])}".rstrip()
+def _budget_used(row: TierRow) -> str:
+    return f"{human_percent(row.budget_share)} {budget_name(row.limiting_budget)}".rstrip()
 
 
 def _metric_columns(metric: Metric, **heads: str) -> tuple[Column, ...]:
@@ -52,7 +55,7 @@ TIER_COLUMNS = (
     *under("bytes per round", download_bytes="down", upload_bytes="up"),
     *under("round on its device", round_seconds="time", round_joules="energy"),
     Column("round on its device", "budget used", _budget_used),
-    Column("not counted", "ops", lambda row: names(row["uncounted_ops"]), numeric=False),
+    Column("not counted", "ops", lambda row: names(row.uncounted_ops), numeric=False),
 )
 _COMPACT = (
     *under("params", params=""),
@@ -65,23 +68,22 @@ _COMPACT = (
 )
 
 
-def tier_table(summary: Row) -> PlainTable:
+def tier_table(summary: RunSummary) -> PlainTable:
     """Return every cost of every tier in a run's ``summary.json``, largest tier first."""
-    metric = metric_of(summary)
-    own = iter(_metric_columns(metric, accuracy="exported file", torch_accuracy="in torch"))
+    own = iter(_metric_columns(summary.metric, accuracy="exported file", torch_accuracy="in torch"))
     columns = (next(own) if c.group == ACCURACY.name else c for c in TIER_COLUMNS)
-    absent = "exported file" if summary.get("no_bundle") else None
-    return PlainTable.of((c for c in columns if c.head != absent), largest_first(summary))
+    absent = "exported file" if summary.no_bundle else None
+    return PlainTable.of((c for c in columns if c.head != absent), summary.largest_first)
 
 
-def key_figures(summary: Row, trained: bool = True) -> PlainTable:
+def key_figures(summary: AnySummary, trained: bool = True) -> PlainTable:
     """Return what a reader of a page looks for first in the tiers, largest tier first; without ``trained`` they have no accuracy."""
     columns = (
         _AS_TAKEN,
         DEVICE,
         *under("clients", clients=""),
         *under("updates used", updates=""),
-        *(_metric_columns(metric_of(summary), accuracy="") if trained else ()),
+        *(_metric_columns(summary.metric, accuracy="") if trained else ()),
         *under("parameters", params=""),
         *under("MACs of a step", macs_train_step=""),
         *under("memory in training", training_memory_bytes=""),
@@ -91,25 +93,21 @@ def key_figures(summary: Row, trained: bool = True) -> PlainTable:
         *under("energy of a round", round_joules=""),
         Column("budget used most", "", _budget_used),
     )
-    return PlainTable.of(columns, largest_first(summary))
+    return PlainTable.of(columns, summary.largest_first)
 
 
-def compact_tiers(summary: Row) -> PlainTable:
+def compact_tiers(summary: AnySummary) -> PlainTable:
     """Return the table that ends a run in a terminal: a row per tier, pairs such as down and up one above the other."""
-    rows = largest_first(summary)
+    rows = summary.largest_first
     notes = [*tier_notes(rows), *filter(None, [uncounted(rows)])]
-    columns = (_AS_TAKEN, DEVICE, *_metric_columns(metric_of(summary), accuracy=""), *_COMPACT)
+    columns = (_AS_TAKEN, DEVICE, *_metric_columns(summary.metric, accuracy=""), *_COMPACT)
     return PlainTable.of(columns, rows, note="\n".join(notes), stacked=True)
-
-
-def largest_first(summary: Row) -> list[Row]:
-    """Return the tiers of a summary, largest first."""
-    return sorted(summary["tiers"], key=lambda row: -float(row["tier"]))
 
 
 REPORT = "report"
 """The stage that is not over when the page is made: a page that is made again would differ from the first by it."""
 _CLASS = text("device class", "", "title")
+_HERE = "this process"
 MEASURED = {
     "activations of a training step": ("peak_activation_bytes_training", "measured_peak_activation_bytes_training"),
     "activations of a training step, in onnxruntime": ("peak_activation_bytes_training", "measured_peak_activation_bytes_onnx"),
@@ -118,116 +116,138 @@ MEASURED = {
 }
 
 
-def class_table(summary: Row) -> PlainTable:
+def class_table(summary: AnySummary) -> PlainTable:
     """Return each class with what it needs of its budgets, and why it takes no larger tier in whole batches."""
     columns = (
         _CLASS,
         *under("clients", str, clients=""),
         *under("share of fleet", share=""),
-        Column("tier", "", lambda row: "none" if row["tier"] is None else taken_as(row)),
+        Column("tier", "", lambda row: taken_as(row) or "none"),
         Column("needed of the budget", "", lambda row: "\n".join(map(_budget_line, budget_entries(row))) or "no budget", False),
         Column("no larger tier, because", "", _no_larger, numeric=False, wraps=True),
     )
-    return PlainTable.of(columns, summary["classes"])
+    return PlainTable.of(columns, summary.classes)
 
 
-def budget_entries(item: Row) -> list[Row]:
+def budget_entries(item: ClassRow) -> list[BudgetUse]:
     """Return the budgets of a device class; of a class without a tier, those that refused its smallest tier."""
-    if item["budgets"]:
-        return [entry for entry in item["budgets"] if entry["share"] is not None]
-    smallest = min((refusal["tier"] for refusal in item["refusals"]), default=None)
-    refusals = {refusal["budget"]: refusal for refusal in item["refusals"] if refusal["tier"] == smallest}
-    return [{**entry, "share": entry["need"] / entry["have"]} for entry in refusals.values() if entry["have"] > 0]
+    if item.budgets:
+        return list(item.budgets)
+    smallest = min((refusal.tier for refusal in item.refusals), default=None)
+    refusals = {refusal.budget: refusal for refusal in item.refusals if refusal.tier == smallest}
+    return [
+        BudgetUse(short.budget, short.need, short.have, short.need / short.have, clock_margin=short.clock_margin)
+        for short in refusals.values()
+        if short.have > 0
+    ]
 
 
-def assignment_steps(summary: Row) -> PlainTable:
+class _Step(NamedTuple):
+    title: str
+    step: AssignmentStep
+    given: bool
+
+
+def assignment_steps(summary: AnySummary) -> PlainTable:
     """Return the steps of every class's assignment, in order, and their results; the chosen one is marked."""
     columns = (
         _CLASS,
-        TIER,
-        Column("samples at once", "", lambda row: str(row["micro_batch"] or "the whole batch")),
-        Column("activations", "", lambda row: "recomputed" if row.get("recompute") else "saved", numeric=False),
+        Column("tier", "", cell("tier", tier_label, "step")),
+        Column("samples at once", "", lambda row: str(row.step.micro_batch or "the whole batch")),
+        Column("activations", "", lambda row: "recomputed" if row.step.recompute else "saved", numeric=False),
         Column("outcome", "", _step_outcome, numeric=False, wraps=True),
     )
-    rows = [
-        {
-            **step,
-            "title": item["title"],
-            "given": all(item.get(key) == step.get(key) for key in ("tier", "micro_batch", "recompute")),
-        }
-        for item in summary["classes"]
-        for step in item["considered"]
-    ]
-    return PlainTable.of(columns, rows, marked=(row["given"] for row in rows))
+    rows = [_Step(item.title, step, _as_given(step) == _as_given(item)) for item in summary.classes for step in item.considered]
+    return PlainTable.of(columns, rows, marked=(row.given for row in rows))
 
 
-def refusals_of(summary: Row, rounds: Sequence[Row]) -> PlainTable:
+def _as_given(row: AssignmentStep | ClassRow) -> tuple[float | None, int | None, tuple[str, ...]]:
+    return row.tier, row.micro_batch, row.recompute
+
+
+class _Refused(NamedTuple):
+    refusal: Shortfall
+    turns: int
+
+
+def refusals_of(summary: RunSummary, rounds: Sequence[RoundLine]) -> PlainTable:
     """Return every distinct reason for a refusal, and how many sessions it cost; 0 if no such client was selected."""
     turns: Counter[Shortfall] = Counter()
-    for item in summary["classes"]:
-        if item["tier"] is None:
-            turns.update({Shortfall(**refusal): 0 for refusal in item["refusals"]})
-    clients = (client for record in rounds for client in record.get("clients", ()))
-    turns.update(Shortfall(**refusal) for client in clients for refusal in client["refusal"])
-    titles = {item["device"]: item["title"] for item in summary["classes"]}
+    for item in summary.classes:
+        if item.tier is None:
+            turns.update(dict.fromkeys(item.refusals, 0))
+    turns.update(refusal for client in clients_of(rounds) for refusal in client.refusal)
+    titles = summary.titles
     columns = (
-        Column("device class", "", lambda row: str(titles.get(row["device"], row["device"])), numeric=False),
-        Column("tier", "", taken_as),
-        Column("budget", "", lambda row: budget_name(row["budget"]), numeric=False),
-        Column("reason", "", need_have, numeric=False),
+        Column("device class", "", lambda row: titles.get(row.refusal.device, row.refusal.device), numeric=False),
+        Column("tier", "", lambda row: taken_as(row.refusal)),
+        Column("budget", "", lambda row: budget_name(row.refusal.budget), numeric=False),
+        Column("reason", "", lambda row: need_have(row.refusal), numeric=False),
         *under("sessions", str, turns=""),
     )
-    return PlainTable.of(columns, ({**vars(refusal), "turns": count} for refusal, count in turns.items()))
+    return PlainTable.of(columns, map(_Refused._make, turns.items()))
 
 
-def memory_table(summary: Row) -> PlainTable:
+class _Memory(NamedTuple):
+    taken: str
+    what: str
+    predicted: int
+    measured: int | None
+
+
+def memory_table(summary: RunSummary) -> PlainTable:
     """Return, per tier and kind of memory, the predicted and the measured peak and the difference."""
     columns = (
-        Column("tier", "", taken_as),
-        Column("memory of", "", lambda row: str(row["what"]), numeric=False, wraps=True),
+        *under("tier", str, taken=""),
+        Column("memory of", "", lambda row: row.what, numeric=False, wraps=True),
         *under("predicted", human_bytes, predicted=""),
         *under("measured", human_bytes, measured=""),
-        Column("predicted − measured", "", lambda row: human_difference(row["predicted"], row["measured"])),
+        Column("predicted − measured", "", lambda row: human_difference(row.predicted, row.measured)),
     )
     rows = (
-        {**row, "what": what, "predicted": row[predicted], "measured": row[measured]}
-        for row in largest_first(summary)
+        _Memory(taken_as(row), what, getattr(row, predicted), getattr(row, measured))
+        for row in summary.largest_first
         for what, (predicted, measured) in MEASURED.items()
     )
     return PlainTable.of(columns, rows)
 
 
-def host_seconds(summary: Row) -> float:
+def host_seconds(summary: RunSummary) -> float:
     """Return the seconds of this computer until the page was made: those of all stages, or of the rounds if no stages were measured."""
-    stages = (summary.get("host_stages") or {}).get("server", {})
-    return sum(taken_s for name, taken_s in stages.items() if name != REPORT) or float(summary["host_s"])
+    stages = summary.host_stages.get("server", {})
+    return sum(taken_s for name, taken_s in stages.items() if name != REPORT) or summary.host_s
 
 
-def stage_table(summary: Row) -> PlainTable:
+class _Stage(NamedTuple):
+    title: str
+    seconds: Mapping[str, float | None]
+    """Heading of a column → seconds."""
+
+
+def stage_table(stages: HostStages) -> PlainTable:
     """Return the seconds of every stage: in the main thread with their shares, in the background, and in all worker processes."""
-    stages = summary["host_stages"]
-    server = {name: taken_s for name, taken_s in stages["server"].items() if name != REPORT}
+    server = {name: taken_s for name, taken_s in stages.get("server", {}).items() if name != REPORT}
     workers: Counter[str] = Counter()
     for worker in stages.get("workers", {}).values():
         workers.update(worker)
     others = {"in the background": stages.get("background", {}), f"in {len(stages.get('workers', {}))} worker processes": workers}
-    others = {head: seconds for head, seconds in others.items() if seconds}
+    in_head = {_HERE: server, **{head: seconds for head, seconds in others.items() if seconds}}
     all_s = sum(server.values())
-    known = {name for seconds in (server, *others.values()) for name in seconds}
-    columns = (
-        text("stage", "", "stage"),
-        *under("this process", human_seconds, server=""),
-        shaded("share", lambda row: row["server"] / all_s if row["server"] is not None and all_s else None),
-        *(column for head in others for column in under(head, human_seconds, **{head: ""})),
-    )
+    known = {name for seconds in in_head.values() for name in seconds}
+
+    def seconds_in(head: str) -> Column:
+        return Column(head, "", lambda row: human_seconds(row.seconds[head]))
+
+    def share(row: _Stage) -> float | None:
+        here_s = row.seconds[_HERE]
+        return here_s / all_s if here_s is not None and all_s else None
+
+    here, *elsewhere = map(seconds_in, in_head)
     titles = {name: f"{name}: {about}" for name, about in STAGES.items() if name in known}
     titles |= {name: name for name in sorted(known - STAGES.keys())}
-    rows = (
-        {"stage": title, "server": server.get(name), **{head: seconds.get(name) for head, seconds in others.items()}}
-        for name, title in titles.items()
-    )
-    sums = {head: sum(seconds.values()) for head, seconds in others.items()}
-    return PlainTable.of(columns, [*rows, {"stage": "all", "server": all_s, **sums}] if known else [])
+    rows = [_Stage(title, {head: of.get(name) for head, of in in_head.items()}) for name, title in titles.items()]
+    whole = _Stage("all", {head: sum(of.values()) for head, of in in_head.items()})
+    return PlainTable.of((text("stage", "", "title"), here, shaded("share", share), *elsewhere), [*rows, whole] if known else [])
 
 
 def inclusion_columns(
@@ -243,31 +263,30 @@ def inclusion_columns(
     return [column(device) for device in devices]
 
 
-def _no_larger(item: Row) -> str:
+def _no_larger(item: ClassRow) -> str:
     larger = (
-        f"tier {tier_label(refusal['tier'])}: {_reason(refusal)}"
-        for refusal in item["refusals"]
-        if item["tier"] is not None and refusal["tier"] > item["tier"]
-        if refusal["micro_batch"] is None and not refusal.get("recompute")
+        f"tier {tier_label(refusal.tier)}: {_reason(refusal)}"
+        for refusal in item.refusals
+        if item.tier is not None and refusal.tier > item.tier
+        if refusal.micro_batch is None and not refusal.recompute
     )
     return "\n".join(larger) or MISSING
 
 
-def _step_outcome(step: Row) -> str:
-    short = "; ".join(map(_reason, step["refusals"]))
-    fits = "given, though it does not fit: " if step["given"] and short else "given" if step["given"] else "" if short else "fits"
+def _step_outcome(row: _Step) -> str:
+    short = "; ".join(map(_reason, row.step.refusals))
+    fits = "given, though it does not fit: " if row.given and short else "given" if row.given else "" if short else "fits"
     return fits + short
 
 
-def _reason(refusal: Row) -> str:
-    return f"{budget_name(refusal['budget'])} {need_have(refusal)}"
+def _reason(refusal: Shortfall) -> str:
+    return f"{budget_name(refusal.budget)} {need_have(refusal)}"
 
 
-def _budget_line(entry: Row) -> str:
-    need, have = (human_budget(entry["budget"], entry[key]) for key in ("need", "have"))
-    margin = entry.get("clock_margin", 1.0)
+def _budget_line(entry: BudgetUse) -> str:
+    need, have = (human_budget(entry.budget, value) for value in (entry.need, entry.have))
+    margin, error = entry.clock_margin, entry.clock_error
     needed = need if margin == 1 else f"{need} with a clock margin of {margin:g},"
-    line = f"{budget_name(entry['budget'])}: {needed} of {have} ({human_percent(entry['share'])})"
-    error = entry.get("clock_error")
-    amount = "as much or as little energy" if entry["budget"] == "energy_j" else "as long or as short"
+    line = f"{budget_name(entry.budget)}: {needed} of {have} ({human_percent(entry.share)})"
+    amount = "as much or as little energy" if entry.budget == "energy_j" else "as long or as short"
     return f"{line}; uncertain: training may take up to {error:.3g} times {amount}" if error else line

@@ -1,13 +1,12 @@
 """What features of a run add to its page: facts at the top, and a table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from edgefl.registry import sections
+from edgefl.report.round_lines import RoundLine
+from edgefl.report.run_files import AnySummary
 from edgefl.report.tables import PlainTable
-
-Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Section:
     remarks: tuple[str, ...] = ()
 
 
-def sections_of(summary: Json, rounds: Sequence[Json]) -> list[Section]:
+def sections_of(summary: AnySummary, rounds: Sequence[RoundLine]) -> list[Section]:
     """Return what the features of a run show, in the order of their places."""
     names = sorted(sections.names(), key=lambda name: int(sections.facts(name)["place"]))
     return [found for name in names if (found := sections.load(name)(summary, rounds)) is not None]

@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from operator import eq, ge
-from typing import Any
 
 from edgefl.fleet.budget import margin_of, use
-from edgefl.records import Cost, Tier, Timing
+from edgefl.records import Cost, Group, Tier, Timing
 from edgefl.report.cost_rows import OTHER, macs_of_step
+from edgefl.report.round_lines import ClientLine, RoundLine
 from edgefl.report.run_files import RunTotals
 from edgefl.report.run_rows import AssignmentStep, BudgetUse, ClassRow, LayerUse, Participation, TierResult, TierRow
-from edgefl.report.words import USEFUL, Json, counted, useful_and_wasted
+from edgefl.report.words import USEFUL, clients_of, counted, groups_of, useful_and_wasted
 from edgefl.server.assignment import Assignment, ClassPlan, Plan
 from edgefl.util.unknown import known_sum
 from edgefl.version import __version__
@@ -19,7 +19,7 @@ MOST_LAYERS = 40
 
 
 def tier_rows(
-    plan: Plan, results: Mapping[Tier, TierResult], rounds: Sequence[Json], trains_smaller: bool, distils: bool = False
+    plan: Plan, results: Mapping[Tier, TierResult], rounds: Sequence[RoundLine], trains_smaller: bool, distils: bool = False
 ) -> list[TierRow]:
     """Return the table of tiers, largest first, each as the class of :meth:`Plan.home_of` trains it.
 
@@ -31,13 +31,14 @@ def tier_rows(
     """
     trains = ge if trains_smaller else eq
     # A class that fits no tier has groups without one.
-    groups = [group for line in rounds for group in line["groups"] if group["tier"] is not None]
+    groups = [(group.tier, group) for group in groups_of(rounds) if group.tier is not None]
     rows = []
     for tier in plan.costs:
         home = plan.home_of(tier)
         fit = next((fit for fit in home.options if fit is not None and fit.tier == tier), Assignment(tier))
         cost, timing = plan.cost(fit), plan.timing(home.device, fit, plan.workload.mean_shard)
-        training = (group for group in groups if distils or trains(group["tier"], tier.number))
+        training = (group for trained, group in groups if distils or trains(trained, tier.number))
+        clients = _trained_as(fit, rounds)
         limiting = max(_budgets(plan, home, fit), key=lambda use: use.share, default=None)
         rows.append(
             TierRow.of(
@@ -50,8 +51,8 @@ def tier_rows(
                 updates=counted(training)[USEFUL],
                 **asdict(results.get(tier, TierResult())),
                 batch_size=cost.batch_size,
-                measured_peak_activation_bytes_training=_measured(rounds, fit, "measured_peak_activation_bytes"),
-                measured_training_memory_bytes=_measured(rounds, fit, "measured_training_memory_bytes"),
+                measured_peak_activation_bytes_training=_most(client.measured_peak_activation_bytes for client in clients),
+                measured_training_memory_bytes=_most(client.measured_training_memory_bytes for client in clients),
                 round_seconds=timing.total_s,
                 round_joules=timing.total_j,
                 budget_share=limiting.share if limiting else None,
@@ -102,15 +103,15 @@ def class_rows(plan: Plan) -> list[ClassRow]:
 
 
 def participation_rows(
-    plan: Plan, rounds: Sequence[Json], distinct: Mapping[str, int], accuracies: Mapping[float, float]
+    plan: Plan, rounds: Sequence[RoundLine], distinct: Mapping[str, int], accuracies: Mapping[float, float]
 ) -> list[Participation]:
     """Return how each device took part over all rounds; several classes with one device are one row.
 
     ``distinct`` is device → how many of its clients trained at least once; ``accuracies`` is a tier's ratio → its accuracy.
     """
-    groups: dict[str, list[Json]] = {}
-    for group in (group for record in rounds for group in record["groups"]):
-        groups.setdefault(group["device"], []).append(group)
+    groups: dict[str, list[Group]] = {}
+    for group in groups_of(rounds):
+        groups.setdefault(group.device, []).append(group)
     rows = []
     for device in dict.fromkeys(c.device.name for c in plan.classes):
         classes = [c for c in plan.classes if c.device.name == device]
@@ -134,19 +135,23 @@ def participation_rows(
     return rows
 
 
-def totals(rounds: Sequence[Json]) -> RunTotals:
+def totals(rounds: Sequence[RoundLine]) -> RunTotals:
     """Return what all rounds together took."""
-    summed_up = ("waited_s", "host_s", "energy_j", "end_to_end_j", "macs", "download_bytes", "upload_bytes")
-    sums: dict[str, Any] = {key: known_sum(line[key] for line in rounds) for key in summed_up}
-    useful, wasted = useful_and_wasted([group for line in rounds for group in line["groups"]])
+    useful, wasted = useful_and_wasted(groups_of(rounds))
     return RunTotals(
-        simulated_s=rounds[-1]["clock_s"] if rounds else 0.0,
-        **sums,
+        simulated_s=rounds[-1].clock_s if rounds else 0.0,
+        waited_s=sum(line.waited_s for line in rounds),
+        host_s=sum(line.host_s for line in rounds),
+        energy_j=known_sum(line.energy_j for line in rounds),
+        end_to_end_j=known_sum(line.end_to_end_j for line in rounds),
+        macs=sum(line.macs for line in rounds),
+        download_bytes=sum(line.download_bytes for line in rounds),
+        upload_bytes=sum(line.upload_bytes for line in rounds),
         useful=useful,
         wasted=wasted,
         edgefl_version=__version__,
-        began=(rounds[0].get("began") or "") if rounds else "",
-        last_began=(rounds[-1].get("began") or "") if rounds else "",
+        began=(rounds[0].began or "") if rounds else "",
+        last_began=(rounds[-1].began or "") if rounds else "",
     )
 
 
@@ -182,12 +187,11 @@ def _power(plan: Plan, c: ClassPlan, fit: Assignment) -> dict[str, float | None]
     return {"idle_w": c.device.energy.idle_w, "training_w": watts, **errors}
 
 
-def _measured(rounds: Iterable[Json], fit: Assignment, key: str) -> int | None:
+def _trained_as(fit: Assignment, rounds: Iterable[RoundLine]) -> list[ClientLine]:
+    """Return the sessions with an assignment."""
     own = fit.tier.number, fit.micro_batch, fit.recompute
-    peaks = [
-        client[key]
-        for line in rounds
-        for client in line.get("clients", ())
-        if (client["tier"], client["micro_batch"], tuple(client.get("recompute", ()))) == own and client[key] is not None
-    ]
-    return max(peaks, default=None)
+    return [client for client in clients_of(rounds) if (client.tier, client.micro_batch, client.recompute) == own]
+
+
+def _most(values: Iterable[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)

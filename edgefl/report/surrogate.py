@@ -9,17 +9,17 @@ wrong by :data:`FACTOR`, which gives the range. Nothing is said beyond the end o
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
 
 from edgefl.errors import InputError
 from edgefl.records import ACCURACY
-from edgefl.report.metric import metric_of
 from edgefl.report.policies import EXPONENT, FACTOR, Learned, PolicyOutcome, Surrogate
-
-Json = Mapping[str, Any]
+from edgefl.report.round_lines import RoundLine
+from edgefl.report.run_files import RunSummary, read_summary
+from edgefl.report.words import USEFUL, counted, groups_of, trained_tiers
 
 _NEAR = 0.01
 """Without a target, the target is so much below the run's best accuracy."""
@@ -76,12 +76,12 @@ class Taught:
     noise: float | None = None
 
     @classmethod
-    def of(cls, summary: Json, lines: Sequence[Json]) -> Taught:
+    def of(cls, summary: RunSummary, lines: Sequence[RoundLine]) -> Taught:
         """Return what a finished run trained, which used at least one update."""
-        used = [group for line in lines for group in line["groups"] if group["status"] == "trained"]
-        tiers = frozenset(float(row["tier"]) for row in summary["tiers"])
-        noise = (summary.get("privacy") or {}).get("noise_multiplier")
-        return cls(tiers, max(group["tier"] for group in used), frozenset(group["device"] for group in used), noise)
+        used = [group for group in groups_of(lines) if group.status == USEFUL]
+        tiers = frozenset(row.tier for row in summary.tiers)
+        noise = None if summary.privacy is None else summary.privacy.noise_multiplier
+        return cls(tiers, max(trained_tiers(used)), frozenset(group.device for group in used), noise)
 
     def why_not(self, policy: PolicyOutcome) -> str:
         """Return why a policy cannot be judged by the run; "" if it can."""
@@ -102,15 +102,15 @@ class Taught:
         return f"no update of {', '.join(absent)} is used, as in the run" if absent else ""
 
 
-def curve_of(rounds: Sequence[Json], exponent: float = EXPONENT) -> Curve:
+def curve_of(rounds: Sequence[RoundLine], exponent: float = EXPONENT) -> Curve:
     """Return the curve of a run from the lines of its ``rounds.jsonl``; InputError without an evaluated round after an update."""
     points: list[tuple[float, float]] = []
     progress = best = 0.0
     for line in rounds:
-        used = sum(group["clients"] for group in line["groups"] if group["status"] == "trained")
+        used = counted(line.groups)[USEFUL]
         progress += used**exponent if used else 0.0
-        if (reached := line["accuracy"].get("global")) is not None and progress:
-            best = max(best, float(reached))
+        if (reached := line.accuracy.get("global")) is not None and progress:
+            best = max(best, reached)
             if not points or progress > points[-1][0]:
                 points.append((progress, best))
     if not points:
@@ -120,15 +120,19 @@ def curve_of(rounds: Sequence[Json], exponent: float = EXPONENT) -> Curve:
     return Curve(tuple(points))
 
 
-def check_accuracy(summary: Json, where: str) -> None:
-    """Raise :class:`InputError` unless a run trained and has an accuracy."""
-    if summary.get("dry_run") or metric_of(summary) != ACCURACY:
+def with_accuracy(folder: Path) -> RunSummary:
+    """Return the summary of the run in a folder, which trained and has an accuracy; raise :class:`InputError` of another one."""
+    summary = read_summary(folder / "summary.json")
+    if not isinstance(summary, RunSummary) or summary.metric != ACCURACY:
         raise InputError(
-            f"{where}: expected a run that trained and has an accuracy, got a dry run or one with a metric of its own"
+            f"{folder}: expected a run that trained and has an accuracy, got a dry run or one with a metric of its own"
         )
+    return summary
 
 
-def judged(run: str, summary: Json, lines: Sequence[Json], rows: Sequence[PolicyOutcome], target: float | None) -> Surrogate:
+def judged(
+    run: str, summary: RunSummary, lines: Sequence[RoundLine], rows: Sequence[PolicyOutcome], target: float | None
+) -> Surrogate:
     """Return what each policy of ``rows`` would learn in its rounds, by the run in the folder ``run``."""
     curve = curve_of(lines)
     goal = max(curve.points[0][1], curve.points[-1][1] - _NEAR) if target is None else target

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from edgefl.report.chart import Chart, Json, Spec, clock_unit, layer, layered, legend, number, slots
+from edgefl.report.round_lines import ClientLine, RoundLine
+from edgefl.report.run_files import AnySummary
 from edgefl.report.words import STATUSES, USEFUL, counted, look, lost_text, status_name, taken_as
 from edgefl.util.units import human_seconds
 
@@ -43,62 +45,67 @@ class Line:
         return self.start_s + sum(self.phases_s.values())
 
 
-def timelines(summary: Json, rounds: Sequence[Json]) -> Timelines:
+def timelines(summary: AnySummary, rounds: Sequence[RoundLine]) -> Timelines:
     """Return charts of the rounds with the most different outcomes, the first and the last of those that list clients among them."""
-    seen = [record for record in rounds if lines_of(record)]
+    seen = [line for line in rounds if lines_of(line)]
     if not seen:
         sentence = "No record of a round says what its clients did when, so there is no timeline to draw."
         return Timelines((Chart("timeline", "No timeline", sentence, None),), ("none",), 0)
-    varied = sorted(seen, key=lambda record: -len(counted(record["groups"])))
-    picked = {record["round"]: record for record in (varied[0], seen[0], seen[-1], *varied)}
-    shown = sorted(list(picked.values())[:MOST_ROUNDS], key=lambda record: int(record["round"]))
-    labels = tuple(_label(record) for record in shown)
-    return Timelines(tuple(timeline(summary, record) for record in shown), labels, shown.index(varied[0]))
+    varied = sorted(seen, key=lambda line: -len(counted(line.groups)))
+    picked = {line.round: line for line in (varied[0], seen[0], seen[-1], *varied)}
+    shown = sorted(list(picked.values())[:MOST_ROUNDS], key=lambda line: line.round)
+    labels = tuple(map(_label, shown))
+    return Timelines(tuple(timeline(summary, line) for line in shown), labels, shown.index(varied[0]))
 
 
-def lines_of(record: Json) -> list[Line]:
+def lines_of(record: RoundLine) -> list[Line]:
     """Return the clients of a round to which something was sent."""
-    begin_s = record["clock_s"] - record["round_s"]
+    begin_s = record.clock_s - record.round_s
     return [
         Line(
-            client=client["client"],
-            device=client["device"],
-            how=", ".join(filter(None, ["" if client["tier"] is None else f"tier {taken_as(client)}", client.get("state")])),
-            status=client["status"],
-            start_s=client["start_s"] - begin_s,
+            client=client.client,
+            device=client.device,
+            how=", ".join(filter(None, ["" if client.tier is None else f"tier {taken_as(client)}", client.state])),
+            status=client.status,
+            start_s=client.start_s - begin_s,
             phases_s=_seconds(client),
         )
-        for client in record.get("clients", ())
-        if client["status"] != "refused" and client["download_s"] is not None
+        for client in record.clients
+        if client.status != "refused" and client.download_s is not None
     ]
 
 
-def _seconds(client: Json) -> dict[str, float]:
-    found = {"download": client["download_s"], "training": client["train_s"], "upload": client["upload_s"]}
-    secure = client.get("secure")
-    return found if secure is None else {"agreement": secure["agree_s"], **found, "unmasking": secure["unmask_s"]}
+def _seconds(client: ClientLine) -> dict[str, float]:
+    secure = client.secure
+    found = {
+        "agreement": None if secure is None else secure.agree_s,
+        "download": client.download_s,
+        "training": client.train_s,
+        "upload": client.upload_s,
+        "unmasking": None if secure is None else secure.unmask_s,
+    }
+    return {phase: length_s for phase, length_s in found.items() if length_s is not None}
 
 
-def _label(record: Json) -> str:
+def _label(record: RoundLine) -> str:
     """Return a round's number and how many of its clients trained, short enough for a phone."""
-    counts = counted(record["groups"])
-    return f"{record['round']}: {counts[USEFUL]:,} of {counts.total():,} trained"
+    counts = counted(record.groups)
+    return f"{record.round}: {counts[USEFUL]:,} of {counts.total():,} trained"
 
 
-def timeline(summary: Json, record: Json) -> Chart:
+def timeline(summary: AnySummary, record: RoundLine) -> Chart:
     """Return the chart of one round, whose record lists its clients."""
-    lines = lines_of(record)
+    lines, titles = lines_of(record), summary.titles
     picked = pick(lines)
-    titles = {item["device"]: item["title"] for item in summary["classes"]}
     sentences = [_closed(record), _refused(titles, record)]
-    if record["waited_s"]:
-        what = "for the calendar and for clients" if record.get("began") else "for clients to become eligible"
-        sentences.append(f"Before it, the server waited {human_seconds(record['waited_s'])} {what}.")
+    if record.waited_s:
+        what = "for the calendar and for clients" if record.began else "for clients to become eligible"
+        sentences.append(f"Before it, the server waited {human_seconds(record.waited_s)} {what}.")
     if len(picked) < len(lines):
         sentences.append(f"Drawn are {len(picked)} of {len(lines):,} clients: some of every class and outcome.")
-    longest_s, round_s = max(line.end_s for line in lines), record["round_s"]
+    longest_s, round_s = max(line.end_s for line in lines), record.round_s
     end_s = min(longest_s, _CUT * round_s) if round_s else longest_s
-    limits, deadline_s = {"the round closes": round_s}, record["deadline_s"]
+    limits, deadline_s = {"the round closes": round_s}, record.deadline_s
     if deadline_s is not None and (_is_step(record) or deadline_s > 2 * max(end_s, round_s)):
         where = "is each client's own" if _is_step(record) else "lies beyond the chart"
         sentences.append(f"Its deadline, {human_seconds(deadline_s)}, {where}.")
@@ -107,7 +114,7 @@ def timeline(summary: Json, record: Json) -> Chart:
     elif deadline_s is not None:
         limits["deadline"] = deadline_s
     spec = _spec(titles, picked, limits, end_s)
-    return Chart(f"timeline-{record['round']}", f"Round {record['round']}", " ".join(filter(None, sentences)), spec)
+    return Chart(f"timeline-{record.round}", f"Round {record.round}", " ".join(filter(None, sentences)), spec)
 
 
 def pick(lines: Sequence[Line], most: int = MOST_LINES) -> list[Line]:
@@ -183,24 +190,24 @@ def _end(line: Line, slot: str, end_s: float, unit_s: float) -> Json:
     return {"slot": slot, "at": min(line.end_s, end_s) / unit_s, "series": line.status, "reason": status_name(line.status) + when}
 
 
-def _is_step(record: Json) -> bool:
+def _is_step(record: RoundLine) -> bool:
     """Whether the server steps whenever enough clients answered: deadlines are then each client's own."""
-    return any(client.get("staleness") is not None for client in record.get("clients", ()))
+    return any(client.staleness is not None for client in record.clients)
 
 
-def _closed(record: Json) -> str:
-    counts = Counter({status: n for status, n in counted(record["groups"]).items() if status != "refused"})
+def _closed(record: RoundLine) -> str:
+    counts = Counter({status: n for status, n in counted(record.groups).items() if status != "refused"})
     late, lost = counts["late"], counts.total() - counts[USEFUL] - counts["late"]
     whole = "all" if counts[USEFUL] == counts.total() else f"{counts[USEFUL]:,} of"
-    after = human_seconds(record["round_s"])
+    after = human_seconds(record.round_s)
     stepped = f"ended with a step of the server, {after} after the one before, on"
     when = stepped if _is_step(record) else f"closed after {after} with"
     parts = [f"{late:,} {_were(late)} late"] * bool(late) + [f"{lost:,} {_were(lost)} lost ({lost_text(counts)})"] * bool(lost)
-    return f"Round {record['round']} {when} {whole} {counts.total():,}{'; ' * bool(parts)}{', '.join(parts)}."
+    return f"Round {record.round} {when} {whole} {counts.total():,}{'; ' * bool(parts)}{', '.join(parts)}."
 
 
-def _refused(titles: Mapping[str, str], record: Json) -> str:
-    refused = Counter(c["device"] for c in record.get("clients", ()) if c["status"] == "refused")
+def _refused(titles: Mapping[str, str], record: RoundLine) -> str:
+    refused = Counter(client.device for client in record.clients if client.status == "refused")
     if not refused:
         return ""
     named = ", ".join(f"{count:,} of class {titles.get(device, device)}" for device, count in refused.items())

@@ -155,10 +155,8 @@ def render(result: WhatIf) -> str:
         "whatif.html.j2",
         profile=_fleet(result),
         about=[
-            *facts(
-                vars(result), [key for key, of in vars(result).items() if key not in _SHOWN and isinstance(of, str | int | float)]
-            ),
-            *margin_facts(vars(result)),
+            *facts(result, [key for key, of in vars(result).items() if key not in _SHOWN and isinstance(of, str | int | float)]),
+            *margin_facts(result.clock_margin),
         ],
         answer=answer_of_whatif(result),
         chart=whatif_chart(result),
@@ -223,7 +221,7 @@ def _alone(result: WhatIf, row: PolicyOutcome) -> str:
 
 def _fleet(result: WhatIf) -> str:
     """Return the fleet's name for people: its title, or what a result without titles was asked for."""
-    return fleet_name({"fleet_title": result.fleet_title, "fleet": result.profile})
+    return fleet_name(result.profile, result.fleet_title)
 
 
 def whatif_chart(result: WhatIf) -> Chart:

@@ -3,23 +3,26 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 from edgefl.records import BUDGETS as BUDGETS
-from edgefl.records import Totals
+from edgefl.records import Group, Shortfall, Totals
+from edgefl.report.round_lines import ClientLine, RoundLine
+from edgefl.report.run_files import Summary
+from edgefl.report.run_rows import AssignmentStep, BudgetUse, ClassRow, TierRow
 from edgefl.report.tables import Record, value_of
 from edgefl.util import units
 from edgefl.util.unknown import known_sum
 
-Json = Mapping[str, Any]
+Taken = TierRow | ClassRow | AssignmentStep | Shortfall | ClientLine
+"""A tier, and how a device trains it."""
 
 
-def of_devices(rounds: Sequence[Json]) -> bool:
+def of_devices(rounds: Sequence[RoundLine]) -> bool:
     """Return whether real devices trained, so that seconds are of a real clock; only their rounds say how large the graphs were."""
-    return any("setup_bytes" in (line.get("observed") or {}) for line in rounds)
+    return any("setup_bytes" in line.observed for line in rounds)
 
 
-def clock_word(rounds: Sequence[Json]) -> str:
+def clock_word(rounds: Sequence[RoundLine]) -> str:
     """Return "real" or "simulated", as the clock of a run is."""
     return "real" if of_devices(rounds) else "simulated"
 
@@ -60,34 +63,39 @@ def energy_trust(energy_j: float | None, errors: Iterable[float | None] = ()) ->
     return UNKNOWN_ENERGY if energy_j is None else NOT_VALIDATED + known
 
 
-def fleet_name(summary: Json) -> str:
-    """Return a fleet's name for people: its title, or the name of a fleet whose title is not known."""
-    return f"“{summary['fleet_title']}”" if summary.get("fleet_title") else str(summary["fleet"])
+def fleet_name(fleet: str, title: str) -> str:
+    """Return a fleet's name for people: its title, or the name of a fleet whose title is not known.
+
+    >>> fleet_name("phone", "Phones, today's mix"), fleet_name("phone", "")
+    ("“Phones, today's mix”", 'phone')
+    """
+    return f"“{title}”" if title else fleet
 
 
-def contents(summary: Json) -> str:
-    """Return the files and folders of a finished run that its user looks at first.
+def contents(no_bundle: str) -> str:
+    """Return the files and folders of a finished run that its user looks at first; ``no_bundle`` is why it has no bundle.
 
-    >>> contents({}), contents({"no_bundle": "aten._linalg_svd.default has no ONNX form"})
+    >>> contents(""), contents("aten._linalg_svd.default has no ONNX form")
     ('report.html, bundle/, summary.json', 'report.html, summary.json')
     """
-    return ", ".join(["report.html", *([] if summary.get("no_bundle") else ["bundle/"]), "summary.json"])
+    return ", ".join(["report.html", *([] if no_bundle else ["bundle/"]), "summary.json"])
 
 
-def taken_as(item: Json) -> str:
-    """Return a tier's name, with the micro-batch if it is not the run's own, and whether activations are computed again.
+def taken_as(item: Taken) -> str:
+    """Return a tier's name, with the micro-batch if it is not the run's own, and whether activations are computed again; "" for no tier.
 
-    >>> taken_as({"tier": 0.5, "micro_batch": 8}), taken_as({"tier": 1}), taken_as({"tier": 1, "recompute": ["conv2"]})
-    ('0.5, 8 at once', '1', '1, recomputed')
+    >>> [taken_as(AssignmentStep(*step)) for step in ((0.5, 8, ()), (1, None, ()), (1, None, (), ("conv2",)))]
+    ['0.5, 8 at once', '1', '1, recomputed']
     """
-    at_once = item.get("micro_batch")
-    again = ", recomputed" if item.get("recompute") else ""
-    return tier_label(item["tier"]) + ("" if at_once is None else f", {at_once} at once") + again
+    if item.tier is None:
+        return ""
+    at_once, again = item.micro_batch, ", recomputed" if item.recompute else ""
+    return tier_label(item.tier) + ("" if at_once is None else f", {at_once} at once") + again
 
 
-def need_have(entry: Json) -> str:
+def need_have(entry: BudgetUse | Shortfall) -> str:
     """Return what is needed and what there is of one budget: ``needs 2 MB, has 64 kB``."""
-    return units.need_have(entry["budget"], entry["need"], entry["have"], entry.get("clock_margin", 1.0))
+    return units.need_have(entry.budget, entry.need, entry.have, entry.clock_margin)
 
 
 def budget_name(budget: str | None) -> str:
@@ -100,10 +108,10 @@ def names(values: Iterable[object]) -> str:
     return ", ".join(map(str, values)) or "none"
 
 
-def uncounted(rows: Sequence[Record]) -> str:
-    """Return the warning that some operations were not counted, or an empty string."""
-    counted = ((value_of(row, "tier"), value_of(row, "uncounted_ops")) for row in rows)
-    found = [f"tier {tier_label(tier)}: {names(ops)}" for tier, ops in counted if ops]
+def uncounted(rows: Iterable[Record]) -> str:
+    """Return the warning that some operations of tiers were not counted, or an empty string."""
+    ops = [(value_of(row, "tier"), value_of(row, "uncounted_ops")) for row in rows]
+    found = [f"tier {tier_label(tier)}: {names(of)}" for tier, of in ops if of]
     return f"Not counted, so no budget can be claimed met: {'; '.join(found)}" if found else ""
 
 
@@ -170,46 +178,57 @@ def in_order(statuses: Iterable[str]) -> list[str]:
     return [*(status for status in STATUSES if status in found), *sorted(found.difference(STATUSES))]
 
 
-def summed(groups: Iterable[Json]) -> Totals:
+def summed(groups: Iterable[Totals]) -> Totals:
     """Return the sums of groups."""
     groups, names = list(groups), [of.name for of in fields(Totals)]
-    return Totals(*(known_sum([0.0 if name.endswith(("_j", "_s")) else 0, *(of[name] for of in groups)]) for name in names))  # type: ignore[arg-type]
+    starts = (0.0 if name.endswith(("_j", "_s")) else 0 for name in names)
+    return Totals(*(known_sum([start, *(getattr(of, name) for of in groups)]) for start, name in zip(starts, names, strict=True)))  # type: ignore[arg-type]
 
 
-def useful_and_wasted(groups: Sequence[Json]) -> tuple[Totals, Totals]:
+def useful_and_wasted(groups: Sequence[Group]) -> tuple[Totals, Totals]:
     """Return the totals of useful and of wasted sessions; nothing is sent to refused clients."""
-    useful = summed(group for group in groups if group["status"] == USEFUL)
-    return useful, summed(group for group in groups if group["status"] not in (USEFUL, "refused"))
+    useful = summed(group for group in groups if group.status == USEFUL)
+    return useful, summed(group for group in groups if group.status not in (USEFUL, "refused"))
 
 
-def taken_by_status(rounds: Sequence[Json]) -> dict[str, Totals]:
+def groups_of(rounds: Iterable[RoundLine]) -> list[Group]:
+    """Return the groups of all rounds."""
+    return [group for line in rounds for group in line.groups]
+
+
+def clients_of(rounds: Iterable[RoundLine]) -> list[ClientLine]:
+    """Return the sessions of all rounds that list their clients."""
+    return [client for line in rounds for client in line.clients]
+
+
+def taken_by_status(rounds: Sequence[RoundLine]) -> dict[str, Totals]:
     """Return what clients of each status took over all rounds; nothing is sent to refused ones."""
-    groups = [group for record in rounds for group in record["groups"] if group["status"] != "refused"]
-    statuses = in_order(group["status"] for group in groups)
-    return {status: summed(group for group in groups if group["status"] == status) for status in statuses}
+    groups = [group for group in groups_of(rounds) if group.status != "refused"]
+    statuses = in_order(group.status for group in groups)
+    return {status: summed(group for group in groups if group.status == status) for status in statuses}
 
 
-def counted(groups: Iterable[Json]) -> Counter[str]:
+def counted(groups: Iterable[Group]) -> Counter[str]:
     """Return status → how many clients ended in it, from the groups of a round or of several."""
     counts: Counter[str] = Counter()
     for group in groups:
-        counts[group["status"]] += group["clients"]
+        counts[group.status] += group.clients
     return counts
 
 
-def statuses_of(summary: Json) -> Counter[str]:
+def statuses_of(summary: Summary) -> Counter[str]:
     """Return status → how many sessions of a run ended in it, over all device classes."""
-    return sum((Counter(row["statuses"]) for row in summary["participation"]), Counter())
+    return sum((Counter(row.statuses) for row in summary.participation), Counter())
 
 
-def begun(rounds: Iterable[Json]) -> list[Json]:
+def begun(rounds: Iterable[RoundLine]) -> list[RoundLine]:
     """Return the rounds in which something was sent to a client. The others have no duration, so a median round leaves them out."""
-    return [line for line in rounds if any(group["status"] != "refused" for group in line["groups"])]
+    return [line for line in rounds if any(group.status != "refused" for group in line.groups)]
 
 
-def trained_tiers(groups: Iterable[Json]) -> set[float]:
-    """Return the tiers whose updates the server used, from the groups, or the clients, of a round or of several."""
-    return {group["tier"] for group in groups if group["status"] == USEFUL}
+def trained_tiers(groups: Iterable[Group]) -> set[float]:
+    """Return the tiers whose updates the server used, from the groups of a round or of several."""
+    return {group.tier for group in groups if group.status == USEFUL and group.tier is not None}
 
 
 def lost_text(counts: Mapping[str, int]) -> str:

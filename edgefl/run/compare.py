@@ -16,7 +16,7 @@ from edgefl.registry import methods as known_methods
 from edgefl.report.comparison import ComparisonSummary, Failure, MethodResult, Played, comparison_of
 from edgefl.report.evaluated import RankBy
 from edgefl.report.run_budget import RunBudget
-from edgefl.report.run_files import read_rounds, read_summary
+from edgefl.report.run_files import read_rounds, read_trained
 from edgefl.report.verdict_words import budget_text, nothing_fits
 from edgefl.run.compare_entries import ComparedRun, ComparisonRequest, Options, asked_of, own_settings, parts_of
 from edgefl.run.comparison_result import Comparison
@@ -164,7 +164,7 @@ def _contenders(folder: Path, parts: Sequence[ComparedRun], asked: ComparisonReq
     for label in asked.methods:
         own = [part for part in parts if part.entry.label == label]
         homes = {part.seed: _home(folder, part) for part in own if not part.failure}
-        runs = [Played(n, read_summary(at / "summary.json"), read_rounds(at / "rounds.jsonl")) for n, at in homes.items()]
+        runs = [Played(n, read_trained(at / "summary.json"), read_rounds(at / "rounds.jsonl")) for n, at in homes.items()]
         method = own[0].entry.method
         contender = MethodResult(
             label=label,

@@ -13,9 +13,8 @@ from edgefl.errors import ConfigError, InputError
 from edgefl.registry import methods as known_methods
 from edgefl.report.comparison import MethodResult, Played, comparison_of
 from edgefl.report.evaluated import RankBy, check_rank_by
-from edgefl.report.metric import metric_of
 from edgefl.report.run_budget import RunBudget, check_target
-from edgefl.report.run_files import read_rounds, read_summary
+from edgefl.report.run_files import RunSummary, read_rounds, read_summary
 from edgefl.report.words import of_devices
 from edgefl.run.comparison_result import Comparison
 from edgefl.run.folder import RunFolder
@@ -41,9 +40,9 @@ class Finished:
             InputError: the folder holds no finished run that trained simulated clients.
         """
         summary, rounds = read_summary(folder / "summary.json"), read_rounds(folder / "rounds.jsonl")
-        if summary.get("dry_run") or of_devices(rounds):
+        if not isinstance(summary, RunSummary) or of_devices(rounds):
             raise InputError(f"{folder}: expected a simulation that trained, got a dry run or a run of real devices")
-        return cls(folder, RunFolder(folder).config(), Played(summary["seed"], summary, rounds))
+        return cls(folder, RunFolder(folder).config(), Played(summary.seed, summary, rounds))
 
 
 def compare_runs(
@@ -73,14 +72,14 @@ def compare_runs(
     if len(found) < 2:
         raise ConfigError(f"runs: got {len(found)}, expected at least two finished runs")
     _check_same(found)
-    check_target(target_accuracy, metric_of(found[0].played.summary))
+    check_target(target_accuracy, found[0].played.summary.metric)
     groups = _grouped(found)
     keys = _differing([own[0].config for own in groups])
     labels = _labels([own[0].config for own in groups], keys)
     _check_seeds(dict(zip(labels, groups, strict=True)))
     contenders = [_contender(label, own, keys) for label, own in zip(labels, groups, strict=True)]
     seeds = sorted({run.played.seed for run in found})
-    tiers = sorted({float(row["tier"]) for run in found for row in run.played.summary["tiers"]}, reverse=True)
+    tiers = sorted({float(row.tier) for run in found for row in run.played.summary.tiers}, reverse=True)
     summary = comparison_of(contenders, seeds, tiers, budget, target_accuracy, check_rank_by(rank_by))
     comparison = Comparison(Path(out), summary)
     _check_out(Path(out))
@@ -107,7 +106,7 @@ def _check_same(runs: Sequence[Finished]) -> None:
 
 def _compared(run: Finished) -> tuple[str, ...]:
     sources = dict[Any, str](run.config.sources or {})
-    own = run.config.dataset, run.config.validation_share, run.config.eval_samples, metric_of(run.played.summary).name
+    own = run.config.dataset, run.config.validation_share, run.config.eval_samples, run.played.summary.metric.name
     return (*map(str, own), str(sources.get("data", "that of its name")))
 
 

@@ -15,7 +15,7 @@ from edgefl.client.evaluate import evaluating
 from edgefl.config import SCREENING, RunConfig
 from edgefl.errors import CheckpointError, ConfigError, NotFiniteError, WireError, nearest
 from edgefl.records import ACCURACY, Metric, Screened, Submodel, Update
-from edgefl.report.outliers import remarks
+from edgefl.report.outliers import ScreenedFile, UpdateFile, remarks
 from edgefl.run.bundle import Wanted, build_bundle
 from edgefl.run.feature import check_devices
 from edgefl.run.folder import CONFIG, MODEL, Notify, RunFolder
@@ -43,21 +43,6 @@ class TierRound:
     samples: int
     before: float | None
     after: float | None
-
-
-@dataclass(frozen=True)
-class UpdateFile:
-    """The file of an update, and what it says."""
-
-    file: str
-    client: str
-    tier: float
-    samples: int
-
-
-@dataclass(frozen=True)
-class ScreenedFile(Screened, UpdateFile):
-    """The file of an update with what screening found in it."""
 
 
 @dataclass(frozen=True)
@@ -264,8 +249,8 @@ def _suspects(
     for client, accepted in enumerate(updates):
         rules.chain.admit(_update(client, accepted, expected, sent), exchange.turn)
     rules.chain.record(exchange.turn)
-    rows = _update_rows(updates, exchange.turn.found)
-    return [f"{row.file}: {', '.join(found)}" for row in rows if (found := remarks(row))]
+    screened = [(update, exchange.turn.found.get(position, Screened())) for position, update in enumerate(updates)]
+    return [f"{update.path.name}: {', '.join(told)}" for update, found in screened if (told := remarks(found))]
 
 
 def _update_rows(updates: tuple[DeviceUpdate, ...], found: Mapping[int, Screened]) -> tuple[ScreenedFile, ...]:

@@ -13,10 +13,11 @@ from edgefl.config import RunConfig
 from edgefl.methods.capabilities import learning
 from edgefl.report.dry_page import render_dry
 from edgefl.report.policies import ClassUse, PolicyOutcome
+from edgefl.report.round_lines import RoundLine
 from edgefl.report.run_files import DrySummary
 from edgefl.report.run_rows import PolicyRow
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
-from edgefl.report.words import Json, begun, useful_and_wasted
+from edgefl.report.words import begun, counted, groups_of, trained_tiers, useful_and_wasted
 from edgefl.run.calendar_rounds import require_rounds
 from edgefl.run.feature import merged
 from edgefl.run.folder import Notify, OnRound, RunFolder
@@ -94,10 +95,11 @@ def _played(run: Run, folder: RunFolder, on_round: OnRound | None) -> dict[str, 
         policies=tuple(
             PolicyRow(p.label, p.tiers, p.round_s, p.useful_share, p.inclusion_by_class, len(compared)) for p in policies
         ),
-    ).to_dict()
+    )
     write_bytes(folder.path / "report.html", render_dry(summary, rounds).encode())
-    write_json(folder.path / "summary.json", summary)
-    return summary
+    stored = summary.to_dict()
+    write_json(folder.path / "summary.json", stored)
+    return stored
 
 
 def _distinct(run: Run, took_part: Sequence[np.ndarray]) -> dict[str, int]:
@@ -124,28 +126,28 @@ def _assignments(run: Run) -> list[tuple[str, Run]]:
 
 def outcome_of(label: str, run: Run, rounds: int) -> PolicyOutcome:
     """Return what a policy makes of the fleet over some rounds: times, and who is included, by device."""
-    return outcome_in(label, run, [record.to_json(clients=False) for record in without_training(run, rounds, light_round)])
+    return outcome_in(label, run, list(map(RoundLine.of, without_training(run, rounds, light_round))))
 
 
-def outcome_in(label: str, run: Run, records: Sequence[Json]) -> PolicyOutcome:
+def outcome_in(label: str, run: Run, lines: Sequence[RoundLine]) -> PolicyOutcome:
     """Return what a policy made of the fleet in its first rounds, from their lines in ``rounds.jsonl``."""
     selected, trained = Counter[str](), Counter[str]()
-    for group in (group for record in records for group in record["groups"]):
-        selected[group["device"]] += group["clients"]
-        trained[group["device"]] += group["clients"] if group["status"] == "trained" else 0
-    sums = totals(records)
+    for group in groups_of(lines):
+        selected[group.device] += group.clients
+        trained[group.device] += group.clients if group.status == "trained" else 0
+    sums = totals(lines)
     devices = dict.fromkeys(c.device.name for c in run.fleet.classes)
     by_class = {device: trained[device] / selected[device] if selected[device] else None for device in devices}
     by_class |= {c.device.name: 0.0 for c in run.fleet.classes if c.left_out}
     known = {device: share for device, share in by_class.items() if share is not None}
     weakest = min(known, key=known.__getitem__, default=None)
-    device_s, (low, high) = sums.useful.device_s + sums.wasted.device_s, _hourly(records)
+    device_s, (low, high) = sums.useful.device_s + sums.wasted.device_s, _hourly(lines)
     return PolicyOutcome(
         label=label,
         tiers=tuple(tier.number for tier in run.tiers),
         deadline_s=run.plan.deadline_s,
         over_selection=run.conditions.over_selection,
-        round_s=median(lasted) if (lasted := [record["round_s"] for record in begun(records)]) else None,
+        round_s=median(lasted) if (lasted := [line.round_s for line in begun(lines)]) else None,
         inclusion=trained.total() / max(1, selected.total()) * (1 - run.conditions.share_left_out(run.config.clients)),
         inclusion_by_class=by_class,
         useful_share=sums.useful.device_s / device_s if device_s else 0.0,
@@ -153,20 +155,20 @@ def outcome_in(label: str, run: Run, records: Sequence[Json]) -> PolicyOutcome:
         weakest=weakest,
         weakest_inclusion=known.get(weakest) if weakest else None,
         energy_j=sums.energy_j / sums.useful.clients if sums.useful.clients and sums.energy_j is not None else None,
-        rounds_per_hour=3600 * len(records) / sums.simulated_s if sums.simulated_s else None,
+        rounds_per_hour=3600 * len(lines) / sums.simulated_s if sums.simulated_s else None,
         updates=sums.useful.clients,
         updates_per_hour_low=low,
         updates_per_hour_high=high,
         update_bytes=(sums.download_bytes + sums.upload_bytes) / sums.useful.clients if sums.useful.clients else None,
-        ended_by_deadline=_ended_by_deadline(run, records),
-        uses=_uses(run, records),
-        rounds=len(records),
-        largest_trained=max((g["tier"] for line in records for g in line["groups"] if g["status"] == "trained"), default=None),
-        **merged(feature.policy(len(records)) for feature in run.features),
+        ended_by_deadline=_ended_by_deadline(run, lines),
+        uses=_uses(run, lines),
+        rounds=len(lines),
+        largest_trained=max(trained_tiers(groups_of(lines)), default=None),
+        **merged(feature.policy(len(lines)) for feature in run.features),
     )
 
 
-def _uses(run: Run, records: Sequence[Json]) -> dict[str, ClassUse]:
+def _uses(run: Run, lines: Sequence[RoundLine]) -> dict[str, ClassUse]:
     """Return device → what all rounds took of its class."""
     clients = Counter[str]()
     devices = {c.device.name: c.device for c in run.plan.classes}
@@ -174,7 +176,7 @@ def _uses(run: Run, records: Sequence[Json]) -> dict[str, ClassUse]:
         clients[c.device.name] += c.clients
     found = {}
     for device, count in clients.items():
-        useful, wasted = useful_and_wasted([group for line in records for group in line["groups"] if group["device"] == device])
+        useful, wasted = useful_and_wasted([group for group in groups_of(lines) if group.device == device])
         found[device] = ClassUse(
             clients=count,
             sessions=useful.clients + wasted.clients,
@@ -189,10 +191,10 @@ def _uses(run: Run, records: Sequence[Json]) -> dict[str, ClassUse]:
     return found
 
 
-def _hourly(records: Sequence[Json]) -> tuple[float | None, float | None]:
+def _hourly(lines: Sequence[RoundLine]) -> tuple[float | None, float | None]:
     """Return the range of the hourly rate of useful updates, from the differences between rounds; None for less than two."""
-    used = np.array([sum(group["clients"] for group in line["groups"] if group["status"] == "trained") for line in records])
-    hours = np.array([line["round_s"] + line["waited_s"] for line in records]) / 3600
+    used = np.array([counted(line.groups)["trained"] for line in lines])
+    hours = np.array([line.round_s + line.waited_s for line in lines]) / 3600
     if len(used) < 2 or not hours.sum():
         return None, None
     rate = used.sum() / hours.sum()
@@ -200,11 +202,11 @@ def _hourly(records: Sequence[Json]) -> tuple[float | None, float | None]:
     return max(0.0, float(rate - spread)), float(rate + spread)
 
 
-def _ended_by_deadline(run: Run, records: Sequence[Json]) -> int | None:
+def _ended_by_deadline(run: Run, lines: Sequence[RoundLine]) -> int | None:
     """Return how many rounds the deadline ended or refused a class in; None without a deadline."""
     limit_s = run.plan.deadline_s
     if limit_s is None:
         return None
     if any(refusal.budget == "deadline_s" for c in run.plan.classes for refusal in c.refusals):
-        return len(records)
-    return sum(line["round_s"] >= limit_s for line in records)
+        return len(lines)
+    return sum(line.round_s >= limit_s for line in lines)

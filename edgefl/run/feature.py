@@ -13,6 +13,7 @@ from edgefl.config import RunConfig
 from edgefl.fleet.conditions import Conditions
 from edgefl.methods.base import Method
 from edgefl.registry import features
+from edgefl.report.round_lines import RoundLine
 from edgefl.server.assignment import Plan
 
 Json = Mapping[str, Any]
@@ -73,7 +74,7 @@ class Feature:
         """Return figures of a round, by name."""
         return {}
 
-    def totals(self, lines: Sequence[Json]) -> Json:
+    def totals(self, lines: Sequence[RoundLine]) -> Json:
         """Return keys of the summary of a run or a dry run, from the lines of its rounds."""
         return {}
 

@@ -16,6 +16,8 @@ from edgefl.engine.contract import is_remote
 from edgefl.errors import CheckpointError, ConfigError, StorageError
 from edgefl.models.base import Architecture
 from edgefl.records import RoundRecord
+from edgefl.report.round_lines import RoundLine
+from edgefl.report.run_files import read_rounds
 from edgefl.server import checkpoint
 from edgefl.server.client_store import ClientStore
 from edgefl.server.state import ServerState
@@ -244,13 +246,9 @@ class RunFolder:
         with storage_errors(path), path.open("ab") as file:
             file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
 
-    def rounds(self) -> list[dict[str, Any]]:
+    def rounds(self) -> list[RoundLine]:
         """Return every round's record."""
-        path = self.require(ROUNDS)
-        try:
-            return [json.loads(line) for line in checked(path, path.read_bytes()).splitlines()]
-        except ValueError as error:
-            raise CheckpointError(f"{path}: damaged ({error}); restore the file, or start a new run") from None
+        return read_rounds(self.require(ROUNDS))
 
     def summary(self) -> dict[str, Any] | None:
         """Return the summary of a finished run, None while there is none."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from edgefl.records import RoundRecord
 from edgefl.report.device_month import DAYS
 from edgefl.report.policies import ClassReach, PolicyOutcome
 from edgefl.report.retimed import TimedRound
+from edgefl.report.round_lines import RoundLine
 from edgefl.run.calendar_rounds import require_rounds
 from edgefl.run.dry_run import outcome_in
 from edgefl.run.run import Run
@@ -22,7 +22,6 @@ from edgefl.run.trained import without_training
 from edgefl.server.light_round import LightRecord, light_round
 from edgefl.util.unknown import known_sum
 
-Json = dict[str, Any]
 _ANSWERED = {"trained", "late"}
 
 
@@ -51,22 +50,23 @@ def policy_outcome(label: str, run: Run, rounds: int, updates: int) -> tuple[Pol
 
     Under a calendar, the rounds of a last day that is not whole are left out, unless there is no whole day.
     """
-    lines, found = list[Json](), list[PlayedRound]()
+    lines, found = list[RoundLine](), list[PlayedRound]()
     for record in without_training(run, rounds, light_round):
-        lines.append(record.to_json(clients=False))
+        lines.append(RoundLine.of(record))
         found.append(played(record))
     calendar = run.conditions.calendar
     if calendar is None:
         return outcome_in(label, run, lines), found
     require_rounds(run, len(found))
-    whole = [n for n, of in enumerate(found, 1) if calendar.day(lines[n - 1]["next_s"]) > calendar.day(of.start_s)]
+    next_s = [line.next_s for line in lines if line.next_s is not None]
+    whole = [n for n, of in enumerate(found, 1) if calendar.day(next_s[n - 1]) > calendar.day(of.start_s)]
     count = max(whole, default=len(found))
     lines, found = lines[:count], found[:count]
-    days = (lines[-1]["next_s"] - calendar.next_s(0.0, Today())) / DAY_S
+    days = (next_s[count - 1] - calendar.next_s(0.0, Today())) / DAY_S
     outcome = replace(
-        outcome_in(label, run, lines), days=days, began=lines[0]["began"], ended=calendar.told(lines[-1]["clock_s"])
+        outcome_in(label, run, lines), days=days, began=lines[0].began or "", ended=calendar.told(lines[-1].clock_s)
     )
-    money = _money(run, outcome, sum(line["round_s"] for line in lines))
+    money = _money(run, outcome, sum(line.round_s for line in lines))
     return replace(outcome, reach=class_reaches(run, found, days, updates), money=money), found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from edgefl.errors import InputError
 from edgefl.report.evaluation import ClientScore
 from edgefl.report.results import Results, adapter
 from edgefl.report.round_lines import RoundRow, SessionRow
-from edgefl.report.run_files import read_rounds, read_summary
+from edgefl.report.run_files import AnySummary, DrySummary, RunSummary, read_rounds, stored_summary
 from edgefl.report.run_rows import ClassRow, TierRow
 from edgefl.report.words import contents
 from edgefl.util.files import check_free, whole_folder
@@ -32,25 +33,31 @@ class RunResult:
     folder: Path
     summary: Mapping[str, Any]
 
+    @cached_property
+    def record(self) -> AnySummary:
+        """The summary as a record, whose attributes are its keys."""
+        found: AnySummary = adapter(DrySummary if "dry_run" in self.summary else RunSummary).validate_python(self.summary)
+        return found
+
     @property
     def global_accuracy(self) -> float:
         """Share of held-out samples that the global model classifies correctly, or the value of the run's own metric.
 
         InputError: it was a dry run, which trains nothing.
         """
-        if self.summary.get("dry_run"):
+        if isinstance(self.record, DrySummary):
             raise InputError(f"{self.folder}: a dry run trains nothing, and has no accuracy")
         return float(self.summary["global_accuracy"])
 
     @property
     def tiers(self) -> Results[TierRow]:
         """One row per tier, largest first: accuracy, costs, bytes, simulated seconds and joules."""
-        return Results(map(adapter(TierRow).validate_python, self.summary["tiers"]))
+        return Results(self.record.tiers)
 
     @property
     def classes(self) -> Results[ClassRow]:
         """One row per device class: its tier, its budgets, and why it takes no larger tier."""
-        return Results(map(adapter(ClassRow).validate_python, self.summary["classes"]))
+        return Results(self.record.classes)
 
     @property
     def rounds(self) -> Results[RoundRow]:
@@ -59,7 +66,7 @@ class RunResult:
         Raises:
             InputError: ``rounds.jsonl`` in the folder is missing or damaged.
         """
-        return Results(map(RoundRow.of, read_rounds(self.folder / "rounds.jsonl")))
+        return Results(line.row for line in read_rounds(self.folder / "rounds.jsonl"))
 
     @property
     def clients(self) -> Results[ClientScore]:
@@ -67,8 +74,7 @@ class RunResult:
 
         There are none in a run with a loss of its own, and in a dry run.
         """
-        evaluation = self.summary.get("evaluation") or {"clients": ()}
-        return Results(map(adapter(ClientScore).validate_python, evaluation["clients"]))
+        return Results(() if (found := self.record.evaluation) is None else found.clients)
 
     @property
     def sessions(self) -> Results[SessionRow]:
@@ -77,12 +83,12 @@ class RunResult:
         Raises:
             InputError: ``rounds.jsonl`` in the folder is missing or damaged.
         """
-        return Results(row for line in read_rounds(self.folder / "rounds.jsonl") for row in SessionRow.of(line))
+        return Results(row for line in read_rounds(self.folder / "rounds.jsonl") for row in line.sessions)
 
     @property
     def contents(self) -> str:
         """The files and folders of the run that its user looks at first, in words."""
-        return contents(self.summary)
+        return contents(self.record.no_bundle)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary and ``folder`` as JSON has them."""
@@ -138,12 +144,12 @@ class RunResult:
         """Return the run in a line, and its table of tiers."""
         from edgefl.report.notebook import run_text
 
-        return run_text(self.folder, self.summary)
+        return run_text(self.folder, self.record)
 
     def _repr_html_(self) -> str:
         from edgefl.report.notebook import run_html
 
-        return run_html(self.folder, self.summary, read_rounds(self.folder / "rounds.jsonl"))
+        return run_html(self.folder, self.record, read_rounds(self.folder / "rounds.jsonl"))
 
 
 def load_run(folder: Path | str) -> RunResult:
@@ -158,4 +164,4 @@ def load_run(folder: Path | str) -> RunResult:
             ...
         edgefl.errors.InputError: runs/none-such/summary.json: no such file; give the folder of a finished run
     """
-    return RunResult(Path(folder), read_summary(Path(folder) / "summary.json"))
+    return RunResult(Path(folder), stored_summary(Path(folder) / "summary.json"))

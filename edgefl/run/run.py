@@ -252,7 +252,7 @@ def about(run: Run) -> dict[str, Any]:
     config = {f.name: getattr(run.config, f.name) for f in fields(Configured)} | {"dataset": run.data.name}
     config |= {"model": run.architecture.model} if run.config.tier else {}
     asked = {"over_selection": run.conditions.over_selection, "deadline_s": run.plan.deadline_s}
-    own = {"fleet": run.fleet.name, "fleet_title": run.fleet.title, "assumed": list(run.fleet.assumed)}
+    own = {"fleet": run.fleet.name, "fleet_title": run.fleet.title, "assumed": tuple(run.fleet.assumed)}
     attack = run.clients.adversaries
     found = None if attack is None else AttackRow(str(attack.spec), attack.count, tuple(attack.listed))
     own |= {} if run.conditions.calendar is None else {"calendar": str(run.conditions.calendar)}

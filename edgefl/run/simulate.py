@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edgefl.config import RunConfig
 from edgefl.consent import remember
@@ -22,9 +22,11 @@ from edgefl.onnxgrad.contexts import uncollected
 from edgefl.records import NodeRecord, Tier
 from edgefl.report.metric import metric_text
 from edgefl.report.notebook import progress_in_notebook
+from edgefl.report.round_lines import RoundLine
 from edgefl.report.run_files import RunSummary
 from edgefl.report.run_rows import TierResult
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
+from edgefl.report.words import clients_of
 from edgefl.run.calendar_rounds import prepare_to_train
 from edgefl.run.checkpoint_writer import CheckpointWriter
 from edgefl.run.checks import no_graphs
@@ -247,7 +249,7 @@ def _finish(
         folder.write(MODEL, content)
     with span("bundle"):
         source = Source(config.rounds, sha256(content))
-        results, no_bundle = _results(trained, source, folder.fresh_bundle(), output.say, rounds[-1]["accuracy"])
+        results, no_bundle = _results(trained, source, folder.fresh_bundle(), output.say, rounds[-1].accuracy)
     with span("evaluate"):
         evaluation = final_scores(trained, simulated)
     with span("report"):
@@ -257,22 +259,22 @@ def _finish(
             **vars(totals(rounds)),
             "metric": run.criterion.metric,
             "accuracy_of": "clients" if of_clients(run) else "global",
-            "global_accuracy": float(rounds[-1]["accuracy"]["global"]),
+            "global_accuracy": rounds[-1].accuracy["global"],
             "before_training": at_start,
             "mixed_nodes": config.mixed_nodes,
             "nodes": nodes,
-            "accuracy_after_training": rounds[-1].get("accuracy_after_training"),
-            "tiers": tier_rows(run.plan, _with_energy(trained, results), rounds, *learning(run.method)),
-            "classes": class_rows(run.plan),
-            "participation": participation_rows(run.plan, rounds, _distinct(rounds), taken),
+            "accuracy_after_training": rounds[-1].accuracy_after_training,
+            "tiers": tuple(tier_rows(run.plan, _with_energy(trained, results), rounds, *learning(run.method))),
+            "classes": tuple(class_rows(run.plan)),
+            "participation": tuple(participation_rows(run.plan, rounds, _distinct(rounds), taken)),
             "evaluation": evaluation,
             "no_bundle": no_bundle,
             **merged(feature.totals(rounds) for feature in run.features),
             **merged(feature.summary(len(rounds)) for feature in run.features),
         }
-    before = added([*(line.get("stages", {}) for line in rounds), watch.lap()])
+    before = added([*(line.stages or {} for line in rounds), watch.lap()])
     with span("report"):
-        page = html.render(RunSummary(**values | {"host_stages": before}).to_dict(), rounds)
+        page = html.render(RunSummary(**values | {"host_stages": before}), rounds)
         write_bytes(folder.path / "report.html", page.encode())
     # The page leaves this stage out, so that one rendered again from the summary is the same.
     stages = added([before, {"server": {"report": sum(watch.lap()["server"].values())}}])
@@ -311,6 +313,6 @@ def _with_energy(trained: Trained, results: Mapping[Tier, TierResult]) -> dict[T
     return {tier: replace(result, energy_share=shares.get(tier)) for tier, result in results.items()}
 
 
-def _distinct(rounds: Sequence[Mapping[str, Any]]) -> Counter[str]:
+def _distinct(rounds: Sequence[RoundLine]) -> Counter[str]:
     """Return device → how many clients with it trained at least once."""
-    return Counter({c["client"]: c["device"] for r in rounds for c in r["clients"] if c["status"] == "trained"}.values())
+    return Counter({client.client: client.device for client in clients_of(rounds) if client.status == "trained"}.values())

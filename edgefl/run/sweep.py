@@ -15,7 +15,7 @@ from edgefl.config import RunConfig
 from edgefl.errors import BudgetError, CheckpointError, ConfigError, OutOfTimeError
 from edgefl.report.comparison import MethodResult
 from edgefl.report.evaluated import RankBy
-from edgefl.report.metric import best_of, metric_of
+from edgefl.report.metric import best_of
 from edgefl.report.results import Result, Results
 from edgefl.report.run_budget import RunBudget
 from edgefl.run.compare import Begun, begin
@@ -156,7 +156,7 @@ def sweep(
             trials += [SweepTrial(name, dict(point), None) for name in methods]
             say(f"{text_of(point)}: {error}")
             continue
-        better = best_of(metric_of(found.to_dict()))
+        better = best_of(found.summary.metric)
         trials += [SweepTrial(row.label, dict(point), _score(row, found, trial_seeds)) for row in found.methods]
     choices = _choices(trials, grid, better)
     if not choices:

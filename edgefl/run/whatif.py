@@ -19,8 +19,8 @@ from edgefl.registry import key_groups
 from edgefl.report.policies import TARGET_UPDATES, ClassNeed, PolicyOutcome, WhatIf
 from edgefl.report.required import NO_GOAL, Goal, required
 from edgefl.report.results import Results
-from edgefl.report.run_files import read_rounds, read_summary
-from edgefl.report.surrogate import check_accuracy, judged
+from edgefl.report.run_files import read_rounds
+from edgefl.report.surrogate import judged, with_accuracy
 from edgefl.report.words import budget_name
 from edgefl.run.auto_tiers import chosen_tiers
 from edgefl.run.folder import RunFolder
@@ -91,9 +91,7 @@ def whatif(
     named = {key for key, values in several.items() if len(values) > 1} or set(several)
     if target_epsilons:
         config = RunConfig.of({**config.model_dump(), "target_epsilon": target_epsilons[0], "noise_multiplier": None})
-    source = None if run_folder is None else (Path(run_folder), read_summary(Path(run_folder) / "summary.json"))
-    if source is not None:
-        check_accuracy(source[1], str(source[0]))
+    source = None if run_folder is None else (Path(run_folder), with_accuracy(Path(run_folder)))
     policies, rows, rounds = list[tuple[str, Run]](), list[PolicyOutcome](), list[Simulated]()
     with one_thread():
         combined = [dict(zip(vary, values, strict=True)) for values in product(*vary.values())]

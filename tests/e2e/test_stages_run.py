@@ -17,7 +17,7 @@ from runs import lines_of, stopped_after
 from edgefl import RunConfig, simulate
 from edgefl.errors import StorageError
 from edgefl.report import html
-from edgefl.report.run_files import read_rounds, read_summary
+from edgefl.report.run_files import read_rounds, read_trained
 from edgefl.rng import generator
 from edgefl.server import checkpoint
 
@@ -56,18 +56,18 @@ def outcome(folder: Path) -> tuple[object, ...]:
 
 
 def test_a_summary_says_where_the_time_went(finished):
-    summary, rounds = read_summary(finished / "summary.json"), read_rounds(finished / "rounds.jsonl")
-    server = summary["host_stages"]["server"]
+    summary, rounds = read_trained(finished / "summary.json"), read_rounds(finished / "rounds.jsonl")
+    server = summary.host_stages["server"]
     # fmt: off
     assert server.keys() >= {
         "prepare", "select", "factorize", "encode", "keep", "wait", "decode", "aggregate", "evaluate", "checkpoint", "record", "bundle",
         "report",
     }
     # fmt: on
-    assert summary["host_stages"]["background"]["checkpoint"] > 0
-    assert sum(server.values()) > summary["host_s"]
+    assert summary.host_stages["background"]["checkpoint"] > 0
+    assert sum(server.values()) > summary.host_s
     for name, taken_s in server.items():
-        assert taken_s >= sum(line["stages"]["server"].get(name, 0.0) for line in rounds) - 1e-4
+        assert taken_s >= sum(line.stages["server"].get(name, 0.0) for line in rounds) - 1e-4
     assert "Where this computer" in (page := (finished / "report.html").read_text())
     assert html.render(summary, rounds) == page
 
@@ -82,7 +82,7 @@ def test_stages_add_up_to_the_time_of_a_run(tmp_path):
 def test_a_trace_holds_every_stage_of_every_round(finished):
     events = json.loads((finished.parent / "trace.json").read_text())
     names = {event["name"] for event in events if event["ph"] == "X"}
-    assert names >= read_summary(finished / "summary.json")["host_stages"]["server"].keys() - {"other"}
+    assert names >= read_trained(finished / "summary.json").host_stages["server"].keys() - {"other"}
     written = [e["args"]["round"] for e in events if e["ph"] == "X" and e["name"] == "record"]
     assert written == [*range(1, 13)]
     threads = {e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == 0}
@@ -119,10 +119,10 @@ def test_killed_again_and_again_a_run_ends_with_the_same_bits(finished, tmp_path
 def test_a_resumed_run_counts_the_time_of_every_part(finished, tmp_path):
     folder = tmp_path / "run"
     stopped_after(RunConfig.of(VALUES), folder, 2)
-    first = [line["stages"] for line in read_rounds(folder / "rounds.jsonl")][:2]
+    first = [line.stages for line in read_rounds(folder / "rounds.jsonl")][:2]
     summary = simulate(RunConfig.of(VALUES), folder, resume=True, trace=tmp_path / "trace.json").summary
-    assert [line["stages"] for line in read_rounds(folder / "rounds.jsonl")][:2] == first
-    waited_s = sum(line["stages"]["server"]["wait"] for line in read_rounds(folder / "rounds.jsonl"))
+    assert [line.stages for line in read_rounds(folder / "rounds.jsonl")][:2] == first
+    waited_s = sum(line.stages["server"]["wait"] for line in read_rounds(folder / "rounds.jsonl"))
     assert summary["host_stages"]["server"]["wait"] == pytest.approx(waited_s, abs=1e-4)
     events = json.loads((tmp_path / "trace.json").read_text())
     assert [e["args"]["round"] for e in events if e["ph"] == "X" and e["name"] == "record"] == [*range(3, 13)]

@@ -42,8 +42,7 @@ def test_stored_runs_are_compared(stored: Path) -> None:
     runs = [stored / "fedhm", stored / "fedavg"]
     found = compare_runs(runs, stored / "both")
     last = {
-        row.label: read_rounds(run / "rounds.jsonl")[-1]["accuracy"]["global"]
-        for row, run in zip(found.methods, runs, strict=True)
+        row.label: read_rounds(run / "rounds.jsonl")[-1].accuracy["global"] for row, run in zip(found.methods, runs, strict=True)
     }
     assert {row.label: row.accuracy.mean for row in found.methods if row.accuracy} == last
 
@@ -52,7 +51,7 @@ def test_accuracies_of_policies_are_read_off_a_stored_run(stored: Path) -> None:
     run = stored / "fedhm"
     found = whatif(RunFolder(run).config(), deadlines_s=(2.0,), run_folder=run)
     assert found.surrogate is not None
-    assert found.surrogate.rows[0].accuracy == pytest.approx(read_summary(run / "summary.json")["global_accuracy"])
+    assert found.surrogate.rows[0].accuracy == pytest.approx(read_summary(run / "summary.json").global_accuracy)
     assert "76.4" in render(found)
 
 
@@ -69,7 +68,7 @@ def test_a_cost_that_the_version_did_not_know_is_missing_and_no_error(stored: Pa
         for name in later:
             row.pop(name, None)
     path.write_text(json.dumps(summary))
-    assert {row[name] for row in read_summary(path)["tiers"] for name in later} == {None}
+    assert {getattr(row, name) for row in read_summary(path).tiers for name in later} == {None}
     assert "macs_train_step" in later
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from client_records import client_record
 from made_costs import made_cost
+from made_records import rounds_in
 from made_whatif import outcome_with, whatif_with
 
 from edgefl.fleet.budget import Budget
@@ -94,7 +95,7 @@ def dicts(rows: Sequence[Result]) -> list[dict[str, Any]]:
 
 
 def summary_of(rounds: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
-    plan = a_plan()
+    plan, lines = a_plan(), rounds_in(rounds)
     results = {Tier(1.0): TierResult(0.9, 0.9, None), Tier(0.5): TierResult(0.8, 0.8, None)}
     names = ("method", "model", "dataset", "fleet", "partition", "objective", "server_optimizer", "codec")
     keys = dict.fromkeys((*names, "conditions", "mode", "enforce"), "some") | {
@@ -109,10 +110,10 @@ def summary_of(rounds: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
         **numbers,
         "global_accuracy": 0.9,
         "deadline_s": None,
-        **totals(rounds).to_dict(),
-        "tiers": dicts(tier_rows(plan, results, rounds, False)),
+        **totals(lines).to_dict(),
+        "tiers": dicts(tier_rows(plan, results, lines, False)),
         "classes": dicts(class_rows(plan)),
-        "participation": dicts(participation_rows(plan, rounds, {"fast": 2, "slow": 2}, {1.0: 0.9, 0.5: 0.8})),
+        "participation": dicts(participation_rows(plan, lines, {"fast": 2, "slow": 2}, {1.0: 0.9, 0.5: 0.8})),
         "accuracy_of": "global",
         "host_stages": {"server": {"wait": 1.0}},
         **changes,
@@ -133,7 +134,7 @@ def dry(count: int = 30) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     ]
     summary = summary_of(rounds, availability="daily", start_hour=22, policies=policies, clients=1_000_000)
     del summary["global_accuracy"]
-    summary["participation"] = dicts(participation_rows(a_plan(), rounds, {"fast": 2, "slow": 2}, {}))
+    summary["participation"] = dicts(participation_rows(a_plan(), rounds_in(rounds), {"fast": 2, "slow": 2}, {}))
     for row in summary["tiers"]:
         row |= {key: None for key in row if "accuracy" in key or key.startswith("measured")}
     return summary, rounds

@@ -7,13 +7,13 @@ from typing import Any
 from compared import of_json, two
 from made_cost_rows import on_devices
 from made_fleet import dry, whatif
+from made_records import dry_run_page, run_page
 from made_run import make_rounds, make_summary
 
-from edgefl.report import html, whatif_page
+from edgefl.report import whatif_page
 from edgefl.report.compare_page import compare_page
 from edgefl.report.cost_page import cost_page
 from edgefl.report.cost_rows import ProfileRow
-from edgefl.report.dry_page import render_dry
 from edgefl.report.policies import Learned, Surrogate, WhatIf
 from edgefl.report.run_budget import RunBudget
 
@@ -62,9 +62,9 @@ def deep_costs() -> list[ProfileRow]:
 def made_pages() -> dict[str, str]:
     """Return name → page."""
     return {
-        "run": html.render(evaluated_summary(), make_rounds()),
-        "without-energy": html.render(without_energy(), make_rounds()),
-        "dry-run": render_dry(*dry()),
+        "run": run_page(evaluated_summary(), make_rounds()),
+        "without-energy": run_page(without_energy(), make_rounds()),
+        "dry-run": dry_run_page(*dry()),
         "what-if": whatif_page.render(whatif()),
         "what-if-learned": whatif_page.render(judged_whatif()),
         "costs": cost_page(on_devices()),

@@ -4,8 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from compared import contender, of_json, played, two
+from compared import contender, of_json, played, two, with_summary
 from made_cost_rows import layer, tier_row
+from made_records import dry_in, filled, rounds_in, summary_in
 from made_whatif import outcome_with, whatif_with
 
 from edgefl.report.answer import Answer, answer_of_run
@@ -20,6 +21,7 @@ from edgefl.report.policies import PolicyOutcome
 from edgefl.report.policy_advice import updates_per_hour
 from edgefl.report.run_budget import RunBudget
 from edgefl.report.run_charts import loss_chart
+from edgefl.report.run_rows import Participation
 from edgefl.report.run_tables import host_seconds
 from edgefl.report.whatif_page import answer_of_whatif
 
@@ -70,7 +72,7 @@ LATE = [{**line, "groups": [{"status": "late", "clients": 1, "tier": 1}]} for li
 
 
 def test_a_run_says_what_was_asked_what_came_out_and_what_to_do() -> None:
-    found = answer_of_run(run(), FLAT)
+    found = answer_of_run(summary_in(run()), rounds_in(FLAT))
     assert (
         found.asked
         == "How well does fedhm train cnn on digits in 10 rounds, if every device class of phone stays within its budgets?"
@@ -86,7 +88,7 @@ def test_a_run_says_what_was_asked_what_came_out_and_what_to_do() -> None:
 
 
 def test_the_deadline_that_a_larger_tier_needs_is_beside_that_of_the_class() -> None:
-    found = answer_of_run(run(deadline_s=None), FLAT)
+    found = answer_of_run(summary_in(run(deadline_s=None)), rounds_in(FLAT))
     assert found.advice.startswith("Low-end phone can train tier 0.25 within the deadline of 600 ms; a deadline of 800 ms")
 
 
@@ -137,13 +139,13 @@ def screened(**hostile: Any) -> list[dict[str, Any]]:
     ],
 )  # fmt: skip
 def test_the_most_urgent_advice_is_given(changed: dict[str, Any], lines: list[dict[str, Any]], advice: str) -> None:
-    assert answer_of_run(run(**changed), lines).advice.startswith(advice)
+    assert answer_of_run(summary_in(run(**changed)), rounds_in(lines)).advice.startswith(advice)
 
 
 def test_a_class_of_dynamic_devices_has_no_tier_and_one_without_updates_is_not_praised() -> None:
-    assert "their tiers changing with their state" in answer_of_run(run(dynamic_devices=True), FLAT).found
+    assert "their tiers changing with their state" in answer_of_run(summary_in(run(dynamic_devices=True)), rounds_in(FLAT)).found
     rows = [taking_part("Fast", 1, trained=9), taking_part("Slow", 0.25, late=9)]
-    named = [{**row, "clients": 5, "share": 0.5, "accuracy": 0.9} for row in rows]
+    named = [filled(Participation, {**row, "clients": 5, "share": 0.5, "accuracy": 0.9}) for row in rows]
     sentence = weakest_sentence(named)
     assert sentence.endswith("Its tier, 0.25, learned nothing from it.")
     assert "best" not in sentence
@@ -154,15 +156,17 @@ def test_training_loss_is_a_mean_weighted_by_samples_per_tier() -> None:
         return {"tier": number, "train_loss": loss, "samples": samples, "status": status}
 
     line = {"round": 1, "clients": [client(1, 1.0, 1), client(1, 2.0, 3), client(0.5, 3.0, 1), client(0.5, 9.0, 1, "late")]}
-    chart = loss_chart({"tiers": [{"tier": 1}, {"tier": 0.5}]}, [line])
+    chart = loss_chart(summary_in({"tiers": [{"tier": 1}, {"tier": 0.5}]}), rounds_in([line]))
     assert chart is not None
     assert chart.takeaway == "At the end, clients' mean loss on their own samples is 1.75 (tier 1), 3 (tier 0.5)."
-    assert loss_chart({"tiers": []}, [{"round": 1, "clients": [client(1, None, 1)]}]) is None
+    assert loss_chart(summary_in({}), rounds_in([{"round": 1, "clients": [client(1, None, 1)]}])) is None
 
 
 def test_there_is_one_host_time() -> None:
-    assert host_seconds({"host_s": 3.0, "host_stages": {"server": {"train": 4.0, "bundle": 5.0, "report": 9.0}}}) == 9.0
-    assert host_seconds({"host_s": 3.0, "host_stages": {"server": {}}}) == 3.0
+    assert (
+        host_seconds(summary_in({"host_s": 3.0, "host_stages": {"server": {"train": 4.0, "bundle": 5.0, "report": 9.0}}})) == 9.0
+    )
+    assert host_seconds(summary_in({"host_s": 3.0, "host_stages": {"server": {}}})) == 3.0
 
 
 def even(last: tuple[float, ...], **costs: Any) -> list[Played]:
@@ -194,7 +198,9 @@ def test_methods_whose_accuracy_no_longer_rises_may_be_chosen() -> None:
 
 def test_diverged_sessions_come_before_the_choice() -> None:
     wild, calm = played(0, [0.1]), played(0, [0.6])
-    wild.summary["participation"][0]["statuses"] = {"trained": 3, "diverged": 1, "late": 1}  # type: ignore[index]
+    statuses = {"trained": 3, "diverged": 1, "late": 1}
+    rows = tuple(replace(row, statuses=statuses) for row in wild.summary.participation)
+    wild = with_summary(wild, participation=rows)
     summary = comparison_of([contender("wild", wild, wild), contender("calm", calm)], [0], (1.0,)).to_dict()
     assert summary["methods"][0]["statuses"] == {"trained": 6, "diverged": 2, "late": 2}
     assert answer_of_comparison(of_json(summary)).advice == (
@@ -309,7 +315,7 @@ def test_a_dry_run_names_the_assignment_that_serves_its_weakest_class() -> None:
         "participation": [taking_part("Slow", 0.5, trained=1, late=1)],
     }
     summary["classes"] = [{"device": "slow", "title": "Slow"}]
-    found = answer_of_dry(summary, [{"round": 1, "round_s": 2.0, "groups": groups}])
+    found = answer_of_dry(dry_in(summary), rounds_in([{"round": 1, "round_s": 2.0, "groups": groups}]))
     assert (
         found.found
         == "75.0 % of 4 sessions train, in a median round of 2.00 s; Slow takes part least: 50.0 % of its sessions train."
@@ -319,7 +325,9 @@ def test_a_dry_run_names_the_assignment_that_serves_its_weakest_class() -> None:
     )
 
     def advice(*rows: dict[str, Any]) -> str:
-        return answer_of_dry({**summary, "policies": rows}, [{"round": 1, "round_s": 2.0, "groups": groups}]).advice
+        return answer_of_dry(
+            dry_in({**summary, "policies": rows}), rounds_in([{"round": 1, "round_s": 2.0, "groups": groups}])
+        ).advice
 
     assert advice(*policies[::-1]) == (
         "Assign tiers as in “auto”: Slow, the class that trains least, then trains in 60.0 % of its sessions; "

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from made_pages import evaluated_summary
+from made_records import summary_in
 from pages import drawn, rows, series
 
 from edgefl.config import RunConfig
@@ -13,7 +14,8 @@ from edgefl.run.simulate import simulate
 
 
 def test_classes_clients_and_confusions_are_drawn_and_named() -> None:
-    by_class, confusion, by_client = evaluation_charts(evaluated_summary())
+    summary = summary_in(evaluated_summary())
+    by_class, confusion, by_client = evaluation_charts(summary.evaluation, summary.titles)
     assert by_class.takeaway == "The weakest label is T-shirt/top, 75.0 %; the best is trouser, 100 %."
     assert confusion.takeaway == "A row per true label. Most often confused: T-shirt/top taken for trouser: 10 of 40, 25.0 %."
     assert [row["share"] for row in rows(confusion.spec, "rect")] == [0.75, 0.25, 1.0]
@@ -22,16 +24,16 @@ def test_classes_clients_and_confusions_are_drawn_and_named() -> None:
     )
     assert [(row["from"], row["clients"]) for row in rows(by_client.spec, "bar")] == [(0.5, 1), (0.9, 10)]
     assert all(drawn(chart.spec) for chart in (by_class, confusion, by_client))
-    assert evaluation_charts({"classes": []}) == ()
+    assert evaluation_charts(None, {}) == ()
 
 
 def test_a_map_of_costs_sums_the_factors_of_a_layer() -> None:
-    macs, sizes = cost_maps(evaluated_summary())
+    macs, sizes = cost_maps(summary_in(evaluated_summary()))
     assert macs.takeaway == "conv2 takes most of tier 1: 2.00 k MACs of a step, 66.7 %."
     shown = [{**row, "series": row["tier"]} for row in rows(macs.spec, "rect")]
     assert series(shown, "value") == {"tier 1": [1000, 2000], "tier 0.5": [1000, 5000], "tier 0.25": [1000, 5000]}
     assert drawn(sizes.spec)
-    assert cost_maps({"tiers": [{"tier": 1}]}) == ()
+    assert cost_maps(summary_in({"tiers": [{"tier": 1}]})) == ()
 
 
 @pytest.mark.parametrize("method", ["heterofl", "fedper"])

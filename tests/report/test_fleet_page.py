@@ -7,11 +7,11 @@ from typing import get_args
 
 import pytest
 from made_fleet import EVIL, SHORT, a_plan, busy, dry, outcome, record, summary_of, whatif
+from made_records import dry_run_page, rounds_in, run_page, summary_in
 from pages import Page, charts_of, data_of, drawn, printed
 
 from edgefl.records import Status, Tier
 from edgefl.report import html, whatif_page
-from edgefl.report.dry_page import render_dry
 from edgefl.report.results import Results
 from edgefl.report.run_rows import TierResult
 from edgefl.report.run_tables import compact_tiers, tier_table
@@ -44,7 +44,7 @@ def test_the_pages_name_every_status_of_a_session() -> None:
 def test_every_pattern_of_a_chart_is_on_the_page() -> None:
     rounds = [busy(), busy(8)]
     rounds[1]["groups"][0]["status"] = rounds[1]["clients"][0]["status"] = "of the future"
-    for rendered in (html.render(summary_of(rounds), rounds), render_dry(*dry())):
+    for rendered in (run_page(summary_of(rounds), rounds), dry_run_page(*dry())):
         used = set(re.findall(r"url\(#([\w-]+)\)", data_of(rendered)))
         assert used <= set(re.findall(r'<pattern id="([\w-]+)"', rendered))
         assert {"hatch-late", "status-late"} <= used
@@ -55,13 +55,13 @@ def test_tiers_are_shown_as_they_are_taken() -> None:
     measured = {"measured_training_memory_bytes": 390_000, "micro_batch": 8}
     other = {"measured_training_memory_bytes": 1_900_000}
     line = record(1, outcome(0, "slow", "trained", **measured), outcome(1, "slow", "trained", **other))
-    full, half = tier_rows(a_plan(), {Tier(1.0): TierResult(0.9, 0.9, 7)}, [line], False)
+    full, half = tier_rows(a_plan(), {Tier(1.0): TierResult(0.9, 0.9, 7)}, rounds_in([line]), False)
     assert (full.micro_batch, full.accuracy, half.accuracy) == (None, 0.9, None)
     # Predicted and measured are of the same way of taking it: eight samples at once.
     assert (half.micro_batch, half.training_memory_bytes, half.measured_training_memory_bytes) == (8, 400_000, 390_000)
     assert half.budget_share == 0.4
-    assert taken_as(half.to_dict()) == "0.5, 8 at once"
-    summary = summary_of([line])
+    assert taken_as(half) == "0.5, 8 at once"
+    summary = summary_in(summary_of([line]))
     assert [row[0] for row in tier_table(summary).rows] == ["1", "0.5, 8 at once"]
     assert compact_tiers(summary).to_plain().splitlines()[1].startswith("tier 0.5, 8 at once; device Slow phone")
     assert "0.5, 8 at once" in printed(compact_tiers(summary), 80)
@@ -72,7 +72,7 @@ def test_updates_of_a_tier_count_for_the_other_tiers_that_learn_from_them_too(
     learning: tuple[bool, bool], updates: list[int]
 ) -> None:
     line = record(1, outcome(0, "fast", "trained"), outcome(1, "slow", "late"), outcome(2, "slow", "refused"))
-    rows = tier_rows(a_plan(), {}, [line], *learning)
+    rows = tier_rows(a_plan(), {}, rounds_in([line]), *learning)
     assert [row.updates for row in rows] == updates
 
 
@@ -83,14 +83,14 @@ def test_the_steps_of_planning_are_listed_in_their_order() -> None:
         {"tier": 0.5, "micro_batch": None, "refusals": [asdict(SHORT)], "recompute": []},
         {"tier": 0.5, "micro_batch": 8, "refusals": [], "recompute": []},
     ]
-    text = Page(html.render(summary, [busy()])).text
+    text = Page(run_page(summary, [busy()])).text
     for expected in ("How each class got its tier", "memory needs 2 MB, has 1 MB", "the whole batch", "given", "fits"):
         assert expected in text
 
 
 def test_the_page_of_a_run_says_it_all_in_charts_that_vega_lite_accepts() -> None:
     rounds = [busy(), record(8, outcome(0, "fast", "trained"))]
-    rendered = html.render(summary_of(rounds), rounds)
+    rendered = run_page(summary_of(rounds), rounds)
     page = Page(rendered)
     assert all(map(drawn, charts_of(rendered).values()))
     assert page.tags.count("figure") == len(charts_of(rendered)) + 3  # no accuracy was drawn
@@ -109,7 +109,7 @@ def test_the_page_of_a_run_says_it_all_in_charts_that_vega_lite_accepts() -> Non
 
 def test_the_page_of_real_devices_has_a_real_clock() -> None:
     rounds = [{**busy(), "observed": {"setup_bytes": 70}}]
-    real, simulated = (Page(html.render(summary_of(some), some)).text for some in (rounds, [busy()]))
+    real, simulated = (Page(run_page(summary_of(some), some)).text for some in (rounds, [busy()]))
     assert "Its bars are download, training and upload on the real clock." in real
     assert "on the simulated clock" in simulated
     assert "imulated" not in real
@@ -125,7 +125,7 @@ def test_names_are_escaped_on_every_page() -> None:
     first, second, *others = whatif().rows
     rows = Results([first, replace(second, label=EVIL), *others])
     result = replace(whatif(), titles={"slow": EVIL}, profile=EVIL, fleet_title=EVIL, rows=rows)
-    for rendered in (render_dry(summary, rounds), whatif_page.render(result)):
+    for rendered in (dry_run_page(summary, rounds), whatif_page.render(result)):
         assert "<script>alert" not in rendered
         assert "<" not in data_of(rendered)
         assert all(map(drawn, charts_of(rendered).values()))

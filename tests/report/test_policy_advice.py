@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from made_records import dry_in
 from made_whatif import outcome_with, whatif_with
 
 from edgefl.report.dry_page import _advice
@@ -111,7 +112,7 @@ def test_another_assignment_with_much_more_useful_time_is_not_kept_silent():
             {"policy": "auto", "tiers": (1.0,), "useful_share": 0.42, "inclusion": {"slow": 0.6}},
             {"policy": "everybody the smallest", "tiers": (0.25,), "useful_share": useful, "inclusion": {"slow": least}},
         ]
-        return _advice({"policies": policies, "classes": [{"device": "slow", "title": "Slow"}], "rounds": 30})
+        return _advice(dry_in({"policies": policies, "classes": [{"device": "slow", "title": "Slow"}], "rounds": 30}))
 
     assert advice(0.74) == (
         "Assign tiers as in “everybody the smallest” (tier 0.25): 74.0 % instead of 42.0 % of the devices' time is useful. The class "

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from client_records import client_record
+from made_records import rounds_in, run_page, summary_in
 from made_run import ADDED, SECTIONS, SHORT, make_rounds, make_run, make_summary
 from pages import Page, charts_of, data_of, rows, series
 
@@ -18,7 +19,7 @@ from edgefl.report.page import vega
 
 
 def test_page_has_every_section_chart_and_heading_in_order() -> None:
-    rendered = html.render(make_summary(), make_rounds())
+    rendered = run_page(make_summary(), make_rounds())
     page = Page(rendered)
     assert [text for level, text in page.headings if level == 2] == SECTIONS
     levels = [level for level, _ in page.headings]
@@ -49,11 +50,11 @@ def test_page_has_every_section_chart_and_heading_in_order() -> None:
     ],
 )
 def test_page_says(text: str) -> None:
-    assert text in Page(html.render(make_summary(), make_rounds())).text
+    assert text in Page(run_page(make_summary(), make_rounds())).text
 
 
 def test_page_loads_nothing_from_a_network() -> None:
-    rendered = html.render(make_summary(), make_rounds())
+    rendered = run_page(make_summary(), make_rounds())
     assert rendered.count(vega().packed) == 1
     page = Page(rendered.replace(vega().packed, ""))
     assert not {"link", "img", "iframe", "object", "embed", "base"}.intersection(page.tags)
@@ -76,14 +77,14 @@ def test_vega_ships_with_the_package_as_the_tested_vl_convert_bundles_it() -> No
 
 
 def test_a_page_draws_without_vl_convert(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_it = html.render(make_summary(), make_rounds())
+    with_it = run_page(make_summary(), make_rounds())
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     vega.cache_clear()
-    assert html.render(make_summary(), make_rounds()) == with_it
+    assert run_page(make_summary(), make_rounds()) == with_it
 
 
 def test_the_same_run_gives_the_same_page() -> None:
-    assert html.render(make_summary(), make_rounds()) == html.render(make_summary(), make_rounds())
+    assert run_page(make_summary(), make_rounds()) == run_page(make_summary(), make_rounds())
 
 
 def test_whatever_comes_from_a_run_is_escaped() -> None:
@@ -97,7 +98,7 @@ def test_whatever_comes_from_a_run_is_escaped() -> None:
         item |= {"title": evil, "assumed": [evil]}
     rounds[0]["clients"][0]["status"] = rounds[0]["groups"][0]["status"] = evil
     rounds[0]["clients"][1]["device"] = rounds[0]["groups"][1]["device"] = evil
-    rendered = html.render(summary, rounds)
+    rendered = run_page(summary, rounds)
     assert "<script>alert" not in rendered
     assert rendered.count("<script") == 3
     assert "b" not in Page(rendered.replace(vega().packed, "")).tags
@@ -112,7 +113,7 @@ def test_a_run_without_evaluation_says_so_instead_of_drawing() -> None:
         tier |= {"accuracy": None, "torch_accuracy": None}
     for record in rounds:
         record["accuracy"] = {}
-    rendered = html.render(summary, rounds)
+    rendered = run_page(summary, rounds)
     assert Page(rendered).text.count("No round was evaluated, so there is no accuracy to draw.") == 3
     assert not any(key.startswith("accuracy") for key in charts_of(rendered))
 
@@ -122,18 +123,18 @@ def test_a_run_in_which_every_client_was_refused_is_reported() -> None:
     summary["tiers"] = []
     summary["classes"] = [summary["classes"][3] | {"clients": 20}]
     refused = [client_record(client, "micro-controller", "refused", samples=0, refusal=(SHORT,)) for client in range(10)]
-    rendered = html.render(summary, [RoundRecord(1, tuple(refused), 0.0, 0.0, {}, 0.1).to_json()])
+    rendered = run_page(summary, [RoundRecord(1, tuple(refused), 0.0, 0.0, {}, 0.1).to_json()])
     text = Page(rendered).text
     assert "The run has no tier, so there is no cost to draw." in text
     assert "0 of 10 sessions trained; 10 refused." in text
     assert "Selected, but never trained: Micro-controller (Cortex-M4)." in text
-    cards = {name: number for name, number, _ in html._cards(summary, [])}
+    cards = {name: number for name, number, _ in html._cards(summary_in(summary), [])}
     assert cards["Clients refused"] == "20"
 
 
 def test_a_run_without_rounds_or_classes_is_reported() -> None:
     summary = make_summary() | {"classes": [], "deadline_s": None}
-    text = Page(html.render(summary, [])).text
+    text = Page(run_page(summary, [])).text
     for sentence in (
         "No client was selected.",
         "No device class of this run has a budget.",
@@ -144,15 +145,15 @@ def test_a_run_without_rounds_or_classes_is_reported() -> None:
 def test_write_makes_the_page_of_a_run_folder(tmp_path: Path) -> None:
     page = html.write(make_run(tmp_path / "run"))
     assert page == tmp_path / "run" / "report.html"
-    assert page.read_text(encoding="utf-8") == html.render(make_summary(), make_rounds())
+    assert page.read_text(encoding="utf-8") == run_page(make_summary(), make_rounds())
     assert sorted(path.name for path in page.parent.iterdir()) == ["report.html", "rounds.jsonl", "summary.json"]
 
 
 def test_the_page_says_how_clients_and_server_optimize_and_what_travels() -> None:
-    about = dict(html._about(make_summary() | ADDED, measured=False, sections=()))
+    about = dict(html._about(summary_in(make_summary() | ADDED), measured=False, sections=()))
     assert {about[key] for key in ("method", "objective", "server optimizer", "codec")} == {"fedhm", "prox", "adam", "int8"}
     assert (about["labels"], about["accuracy of"]) == ("each client's own", "the mean over clients, each on its own")
-    about = dict(html._about(make_summary(), measured=False, sections=()))
+    about = dict(html._about(summary_in(make_summary()), measured=False, sections=()))
     assert {about[key] for key in ("objective", "server optimizer", "codec")} == {"none", "avg", "fp32"}
     assert about["accuracy of"] == "the global model"
 
@@ -160,15 +161,15 @@ def test_the_page_says_how_clients_and_server_optimize_and_what_travels() -> Non
 @pytest.mark.parametrize("accuracy_of", ["clients", "global"])
 def test_accuracy_after_training_is_shown_where_it_was_measured(accuracy_of: str) -> None:
     summary, rounds = make_summary() | {"accuracy_of": accuracy_of}, make_rounds()
-    assert "after local training" not in Page(html.render(summary, rounds)).text.lower()
+    assert "after local training" not in Page(run_page(summary, rounds)).text.lower()
     rounds[-1]["accuracy_after_training"] = summary["accuracy_after_training"] = 0.9754
-    text = Page(html.render(summary, rounds)).text
+    text = Page(run_page(summary, rounds)).text
     assert "Right after local training, the round's clients are right on 97.5 % of their own." in text
-    assert ("After local training", "97.5 %") in [card[:2] for card in html._cards(summary, rounds)]
+    assert ("After local training", "97.5 %") in [card[:2] for card in html._cards(summary_in(summary), rounds_in(rounds))]
 
 
 def test_accuracies_of_clients_are_never_called_the_global_model_s() -> None:
-    rendered = html.render(make_summary() | ADDED, make_rounds())
+    rendered = run_page(make_summary() | ADDED, make_rounds())
     text = Page(rendered).text
     assert "on average, each on its own held-out samples" in text
     assert "clients are right on" in text

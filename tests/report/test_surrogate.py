@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_fleet import dry as dry_run
 from made_pages import judged_whatif
+from made_records import rounds_in, summary_in
+from made_run import make_summary
 from made_whatif import outcome_with, whatif_with
 from pages import Page, printed
 
@@ -14,7 +17,7 @@ from edgefl.errors import InputError
 from edgefl.report import whatif_page
 from edgefl.report.learned import advice_by_accuracy, learned_chart
 from edgefl.report.policies import EXPONENT, FACTOR, PolicyOutcome
-from edgefl.report.surrogate import Taught, check_accuracy, curve_of, judged, learned
+from edgefl.report.surrogate import Taught, curve_of, judged, learned, with_accuracy
 
 VALIDATED = Path(__file__).parents[2] / "tools" / "results" / "surrogate.json"
 
@@ -25,7 +28,7 @@ def line(used: int, accuracy: float | None) -> dict[str, Any]:
 
 
 # Four updates a round are 2 of progress: 2, 4, 6, 8, 10. The third round was not evaluated, and the fourth fell back.
-LINES = [line(4, 0.2), line(4, 0.5), line(4, None), line(4, 0.4), line(4, 0.9)]
+LINES = rounds_in([line(4, 0.2), line(4, 0.5), line(4, None), line(4, 0.4), line(4, 0.9)])
 
 
 BOTH = Taught(frozenset((1.0, 0.5)), 1.0)
@@ -56,7 +59,7 @@ def test_what_the_run_does_not_know_is_not_made_up() -> None:
     assert learned(curve, policy(4, noise_multiplier=1.5), 4, 0.7, replace(BOTH, noise=1.5)).accuracy == 0.5
     use = {"clients": 1, "sessions": 3, "download_bytes": 0, "upload_bytes": 0, "energy_j": None, "device_s": 1.0}
     uses = {"board": use | {"updates": 3}, "meter": use | {"updates": 0}}
-    taught = Taught.of({"tiers": [{"tier": 1.0}, {"tier": 0.5}]}, LINES)
+    taught = Taught.of(summary_in({"tiers": [{"tier": 1.0}, {"tier": 0.5}]}), LINES)
     assert taught == Taught(frozenset((1.0, 0.5)), 1.0, frozenset(("board",)))
     assert learned(curve, policy(4, largest_trained=0.5), 4, 0.7, taught).why == "nobody trains tier 1, as in the run"
     assert learned(curve, policy(4, largest_trained=1.0, uses=uses), 4, 0.7, taught).accuracy == 0.5
@@ -65,16 +68,20 @@ def test_what_the_run_does_not_know_is_not_made_up() -> None:
         learned(curve, policy(4, largest_trained=1.0, uses=uses), 4, 0.7, both).why == "no update of meter is used, as in the run"
     )
     with pytest.raises(InputError, match="no evaluated round in which an update was used"):
-        curve_of([line(0, 0.1), line(4, None)])
-    summary = {"tiers": [{"tier": 1.0}, {"tier": 0.5}]}
+        curve_of(rounds_in([line(0, 0.1), line(4, None)]))
+    summary = summary_in({"tiers": [{"tier": 1.0}, {"tier": 0.5}]})
     assert judged("run", summary, LINES, [policy(4, rounds=4)], None).target == pytest.approx(0.89)
 
 
-def test_a_run_without_an_accuracy_is_refused() -> None:
-    check_accuracy({}, "run")
-    for summary in ({"dry_run": True}, {"metric": {"name": "mse", "share": False}}):
-        with pytest.raises(InputError, match="run: expected a run that trained and has an accuracy"):
-            check_accuracy(summary, "run")
+def test_a_run_without_an_accuracy_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    path.write_text(json.dumps(make_summary()))
+    assert with_accuracy(tmp_path).global_accuracy == 0.968
+    dry, _ = dry_run()
+    for summary in (dry | {"dry_run": True}, make_summary() | {"metric": {"name": "mse", "better": "lower", "share": False}}):
+        path.write_text(json.dumps(summary))
+        with pytest.raises(InputError, match=f"{tmp_path}: expected a run that trained and has an accuracy"):
+            with_accuracy(tmp_path)
 
 
 def test_the_page_says_what_is_assumed_and_which_policy_to_take() -> None:

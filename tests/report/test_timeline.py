@@ -1,16 +1,24 @@
 """A round on the clock: which clients are drawn, from when to when, and where the round closes."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from made_fleet import busy, outcome, record, summary_of
+from made_records import rounds_in, summary_in
 from pages import drawn, heads, labels, layers, looks, rows
 
+from edgefl.report.chart import Chart
 from edgefl.report.timeline import Line, pick, timeline, timelines
 
 
+def drawn_round(line: dict[str, Any]) -> Chart:
+    (of,) = rounds_in([line])
+    return timeline(summary_in(summary_of([line])), of)
+
+
 def test_a_round_is_drawn_from_its_beginning_and_closed_where_it_closed() -> None:
-    chart = timeline(summary_of([busy()]), busy())
+    chart = drawn_round(busy())
     assert list(looks(layers(chart.spec, "bar")[0], "fill")) == ["download", "training", "upload"]
     bars, hatched = (layer["data"]["values"] for layer in layers(chart.spec, "bar"))
     # The late client ends after 7 s, the axis is in seconds, and the first client begins with the round.
@@ -41,12 +49,12 @@ def test_a_round_that_closes_at_its_deadline_has_one_line_for_both() -> None:
     line = record(
         1, outcome(0, "fast", "trained"), outcome(1, "slow", "late", (1, 5, 1)), round_s=6.0, clock_s=6.0, deadline_s=6.0
     )
-    (limit,) = rows(timeline(summary_of([line]), line).spec, "rule")
+    (limit,) = rows(drawn_round(line).spec, "rule")
     assert limit == {"series": "the round closes at its deadline", "at": 6.0}
 
 
 def test_lines_stand_under_their_class_from_early_to_late() -> None:
-    spec = timeline(summary_of([busy()]), busy()).spec
+    spec = drawn_round(busy()).spec
     assert heads(spec) == ["Fast phone", "Slow phone"]
     assert labels(spec) == ["5", "0", "8", "1", "7", "6", "2", "3", "4"]
     places = layers(spec, "bar")[0]["encoding"]["y"]["scale"]["domain"]
@@ -57,14 +65,14 @@ def test_lines_stand_under_their_class_from_early_to_late() -> None:
 
 def test_rounds_of_milliseconds_are_drawn_in_milliseconds() -> None:
     line = record(1, outcome(0, "fast", "trained", (0.001, 0.002, 0.001)), round_s=0.004, clock_s=0.004)
-    (bars, _) = layers(timeline(summary_of([line]), line).spec, "bar")
+    (bars, _) = layers(drawn_round(line).spec, "bar")
     assert bars["encoding"]["x"]["title"] == "time in the round (ms)"
     assert [row["end"] - row["start"] for row in bars["data"]["values"]] == pytest.approx([1.0, 2.0, 1.0])
 
 
 def test_a_straggler_leaves_the_chart_but_says_when_it_ends() -> None:
     line = record(1, outcome(0, "fast", "trained"), outcome(1, "slow", "late", (1, 398, 1)), clock_s=4.0, deadline_s=1000.0)
-    chart = timeline(summary_of([line]), line)
+    chart = drawn_round(line)
     (end,) = rows(chart.spec, "point")
     assert (end["at"], end["reason"]) == (12.0, "late, 6 min 40 s")
     assert "deadline" not in {row["series"] for row in rows(chart.spec, "rule")}
@@ -74,7 +82,7 @@ def test_a_straggler_leaves_the_chart_but_says_when_it_ends() -> None:
 def test_where_the_server_steps_clients_begin_before_the_step() -> None:
     o = outcome(0, "fast", "trained", start_s=98.0, staleness=2)
     line = record(3, o, round_s=3.0, clock_s=102.0, deadline_s=5.0)
-    chart = timeline(summary_of([line]), line)
+    chart = drawn_round(line)
     bars = layers(chart.spec, "bar")[0]
     assert bars["data"]["values"][0]["start"] == -1.0
     assert bars["encoding"]["x"]["scale"]["domain"][0] == -1.0
@@ -98,11 +106,11 @@ def test_many_clients_are_picked_from_every_class_and_outcome() -> None:
 def test_the_round_in_which_most_happened_comes_first_among_at_most_eight() -> None:
     quiet = [record(n, outcome(0, "fast", "trained")) for n in range(1, 21)]
     silent = {key: value for key, value in busy(21).items() if key != "clients"}
-    found = timelines(summary_of(quiet), [*quiet[:12], busy(13), *quiet[13:], silent])
+    found = timelines(summary_in(summary_of(quiet)), rounds_in([*quiet[:12], busy(13), *quiet[13:], silent]))
     titles = [chart.title for chart in found.charts]
     assert len(titles) == 8
     assert titles[found.chosen] == "Round 13"
     assert {"Round 1", "Round 20"} <= set(titles)
     assert found.labels[found.chosen].startswith("13: 4 of ")
-    (none,) = timelines(summary_of(quiet), [silent]).charts
+    (none,) = timelines(summary_in(summary_of(quiet)), rounds_in([silent])).charts
     assert none.spec is None

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from made_records import rounds_in, summary_in
 from pages import Page, charts_of, drawn, rows
 
 from edgefl.contrib.flower.twin import twin_of, twin_table
 from edgefl.contrib.flower.twin_page import twin_page
 from edgefl.errors import InputError
+from edgefl.records import Metric
 
-SUMMARY = {
+SUMMARY = summary_in({
     "method": "fedhm", "model": "mlp", "dataset": "digits", "clients": 2, "per_round": 2, "local_epochs": 1, "batch_size": 32,
     "codec": "fp32", "objective": "none", "fleet": "small", "tiers": [{"tier": 1}],
     "download_bytes": 500, "upload_bytes": 260, "global_accuracy": 0.5,
-}  # fmt: skip
+})  # fmt: skip
 
 
 def session(status, train_s=None, **more):
@@ -21,15 +25,23 @@ def session(status, train_s=None, **more):
     return {**keys, "status": status, "train_s": train_s, **more}
 
 
-REAL = [
-    {"round_s": 4.0, "observed": {"setup_bytes": 70}, "clients": [session("trained", 3.0), session("dropped", 9.0, tier=0.5)]},
-    {
-        "round_s": 6.0,
-        "observed": {"setup_bytes": 0},
-        "clients": [session("trained", 5.0, upload_bytes=100), session("refused", tier=0.5)],
-    },
-]
-SIMULATED = [{"round_s": 2.5, "clients": [session("trained", 2.0, download_s=0.25), session("trained", 1.0, tier=0.5)]}]
+REAL = rounds_in(
+    [
+        {
+            "round_s": 4.0,
+            "observed": {"setup_bytes": 70},
+            "clients": [session("trained", 3.0), session("dropped", 9.0, tier=0.5)],
+        },
+        {
+            "round_s": 6.0,
+            "observed": {"setup_bytes": 0},
+            "clients": [session("trained", 5.0, upload_bytes=100), session("refused", tier=0.5)],
+        },
+    ]
+)
+SIMULATED = rounds_in(
+    [{"round_s": 2.5, "clients": [session("trained", 2.0, download_s=0.25), session("trained", 1.0, tier=0.5)]}]
+)
 
 
 def test_means_are_of_the_sessions_that_trained_and_losses_are_counted():
@@ -62,7 +74,7 @@ def test_the_page_has_predicted_and_real_seconds_bytes_and_losses():
 
 
 def test_the_metric_of_an_own_loss_is_told_as_it_is():
-    own = {**SUMMARY, "metric": {"name": "r2", "better": "higher", "share": False}, "global_accuracy": -0.25}
+    own = replace(SUMMARY, metric=Metric("r2", share=False), global_accuracy=-0.25)
     twin = twin_of((own, REAL), (own, SIMULATED))
     assert "70 B of training graphs; r2 -0.25" in twin_table(twin).to_plain()
     assert "r2-0.25simulated: -0.25" in Page(twin_page(twin)).text
@@ -75,8 +87,12 @@ def test_the_metric_of_an_own_loss_is_told_as_it_is():
     [
         ((SUMMARY, SIMULATED), (SUMMARY, SIMULATED), "the first folder: got a simulation, expected a run with real devices"),
         ((SUMMARY, REAL), (SUMMARY, REAL), "the second folder: got a run with real devices, expected a simulation"),
-        ((SUMMARY, REAL), ({**SUMMARY, "codec": "int8"}, SIMULATED), "the runs differ: codec is 'fp32' and 'int8'; simulate"),
-        ((SUMMARY, REAL), ({**SUMMARY, "tiers": [{"tier": 0.5}]}, SIMULATED), r"tiers is \[1\] and \[0.5\]"),
+        ((SUMMARY, REAL), (replace(SUMMARY, codec="int8"), SIMULATED), "the runs differ: codec is 'fp32' and 'int8'; simulate"),
+        (
+            (SUMMARY, REAL),
+            (replace(SUMMARY, tiers=summary_in({"tiers": [{"tier": 0.5}]}).tiers), SIMULATED),
+            r"tiers is \[1\] and \[0.5\]",
+        ),
     ],
 )
 def test_what_is_no_pair_is_refused(real, simulated, message):

@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
+from made_records import rounds_in, run_page, summary_in
 from made_run import make_rounds, make_summary, tier_row
 from pages import Page
 
-from edgefl.report import html
 from edgefl.report.answer import answer_of_run
 from edgefl.report.run_tables import compact_tiers, key_figures
 from edgefl.report.tier_notes import leave_out, untrained_sentence
@@ -39,9 +39,9 @@ IDLE = tiers((1.0, 3, 30, 0.9), (0.5, 7, 70, 0.93), (0.25, 0, 0, 0.2))
     ],
 )  # fmt: skip
 def test_tiers_that_nobody_trained_are_named(summary: dict[str, Any], sentence: str) -> None:
-    assert untrained_sentence(summary["tiers"]) == sentence
-    assert sentence in (compact_tiers(summary).note or "")
-    text = Page(html.render(summary, make_rounds())).text
+    assert untrained_sentence(summary_in(summary).tiers) == sentence
+    assert sentence in (compact_tiers(summary_in(summary)).note or "")
+    text = Page(run_page(summary, make_rounds())).text
     assert sentence in text
     assert ("No client trained" in text or "No update of" in text) == bool(sentence)
 
@@ -60,8 +60,8 @@ def test_tiers_that_nobody_trained_are_named(summary: dict[str, Any], sentence: 
     ],
 )  # fmt: skip
 def test_a_useless_tier_is_left_out(summary: dict[str, Any], advice: str) -> None:
-    assert leave_out(summary) == advice
-    assert (answer_of_run(summary | {"classes": []}, make_rounds()).advice == advice) == bool(advice)
+    assert leave_out(summary_in(summary)) == advice
+    assert (answer_of_run(summary_in(summary | {"classes": []}), rounds_in(make_rounds())).advice == advice) == bool(advice)
 
 
 def test_where_clients_draw_their_tiers_the_answer_has_those_they_drew() -> None:
@@ -72,8 +72,8 @@ def test_where_clients_draw_their_tiers_the_answer_has_those_they_drew() -> None
     used = [("phone", 0.5, "trained"), ("phone", 1.0, "trained"), ("phone", 0.25, "late"), ("board", 0.25, "trained")]
     groups = [{"device": device, "tier": tier, "status": status, "clients": 10} for device, tier, status in used]
     lines = [{**line, "groups": groups} for line in make_rounds()]
-    assert answer_of_run(drawn, lines).found.endswith("; Phone trained tiers 1 and 0.5.")
-    figures = key_figures(drawn)
+    assert answer_of_run(summary_in(drawn), rounds_in(lines)).found.endswith("; Phone trained tiers 1 and 0.5.")
+    figures = key_figures(summary_in(drawn))
     of = {column.group: [row[n] for row in figures.rows] for n, column in enumerate(figures.columns)}
     assert of["clients"] == ["–"] * 3
     assert of["updates used"] == ["20", "10", "0"]

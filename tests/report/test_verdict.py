@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from compared import contender, of_json
+from made_records import rounds_in, summary_in
 from pages import Page
 
 from edgefl.errors import ConfigError
@@ -66,7 +68,8 @@ def run(
     memories = [{"budget": "memory_bytes", "need": 1, "have": memory}]
     plans = [{"device": d, "title": d.title(), "clock_error": error, "idle_w": 1.0, "budgets": memories} for d in tiers]
     shared = {"accuracy_of": "global", "model": "mlp", "dataset": "digits", "download_bytes": 1, "upload_bytes": 1, "host_s": 1.0}
-    return Played(seed, {**shared, "per_round": 2, "tiers": rows, "participation": classes, "classes": plans, **about}, rounds)
+    summary = {**shared, "per_round": 2, "tiers": rows, "participation": classes, "classes": plans, **about}
+    return Played(seed, summary_in(summary), rounds_in(rounds))
 
 
 def client(number: int, device: str, tier: float | None, train_s: float) -> dict[str, Any]:
@@ -162,7 +165,9 @@ def test_a_tier_that_no_client_trained_serves_nobody_and_is_in_no_figure() -> No
 
 def test_clients_with_drawn_tiers_count_by_their_sessions() -> None:
     mixed = run(0, [0.8, 0.8], tier_assignment="uniform")
-    mixed.rounds[0]["clients"][0]["tier"] = 0.5  # type: ignore[index]
+    first, second = mixed.rounds
+    phone, board = first.clients
+    mixed = replace(mixed, rounds=[replace(first, clients=(replace(phone, tier=0.5), board)), second])
     row = rows_of(compared({"mixed": [mixed]}))["mixed"]
     assert row["classes"][0]["accuracy"]["mean"] == pytest.approx(0.7)  # half of .8, half of .6
 
@@ -209,7 +214,7 @@ def test_a_deadline_that_a_wrong_clock_misses_costs_updates_and_a_budget_of_byte
 def test_rounds_timed_again_with_a_right_clock_are_the_rounds_themselves() -> None:
     played = run(0, [0.2, 0.4], train_s={PHONE: 1.0, BOARD: 1.9}, deadline_s=2.0)
     again = retimed(played.rounds, 2, {PHONE: np.ones(3), BOARD: np.array([1.0, 2.0, 0.5])}, {BOARD: 2.0})
-    assert again.clock_s[0].tolist() == [line["clock_s"] for line in played.rounds]
+    assert again.clock_s[0].tolist() == [line.clock_s for line in played.rounds]
     # At twice the time the board is late, and the round lasts until the deadline; at half of it, the phone is the last.
     assert again.clock_s[1:].tolist() == [pytest.approx([2.0, 4.0]), pytest.approx([1.0, 2.0])]
     assert again.used.tolist() == [[2, 2], [1, 1], [2, 2]]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from compared import contender, of_json, played, two
+from compared import contender, of_json, played, two, with_summary, without_updates
 from pages import Page, charts_of, data_of, drawn, layers, looks, printed, rows, series
 
 from edgefl.cli.compare import command
@@ -87,8 +87,8 @@ def test_the_tables_hold_the_figures() -> None:
 
 def test_accuracy_after_training_is_a_column_where_every_run_of_a_method_has_it() -> None:
     runs = [played(0, [0.9]), played(1, [0.8]), played(0, [0.7]), played(1, [0.6])]
-    for run, value in zip(runs, (0.95, 0.85, 0.5), strict=False):
-        run.summary["accuracy_after_training"] = value  # type: ignore[index]
+    after = (0.95, 0.85, 0.5, None)
+    runs = [with_summary(run, accuracy_after_training=value) for run, value in zip(runs, after, strict=True)]
     summary = comparison_of([contender("own", *runs[:2]), contender("some", *runs[2:])], [0, 1], (1.0, 0.5)).to_dict()
     assert summary["methods"][0]["accuracy_after_training"]["values"] == [0.95, 0.85]
     for table in (compare_table(of_json(summary)), compact_comparison(of_json(summary))):
@@ -99,10 +99,7 @@ def test_accuracy_after_training_is_a_column_where_every_run_of_a_method_has_it(
 
 
 def test_unlike_accuracies_and_untrained_tiers_are_said() -> None:
-    own = played(0, [0.9])
-    own.summary["accuracy_of"] = "clients"  # type: ignore[index]
-    lazy = played(0, [0.8])
-    lazy.summary["tiers"][1]["updates"] = 0  # type: ignore[index]
+    own, lazy = with_summary(played(0, [0.9]), accuracy_of="clients"), without_updates(played(0, [0.8]))
     summary = comparison_of([contender("own", own), contender("lazy", lazy)], [0], (1.0, 0.5)).to_dict()
     text = Page(compare_page(of_json(summary))).text
     assert "Not one kind of accuracy: of own it is the mean over clients" in text
@@ -119,8 +116,7 @@ def test_unlike_accuracies_and_untrained_tiers_are_said() -> None:
 
 
 def test_a_tier_has_the_accuracy_of_the_seeds_in_which_some_client_trained_it() -> None:
-    lazy, busy = played(0, [0.8]), played(1, [0.6])
-    lazy.summary["tiers"][1]["updates"] = 0  # type: ignore[index]
+    lazy, busy = without_updates(played(0, [0.8])), played(1, [0.6])
     summary = comparison_of([contender("half", lazy, busy)], [0, 1], (1.0, 0.5)).to_dict()
     assert summary["methods"][0]["untrained_tiers"] == {"0.5": [0]}
     assert summary["methods"][0]["tier_accuracy"]["0.5"]["values"] == [0.5]
@@ -325,7 +321,6 @@ def test_a_method_may_have_settings_of_its_own(tmp_path: Path) -> None:
 
 
 def test_what_runs_do_not_have_in_common_is_not_stated_as_common() -> None:
-    large, small = played(0, [0.9]), played(0, [0.8])
-    large.summary["batch_size"], small.summary["batch_size"] = 32, 8  # type: ignore[index]
+    large, small = with_summary(played(0, [0.9]), batch_size=32), with_summary(played(0, [0.8]), batch_size=8)
     summary = comparison_of([contender("large", large), contender("small", small)], [0], (1.0,))
     assert (summary.batch_size, summary.model) == (None, "mlp")

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from compared import of_json
+from compared import of_json, with_summary
+from made_records import rounds_in, summary_in
 from pages import Page, charts_of, drawn, layers, printed, series
 from pydantic import TypeAdapter
 
@@ -68,7 +69,7 @@ def played(rounds: list[dict[str, Any]], seed: int = 0) -> Played:
         for device, tier in (("phone", 1.0), ("board", 0.5))
     ]
     about = {"accuracy_of": "global", "model": "mlp", "dataset": "digits", "download_bytes": 1, "upload_bytes": 1, "host_s": 1.0}
-    return Played(seed, {**about, "tiers": tiers, "participation": classes}, rounds)
+    return Played(seed, summary_in({**about, "tiers": tiers, "participation": classes}), rounds_in(rounds))
 
 
 def even(accuracies: list[float | None], seed: int = 0, step_s: float = 10.0, sent: int = 50, joules: float = 1.0) -> Played:
@@ -108,7 +109,7 @@ def test_costs_are_those_of_the_client_that_used_most_wasted_sessions_included()
         line(2, 0.5, 9.0, (0, "trained", 10, 4.0), (1, "dropped", 5, 0.5), (3, "trained", 1, 0.1)),
         line(3, 0.4, 20.0, (0, "trained", 40, 1.0)),
     ]
-    two, three = evaluated_of(rounds)
+    two, three = evaluated_of(rounds_in(rounds))
     # Client 1 has moved 2 · 35 bytes without ever training; client 0 has spent 1 + 4 J.
     assert (two.round, two.simulated_s, two.client_bytes, two.client_j, two.macs) == (2, 9.0, 70, 5.0, 2000)
     assert dict(two.trained) == {"board": 1, "phone": 1}
@@ -248,7 +249,8 @@ def test_device_classes_have_their_tiers_accuracy_and_the_share_that_trained() -
 
 def test_a_class_has_the_tiers_that_fit_it_with_the_data_of_every_seed() -> None:
     first, second = even([0.6, 0.8], 0), even([0.5, 0.9], 1)
-    second.summary["participation"][1]["tier"] = 1.0  # type: ignore[index]
+    phone, other = second.summary.participation
+    second = with_summary(second, participation=(phone, replace(other, tier=1.0)))
     summary = summary_of({"a": [first, second]}, s=20)
     board = summary["verdict"]["methods"][0]["classes"][1]
     assert (board["tiers"], board["accuracy"]["values"]) == ([0.5, 1.0], pytest.approx([0.7, 0.9]))
@@ -459,7 +461,7 @@ def test_budget_and_target_are_stored_for_resume(tmp_path: Path) -> None:
 def test_epsilon_adversaries_and_the_defence_are_shown_where_there_are_any():
     played = even([0.5])
     bare = comparison_of([(row_of("a"), [played])], [0], (1.0,))
-    spent = replace(played, summary={**played.summary, "privacy": {"epsilon": 7.5}})
+    spent = with_summary(played, privacy=summary_in({"privacy": {"epsilon": 7.5}}).privacy)
     private = comparison_of([(row_of("a"), [spent]), (row_of("b"), [played])], [0], (1.0,))
     assert [row.epsilon for row in private.methods] == [7.5, None]
     page = compare_page(replace(private, adversary="sybil:0.2", defence="median"))

@@ -18,6 +18,7 @@ from edgefl.errors import ConfigError, DataError
 from edgefl.onnxgrad.session import OutOfMemoryError
 from edgefl.report import html
 from edgefl.report.run_budget import RunBudget
+from edgefl.report.run_files import read_rounds, read_trained
 from edgefl.run import bundle as bundling
 from edgefl.run import prepare as preparing
 from edgefl.run.checks import no_graphs
@@ -165,7 +166,7 @@ def test_a_metric_below_0_is_read_back_compared_and_shown(points, tmp_path):
     text = f"log likelihood {reached[1]:.4g}"
     assert text in repr(result)
     assert text in result._repr_html_()
-    page = html.render(result.to_dict(), lines_of(folder))
+    page = html.render(read_trained(folder / "summary.json"), read_rounds(folder / "rounds.jsonl"))
     assert page == (folder / "report.html").read_text()
     assert f"{reached[1]:.4g} log likelihood after" in page
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_records import rounds_in
 from made_whatif import whatif_with
 from small_fleet import write_device, write_fleet
 
@@ -96,7 +97,7 @@ def rounds_of(train_s: float, clients: int, deadline_s: float | None) -> Simulat
     """Three rounds of boards that all answer in time."""
     client = {"device": "board", "status": "trained", "train_s": train_s, "total_s": train_s}
     lines = [{"clients": [client] * clients, "clock_s": train_s * number, "deadline_s": deadline_s} for number in (1, 2, 3)]
-    return Simulated([TimedRound.of(line) for line in lines], clients)
+    return Simulated([TimedRound.of(line) for line in rounds_in(lines)], clients)
 
 
 def test_the_fastest_policy_is_sought_again_with_clocks_that_are_wrong():

@@ -116,9 +116,7 @@ def test_summary_and_report_say_what_became_of_the_groups(tmp_path):
     config = small(fleet, clients=60, per_round=30, rounds=2, secure_aggregation="secagg:group=6").config
     result = dry_run(config, tmp_path / "dry")
     (row,) = result.summary["secure_sums"]
-    lines = [
-        line for record in read_rounds(tmp_path / "dry" / "rounds.jsonl") for line in record["observed"]["secure_aggregation"]
-    ]
+    lines = [line for record in read_rounds(tmp_path / "dry" / "rounds.jsonl") for line in record.observed["secure_aggregation"]]
     assert (row["groups"], row["summed"]) == (len(lines), sum(line["summed"] for line in lines))
     assert row["groups"] == 10 > row["summed"] > 0
     assert row["clients"] - row["lost"] == sum(line["vectors"] for line in lines)

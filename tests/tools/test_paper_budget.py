@@ -9,6 +9,7 @@ from tool_modules import on_the_path, tool_of  # noqa: F401 - a fixture is used 
 
 from edgefl.methods.create import create
 from edgefl.report.evaluated import evaluated_of
+from edgefl.report.run_files import read_rounds
 
 CLASSES = [
     {"device": "a", "title": "Phone A", "clients": 4, "tier": 1.0},
@@ -121,7 +122,7 @@ def test_a_run_on_a_fleet_stores_its_curve_although_clients_are_lost(budget, tmp
     rounds = [json.loads(line) for line in (tmp_path / "fleet" / "rounds.jsonl").read_text().splitlines()]
     assert any(client["status"] != "trained" for record in rounds for client in record["clients"])
     assert [point["round"] for point in found["curve"]] == [2, 4]
-    assert found["curve"] == [point.to_dict() for point in evaluated_of(rounds)]
+    assert found["curve"] == [point.to_dict() for point in evaluated_of(read_rounds(tmp_path / "fleet" / "rounds.jsonl"))]
     assert found["accuracy"] == found["curve"][-1]["accuracy"]
     assert [row["device"] for row in found["classes"]] == ["flagship-phone", "mid-range-phone", "low-end-phone"]
     assert set(found["tiers"]) == {f"{row['tier']:g}" for row in found["classes"]}

@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+from made_records import rounds_in
 from paper_entries import entry_of, table_at
 from tool_modules import on_the_path, tool_of  # noqa: F401 - a fixture is used by its name
 
@@ -299,7 +300,7 @@ def test_the_hash_has_what_decides_a_result_and_nothing_else():
 
 def test_mean_and_best_are_those_of_the_evaluated_rounds():
     late = tool_of("papers.training").late
-    rounds = [{"accuracy": None}, {"accuracy": {"global": 0.5, "1": 0.25}}, {}, {"accuracy": {"global": 0.75, "1": 0.125}}]
+    rounds = rounds_in([{}, {"accuracy": {"global": 0.5, "1": 0.25}}, {}, {"accuracy": {"global": 0.75, "1": 0.125}}])
     assert late(rounds) == {"late": {"mean": {"global": 0.625, "1": 0.1875}, "best": {"global": 0.75, "1": 0.25}, "rounds": 2}}
 
 
@@ -320,5 +321,5 @@ def test_only_late_rounds_are_evaluated(tmp_path):
         "profile": "laptop",
     }
     with training.trained_in(tmp_path / "run", settings, local=False, since=3) as (_, rounds):
-        assert [bool(line["accuracy"]) for line in rounds] == [False, False, False, True, True]
+        assert [bool(line.accuracy) for line in rounds] == [False, False, False, True, True]
     assert training.figures(settings, False, tmp_path / "run", since=3)["late"]["rounds"] == 2

@@ -28,6 +28,8 @@ from edgefl.data.shards import TEST_SAMPLES
 from edgefl.data.split import Split
 from edgefl.methods.create import create
 from edgefl.methods.networks import global_tier
+from edgefl.report.round_lines import RoundLine
+from edgefl.report.words import clients_of
 from edgefl.run.trained import Trained, of_clients
 from papers.runs import SAMPLES
 from papers.store import PROBED
@@ -103,17 +105,17 @@ def _probe(settings: str, local: bool) -> Probe:
         }
 
 
-def _train_losses(rounds: list[dict[str, Any]]) -> list[float]:
+def _train_losses(rounds: list[RoundLine]) -> list[float]:
     """Return the losses of all sessions that trained; on a fleet, clients may be lost."""
-    losses = (client["train_loss"] for line in rounds for client in line["clients"])
+    losses = (client.train_loss for client in clients_of(rounds))
     return [_digits(loss) for loss in losses if loss is not None]
 
 
-def _costs(trained: Trained, rounds: list[dict[str, Any]]) -> list[float]:
+def _costs(trained: Trained, rounds: list[RoundLine]) -> list[float]:
     """Return the clock, bytes and joules of every round under the conditions of a fleet, where they are results; else nothing."""
     if trained.run.config.conditions == "ideal":
         return []
-    return [_digits(line[key]) for line in rounds for key in ("clock_s", "download_bytes", "upload_bytes", "energy_j")]
+    return [_digits(getattr(line, key)) for line in rounds for key in ("clock_s", "download_bytes", "upload_bytes", "energy_j")]
 
 
 def _held_out_losses(trained: Trained) -> list[float]:

@@ -22,6 +22,7 @@ from edgefl.methods.networks import global_tier
 from edgefl.methods.ranks import hybrid_ranks
 from edgefl.records import RoundRecord, Tier
 from edgefl.report.evaluated import evaluated_of
+from edgefl.report.round_lines import RoundLine
 from edgefl.report.summary import participation_rows
 from edgefl.run.folder import RunFolder
 from edgefl.run.prepare import prepare
@@ -87,7 +88,7 @@ def trained_in(
     until: float | None = None,
     since: int = 0,
     test_samples: int | None = None,
-) -> Iterator[tuple[Trained, list[dict[str, Any]]]]:
+) -> Iterator[tuple[Trained, list[RoundLine]]]:
     """Train a run to its end in ``folder``, from its last checkpoint on; yield it with the lines of its rounds.
 
     ``test_samples`` is how many held-out samples of its own a client has at most; None: as the settings say.
@@ -121,28 +122,28 @@ def evaluated_since(run: Run, since: int) -> Run:
     return Late(**{field.name: getattr(run, field.name) for field in fields(run)}) if since else run
 
 
-def late(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def late(rounds: Sequence[RoundLine]) -> dict[str, Any]:
     """Return ``late``: mean and best of each accuracy over the evaluated rounds, and how many there are."""
-    curve = [line["accuracy"] for line in rounds if line.get("accuracy")]
+    curve = [line.accuracy for line in rounds if line.accuracy]
     values = {name: [accuracy[name] for accuracy in curve] for name in curve[-1]}
     mean = {name: statistics.mean(of) for name, of in values.items()}
     return {"late": {"mean": mean, "best": {name: max(of) for name, of in values.items()}, "rounds": len(curve)}}
 
 
-def figures_of(trained: Trained, rounds: Sequence[Mapping[str, Any]], local: bool) -> dict[str, Any]:
+def figures_of(trained: Trained, rounds: Sequence[RoundLine], local: bool) -> dict[str, Any]:
     """Return the figures of a run that has ended; see :func:`figures`."""
-    run, accuracy = trained.run, dict(rounds[-1]["accuracy"])
+    run, accuracy = trained.run, dict(rounds[-1].accuracy)
     return {
         **_tail(trained),
         **_kept(trained),
         "accuracy": accuracy,
         "local_accuracy": _local(trained, accuracy) if local else None,
-        "local_accuracy_after": rounds[-1].get("accuracy_after_training"),
+        "local_accuracy_after": rounds[-1].accuracy_after_training,
         "samples": run.plan.workload.mean_shard,
         "evaluated": len(run.test),
         **_of_attack(rounds),
         "tiers": costs_of(run),
-        "total": {key: sum(line[key] for line in rounds) for key in ("download_bytes", "upload_bytes", "macs")},
+        "total": {key: sum(getattr(line, key) for line in rounds) for key in ("download_bytes", "upload_bytes", "macs")},
         **({} if run.config.conditions == "ideal" else _of_fleet(run, rounds)),
     }
 
@@ -173,13 +174,13 @@ def _kept(trained: Trained) -> dict[str, float]:
     return {"kept": sum(shares) / len(shares)}
 
 
-def _of_attack(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _of_attack(rounds: Sequence[RoundLine]) -> dict[str, Any]:
     """Return how often an attack succeeds after the last round; nothing without an attack, or of one that wants no label."""
-    success = rounds[-1].get("observed", {}).get("attack_success")
+    success = rounds[-1].observed.get("attack_success")
     return {} if success is None else {"attack_success": dict(success)}
 
 
-def _of_fleet(run: Run, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _of_fleet(run: Run, rounds: Sequence[RoundLine]) -> dict[str, Any]:
     """Return what was used until every evaluated round, and the tier of each device class."""
     rows = (row.to_dict() for row in participation_rows(run.plan, rounds, {}, {}))
     classes = [{key: row[key] for key in ("device", "title", "clients", "tier")} for row in rows]

@@ -91,9 +91,9 @@ def _max_drop(settings: Mapping[str, Any]) -> float:
     return float(value)
 
 
-def _accuracies(out: Path) -> list[dict[str, float]]:
+def _accuracies(out: Path) -> list[Mapping[str, float]]:
     """Return the values of the models after each round of a run so far."""
-    return [line.get("accuracy", {}) for line in RunFolder(out).rounds()] if (out / ROUNDS).is_file() else []
+    return [line.accuracy for line in RunFolder(out).rounds()] if (out / ROUNDS).is_file() else []
 
 
 @dataclass
@@ -104,7 +104,7 @@ class Watch:
     """
 
     max_drop: float
-    before: list[dict[str, float]]
+    before: list[Mapping[str, float]]
 
     def round(self, record: RoundRecord) -> None:
         """Tell about a round; EdgeflError if a model is worse than the best so far by more than ``max_drop``."""

@@ -1,15 +1,18 @@
 """A run with real devices beside the simulation of the same configuration: predicted and real seconds, bytes and losses."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 from edgefl.errors import InputError
 from edgefl.records import ACCURACY, Metric
-from edgefl.report.metric import metric_of, metric_text
+from edgefl.report.metric import metric_text
 from edgefl.report.results import Result
-from edgefl.report.tables import Column, PlainTable, text
-from edgefl.report.words import USEFUL, Json, of_devices, tier_label
+from edgefl.report.round_lines import ClientLine, RoundLine
+from edgefl.report.run_files import AnySummary
+from edgefl.report.tables import Column, PlainTable, cell, text
+from edgefl.report.words import USEFUL, clients_of, of_devices, tier_label
 from edgefl.util.units import MISSING, human_bytes, human_seconds
 
 _SAME = ("method", "model", "dataset", "clients", "per_round", "local_epochs", "batch_size", "codec", "objective", "fleet")
@@ -72,7 +75,7 @@ class Twin(Result):
     metric: Metric = ACCURACY
 
 
-def twin_of(real: tuple[Json, Sequence[Json]], simulated: tuple[Json, Sequence[Json]]) -> Twin:
+def twin_of(real: tuple[AnySummary, Sequence[RoundLine]], simulated: tuple[AnySummary, Sequence[RoundLine]]) -> Twin:
     """Return the comparison of two runs, each the content of its ``summary.json`` and its ``rounds.jsonl``.
 
     Raises:
@@ -83,9 +86,10 @@ def twin_of(real: tuple[Json, Sequence[Json]], simulated: tuple[Json, Sequence[J
             kinds = "a run with real devices", "a simulation"
             got, expected = kinds if not wanted else kinds[::-1]
             raise InputError(f"compare: the {place} folder: got {got}, expected {expected}; give REAL first, then SIMULATED")
-    tiers = [[row["tier"] for row in summary["tiers"]] for summary, _ in (real, simulated)]
-    metric, other = (metric_of(summary) for summary, _ in (real, simulated))
-    pairs = [(key, real[0][key], simulated[0][key]) for key in _SAME] + [("tiers", *tiers), ("metric", metric.name, other.name)]
+    tiers = [[row.tier for row in summary.tiers] for summary, _ in (real, simulated)]
+    metric, other = (summary.metric for summary, _ in (real, simulated))
+    pairs = [(key, *(getattr(summary, key) for summary, _ in (real, simulated))) for key in _SAME]
+    pairs += [("tiers", *tiers), ("metric", metric.name, other.name)]
     if different := [f"{key} is {one!r} and {other!r}" for key, one, other in pairs if one != other]:
         raise InputError(
             f"compare: the runs differ: {'; '.join(different)}; simulate the configuration of the real run (its config.toml)"
@@ -96,50 +100,48 @@ def twin_of(real: tuple[Json, Sequence[Json]], simulated: tuple[Json, Sequence[J
     return Twin(tuple(rows), _whole(*real), _whole(*simulated), metric)
 
 
-def _grouped(rounds: Sequence[Json]) -> dict[tuple[str, float], list[Json]]:
-    found: dict[tuple[str, float], list[Json]] = {}
-    for client in (client for line in rounds for client in line["clients"]):
-        found.setdefault((client["device"], client["tier"] or 0.0), []).append(client)
+def _grouped(rounds: Sequence[RoundLine]) -> dict[tuple[str, float], list[ClientLine]]:
+    found: dict[tuple[str, float], list[ClientLine]] = {}
+    for client in clients_of(rounds):
+        found.setdefault((client.device, client.tier or 0.0), []).append(client)
     return found
 
 
-def _sessions(clients: Sequence[Json]) -> Sessions:
-    trained = [client for client in clients if client["status"] == USEFUL]
-    refused = sum(client["status"] == "refused" for client in clients)
+def _sessions(clients: Sequence[ClientLine]) -> Sessions:
+    trained = [client for client in clients if client.status == USEFUL]
+    refused = sum(client.status == "refused" for client in clients)
     if not trained:
         return Sessions(len(clients), 0, refused, None, None, None, None)
-    means = {key: fmean(client[key] for client in trained) for key in ("train_s", "download_bytes", "upload_bytes")}
-    way_s = fmean(client["download_s"] + client["upload_s"] for client in trained)
-    return Sessions(len(clients), len(trained), refused, means["train_s"], way_s, means["download_bytes"], means["upload_bytes"])
+    train_s, down_bytes, up_bytes = (
+        fmean(getattr(client, key) for client in trained) for key in ("train_s", "download_bytes", "upload_bytes")
+    )
+    way_s = fmean((client.download_s or 0.0) + (client.upload_s or 0.0) for client in trained)
+    return Sessions(len(clients), len(trained), refused, train_s, way_s, down_bytes, up_bytes)
 
 
-def _whole(summary: Json, rounds: Sequence[Json]) -> WholeRun:
-    setup_bytes = sum(line.get("observed", {}).get("setup_bytes", 0) for line in rounds)
-    sums = summary["download_bytes"], summary["upload_bytes"]
-    return WholeRun(len(rounds), fmean(line["round_s"] for line in rounds), *sums, setup_bytes, summary.get("global_accuracy"))
+def _whole(summary: AnySummary, rounds: Sequence[RoundLine]) -> WholeRun:
+    setup_bytes = sum(line.observed.get("setup_bytes", 0) for line in rounds)
+    sums = summary.download_bytes, summary.upload_bytes
+    return WholeRun(len(rounds), fmean(line.round_s for line in rounds), *sums, setup_bytes, summary.global_accuracy)
 
 
 def twin_table(twin: Twin) -> PlainTable:
     """Return a row for each device and tier; below it, what the whole runs took."""
 
-    def both(group: str, key: str, human: object) -> tuple[Column, ...]:
-        def column(side: str) -> Column:
-            return Column(group, side, lambda row: human(getattr(row[side], key)))  # type: ignore[operator]
-
-        return column("real"), column("simulated")
+    def both(group: str, key: str, human: Callable[[Any], str]) -> tuple[Column, ...]:
+        return tuple(Column(group, side, cell(key, human, side)) for side in ("real", "simulated"))
 
     columns = (
         text("device", "", "device"),
-        text("tier", "", "tier"),
+        Column("tier", "", lambda row: tier_label(row.tier) if row.tier else MISSING, numeric=False),
         *both("trained", "trained", str),
         *both("lost", "lost", str),
         *both("training", "train_s", human_seconds),
         *both("start and way", "way_s", human_seconds),
         *both("upload", "upload_bytes", human_bytes),
     )
-    rows = [{**vars(row), "tier": tier_label(row.tier) if row.tier else MISSING} for row in twin.rows]
     ones = [f"{name}: {_told(one, twin.metric)}" for name, one in (("real", twin.real), ("simulated", twin.simulated))]
-    return PlainTable.of(columns, rows, stacked=True, note="\n".join(ones))
+    return PlainTable.of(columns, twin.rows, stacked=True, note="\n".join(ones))
 
 
 def _told(whole: WholeRun, metric: Metric) -> str:

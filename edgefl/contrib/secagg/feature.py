@@ -19,6 +19,7 @@ from edgefl.errors import ConfigError
 from edgefl.fleet.conditions import Conditions
 from edgefl.methods.base import Method
 from edgefl.registry import feature
+from edgefl.report.round_lines import RoundLine
 from edgefl.run.feature import Feature, Json
 from edgefl.run.resolved import objective_of, outside_of
 from edgefl.wire.codec import codec_named
@@ -71,7 +72,7 @@ class SecureRun(Feature):
         """Yield the stage that masks updates and opens their sums."""
         yield SecureGroups(Grouping(self.rules, config.seed), most)
 
-    def totals(self, lines: Sequence[Json]) -> Json:
+    def totals(self, lines: Sequence[RoundLine]) -> Json:
         """Return the secure sums of each tier."""
         return {"secure_sums": secure_sums(lines)}
 

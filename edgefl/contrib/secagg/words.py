@@ -1,25 +1,30 @@
 """The secure sums of a run: how many groups of each tier could be summed, why others could not, and what their messages took."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from edgefl.registry import section
-from edgefl.report.run_files import SecureSum
+from edgefl.report.round_lines import RoundLine
+from edgefl.report.run_files import AnySummary, SecureSum
 from edgefl.report.section import Section
-from edgefl.report.tables import Column, PlainTable, Row, under
-from edgefl.report.words import Json, tier_label
+from edgefl.report.tables import Column, PlainTable, cell, under
+from edgefl.report.words import tier_label
 from edgefl.util.units import human_bytes, human_seconds
 
+_Observed = Mapping[str, Any]
+"""What the run's stage of secure aggregation observed of one group."""
 
-def secure_sums(rounds: Sequence[Json]) -> tuple[SecureSum, ...]:
+
+def secure_sums(rounds: Sequence[RoundLine]) -> tuple[SecureSum, ...]:
     """Return the secure sums of each tier, largest first; none if updates were sent plain."""
-    of_tier: dict[float, list[Json]] = {}
-    for line in (line for record in rounds for line in record.get("observed", {}).get("secure_aggregation", ())):
+    of_tier: dict[float, list[_Observed]] = {}
+    for line in (line for record in rounds for line in record.observed.get("secure_aggregation", ())):
         of_tier.setdefault(line["tier"], []).append(line)
     return tuple(_of(tier, of_tier[tier]) for tier in sorted(of_tier, reverse=True))
 
 
-def _of(tier: float, lines: Sequence[Json]) -> SecureSum:
+def _of(tier: float, lines: Sequence[_Observed]) -> SecureSum:
     groups = [line for line in lines if line["group"] is not None]
     count = max(1, len(groups))
     return SecureSum(
@@ -38,19 +43,18 @@ def _of(tier: float, lines: Sequence[Json]) -> SecureSum:
 
 
 @section("secure-sums", place=1)
-def secure_section(summary: Json, rounds: Sequence[Json]) -> Section | None:
+def secure_section(summary: AnySummary, rounds: Sequence[RoundLine]) -> Section | None:
     """Return the table of secure sums; None if updates were sent plain."""
-    rows: Sequence[Row] = summary.get("secure_sums", ())
-    if not rows:
+    if not summary.secure_sums:
         return None
     columns = (
-        Column("tier", "", lambda row: tier_label(row["tier"])),
+        Column("tier", "", cell("tier", tier_label)),
         *under("groups", str, groups="formed", summed="summed"),
         *under("rounds", str, not_asked="with too few clients"),
         *under("clients", str, clients="in groups", lost="whose vector did not arrive"),
         *under("messages without vectors", human_bytes, upload_bytes="up", download_bytes="down"),
         *under("mean wait of a group", human_seconds, agree_s="to agree", unmask_s="to unmask"),
-        Column("not summed, because", "", lambda row: "\n".join(row["reasons"]) or "–", numeric=False, wraps=True),
+        Column("not summed, because", "", lambda row: "\n".join(row.reasons) or "–", numeric=False, wraps=True),
     )
     caption = "Per tier: groups whose updates were added up securely, the clients that were lost, and what the messages took."
-    return Section("secure", "Secure sums", PlainTable.of(columns, rows), caption, "secure sums")
+    return Section("secure", "Secure sums", PlainTable.of(columns, summary.secure_sums), caption, "secure sums")
