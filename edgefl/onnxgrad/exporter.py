@@ -133,10 +133,7 @@ def _to_onnx(program: torch.export.ExportedProgram, **names: list[str]) -> Any:
     """
     options: dict[str, Any] = {**names, "optimize": False, "opset_version": OPSET, "verbose": False}
     inner, table = _inner()
-    found = torch.onnx.export(program, dynamo=True, **options) if inner is None else inner(program, registry=table, **options)
-    if found is None:
-        raise EdgeflError("torch.onnx.export returned no program; torch 2.8 or newer is needed")
-    return found
+    return torch.onnx.export(program, dynamo=True, **options) if inner is None else inner(program, registry=table, **options)
 
 
 @functools.cache

@@ -163,19 +163,16 @@ def load_onnx(path: Path) -> onnx.ModelProto:
     try:
         model = onnx.load(path)
         _require_text(model)
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (DecodeError, OSError, ValueError, onnx.checker.ValidationError) as error:
-        raise InputError(f"{path}: not a valid ONNX model ({first_line(error)})") from None
-    try:
         model = converted(_without_functions(model))
         require_rules(model)
         onnx.checker.check_model(model, full_check=True)
         for tensor in model.graph.initializer:  # the checker accepts more values than the shape has
             onnx.numpy_helper.to_array(tensor)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError) as error:
+    except (DecodeError, OSError, ValueError, onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise InputError(f"{path}: not a valid ONNX model ({first_line(error)})") from None
     return model
 
