@@ -19,19 +19,23 @@ def along(index: Tensor, dim: int, like: Tensor) -> Tensor:
     return index.reshape(-1, *[1] * (like.dim() - dim % like.dim() - 1)).expand_as(like)
 
 
-def extremes_without_self(input: Tensor, dim: int, places: Tensor, source: Tensor, counts: Tensor, nothing: float) -> Tensor:
-    """Return the extremes of the entries of ``source`` at their ``places``, and ``input`` where there are none.
+def combined(input: Tensor, dim: int, places: Tensor, source: Tensor, reduce: str, include_self: bool) -> Tensor:
+    """Return the sums, means or extremes of the entries of ``source`` that go to each of the ``places``.
 
-    ``nothing`` is −∞ for maxima, ∞ for minima, and ``counts`` has how many entries go to each place. As in torch, equal entries share the
-    gradient, and an entry of ``input`` that is equal, but does not count, takes a share that is lost.
+    Extremes are without those of ``input``, which stay where none go to. As in torch, equal entries share the gradient, and an entry of
+    ``input`` that is equal, but does not count, takes a share that is lost.
     """
-    touched, zero = counts > 0, torch.zeros_like(input)
-    start = torch.where(touched, torch.full_like(input, nothing), input)
-    largest = held(start.scatter_reduce(dim, places, source, "amax" if nothing < 0 else "amin"))
-    hits = source == largest.gather(dim, places)
-    sharing = (input == largest).to(input.dtype).scatter_add(dim, places, hits.to(input.dtype)).clamp(min=1)
+    counts, zero = torch.zeros_like(input).scatter_add(dim, places, torch.ones_like(source)), torch.zeros_like(input)
+    touched = counts > 0
+    if reduce in ("sum", "mean"):
+        total = (input if include_self else torch.where(touched, zero, input)).scatter_add(dim, places, source)
+        return total if reduce == "sum" else total / (counts + include_self).clamp(min=1)
+    start = torch.where(touched, torch.full_like(input, -math.inf if reduce == "amax" else math.inf), input)
+    most = held(start.scatter_reduce(dim, places, source, reduce))
+    hits = source == most.gather(dim, places)
+    sharing = (input == most).to(input.dtype).scatter_add(dim, places, hits.to(input.dtype)).clamp(min=1)
     moved = torch.where(hits, (source - held(source)) / sharing.gather(dim, places), torch.zeros_like(source))
-    return largest + torch.where(touched, zero, input - held(input)).scatter_add(dim, places, moved)
+    return most + torch.where(touched, zero, input - held(input)).scatter_add(dim, places, moved)
 
 
 def _index_reduce(self: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Any:
@@ -41,21 +45,15 @@ def _index_reduce(self: Tensor, dim: int, index: Tensor, source: Tensor, reduce:
     dim %= self.dim()
     index = index.reshape(-1)
     places = along(index, dim, source)
-    counts = torch.zeros_like(self).scatter_add(dim, places, torch.ones_like(source))
-    if reduce in ("amax", "amin"):
-        nothing = float("-inf" if reduce == "amax" else "inf")
-        if include_self:
-            return self.scatter_reduce(dim, places, source, reduce)
-        return extremes_without_self(self, dim, places, source, counts, nothing)
-    if reduce == "mean":
-        start = self if include_self else torch.where(counts > 0, torch.zeros_like(self), self)
-        return start.scatter_add(dim, places, source) / (counts + include_self).clamp(min=1)
-    own = self if include_self else torch.where(counts > 0, torch.ones_like(self), self)
+    if reduce in ("amax", "amin") and include_self:
+        return self.scatter_reduce(dim, places, source, reduce)
+    if reduce != "prod":
+        return combined(self, dim, places, source, reduce, include_self)
     goes = torch.arange(self.shape[dim]).unsqueeze(-1) == index  # (rows, entries)
-    entries = source.movedim(dim, -1).unsqueeze(-2)
-    factors = torch.where(goes, entries, torch.ones((), dtype=self.dtype))
-    last = running(torch.mul, factors, -1)[..., -1]
-    return own * last.movedim(-1, dim)
+    counts = torch.zeros_like(self).scatter_add(dim, places, torch.ones_like(source))
+    factors = torch.where(goes, source.movedim(dim, -1).unsqueeze(-2), torch.ones((), dtype=self.dtype))
+    last = running(torch.mul, factors, -1)[..., -1].movedim(-1, dim)
+    return (self if include_self else torch.where(counts > 0, torch.ones_like(self), self)) * last
 
 
 def _add_at(self: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Any:

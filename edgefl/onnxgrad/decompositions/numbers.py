@@ -21,10 +21,9 @@ def _parts(self: Tensor) -> tuple[Tensor, Tensor]:
     """Return mantissa and exponent; the logarithm may be wrong by one next to a power of 2, which two steps put right."""
     size = torch.where(self == 0, torch.ones_like(self), self.abs())
     exponent = torch.floor(torch.log2(size))
-    part = _times_power(size, -exponent)
-    exponent = exponent + (part >= 1).to(self.dtype) - (part < 0.5).to(self.dtype)
-    part = _times_power(size, -exponent)
-    exponent = exponent + (part >= 1).to(self.dtype) - (part < 0.5).to(self.dtype)
+    for _ in range(2):
+        part = _times_power(size, -exponent)
+        exponent = exponent + (part >= 1).to(self.dtype) - (part < 0.5).to(self.dtype)
     whole = torch.where((self == 0) | ~torch.isfinite(self), torch.zeros_like(self), exponent).to(torch.int32)
     return _times_power(self, -whole.to(self.dtype)), whole
 

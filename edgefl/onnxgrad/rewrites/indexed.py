@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edgefl.onnxgrad.decompositions.indexed import along, extremes_without_self
+from edgefl.onnxgrad.decompositions.indexed import along, combined
 
 
 def _index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor | None:
@@ -35,15 +35,9 @@ def _scatter_reduce(
         return _scattered_product(input, dim % input.dim(), index, src, include_self)
     if not src.is_floating_point() or (reduce != "mean" and include_self) or reduce == "prod":
         return None
-    counts = torch.zeros_like(input).scatter_add(dim, index, torch.ones_like(src))
     if reduce in ("amax", "amin"):
-        part = src[tuple(slice(size) for size in index.shape)]  # entries without an index go nowhere
-        return extremes_without_self(
-            input, dim % max(1, input.dim()), index, part, counts, -math.inf if reduce == "amax" else math.inf
-        )
-    start = input if include_self else torch.where(counts > 0, torch.zeros_like(input), input)
-    total = start.scatter_add(dim, index, src)
-    return total if reduce == "sum" else total / (counts + include_self).clamp(min=1)
+        src = src[tuple(slice(size) for size in index.shape)]  # entries without an index go nowhere
+    return combined(input, dim % max(1, input.dim()), index, src, reduce, include_self)
 
 
 def _scattered_product(input: Tensor, dim: int, index: Tensor, src: Tensor, include_self: bool) -> Tensor | None:
