@@ -68,47 +68,12 @@ def _cast(node: fx.Node) -> Replace:
     return lambda: (aten._to_copy.default, (x,), {"dtype": dtype})
 
 
-def _transposed(node: fx.Node) -> Replace:
-    """Replace a transposed convolution by the convolution that has an argument for that."""
-    names = "input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation"
-    defaults = {"bias": None, "stride": 1, "padding": 0, "output_padding": 0, "groups": 1, "dilation": 1}
-    given = {**defaults, **dict(zip(names, node.args, strict=False)), **node.kwargs}
-    sides = node.meta["val"].dim() - 2
-
-    def sizes(name: str) -> list[Any]:
-        value: Any = given[name]
-        values = list(value) if isinstance(value, (list, tuple)) else [value]
-        return values * sides if len(values) == 1 else values
-
-    first = given["input"], given["weight"], given["bias"], sizes("stride"), sizes("padding"), sizes("dilation")
-    return lambda: (aten.convolution.default, (*first, True, sizes("output_padding"), given["groups"]), {})
-
-
 def _averaged(node: fx.Node) -> Replace | None:
     """Replace adaptive pooling to one value per channel by a mean."""
     x, sizes = node.args[:2]
     if not isinstance(sizes, (list, tuple)) or set(sizes) != {1}:
         return None
     return lambda: (aten.mean.dim, (x, list(range(-len(sizes), 0)), True), {})
-
-
-def _by_root_of_squares(node: fx.Node) -> Replace:
-    """Replace RMSNorm: x / √(mean of x² + ε), times the weight."""
-    x, shape, weight, eps = (*node.args, None, None)[:4]
-    weight, value, dims = node.kwargs.get("weight", weight), node.meta["val"], len(shape)  # type: ignore[arg-type]
-    eps = node.kwargs.get("eps", eps)
-
-    def replace() -> Call:
-        single = value.new_empty([*value.shape[:-dims], *[1] * dims])
-        square = _before(node, aten.mul.Tensor, x, x, value=value)
-        mean = _before(node, aten.mean.dim, square, list(range(-dims, 0)), True, value=single)
-        least = torch.finfo(value.dtype).eps if eps is None else eps
-        root = _before(node, aten.rsqrt.default, _before(node, aten.add.Scalar, mean, least, value=single), value=single)
-        if weight is None:
-            return aten.mul.Tensor, (x, root), {}
-        return aten.mul.Tensor, (_before(node, aten.mul.Tensor, x, root, value=value), weight), {}
-
-    return replace
 
 
 _NAMES = {
@@ -130,9 +95,7 @@ _PLAIN: dict[Any, Callable[[fx.Node], Replace | None]] = {
     aten.square.default: lambda node: lambda: (aten.pow.Tensor_Scalar, (node.args[0], 2), {}),
     aten.batch_norm.default: normalised,
     aten.eye.default: _identity,
-    aten.rms_norm.default: _by_root_of_squares,
     **dict.fromkeys((aten.to.dtype, aten.to.device, aten.to.other, aten.to.dtype_layout), _cast),
-    **dict.fromkeys((aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input), _transposed),
     **dict.fromkeys(
         (aten.adaptive_avg_pool1d.default, aten.adaptive_avg_pool2d.default, aten.adaptive_avg_pool3d.default), _averaged
     ),

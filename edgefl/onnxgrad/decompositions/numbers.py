@@ -1,6 +1,6 @@
 """Operators of torch on single values, and products and sums of exponentials along an axis, by operators that have an ONNX form."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -77,6 +77,16 @@ def _randomly_leaky(
     return self * slope, slope
 
 
+def _by_root_of_squares(
+    input: Tensor, normalized_shape: Sequence[Any], weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    """Compute RMSNorm: x / √(mean of x² + ε), times the weight."""
+    least = torch.finfo(input.dtype).eps if eps is None else eps
+    mean = (input * input).mean(list(range(-len(normalized_shape), 0)), True)
+    found = input * aten.add.Scalar(mean, least).rsqrt()
+    return found if weight is None else found * weight
+
+
 def running(combine: Callable[[Tensor, Tensor], Tensor], x: Tensor, dim: int) -> Tensor:
     """Combine all entries so far, in log₂(n) steps: each doubles the number of entries; ``combine`` takes later and earlier ones."""
     size, step = x.shape[dim], 1
@@ -111,6 +121,7 @@ NUMBERS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((aten.copysign.Tensor, aten.copysign.Scalar), _with_sign),
     aten.frexp.Tensor: _parts,
     aten.linalg_norm.default: _norm,
+    aten.rms_norm.default: _by_root_of_squares,
     aten.prod.default: lambda input, *, dtype=None: _product_of_axis(input.reshape(-1), 0, dtype=dtype),
     aten.prod.dim_int: _product_of_axis,
     aten.cumprod.default: _running_products,

@@ -1,4 +1,4 @@
-"""Adaptive and fractional pooling; maxima with their places."""
+"""Adaptive and fractional pooling, maxima with their places, and transposed convolutions."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,6 +9,11 @@ from torch._decomp import decomposition_table
 
 aten = torch.ops.aten
 _MEAN_2D, _MEAN_3D = aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default  # noqa: SLF001 - names in torch's graphs
+
+
+def each_axis(axes: int, *values: Any) -> list[tuple[int, ...]]:
+    """Return the settings of each axis, of settings that are a number, or numbers by axis."""
+    return list(zip(*([v] * axes if isinstance(v, int) else list(v) * (axes // len(v)) for v in values), strict=True))
 
 
 def _adaptive_maxima(self: Tensor, output_size: Sequence[int]) -> Any:
@@ -91,10 +96,27 @@ def _starts(sample: Tensor, size: int, kernel: int, count: int) -> Tensor:
     return torch.cat([torch.floor((numbers + sample) * step) - torch.floor(sample * step), last], -1).to(torch.int64)
 
 
+def _transposed(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Tensor:
+    """Compute a transposed convolution by the operator that has an argument for that."""
+    settings = each_axis(input.dim() - 2, stride, padding, dilation, output_padding)
+    strides, pads, dilations, behind = (list(values) for values in zip(*settings, strict=True))
+    return aten.convolution.default(input, weight, bias, strides, pads, dilations, True, behind, groups)
+
+
 WINDOWED: dict[Any, Callable[..., Any]] = {
     _MEAN_2D: _means(torch.nn.functional.avg_pool2d, _MEAN_2D),
     _MEAN_3D: _means(torch.nn.functional.avg_pool3d, _MEAN_3D),
     **dict.fromkeys((aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default), _adaptive_maxima),
     **dict.fromkeys((aten.fractional_max_pool2d.default, aten.fractional_max_pool3d.default), _fractional_maxima),
+    **dict.fromkeys((aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input), _transposed),
 }
 """Operator of torch → what computes it."""

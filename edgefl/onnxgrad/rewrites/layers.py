@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from edgefl.onnxgrad.decompositions.windows import each_axis
 from edgefl.onnxgrad.detached import held
 from edgefl.onnxgrad.errors import EdgeflError
-from edgefl.onnxgrad.rewrites.pools import each_axis
 from edgefl.onnxgrad.stand_ins import GROUP_NORM
 
 _TRANSPOSED: Any = F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from edgefl.onnxgrad.decompositions.windows import each_axis
 from edgefl.onnxgrad.detached import onnx_node
 from edgefl.onnxgrad.stand_ins import ENTRIES_OF_WINDOWS, MEANS_OF_WINDOWS
 
@@ -55,11 +56,6 @@ def _sums(input: Tensor, axes: int, *windows: Any) -> Tensor | None:
     pads = [part for size, of in zip(sizes, each, strict=True) for part in (_last(size, *of)[1], of[2])]
     kernels, strides, *_ = (list(values) for values in zip(*each, strict=True))
     return _MEAN_POOLS[axes](F.pad(input, pads[::-1]), kernels, strides) * math.prod(kernels)
-
-
-def each_axis(axes: int, *values: Any) -> list[tuple[int, ...]]:
-    """Return the settings of each axis, of settings that are a number, or numbers by axis."""
-    return list(zip(*([v] * axes if isinstance(v, int) else list(v) * (axes // len(v)) for v in values), strict=True))
 
 
 def _ceiled_mean(axes: int) -> Callable[..., Tensor | None]:
