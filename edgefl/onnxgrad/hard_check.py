@@ -195,11 +195,8 @@ def _described(case: Case, name: str, flat: np.intp, found: Arrays, expected: Ar
     if name == LOSS:
         return f"loss {ours:.6g}, torch {theirs:.6g}"
     tensor = next(own for own, role in case.roles.tensors.items() if role + OUT == name)
-    at = f"{tensor}{[int(i) for i in place]}" if place else tensor
-    layer = tensor.rpartition(".")[0]
-    kind = type(case.network.get_submodule(layer)).__name__
     what = "gradient of " if tensor in case.roles.trained else ""
-    return f"{what}{at} of layer {layer or 'itself'} ({kind}) {ours:.6g}, torch {theirs:.6g}"
+    return f"{what}{case.entry(tensor, place)} {ours:.6g}, torch {theirs:.6g}"
 
 
 def _rounded(case: Case) -> Case:

@@ -134,6 +134,13 @@ class Case:
                 known[role + OUT] = found[state_inputs(name, self.rule.optimizer)[0] + OUT] / share
         return known
 
+    def entry(self, name: str, place: Sequence[Any]) -> str:
+        """Return what messages call an entry of a tensor of the network."""
+        layer = name.rpartition(".")[0]
+        kind = type(self.network.get_submodule(layer)).__name__
+        at = f"{name}{[int(i) for i in place]}" if len(place) else name
+        return f"{at} of layer {layer or 'itself'} ({kind})"
+
     def _differentiated(self, kind: torch.dtype) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss, and the network's tensors with gradients, clipped as the rule says."""
         tensors = {n: t.to(kind) if t.is_floating_point() else t.clone() for n, t in self.tensors.items()}

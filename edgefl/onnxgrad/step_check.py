@@ -191,11 +191,7 @@ def _described(case: Case, differing: Sequence[str], found: Arrays, exact: Array
     if LOSS in differing:
         texts.append(f"loss {float(found[LOSS]):.6g}, torch {float(exact[LOSS]):.6g}")
     if first is not None:
-        layer = names[first].rpartition(".")[0]
-        kind = type(case.network.get_submodule(layer)).__name__
         place = np.unravel_index(np.argmax(np.abs(found[first] - exact[first])), exact[first].shape)
-        at = f"{names[first]}{[int(i) for i in place]}" if place else names[first]
-        texts.append(
-            f"{at} of layer {layer or 'itself'} ({kind}) after a step: {found[first][place]:.6g}, torch {exact[first][place]:.6g}"
-        )
+        ours, theirs = found[first][place], exact[first][place]
+        texts.append(f"{case.entry(names[first], place)} after a step: {ours:.6g}, torch {theirs:.6g}")
     return "; ".join(texts)

@@ -129,7 +129,7 @@ def _with_rows_swapped(tape: Tape, whole: Double, order: str, own: str, step: in
     number = tape.integers(step)
     places = tape.op("Where", tape.op("Equal", own, largest), number, own)
     places = tape.op("Where", tape.op("Equal", own, number), largest, places)
-    wide = tape.op("Expand", places, tape.op("Shape", whole.name))
+    wide = tape.expanded(places, whole.name)
     return whole.op("GatherElements", wide, axis=-2), tape.op("GatherElements", order, places, axis=-2)
 
 
@@ -152,7 +152,7 @@ def qr(tape: Tape, op: Op) -> None:
     rank = len(tape.shape(op.inputs[0]))
     rest, lines, reflections = Double.of(tape, op.inputs[0]), [], []
     corner = _cut(rest, (0, 1), (0, 1))
-    one = Double(tape, tape.op("Expand", tape.constant(np.ones((1, 1))), tape.op("Shape", corner.name)))
+    one = Double(tape, tape.expanded(tape.constant(np.ones((1, 1))), corner.name))
     for step in range(columns):
         if step == rows - 1:  # a single number is not reflected
             lines.append(_behind_zeros(rest.turned(rank), step, rank))
@@ -163,7 +163,7 @@ def qr(tape: Tape, op: Op) -> None:
         lines.append(_behind_zeros(_cut(rest, (0, 1)).turned(rank), step, rank))
         rest = _cut(rest, (1, _END), (1, _END)) if step < columns - 1 else rest
     _joined(-1, *lines).turned(rank).result(op.outputs[1])
-    found = Double(tape, tape.op("Expand", tape.constant(np.eye(rows, columns)), tape.op("Shape", op.inputs[0])))
+    found = Double(tape, tape.expanded(tape.constant(np.eye(rows, columns)), op.inputs[0]))
     for step, (vector, factor) in reversed(list(enumerate(reflections))):
         below = _reflected(_cut(found, (step, _END)), vector, factor)
         found = _joined(-2, _cut(found, (0, step)), below) if step else below

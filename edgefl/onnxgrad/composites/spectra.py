@@ -56,7 +56,7 @@ def _round(matrix: Double, vectors: Double, half: int, rank: int) -> tuple[Doubl
 def _decomposed(matrix: Double, size: int, rank: int) -> tuple[Double, Double]:
     """Return the eigenvalues (…, n) of symmetric matrices in ascending order, and their vectors as columns."""
     tape, even = matrix.tape, size + size % 2
-    start = Double(tape, tape.op("Expand", tape.constant(np.eye(size)), tape.op("Shape", matrix.name)))
+    start = Double(tape, tape.expanded(tape.constant(np.eye(size)), matrix.name))
     if even > size:
         pads = tape.integers(*[0] * (2 * rank - 2), 1, 1)
         matrix, start = (value.op("Pad", pads) for value in (matrix, start))
@@ -81,7 +81,7 @@ def _decomposed(matrix: Double, size: int, rank: int) -> tuple[Double, Double]:
     if even > size:
         values, columns = values.part(-1, _FIRST, size), columns.part(-1, _FIRST, size).part(-2, _FIRST, size)
     ordered, places = tape.op("TopK", values.name, tape.integers(size), count=2, axis=-1, largest=0)
-    wide = tape.op("Expand", tape.op("Unsqueeze", places, tape.integers(-2)), tape.op("Shape", columns.name))
+    wide = tape.expanded(tape.op("Unsqueeze", places, tape.integers(-2)), columns.name)
     return Double(tape, ordered), columns.op("GatherElements", wide, axis=rank - 1)
 
 

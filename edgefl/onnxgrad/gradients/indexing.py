@@ -43,8 +43,8 @@ def _added_along(tape: Tape, op: Op, gradient: str, axis: int) -> str:
     if not tape.shape(index):
         gradient = tape.op("Unsqueeze", gradient, tape.integers(axis))
     places = tape.op("Reshape", index, tape.integers(-1, *[1] * (rank - axis - 1)))
-    places = tape.op("Expand", places, tape.op("Shape", gradient))
-    return str(tape.op("ScatterElements", tape.zeros(tape.op("Shape", x)), places, gradient, axis=axis, reduction="add"))
+    places = tape.expanded(places, gradient)
+    return str(tape.op("ScatterElements", tape.zeros_like(x), places, gradient, axis=axis, reduction="add"))
 
 
 def _selected_back(tape: Tape, op: Op, gradient: str, index: np.ndarray, axis: int) -> str:
@@ -96,7 +96,7 @@ def scatter_elements(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
         op.refuse(f"reduction {reduction!r} has no rule, expected 'none', 'add', 'max' or 'min'")
     of_data = gradient
     if reduction == "none" and tape.needs(data):
-        of_data = tape.op("ScatterElements", gradient, index, tape.zeros(tape.op("Shape", updates)), axis=axis)
+        of_data = tape.op("ScatterElements", gradient, index, tape.zeros_like(updates), axis=axis)
     return [of_data, None, tape.op("GatherElements", gradient, index, axis=axis) if tape.needs(updates) else None]
 
 
@@ -116,7 +116,7 @@ def scatter_nd(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     if op.get("reduction", "none") != "none":
         op.refuse(f"reduction {op.get('reduction')!r} has no rule, expected 'none'")
     return [
-        tape.op("ScatterND", gradient, index, tape.zeros(tape.op("Shape", updates))) if tape.needs(data) else None,
+        tape.op("ScatterND", gradient, index, tape.zeros_like(updates)) if tape.needs(data) else None,
         None,
         tape.op("GatherND", gradient, index) if tape.needs(updates) else None,
     ]
@@ -137,7 +137,7 @@ def _summed_rows(tape: Tape, gradient: str, index: str, rows: int | None, x: str
     else:
         parts, zeros = tape.reshape(gradient, (None, *widths)), tape.zeros(tape.integers(rows, *(size or 0 for size in widths)))
     places = tape.op("Reshape", tape.op("Cast", index, to=onnx.TensorProto.INT32), tape.integers(-1, *[1] * len(widths)))
-    places = tape.op("Expand", places, tape.op("Shape", parts))
+    places = tape.expanded(places, parts)
     return str(tape.op("ScatterElements", zeros, places, parts, axis=0, reduction="add"))
 
 
@@ -175,7 +175,7 @@ def grid_sample(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     if tape.needs(x):
         shares = [tape.op("Mul", g, tape.op("Mul", rows.weights[i], columns.weights[j])) for i, j in pairs]
         index, parts = (tape.op("Concat", *values, axis=2) for values in (indices, shares))
-        zeros = tape.zeros(tape.op("Shape", values))
+        zeros = tape.zeros_like(values)
         of_x = tape.like(tape.op("ScatterElements", zeros, index, parts, axis=2, reduction="add"), x)
     if tape.needs(grid) and mode != "nearest":
         seen = [tape.op("Mul", g, tape.op("GatherElements", values, index, axis=2)) for index in indices]
@@ -221,4 +221,4 @@ def _ends(tape: Tape, op: Op, coordinate: str, size: int) -> _Ends:
 def _index(tape: Tape, row: str, column: str, columns: int, like: str) -> str:
     """Return the indices of neighbours in the flattened map, once for each channel."""
     index = tape.op("Cast", tape.op("Add", tape.op("Mul", row, tape.number(columns)), column), to=onnx.TensorProto.INT64)
-    return str(tape.op("Expand", index, tape.op("Shape", like)))
+    return str(tape.expanded(index, like))

@@ -111,7 +111,7 @@ def in_first_order(rows: Matrix, order: str) -> str:
     """Return rows, which stand in the order ``order`` of a pivoted matrix, in the matrix's own order."""
     tape = rows.tape
     back = tape.op("TopK", order, tape.integers(rows.shape[-2] or 0), count=2, axis=-1, largest=0, sorted=1)[1]
-    wide = tape.op("Expand", tape.op("Unsqueeze", back, tape.integers(-1)), tape.op("Shape", rows.name))
+    wide = tape.expanded(tape.op("Unsqueeze", back, tape.integers(-1)), rows.name)
     return rows.op("GatherElements", wide, axis=len(rows.shape) - 2).name
 
 

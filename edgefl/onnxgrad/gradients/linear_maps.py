@@ -111,7 +111,7 @@ def top(tape: Tape, op: Op, gradient: Gradient, of_places: Gradient = None) -> l
     """Return g at the places of the largest entries, zeros elsewhere."""
     if gradient is None:
         return [None, None]
-    zeros = tape.zeros(tape.op("Shape", op.inputs[0]))
+    zeros = tape.zeros_like(op.inputs[0])
     rank = len(tape.shape(op.inputs[0]))
     return [tape.op("ScatterElements", zeros, op.outputs[1], gradient, axis=op.get("axis", -1) % rank, reduction="add"), None]
 

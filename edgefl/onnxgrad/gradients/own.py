@@ -48,7 +48,7 @@ def first_extreme(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     if not op.get("keepdims"):
         gradient = tape.op("Unsqueeze", gradient, tape.integers(axis))
     place = tape.op(op.kind.replace("First", "Arg"), x, axis=axis, keepdims=1)
-    return [tape.op("ScatterElements", tape.zeros(tape.op("Shape", x)), place, gradient, axis=axis)]
+    return [tape.op("ScatterElements", tape.zeros_like(x), place, gradient, axis=axis)]
 
 
 @form("ExactSigmoid")

@@ -194,4 +194,4 @@ def global_average_pool(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     (x,) = op.inputs
     count = math.prod(tape.fixed(op, x, range(2, len(tape.shape(x)))))
     share = tape.op("Mul", gradient, tape.number(1 / count))
-    return [tape.op("Expand", share, tape.op("Shape", x))]
+    return [tape.expanded(share, x)]

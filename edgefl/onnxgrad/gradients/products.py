@@ -105,7 +105,7 @@ def einsum(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
         value = tape.op("Einsum", gradient, *(n for n, _ in others), equation=f"{joined}->{here}")
         if here != term:  # letters that occur in this operand only were summed: g is the same along them
             missing = [i for i, letter in enumerate(term) if letter not in present]
-            value = tape.op("Expand", tape.op("Unsqueeze", value, tape.integers(*missing)), tape.op("Shape", name))
+            value = tape.expanded(tape.op("Unsqueeze", value, tape.integers(*missing)), name)
         found.append(value)
     return found
 
@@ -156,7 +156,7 @@ def reduce_mean(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     axes, shape = axes_of(tape, op), tape.shape(op.inputs[0])
     wide = widened(tape, op, gradient, axes)
     share = tape.op("Mul", wide, share_of(tape, op.inputs[0], op.outputs[0], [shape[axis] for axis in axes]))
-    return [_spread(tape, share, op.inputs[0]), None]
+    return [tape.expanded(share, op.inputs[0]), None]
 
 
 def share_of(tape: Tape, whole: str, part: str, sizes: Sequence[int | None]) -> str:
@@ -167,14 +167,10 @@ def share_of(tape: Tape, whole: str, part: str, sizes: Sequence[int | None]) -> 
     return tape.op("Reciprocal", tape.op("Cast", count, to=tape.element_type))
 
 
-def _spread(tape: Tape, value: str, like: str) -> str:
-    return tape.op("Expand", value, tape.op("Shape", like))
-
-
 @register_rule("ReduceSum")
 def reduce_sum(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """Return g for each entry."""
-    return [_spread(tape, widened(tape, op, gradient, axes_of(tape, op)), op.inputs[0])]
+    return [tape.expanded(widened(tape, op, gradient, axes_of(tape, op)), op.inputs[0])]
 
 
 @register_rule("ReduceSumSquare", "ReduceL1")

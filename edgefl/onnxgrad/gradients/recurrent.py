@@ -65,7 +65,7 @@ def _gradient_loop(tape: Tape, op: Op, gradients: Sequence[Gradient], weights: N
     last, (of_h, *others), stored = gradients[: cell.states], gradients[cell.states :], op.outputs[cell.states :]
     if any(others):
         op.refuse("what its steps store for the gradient has no gradient itself")
-    zeros = None if all(last) else tape.zeros(tape.op("Shape", op.inputs[0]))
+    zeros = None if all(last) else tape.zeros_like(op.inputs[0])
 
     def step(*inputs: str) -> Names:
         after, rows = list(inputs[: cell.states]), list(inputs[cell.states :])

@@ -179,6 +179,10 @@ class Tape:
         """Return ``value`` in the shape of the forward value ``other``."""
         return self.reshape(value, self.shape(other), other)
 
+    def expanded(self, value: str, like: str) -> str:
+        """Return ``value`` repeated to the shape of the value ``like``."""
+        return self.op("Expand", value, self.op("Shape", like))
+
     def unbroadcast(self, gradient: str, operand: str, result: str) -> str:
         """Return the gradient of a broadcast ``operand``: ``gradient``, in the shape of ``result``, summed over the broadcast axes."""
         return self.sum_of_copies(gradient, operand, self.shape(operand), self.shape(result))
