@@ -1,4 +1,4 @@
-"""What methods with LoRA adapters share: a frozen base, a pair of small trained layers beside some of its layers, and a dense classifier.
+"""Methods with LoRA adapters: a frozen base, a pair of small trained layers beside some of its layers, and a dense classifier.
 
 A tier p has pairs of rank r = ⌊p·``rank``⌋, at least 1 and at most a layer's full rank. A layer with m inputs and n outputs computes
 W x + s·B A x (Hu et al., LoRA, ICLR 2022). Initially A (r × m) has torch's values for linear layers, and B (n × r) is zero. The scale
@@ -77,8 +77,8 @@ class Adapted(Personal, Factorizes):
         Raises:
             ConfigError: no layer can have an adapter, or the option ``factorize`` is wrong.
         """
-        found = rank_candidates(network, self.config.factorize or _usual(network), adapted=True)
-        return {name: min(rank, *unroll(layer.weight).shape) for name, layer in found.items()}
+        layers = rank_candidates(network, self.config.factorize or _usual(network), adapted=True)
+        return {name: min(rank, *unroll(layer.weight).shape) for name, layer in layers.items()}
 
     def dense_reasons(self, network: nn.Module) -> Mapping[str, str]:
         return dense_reasons(network, self.config.factorize or _usual(network), adapted=True)
@@ -143,12 +143,12 @@ class Adapted(Personal, Factorizes):
 
         A tier's ranks are the leading rows of A and columns of B. The band of a tier that was pruned below a smaller one is empty.
         """
-        found = {}
+        energies = {}
         for layer, most in self.layers(state).items():
-            held = [0, *accumulate((min(self.rank(tier), most) for tier in sorted(state.tiers)), max)]
-            left, right = (of.double() for of in unrolled_factors(*(state.tensors[name] for name in names_of(layer))))
-            found[layer] = [float(torch.linalg.vector_norm(left[:, a:b] @ right[a:b]) ** 2) for a, b in pairwise(held)]
-        return found
+            ends = [0, *accumulate((min(self.rank(tier), most) for tier in sorted(state.tiers)), max)]
+            left, right = (factor.double() for factor in unrolled_factors(*(state.tensors[name] for name in names_of(layer))))
+            energies[layer] = [float(torch.linalg.vector_norm(left[:, a:b] @ right[a:b]) ** 2) for a, b in pairwise(ends)]
+        return energies
 
     def with_heads(self, state: GlobalState, updates: Iterable[Update], heads: dict[str, Tensor]) -> Iterator[Update]:
         """Yield ``updates``, each checked, and fill ``heads`` after the last one.

@@ -84,12 +84,12 @@ def needs(key: str, choice: str) -> tuple[Need, ...]:
     """
     if key in FIXED:
         return FIXED[key][choice]
-    found: tuple[Need, ...] = REGISTRIES[key].facts(choice).get("needs", ())
-    if unknown := sorted(set(found) - {*get_args(Need)}):
+    declared: tuple[Need, ...] = REGISTRIES[key].facts(choice).get("needs", ())
+    if unknown := sorted(set(declared) - {*get_args(Need)}):
         raise ConfigError(
             f"{key} {choice!r} needs {unknown[0]!r};{nearest(unknown[0], get_args(Need))} known: {', '.join(get_args(Need))}"
         )
-    return found
+    return declared
 
 
 def conflict(lacks: Mapping[Need, str], key: str, choice: str) -> str:

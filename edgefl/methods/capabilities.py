@@ -1,4 +1,4 @@
-"""What some methods do and others do not: capabilities, which a method has by deriving from them; and what all methods do instead.
+"""Capabilities of some methods, which a method has by deriving from them; and what all methods do instead.
 
 Capabilities of personal tensors and of terms of the loss are in :mod:`edgefl.methods.personal` and :mod:`edgefl.methods.penalties`.
 """
@@ -146,7 +146,7 @@ def rebased(method: Method, update: Update, sent: Tensors, now: Tensors, weight:
 
 @dataclass(frozen=True)
 class Distilled:
-    """What a server that :class:`Distils` has made, and what it computed for it.
+    """The result of a server that :class:`Distils`, and its computations.
 
     Attributes:
         state: the next state.
@@ -204,6 +204,6 @@ def misfit(method: Method, first: GlobalState, stored: GlobalState) -> str:
         if different := sorted(shapes.keys() ^ expected.keys()):
             return f"{memory} ({different[0]} is missing or not expected)"
         for name, shape in sorted(shapes.items()):
-            if shape != (known := expected[name]) and not (known is None and len(shape) == 1):
-                return f"{memory} ({name} has shape {shape}, expected {known})"
+            if shape != (wanted := expected[name]) and not (wanted is None and len(shape) == 1):
+                return f"{memory} ({name} has shape {shape}, expected {wanted})"
     return method.misfit(stored) if isinstance(method, Remembers) else ""

@@ -76,9 +76,9 @@ class EarlyExits(nn.Module):
 
         def watch(depth: int) -> Any:
             def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
-                found = carried(args, kwargs)
-                assert found is not None  # as when the network was cut
-                features.setdefault(depth, found)
+                tensor = carried(args, kwargs)
+                assert tensor is not None  # as when the network was cut
+                features.setdefault(depth, tensor)
                 if depth == deepest:
                     raise _EndError
 
@@ -211,10 +211,10 @@ class DepthFL(Phased):
 
     def _network(self, architecture: Architecture, tier: Tier, all_exits: bool) -> nn.Module:
         cuts: Cuts = architecture.cuts
-        own, body = self.depth(architecture, tier), architecture.build()
-        depths = {self.depth(architecture, Tier(ratio)) for ratio in self.config.tiers if all_exits} | {own}
-        at = {depth: cuts.cuts[depth - 1] for depth in sorted(depths) if depth <= own and depth < cuts.blocks}
-        return EarlyExits(body, at, cuts.outputs, own == cuts.blocks, self.config.ensemble) if at else body
+        deepest, body = self.depth(architecture, tier), architecture.build()
+        depths = {self.depth(architecture, Tier(ratio)) for ratio in self.config.tiers if all_exits} | {deepest}
+        exits = {depth: cuts.cuts[depth - 1] for depth in sorted(depths) if depth <= deepest and depth < cuts.blocks}
+        return EarlyExits(body, exits, cuts.outputs, deepest == cuts.blocks, self.config.ensemble) if exits else body
 
     def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
         return GlobalState.begun(architecture, tiers, rng, partial(self.network, architecture, Tier(1.0)))

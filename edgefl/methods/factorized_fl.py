@@ -189,8 +189,8 @@ class FactorizedFL(Receives, Personal, Penalised, Composes, Remembers, Figures, 
         return network
 
     def _down(self, network: nn.Module) -> frozenset[str]:
-        kept = _classifier(network) if self.config.keeps_classifier else ""
-        return frozenset(f"{layer}.u" for layer in rank_one_layers(network) if layer != kept)
+        classifier = _classifier(network) if self.config.keeps_classifier else ""
+        return frozenset(f"{layer}.u" for layer in rank_one_layers(network) if layer != classifier)
 
     def _up(self, network: nn.Module) -> frozenset[str]:
         return self._down(network) | {f"{_second_last(network)}.v"}
@@ -209,11 +209,11 @@ class FactorizedFL(Receives, Personal, Penalised, Composes, Remembers, Figures, 
         key = f"{_second_last(state.once('skeleton', lambda: skeleton(self, state.architecture, state.tiers[0])))}.v"
         rows = partial(torch.stack, [state.clients[member][key].flatten() for member in members])
         similarity = state.once("similarity", lambda: cosines(rows()))
-        own = members.index(client)
+        position = members.index(client)
         chosen = self.config.matching()
         # A share is a decimal: 0.2 of 20 clients are 4, although the product of the two floats may be a bit more.
         least = math.ceil(chosen.least_share * len(members) - 1e-9)
-        weights = matching_weights(similarity[own], own, chosen.threshold, chosen.scale, least)
+        weights = matching_weights(similarity[position], position, chosen.threshold, chosen.scale, least)
         return {member: float(weight) for member, weight in zip(members, weights, strict=True) if weight > 0}
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:

@@ -90,8 +90,8 @@ class FedDF(Distils):
         tensors: dict[str, Tensor] = {}
         with torch_seeded(rng):
             for tier in sorted(tiers, reverse=True):
-                own = copied(self.network(architecture, tier))
-                tensors |= {_target(tiers, tier, name): tensor for name, tensor in own.items()}
+                network = self.network(architecture, tier)
+                tensors |= {_target(tiers, tier, name): tensor for name, tensor in copied(network).items()}
         return GlobalState(architecture, tiers, tensors)
 
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
@@ -132,8 +132,8 @@ class FedDF(Distils):
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, len(batches))
         for batch in batches:
             optimizer.zero_grad()
-            found, wanted = log_softmax(_logits(student, rows(x, batch)), dim=-1), targets[batch]
-            (kl_div(found, wanted, reduction="sum") / wanted[..., 0].numel()).backward()
+            logs, wanted = log_softmax(_logits(student, rows(x, batch)), dim=-1), targets[batch]
+            (kl_div(logs, wanted, reduction="sum") / wanted[..., 0].numel()).backward()
             optimizer.step()
             schedule.step()
         return student
@@ -146,5 +146,5 @@ def _target(tiers: Sequence[Tier], tier: Tier, name: str) -> str:
 
 def _logits(network: nn.Module, x: Any) -> Tensor:
     """Return the logits for samples ``x`` (batch, …): (batch, labels, classes)."""
-    found: Tensor = network(x)
-    return found.view(len(first(x)), -1, found.shape[-1])
+    logits: Tensor = network(x)
+    return logits.view(len(first(x)), -1, logits.shape[-1])

@@ -134,10 +134,10 @@ class FedFOMO(Receives, Personal, Remembers, FedAvg):
         others = [other for other in sorted(state.clients) if other != client]
         order = [others[i] for i in rng.permutation(len(others))]
         explores = float(rng.random())
-        own = _memory(state, client)
-        rounds = float(own[ROUNDS]) if own else 0.0
-        if own and explores >= self.config.epsilon - self.config.epsilon_decay * rounds:
-            affinity = own[AFFINITY].tolist()
+        memory = _memory(state, client)
+        rounds = float(memory[ROUNDS]) if memory else 0.0
+        if memory and explores >= self.config.epsilon - self.config.epsilon_decay * rounds:
+            affinity = memory[AFFINITY].tolist()
             # The sort is stable: ties stay in random order. Unknown clients rank between helpful and harmful ones.
             order.sort(key=lambda other: -affinity[other] if other < len(affinity) else 0.0)
         return order[: self.config.models]
@@ -161,8 +161,8 @@ class FedFOMO(Receives, Personal, Remembers, FedAvg):
 
     def deploy(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
         """Return the client's own model: ``personal`` if given, else the server's copy, else the mean model."""
-        own = _memory(state, client)
-        tensors = personal or {name: own.get(name, tensor) for name, tensor in state.tensors.items()}
+        memory = _memory(state, client)
+        tensors = personal or {name: memory.get(name, tensor) for name, tensor in state.tensors.items()}
         return loaded(state.architecture.build(tier.ratio), tensors)
 
     def trained_network(

@@ -137,8 +137,8 @@ class FedHM(ByLabel, Factorizes, Phased, FrobeniusDecay, Rebases, Figures):
         """Raise :class:`ConfigError` if the option ``ranks`` has an unknown tier or layer, or more than a layer's full rank."""
         candidates = rank_candidates(architecture.skeleton(), self.config.factorize)
         for label, ranks in self.config.ranks.items():
-            if label not in (known := [tier.label for tier in tiers]):
-                raise ConfigError(f"method_options.ranks: {label!r} is no tier of this run; it has {', '.join(known)}")
+            if label not in (labels := [tier.label for tier in tiers]):
+                raise ConfigError(f"method_options.ranks: {label!r} is no tier of this run; it has {', '.join(labels)}")
             for name, rank in ranks.items():
                 if name not in candidates:
                     problem = f"{name!r} is no layer to factorize;{nearest(name, candidates)}"
@@ -154,8 +154,8 @@ class FedHM(ByLabel, Factorizes, Phased, FrobeniusDecay, Rebases, Figures):
         weights = {name: unroll(state.tensors[f"{name}.weight"]) for name in names}
         values = in_parallel({name: partial(singular_values, weight) for name, weight in weights.items()})
         small = [tier for tier in state.tiers if tier.ratio < 1]
-        of = partial(spectral_ranks, values=values, relative=self.config.error == "relative", rules=self.config.factorize)
-        plans = {tier.label: of(state.architecture, tier.ratio) for tier in small}
+        spectral = partial(spectral_ranks, values=values, relative=self.config.error == "relative", rules=self.config.factorize)
+        plans = {tier.label: spectral(state.architecture, tier.ratio) for tier in small}
         return self.with_options(ranks=plans), state
 
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
@@ -208,8 +208,8 @@ class FedHM(ByLabel, Factorizes, Phased, FrobeniusDecay, Rebases, Figures):
         """
         factors = {name for name, place in update.places.items() if place.target != name and name.endswith(".weight")}
         scaled = [
-            {name: of[name] * (weight if name.endswith(".u.weight") else 1.0) for name in factors}
-            for of in (update.tensors, sent)
+            {name: tensors[name] * (weight if name.endswith(".u.weight") else 1.0) for name in factors}
+            for tensors in (update.tensors, sent)
         ]
         dense = {name: tensor for name, tensor in update.tensors.items() if name not in factors}
         return replace(update, tensors={**moved(dense, sent, now, weight), **scaled[0]}, sent=scaled[1])
@@ -227,7 +227,7 @@ class FedHM(ByLabel, Factorizes, Phased, FrobeniusDecay, Rebases, Figures):
         for update in checked(self, state, updates):
             weight = round(math.exp(update.tier.ratio / tau) * 2**28) / 2**28  # so that sums of weights are exact
             if ranks := self._state_ranks(state, update.tier):
-                warm = {layer: found.start for layer, found in self._factors(state).items() if found.start is not None}
+                warm = {layer: factors.start for layer, factors in self._factors(state).items() if factors.start is not None}
             changes.add(update, ranks, weight)
             for name in state.tensors:
                 layer, _, kind = name.rpartition(".")
@@ -253,11 +253,11 @@ class FedHM(ByLabel, Factorizes, Phased, FrobeniusDecay, Rebases, Figures):
         return {**({"decompositions": dict(counted(factors))} if factors else {}), **super().observe(state, sent)}
 
     def energy_bands(self, state: GlobalState) -> Mapping[str, Sequence[float]]:
-        ranks = [self._state_ranks(state, tier) for tier in sorted(state.tiers)]
-        found, factors = {}, self._factors(state)
+        by_tier = [self._state_ranks(state, tier) for tier in sorted(state.tiers)]
+        energies, factors = {}, self._factors(state)
         for layer in self._ranks_by_layer(state):
             matrix = unroll(state.tensors[f"{layer}.weight"])
             # Spectral ranks of a layer may shrink from one tier to a larger one.
-            held = list(accumulate((of.get(layer, min(matrix.shape)) for of in ranks), max))
-            found[layer] = band_energies(matrix, factors[layer].values, held)
-        return found
+            ends = list(accumulate((ranks.get(layer, min(matrix.shape)) for ranks in by_tier), max))
+            energies[layer] = band_energies(matrix, factors[layer].values, ends)
+        return energies

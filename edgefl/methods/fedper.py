@@ -44,11 +44,11 @@ class FedPer(Personal, FedAvg):
     def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
         """Raise :class:`ConfigError` if no layer is left to average."""
         network = architecture.skeleton(tiers[0].ratio)
-        found = [name for name, _ in weighted_layers(network)]
-        if self.config.layers > len(found) or self.personal(network) >= network.state_dict().keys():
+        layers = [name for name, _ in weighted_layers(network)]
+        if self.config.layers > len(layers) or self.personal(network) >= network.state_dict().keys():
             raise ConfigError(
                 f"method_options.layers: {self.config.layers} personal layers leave none to average, {architecture.model} has "
-                f"{len(found)}: {', '.join(found)}; give at most {len(found) - 1}"
+                f"{len(layers)}: {', '.join(layers)}; give at most {len(layers) - 1}"
             )
 
     def personal(self, network: nn.Module) -> frozenset[str]:

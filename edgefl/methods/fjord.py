@@ -60,9 +60,9 @@ class Nested:
         """Return the logits (batch, classes) of the network of ``width``, which uses slices of the weights of ``module``."""
         if width == self.widths[-1]:
             return module(x)
-        own = named_tensors(module)
+        tensors = named_tensors(module)
         skeleton, places = self._narrower(module, width)
-        slices = {name: own[name][place.index] for name, place in places.items()}
+        slices = {name: tensors[name][place.index] for name, place in places.items()}
         skeleton.train(module.training)
         return called_with(skeleton, slices, x)
 

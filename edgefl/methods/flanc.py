@@ -89,20 +89,20 @@ class FLANC(Penalised, Composes):
 
     def _composed(self, architecture: Architecture, widths: tuple[float, ...], pointwise: bool = False) -> tuple[Shapes, Sizes]:
         """Return the shapes of the weights that may be composed, and R₁ and R₂ of those that are; ``pointwise``: of 1×1 kernels too."""
-        shapes, full = (_shapes(architecture, at, self.config.composed, pointwise) for at in (widths, (1.0,)))
+        shapes, full = (_shapes(architecture, ratios, self.config.composed, pointwise) for ratios in (widths, (1.0,)))
         sizes = self._sizes(architecture, shapes, full)
         return (shapes, sizes) if sizes or pointwise else self._composed(architecture, widths, True)
 
     def _sizes(self, architecture: Architecture, shapes: Shapes, full: Shapes) -> Sizes:
-        found: Sizes = {}
-        for layer, of in self._ruled(architecture, shapes, full).items():
-            for weight, ruled in of.items():
+        sizes: Sizes = {}
+        for layer, weights in self._ruled(architecture, shapes, full).items():
+            for weight, ruled in weights.items():
                 name = _key(layer, weight)
                 size = self._chosen(name, ruled, full[layer][weight][0])
                 size.check(name, shapes[layer][weight])
                 if size.count > 1 or size != ruled:
-                    found.setdefault(layer, {})[weight] = size
-        return found
+                    sizes.setdefault(layer, {})[weight] = size
+        return sizes
 
     @property
     def _rule(self) -> BasisRule:
@@ -112,7 +112,7 @@ class FLANC(Penalised, Composes):
         """Return layer → weight → the rule's R₁ and R₂, with the R₁ of another layer if the network's ``basis_like`` names one."""
         network = architecture.skeleton()
         stem, like = stem_and_classifier(network)[0], getattr(network, "basis_like", {})
-        sizes = {n: {w: self._rule.size(at, full[n][w][0], n == stem) for w, at in of.items()} for n, of in shapes.items()}
+        sizes = {n: {w: self._rule.size(each, full[n][w][0], n == stem) for w, each in ws.items()} for n, ws in shapes.items()}
         for layer in like.keys() & sizes.keys():
             size = sizes[layer]["weight"]
             sizes[layer] = {"weight": BasisSize(math.gcd(size.channels, sizes[like[layer]]["weight"].channels), size.count)}
@@ -127,15 +127,15 @@ class FLANC(Penalised, Composes):
     def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
         """Raise :class:`ConfigError` if channels have no common divisor at the run's widths, or if options give impossible R₁ or R₂."""
         layers, _ = self._composed(architecture, tuple(tier.ratio for tier in tiers))
-        shapes = {_key(n, w): at for n, of in layers.items() for w, at in of.items()}
+        shapes = {_key(n, w): each for n, ws in layers.items() for w, each in ws.items()}
         for option in ("basis_channels", "basis_count"):
             for name in getattr(self.config, option):
                 if name not in shapes:
                     hint = nearest(name, shapes)
                     raise ConfigError(f"method_options.{option}: there is no layer {name!r};{hint} known: {', '.join(shapes)}")
-        for name, at in shapes.items():
+        for name, each in shapes.items():
             if name not in self.config.basis_channels:
-                check_divisor(name, at)
+                check_divisor(name, each)
         if not all(self.sizes(architecture, tier) for tier in tiers):
             raise ConfigError(
                 "FLANC finds no layer with more than one basis vector: all are small, the stem, grouped, the classifier, or kept"
@@ -187,16 +187,16 @@ def _key(layer: str, weight: str) -> str:
 @once_per_network
 def _shapes(architecture: Architecture, widths: tuple[float, ...], composed: Layers, pointwise: bool) -> Shapes:
     """Return layer → weight → its shape (T, S, …) at each of ``widths``, ascending; of recurrent weights, the shape of one gate."""
-    found: Shapes = {}
+    shapes: Shapes = {}
     for width in sorted(set(widths)):
         network = architecture.skeleton(width)
         kept = kept_layers(network) if composed == "all" else {}
         every = {name: {"weight": 1} for name, _ in weighted_layers(network) if name not in kept} if composed == "all" else {}
-        for name, of in {**every, **gates_of(network, pointwise)}.items():
-            for weight, gates in of.items():
+        for name, weights in {**every, **gates_of(network, pointwise)}.items():
+            for weight, gates in weights.items():
                 outputs, *others = getattr(network.get_submodule(name), weight).shape
-                found.setdefault(name, {}).setdefault(weight, []).append((outputs // gates, *others))
-    return found
+                shapes.setdefault(name, {}).setdefault(weight, []).append((outputs // gates, *others))
+    return shapes
 
 
 def _places(network: nn.Module, tier: Tier) -> dict[str, Place]:

@@ -75,10 +75,10 @@ class FlexLoRA(Adapted, Figures):
         """Return the weights (A, B) of ``layer`` for the unrolled mean (a × b) of the products."""
         before, _ = unrolled_factors(*(state.tensors[name] for name in names_of(layer)))
         rank = before.shape[1]
-        found = truncated(mean, [rank])
-        values = found.values[:rank]
+        factors = truncated(mean, [rank])
+        values = factors.values[:rank]
         alive = values > _NOISE * values[0]
         roots = torch.where(alive, values, 1.0).sqrt().float()
-        left = torch.where(alive, found.left[:, :rank] / roots, before)
-        right = torch.where(alive[:, None], found.right[:rank] * roots[:, None], 0.0)
+        left = torch.where(alive, factors.left[:, :rank] / roots, before)
+        right = torch.where(alive[:, None], factors.right[:rank] * roots[:, None], 0.0)
         return factor_weights(left, right, tuple(state.tensors[f"{layer}.weight"].shape))

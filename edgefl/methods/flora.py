@@ -79,14 +79,15 @@ class FLoRA(Phased, Adapted, Receives):
 
     def base_shapes(self, architecture: Architecture) -> dict[str, Shape]:
         """Return name → shape of the tensors that a client makes its base from."""
-        found: dict[str, Shape] = {}
+        shapes: dict[str, Shape] = {}
         weights = named_tensors(architecture.skeleton()) if self.config.stacked else {}
         for layer, rank in self.config.stacked.items():
             n, m, *sides = weight = tuple(weights[f"{layer}.weight"].shape)
             first, others = sides[:1], sides[1:]
-            shapes = (rank, m, *first, *(1 for _ in others)), (n, rank, *(1 for _ in first), *others)
-            found |= {f"{layer}.weight": weight} if _is_dense(weight, shapes) else dict(zip(_stack(layer), shapes, strict=True))
-        return found
+            stack = (rank, m, *first, *(1 for _ in others)), (n, rank, *(1 for _ in first), *others)
+            dense = math.prod(weight) <= sum(map(math.prod, stack))
+            shapes |= {f"{layer}.weight": weight} if dense else dict(zip(_stack(layer), stack, strict=True))
+        return shapes
 
     def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
         """Return the dense network, and stacks of zeros in the shapes of the option ``stacked``, as a later state has them."""
@@ -103,10 +104,10 @@ class FLoRA(Phased, Adapted, Receives):
             pairs.append({name: update.tensors[name] for layer in layers for name in names_of(layer)})
         warm = dict(state.warm)
         for layer in layers:
-            (u, v), own = names_of(layer), _stack(layer)
+            (u, v), (stacked_u, stacked_v) = names_of(layer), _stack(layer)
             a = torch.cat([pair[u] * (count / sum(samples)) for pair, count in zip(pairs, samples, strict=True)])
             b = torch.cat([pair[v] for pair in pairs], 1)
-            warm |= {own[0]: _after(warm, own[0], a, 0), own[1]: _after(warm, own[1], b, 1)}
+            warm |= {stacked_u: _after(warm, stacked_u, a, 0), stacked_v: _after(warm, stacked_v, b, 1)}
         return state.replace({**state.tensors, **heads}, warm=warm)
 
     def advance(self, state: GlobalState, round_: int, rng: np.random.Generator) -> tuple[Method, GlobalState]:
@@ -119,29 +120,24 @@ class FLoRA(Phased, Adapted, Receives):
         later = self.with_options(stacked=stacked)
         sent = later.base_shapes(state.architecture)  # a weight that is sent once is sent from then on
         for layer in layers:
-            name, own = f"{layer}.weight", _stack(layer)
-            stack = {part: _after(tensors, part, state.warm[part], axis) for axis, part in enumerate(own)}
+            name, parts = f"{layer}.weight", _stack(layer)
+            stack = {part: _after(tensors, part, state.warm[part], axis) for axis, part in enumerate(parts)}
             if name in sent:
                 tensors[name] = self._added(tensors, stack)[name]
-                tensors = {part: tensor for part, tensor in tensors.items() if part not in own}
+                tensors = {part: tensor for part, tensor in tensors.items() if part not in parts}
             else:
                 tensors |= stack
         return later, state.replace(tensors, warm={})
 
     def _added(self, base: Tensors, *stacks: Tensors) -> dict[str, Tensor]:
         """Return ``base`` without stacks, after the products of ``stacks`` are added to its weights."""
-        found = {name: tensor for name, tensor in base.items() if ".stack." not in name}
-        for layer in self._stacked_layers(stacks):
+        tensors, end = {name: tensor for name, tensor in base.items() if ".stack." not in name}, ".stack.u.weight"
+        for layer in dict.fromkeys(name.removesuffix(end) for stack in stacks for name in stack if name.endswith(end)):
             pairs = [[stack[name] for name in _stack(layer)] for stack in stacks if _stack(layer)[0] in stack]
             a, b = (torch.cat(parts, axis) for axis, parts in enumerate(zip(*pairs, strict=True)))
             name = f"{layer}.weight"
-            found[name] = found[name] + self.config.scale * composed_weight(a, b)
-        return found
-
-    @staticmethod
-    def _stacked_layers(stacks: Iterable[Tensors]) -> list[str]:
-        end = ".stack.u.weight"
-        return list(dict.fromkeys(name.removesuffix(end) for stack in stacks for name in stack if name.endswith(end)))
+            tensors[name] = tensors[name] + self.config.scale * composed_weight(a, b)
+        return tensors
 
     def receive(self, module: nn.Module, received: Tensors, personal: Tensors, batches: Samples) -> None:
         """Load the base with the received stack added to it, and fresh adapters."""
@@ -161,21 +157,16 @@ def _stack(layer: str) -> tuple[str, str]:
     return f"{layer}.stack.u.weight", f"{layer}.stack.v.weight"
 
 
-def _is_dense(weight: Shape, pair: Iterable[Shape]) -> bool:
-    """Return whether a layer's weight has no more values than its stack."""
-    return math.prod(weight) <= sum(map(math.prod, pair))
-
-
 def _after(tensors: Tensors, name: str, more: Tensor, axis: int) -> Tensor:
     return torch.cat([tensors[name], more], axis) if name in tensors else more
 
 
 def _fresh(network: nn.Module) -> dict[str, Tensor]:
     """Return name → weight of new adapters for ``network``: A as torch draws it, B zero."""
-    found: dict[str, Tensor] = {}
+    fresh: dict[str, Tensor] = {}
     for name, tensor in network.state_dict().items():
         if name.endswith(".adapter.u.weight"):
-            found[name] = nn.init.kaiming_uniform_(torch.empty_like(tensor), a=math.sqrt(5))
+            fresh[name] = nn.init.kaiming_uniform_(torch.empty_like(tensor), a=math.sqrt(5))
         elif name.endswith(".adapter.v.weight"):
-            found[name] = torch.zeros_like(tensor)
-    return found
+            fresh[name] = torch.zeros_like(tensor)
+    return fresh

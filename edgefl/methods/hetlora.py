@@ -103,7 +103,7 @@ class HetLoRA(Phased, Penalised, Adapted, Figures):
         """Return the state with the weighted means of the factors, and with the mean of the classifiers; ``warm`` has the tiers' votes."""
         layers, heads = self.layers(state), dict[str, Tensor]()
         pairs = {name: state.tensors[name] for layer in layers for name in names_of(layer)}
-        total, held = WeightedSum(pairs), dict.fromkeys(layers, 0)
+        total, ranks = WeightedSum(pairs), dict.fromkeys(layers, 0)
         votes: dict[str, Tensor] = {}
         for update in self.with_heads(state, updates, heads):
             prunes = self._prunes(state, update)
@@ -117,9 +117,9 @@ class HetLoRA(Phased, Penalised, Adapted, Figures):
                 if weight > 0:
                     total.add(u, _padded(a, pairs[u], 0), weight)
                     total.add(v, _padded(b, pairs[v], 1), weight)
-                    held[layer] = max(held[layer], len(a))
+                    ranks[layer] = max(ranks[layer], len(a))
         means = total.mean(pairs)
-        for layer, rank in held.items():
+        for layer, rank in ranks.items():
             u, v = names_of(layer)
             means[u][rank:], means[v][:, rank:] = pairs[u][rank:], pairs[v][:, rank:]
         return state.replace({**state.tensors, **heads, **means}, warm=votes)

@@ -25,17 +25,17 @@ def gates_of(network: nn.Module, pointwise: bool = False) -> Gates:
     the stem, the classifier and the layers of :func:`~edgefl.methods.layer_rules.kept_layers`.
     """
     keep, stacks = {*stem_and_classifier(network), *kept_layers(network)}, stacked_in(network)
-    found: Gates = {}
+    gates: Gates = {}
     for name, layer in weighted_layers(network):
         if name not in keep and (
             isinstance(layer, nn.Linear) or (layer.groups == 1 and (pointwise or math.prod(layer.kernel_size) > 1))
         ):
-            found[name] = {"weight": 1}
+            gates[name] = {"weight": 1}
     for name, module in network.named_modules():
         if isinstance(module, nn.RNNBase) and name not in keep:
             weights = [n for n, _ in module.named_parameters() if n.startswith(("weight_ih", "weight_hh"))]
-            found[name] = {n: stacks.get(f"{name}.{n}", 1) for n in weights}
-    return found
+            gates[name] = {n: stacks.get(f"{name}.{n}", 1) for n in weights}
+    return gates
 
 
 def kernel_counts(architecture: Architecture, tier: Tier) -> dict[str, dict[str, tuple[int, ...]]]:
@@ -45,13 +45,13 @@ def kernel_counts(architecture: Architecture, tier: Tier) -> dict[str, dict[str,
         ConfigError: the keep ratio leaves a matrix no kernel, or more than it has.
     """
     network = architecture.skeleton()
-    found: dict[str, dict[str, tuple[int, ...]]] = {}
-    for name, of in gates_of(network).items():
-        for weight, gates in of.items():
+    counts: dict[str, dict[str, tuple[int, ...]]] = {}
+    for name, weights in gates_of(network).items():
+        for weight, gates in weights.items():
             rows, *rest = getattr(network.get_submodule(name), weight).shape
             count = kept_kernels(name, tier.ratio, kernels_of((rows // gates, *rest)))
-            found.setdefault(name, {})[weight] = (count,) * gates
-    return found
+            counts.setdefault(name, {})[weight] = (count,) * gates
+    return counts
 
 
 def matrices(
@@ -73,12 +73,12 @@ def matrices(
     taken, columns = (torch.arange(size)[index].flatten() for size, index in zip((rows, rest[0]), place.index, strict=False))
     for gate, count in enumerate(counts):
         single = weight == "weight"
-        own = taken[(taken >= gate * shape[0]) & (taken < (gate + 1) * shape[0])] - gate * shape[0]
-        outputs = kept_outputs((len(own), *rest), share)
-        inside = name if outputs == len(own) else f"{name}.first"
+        part = taken[(taken >= gate * shape[0]) & (taken < (gate + 1) * shape[0])] - gate * shape[0]
+        outputs = kept_outputs((len(part), *rest), share)
+        inside = name if outputs == len(part) else f"{name}.first"
         prefix, suffix = (inside, ".weight") if single else (f"{target}.{gate}", "")
         key = target if single else f"{target}[{gate}]"
-        yield KernelLayer(target, key, shape, gate, f"{prefix}.u{suffix}", f"{prefix}.v{suffix}", own[:outputs], columns, count)
+        yield KernelLayer(target, key, shape, gate, f"{prefix}.u{suffix}", f"{prefix}.v{suffix}", part[:outputs], columns, count)
 
 
 def dense_place(name: str, dense: Mapping[str, Place]) -> Place:

@@ -78,12 +78,12 @@ def kept_layers(network: nn.Module) -> dict[str, str]:
     {'0': 'shared', '1': 'frozen'}
     """
     shared = {name for names in tied(network) for name in names}
-    found = {}
+    reasons = {}
     for name, layer in network.named_modules():
         plain = next((kind for kind in _PLAIN if isinstance(layer, kind)), None)
         if plain is not None and (reason := _why_kept(name, layer, plain, shared)):
-            found[name] = reason
-    return found
+            reasons[name] = reason
+    return reasons
 
 
 def _why_kept(name: str, layer: nn.Module, plain: type[nn.Module], shared: Collection[str]) -> str:
@@ -91,7 +91,7 @@ def _why_kept(name: str, layer: nn.Module, plain: type[nn.Module], shared: Colle
     kinds = {key.partition("_")[0] if issubclass(plain, nn.RNNBase) else key for key in tensors}
     if is_parametrized(layer):
         return "parametrized"
-    if "forward" in vars(layer) or any(getattr(type(layer), of, 0) is not getattr(plain, of, 0) for of in _COMPUTING):
+    if "forward" in vars(layer) or any(getattr(type(layer), call, 0) is not getattr(plain, call, 0) for call in _COMPUTING):
         return "own forward"
     if name and (layer._forward_hooks or layer._forward_pre_hooks):  # those of the whole network are no layer's
         return "own forward"
@@ -125,12 +125,12 @@ def why_dense(
     excluded = [word[1:] for word in words if word.startswith("!")]
     named = [word for word in words if not word.startswith("!")]
     for pattern in (word for word in (*named, *excluded) if word not in KINDS):
-        found = [name for name in layers if fnmatchcase(name, pattern)]
-        if not found:
-            known = f"no kind ({', '.join(KINDS)}), and no layer has such a name"
-            raise ConfigError(f"method_options.factorize: {pattern!r} is {known};{_near(pattern, layers)}")
-        if pattern in named and all(name in never for name in found):
-            raise ConfigError(f"method_options.factorize: {pattern!r}: {found[0]} cannot be factorized: {never[found[0]]}")
+        matches = [name for name in layers if fnmatchcase(name, pattern)]
+        if not matches:
+            problem = f"no kind ({', '.join(KINDS)}), and no layer has such a name"
+            raise ConfigError(f"method_options.factorize: {pattern!r} is {problem};{_near(pattern, layers)}")
+        if pattern in named and all(name in never for name in matches):
+            raise ConfigError(f"method_options.factorize: {pattern!r}: {matches[0]} cannot be factorized: {never[matches[0]]}")
     kinds = [word for word in named if word in KINDS] if named else usual
 
     def why(name: str, kind: str) -> str:

@@ -69,9 +69,9 @@ class LowRankTraining(Factored):
         return network
 
     def dense_reasons(self, network: nn.Module) -> Mapping[str, str]:
-        found = dense_reasons(network, self.config.linear, rules=self.config.factorize)
-        layers = {name: network.get_submodule(name) for name in found}
-        return {name: why if getattr(layers[name], "groups", 1) == 1 else kind_of(layers[name]) for name, why in found.items()}
+        reasons = dense_reasons(network, self.config.linear, rules=self.config.factorize)
+        layers = {name: network.get_submodule(name) for name in reasons}
+        return {name: why if getattr(layers[name], "groups", 1) == 1 else kind_of(layers[name]) for name, why in reasons.items()}
 
     def ranks(self, network: nn.Module, tier: Tier) -> dict[str, int]:
         """Return name → rank of the factorized weights, none at the share 1; ConfigError if no layer can be factorized."""

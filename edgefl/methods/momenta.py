@@ -27,8 +27,8 @@ def parameter_of(name: str) -> str:
     >>> parameter_of("momenta.conv2/u/weight"), parameter_of("conv2.bias")
     ('conv2.u.weight', 'conv2.bias')
     """
-    found = name.removeprefix(f"{_NAME}.")
-    return name if found == name else found.replace(_DOT, ".")
+    buffer = name.removeprefix(f"{_NAME}.")
+    return name if buffer == name else buffer.replace(_DOT, ".")
 
 
 def with_momenta(network: nn.Module) -> nn.Module:
@@ -47,5 +47,5 @@ def with_momenta(network: nn.Module) -> nn.Module:
 def momenta_of(network: nn.Module) -> dict[str, Tensor]:
     """Return parameter → its momentum, those of :func:`with_momenta`; empty if clients begin every round without momentum."""
     momenta = getattr(network, _NAME, None)
-    found = momenta.named_buffers() if isinstance(momenta, nn.Module) else ()
-    return {name.replace(_DOT, "."): momentum for name, momentum in found}
+    buffers = momenta.named_buffers() if isinstance(momenta, nn.Module) else ()
+    return {name.replace(_DOT, "."): momentum for name, momentum in buffers}

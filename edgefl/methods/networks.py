@@ -1,4 +1,4 @@
-"""What follows from the networks of a method: shapes of tensors, sub-models, and networks with the values of a state."""
+"""Shapes of tensors, sub-models, and networks with the values of a state: they follow from the networks of a method."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from edgefl.records import Place, Submodel, Tier
 
 
 class MethodLike(Protocol):
-    """What the functions below ask of a method, which :class:`edgefl.methods.base.Method` builds on."""
+    """The part of a method that the functions below need; :class:`edgefl.methods.base.Method` builds on them."""
 
     whole: ClassVar[bool]
     weighs_samples: ClassVar[bool]

@@ -1,4 +1,4 @@
-"""What a method is created with: its options, and how the clients of its run differ."""
+"""The options of a method, and how the clients of its run differ."""
 
 from functools import cache
 from typing import Any, Literal, get_type_hints

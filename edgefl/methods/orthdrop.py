@@ -74,13 +74,13 @@ class OrthDrop(PriSM):
         return torch.arange(layer.count)
 
     def energy_bands(self, state: GlobalState) -> Mapping[str, Sequence[float]]:
-        layers = [{layer.key: layer for layer in self._kernel_layers(state, tier)} for tier in sorted(state.tiers)]
-        found = {}
-        for key, layer in {key: layer for of in layers for key, layer in of.items()}.items():
+        tiers = [{layer.key: layer for layer in self._kernel_layers(state, tier)} for tier in sorted(state.tiers)]
+        energies = {}
+        for key, layer in {key: layer for layers in tiers for key, layer in layers.items()}.items():
             values = self._factors(state, layer).values
-            held = [of[key].count if key in of else len(values) for of in layers]
-            found[key] = band_energies(state.tensors[layer.target][layer.span].flatten(1), values, held)
-        return found
+            ends = [layers[key].count if key in layers else len(values) for layers in tiers]
+            energies[key] = band_energies(state.tensors[layer.target][layer.span].flatten(1), values, ends)
+        return energies
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
         """Return the mean of the clients' products U·V and dense tensors, with equal weights."""

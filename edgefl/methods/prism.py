@@ -166,8 +166,8 @@ class PriSM(Phased, FrobeniusDecay, Composes, Figures):
     def _in_kernels(self, architecture: Architecture, tier: Tier) -> nn.Module:
         counts = kernel_counts(architecture, tier) if self.factorized(tier) else {}
         network = architecture.build(self.width(tier))
-        for name, of in counts.items():
-            replace_layer(network, name, kernel_layer(network.get_submodule(name), of, self.outputs(tier)))
+        for name, weights in counts.items():
+            replace_layer(network, name, kernel_layer(network.get_submodule(name), weights, self.outputs(tier)))
         return network
 
     def device_network(self, architecture: Architecture, tier: Tier) -> nn.Module:
@@ -190,8 +190,8 @@ class PriSM(Phased, FrobeniusDecay, Composes, Figures):
             places = self._dense_places(state, tier)
             return tuple(
                 layer
-                for name, of in kernel_counts(state.architecture, tier).items()
-                for weight, counts in of.items()
+                for name, weights in kernel_counts(state.architecture, tier).items()
+                for weight, counts in weights.items()
                 for layer in matrices(name, weight, counts, places[f"{name}.{weight}"], self.outputs(tier), state)
             )
 
@@ -206,12 +206,12 @@ class PriSM(Phased, FrobeniusDecay, Composes, Figures):
         """Return all N kernels of a layer. The first call decomposes all layers of this state (orthogonal space refresh)."""
 
         def derive() -> dict[str, Factors]:
-            layers = {of.key: of for tier in state.tiers for of in self._kernel_layers(state, tier)}
-            largest_first = sorted(layers.values(), key=lambda of: -math.prod(of.shape))
-            return in_parallel({of.key: partial(of.decompose, state.tensors[of.target]) for of in largest_first})
+            layers = {each.key: each for tier in state.tiers for each in self._kernel_layers(state, tier)}
+            largest_first = sorted(layers.values(), key=lambda each: -math.prod(each.shape))
+            return in_parallel({each.key: partial(each.decompose, state.tensors[each.target]) for each in largest_first})
 
-        found = state.once("svd", derive)
-        return found.get(layer.key) or state.once(f"svd {layer.key}", lambda: layer.decompose(state.tensors[layer.target]))
+        factors = state.once("svd", derive)
+        return factors.get(layer.key) or state.once(f"svd {layer.key}", lambda: layer.decompose(state.tensors[layer.target]))
 
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
         """Return a new draw of kernels at the first channels, and leading slices of all other tensors.
@@ -275,10 +275,10 @@ class PriSM(Phased, FrobeniusDecay, Composes, Figures):
         means = total.mean({**dense, **{name: factor.double() for name, factor in kernels.items()}})
         tensors = {name: means[name] if name in dense else tensor.clone() for name, tensor in state.tensors.items()}
         for key, layer in layers.items():
-            of = trained[key]
+            mask = trained[key]
             # W + Σ (ūᵢv̄ᵢᵀ − uᵢvᵢᵀ) over trained kernels is the sum of all kernels, and adds no rounding to the others.
-            before = decomposed[key].left[:, of].double() @ decomposed[key].right[of].double()
-            after = means[f"{key} u"][:, of] @ means[f"{key} v"][of].flatten(1)
+            before = decomposed[key].left[:, mask].double() @ decomposed[key].right[mask].double()
+            after = means[f"{key} u"][:, mask] @ means[f"{key} v"][mask].flatten(1)
             part = tensors[layer.target][layer.span]
             part.copy_(part.double() + (after - before).view(layer.shape))
         return state.replace(tensors)
@@ -288,7 +288,7 @@ class PriSM(Phased, FrobeniusDecay, Composes, Figures):
 
         Also what :meth:`Figures.observe` returns.
         """
-        found: dict[str, Any] = {}
+        kernels: dict[str, Any] = {}
         layers = {layer.key: layer for tier in state.tiers for layer in self._kernel_layers(state, tier)}
         for key, layer in layers.items():
             values = self._factors(state, layer).values
@@ -296,8 +296,8 @@ class PriSM(Phased, FrobeniusDecay, Composes, Figures):
             for submodel in sent:
                 if layer.u in submodel.places:
                     draws[submodel.places[layer.u].index[0].flatten()] += 1  # type: ignore[union-attr]
-            found[key] = {"effective_rank": round(effective_rank(values), 3), "draws": draws.tolist()}
-        return {"kernels": found, **super().observe(state, sent)}
+            kernels[key] = {"effective_rank": round(effective_rank(values), 3), "draws": draws.tolist()}
+        return {"kernels": kernels, **super().observe(state, sent)}
 
     def deploy(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
         """Return the plain network of the tier's width with the sums of its r kernels of largest σ; at c = 1 the server's weights.
@@ -310,7 +310,7 @@ class PriSM(Phased, FrobeniusDecay, Composes, Figures):
         for layer in self._kernel_layers(state, tier):
             first = torch.arange(layer.count)
             parts.setdefault(layer.target, []).append(layer.composed(self._factors(state, layer), first))
-        return self._plain(state, tier, {name: torch.cat(of) for name, of in parts.items()})
+        return self._plain(state, tier, {name: torch.cat(gates) for name, gates in parts.items()})
 
     def _plain(self, state: GlobalState, tier: Tier, composed: Tensors) -> nn.Module:
         tensors = {**cut(state.tensors, self._dense_places(state, tier)), **composed}

@@ -79,8 +79,8 @@ class Pufferfish(Phased, Factorizes, FedAvg):
             return self, state
         ranks = self._ranks(state.architecture.skeleton(), state.tiers[0])
         matrices = {layer: unroll(state.tensors[f"{layer}.weight"]) for layer in ranks}
-        found = in_parallel({layer: partial(truncated, matrix, [ranks[layer]]) for layer, matrix in matrices.items()})
-        tensors, _ = truncated_state(state.tensors, ranks, found)
+        factors = in_parallel({layer: partial(truncated, matrix, [ranks[layer]]) for layer, matrix in matrices.items()})
+        tensors, _ = truncated_state(state.tensors, ranks, factors)
         after = self.after_warmup()
         names = upload_shapes(after, state.architecture, state.tiers[0])  # in the order of the hybrid network, as on the wire
         return after, state.replace({name: tensors[name] for name in (*names, *tensors)})

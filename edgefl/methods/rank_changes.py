@@ -37,8 +37,8 @@ class RankChanges:
     def add(self, update: Update, ranks: Ranks, weight: float) -> None:
         """Add ``weight`` times the change of a client that has the layers ``ranks`` in factors and the others dense."""
         key = update.tier if self._bands else None
-        total, _, of = self._sums.setdefault(key, (WeightedSum(self._zeros), ranks, []))
-        of.append(weight)
+        total, _, weights = self._sums.setdefault(key, (WeightedSum(self._zeros), ranks, []))
+        weights.append(weight)
         for layer, dense in self._weights.items():
             if layer not in ranks:
                 total.add(layer, unroll(update.tensors[f"{layer}.weight"] - dense), weight)
@@ -54,16 +54,16 @@ class RankChanges:
 
     def applied(self) -> dict[str, Tensor]:
         """Return layer → new dense weight: W plus the mean change or, with bands, each band's mean over the clients that hold it."""
-        found: dict[str, dict[int, tuple[Tensor, float]]] = {layer: {} for layer in self._weights}
+        changes: dict[str, dict[int, tuple[Tensor, float]]] = {layer: {} for layer in self._weights}
         for total, ranks, weights in self._sums.values():
             weight = sum(weights)
             for layer, mean in total.mean(self._zeros).items():
                 rank = ranks.get(layer, min(mean.shape))
-                before, of_before = found[layer].get(rank, (0.0, 0.0))
-                found[layer][rank] = before + mean * weight, of_before + weight
+                before, of_before = changes[layer].get(rank, (0.0, 0.0))
+                changes[layer][rank] = before + mean * weight, of_before + weight
         result = {}
         for layer, dense in self._weights.items():
-            change = banded(found[layer], partial(self._decomposed, layer))
+            change = banded(changes[layer], partial(self._decomposed, layer))
             result[layer] = (dense.double() + roll(change, tuple(dense.shape))).to(dense.dtype)
         return result
 

@@ -32,7 +32,7 @@ NEW_FACTORS: dict[Need, str] = {
     "fixed_coordinates": "a client's factors are a fresh decomposition every round: remembered gradients and control variates would belong "
     "to other coordinates",
 }
-"""What a method lacks if the server decomposes dense weights anew in every round, with the reasons."""
+"""The capabilities that a method lacks if the server decomposes dense weights anew in every round, with the reasons."""
 
 
 def dense_reasons(network: nn.Module, rules: str = "", adapted: bool = False) -> dict[str, str]:
@@ -48,8 +48,8 @@ def dense_reasons(network: nn.Module, rules: str = "", adapted: bool = False) ->
     spared = {name: BY_DESIGN for name in layers if any(f"{name}.".startswith(f"{dense}.") for dense in by_design)}
     spared |= {str(stem): "stem", classifier: "classifier"}
     never = never_factorized(network, adapted)
-    found = why_dense(layers, rules, ("conv", "linear"), spared, never)
-    return found if "" in found.values() else why_dense(layers, rules, ("conv", "linear", "1x1"), spared, never)
+    reasons = why_dense(layers, rules, ("conv", "linear"), spared, never)
+    return reasons if "" in reasons.values() else why_dense(layers, rules, ("conv", "linear", "1x1"), spared, never)
 
 
 def never_factorized(network: nn.Module, adapted: bool = False) -> dict[str, str]:
@@ -109,16 +109,16 @@ def truncated_state(tensors: Tensors, ranks: Ranks, factors: Mapping[str, Factor
 
     ``factors``: layer → decomposition, at least up to the layer's rank.
     """
-    found: dict[str, tuple[Tensor, Place]] = {}
+    placed: dict[str, tuple[Tensor, Place]] = {}
     for name, tensor in tensors.items():
         layer, _, kind = name.rpartition(".")
         if layer in ranks and kind == "weight":
             u, v = factor_weights(*factors[layer].leading(ranks[layer]), tuple(tensor.shape))
             components = Place(name, (slice(0, ranks[layer]),))
-            found |= {f"{layer}.u.weight": (u, components), f"{layer}.v.weight": (v, components)}
+            placed |= {f"{layer}.u.weight": (u, components), f"{layer}.v.weight": (v, components)}
         else:
-            found[f"{layer}.v.bias" if layer in ranks and kind == "bias" else name] = tensor.clone(), Place(name, (slice(None),))
-    return {name: tensor for name, (tensor, _) in found.items()}, {name: place for name, (_, place) in found.items()}
+            placed[f"{layer}.v.bias" if layer in ranks and kind == "bias" else name] = tensor.clone(), Place(name, (slice(None),))
+    return {name: tensor for name, (tensor, _) in placed.items()}, {name: place for name, (_, place) in placed.items()}
 
 
 def energy_of_tiers(bands: Mapping[str, Sequence[float]]) -> list[float]:
@@ -143,7 +143,7 @@ def energy_figures(tiers: Iterable[Tier], bands: Mapping[str, Sequence[float]]) 
     def named(shares: Sequence[float]) -> dict[str, float]:
         return {name: round(share, 6) for name, share in zip(names, shares, strict=False)}
 
-    by_layer = {layer: named(energy_of_tiers({layer: of})) for layer, of in bands.items()}
+    by_layer = {layer: named(energy_of_tiers({layer: energies})) for layer, energies in bands.items()}
     return {"energy": named(of_all), "energy_by_layer": by_layer}
 
 
@@ -170,8 +170,8 @@ def spectral_ranks(architecture: Architecture, ratio: float, values: Tensors, re
     shapes = _shapes(network, architecture)
     layers, limits, start = [], np.zeros(3, np.int64), {}
     for name, layer in candidates.items():
-        kept = np.cumsum(values[name].double().numpy() ** 2)
-        energy = kept / kept[-1] if relative and kept[-1] > 0 else kept
+        absolute = np.cumsum(values[name].double().numpy() ** 2)
+        energy = absolute / absolute[-1] if relative and absolute[-1] > 0 else absolute
         numel, unit = layer.weight.numel(), parameters_of_rank(layer, 1)
         largest = min(math.ceil(numel / unit) - 1, len(energy))
         per_rank, dense = _costs(layer, *shapes[name])
@@ -201,14 +201,14 @@ def _costs(layer: Layer, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> t
 
 def _shapes(network: nn.Module, architecture: Architecture) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
     """Return layer → shapes of its input and output, for one sample."""
-    found: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    shapes: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
 
     def keep(name: str, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        found[name] = tuple(inputs[0].shape[1:]), tuple(output.shape[1:])
+        shapes[name] = tuple(inputs[0].shape[1:]), tuple(output.shape[1:])
 
     handles = [layer.register_forward_hook(partial(keep, name)) for name, layer in weighted_layers(network)]
     with on_meta(), torch.no_grad():
         network.eval()(architecture.samples(2))
     for handle in handles:
         handle.remove()
-    return found
+    return shapes

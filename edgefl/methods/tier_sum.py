@@ -75,8 +75,8 @@ class TierSum:
         counts = [torch.Size(shape).numel() for shape in self.shapes.values()]
         limbs = zip(*(limb.split(counts) for limb in self.total.limbs), strict=True)
         return {
-            name: ExactSum([limb.view(shape) for limb in of], list(self.total.bounds))
-            for (name, shape), of in zip(self.shapes.items(), limbs, strict=True)
+            name: ExactSum([limb.view(shape) for limb in parts], list(self.total.bounds))
+            for (name, shape), parts in zip(self.shapes.items(), limbs, strict=True)
         }
 
 
@@ -114,8 +114,8 @@ def finish(state: GlobalState, sums: Iterable[tuple[Mapping[str, Place], TierSum
     """
     floats = {name: tensor for name, tensor in state.tensors.items() if tensor.is_floating_point()}
     total = WeightedSum(floats)
-    for places, of in sums:
-        for name, part in of.parts().items():
-            rows = of.label_weights if name in of.by_label else None
-            total.merge(places[name].target, part, of.weight, places[name].index, rows)
+    for places, summed in sums:
+        for name, part in summed.parts().items():
+            rows = summed.label_weights if name in summed.by_label else None
+            total.merge(places[name].target, part, summed.weight, places[name].index, rows)
     return state.replace({**state.tensors, **total.mean(floats)})
