@@ -20,7 +20,7 @@ _NOTED = ("num_heads", "dropout", "batch_first", "add_zero_attn")
 
 
 class OpenAttention(nn.Module):
-    """What ``nn.MultiheadAttention`` computes, with the linear layers ``q_proj``, ``k_proj``, ``v_proj`` and ``out_proj``.
+    """``nn.MultiheadAttention`` made of the linear layers ``q_proj``, ``k_proj``, ``v_proj`` and ``out_proj``.
 
     >>> plain = nn.MultiheadAttention(8, 2, batch_first=True)
     >>> x = torch.randn(3, 5, 8)
@@ -75,8 +75,8 @@ class OpenAttention(nn.Module):
     def in_proj_bias(self) -> Tensor | None:
         """The three biases in one (3E,); None without biases, and if a layer has factors in its place."""
         biases = [getattr(getattr(self, name), "bias", None) for name in PROJECTIONS]
-        held = [bias for bias in biases if bias is not None]
-        return torch.cat(held) if len(held) == len(biases) else None
+        present = [bias for bias in biases if bias is not None]
+        return torch.cat(present) if len(present) == len(biases) else None
 
     def forward(
         self,
@@ -108,11 +108,11 @@ class OpenAttention(nn.Module):
             scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
             weights = (scores if mask is None else scores + mask).softmax(-1)
             weights = F.dropout(weights, dropped) if dropped else weights
-            found = weights @ v
+            mixed = weights @ v
             weights = weights.mean(1) if average_attn_weights else weights
         else:
-            found = F.scaled_dot_product_attention(q, k, v, mask, dropped, is_causal=whole)
-        out = self.out_proj(found.transpose(1, 2).contiguous().flatten(2))  # the same operations for any number of channels
+            mixed = F.scaled_dot_product_attention(q, k, v, mask, dropped, is_causal=whole)
+        out = self.out_proj(mixed.transpose(1, 2).contiguous().flatten(2))  # the same operations for any number of channels
         if not batched:
             return out.squeeze(0), None if weights is None else weights.squeeze(0)
         return out if self.batch_first else out.transpose(0, 1), weights
@@ -124,13 +124,13 @@ class OpenAttention(nn.Module):
 
     def _mask(self, padding: Tensor | None, mask: Tensor | None, more: int, dtype: torch.dtype) -> Tensor | None:
         """Return what is added to the scores (batch, heads, queries, keys), or broadcasts to them; ``more`` keys are never masked."""
-        found = []
+        masks = []
         if mask is not None:
-            found.append(mask if mask.dim() == 2 else mask.unflatten(0, (-1, self.num_heads)))
+            masks.append(mask if mask.dim() == 2 else mask.unflatten(0, (-1, self.num_heads)))
         if padding is not None:
-            found.append(padding[..., None, None, :] if padding.dim() == 2 else padding)
-        added = [torch.zeros_like(of, dtype=dtype).masked_fill(of, -torch.inf) if of.dtype == torch.bool else of for of in found]
-        added = [F.pad(of, (0, more)) for of in added] if more else added
+            masks.append(padding[..., None, None, :] if padding.dim() == 2 else padding)
+        added = [torch.zeros_like(m, dtype=dtype).masked_fill(m, -torch.inf) if m.dtype == torch.bool else m for m in masks]
+        added = [F.pad(m, (0, more)) for m in added] if more else added
         return sum(added[1:], added[0]) if added else None
 
 
@@ -159,9 +159,9 @@ def unhinted(network: nn.Module) -> nn.Module:
     return network
 
 
-def closed(network: nn.Module, own: nn.Module) -> nn.Module:
-    """Return ``network`` with ``nn.MultiheadAttention`` again where its layers are those of torch; ``own`` has it everywhere."""
-    before = dict(own.named_modules())
+def closed(network: nn.Module, original: nn.Module) -> nn.Module:
+    """Return ``network`` with ``nn.MultiheadAttention`` again where its layers are those of torch; ``original`` has it everywhere."""
+    before = dict(original.named_modules())
     for name, parent in list(network.named_modules()):
         for child, module in parent.named_children():
             plain = before.get(f"{name}.{child}".lstrip("."))

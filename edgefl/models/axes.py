@@ -63,11 +63,11 @@ class Joined(Axis):
 
     def kept(self, width: float) -> Tensor:
         """Return what is kept of each part."""
-        start, found = 0, []
+        start, numbers = 0, []
         for part in self.parts:
-            found.append(part.kept(width) + start)
+            numbers.append(part.kept(width) + start)
             start += part.size
-        return torch.cat(found)
+        return torch.cat(numbers)
 
     def count(self, width: float) -> int:
         """Return how many entries of all parts a network of ``width`` has."""
@@ -84,10 +84,10 @@ class NestedAxis(Axis):
 
     def kept(self, width: float) -> Tensor:
         """Return every combination of what is kept of the factors."""
-        found = torch.zeros(1, dtype=torch.int64)
+        numbers = torch.zeros(1, dtype=torch.int64)
         for factor in self.factors:
-            found = (found[:, None] * factor.size + factor.kept(width)).flatten()
-        return found
+            numbers = (numbers[:, None] * factor.size + factor.kept(width)).flatten()
+        return numbers
 
     def count(self, width: float) -> int:
         """Return how many combinations a network of ``width`` has."""

@@ -72,9 +72,9 @@ class Architecture:
     def weighted(self, network: nn.Module) -> nn.Module:
         """Return the network of width 1 with its initial weights, unless its tensors have no values; WireError: the file has changed."""
         if self.weights is not None and detect_fake_mode() is None and torch.get_default_device().type != "meta":
-            own, second = network.state_dict(), second_names(network)
-            for name, tensor in opened_tensors(self.weights.tensors(), own).items():
-                own[second.get(name, name)].copy_(tensor)
+            tensors, second = network.state_dict(), second_names(network)
+            for name, tensor in opened_tensors(self.weights.tensors(), tensors).items():
+                tensors[second.get(name, name)].copy_(tensor)
         return network
 
     def bare(self, network: nn.Module) -> nn.Module:
@@ -99,7 +99,7 @@ class Architecture:
 
     @property
     def specs(self) -> Fields[InputSpec]:
-        """What a sample consists of."""
+        """The inputs of a sample."""
         return InputSpec(self.input_shape, below=self.vocabulary)
 
     @property
@@ -155,10 +155,10 @@ def once_per_network(compute: C) -> C:
         if type(architecture) is Architecture:
             return cached(architecture, *args)
         # A user's network may change between two requests, each of which makes an architecture of its own.
-        own, key = vars(architecture).setdefault("_computed", {}), (compute, args)
-        if key not in own:
-            own[key] = compute(architecture, *args)
-        return own[key]
+        results, key = vars(architecture).setdefault("_computed", {}), (compute, args)
+        if key not in results:
+            results[key] = compute(architecture, *args)
+        return results[key]
 
     return cast(C, computed)
 
@@ -239,8 +239,8 @@ def classifier_tensors(architecture: Architecture) -> frozenset[str]:
     """
     network = architecture.skeleton()
     name = stem_and_classifier(network)[1]
-    own = network.get_submodule(name).named_parameters()
-    rows = {f"{name}.{part}" for part, tensor in own if len(tensor) == architecture.classes}
+    parameters = network.get_submodule(name).named_parameters()
+    rows = {f"{name}.{part}" for part, tensor in parameters if len(tensor) == architecture.classes}
     return frozenset(rows.difference(*tied(network)))
 
 
@@ -261,12 +261,12 @@ def load(network: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     >>> layer.weight.tolist()
     [[1.0, 2.0]]
     """
-    own = network.state_dict()
-    if own.keys() != tensors.keys() or any(tensor.shape != tensors[name].shape for name, tensor in own.items()):
+    targets = network.state_dict()
+    if targets.keys() != tensors.keys() or any(tensor.shape != tensors[name].shape for name, tensor in targets.items()):
         network.load_state_dict(tensors)  # raises an error that names the difference
-    elif own:
+    elif targets:
         with torch.no_grad():
-            torch._foreach_copy_(list(own.values()), [tensors[name] for name in own])
+            torch._foreach_copy_(list(targets.values()), [tensors[name] for name in targets])
 
 
 def loaded(network: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:

@@ -1,4 +1,4 @@
-"""What a network computes, operation by operation, with the axes of every tensor: found by one forward pass without values."""
+"""The operations of a network, with the axes of every tensor, from one forward pass without values."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -84,11 +84,11 @@ class _Tracer(TorchDispatchMode):
         return self._axes[id(tensor)]
 
     def _read(self, tensors: Iterable[Tensor]) -> list[Sequence[Axis]]:
-        found = []
+        axes = []
         for tensor in tensors:
             self._unread.pop(id(tensor), None)
-            found.append(self.of(tensor))
-        return found
+            axes.append(self.of(tensor))
+        return axes
 
     def _set(self, tensor: Tensor, axes: Sequence[Axis]) -> None:
         self._axes[id(tensor)] = axes

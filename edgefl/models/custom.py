@@ -37,7 +37,7 @@ _OF_HOOKS = (__name__, read_out.__module__, opened.__module__)
 def architecture_in(fields: Mapping[str, Any]) -> Architecture:
     """Return the architecture of :meth:`Architecture.fields`, in this or another process; InputError if there is no such network here."""
     if "networks" in fields:
-        return Unlike.of({label: architecture_in(of) for label, of in fields["networks"].items()})
+        return Unlike.of({label: architecture_in(network) for label, network in fields["networks"].items()})
     weights = WeightsFile(**fields["weights"]) if "weights" in fields else None
     if "spec" not in fields:
         return Architecture(**{**fields, "input_shape": tuple(fields["input_shape"]), "weights": weights})
@@ -83,10 +83,10 @@ class CustomArchitecture(Architecture):
             ConfigError: ``norm`` is set, or ``inputs`` is empty.
         """
         spec = network if isinstance(network, str) else ""
-        found: Any = as_written(factory_of(network) if isinstance(network, str) else network)
+        source: Any = as_written(factory_of(network) if isinstance(network, str) else network)
         shape = inputs[""].shape if list(inputs) == [""] else ()
-        name = title_of(spec) if spec else getattr(found, "__name__", type(found).__name__)
-        factory = copies_of(found) if isinstance(found, nn.Module) else fitted(found, shape, classes or 0, name)
+        name = title_of(spec) if spec else getattr(source, "__name__", type(source).__name__)
+        factory = copies_of(source) if isinstance(source, nn.Module) else fitted(source, shape, classes or 0, name)
         return cls(name, shape, classes or 0, norm, factory=factory, inputs=inputs, spec=spec)
 
     def __post_init__(self) -> None:
@@ -105,7 +105,7 @@ class CustomArchitecture(Architecture):
 
     def entries(self, name: str, width: float, within: float = 1.0) -> tuple[Tensor, ...] | None:
         """See :meth:`Architecture.entries`: channels that are concatenated or split into heads are not the leading ones."""
-        narrow, wide = (self.channels.kept(name, of) for of in (width, within))
+        narrow, wide = (self.channels.kept(name, share) for share in (width, within))
         return tuple(torch.searchsorted(outer, inner) for outer, inner in zip(wide, narrow, strict=True))
 
     @cached_property
@@ -142,7 +142,7 @@ class CustomArchitecture(Architecture):
 
     @property
     def specs(self) -> Fields[InputSpec]:
-        """What a sample consists of: ``inputs``, or the only one without a name."""
+        """The inputs of a sample: ``inputs``, or the only one without a name."""
         return self.inputs.get("", self.inputs)
 
     @property
@@ -191,10 +191,10 @@ class CustomArchitecture(Architecture):
     def bare(self, network: nn.Module) -> nn.Module:
         """Take from ``network`` the hooks that read its inputs and outputs, and put its counters back into its ``state_dict``."""
         with torch.device("meta"), Unfilled():
-            own = _called(self.factory, self.model)
-        if type(network) is not type(own):  # several networks in one read each other's outputs
+            original = _called(self.factory, self.model)
+        if type(network) is not type(original):  # several networks in one read each other's outputs
             return network
-        saved = own.state_dict()
+        saved = original.state_dict()
         for name, module in network.named_modules():
             for hooks in (module._forward_pre_hooks, module._forward_hooks):
                 for key in [key for key, hook in hooks.items() if getattr(hook, "__module__", "") in _OF_HOOKS]:
@@ -202,7 +202,7 @@ class CustomArchitecture(Architecture):
             for kind, buffer in list(module.named_buffers(recurse=False)):
                 if f"{name}.{kind}".lstrip(".") in saved:
                     module.register_buffer(kind, buffer)
-        return closed(named_fully(network), own)
+        return closed(named_fully(network), original)
 
     def samples(self, count: int) -> Any:
         """Return a batch of ``count`` samples: a tensor for a single unnamed input, else name → tensor."""

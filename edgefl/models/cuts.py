@@ -84,14 +84,14 @@ def cuts_of(network: nn.Module, batch: Any, samples: int) -> Cuts:
     finally:
         flow.remove_hooks()
     flow.use(tensors_in(list(output.values()) if isinstance(output, Mapping) else output))
-    found: list[Cut] = []
+    cuts: list[Cut] = []
     for entry in flow.entries:
         cut = flow.cut_at(entry, samples)
-        if cut is not None and flow.weights & (cut.read - (found[-1].read if found else frozenset())):
-            found.append(cut)
-    if found and len(flow.weights - found[-1].read) == 1:  # only the classifier follows
-        found.pop()
-    return Cuts(tuple(found), output.shape[-1] if isinstance(output, Tensor) and output.dim() > 1 else 1)
+        if cut is not None and flow.weights & (cut.read - (cuts[-1].read if cuts else frozenset())):
+            cuts.append(cut)
+    if cuts and len(flow.weights - cuts[-1].read) == 1:  # only the classifier follows
+        cuts.pop()
+    return Cuts(tuple(cuts), output.shape[-1] if isinstance(output, Tensor) and output.dim() > 1 else 1)
 
 
 def shortened(network: nn.Module, cut: Cut) -> nn.Module:

@@ -52,10 +52,10 @@ def factory_of(spec: str, key: str = "model") -> Any:
         )
     if where in _LIBRARIES and key == "model":
         return _LIBRARIES[where](_imported_library(where, spec), attribute)
-    found = object_in(spec, title_of(spec), expected)
-    if not callable(found):
-        raise InputError(f"{spec} is {type(found).__name__}, expected {expected}")
-    return found
+    factory = object_in(spec, title_of(spec), expected)
+    if not callable(factory):
+        raise InputError(f"{spec} is {type(factory).__name__}, expected {expected}")
+    return factory
 
 
 _EXPECTED = {
@@ -91,10 +91,10 @@ def fitted(factory: Factory, shape: tuple[int, ...], classes: int, model: str = 
         names = inspect.signature(factory).parameters
     except (TypeError, ValueError):  # a builtin
         return factory
-    known: dict[str, Any] = {"input_shape": shape, **dict.fromkeys(_CLASSES, classes)}
-    known |= dict.fromkeys(_CHANNELS, shape[0] if len(shape) > 1 else 0)
-    given = {name: value for name, value in known.items() if name in names and value}
-    for name in known:
+    values: dict[str, Any] = {"input_shape": shape, **dict.fromkeys(_CLASSES, classes)}
+    values |= dict.fromkeys(_CHANNELS, shape[0] if len(shape) > 1 else 0)
+    given = {name: value for name, value in values.items() if name in names and value}
+    for name in values:
         if name in names and name not in given and names[name].default is inspect.Parameter.empty:
             remedy = "give the number of classes, such as --classes 10" if name in _CLASSES else f"give {name} a default"
             raise ConfigError(f"{model}: the factory needs {name}, which is not known; {remedy}")
@@ -157,9 +157,9 @@ def _timm(timm: Any, name: str) -> Factory:
 
 
 def _torchvision(torchvision: Any, name: str) -> Factory:
-    known = torchvision.models.list_models()
-    if name not in known:
-        raise _unknown("torchvision", name, known)
+    names = torchvision.models.list_models()
+    if name not in names:
+        raise _unknown("torchvision", name, names)
 
     def build(classes: int = 0) -> nn.Module:
         options = {"num_classes": classes} if classes else {}
@@ -172,7 +172,7 @@ def _torchvision(torchvision: Any, name: str) -> Factory:
 _LIBRARIES: dict[str, Callable[[Any, str], Factory]] = {"timm": _timm, "torchvision": _torchvision}
 
 
-def _unknown(library: str, name: str, known: Sequence[str]) -> InputError:
-    close = difflib.get_close_matches(name, known, n=5)
-    hint = f"did you mean {', '.join(close)}?" if close else f"it has {len(known)}, listed by {library}'s list_models()"
+def _unknown(library: str, name: str, names: Sequence[str]) -> InputError:
+    close = difflib.get_close_matches(name, names, n=5)
+    hint = f"did you mean {', '.join(close)}?" if close else f"it has {len(names)}, listed by {library}'s list_models()"
     return InputError(f"{library}:{name}: {library} has no such network; {hint}")

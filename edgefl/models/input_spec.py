@@ -1,4 +1,4 @@
-"""What one sample of an input consists of: shape, dtype and, for ids, how many there are."""
+"""One sample of an input: its shape, dtype and, for ids, how many there are."""
 
 import re
 from dataclasses import dataclass, field

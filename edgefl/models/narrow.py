@@ -81,15 +81,15 @@ class Channels:
 
     def groups(self) -> tuple[ChannelGroup, ...]:
         """Return all channels of the parameters and buffers, in groups of those that a narrow network has the same share of."""
-        found: dict[int, tuple[Axis, list[tuple[str, int]]]] = {}
+        groups: dict[int, tuple[Axis, list[tuple[str, int]]]] = {}
         for name, axes in self._tensors.items():
             for dim, axis in enumerate(axes):
                 for leaf in leaves(axis):
                     if leaf.size > 1:
-                        found.setdefault(id(leaf), (leaf, []))[1].append((name, dim))
+                        groups.setdefault(id(leaf), (leaf, []))[1].append((name, dim))
         return tuple(
             ChannelGroup(axis.size, tuple(dict.fromkeys(tensors)), axis.why if axis.frozen else "")
-            for axis, tensors in found.values()
+            for axis, tensors in groups.values()
         )
 
     def kept(self, name: str, width: float) -> tuple[Tensor, ...]:
@@ -108,8 +108,7 @@ class Channels:
     def _cut(self, network: nn.Module, width: float) -> nn.Module:
         made: dict[int, Tensor] = {}
         for path, module in network.named_modules():
-            own = (module.named_parameters(recurse=False), module.named_buffers(recurse=False))
-            for name, tensor in [pair for pairs in own for pair in pairs]:
+            for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
                 if id(tensor) not in made:  # tied weights stay tied
                     made[id(tensor)] = _leading(tensor, self.kept(f"{path}.{name}".lstrip("."), width))
                 setattr(module, name, made[id(tensor)])
@@ -134,8 +133,8 @@ class Channels:
         whole, changed = self._build().eval(), 0
         attributes = self._attributes.setdefault(width, of_inputs(whole, self._calls, width))
         narrow = self._cut(whole, width)
-        while (found := self._difference(narrow, width)) is not None:
-            number, sizes = found
+        while (difference := self._difference(narrow, width)) is not None:
+            number, sizes = difference
             call = self._calls[number]
             if patched(narrow, call, width, attributes):
                 changed = number
@@ -212,12 +211,12 @@ class Channels:
 
 def _leading(tensor: Tensor, kept: Sequence[Tensor]) -> Tensor:
     """Return the entries ``kept`` of ``tensor``, as a parameter if it is one."""
-    found = tensor.detach()
+    entries = tensor.detach()
     for dim, numbers in enumerate(kept):
         if len(numbers) < tensor.shape[dim]:
-            found = found.index_select(dim, numbers.to(found.device))
-    found = found.clone()
-    return nn.Parameter(found, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else found
+            entries = entries.index_select(dim, numbers.to(entries.device))
+    entries = entries.clone()
+    return nn.Parameter(entries, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else entries
 
 
 def _all(axis: Axis) -> Iterator[Axis]:

@@ -102,8 +102,8 @@ class SingleValues(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call ``func``, or normalise a single value per channel."""
-        if func is F.batch_norm and (found := _single(*args, **(kwargs or {}))) is not None:
-            return found
+        if func is F.batch_norm and (normal := _single(*args, **(kwargs or {}))) is not None:
+            return normal
         return func(*args, **(kwargs or {}))
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from edgefl.models.channels import TracedCall
 
 Attributes = dict[str, dict[str, Any]]
-# What a layer of torch notes of its tensors' shapes: attribute → (tensor, dimension).
+# The sizes of its tensors that a layer of torch notes: attribute → (tensor, dimension).
 _NOTED: dict[type[nn.Module], dict[str, tuple[str, int]]] = {
     nn.Linear: {"in_features": ("weight", 1), "out_features": ("weight", 0)},
     nn.modules.batchnorm._BatchNorm: {"num_features": ("weight", 0)},
@@ -52,13 +52,13 @@ def of_inputs(network: nn.Module, calls: Iterable[TracedCall], width: float) -> 
 
     ``calls`` are those of the whole network. The last call in a layer returns what the layer returns, of the same shape as its input.
     """
-    found: Attributes = {}
+    attributes: Attributes = {}
     for call in calls:
         layer = network.get_submodule(call.layer)
         dim = _INSTANCE_NORMS.get(type(layer))
         if dim is not None and layer.weight is None and call.outputs and len(call.outputs[0]) >= -dim:
-            found[call.layer] = {"num_features": call.outputs[0][dim].count(width)}
-    return found
+            attributes[call.layer] = {"num_features": call.outputs[0][dim].count(width)}
+    return attributes
 
 
 def patched(narrow: nn.Module, call: TracedCall, width: float, attributes: Attributes) -> bool:

@@ -1,4 +1,4 @@
-"""What a network returns: in plain containers, and the logits in it."""
+"""A network's output in plain containers, and the logits in it."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -33,8 +33,8 @@ def logits_of(output: Any) -> Any:
     """
     named = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
     output = plain(output if named is None else named)
-    found = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
-    return found[0] if len(found) == 1 else output
+    leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    return leaves[0] if len(leaves) == 1 else output
 
 
 def read_out(module: nn.Module, args: Any, output: Any) -> Any:

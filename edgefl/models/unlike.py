@@ -35,9 +35,9 @@ class Unlike(Architecture):
         whole = networks["1"]
         for label, network in networks.items():
             if network.labels != whole.labels:
-                of = {1: "one label a sample"}
+                words = {1: "one label a sample"}
                 counts = (network.labels, whole.labels)
-                has, expected = (of.get(count, f"{count} labels a sample, one for each token") for count in counts)
+                has, expected = (words.get(count, f"{count} labels a sample, one for each token") for count in counts)
                 raise ConfigError(f"tier {label}: {network.model} predicts {has}, and {whole.model} of tier 1 {expected}")
         names = ", ".join(f"{label}={network.model}" for label, network in networks.items())
         return cls(names, whole.input_shape, whole.classes, whole.norm, networks=networks)
@@ -47,9 +47,9 @@ class Unlike(Architecture):
 
     def at(self, width: float) -> Architecture:
         """Return the network of the tier of ratio ``width``; ConfigError if it has none."""
-        if (found := self.networks.get(f"{width:g}")) is None:
+        if (network := self.networks.get(f"{width:g}")) is None:
             raise ConfigError(f"tier {width:g}: has no network; there are {self.model}")
-        return found
+        return network
 
     @property
     def every(self) -> tuple[Architecture, ...]:

@@ -43,17 +43,17 @@ def read_elsewhere(network: nn.Module, layers: Mapping[str, nn.Module], run: Cal
     """Return which of the ``layers`` have a weight that ``run(network)`` reads outside of the layer's own forward pass.
 
     >>> layers = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2)})
-    >>> read_elsewhere(layers, dict(layers.items()), lambda of: of["a"](of["b"].weight))
+    >>> read_elsewhere(layers, dict(layers.items()), lambda pair: pair["a"](pair["b"].weight))
     ['b']
     """
     owners = {id(layer.weight): name for name, layer in layers.items()}
     inside: list[str] = []
-    found: dict[str, None] = {}
+    elsewhere: dict[str, None] = {}
 
     class Reads(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             names = (owners.get(id(value)) for value in tree_leaves((args, kwargs)))
-            found.update({name: None for name in names if name is not None and name not in inside})
+            elsewhere.update({name: None for name in names if name is not None and name not in inside})
             return func(*args, **(kwargs or {}))
 
     def enter(name: str, module: nn.Module, inputs: Any) -> None:
@@ -68,7 +68,7 @@ def read_elsewhere(network: nn.Module, layers: Mapping[str, nn.Module], run: Cal
         run(network)
     for handle in handles:
         handle.remove()
-    return list(found)
+    return list(elsewhere)
 
 
 def reason(error: BaseException) -> str:

@@ -36,7 +36,7 @@ class WeightsFile:
 
     def tensors(self) -> Mapping[str, Tensor]:
         """Return name → floating-point tensor; WireError if the file cannot be read, is no safetensors file, or has changed."""
-        return {name: tensor for name, tensor in self._all().items() if tensor.is_floating_point()}
+        return _floats(self._all())
 
     def fill(self, network: nn.Module) -> None:
         """Copy the integers and booleans of the file, such as masks and counters, into the buffers of a network that have their names.
@@ -44,17 +44,17 @@ class WeightsFile:
         Raises:
             WireError: one has another shape than the network's.
         """
-        found = self._all()
+        tensors = self._all()
         for name, buffer in network.named_buffers():
-            if buffer.is_floating_point() or (given := found.get(name)) is None:
+            if buffer.is_floating_point() or (given := tensors.get(name)) is None:
                 continue
             if given.shape != buffer.shape:
                 raise WireError(f"{self.path}: {name} has shape {tuple(given.shape)}, expected {tuple(buffer.shape)}")
             buffer.copy_(given)
 
     def _all(self) -> dict[str, Tensor]:
-        found = {name.removeprefix(self.prefix): t for name, t in _tensors(self.path, self.sha256).items()}
-        return {name: t for name, t in found.items() if not (self.without and name.startswith(self.without))}
+        tensors = {name.removeprefix(self.prefix): t for name, t in _tensors(self.path, self.sha256).items()}
+        return {name: t for name, t in tensors.items() if not (self.without and name.startswith(self.without))}
 
 
 def weights_in(path: str, without: str = "", names: Collection[str] = ()) -> WeightsFile:
@@ -63,16 +63,16 @@ def weights_in(path: str, without: str = "", names: Collection[str] = ()) -> Wei
     return WeightsFile(path, sha256(content), without, _prefix(_floats(_of_content(path, content)), names))
 
 
-def _prefix(found: Collection[str], names: Collection[str]) -> str:
-    """Return what begins every name that was ``found`` and none of the network's: torch's wrappers, or a module that held the network.
+def _prefix(stored: Collection[str], names: Collection[str]) -> str:
+    """Return what begins every ``stored`` name and none of the network's: torch's wrappers, or a module that held the network.
 
     >>> _prefix(["_orig_mod.module.fc.weight", "_orig_mod.module.fc.bias"], ["fc.weight", "fc.bias"])
     '_orig_mod.module.'
     """
-    parts = next(iter(found), "").split(".")
+    parts = next(iter(stored), "").split(".")
     for prefix in (".".join(parts[:count]) + "." for count in range(1, len(parts))):
-        own = {name.removeprefix(prefix) for name in found if name.startswith(prefix)}
-        if len(own) == len(found) and own & {*names} and not any(name.startswith(prefix) for name in names):
+        bare = {name.removeprefix(prefix) for name in stored if name.startswith(prefix)}
+        if len(bare) == len(stored) and bare & {*names} and not any(name.startswith(prefix) for name in names):
             return prefix
     return ""
 
@@ -96,13 +96,11 @@ def _content(path: str) -> bytes:
 def _of_content(path: str, content: bytes) -> dict[str, Tensor]:
     # A pickle begins with 0x80, and so does the length of some headers of safetensors, after which a brace comes.
     if content.startswith((b"PK\3\4", b"\x80")) and content[8:9] != b"{":
-        tensors = _of_torch(path, content)
-    else:
-        try:
-            tensors = safetensors.torch.load(content)
-        except (SafetensorError, ValueError, KeyError) as error:
-            raise WireError(f"{path}: not a valid safetensors file ({error})") from None
-    return tensors
+        return _of_torch(path, content)
+    try:
+        return safetensors.torch.load(content)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise WireError(f"{path}: not a valid safetensors file ({error})") from None
 
 
 def _floats(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -113,17 +111,17 @@ def _of_torch(path: str, content: bytes) -> dict[str, Tensor]:
     """Return the tensors of a ``state_dict`` that ``torch.save`` has written; WireError says how to convert anything else."""
     first = f"with torch where the network's code is: torch.save(model.state_dict(), {Path(path).name!r})"
     try:
-        found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)  # noqa: TID251 - tensors alone
+        saved = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)  # noqa: TID251 - tensors alone
     except Exception as error:  # noqa: BLE001 - torch raises anything
         script = "torch.jit" in str(error) or b"constants.pkl" in content
         what = "a TorchScript program" if script else "more than tensors, or damaged"
         load = f"; or torch.jit.load({Path(path).name!r}).state_dict()" if script else ""
         raise WireError(f"{path}: holds {what} ({first_line(error)}), expected a state_dict: write one {first}{load}") from None
-    if isinstance(found, Mapping) and found and all(isinstance(tensor, Tensor) for tensor in found.values()):
-        return {str(name): tensor.detach() for name, tensor in found.items()}
-    keys = list(found) if isinstance(found, Mapping) else []
-    inside = [key for key in keys if isinstance(found[key], Mapping) and any(isinstance(t, Tensor) for t in found[key].values())]
-    what = f"a checkpoint with {', '.join(map(str, keys[:_NAMED]))}" if keys else f"a {type(found).__name__}"
+    if isinstance(saved, Mapping) and saved and all(isinstance(tensor, Tensor) for tensor in saved.values()):
+        return {str(name): tensor.detach() for name, tensor in saved.items()}
+    keys = list(saved) if isinstance(saved, Mapping) else []
+    inside = [key for key in keys if isinstance(saved[key], Mapping) and any(isinstance(t, Tensor) for t in saved[key].values())]
+    what = f"a checkpoint with {', '.join(map(str, keys[:_NAMED]))}" if keys else f"a {type(saved).__name__}"
     if inside:
         source = f"torch.load({Path(path).name!r}, map_location='cpu', weights_only=True)[{inside[0]!r}]"
         raise WireError(f"{path}: holds {what}, expected a state_dict: torch.save({source}, 'weights.pt'), and give weights.pt")
@@ -138,7 +136,7 @@ def opened_tensors(tensors: Mapping[str, Tensor], names: Collection[str]) -> dic
     >>> {name: tensor.flatten().tolist() for name, tensor in opened_tensors({"in_proj_weight": weight}, names).items()}
     {'q_proj.weight': [0.0, 1.0], 'k_proj.weight': [2.0, 3.0], 'v_proj.weight': [4.0, 5.0]}
     """
-    found: dict[str, Tensor] = {}
+    opened: dict[str, Tensor] = {}
     known = set(names)
     for name, tensor in tensors.items():
         path, dot, last = name.rpartition(".")
@@ -146,12 +144,12 @@ def opened_tensors(tensors: Mapping[str, Tensor], names: Collection[str]) -> dic
         apart = [f"{path}{dot}{projection}.{kind}" for projection in PROJECTIONS]
         one = f"{path}{dot}{last.removesuffix('_weight')}.weight"
         if name not in known and last in ("in_proj_weight", "in_proj_bias") and known >= {*apart}:
-            found |= dict(zip(apart, tensor.chunk(3), strict=True))
+            opened |= dict(zip(apart, tensor.chunk(3), strict=True))
         elif name not in known and last in (f"{projection}_weight" for projection in PROJECTIONS) and one in known:
-            found[one] = tensor
+            opened[one] = tensor
         else:
-            found[name] = tensor
-    return found
+            opened[name] = tensor
+    return opened
 
 
 def checked_weights(
@@ -167,8 +165,8 @@ def checked_weights(
     Raises:
         WireError: tied tensors, names or shapes differ from ``shapes`` (the first five are named), or a value is not finite.
     """
-    told = "weights" if isinstance(source, Mapping) else str(source)
-    floats: Mapping[str, Tensor] = _floats(source if isinstance(source, Mapping) else _of_content(told, _content(told)))
+    where = "weights" if isinstance(source, Mapping) else str(source)
+    floats: Mapping[str, Tensor] = _floats(source if isinstance(source, Mapping) else _of_content(where, _content(where)))
     prefix = _prefix(floats, shapes)
     floats = opened_tensors({name.removeprefix(prefix): tensor for name, tensor in floats.items()}, shapes)
     if without:
@@ -177,21 +175,21 @@ def checked_weights(
     for same in tied:
         if present := sorted(same & floats.keys()):
             if different := [name for name in present if not torch.equal(floats[name], floats[present[0]])]:
-                raise WireError(f"{told}: {present[0]} and {different[0]} differ, and the network has one tensor of both names")
+                raise WireError(f"{where}: {present[0]} and {different[0]} differ, and the network has one tensor of both names")
             of_both = dict.fromkeys(same & shapes.keys(), floats[present[0]])
             floats = {name: tensor for name, tensor in floats.items() if name not in same} | of_both
     if different := sorted(floats.keys() ^ shapes.keys()):
-        raise WireError(f"{told}: tensors missing or not expected: {', '.join(different[:_NAMED])}{_more(different)}")
+        raise WireError(f"{where}: tensors missing or not expected: {', '.join(different[:_NAMED])}{_more(different)}")
     problems = [
         f"{name} has shape {tuple(floats[name].shape)}, expected {shape}"
         for name, shape in shapes.items()
         if tuple(floats[name].shape) != shape
     ]
     if problems:
-        raise WireError(f"{told}: {'; '.join(problems[:_NAMED])}{_more(problems)}")
+        raise WireError(f"{where}: {'; '.join(problems[:_NAMED])}{_more(problems)}")
     for name, tensor in floats.items():
         if not bool(torch.isfinite(tensor).all()):
-            raise WireError(f"{told}: {name} holds NaN or infinity, expected finite values")
+            raise WireError(f"{where}: {name} holds NaN or infinity, expected finite values")
     return floats
 
 

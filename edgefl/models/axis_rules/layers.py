@@ -57,11 +57,11 @@ def _product(of: Of, args: tuple[Any, ...], out: Tensor) -> Axes:
 
 @rule("addmm", "baddbmm")
 def _product_and_sum(of: Of, args: tuple[Any, ...], out: Tensor) -> Axes:
-    found = _product(of, args[1:], out)
+    axes = _product(of, args[1:], out)
     for place, axis in enumerate(reversed(of(args[0])), 1):
         if axis.size > 1:
-            unify(axis, found[-place])
-    return found
+            unify(axis, axes[-place])
+    return axes
 
 
 @rule("mv")
@@ -137,8 +137,8 @@ def _spatial(of: Of, args: tuple[Any, ...], out: Any) -> Any:
     axes = of(args[0])
     outputs = out if isinstance(out, (tuple, list)) else (out,)
     positions = {3: 1, 4: 2, 5: 3}.get(len(axes), len(axes))
-    found = [[*axes[: len(axes) - positions], *fresh(o)[len(axes) - positions :]] for o in outputs]
-    return found[0] if isinstance(out, Tensor) else found
+    after = [[*axes[: len(axes) - positions], *fresh(o)[len(axes) - positions :]] for o in outputs]
+    return after[0] if isinstance(out, Tensor) else after
 
 
 @rule(
@@ -154,5 +154,5 @@ def _attention(of: Of, args: tuple[Any, ...], out: Any) -> Any:
             unify(query[place], value[place])
     unify(query[-1], key[-1])
     unify(key[-2], value[-2])
-    found = [*query[:-1], value[-1]]
-    return [found, *(fresh(o) if isinstance(o, Tensor) else None for o in out[1:])]
+    axes = [*query[:-1], value[-1]]
+    return [axes, *(fresh(o) if isinstance(o, Tensor) else None for o in out[1:])]

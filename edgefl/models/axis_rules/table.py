@@ -45,15 +45,15 @@ def pointwise(of: Of, args: tuple[Any, ...], out: Any) -> Any:
     """Every tensor has the output's axes, aligned at the last; an axis of one entry is broadcast."""
     if not isinstance(out, Tensor):
         return None
-    found: Axes = [Axis(1) for _ in out.shape]
+    axes: Axes = [Axis(1) for _ in out.shape]
     for tensor in tensors_in(args):
         for place, axis in enumerate(reversed(of(tensor)), 1):
-            if axis.size > 1 and place <= len(found):
-                if found[-place].size == 1:
-                    found[-place] = axis
+            if axis.size > 1 and place <= len(axes):
+                if axes[-place].size == 1:
+                    axes[-place] = axis
                 else:
-                    unify(found[-place], axis)
-    return found
+                    unify(axes[-place], axis)
+    return axes
 
 
 rule(
@@ -95,12 +95,12 @@ def reduced(of: Of, args: tuple[Any, ...], out: Any) -> Any:
     gone = dims(given if isinstance(given, (int, list, tuple)) else None, len(axes))
     outputs = out if isinstance(out, (tuple, list)) else (out,)
     if all(o.dim() == len(axes) for o in outputs):
-        found = [Axis(1) if place in gone else axis for place, axis in enumerate(axes)]
+        after = [Axis(1) if place in gone else axis for place, axis in enumerate(axes)]
     else:
-        found = [axis for place, axis in enumerate(axes) if place not in gone]
-    if any([a.size for a in found] != list(o.shape) for o in outputs):
+        after = [axis for place, axis in enumerate(axes) if place not in gone]
+    if any([a.size for a in after] != list(o.shape) for o in outputs):
         return None
-    return found if isinstance(out, Tensor) else [list(found) for _ in outputs]
+    return after if isinstance(out, Tensor) else [list(after) for _ in outputs]
 
 
 @rule("norm")

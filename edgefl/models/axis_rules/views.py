@@ -29,12 +29,12 @@ def _permuted(of: Of, args: tuple[Any, ...], out: Tensor) -> Axes:
 def _reshaped(of: Of, args: tuple[Any, ...], out: Tensor) -> Axes:
     """Dimensions are merged and split where the products of their sizes agree, from the first on."""
     waiting = [axis for axis in of(args[0]) if axis.size > 1]
-    found: Axes = []
+    axes: Axes = []
     sizes = list(out.shape)
     while sizes:
         size = sizes.pop(0)
         if size == 1:
-            found.append(Axis(1))
+            axes.append(Axis(1))
             continue
         before, after = [waiting.pop(0)], [size]
         while (have := math.prod(axis.size for axis in before)) != (wanted := math.prod(after)):
@@ -43,24 +43,24 @@ def _reshaped(of: Of, args: tuple[Any, ...], out: Tensor) -> Axes:
             else:
                 after.append(sizes.pop(0))
         if len(after) == 1:
-            found.append(before[0] if len(before) == 1 else NestedAxis(before))
+            axes.append(before[0] if len(before) == 1 else NestedAxis(before))
             continue
         made = [Axis(size) for size in after]
         several = [axis for axis in made if axis.size > 1]
         whole = before[0] if len(before) == 1 else NestedAxis(before)
         unify(whole, several[0] if len(several) == 1 else NestedAxis(several))
-        found += made
-    return found
+        axes += made
+    return axes
 
 
 @rule("expand")
 def _expanded(of: Of, args: tuple[Any, ...], out: Tensor) -> Axes:
     axes = of(args[0])
-    found = fresh(out)
+    wide = fresh(out)
     for place, axis in enumerate(reversed(axes), 1):
-        if axis.size == found[-place].size:
-            found[-place] = axis
-    return found
+        if axis.size == wide[-place].size:
+            wide[-place] = axis
+    return wide
 
 
 @rule("repeat")
@@ -75,17 +75,17 @@ def _repeated(of: Of, args: tuple[Any, ...], out: Tensor) -> Axes:
 def _joined(of: Of, args: tuple[Any, ...], out: Tensor) -> Axes:
     parts = [of(tensor) for tensor in args[0] if tensor.dim() == out.dim()]
     dim = (args[1] if len(args) > 1 else 0) % out.dim()
-    found = []
+    axes = []
     for place in range(out.dim()):
         along = [part[place] for part in parts]
         if place == dim:
-            found.append(Joined(along) if len(along) > 1 else along[0])
+            axes.append(Joined(along) if len(along) > 1 else along[0])
             continue
         for axis in along[1:]:
             if axis.size > 1:
                 unify(along[0], axis)
-        found.append(along[0])
-    return found
+        axes.append(along[0])
+    return axes
 
 
 @rule("stack")
@@ -94,9 +94,9 @@ def _stacked(of: Of, args: tuple[Any, ...], out: Tensor) -> Axes:
     for part in parts[1:]:
         for axis, other in zip(part, parts[0], strict=True):
             unify(axis, other)
-    found = list(parts[0])
-    found.insert((args[1] if len(args) > 1 else 0) % out.dim(), Axis(len(parts), frozen=True))
-    return found
+    axes = list(parts[0])
+    axes.insert((args[1] if len(args) > 1 else 0) % out.dim(), Axis(len(parts), frozen=True))
+    return axes
 
 
 @rule("split", "split_with_sizes", "chunk", "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes", "tensor_split")
