@@ -33,12 +33,12 @@ def attach(layer: Convolution | nn.Linear, rank: int, scale: float) -> None:
     layer.add_module(PART, pair)
 
     def changed(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        own: LowRank | None = getattr(module, PART, None)
-        if own is None:  # merged into the layer
+        attached: LowRank | None = getattr(module, PART, None)
+        if attached is None:  # merged into the layer
             return output
         # Scaled where it has the fewest values.
-        inner = own.u(inputs[0])
-        return output + own.v(inner if scale == 1 else inner * scale)
+        inner = attached.u(inputs[0])
+        return output + attached.v(inner if scale == 1 else inner * scale)
 
     layer.register_forward_hook(changed)
     pair.scale = scale  # type: ignore[assignment]

@@ -197,8 +197,8 @@ class Composed(nn.Module):
         for weight in self.sizes:
             basis, coefficients = getattr(self, basis_name(weight)), getattr(self, coefficients_name(weight))
             basis.copy_(first_basis(tuple(basis.shape)))
-            of = init if weight == "weight" else "plain"
-            coefficients.copy_(first_coefficients(tuple(coefficients.shape), getattr(dense, weight), of))
+            rule = init if weight == "weight" else "plain"
+            coefficients.copy_(first_coefficients(tuple(coefficients.shape), getattr(dense, weight), rule))
 
     def penalty(self, strength: float, mean: bool) -> Tensor:
         """Return Σ ``strength``·‖V·Vᵀ − I‖²_F over the layer's bases, a scalar; with ``mean``, the mean of the R₂² squares."""

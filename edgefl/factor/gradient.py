@@ -23,10 +23,10 @@ def gradients(value: Tensor, tensors: Sequence[Tensor], constant: bool = True, k
     if torch.compiler.is_exporting():
         types, shapes = [t.dtype for t in tensors], [t.shape for t in tensors]
         attributes: dict[str, Any] = {"constant": int(constant)}
-        found = torch.onnx.ops.symbolic_multi_out(
+        outputs = torch.onnx.ops.symbolic_multi_out(
             "edgefl::Gradient", (value, *tensors), attributes, dtypes=types, shapes=shapes, version=1
         )
-        return tuple(found)
+        return tuple(outputs)
     return torch.autograd.grad(
         value, tensors, retain_graph=keep or not constant, create_graph=not constant, materialize_grads=True
     )
@@ -39,8 +39,8 @@ def held(tensor: Tensor) -> Tensor:
     False
     """
     if torch.compiler.is_exporting():
-        kept: Tensor = torch.onnx.ops.symbolic("edgefl::Held", (tensor,), dtype=tensor.dtype, shape=tensor.shape, version=1)
-        return kept
+        constant: Tensor = torch.onnx.ops.symbolic("edgefl::Held", (tensor,), dtype=tensor.dtype, shape=tensor.shape, version=1)
+        return constant
     return tensor.detach()
 
 

@@ -183,8 +183,8 @@ def inner_stds(shape: Shape, rank: int, init: Init = "he", plus_one: bool = Fals
     [0.02083, 0.00018]
     """
     if init == "authors":
-        own = {name: math.sqrt(2 / fan) for name, fan in (("x", shape[0]), ("y", shape[1]), ("t", rank * positions(shape)))}
-        return own, own
+        stds = {name: math.sqrt(2 / fan) for name, fan in (("x", shape[0]), ("y", shape[1]), ("t", rank * positions(shape)))}
+        return stds, stds
     first, second = (factor_stds(shape, (rank, rank), variance) for variance in inner_variances(shape, plus_one))
     return first, second
 

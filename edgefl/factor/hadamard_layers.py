@@ -130,9 +130,9 @@ class ComposedRecurrent(nn.Module):
         cell = self.cell[0].train(self.training)
         try:
             for name in self.names:
-                own = getattr(self, name)
+                part = getattr(self, name)
                 # view_as: the cell would register a Parameter as its own.
-                setattr(cell, name, own() if isinstance(own, nn.Module) else own.view_as(own))
+                setattr(cell, name, part() if isinstance(part, nn.Module) else part.view_as(part))
             return cell(x, state)
         finally:
             for name in self.names:

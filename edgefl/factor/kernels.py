@@ -255,7 +255,7 @@ def kernel_layer(dense: nn.Module, counts: Mapping[str, tuple[int, ...]], share:
         return KernelLinear(dense, counts["weight"][0])
     weights = dict(dense.named_parameters())
     gates: dict[str, nn.Module] = {}
-    for name, of in counts.items():
-        outputs, inputs = weights[name].shape[0] // len(of), weights[name].shape[1]
-        gates[name] = KernelGates(KernelProduct(outputs, inputs, count, weights[name].device) for count in of)
+    for name, ranks in counts.items():
+        outputs, inputs = weights[name].shape[0] // len(ranks), weights[name].shape[1]
+        gates[name] = KernelGates(KernelProduct(outputs, inputs, count, weights[name].device) for count in ranks)
     return composed(dense, gates)

@@ -192,9 +192,9 @@ def _search(problem: Problem, alive: Ints, lack: Floats, bound: float, plan: Int
     def descend(layer: int, chosen: list[int], left: Ints, lacking: float) -> None:
         nonlocal best, most, nodes
         if layer == problem.count:
-            found = np.array(chosen, np.int64)
-            if problem.kept(found) > most:
-                best, most = found, problem.kept(found)
+            candidate = np.array(chosen, np.int64)
+            if problem.kept(candidate) > most:
+                best, most = candidate, problem.kept(candidate)
             return
         for position in order[layer].tolist():
             nodes += 1

@@ -45,7 +45,7 @@ class LowRankConv(LowRank):
         of_both = {"padding_mode": dense.padding_mode, "device": dense.weight.device}
         kind, place = convolution_for(dense.weight), (dense.kernel_size, dense.stride, dense.dilation)
         # One size per axis: the first axis is of the first kernel, the others are of the second.
-        kernel, stride, dilation = ((own[:1], own[1:]) for own in place)
+        kernel, stride, dilation = ((sizes[:1], sizes[1:]) for sizes in place)
         rest = (1,) * len(kernel[1])
         paddings: Any = dense.padding, dense.padding  # a word, such as "same", says the same of both
         if not isinstance(dense.padding, str):
@@ -105,12 +105,12 @@ def factor_weights(left: Tensor, right: Tensor, shape: tuple[int, ...]) -> tuple
     >>> tuple(u.shape), tuple(v.shape), tuple(composed_weight(u, v).shape)
     ((2, 4, 3, 1), (8, 2, 1, 3), (8, 4, 3, 3))
     """
-    own = partial(torch.clone, memory_format=torch.contiguous_format)  # not a view of factors of a larger rank
+    copied = partial(torch.clone, memory_format=torch.contiguous_format)  # not a view of factors of a larger rank
     if len(shape) == 2:
-        return own(left.T), own(right.T)
+        return copied(left.T), copied(right.T)
     n, m, k1, *k2 = shape
     rank = left.shape[1]
-    return own(left.T.reshape(rank, m, k1, *(1 for _ in k2))), own(right.reshape(rank, n, 1, *k2).transpose(0, 1))
+    return copied(left.T.reshape(rank, m, k1, *(1 for _ in k2))), copied(right.reshape(rank, n, 1, *k2).transpose(0, 1))
 
 
 def unrolled_factors(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

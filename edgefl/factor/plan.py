@@ -81,23 +81,23 @@ def allocate(layers: Sequence[LayerChoices], limits: Floats | Ints, start: Mappi
     ({'a': 1, 'b': 3}, 37.0, 5.0, True)
     """
     _check(layers, limits)
-    at = None if start is None else _positions(layers, start)
+    positions = None if start is None else _positions(layers, start)
     if not layers:
         return Allocation({}, 0.0, 0.0, 0.0) if (limits >= 0).all() else None
     if (limits < 0).any():
         return None
     problem = _pose(layers, limits)
     offsets = np.cumsum([0, *(len(layer.ranks) for layer in layers[:-1])], dtype=np.int64)
-    found = solve(problem, None if at is None else offsets + np.array(at, np.int64))
-    plans = [] if found is None else [[int(i) for i in found[0] - offsets]]
-    if at is not None and _within(layers, at, limits):
-        plans.append(at)  # with float costs, it may fit by less than the rounding above
+    solution = solve(problem, None if positions is None else offsets + np.array(positions, np.int64))
+    plans = [] if solution is None else [[int(i) for i in solution[0] - offsets]]
+    if positions is not None and _within(layers, positions, limits):
+        plans.append(positions)  # with float costs, it may fit by less than the rounding above
     if not plans:
         return None
     best = max(plans, key=lambda plan: _energy(layers, plan))
     energy = _energy(layers, best)
     most = math.fsum(float(layer.energy.max()) for layer in layers)
-    bound = most if found is None else max(energy, min(most, found[1]))
+    bound = most if solution is None else max(energy, min(most, solution[1]))
     lost = math.fsum(float(layer.energy.max()) - float(layer.energy[i]) for layer, i in zip(layers, best, strict=True))
     return Allocation({layer.name: layer.ranks[i] for layer, i in zip(layers, best, strict=True)}, energy, lost, bound)
 

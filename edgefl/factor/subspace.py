@@ -121,11 +121,11 @@ def leading(w: Tensor, ranks: Sequence[int], start: Tensor | None = None) -> Lea
 def _widened(start: Tensor, count: int) -> Tensor:
     """Return ``count`` columns: those of ``start``, then Gaussian ones."""
     # A copy, because the last bits of products depend on the layout and memory alignment of the factors.
-    known = start[:, :count].clone(memory_format=torch.contiguous_format)
-    if known.shape[1] == count:
-        return known
-    extra = _gaussian(len(start), count - known.shape[1], 0).to(start.dtype) / math.sqrt(len(start))
-    return torch.cat([known, extra], 1)
+    columns = start[:, :count].clone(memory_format=torch.contiguous_format)
+    if columns.shape[1] == count:
+        return columns
+    extra = _gaussian(len(start), count - columns.shape[1], 0).to(start.dtype) / math.sqrt(len(start))
+    return torch.cat([columns, extra], 1)
 
 
 def _squares(tensor: Tensor, dim: int = 1) -> Tensor:

@@ -88,12 +88,12 @@ def truncated(matrix: Tensor, ranks: Sequence[int], start: Tensor | None = None)
         return factorize(matrix, rank)
     wide = matrix.shape[0] <= matrix.shape[1]
     w = (matrix if wide else matrix.T).clone(memory_format=torch.contiguous_format)
-    found = leading(w, ranks, start) if start is not None and start.shape[0] == len(w) else None
-    if found is None and (found := leading(w, ranks)) is None:  # no start, or it is too far away
+    block = leading(w, ranks, start) if start is not None and start.shape[0] == len(w) else None
+    if block is None and (block := leading(w, ranks)) is None:  # no start, or it is too far away
         return replace(factorize(matrix, rank), way="fallback")
-    left, right, values = _balanced(found, rank)
+    left, right, values = _balanced(block, rank)
     left, right = (left, right) if wide else (right.T, left.T)
-    return Factors(left.contiguous(), right.contiguous(), values, "block", found.start)
+    return Factors(left.contiguous(), right.contiguous(), values, "block", block.start)
 
 
 def singular_values(matrix: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ def singular_values(matrix: Tensor) -> Tensor:
 
 def counted(factors: Iterable[Factors]) -> dict[Way, int]:
     """Return way → number of the decompositions that were found by it."""
-    ways = [found.way for found in factors]
+    ways = [one.way for one in factors]
     return {way: ways.count(way) for way in ("block", "full", "fallback")}
 
 
@@ -120,9 +120,9 @@ def _check(matrix: Tensor, rank: int) -> None:
         raise EdgeflError(f"a matrix of shape {tuple(matrix.shape)} holds NaN or infinity: it has no singular values")
 
 
-def _balanced(found: Leading, rank: int) -> tuple[Tensor, Tensor, Tensor]:
+def _balanced(block: Leading, rank: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return U√Σ, √ΣVᵀ and Σ at ``rank`` from factors with arbitrary scales."""
-    left, right = found.left[:, :rank], found.right[:rank]
+    left, right = block.left[:, :rank], block.right[:rank]
     lengths = [torch.linalg.vector_norm(factor, dim=dim, dtype=torch.float64) for factor, dim in ((left, 0), (right, 1))]
     # A direction without energy is zero in both factors, which avoids a division by zero.
     kept = (lengths[0] > 0) & (lengths[1] > 0)

@@ -39,11 +39,11 @@ def nested(
     ``stacked`` is the result of :func:`stacked_in`. ``entries`` maps a name to the positions of the narrow tensor's entries along each
     dimension of the wide one; None: the leading ones.
     """
-    found = {}
+    places = {}
     for name, shape in narrow.items():
         numbers = entries(name) if shape != wide[name] else None
-        found[name] = leading(name, shape, wide[name], stacked.get(name, 1)) if numbers is None else listed(name, numbers)
-    return found
+        places[name] = leading(name, shape, wide[name], stacked.get(name, 1)) if numbers is None else listed(name, numbers)
+    return places
 
 
 def listed(name: str, numbers: Sequence[Tensor]) -> Place:
@@ -68,13 +68,13 @@ def stacked_in(network: nn.Module) -> dict[str, int]:
     >>> stacked_in(nn.LSTM(2, 3))
     {'weight_ih_l0': 4, 'weight_hh_l0': 4, 'bias_ih_l0': 4, 'bias_hh_l0': 4}
     """
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for path, layer in network.named_modules():
         if isinstance(layer, nn.RNNBase):
             for name, parameter in layer.named_parameters():
                 if name.startswith(("weight_ih", "weight_hh", "bias_ih", "bias_hh")):
-                    found[f"{path}.{name}".lstrip(".")] = parameter.shape[0] // layer.hidden_size
-    return {name: blocks for name, blocks in found.items() if blocks > 1}
+                    counts[f"{path}.{name}".lstrip(".")] = parameter.shape[0] // layer.hidden_size
+    return {name: blocks for name, blocks in counts.items() if blocks > 1}
 
 
 def cut(tensors: Mapping[str, Tensor], places: Mapping[str, Place]) -> dict[str, Tensor]:
