@@ -1,1 +1,1 @@
-"""What a tier costs: multiply-accumulates, peak memory and bytes, from its graph and without running it."""
+"""The cost of a tier: multiply-accumulates, peak memory and bytes, from its graph and without running it."""

@@ -47,16 +47,16 @@ class Arena:
         wanted = rounded(size)
         if not wanted:
             return -1
-        fit = min(((self._sizes[at], at) for at in self._free if self._sizes[at] >= wanted), default=None)
-        held, at = (self._grow(wanted), self._end) if fit is None else fit
+        fit = min(((self._sizes[begin], begin) for begin in self._free if self._sizes[begin] >= wanted), default=None)
+        room, begin = (self._grow(wanted), self._end) if fit is None else fit
         if fit is None:
-            self._end += held + UNIT  # regions have no neighbours
-            self._sizes[at] = held
-        self._free.discard(at)
-        if held >= 2 * wanted or held - wanted >= _MOST_SPARE:
-            self._split(at, wanted)
-        self.in_use_bytes += self._sizes[at]
-        return at
+            self._end += room + UNIT  # regions have no neighbours
+            self._sizes[begin] = room
+        self._free.discard(begin)
+        if room >= 2 * wanted or room - wanted >= _MOST_SPARE:
+            self._split(begin, wanted)
+        self.in_use_bytes += self._sizes[begin]
+        return begin
 
     def _grow(self, wanted: int) -> int:
         """Return the bytes of a new region that holds ``wanted``."""
@@ -68,35 +68,35 @@ class Arena:
         self._region = min(2 * size, _MOST) if size == self._region else size
         return size
 
-    def free(self, at: int) -> None:
+    def free(self, begin: int) -> None:
         """Give a block back."""
-        if at < 0:
+        if begin < 0:
             return
-        self.in_use_bytes -= self._sizes[at]
-        after = self._after.get(at)
+        self.in_use_bytes -= self._sizes[begin]
+        after = self._after.get(begin)
         if after in self._free:
-            self._merge(at, after)
-        before = self._before.get(at)
+            self._merge(begin, after)
+        before = self._before.get(begin)
         if before in self._free:
-            self._merge(before, at)
-            at = before
-        self._free.add(at)
+            self._merge(before, begin)
+            begin = before
+        self._free.add(begin)
 
-    def _split(self, at: int, size: int) -> None:
-        rest, after = at + size, self._after.get(at)
-        self._sizes[rest], self._sizes[at] = self._sizes[at] - size, size
+    def _split(self, begin: int, size: int) -> None:
+        rest, after = begin + size, self._after.get(begin)
+        self._sizes[rest], self._sizes[begin] = self._sizes[begin] - size, size
         self._link(rest, after)
-        self._link(at, rest)
+        self._link(begin, rest)
         self._free.add(rest)
 
-    def _merge(self, at: int, after: int) -> None:
+    def _merge(self, begin: int, after: int) -> None:
         self._free.discard(after)
-        self._sizes[at] += self._sizes.pop(after)
+        self._sizes[begin] += self._sizes.pop(after)
         self._before.pop(after)
-        self._link(at, self._after.pop(after, None))
+        self._link(begin, self._after.pop(after, None))
 
-    def _link(self, at: int, after: int | None) -> None:
+    def _link(self, begin: int, after: int | None) -> None:
         if after is None:
-            self._after.pop(at, None)
+            self._after.pop(begin, None)
         else:
-            self._after[at], self._before[after] = after, at
+            self._after[begin], self._before[after] = after, begin

@@ -16,7 +16,7 @@ from edgefl.util.tensors import tensors_in
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What an operation returns, or a network's input or weight: shape, bytes, whether it depends on weights only."""
+    """A result of an operation, an input or a weight: its shape, its bytes, and whether it depends on weights only."""
 
     shape: tuple[int, ...]
     bytes: int
@@ -106,13 +106,13 @@ def once(calls: Sequence[Call], results: Collection[int]) -> tuple[list[Call], s
     """
     seen: dict[str, Call] = {}
     same: dict[int, int] = {}
-    kept = []
+    unique = []
     for call in calls:
         call = replace(call, reads=tuple(same.get(number, number) for number in call.reads))
         first = seen.setdefault(repr((call.name, call.reads, tree_map_only(Tensor, lambda _: None, call.args))), call)
         same |= dict(zip(call.writes, first.writes, strict=True)) if first is not call else {}
-        kept += [call] if first is call else []
-    return kept, {same.get(number, number) for number in results}
+        unique += [call] if first is call else []
+    return unique, {same.get(number, number) for number in results}
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What torch's convolutions allocate on a CPU while they run, by the shapes of their tensors.
+"""Memory that torch's convolutions allocate on a CPU while they run, by the shapes of their tensors.
 
 oneDNN copies images into blocks of 16 channels (8 for some gradients) and back, and weights likewise; channels are padded to whole
 blocks. Convolutions without a blocked kernel are products over unrolled images (im2col). Small ones skip oneDNN. The rules are those

@@ -1,4 +1,4 @@
-"""What onnxruntime holds during an inference: its kernels in its order, with the blocks of its arena.
+"""The memory of onnxruntime during an inference: its kernels in its order, with the blocks of its arena.
 
 The rules (``layer_rules.py``, ``product_rules.py``) are those of onnxruntime 1.31 on one thread, at its extended level of optimization.
 They say which kernels an operation of torch becomes in an exported graph, and what may be written over its input. They also say what is one

@@ -117,10 +117,10 @@ class Graph:
             scratch_first: whether they get their memory before the result.
             fused: whether onnxruntime makes the kernel of several, when it loads the graph, and so puts it at the end.
         """
-        found = tuple((number, self.values[number].bytes) for number in (call.writes[:1] if writes is None else writes))
+        written = tuple((number, self.values[number].bytes) for number in (call.writes[:1] if writes is None else writes))
         read = tuple(self.inputs(call) if reads is None else reads)
         place = len(self.kernels) + (_LATE if fused else 0)
-        self.kernels.append(Kernel(read, found, overwrites, tuple(scratch), place, call.layer, scratch_first))
+        self.kernels.append(Kernel(read, written, overwrites, tuple(scratch), place, call.layer, scratch_first))
 
     def between(
         self, call: Call, reads: Iterable[int], size: int, overwrites: int | None = None, scratch: Iterable[int] = ()
@@ -163,9 +163,9 @@ def count(shape: Iterable[int]) -> int:
 
 def _live(calls: Sequence[Call], results: Collection[int]) -> list[Call]:
     """Return the operations with results that are read, in order."""
-    wanted, found = set(results), []
+    wanted, live = set(results), []
     for call in reversed(calls):
         if wanted.intersection(call.writes):
             wanted.update(call.reads)
-            found.append(call)
-    return found[::-1]
+            live.append(call)
+    return live[::-1]

@@ -68,8 +68,8 @@ def _same_size(graph: Graph, call: Call) -> None:
 def _selection(graph: Graph, call: Call) -> None:
     """Copy an entry of an axis; one kernel copies all of them if a graph takes each once (GatherToSplit)."""
 
-    def axis(of: Call) -> int:
-        return int(of.args[1]) % len(graph.values[of.reads[0]].shape)
+    def axis(selection: Call) -> int:
+        return int(selection.args[1]) % len(graph.values[selection.reads[0]].shape)
 
     source = call.reads[0]
     length = graph.values[source].shape[axis(call)]
@@ -82,7 +82,7 @@ def _selection(graph: Graph, call: Call) -> None:
 
 def _convolution(graph: Graph, call: Call) -> None:
     """Convolve; see :func:`convolution_scratch`."""
-    source, weight, stride, padding, transposed, groups = (call.args[at] for at in (0, 1, 3, 4, 6, 8))
+    source, weight, stride, padding, transposed, groups = (call.args[place] for place in (0, 1, 3, 4, 6, 8))
     positions = count(graph.lengths(call)[2:])
     shapes = tuple(source.shape), tuple(weight.shape)
     plain = all(s == 1 for s in stride) and not any(padding)

@@ -23,7 +23,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class OpWork:
-    """What one operation does: MACs, of a backward operation the parts for its input and its weight, and values worked on."""
+    """The work of one operation: MACs, of a backward operation the parts for its input and its weight, and values worked on."""
 
     macs: int = 0
     macs_input: int | None = None
@@ -96,7 +96,7 @@ def _distances(pairs: Tensor, rows: Tensor) -> OpWork:
 
 def _fourier(args: Arguments, out: Tensor) -> OpWork:
     """Count log₂ n passes through all values for a fast Fourier transform of n values: element-wise work, no product of matrices."""
-    length = max(math.prod(int(of.shape[place]) for place in args[1]) for of in (args[0], out))
+    length = max(math.prod(int(tensor.shape[place]) for place in args[1]) for tensor in (args[0], out))
     return OpWork(elementwise=max(_values(args), _values(out)) * max(1, (length - 1).bit_length()))
 
 
@@ -242,7 +242,7 @@ def work_of(operation: Any, args: Arguments, out: Any) -> OpWork | None:
 _NOTHING = OpWork()
 
 
-def _values(of: Any) -> int:
+def _values(given: Any) -> int:
     """Return the real values of the largest tensor among arguments or results: what an element-wise operation goes through."""
-    among = of if isinstance(of, (tuple, list)) else (of,)
+    among = given if isinstance(given, (tuple, list)) else (given,)
     return max((value.numel() * (1 + value.is_complex()) for value in among if isinstance(value, Tensor)), default=0)

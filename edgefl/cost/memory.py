@@ -145,8 +145,8 @@ class LivenessMeter(Watcher):
 
     def numbers(self, tensors: Iterable[Tensor]) -> list[int]:
         """Return the numbers of the storages of ``tensors``, those that an operation returned."""
-        found = (self._names.get(tensor.untyped_storage()._cdata) for tensor in tensors)
-        return [number for number in found if number is not None]
+        numbers = (self._names.get(tensor.untyped_storage()._cdata) for tensor in tensors)
+        return [number for number in numbers if number is not None]
 
     def mark(self) -> None:
         """Note this moment, the end of a forward pass, for :meth:`alive_at_marks`."""
@@ -154,15 +154,15 @@ class LivenessMeter(Watcher):
 
     def alive_at_marks(self) -> frozenset[int]:
         """Return the storages that were alive at any marked moment: those that a forward pass leaves for the backward one."""
-        kept: set[int] = set()
+        marked: set[int] = set()
         alive: set[int] = set()
         start = 0
         for end in self._marks:
             for event in self._events[start:end]:
                 (alive.add if event > 0 else alive.discard)(abs(event) - 1)
-            kept |= alive
+            marked |= alive
             start = end
-        return frozenset(kept)
+        return frozenset(marked)
 
     def timeline(self, throughout: Iterable[int] = ()) -> Timeline:
         """Return every moment so far; the storages numbered ``throughout`` and the held ones are alive from the first to the last."""
@@ -173,19 +173,19 @@ class LivenessMeter(Watcher):
     def peak(self, without: Iterable[int] = ()) -> Peak:
         """Return the moment with the most bytes alive, the storages numbered ``without`` and the held ones left out."""
         ignored = self._held.union(without)
-        live = most = at = 0
+        live = most = moment = 0
         for position, event in enumerate(self._events):
             number = abs(event) - 1
             if number not in ignored:
                 live += self.sizes[number] if event > 0 else -self.sizes[number]
                 if live > most:
-                    most, at = live, position
+                    most, moment = live, position
         if not most:
             return Peak()
         alive: set[int] = set()
-        for event in self._events[: at + 1]:
+        for event in self._events[: moment + 1]:
             (alive.add if event > 0 else alive.discard)(abs(event) - 1)
-        return Peak(most, frozenset(alive) - ignored, self.owners[abs(self._events[at]) - 1])
+        return Peak(most, frozenset(alive) - ignored, self.owners[abs(self._events[moment]) - 1])
 
 
 def held_by(module: nn.Module) -> list[Tensor]:

@@ -12,7 +12,7 @@ from edgefl.cost.memory import LivenessMeter, bytes_of, held_by
 
 @dataclass(frozen=True)
 class MemorySplit:
-    """What is alive at the peak of a training step, in bytes; the sum is the peak.
+    """The bytes alive at the peak of a training step; their sum is the peak.
 
     Parameters (buffers included) and optimizer state are held throughout, as in every step after the first. Gradients are those
     alive at that moment; saved is what the forward pass left for the backward one; temporaries are everything else. ``layer`` ran
@@ -67,8 +67,8 @@ def step_memory(meter: LivenessMeter, module: nn.Module, optimizer: torch.optim.
 
 def beside(tensors: Iterable[Tensor], state: Iterable[Tensor]) -> list[Tensor]:
     """Return ``tensors`` without those of an optimizer's ``state``: a network may have the momentum that its client hands on."""
-    known = set(map(id, state))
-    return [tensor for tensor in tensors if id(tensor) not in known]
+    identities = set(map(id, state))
+    return [tensor for tensor in tensors if id(tensor) not in identities]
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:

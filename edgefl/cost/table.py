@@ -37,22 +37,23 @@ def cost_of(
     """
     size = min(micro_batch or batch_size, batch_size)
     tracer, step = traced_step(subject, batch_size, size)
-    first, second, at = _pair(tracer, step, size)
+    first, second, samples = _pair(tracer, step, size)
     layers: dict[str, dict[str, int]] = {}
     uncounted = set(step.uncounted_ops)
     update = [operation for operation in step.operations if operation.phase == "update"]
-    for one, more in [*zip(first, second, strict=True), *zip(update, update, strict=True)]:
+    pairs = [*zip(first, second, strict=True), *zip(update, update, strict=True)]
+    for one, more in pairs:
         row = layers.setdefault(one.layer, dict.fromkeys(_KEYS, 0))
         for key, a, b in _parts(one, more):
             # The work, ``_APART`` times: what grows with the batch, per sample, and what does not, per pass or step.
-            grown, fixed = b - a, _APART * a - at * (b - a)
+            grown, fixed = b - a, _APART * a - samples * (b - a)
             row[key] += grown
             if fixed < 0:
                 uncounted.add(f"{one.name} (grows faster than the batch)")
             else:
                 row["elementwise_ops_step" if key.startswith("elementwise") else "macs_compose"] += fixed
     layers = {name: {key: -(-count // _APART) for key, count in row.items()} for name, row in layers.items()}
-    works = _works(zip([*first, *update], [*second, *update], strict=True), at, {layer.name: layer.kind for layer in step.layers})
+    works = _works(pairs, samples, {layer.name: layer.kind for layer in step.layers})
     inference = tracer.inference(batch_size)
     split = step.memory.split
     rows = _rows(step.layers, layers, works, split)
@@ -110,23 +111,23 @@ def traced_step(subject: Subject, batch_size: int, size: int) -> tuple[Tracer, S
     return tracer, tracer.step(size, passes=2 if size < batch_size else 1)
 
 
-def _works(pairs: Iterable[tuple[Operation, Operation]], at: int, kinds: Mapping[str, str]) -> dict[str, StepWork]:
-    """Return layer → its work by kind, from pairs of operations of passes with ``at`` and ``at + 2`` samples."""
+def _works(pairs: Iterable[tuple[Operation, Operation]], samples: int, kinds: Mapping[str, str]) -> dict[str, StepWork]:
+    """Return layer → its work by kind, from pairs of operations of passes with ``samples`` and ``samples + 2`` samples."""
     parts: dict[str, dict[str, Work]] = {}
     for one, more in pairs:
         a, b = (_recurrent(o.kinds) if any(n in kinds.get(o.layer, "") for n in _RECURRENT) else o.kinds for o in (one, more))
-        found = parts.setdefault(one.layer, dict.fromkeys(PARTS, NO_WORK))
+        row = parts.setdefault(one.layer, dict.fromkeys(PARTS, NO_WORK))
         if one.phase == "update":
-            found["update"] += a.times(_APART)
+            row["update"] += a.times(_APART)
             continue
         grown = Work(*(y - x for x, y in zip(a.counts, b.counts, strict=True)))
-        fixed = Work(*(max(0, _APART * x - at * g) for x, g in zip(a.counts, grown.counts, strict=True)))
-        found["sample"] += grown
-        found["per_pass"] += fixed
+        fixed = Work(*(max(0, _APART * x - samples * g) for x, g in zip(a.counts, grown.counts, strict=True)))
+        row["sample"] += grown
+        row["per_pass"] += fixed
         if one.phase == "forward":
-            found["forward"] += grown
-            found["per_forward"] += fixed
-    return {layer: StepWork(**{part: work.times(1, _APART) for part, work in found.items()}) for layer, found in parts.items()}
+            row["forward"] += grown
+            row["per_forward"] += fixed
+    return {layer: StepWork(**{part: work.times(1, _APART) for part, work in row.items()}) for layer, row in parts.items()}
 
 
 _RECURRENT = ("LSTM", "GRU", "RNN", "Recurrent", "Gates")
@@ -154,17 +155,17 @@ def _deployed(tracer: Tracer, macs: int, batch_size: int, macs_forward: int) -> 
 
 def _pair(tracer: Tracer, step: StepTrace, size: int) -> tuple[list[Operation], list[Operation], int]:
     """Return the operations of two passes that differ by two samples, and the smaller batch; a batch of one may be a case of its own."""
-    own = [operation for operation in step.operations if operation.phase != "update"]
-    for operations in (lambda samples: tracer.quick_operations(samples, _names(own)), tracer.operations):
+    smaller = [operation for operation in step.operations if operation.phase != "update"]
+    for operations in (lambda count: tracer.quick_operations(count, _names(smaller)), tracer.operations):
         larger = operations(size + _APART)
-        if _names(own) == _names(larger):
-            return own, larger, size
+        if _names(smaller) == _names(larger):
+            return smaller, larger, size
     largest = tracer.operations(size + 2 * _APART)
     # Whether autograd copies a gradient or takes it over depends on who else refers to it: such operations may be left out.
-    for one, more, at in ((own, larger, size), (larger, largest, size + _APART)):
+    for one, more, samples in ((smaller, larger, size), (larger, largest, size + _APART)):
         one, more = ([o for o in operations if o.work.macs or o.work.elementwise] for operations in (one, more))
         if _names(one) == _names(more):
-            return one, more, at
+            return one, more, samples
     sizes = f"{size}, {size + _APART} and {size + 2 * _APART}"
     raise ConfigError(f"the network's operations differ between batches of {sizes}, so its costs per sample are not defined")
 
@@ -201,8 +202,7 @@ def _rows(
         counts = layers.get(layer.name)
         saved, temporary = split.layers.get(layer.name, (0, 0))
         if counts or layer.params or saved or temporary:
-            held = {"saved_bytes_at_peak": saved, "temporary_bytes_at_peak": temporary}
-            found = (counts or dict.fromkeys(_KEYS, 0)) | held
+            fields = (counts or dict.fromkeys(_KEYS, 0)) | {"saved_bytes_at_peak": saved, "temporary_bytes_at_peak": temporary}
             work = works.get(layer.name, NO_STEP_WORK)
-            rows.append(LayerCost(layer.name, layer.kind, layer.params, layer.parameter_bytes, **found, work=work))
+            rows.append(LayerCost(layer.name, layer.kind, layer.params, layer.parameter_bytes, **fields, work=work))
     return tuple(rows)

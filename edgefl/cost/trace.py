@@ -31,7 +31,7 @@ RECOMPUTE = "recompute"
 
 @dataclass(frozen=True)
 class Subject:
-    """What is traced.
+    """The network that is traced, with its objective, optimizer and input.
 
     Attributes:
         build: makes the network; its weights are never filled in.
@@ -72,7 +72,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class StepTrace:
-    """What one forward and backward pass and the update do, and the network's layers, weights or not."""
+    """The operations of one forward and backward pass and of the update, and the network's layers, weights or not."""
 
     operations: tuple[Operation, ...]
     memory: StepMemory
@@ -84,7 +84,7 @@ class StepTrace:
 
 @dataclass(frozen=True)
 class InferenceTrace:
-    """What an inference of a batch does, and what it holds besides the weights: bytes at its peak, and the layer that runs then."""
+    """The work of an inference of a batch, and its memory besides the weights: bytes at its peak, and the layer that runs then."""
 
     peak_bytes: int
     layer: str
@@ -262,12 +262,12 @@ class Tracer:
 
 def _layers(network: nn.Module) -> tuple[Layer, ...]:
     seen: set[nn.Parameter] = set()
-    found = []
+    layers = []
     for name, module in network.named_modules():
-        own = [p for p in module.parameters(recurse=False) if p not in seen]
-        seen.update(own)
-        found.append(Layer(name or NETWORK, type(module).__name__, sum(p.numel() for p in own), bytes_of(own)))
-    return tuple(found)
+        parameters = [p for p in module.parameters(recurse=False) if p not in seen]
+        seen.update(parameters)
+        layers.append(Layer(name or NETWORK, type(module).__name__, sum(p.numel() for p in parameters), bytes_of(parameters)))
+    return tuple(layers)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What torch's kernels allocate on a CPU for themselves while they run, besides their results.
+"""Memory that torch's kernels allocate on a CPU for themselves while they run, besides their results.
 
 A rule for each operation says how many bytes more than before and after are alive at once, from its arguments and results alone. An
 operation without a rule needs none, or less than a cache line for each row. The rules are those of torch 2.13 on one thread.
