@@ -142,12 +142,12 @@ def layer_forms(network: nn.Module, x: Fields[Tensor]) -> tuple[LayerForms, ...]
         _works(network, each(lambda part: torch.cat([part, part]), x)),
         _works(plain, x),
     )
-    found = []
+    forms = []
     for name, layer in layers.items():
         work = _within(factored, name)
-        forms = FormCost(work, _bytes(layer)), FormCost(_within(composed, name), _bytes(plain.get_submodule(name)))
-        found.append(LayerForms(name, *forms, at_run_time=_within(grown, name).macs < 2 * work.macs))
-    return tuple(found)
+        costs = FormCost(work, _bytes(layer)), FormCost(_within(composed, name), _bytes(plain.get_submodule(name)))
+        forms.append(LayerForms(name, *costs, at_run_time=_within(grown, name).macs < 2 * work.macs))
+    return tuple(forms)
 
 
 def room_for(
@@ -187,19 +187,19 @@ def choice_for(
 
 def _works(network: nn.Module, x: Fields[Tensor]) -> dict[str, Work]:
     """Return name of a module → its own work in a forward pass over ``x``."""
-    found: dict[str, Work] = {}
+    works: dict[str, Work] = {}
     tracker = LayerTracker(network)
 
     def observe(operation: Any, args: tuple[Any, ...], out: Any) -> None:
         counted = work_of(operation, args, out)
         if counted is not None:
             name = tracker.current()
-            found[name] = found.get(name, NO_WORK) + kinds_of(operation, args, out, counted, "forward")
+            works[name] = works.get(name, NO_WORK) + kinds_of(operation, args, out, counted, "forward")
 
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with fake, quiet(), torch.no_grad(), spelled_out(), tracker, Watcher(observe):
         network(each(fake.from_tensor, x))
-    return found
+    return works
 
 
 def _within(works: Mapping[str, Work], name: str) -> Work:

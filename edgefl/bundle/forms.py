@@ -88,7 +88,7 @@ def form_files(
 
 def _exported(module: nn.Module, inputs: Fields[InputSpec], fold: bool) -> onnx.ModelProto:
     layers = {} if fold else factorized_layers(module)
-    return _flat(module, inputs, {f"{at}.{key}" for at, layer in layers.items() for key, _ in layer.named_parameters()})
+    return _flat(module, inputs, {f"{name}.{key}" for name, layer in layers.items() for key, _ in layer.named_parameters()})
 
 
 def _recalled(module: nn.Module, inputs: Fields[InputSpec], facts: Mapping[str, Any]) -> onnx.ModelProto:
@@ -109,11 +109,11 @@ def _check_ends(model: onnx.ModelProto, inputs: Fields[InputSpec]) -> None:
     """Raise :class:`EdgeflError` unless a graph has the inputs and the output ``logits`` of a tier, and ai.onnx operators."""
     if model.functions or any(opset.domain for opset in model.opset_import):
         raise EdgeflError("it uses operators outside ai.onnx")
-    *found, output = [(v.name, v.type.tensor_type.elem_type, dims_of(v)) for v in (*model.graph.input, *model.graph.output)]
+    *entries, output = [(v.name, v.type.tensor_type.elem_type, dims_of(v)) for v in (*model.graph.input, *model.graph.output)]
     wanted = [(name, _ELEMENT_TYPES[spec.kind], (BATCH, *spec.shape)) for name, spec in named(inputs, "x").items()]
-    if found != wanted or output[:2] != ("logits", onnx.TensorProto.FLOAT):
+    if entries != wanted or output[:2] != ("logits", onnx.TensorProto.FLOAT):
         types = ", ".join(dict.fromkeys([*(spec.kind for spec in named(inputs, "x").values()), "float32"]))
-        has, expected = (", ".join(f"{n} {d}" for n, _, d in ends) for ends in ((*found, output), wanted))
+        has, expected = (", ".join(f"{n} {d}" for n, _, d in ends) for ends in ((*entries, output), wanted))
         raise EdgeflError(f"it has {has}, expected {expected} and logits, of {types}")
     dims = output[2]
     if len(dims) != 2 or dims[0] != BATCH or not isinstance(dims[1], int):

@@ -84,8 +84,8 @@ def load_graph(folder: Path, name: str, opset: int, files: Mapping[str, int]) ->
         onnx.checker.check_model(path if external else model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError) as error:
         raise BundleError(f"{name}: not a valid ONNX model ({first_line(error)})") from None
-    if (found := model.opset_import[0].version) != opset:
-        raise BundleError(f"{name}: opset {found}, the manifest says {opset}")
+    if (version := model.opset_import[0].version) != opset:
+        raise BundleError(f"{name}: opset {version}, the manifest says {opset}")
     return model
 
 
@@ -99,11 +99,11 @@ def check_ends(
     """Raise a BundleError unless a graph has exactly these inputs and outputs, without values; those in ``may_lack`` are optional."""
     if inner := sorted({v.name for v in graph.input} & {tensor.name for tensor in graph.initializer}):
         raise BundleError(f"{name}: input {inner[0]} has a value inside the file")
-    for kind, found, wanted in (("input", graph.input, inputs), ("output", graph.output, outputs)):
-        names = {value.name for value in found}
+    for kind, values, wanted in (("input", graph.input, inputs), ("output", graph.output, outputs)):
+        names = {value.name for value in values}
         if absent := sorted(wanted.keys() - names - may_lack):
             raise BundleError(f"{name}: has no {kind} {absent[0]}, expected {wanted[absent[0]]}")
-        for value in found:
+        for value in values:
             if value.name not in wanted:
                 raise BundleError(f"{name}: {kind} {value.name!r}, expected only {_listed(wanted)}")
             if not wanted[value.name].fits(value):
@@ -145,9 +145,9 @@ def _check_tensors(name: str, graphs: list[onnx.GraphProto]) -> None:
             continue
         elements = math.prod(tensor.dims)
         fields = (tensor.float_data, tensor.double_data, tensor.int32_data, tensor.int64_data, tensor.uint64_data)
-        held = len(tensor.raw_data) * 8 // _BITS[tensor.data_type] if tensor.HasField("raw_data") else sum(map(len, fields))
-        if min(tensor.dims, default=0) < 0 or elements != held:
-            raise BundleError(f"{name}: not a valid ONNX model (tensor {tensor.name!r} holds {held} of {elements} values)")
+        stored = len(tensor.raw_data) * 8 // _BITS[tensor.data_type] if tensor.HasField("raw_data") else sum(map(len, fields))
+        if min(tensor.dims, default=0) < 0 or elements != stored:
+            raise BundleError(f"{name}: not a valid ONNX model (tensor {tensor.name!r} holds {stored} of {elements} values)")
     if any(graph.sparse_initializer for graph in graphs) or any(
         a.HasField("sparse_tensor") or a.sparse_tensors for graph in graphs for node in graph.node for a in node.attribute
     ):

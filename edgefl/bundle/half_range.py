@@ -33,8 +33,8 @@ def _lost(exact: np.ndarray | None, rounded: np.ndarray) -> bool:
     """Return whether a value has entries that are finite in 32 bits only; a conversion's own values, which have no other form, if any."""
     if not np.issubdtype(rounded.dtype, np.floating):
         return False
-    known = np.isfinite(exact) if exact is not None and exact.shape == rounded.shape else np.True_
-    return bool((known & ~np.isfinite(rounded)).any())
+    finite = np.isfinite(exact) if exact is not None and exact.shape == rounded.shape else np.True_
+    return bool((finite & ~np.isfinite(rounded)).any())
 
 
 def _values(graph: bytes, x: Fields[np.ndarray]) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""What an ONNX file says of itself to whoever opens it in a viewer: a sentence, its producer, and where its network is from."""
+"""The labels of an ONNX file, for whoever opens it in a viewer: a sentence, its producer, and where its network is from."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def _label(name: str, about: Mapping[str, str]) -> onnx.ModelProto:
 
 def licence_of(architecture: Architecture) -> dict[str, str]:
     """Return the licence that the file of the network, or of its first weights, states, as an entry of a label; {} if there is none."""
-    found: Mapping[str, str] = {}
+    metadata: Mapping[str, str] = {}
     with contextlib.suppress(OSError, SafetensorError):  # a state_dict of torch has no place for it
         if architecture.weights is not None:
             with safe_open(architecture.weights.path, framework="np") as file:
-                found = file.metadata() or {}
+                metadata = file.metadata() or {}
     with contextlib.suppress(OSError):
         spec = getattr(architecture, "spec", "")
-        if not found and spec.endswith(".onnx"):
-            found = {entry.key: entry.value for entry in onnx.load(spec, load_external_data=False).metadata_props}
-    licence = next((found[key] for key in _LICENCES if key in found), "")
+        if not metadata and spec.endswith(".onnx"):
+            metadata = {entry.key: entry.value for entry in onnx.load(spec, load_external_data=False).metadata_props}
+    licence = next((metadata[key] for key in _LICENCES if key in metadata), "")
     return {_LICENCES[0]: licence} if licence else {}

@@ -141,8 +141,8 @@ class TrainEntry(ManifestRecord):
                 raise ValueError(
                     f"upload: {name} {shape}, expected one of the tier's tensors: {self.tensors.get(name, 'none such')}"
                 )
-        if kept := sorted(self.upload.keys() & set(self.personal)):
-            raise ValueError(f"upload: {kept[0]} is personal: it never leaves the device")
+        if private := sorted(self.upload.keys() & set(self.personal)):
+            raise ValueError(f"upload: {private[0]} is personal: it never leaves the device")
         return self
 
 

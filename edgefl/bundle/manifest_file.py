@@ -119,10 +119,10 @@ def parse(path: Path, content: bytes) -> Manifest:
 
 
 def _explain(path: Path, error: ValidationError) -> str:
-    found = error.errors()
+    errors = error.errors()
     # A list with a wrong entry may also be called too short: that is the same problem.
-    lists = {other["loc"][:depth] for other in found for depth in range(len(other["loc"]))}
-    problems = [problem for problem in found if problem["type"] != "too_short" or problem["loc"] not in lists]
+    lists = {other["loc"][:depth] for other in errors for depth in range(len(other["loc"]))}
+    problems = [problem for problem in errors if problem["type"] != "too_short" or problem["loc"] not in lists]
     lines = [f"{path}: {explain(problem)}" for problem in problems[:_MAX_LINES]]
     if len(problems) > _MAX_LINES:
         lines.append(f"{path}: and {len(problems) - _MAX_LINES} more")

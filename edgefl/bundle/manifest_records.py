@@ -1,4 +1,4 @@
-"""What the records of a bundle's manifest are made of, and the small ones."""
+"""The parts of the records of a bundle's manifest, and the small records."""
 
 import re
 from collections.abc import Mapping

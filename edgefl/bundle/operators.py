@@ -19,7 +19,7 @@ def operator_file(contents: Mapping[str, bytes]) -> dict[str, bytes]:
     ``contents`` maps paths in the bundle to files. onnxruntime replaces some operators when it loads a graph. Its replacements up to the
     level "extended" are included; those of the highest level depend on the processor.
     """
-    found: dict[tuple[str, int], set[str]] = defaultdict(set)
+    operators: dict[tuple[str, int], set[str]] = defaultdict(set)
     with scratch_folder() as folder:
         for path, content in contents.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -27,8 +27,8 @@ def operator_file(contents: Mapping[str, bytes]) -> dict[str, bytes]:
         for path in contents:
             if path.endswith(".onnx"):
                 for domain, opset, operator in (*_operators(folder / path), *_operators(_optimized(folder / path))):
-                    found[domain, opset].add(operator)
-    lines = [f"{domain};{opset};{','.join(sorted(names))}\n" for (domain, opset), names in sorted(found.items())]
+                    operators[domain, opset].add(operator)
+    lines = [f"{domain};{opset};{','.join(sorted(names))}\n" for (domain, opset), names in sorted(operators.items())]
     return {OPERATORS: "".join(lines).encode()}
 
 

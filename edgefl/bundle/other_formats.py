@@ -59,12 +59,12 @@ def other_formats(
             with silent(), quiet():
                 given = tuple(map(torch.from_numpy, samples[0]))
                 converted = export_formats.load(name)(_Positional(network, arguments).eval(), given)
-                found = np.concatenate([converted.run(sample) for sample in samples])
+                outputs = np.concatenate([converted.run(sample) for sample in samples])
         except Exception as error:  # converters raise many types
             raise EdgeflError(
                 f"tier {label}: {name} does not take the network: {first_line(error)}; leave out --also {name}"
             ) from error
-        difference = float(np.abs(found - expected).max()) if found.shape == expected.shape else float("inf")
+        difference = float(np.abs(outputs - expected).max()) if outputs.shape == expected.shape else float("inf")
         if not difference <= (allowed := allowed_error(expected)):
             most = f"expected at most {allowed:.0e}"
             raise BundleError(f"tier {label}: {name} differs from torch by {difference:.2e}, {most}; leave out --also {name}")

@@ -56,8 +56,8 @@ _DYNAMIC = (*_RECURRENT, "Softmax", "LayerNormalization")
 def int8_kind(graph: bytes) -> Kind:
     """Return which of the two 8-bit variants suits a graph: ``int8-dynamic`` for recurrent networks and transformers."""
     model = onnx.load_model_from_string(graph)
-    found = {node.op_type for part in graphs_in(model.graph) for node in part.node}
-    return "int8-static" if found.isdisjoint(_DYNAMIC) else "int8-dynamic"
+    operators = {node.op_type for part in graphs_in(model.graph) for node in part.node}
+    return "int8-static" if operators.isdisjoint(_DYNAMIC) else "int8-dynamic"
 
 
 def quantized(graph: bytes, kind: Kind, calibration: Fields[np.ndarray] | None = None) -> bytes:

@@ -76,7 +76,7 @@ def _followed(
 ) -> TierChecks:
     """Collect the child's results. They end with a problem if it dies, or exceeds ``file_s`` for a file or ``memory_bytes``."""
     assert child.stdin is not None  # a pipe
-    checks, at = TierChecks(), "its start"
+    checks, place = TierChecks(), "its start"
     try:
         child.stdin.write(json.dumps(order) + "\n")
         child.stdin.close()
@@ -85,10 +85,10 @@ def _followed(
     for line in _lines(child, file_s, memory_bytes):
         message: dict[str, Any] = json.loads(line)
         if "killed" in message:
-            checks.problems.append((at, message["killed"]))
+            checks.problems.append((place, message["killed"]))
             return checks
         if "at" in message:
-            at = message["at"]
+            place = message["at"]
         elif "problem" in message:
             checks.problems.append((f"tier {message['tier']}", message["problem"]))
         elif "tier" in message:
@@ -98,9 +98,9 @@ def _followed(
     child.wait()
     errors.seek(0)
     last = (errors.read()[-2000:].decode(errors="replace").strip().splitlines() or ["no message"])[-1]
-    if at == "its start":
+    if place == "its start":
         raise InputError(f"{order['folder']}: the process that checks it did not start: {last[:300]}")
-    checks.problems.append((at, f"the process that ran it {_how(child.returncode)}"))
+    checks.problems.append((place, f"the process that ran it {_how(child.returncode)}"))
     return checks
 
 

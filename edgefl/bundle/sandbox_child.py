@@ -20,11 +20,11 @@ Say = Callable[[dict[str, Any]], None]
 def run(folder: Path, labels: list[str], memory_bytes: int, say: Say) -> None:
     """Check the tiers with these ``labels``, and ``say`` the file before it is checked, the result of each tier, and the end."""
     manifest = read(folder)
-    at = ""
+    place = ""
 
     def announce(name: str) -> None:
-        nonlocal at
-        at = name
+        nonlocal place
+        place = name
         say({"at": name})
 
     for entry in manifest.tiers:
@@ -33,17 +33,17 @@ def run(folder: Path, labels: list[str], memory_bytes: int, say: Say) -> None:
         try:
             errors = check_tier(folder, manifest, entry, announce)
         except Exception as error:  # noqa: BLE001 - any error that a file causes is a problem of the file
-            say({"tier": entry.label, "problem": _what(at, error, memory_bytes)})
+            say({"tier": entry.label, "problem": _problem(place, error, memory_bytes)})
         else:
             say({"tier": entry.label, "errors": errors})
     say({"done": True})
 
 
-def _what(at: str, error: Exception, memory_bytes: int) -> str:
-    """Return the text of the problem that ``error`` is, with ``at``, the file that was being checked."""
+def _problem(place: str, error: Exception, memory_bytes: int) -> str:
+    """Return the text of the problem that ``error`` is, with ``place``, the file that was being checked."""
     if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error.__cause__ or error)):
-        return f"{at}: needs more than {memory_bytes:,} bytes of memory; --memory allows more"
-    return str(error) if isinstance(error, BundleError) else f"{at}: cannot be checked: {type(error).__name__}: {error}"
+        return f"{place}: needs more than {memory_bytes:,} bytes of memory; --memory allows more"
+    return str(error) if isinstance(error, BundleError) else f"{place}: cannot be checked: {type(error).__name__}: {error}"
 
 
 def main() -> None:

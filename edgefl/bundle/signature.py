@@ -34,10 +34,10 @@ def check_signature(folder: Path, manifest: bytes, owner: Path | None) -> Signat
         BundleError: the signature is missing although there is an ``owner`` or a ``manifest.pub``, or it is wrong.
         InputError: ``owner`` holds no Ed25519 public key.
     """
-    known = None if owner is None else PublicKey.of_file(owner)
+    expected = None if owner is None else PublicKey.of_file(owner)
     path, claimed = folder / SIGNATURE, folder / SIGNER
     if not _there(path):
-        if known is not None:
+        if expected is not None:
             raise BundleError(f"{folder}: not signed: has no {SIGNATURE}, expected one by the owner of {owner}")
         if _there(claimed):
             raise BundleError(f"{folder}: has {SIGNER}, but no {SIGNATURE}; get the bundle again")
@@ -45,20 +45,20 @@ def check_signature(folder: Path, manifest: bytes, owner: Path | None) -> Signat
     if path.is_symlink() or not path.is_file() or path.stat().st_size != SIGNATURE_BYTES:
         raise BundleError(f"{path}: expected a plain file of {SIGNATURE_BYTES} bytes")
     content = path.read_bytes()
-    if known is not None and not known.verifies(manifest, content):
+    if expected is not None and not expected.verifies(manifest, content):
         raise BundleError(
             f"{path}: not the signature of this {MANIFEST} by the owner of {owner}; get the bundle again, or the right key"
         )
     if not _there(claimed):
-        return Signature(1, known)
+        return Signature(1, expected)
     if claimed.is_symlink():
         raise BundleError(f"{claimed}: a link; expected a plain file with a public key")
-    pem, own = read_at_most(claimed, _MAX_PEM_BYTES, BundleError), PublicKey.of_file(claimed)
-    if pem != own.pem:
+    pem, signer = read_at_most(claimed, _MAX_PEM_BYTES, BundleError), PublicKey.of_file(claimed)
+    if pem != signer.pem:
         raise BundleError(f"{claimed}: holds more than one Ed25519 public key in PEM form; get the bundle again")
-    if not own.verifies(manifest, content):
+    if not signer.verifies(manifest, content):
         raise BundleError(f"{path}: not the signature of this {MANIFEST} by the owner of {SIGNER}; get the bundle again")
-    return Signature(2, own)
+    return Signature(2, signer)
 
 
 def _there(path: Path) -> bool:

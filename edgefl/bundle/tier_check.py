@@ -30,8 +30,8 @@ def stored_tensors(folder: Path, name: str, wanted: Mapping[str, End], optional:
         tensors: Arrays = safetensors.numpy.load((folder / name).read_bytes())
     except (SafetensorError, KeyError, ValueError) as error:  # KeyError: a type that NumPy does not have
         raise BundleError(f"{name}: not a valid safetensors file ({str(error)[:300]})") from None
-    known = {**wanted, **(optional or {})}
-    if more := tensors.keys() - known:
+    ends = {**wanted, **(optional or {})}
+    if more := tensors.keys() - ends:
         raise BundleError(f"{name}: holds {_some(more)}, expected {_some(set(wanted))} and nothing else")
     if absent := wanted.keys() - tensors.keys():
         raise BundleError(f"{name}: lacks {_some(set(absent))}")
@@ -40,11 +40,11 @@ def stored_tensors(folder: Path, name: str, wanted: Mapping[str, End], optional:
     samples = len(tensors[first]) if free and tensors[first].ndim else 0
     if free and not samples:
         raise BundleError(f"{name}: {first} {tensors[first].shape}, expected at least one sample")
-    for key, found in tensors.items():
-        dtype, shape = known[key].dtype, tuple(samples if size is None else size for size in known[key].dims)
-        if (found.dtype.name, found.shape) != (dtype, shape):
-            raise BundleError(f"{name}: {key} is {found.dtype} {found.shape}, expected {dtype} {shape}")
-        if not np.isfinite(found).all():
+    for key, tensor in tensors.items():
+        dtype, shape = ends[key].dtype, tuple(samples if size is None else size for size in ends[key].dims)
+        if (tensor.dtype.name, tensor.shape) != (dtype, shape):
+            raise BundleError(f"{name}: {key} is {tensor.dtype} {tensor.shape}, expected {dtype} {shape}")
+        if not np.isfinite(tensor).all():
             raise BundleError(f"{name}: {key} holds values that are not finite")
     return tensors
 
@@ -76,7 +76,7 @@ def kept_of(values: np.ndarray) -> np.ndarray:
 
 T = TypeVar("T")
 AFTER = "after:"
-"""Prefix of what tensors are after the steps of a reference."""
+"""Prefix of tensors after the steps of a reference."""
 _KEPT, _SLACK = 256, 1e-5
 CONTROL = "control:"
 """Prefix of the server's control variates in a tier's ``parameters``."""
@@ -86,12 +86,12 @@ STEPS = 3
 
 @dataclass(frozen=True)
 class _Tier:
-    """A tier that is being checked; ``at`` is called with the path of each file before it is read."""
+    """A tier that is being checked; ``announce`` is called with the path of each file before it is read."""
 
     folder: Path
     manifest: Manifest
     entry: TierEntry
-    at: Callable[[str], None]
+    announce: Callable[[str], None]
 
     @property
     def samples(self) -> dict[str, End]:
@@ -109,15 +109,15 @@ class _Tier:
 
     def opened(self, name: str, inputs: Mapping[str, End], outputs: Mapping[str, End], may_lack: frozenset[str]) -> _Session:
         """Return a session for the graph in the file ``name``, which is checked before onnxruntime reads it."""
-        self.at(name)
+        self.announce(name)
         files = {path: file.bytes for path, file in self.manifest.files.items()}
         model = load_graph(self.folder, name, self.entry.opset, files)
         check_ends(name, model.graph, inputs, outputs, may_lack)
         return _Session(self.folder, name)
 
 
-def check_tier(folder: Path, manifest: Manifest, entry: TierEntry, at: Callable[[str], None]) -> tuple[float, float | None]:
-    """Check all files of a tier, and call ``at`` with the path of each file before it is read.
+def check_tier(folder: Path, manifest: Manifest, entry: TierEntry, announce: Callable[[str], None]) -> tuple[float, float | None]:
+    """Check all files of a tier, and call ``announce`` with the path of each file before it is read.
 
     Returns:
         The largest difference of the outputs from the reference, and the largest relative difference of the losses (None: no training).
@@ -125,10 +125,10 @@ def check_tier(folder: Path, manifest: Manifest, entry: TierEntry, at: Callable[
     Raises:
         BundleError: a file is not as the manifest declares it, or a graph does not compute its reference; names the file.
     """
-    tier = _Tier(folder, manifest, entry, at)
-    at(entry.reference)
-    found = stored_tensors(folder, entry.reference, {**tier.samples, "logits": End("float32", (None, manifest.classes))})
-    x, expected = {name: found[name] for name in tier.samples}, found["logits"]
+    tier = _Tier(folder, manifest, entry, announce)
+    announce(entry.reference)
+    stored = stored_tensors(folder, entry.reference, {**tier.samples, "logits": End("float32", (None, manifest.classes))})
+    x, expected = {name: stored[name] for name in tier.samples}, stored["logits"]
     outputs = _logits(tier, entry.forward, x)
     _finite(entry.forward, "logits", outputs)
     difference, allowed = float(np.abs(outputs - expected).max()), allowed_error(expected)
@@ -156,11 +156,11 @@ def _check_training(tier: _Tier, train: TrainEntry, x: Arrays) -> float:
 
     BundleError: it is too large, or that of a tensor after the steps.
     """
-    tier.at(train.parameters)
+    tier.announce(train.parameters)
     declared = {name: End("float32", shape) for name, shape in train.tensors.items()}
     controls = {CONTROL + name: declared[name] for name in train.trained if train.objective.name == "scaffold"}
     tensors = stored_tensors(tier.folder, train.parameters, declared, controls)
-    tier.at(train.reference)
+    tier.announce(train.reference)
     first = {**tier.samples, **tier.targets, "losses": End("float32", (STEPS,))}
     learned = {name: tensors[name] for name in (*train.trained, *train.statistics)}
     after = {AFTER + name: End("float32", kept_of(value).shape) for name, value in learned.items()}
@@ -177,9 +177,9 @@ def _check_training(tier: _Tier, train: TrainEntry, x: Arrays) -> float:
     expected = stored["losses"].astype(np.float64)
     errors = np.abs(np.array(losses[0]) - expected) / np.maximum(np.abs(expected), 1e-6)
     if not errors.max() <= MAX_LOSS_ERROR:
-        found, wanted = (", ".join(f"{loss:.6g}" for loss in row) for row in (losses[0], expected))
+        got, wanted = (", ".join(f"{loss:.6g}" for loss in row) for row in (losses[0], expected))
         raise BundleError(
-            f"{train.graphs[0]}: losses {found}, its reference has {wanted}, expected the same to {MAX_LOSS_ERROR:.0e}"
+            f"{train.graphs[0]}: losses {got}, its reference has {wanted}, expected the same to {MAX_LOSS_ERROR:.0e}"
         )
     _check_after(train, stored, ended[0])
     return float(errors.max())
@@ -191,8 +191,8 @@ def _check_after(train: TrainEntry, stored: Arrays, ended: Arrays) -> None:
     for name in (*train.trained, *train.statistics):
         if (expected := stored.get(AFTER + name)) is None or not expected.size:
             continue
-        found, allowed = kept_of(ended[train.roles.tensors[name]]), MAX_LOSS_ERROR * float(np.abs(expected).max()) + slack
-        if not (apart := float(np.abs(found - expected).max())) <= allowed:
+        values, allowed = kept_of(ended[train.roles.tensors[name]]), MAX_LOSS_ERROR * float(np.abs(expected).max()) + slack
+        if not (apart := float(np.abs(values - expected).max())) <= allowed:
             raise BundleError(
                 f"{train.graphs[0]}: {name} after {STEPS} steps differs from its reference by {apart:.2e}, expected at most {allowed:.0e}"
             )

@@ -112,7 +112,7 @@ def _exported(
     with Unfilled():
         network = method.network(architecture, tier)
     network = _begun(method, architecture, tier) if endless(network) else _filled(network)
-    own, names = {name for name, _ in network.named_buffers()}, shared_parameters(method, network)
+    buffers, names = {name for name, _ in network.named_buffers()}, shared_parameters(method, network)
     objective.attach(network, names, {}, {})
     those = set(decayed(method, network))
     rule = replace(rule, decayed={name for name, p in network.named_parameters() if p in those})
@@ -125,7 +125,7 @@ def _exported(
     batch = {"x": each(torch.zeros_like, architecture.samples(_TRACED)), "y": criterion.targets(_TRACED)}
     losses = tuple(of_draw(draw) for draw in draws(method, tier))
     graph = loss_graph(network, losses, batch, _shared(architecture, criterion), anchors(names))
-    if not own.isdisjoint(graph.constants):  # they may follow from the initial weights, which it was made without
+    if not buffers.isdisjoint(graph.constants):  # they may follow from the initial weights, which it was made without
         network = _begun(method, architecture, tier)
         objective.attach(network, names, {}, {})
     return _Exported(graph, rule, network, losses)

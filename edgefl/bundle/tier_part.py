@@ -57,12 +57,12 @@ class Trains:
     objective: Objective = PLAIN
     alone: str = ""
 
-    def no_update(self, upload: Collection[str], held: Collection[str], changing: Collection[str]) -> str:
+    def no_update(self, upload: Collection[str], on_device: Collection[str], changing: Collection[str]) -> str:
         """Return why a device's training cannot go into a next round of the server, or nothing.
 
         Args:
             upload: the names of the tensors of an update.
-            held: those of a device.
+            on_device: those of a device.
             changing: those of them that training in torch changes, and the graphs do not.
         """
         method, objective = self.method, self.objective
@@ -75,7 +75,7 @@ class Trains:
         if method.per_client and method.personalised:
             return f"the server of {method.title} stores data of every client, and none of a device outside the run"
         for name in sorted(upload):
-            if name not in held:
+            if name not in on_device:
                 return f"{method.title} sends {name}, which a device does not have"
             if name in changing:
                 return f"{method.title} sends {name}, which the network changes while it trains, and its graphs do not"
@@ -84,7 +84,7 @@ class Trains:
 
 @dataclass(frozen=True)
 class Trainee:
-    """What a device of one tier trains.
+    """The network that a device of one tier trains, with its graphs and samples.
 
     Attributes:
         network: with the weights to start from.
@@ -101,16 +101,16 @@ class Trainee:
     memory_bytes: int | None = None
 
 
-def train_part(trains: Trains, of: Trainee) -> tuple[TrainEntry, dict[str, bytes]]:
+def train_part(trains: Trains, trainee: Trainee) -> tuple[TrainEntry, dict[str, bytes]]:
     """Return the training part of a tier: its entry in the manifest, and path → content of the files that the entry names."""
     method, training, objective = trains.method, trains.training, trains.objective
-    network, graphs, label, tensors = of.network, of.graphs, of.tier.label, named_tensors(of.network)
+    network, graphs, label, tensors = trainee.network, trainee.graphs, trainee.tier.label, named_tensors(trainee.network)
     started = copy.deepcopy(network)  # with the tensors that an objective needs in a device's first round
-    objective.attach(started, shared_parameters(method, network), {}, of.control)
-    own, roles = named_tensors(started), graphs.steps.roles
-    feed = {value: own[name].detach().float().contiguous().numpy() for name, value in roles.tensors.items()}
+    objective.attach(started, shared_parameters(method, network), {}, trainee.control)
+    starts, roles = named_tensors(started), graphs.steps.roles
+    feed = {value: starts[name].detach().float().contiguous().numpy() for name, value in roles.tensors.items()}
     feed |= {name: np.ones(trains.architecture.classes, bool) for name in roles.shared}
-    x, y = named(of.samples[0], "x"), of.samples[1]
+    x, y = named(trainee.samples[0], "x"), trainee.samples[1]
     first = {name: part[:REFERENCE_SAMPLES] for name, part in {**x, "y": y}.items()}
     stepper = Stepper(graphs.steps, feed, training.lr, trains.beta)
     losses = np.array([stepper.step(*first.values()) for _ in range(STEPS)], np.float32)
@@ -119,11 +119,11 @@ def train_part(trains: Trains, of: Trainee) -> tuple[TrainEntry, dict[str, bytes
     kinds = (roles.trained, roles.statistics, roles.frozen)
     trained, statistics, frozen = ({n: tuple(tensors[n].shape) for n in names if n in tensors} for names in kinds)
     stored = {name: feed[roles.tensors[name]] for name in (*trained, *statistics, *frozen)}
-    stored |= {name: tensor.numpy() for name, tensor in of.control.items()}
+    stored |= {name: tensor.numpy() for name, tensor in trainee.control.items()}
     learned = trained | statistics
     ended = {AFTER + name: kept_of(after[value]) for name in learned if (value := roles.tensors[name]) in after}
-    upload = upload_shapes(method, trains.architecture, of.tier)
-    changing = _changing(of, frozen.keys() & upload.keys())
+    upload = upload_shapes(method, trains.architecture, trainee.tier)
+    changing = _changing(trainee, frozen.keys() & upload.keys())
     no_update = trains.no_update(upload, learned | frozen, changing)
     by_label = np.issubdtype(y.dtype, np.integer) and bool(label_rows(method, trains.architecture))  # a regression has no labels
     numbers = range(len(graphs.steps.steps)) if len(graphs.steps.steps) > 1 else [""]
@@ -157,20 +157,20 @@ def train_part(trains: Trains, of: Trainee) -> tuple[TrainEntry, dict[str, bytes
         augment=training.augment,
         labels=not no_update and by_label,
         no_update=no_update,
-        predicted_memory_bytes=of.memory_bytes,
+        predicted_memory_bytes=trainee.memory_bytes,
         onnx_peak_bytes=peak_bytes(graphs.steps.steps[-1], {**feed, **scalars, **x, "y": y})
         + sum(part.nbytes for part in x.values()),
     )
     return entry, contents
 
 
-def _changing(of: Trainee, names: Collection[str]) -> frozenset[str]:
+def _changing(trainee: Trainee, names: Collection[str]) -> frozenset[str]:
     """Return which of the tensors ``names`` a forward pass in training mode changes, such as a mean of outputs that a network tracks."""
     if not names:
         return frozenset()
-    module, before = copy.deepcopy(of.network).train(), named_tensors(of.network)
+    module, before = copy.deepcopy(trainee.network).train(), named_tensors(trainee.network)
     with torch_seeded(generator(0, "changing")):
-        forward(module, of.samples[0], of.tier.label)
+        forward(module, trainee.samples[0], trainee.tier.label)
     after = named_tensors(module)
     return frozenset(name for name in names if not torch.equal(before[name], after[name]))
 
@@ -195,26 +195,26 @@ class TierPart:
 
 def tier_part(
     trains: Trains,
-    of: Trainee,
+    trainee: Trainee,
     deployed: nn.Module,
     inputs: Fields[InputSpec],
     rng: np.random.Generator,
     also: Sequence[str] = (),
     facts: Mapping[str, Any] | None = None,
 ) -> TierPart:
-    """Return the part of a tier whose device infers with ``deployed``, also in the formats ``also``, and trains ``of``.
+    """Return the part of a tier whose device infers with ``deployed``, also in the formats ``also``, and trains ``trainee``.
 
     Reference inputs are drawn from ``rng``. ``facts`` decide the graph of ``deployed``, see :func:`edgefl.bundle.forms.form_files`.
     EdgeflError: a network cannot be exported, or a graph differs from torch.
     """
-    label = of.tier.label
+    label = trainee.tier.label
     # What is trained has been exported, and an export takes seconds.
-    ready = with_weights(of.graphs, deployed) if same_network(deployed, of.network) else None
+    ready = with_weights(trainee.graphs, deployed) if same_network(deployed, trainee.network) else None
     files = build_tier(deployed, inputs, label, rng, ready, facts)
     forward_path, reference = f"{label}/forward.onnx", f"{label}/reference.safetensors"
     others, other_contents = other_formats(also, deployed, label, files.contents[reference])
-    train, contents = train_part(trains, of)
-    about = {"tier": of.tier.number, "label": label, "forward": forward_path, "reference": reference, "train": train}
+    train, contents = train_part(trains, trainee)
+    about = {"tier": trainee.tier.number, "label": label, "forward": forward_path, "reference": reference, "train": train}
     about |= {"opset": files.opset, "parity_max_abs_error": files.parity_max_abs_error}
     return TierPart(about, {**files.contents, **contents, **other_contents}, others)
 

@@ -84,21 +84,21 @@ def _listed(folder: Path, problems: Sequence[Problem]) -> str:
 
 def _extra(folder: Path, manifest: Manifest) -> Iterator[Problem]:
     """Yield links, and files and folders that the manifest does not list."""
-    known = {*manifest.files, MANIFEST, SIGNATURE, SIGNER}
+    listed = {*manifest.files, MANIFEST, SIGNATURE, SIGNER}
     folders = {parent.as_posix() for path in manifest.files for parent in Path(path).parents}
-    found = 0
+    count = 0
     for name in _walk(folder):
         path = folder / name
         if path.is_symlink():
             yield name, "a symbolic link; a bundle holds plain files only"
         elif path.is_dir() and name not in folders:
             yield f"{name}/", "not in the manifest"
-        elif not path.is_dir() and name not in known:
+        elif not path.is_dir() and name not in listed:
             yield name, "not in the manifest"
         else:
             continue
-        found += 1
-        if found > _MAX_PROBLEMS:
+        count += 1
+        if count > _MAX_PROBLEMS:
             return
 
 

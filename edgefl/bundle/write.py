@@ -154,14 +154,14 @@ def client_files() -> dict[str, bytes]:
     True
     """
     top = shared("export")
-    found = {}
+    files = {}
     for path in sorted(path for folder in _CLIENTS for path in (top / folder).rglob("*") if path.is_file()):
         inner = path.relative_to(top)
         if not any(part in _NOT_SHIPPED or part.startswith(".") for part in inner.parts):
-            found[f"{CLIENT_FOLDER}/{inner.as_posix()}"] = path.read_bytes()
+            files[f"{CLIENT_FOLDER}/{inner.as_posix()}"] = path.read_bytes()
     core = f"{CLIENT_FOLDER}/ts/lib/core/"  # which the page has in a folder of its own
-    return found | {
-        f"{CLIENT_FOLDER}/web/core/{name.removeprefix(core)}": found[name]
-        for name in found
+    return files | {
+        f"{CLIENT_FOLDER}/web/core/{name.removeprefix(core)}": files[name]
+        for name in files
         if name.startswith(core) and name.endswith(".js")
     }
