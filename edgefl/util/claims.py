@@ -52,10 +52,10 @@ def make_folder(folder: Path) -> None:
 
 def _place(folder: Path) -> tuple[int, int] | None:
     try:
-        found = folder.stat()
+        entry = folder.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return entry.st_dev, entry.st_ino
 
 
 def _moved(folder: Path) -> MovedError:

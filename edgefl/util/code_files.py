@@ -78,7 +78,7 @@ def files_behind(source: str, roots: Iterable[Path]) -> tuple[CodeFile, ...]:
             if is_installed(first.path):
                 return (first,)
             packages = (_in(root, parts[:end]) for end in range(1, len(parts)))
-            around = [read_code(at, ".".join(parts[:end])) for end, at in enumerate(packages, 1) if at is not None]
+            around = [read_code(package, ".".join(parts[:end])) for end, package in enumerate(packages, 1) if package is not None]
             return tuple({file.path: file for one in (*around, first) for file in (one, *_beside(root, one))}.values())
     raise InputError(
         f"no module named {source!r} among the installed packages, with its source text; what a file names is not searched in the working "
@@ -117,8 +117,8 @@ def root_of(path: Path) -> tuple[Path, str]:
 
 def _in(root: Path, parts: list[str]) -> Path | None:
     """Return the file of a module in a folder, of a package its ``__init__.py``, if it has one there."""
-    at = root.joinpath(*parts)
-    return next((path for path in (at / "__init__.py", at.with_name(f"{at.name}.py")) if path.is_file()), None)
+    place = root.joinpath(*parts)
+    return next((path for path in (place / "__init__.py", place.with_name(f"{place.name}.py")) if path.is_file()), None)
 
 
 def _beside(root: Path, first: CodeFile) -> Iterator[CodeFile]:
@@ -130,8 +130,8 @@ def _beside(root: Path, first: CodeFile) -> Iterator[CodeFile]:
             path = None if parts[0] in _RUNNING else _in(root, parts)
             if path is not None and (path := path.resolve()) not in seen:
                 seen.add(path)
-                waiting.append(found := read_code(path, name))
-                yield found
+                waiting.append(file := read_code(path, name))
+                yield file
 
 
 def _imports(file: CodeFile) -> Iterator[str]:

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class _Block(contextlib.ExitStack):
-    """What ends with a block of :func:`one_thread`; ``eager``: the compiler is off until then."""
+    """The contexts that end with a block of :func:`one_thread`; ``eager``: the compiler is off until then."""
 
     eager = False
 

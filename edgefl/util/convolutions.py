@@ -39,5 +39,5 @@ def _around(layer: Any, weight: Tensor) -> list[int]:
     """Return how many positions the padding adds before and after each axis, the last axis first."""
     spans = [step * (size - 1) for size, step in zip(weight.shape[2:], layer.dilation, strict=True)]
     words = {"valid": [(0, 0) for _ in spans], "same": [(span // 2, span - span // 2) for span in spans]}
-    axes = words[layer.padding] if isinstance(layer.padding, str) else [(own, own) for own in layer.padding]
+    axes = words[layer.padding] if isinstance(layer.padding, str) else [(side, side) for side in layer.padding]
     return [count for axis in reversed(axes) for count in axis]

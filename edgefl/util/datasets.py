@@ -18,7 +18,7 @@ _BLOCK = 1024
 
 
 OPTIONS = {"channels": ("first", "last"), "alpha": ("drop", "white", "black", "only"), "as": ("images", "table")}
-"""What may follow the path of a user's data, as ``PATH:channels=last,alpha=white``, and its values."""
+"""The options that may follow the path of a user's data, as ``PATH:channels=last,alpha=white``, and their values."""
 _OPTIONS = re.compile(r":([a-z]+=[^:/\\\\]*)$")
 
 
@@ -31,15 +31,15 @@ def options_in(spec: str) -> tuple[str, dict[str, str]]:
     Raises:
         InputError: an option or its value is unknown.
     """
-    if (found := _OPTIONS.search(spec)) is None or spec.startswith((OBJECT, DRAWN)) or exists(Path(spec)):
+    if (match := _OPTIONS.search(spec)) is None or spec.startswith((OBJECT, DRAWN)) or exists(Path(spec)):
         return spec, {}
-    options = dict(part.partition("=")[::2] for part in found[1].split(","))
+    options = dict(part.partition("=")[::2] for part in match[1].split(","))
     for name, value in options.items():
         if name not in OPTIONS:
             raise InputError(f"dataset: {spec}: unknown option {name!r} of the data, expected {', '.join(OPTIONS)}")
         if value not in OPTIONS[name]:
             raise InputError(f"dataset: {spec}: {name}: got {value!r}, expected {', '.join(OPTIONS[name])}")
-    return spec[: found.start()], options
+    return spec[: match.start()], options
 
 
 def is_own(spec: str) -> bool:
@@ -100,20 +100,20 @@ def _digest(parts: Any) -> str:
     """Return a hash of the values of texts, arrays, tensors, and tuples of them."""
     import numpy as np  # help and names need none
 
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
 
     def add(value: Any) -> None:
         if isinstance(value, (tuple, list)):
             for part in value:
                 add(part)
         elif isinstance(value, np.ndarray):
-            found.update(f"{value.dtype}{value.shape}".encode())
+            digest.update(f"{value.dtype}{value.shape}".encode())
             for start in range(0, len(value) if value.ndim else 0, _BLOCK):
-                found.update(np.ascontiguousarray(value[start : start + _BLOCK]).tobytes())
+                digest.update(np.ascontiguousarray(value[start : start + _BLOCK]).tobytes())
             if not value.ndim:
-                found.update(value.tobytes())
+                digest.update(value.tobytes())
         else:
-            found.update(value.encode() if isinstance(value, str) else np.asarray(value).tobytes())
+            digest.update(value.encode() if isinstance(value, str) else np.asarray(value).tobytes())
 
     for number in range(len(parts)):
         try:
@@ -123,4 +123,4 @@ def _digest(parts: Any) -> str:
                 f"dataset: sample {number} of {type(parts).__name__} raised {type(error).__name__}: {error}"
             ) from error
         add(part)
-    return found.hexdigest()
+    return digest.hexdigest()

@@ -42,8 +42,8 @@ def _runs(parts: Iterable[Tensor]) -> Iterator[Tensor]:
     [10, 40000, 5]
     """
     flat = (part.reshape(-1) for part in parts if part.numel())
-    for small, of in groupby(flat, key=lambda values: len(values) < _CHUNK):
-        run = [*of]
+    for small, group in groupby(flat, key=lambda values: len(values) < _CHUNK):
+        run = [*group]
         yield from [torch.cat(run)] if small else run
 
 
@@ -137,7 +137,7 @@ class ExactSum:
             # Of two numbers, an addition rounds the exact sum. Of more, fsum does.
             large = torch.stack([limb != 0 for limb in self.limbs[2:]]).any(0)
             parts = zip(*(limb[large].tolist() for limb in self.limbs), strict=True)
-            total[large] = torch.tensor([math.fsum(of) for of in parts], dtype=torch.float64)
+            total[large] = torch.tensor([math.fsum(entry) for entry in parts], dtype=torch.float64)
         return total
 
     def extend(self, count: int) -> None:
@@ -186,12 +186,12 @@ class ExactSum:
         place = places[0]
         if place.size > _CHUNK:
             if place.flags.c_contiguous and values.flags.c_contiguous:
-                places, values = [of.reshape(-1) for of in places], values.reshape(-1)
+                places, values = [view.reshape(-1) for view in places], values.reshape(-1)
             rows = max(1, _CHUNK * len(values) // values.size)
             for start in range(0, len(values), rows):
-                parts, some = [of[start : start + rows] for of in places], values[start : start + rows]
+                parts, some = [view[start : start + rows] for view in places], values[start : start + rows]
                 if some.size > _CHUNK:
-                    parts, some = [of[0] for of in parts], some[0]
+                    parts, some = [view[0] for view in parts], some[0]
                 self._accumulate(parts, some, weight)
             return
         if not self._scratch:

@@ -181,12 +181,12 @@ def no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         ...
     ValueError: the key 'round' comes twice
     """
-    found: dict[str, Any] = {}
+    table: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in table:
             raise ValueError(f"the key {key!r} comes twice")
-        found[key] = value
-    return found
+        table[key] = value
+    return table
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -223,8 +223,8 @@ def read_at_most(path: Path, limit_bytes: int, error_class: type[InputError], pl
 
 def files_below(path: Path) -> list[Path]:
     """Return the files in a folder and its subfolders, sorted; hidden ones, such as ``._1.png`` of macOS, are left out."""
-    found = (inner for inner in path.rglob("*") if inner.is_file())
-    return sorted(inner for inner in found if not any(part.startswith(".") for part in inner.relative_to(path).parts))
+    files = (inner for inner in path.rglob("*") if inner.is_file())
+    return sorted(inner for inner in files if not any(part.startswith(".") for part in inner.relative_to(path).parts))
 
 
 def is_plain(path: Path) -> bool:

@@ -31,7 +31,7 @@ def is_new(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class Hashes:
-    """What ``hashes.json`` holds.
+    """The content of ``hashes.json``.
 
     It is written before the files themselves, so that a kill in between leaves a folder that passes.
 
@@ -75,7 +75,7 @@ class Hashes:
 
     def with_file(self, name: str, content: bytes) -> Self:
         """Return these hashes for a run that is about to write ``content`` to the file ``name``."""
-        before = [known for known in self.files.get(name, ()) if known != sha256(content)]
+        before = [digest for digest in self.files.get(name, ()) if digest != sha256(content)]
         return replace(self, files={**self.files, name: (*before[-1:], sha256(content))})
 
     def with_rounds(self, last: int, digest: str, checkpoint: str, oldest: int) -> Self:
@@ -89,7 +89,7 @@ class Hashes:
     def between(self, first: int, last: int) -> Self:
         """Return these hashes without those of rounds before ``first`` and after ``last``."""
         rounds, checkpoints = (
-            {r: known for r, known in hashes.items() if first <= r <= last} for hashes in (self.rounds, self.checkpoints)
+            {r: digest for r, digest in hashes.items() if first <= r <= last} for hashes in (self.rounds, self.checkpoints)
         )
         return replace(self, rounds=rounds, checkpoints=checkpoints)
 

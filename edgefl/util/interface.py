@@ -9,7 +9,7 @@ from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 @dataclass(frozen=True)
 class Interface:
-    """What callers need of a definition.
+    """The needs of the callers of a definition.
 
     Attributes:
         base: ``module:Class``, whose subclass the definition is; empty: it is a function.
@@ -82,13 +82,13 @@ def _of_another_type(definition: type, base: type) -> str:
 
     for key, hint in get_type_hints(base).items():
         # A property decides when it is read.
-        if get_origin(hint) is not ClassVar or hasattr(own := inspect.getattr_static(definition, key), "__get__"):
+        if get_origin(hint) is not ClassVar or hasattr(value := inspect.getattr_static(definition, key), "__get__"):
             continue
         (kind,) = get_args(hint)
         try:
-            TypeAdapter(kind).validate_python(own, strict=True)
+            TypeAdapter(kind).validate_python(value, strict=True)
         except ValidationError:
-            return f"{key} is {own!r}, expected {getattr(kind, '__name__', kind) if isinstance(kind, type) else kind}"
+            return f"{key} is {value!r}, expected {getattr(kind, '__name__', kind) if isinstance(kind, type) else kind}"
     return ""
 
 
@@ -104,17 +104,17 @@ def _uncallable(definition: type, base: type) -> str:
     >>> _uncallable(Mine, Base)
     'scaled cannot be called with (x): too many positional arguments'
     """
-    for name, own in inspect.getmembers(definition, inspect.isroutine):
+    for name, method in inspect.getmembers(definition, inspect.isroutine):
         kinds = (kind for kind in reversed(definition.__mro__) if issubclass(kind, base) and name in vars(kind))
         theirs = next((vars(kind)[name] for kind in kinds), None)
         if theirs is None or inspect.getattr_static(definition, name) is theirs or not inspect.isfunction(theirs):
             continue
         first, *needed = inspect.signature(theirs).parameters.values()
-        names = [of.name for of in needed if of.default is of.empty and of.kind in (of.POSITIONAL_ONLY, of.POSITIONAL_OR_KEYWORD)]
+        names = [p.name for p in needed if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         try:
             # Of a static or class method, the first argument is no ``self``.
             itself = (first.name,) if inspect.isfunction(inspect.getattr_static(definition, name)) else ()
-            inspect.signature(own).bind(*itself, *names)
+            inspect.signature(method).bind(*itself, *names)
         except (TypeError, ValueError) as error:
             return f"{name} cannot be called with ({', '.join(names)}): {error}"
     return ""

@@ -81,7 +81,7 @@ def cpu_quota(own: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/f
 
     The smallest quota counts of the group and all around it, of cgroup 2 (``cpu.max``) and 1 (``cpu.cfs_quota_us``).
     """
-    found = []
+    quotas = []
     for folder in _groups(own, mounts):
         with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
             if (folder / "cpu.max").is_file():
@@ -89,8 +89,8 @@ def cpu_quota(own: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/f
             else:
                 quota, period = ((folder / f"cpu.cfs_{name}_us").read_text(encoding="ascii") for name in ("quota", "period"))
             if int(quota) > 0:
-                found.append(int(quota) / int(period))
-    return min(found, default=None)
+                quotas.append(int(quota) / int(period))
+    return min(quotas, default=None)
 
 
 def _groups(own: Path, mounts: Path) -> list[Path]:

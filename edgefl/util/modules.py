@@ -42,14 +42,14 @@ def object_in(spec: str, title: str, what: str, here: bool = True) -> Any:
         InputError: there is no such object, or importing its module raised an error.
     """
     where, _, attribute = spec.rpartition(":")
-    found: Any = loaded(Path(where), title) if is_file(spec) else imported(where, title, here)
+    definition: Any = loaded(Path(where), title) if is_file(spec) else imported(where, title, here)
     for part in attribute.split("."):
-        if not hasattr(found, part):
-            known = getattr(found, "__dict__", {})  # a number or a text has none
-            names = [name for name in known if not name.startswith("_") and callable(getattr(found, name))]
+        if not hasattr(definition, part):
+            members = getattr(definition, "__dict__", {})  # a number or a text has none
+            names = [name for name in members if not name.startswith("_") and callable(getattr(definition, name))]
             raise InputError(f"{title}: {Path(where).name} has no {attribute!r};{nearest(attribute, names)} give {what}")
-        found = getattr(found, part)
-    return found
+        definition = getattr(definition, part)
+    return definition
 
 
 def imported(name: str, title: str, here: bool = True) -> ModuleType:
@@ -82,15 +82,15 @@ def loaded(path: Path, title: str) -> ModuleType:
         raise InputError(f"{title}: {error}") from None
     path, pinned = file.path, PINNED.by_path.get(file.path)
     if pinned is not None and pinned.content != file.content:
-        told = "has changed since this process read it, and only what was read then may run"
-        raise InputError(f"{title}: {path} {told}; restore it, or start again")
+        problem = "has changed since this process read it, and only what was read then may run"
+        raise InputError(f"{title}: {path} {problem}; restore it, or start again")
     main = sys.modules["__main__"]
     if path == _file_of(main):
         return main
     name = f"{BY_PATH}{path.stem.replace('.', '_')}_{sha256(str(path).encode() + file.content)[:12]}"
     if name in sys.modules:
         return sys.modules[name]
-    for other in [known for known, module in sys.modules.items() if known.startswith(BY_PATH) and _file_of(module) == path]:
+    for other in [other for other, module in sys.modules.items() if other.startswith(BY_PATH) and _file_of(module) == path]:
         del sys.modules[other]  # a version of the file that may come back, and is run again then
     if pinned is None:
         if (folder := str(path.parent)) not in sys.path:
@@ -130,7 +130,7 @@ def _check_beside(path: Path, content: bytes, title: str) -> None:
     modules = {n.module or "" for n in named if isinstance(n, ast.ImportFrom)}
     modules |= {alias.name for n in named if isinstance(n, ast.Import) for alias in n.names}
     for name in sorted({module.partition(".")[0] for module in modules} - sys.stdlib_module_names):
-        beside = [own for own in (path.parent / name / "__init__.py", path.parent / f"{name}.py") if own.is_file()]
+        beside = [file for file in (path.parent / name / "__init__.py", path.parent / f"{name}.py") if file.is_file()]
         if not beside:
             continue
         other = _file_of(sys.modules[name]) if name in sys.modules else Path(_origin(name)).resolve()
@@ -207,12 +207,12 @@ def _origin(name: str, here: bool = True) -> str:
         _find_here()
     try:
         with contextlib.nullcontext() if here else without_here():
-            found = importlib.util.find_spec(name)
+            spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):  # no such package, or a name such as "."
-        found = None
-    if found is None or not found.has_location:
+        spec = None
+    if spec is None or not spec.has_location:
         raise InputError(f"no module named {name!r} here or among the installed packages, and no file; a file's name ends in .py")
-    return str(found.origin)
+    return str(spec.origin)
 
 
 def _find_here() -> None:

@@ -29,10 +29,9 @@ def spec_of(network: Callable[..., Any]) -> str:
         importable = bool(module and name) and attrgetter(name)(sys.modules[module]) is network
     except (KeyError, AttributeError):
         importable = False
-    if importable:
-        spec = canonical(f"{main if module == '__main__' else module}:{name}")
-    else:
+    if not importable:
         return named(name.rpartition(".")[2] or type(network).__name__, _content(network), network)
+    spec = canonical(f"{main if module == '__main__' else module}:{name}")
     _objects[spec] = network
     return spec
 

@@ -36,11 +36,11 @@ class _Read(SourceFileLoader):
 def spec_of(name: str, file: CodeFile, apart: bool = True) -> ModuleSpec:
     """Return how the module ``name`` runs the content of ``file``; ``apart``: from modules in the working directory."""
     folder = [str(file.path.parent)] if file.is_package else None
-    found = importlib.util.spec_from_file_location(
+    spec = importlib.util.spec_from_file_location(
         name, file.path, loader=_Read(name, file, apart), submodule_search_locations=folder
     )
-    assert found is not None  # it has a loader
-    return found
+    assert spec is not None  # it has a loader
+    return spec
 
 
 @contextlib.contextmanager
@@ -91,8 +91,8 @@ class Pinned:
             other = getattr(module, "__file__", None)
         else:
             root = file.path.parents[depth]
-            found = PathFinder.find_spec(top, [str(folder) for folder in search_path() if folder != root])
-            other = found.origin if found is not None and found.has_location else None
+            spec = PathFinder.find_spec(top, [str(folder) for folder in search_path() if folder != root])
+            other = spec.origin if spec is not None and spec.has_location else None
         if (module is not None or other) and (not other or Path(other).resolve() != file.path):
             raise InputError(f"{file.path}: Python has another module {file.module} first, {other}; rename one of them")
 
@@ -101,19 +101,19 @@ class Pinned:
         if (file := self.by_name.get(name)) is not None:
             return spec_of(name, file)
         if (folder := self._folders.get(name)) is not None:
-            found = ModuleSpec(name, None, is_package=True)
-            found.submodule_search_locations = [folder]
-            return found
+            spec = ModuleSpec(name, None, is_package=True)
+            spec.submodule_search_locations = [folder]
+            return spec
         package, _, last = name.rpartition(".")
         if package not in self._folders:
             return None
-        at = Path(self._folders[package])
-        beside = next((one for one in (at / last / "__init__.py", at / f"{last}.py") if one.is_file()), None)
+        parent = Path(self._folders[package])
+        beside = next((one for one in (parent / last / "__init__.py", parent / f"{last}.py") if one.is_file()), None)
         read = None if beside is None else read_code(beside, name)
         if read is not None and self._more(read):
             self.pin([read], self._more)
             return spec_of(name, read)
-        raise ModuleNotFoundError(f"No module named {name!r} that you consented to ({beside or at})", name=name)
+        raise ModuleNotFoundError(f"No module named {name!r} that you consented to ({beside or parent})", name=name)
 
 
 def _packages(module: str) -> Iterator[str]:
@@ -127,4 +127,4 @@ def _packages(module: str) -> Iterator[str]:
 
 
 PINNED = Pinned()
-"""What a file named, and was consented to, in this process."""
+"""The modules that a file named, and that were consented to, in this process."""

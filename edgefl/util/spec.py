@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 
 class Spec(NamedTuple):
-    """What a specification says.
+    """The parts of a specification.
 
     >>> str(Spec("sign-flip", 0.1, {"scale": 10}))
     'sign-flip:0.1(scale=10)'
@@ -74,11 +74,11 @@ def shared(spec: str) -> Spec:
     Spec(name='sign-flip', share=0.1, options={'scale': 10})
     """
     head, options = called(spec)
-    name, _, share = head.rpartition(":")
-    found = float(share)
-    if not name or not (math.isfinite(found) and 0 < found < 1):
+    name, _, text = head.rpartition(":")
+    share = float(text)
+    if not name or not (math.isfinite(share) and 0 < share < 1):
         raise ValueError(spec)
-    return Spec(name, found, options)
+    return Spec(name, share, options)
 
 
 def _word(keyword: str | None) -> str:

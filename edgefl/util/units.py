@@ -46,15 +46,15 @@ def parse_amount(text: str, unit: Unit) -> float:
     >>> parse_amount("10 min", "s"), parse_amount("1 kJ", "J"), parse_amount("200 mJ", "J")
     (600.0, 1000.0, 0.2)
     """
-    value, match, found = math.nan, _AMOUNT.match(text), ""
+    value, match, written = math.nan, _AMOUNT.match(text), ""
     scaled = {name: factor for factor, name in _SCALED.get(unit, ())}
     if match:
         prefix = (match["prefix"] or "").replace("k", "K")
-        found = re.sub("[uμ]", "µ", match["unit"] or "").replace("MACs", "MAC")
-        if found in ("", unit) or (found in scaled and not prefix):
-            value = float(match["number"]) * _PREFIXES[prefix] * scaled.get(found, 1)
+        written = re.sub("[uμ]", "µ", match["unit"] or "").replace("MACs", "MAC")
+        if written in ("", unit) or (written in scaled and not prefix):
+            value = float(match["number"]) * _PREFIXES[prefix] * scaled.get(written, 1)
     if not math.isfinite(value) or value <= 0:
-        other = "" if found in ("", unit, *scaled) else _OTHER.get(found, "a time")
+        other = "" if written in ("", unit, *scaled) else _OTHER.get(written, "a time")
         raise InputError(f"{text!r} is {f'{other}, expected' if other else 'not'} {_EXPECTED[unit]}")
     return value
 

@@ -36,5 +36,5 @@ def known_max(parts: Iterable[float | None]) -> float | None:
 
 
 def _known(parts: Iterable[float | None]) -> list[float] | None:
-    found = list(parts)
-    return None if None in found else cast(list[float], found)
+    values = list(parts)
+    return None if None in values else cast(list[float], values)
