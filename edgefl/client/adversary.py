@@ -97,11 +97,11 @@ class Adversary:
         }
 
     def _sent(self, name: str, start: Tensor | None, trained: Tensor, rng: np.random.Generator) -> Tensor:
-        found: object = self.sent(torch.zeros_like(trained) if start is None else start, trained, rng)
-        if not isinstance(found, Tensor) or found.shape != trained.shape:
-            got, expected = described(found), described(trained)
+        sent: object = self.sent(torch.zeros_like(trained) if start is None else start, trained, rng)
+        if not isinstance(sent, Tensor) or sent.shape != trained.shape:
+            got, expected = described(sent), described(trained)
             raise ConfigError(f"adversary {self.name}: sent returned {got} for {name}, expected {expected}")
-        return found
+        return sent
 
 
 @dataclass(frozen=True)
@@ -123,14 +123,14 @@ class Adversaries:
         """Return the adversaries of ``spec``, such as ``sign-flip:0.1(scale=10)``; ConfigError if it is wrong or nobody stays honest."""
         parts = shared(spec)
         try:
-            found = cls(adversaries.load(parts.name).of(parts.options), parts, clients, seed)
+            attackers = cls(adversaries.load(parts.name).of(parts.options), parts, clients, seed)
         except ConfigError as error:
             raise ConfigError(f"adversary: {parts.name}: {error}") from None
-        if found.count >= clients:
+        if attackers.count >= clients:
             raise ConfigError(
                 f"adversary: {spec} makes all of {clients} clients adversaries; give more clients, or a smaller share"
             )
-        return found
+        return attackers
 
     @property
     def count(self) -> int:
@@ -149,12 +149,12 @@ class Adversaries:
     @cached_property
     def listed(self) -> list[int]:
         """The numbers of the adversaries, ascending; the first :data:`MOST_LISTED` if there are more."""
-        found, block = list[int](), 10_000
+        numbers, block = list[int](), 10_000
         for begin in range(0, self.clients, block):
-            found += self.among(range(begin, min(begin + block, self.clients)))
-            if len(found) >= min(MOST_LISTED, self.count):
+            numbers += self.among(range(begin, min(begin + block, self.clients)))
+            if len(numbers) >= min(MOST_LISTED, self.count):
                 break
-        return found[:MOST_LISTED]
+        return numbers[:MOST_LISTED]
 
     def of_client(self, client: int) -> Adversary | None:
         """Return what ``client`` does if it is an adversary."""
@@ -162,19 +162,19 @@ class Adversaries:
 
     def claimed(self, client: int, samples: int) -> int:
         """Return how many samples ``client``, which has ``samples``, says it has."""
-        found: object = self.kind.claimed(samples) if self.includes(client) else samples
-        if not isinstance(found, int | np.integer) or found < 1:
-            raise ConfigError(f"adversary {self.kind.name}: claimed returned {found!r} for {samples}, expected an integer from 1")
-        return int(found)
+        count: object = self.kind.claimed(samples) if self.includes(client) else samples
+        if not isinstance(count, int | np.integer) or count < 1:
+            raise ConfigError(f"adversary {self.kind.name}: claimed returned {count!r} for {samples}, expected an integer from 1")
+        return int(count)
 
     def poisoned(self, client: int, own: Split, classes: int) -> Split:
         """Return the samples that the adversary ``client`` trains on."""
         expected = _shapes(own)
-        found: object = self.kind.poisoned(own, classes, generator(self.seed, client, "poisoned samples"))
-        got = _shapes(found) if isinstance(found, Split) else type(found).__name__
-        if not isinstance(found, Split) or got != expected:
+        split: object = self.kind.poisoned(own, classes, generator(self.seed, client, "poisoned samples"))
+        got = _shapes(split) if isinstance(split, Split) else type(split).__name__
+        if not isinstance(split, Split) or got != expected:
             raise ConfigError(f"adversary {self.kind.name}: poisoned returned {got}, expected {expected}")
-        return found
+        return split
 
     def upload(self, round_: int, client: int, start: Tensors, trained: Tensors) -> dict[str, Tensor]:
         """Return what the adversary ``client`` sends."""
@@ -202,17 +202,17 @@ def lacks_of(data: Dataset, permute_labels: bool, method: Method) -> dict[Need, 
     >>> lacks_of(heights, True, create("heterofl"))["images"]
     'a sample of heights is no image'
     """
-    found: dict[Need, str] = dict(method.lacks)
+    lacks: dict[Need, str] = dict(method.lacks)
     if not data.classes:
-        found["labels"] = f"{data.name} has float32 targets, no labels"
+        lacks["labels"] = f"{data.name} has float32 targets, no labels"
     shape = data.input_shape
     if isinstance(shape, Mapping) or len(shape) != 3 or data.vocabulary:
-        found["images"] = f"a sample of {data.name} is no image"
+        lacks["images"] = f"a sample of {data.name} is no image"
     if permute_labels:
-        found["common_labels"] = "permute_labels gives every client its own order of labels"
+        lacks["common_labels"] = "permute_labels gives every client its own order of labels"
     if not method.weighs_samples:
-        found["weighed_samples"] = f"{type(method).title} weighs no client by the samples that it claims"
-    return found
+        lacks["weighed_samples"] = f"{type(method).title} weighs no client by the samples that it claims"
+    return lacks
 
 
 def scaled(rng: np.random.Generator, like: Tensor, size: Tensor) -> Tensor:

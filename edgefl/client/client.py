@@ -174,9 +174,9 @@ class Clients:
 
     def held(self, prepared: PreparedJob) -> StepMemory:
         """Return the memory of a client's largest step. It is metered once for all clients of its :meth:`kind`."""
-        job, local, known = prepared.job, prepared.local, prepared.parts.memory
-        if (kind := self.kind(job)) in known:
-            return known[kind]
+        job, local, memories = prepared.job, prepared.local, prepared.parts.memory
+        if (kind := self.kind(job)) in memories:
+            return memories[kind]
         largest = slice(0, local.training.batch_size)
         batch = Batch(rows(local.x, largest), local.y[largest], local.present, self._first_draw(job))
 
@@ -187,8 +187,8 @@ class Clients:
                 tensor.copy_(tensors[name])
             self.task.objective.attach(other, prepared.parts.parameters, prepared.memory, prepared.arrived)
             with torch.enable_grad():
-                known[kind] = metered(job.method, other, local.loss, batch, local.training)
-        return known[kind]
+                memories[kind] = metered(job.method, other, local.loss, batch, local.training)
+        return memories[kind]
 
     def kind(self, job: Job) -> Hashable:
         """Return what determines the memory of a largest step among a tier's clients: draw, batch, samples per pass, what is recomputed."""
@@ -225,12 +225,12 @@ class Clients:
         if self._last is not None and method is self._last[0] and tier == self._last[1]:
             return self._last[2]
         key = type(method), method.config.model_dump_json(), tier
-        found = self._parts.pop(key, None) or Parts(method, self.task.architecture, tier, self.task.seed, self.device)
-        self._parts[key] = found
+        parts = self._parts.pop(key, None) or Parts(method, self.task.architecture, tier, self.task.seed, self.device)
+        self._parts[key] = parts
         if len(self._parts) > CACHED:
             del self._parts[next(iter(self._parts))]
-        self._last = method, tier, found
-        return found
+        self._last = method, tier, parts
+        return parts
 
     def _decoded(self, job: Job, parts: Parts) -> dict[str, Tensor]:
         """Return the tensors of a job's payload. Consecutive jobs with the same payload share them."""

@@ -1,4 +1,4 @@
-"""What training minimises and evaluation measures: cross-entropy and accuracy, or the user's own loss and metric."""
+"""The loss that training minimises and the metric that evaluation measures: cross-entropy and accuracy, or the user's own."""
 
 import math
 import warnings
@@ -72,12 +72,12 @@ class Criterion:
         if targets is not None:
             span, whole = (float(targets.min()), float(targets.max())), bool((targets % 1 == 0).all())
             about |= {"target": targets.shape[1:], "span": span, "whole": whole}
-        found = cls(**about)
-        if found.metric.better not in ("higher", "lower"):
-            name = getattr(found._metric, "__name__", "metric")
+        criterion = cls(**about)
+        if criterion.metric.better not in ("higher", "lower"):
+            name = getattr(criterion._metric, "__name__", "metric")
             whose = f"metric: {title_of(measure)}" if measure else f"loss: {title_of(str(spec))} has a metric that"
             raise ConfigError(f"{whose} does not say which values are better; set {name}.better to 'higher' or 'lower'")
-        return found
+        return criterion
 
     def fields(self) -> dict[str, Any]:
         """Return the fields as JSON has them. :meth:`read` makes the criterion from them in another process."""
@@ -96,9 +96,9 @@ class Criterion:
 
     @cached_property
     def _function(self) -> Compared | None:
-        found = factory_of(self.spec, "loss") if self.spec else None
+        function = factory_of(self.spec, "loss") if self.spec else None
         uncompiled_from_here()
-        return found
+        return function
 
     @cached_property
     def _metric(self) -> Compared | None:
@@ -211,8 +211,8 @@ class Criterion:
 
         It is tried on two outputs between two targets: the differences of the pairs (0, 0) and (1, 1) are not those of all four pairs.
         """
-        own, given = function, self._given(function)
-        if own is None or given is None or self.target not in ((), (1,)) or not isinstance(outputs, Tensor):
+        given = self._given(function)
+        if function is None or given is None or self.target not in ((), (1,)) or not isinstance(outputs, Tensor):
             return False
         low, high = self.span
         made, wanted = (low + (high - low) * torch.tensor(shares) for shares in ((0.25, 0.625), (0.0, 1.0)))
@@ -220,7 +220,7 @@ class Criterion:
             with warnings.catch_warnings(), torch.no_grad():
                 warnings.filterwarnings("ignore", "Using a target size")  # torch's own losses say so
                 value = given(made.view(2, *outputs.shape[1:]), wanted.view(2, *self.target))
-                paired, crossed = own(made, wanted), own(made.repeat_interleave(2), wanted.repeat(2))
+                paired, crossed = function(made, wanted), function(made.repeat_interleave(2), wanted.repeat(2))
                 return bool(torch.isclose(value, crossed) & ~torch.isclose(value, paired))
         except Exception:  # noqa: BLE001 - a user's function may raise anything, also for these shapes
             return False

@@ -40,15 +40,15 @@ def outputs(module: nn.Module, x: Fields[np.ndarray], batch_size: int = BATCH_SI
     layout = layout_of(module, batch(0, 1))
 
     @torch.no_grad()  # here, because each thread has its own mode
-    def of(start: int) -> Tensor:
-        found: Tensor = module(laid(batch(start, batch_size), layout))
-        return found
+    def of_batch(start: int) -> Tensor:
+        logits: Tensor = module(laid(batch(start, batch_size), layout))
+        return logits
 
     if threads > 1 and device.type == "cpu" and torch.get_num_threads() == 1 and _keeps_nothing(module):
-        found = [*in_parallel({str(start): partial(of, start) for start in starts}, threads).values()]
+        parts = [*in_parallel({str(start): partial(of_batch, start) for start in starts}, threads).values()]
     else:
-        found = [*map(of, starts)]
-    return torch.cat(found).cpu().numpy()
+        parts = [*map(of_batch, starts)]
+    return torch.cat(parts).cpu().numpy()
 
 
 def accuracy(module: nn.Module, split: Split, batch_size: int = BATCH_SIZE) -> float:

@@ -65,7 +65,7 @@ class Sums:
 
     def written(self) -> tuple[list[Row], list[bytes]]:
         """Return the sums as they travel: a row per tier, and the bytes of all limbs."""
-        sums = [(tier.ratio, of.weight, of.label_weights, of.total) for tier, of in self.tiers.items()]
+        sums = [(tier.ratio, summed.weight, summed.label_weights, summed.total) for tier, summed in self.tiers.items()]
         limbs = [limb.numpy().tobytes() for *_, total in sums for limb in total.limbs]
         return [(*row, total.bounds) for *row, total in sums], limbs
 
@@ -75,10 +75,10 @@ class Sums:
         for row in rows:
             try:
                 ratio, weight, label_weights, bounds = row
-                own = self._of(Tier(ratio))
+                summed = self._of(Tier(ratio))
                 parts = [torch.frombuffer(bytearray(next(left)), dtype=torch.float64) for _ in bounds]
-                total = type(own.total)(parts, [float(bound) for bound in bounds])
-                own.merge(replace(own, total=total, weight=int(weight), label_weights=[int(w) for w in label_weights]))
+                total = type(summed.total)(parts, [float(bound) for bound in bounds])
+                summed.merge(replace(summed, total=total, weight=int(weight), label_weights=[int(w) for w in label_weights]))
             except (TypeError, ValueError, RuntimeError, StopIteration) as error:
                 raise WireError(f"the sum of a tier's updates cannot be read: {error!r}") from None
 

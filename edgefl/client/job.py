@@ -32,7 +32,7 @@ Enforce = Literal["plan", "meter", "hard"]
 
 @dataclass(frozen=True)
 class Task:
-    """What a worker needs to train any client of a run, besides the job.
+    """The facts of a run that a worker needs to train any of its clients, besides the job.
 
     Attributes:
         dataset, data_dir, validation_share, reading, public_share: the data set, see :func:`edgefl.data.mix.load`.
@@ -71,7 +71,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Job:
-    """What one client computes in its session.
+    """The work of one client in its session.
 
     Attributes:
         round: the round's number, from 1; random draws and the learning rate depend on it.

@@ -22,20 +22,20 @@ STORED = "stage:"
 
 def first_memory(stages: Iterable[Stage], shapes: Mapping[str, Shape]) -> dict[str, Tensor]:
     """Return what ``stages`` store on a client before its first round, by prefixed name."""
-    return {f"{STORED}{stage.name}:{key}": of for stage in stages for key, of in stage.first_memory(shapes).items()}
+    return {f"{STORED}{stage.name}:{key}": tensor for stage in stages for key, tensor in stage.first_memory(shapes).items()}
 
 
 def through(stages: Sequence[Stage], leaving: Leaving, seed: int, prepared: PreparedJob) -> tuple[Leaving, dict[str, Tensor]]:
     """Return an update after it has passed ``stages``, and what they store on the client, by prefixed name."""
-    kept: dict[str, Tensor] = {}
+    stored: dict[str, Tensor] = {}
     job, memory, hostile = prepared.job, prepared.memory, prepared.attack is not None
     for stage in stages:
         prefix = f"{STORED}{stage.name}:"
-        own = {name.removeprefix(prefix): of.cpu() for name, of in memory.items() if name.startswith(prefix)}
-        at = AtClient(seed, job.round, job.client, job.handed.get(stage.name), hostile)
-        leaving = stage.leave(replace(leaving, memory=own), at)
-        kept |= {prefix + name: tensor for name, tensor in leaving.memory.items()}
-    return leaving, kept
+        of_stage = {name.removeprefix(prefix): tensor.cpu() for name, tensor in memory.items() if name.startswith(prefix)}
+        client = AtClient(seed, job.round, job.client, job.handed.get(stage.name), hostile)
+        leaving = stage.leave(replace(leaving, memory=of_stage), client)
+        stored |= {prefix + name: tensor for name, tensor in leaving.memory.items()}
+    return leaving, stored
 
 
 def unsendable(leaving: Leaving) -> bool:

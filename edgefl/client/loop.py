@@ -105,14 +105,14 @@ def optimizer_of(method: Method, module: nn.Module, training: Training) -> torch
     groups = [{"params": [p for p in module.parameters() if (p in those) == on], "weight_decay": decay} for decay, on in split]
     groups = [g for g in groups if g["params"]]
     momentum = training.momentum if training.optimizer == "momentum" else 0.0
-    found: torch.optim.Optimizer = (
+    optimizer: torch.optim.Optimizer = (
         torch.optim.Adam(groups, lr=training.lr, foreach=False)
         if training.optimizer == "adam"
         else torch.optim.SGD(groups, lr=training.lr, momentum=momentum, foreach=False)
     )
     for name, handed in momenta_of(module).items():
-        found.state[module.get_parameter(name)]["momentum_buffer"] = handed
-    return found if training.clip_gradient is None else clipping(found, module, training.clip_gradient)
+        optimizer.state[module.get_parameter(name)]["momentum_buffer"] = handed
+    return optimizer if training.clip_gradient is None else clipping(optimizer, module, training.clip_gradient)
 
 
 def run_steps(local: LocalTraining, step: Step) -> tuple[float, int]:

@@ -20,12 +20,12 @@ def loss_of(method: Method, objective: Objective, criterion: Criterion = CROSS_E
 
     With ``sample_clip`` its gradient is the mean of clipped gradients of samples (:func:`edgefl.client.per_sample.per_sample`).
     """
-    own = criterion.loss
+    user_loss = criterion.loss
 
     def loss(module: nn.Module, batch: Batch) -> Tensor:
         single = not torch.compiler.is_exporting() and len(batch.y) == 1  # graphs have a free number of samples
         with SingleValues() if single else nullcontext():
-            value = method.local_loss(module, batch if own is None else replace(batch, loss=own))
+            value = method.local_loss(module, batch if user_loss is None else replace(batch, loss=user_loss))
         return value + objective.term(module) if objective.adds else value
 
     return loss if sample_clip is None else per_sample(loss, sample_clip)

@@ -16,9 +16,9 @@ def macro_f1(predicted: np.ndarray, labels: np.ndarray) -> float:
     >>> macro_f1(np.array([0, 1, 1, 1]), np.array([0, 0, 1, 1]))  # of the classes: 2/3 and 4/5
     0.7333333333333334
     """
-    right, given, found = _counts(predicted, labels)
-    of_class = given + found > 0
-    return float((2 * right[of_class] / (given + found)[of_class]).mean())
+    right, given, guessed = _counts(predicted, labels)
+    of_class = given + guessed > 0
+    return float((2 * right[of_class] / (given + guessed)[of_class]).mean())
 
 
 def balanced_accuracy(predicted: np.ndarray, labels: np.ndarray) -> float:
@@ -34,8 +34,8 @@ def balanced_accuracy(predicted: np.ndarray, labels: np.ndarray) -> float:
 def _counts(predicted: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return by class how many samples are predicted rightly, have it as their label, and are predicted, each (classes,)."""
     classes = int(max(predicted.max(), labels.max())) + 1
-    right, given, found = (np.bincount(of, minlength=classes) for of in (labels[predicted == labels], labels, predicted))
-    return right, given, found
+    right, given, guessed = (np.bincount(each, minlength=classes) for each in (labels[predicted == labels], labels, predicted))
+    return right, given, guessed
 
 
 OF_CLASSES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {

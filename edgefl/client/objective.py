@@ -91,16 +91,16 @@ class Objective:
                 continue
             module.register_buffer(_buffer("start", name), parameter.detach().clone(), persistent=False)
             if self.remembers:
-                kept = memory.get(MEMORY + name, torch.zeros_like(parameter))
-                shift = control[CONTROL + name] - kept if self.controls and control else -kept
+                stored = memory.get(MEMORY + name, torch.zeros_like(parameter))
+                shift = control[CONTROL + name] - stored if self.controls and control else -stored
                 module.register_buffer(_buffer("shift", name), shift, persistent=False)
 
     def term(self, module: nn.Module) -> Tensor | float:
         """Return the sum of :meth:`terms` over the parameters that :meth:`attach` named, a scalar."""
         buffers = dict(module.named_buffers(recurse=False))
         starts = ((name, weight, buffers.get(_buffer("start", name))) for name, weight in module.named_parameters())
-        found = (self.terms(w, start, buffers.get(_buffer("shift", name))) for name, w, start in starts if start is not None)
-        return sum(chain.from_iterable(found), 0.0)
+        terms = (self.terms(w, start, buffers.get(_buffer("shift", name))) for name, w, start in starts if start is not None)
+        return sum(chain.from_iterable(terms), 0.0)
 
     def finish(
         self, module: nn.Module, memory: Tensors, control: Tensors, steps: int, lr: float

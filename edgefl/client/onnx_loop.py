@@ -81,7 +81,7 @@ def _metered(
     """Return onnxruntime's peak bytes in such a step, in all graphs that it runs, measured once for each graph and batch size."""
     feed = dict(zip(graphs.roles.batch, (array[:micro] for array in batch), strict=True))
     scalars = {name: np.ones((), np.float32) for name in (LEARNING_RATE, BETA, SHARE)}
-    sums = {} if micro is None else {sum_input(name): np.zeros_like(arrays[of]) for name, of in graphs.roles.trained.items()}
+    sums = {} if micro is None else {sum_input(name): np.zeros_like(arrays[role]) for name, role in graphs.roles.trained.items()}
     ran = (graphs.steps[kind],) if micro is None else (graphs.passes[kind], graphs.update)
     for graph in ran:
         if (graph, feed["y"].shape) not in _METERED:

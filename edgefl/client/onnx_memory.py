@@ -1,4 +1,4 @@
-"""What onnxruntime holds during a training step: the kernels of its optimized graph, in its order, with the blocks of its arena.
+"""The memory of onnxruntime during a training step: the kernels of its optimized graph, in its order, with the blocks of its arena.
 
 onnxruntime optimizes and orders the graph while it loads it, and nothing is computed. The rules are those of onnxruntime 1.31 on one
 thread. Shapes are inferred twice. Those for one batch size give bytes. Those for any batch size tell where onnxruntime knows that a result
@@ -37,7 +37,7 @@ _OVERWRITES = frozenset([
 
 @dataclass(frozen=True)
 class _Known:
-    """What is known of the values of a graph.
+    """The known shapes and bytes of the values of a graph.
 
     Attributes:
         shapes: for one batch size.
@@ -52,14 +52,14 @@ class _Known:
 
 def predicted_step_bytes(graphs: StepGraphs, optimizer: str, sample_bytes: int, batch_size: int, micro_batch: int) -> int:
     """Return the most bytes of a step: those held between steps, the batch, and those that onnxruntime uses, of all kinds of steps."""
-    known: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for graph in graphs.steps:
         inputs = onnx.load_model_from_string(graph).graph.input
-        known |= {value.name: _FLOAT * math.prod(d for d in dims_of(value) if isinstance(d, int)) for value in inputs}
+        sizes |= {value.name: _FLOAT * math.prod(d for d in dims_of(value) if isinstance(d, int)) for value in inputs}
     parts = micro_batch < batch_size
     ran = (*graphs.passes, graphs.update) if parts else graphs.steps
     peak = max(predicted_peak_bytes(graph, micro_batch) for graph in ran)
-    return held_bytes(graphs.roles, known, optimizer, parts) + batch_size * sample_bytes + peak
+    return held_bytes(graphs.roles, sizes, optimizer, parts) + batch_size * sample_bytes + peak
 
 
 def predicted_peak_bytes(graph: bytes, batch_size: int) -> int:
@@ -113,12 +113,12 @@ def _peak_bytes(graph: onnx.GraphProto, known: _Known, stay: Collection[str]) ->
         if node.op_type == "BatchNormalization":  # statistics are written over their inputs
             shared = zip(node.output[1:], node.input[3:], strict=False)
         buffers |= {name: buffers.get(other, other) for name, other in shared if name not in results}
-        own = [name for name in _made(node) if name and name not in buffers and name not in outside]
+        fresh = [name for name in _made(node) if name and name not in buffers and name not in outside]
         read = tuple(dict.fromkeys(number(name) for name in sorted(reads(node)) if name))
         first = node.input[0] if node.input else ""
         alike = node.op_type in _OVERWRITES and first in known.free and known.free[first] == known.free.get(node.output[0])
         over = number(first) if alike and buffers.get(first, first) not in outside else None
-        writes = tuple((number(name), known.bytes.get(name, _guessed_bytes(node, known))) for name in own)
+        writes = tuple((number(name), known.bytes.get(name, _guessed_bytes(node, known))) for name in fresh)
         kernels.append(Kernel(read, writes, over, _scratch(node, known), place, node.name, node.op_type == "Where"))
     return kernels_peak(kernels, {number(name) for name in results}, Arena(doubling=True))[0]
 

@@ -35,15 +35,15 @@ def clipped(gradients: Mapping[str, Tensor | None], bound: float, stacked: bool 
     >>> clipped({"w": torch.tensor([3.0, 0.0]), "b": torch.tensor([4.0]), "unused": None}, 2.5)["w"]
     tensor([1.5000, 0.0000])
     """
-    known = {name: gradient for name, gradient in gradients.items() if gradient is not None}
-    if not known:
+    present = {name: gradient for name, gradient in gradients.items() if gradient is not None}
+    if not present:
         return dict(gradients)
-    parts = list(known.values())
+    parts = list(present.values())
     one = torch.linalg.vector_norm  # of whole tensors, for the bits of torch's own function
     norm = norms_of(parts) if stacked else one(torch.stack([one(part) for part in parts]))
     factor = (bound / (norm + 1e-6)).clamp(max=1.0)
     factors = (factor.view(-1, *[1] * (part.dim() - 1)) if stacked else factor for part in parts)
-    return {**gradients, **{name: part * scale for (name, part), scale in zip(known.items(), factors, strict=True)}}
+    return {**gradients, **{name: part * scale for (name, part), scale in zip(present.items(), factors, strict=True)}}
 
 
 def clipping(optimizer: torch.optim.Optimizer, module: nn.Module, bound: float) -> torch.optim.Optimizer:

@@ -65,6 +65,6 @@ def _score(task: Task, shards: Shards, prepared: PreparedJob) -> float:
     job, local = prepared.job, prepared.local
     with span("evaluate", client=job.client):
         module = evaluate.with_statistics(local.module, map(shards.train, [job.client]), local.training.batch_size)
-        own = adapted(job.method, module, local.x, local.y)
+        network = adapted(job.method, module, local.x, local.y)
         with evaluate.evaluating(f"round {job.round}, client {job.client}"):
-            return evaluate.score(own, shards.test(job.client), task.criterion)
+            return evaluate.score(network, shards.test(job.client), task.criterion)

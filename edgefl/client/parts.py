@@ -1,4 +1,4 @@
-"""What clients of one method and tier have in common, computed once in a process instead of for every client."""
+"""The common part of clients of one method and tier, computed once in a process instead of for every client."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass
 class Parts:
-    """What clients of one method and tier share. ``gradients`` has captures of steps, ``memory`` what a step of each kind holds."""
+    """The common part of clients of one method and tier. ``gradients`` has captures of steps, ``memory`` that of each kind of step."""
 
     method: Method
     architecture: Architecture

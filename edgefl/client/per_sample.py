@@ -61,8 +61,7 @@ def _of_samples(
 
     leaves, buffers = {name: tensor.detach() for name, tensor in trained.items()}, dict(module.named_buffers())
     with uncompiled():
-        found = vmap(grad_and_value(of_one), in_dims=(None, 0, 0), randomness="different")(leaves, batch.x, y)
-    gradients, values = found
+        gradients, values = vmap(grad_and_value(of_one), in_dims=(None, 0, 0), randomness="different")(leaves, batch.x, y)
     return gradients, values
 
 

@@ -1,4 +1,4 @@
-"""What a tier's training step depends on, where that is values and edgefl's own code: the key of stored costs and graphs."""
+"""The facts that a tier's training step depends on, if they are values and edgefl's own code: the key of stored costs and graphs."""
 
 from dataclasses import asdict
 from importlib.metadata import version

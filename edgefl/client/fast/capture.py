@@ -30,7 +30,7 @@ class CaptureError(Exception):
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a step reads: the network's parameters and buffers by name, and a batch."""
+    """The tensors that a step reads: the network's parameters and buffers by name, and a batch."""
 
     tensors: Mapping[str, Tensor]
     batch: Batch
@@ -67,10 +67,10 @@ def capture(take: Take, inputs: Inputs) -> Take:
     try:
         first = _seeded(lambda: take(expected))
         run = _seeded(lambda: recorded(lambda: take(traced), traced.flat()))
-        found = _seeded(lambda: replay(replayed))
+        again = _seeded(lambda: replay(replayed))
     except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
         raise CaptureError(str(error)) from error
-    if not all(map(_equal, [*first, *expected.flat()], [*found, *replayed.flat()])):
+    if not all(map(_equal, [*first, *expected.flat()], [*again, *replayed.flat()])):
         raise CaptureError("its replay differs from the step")
     return replay
 
@@ -104,9 +104,9 @@ def computed(whole: "Whole", tensors: Mapping[str, Tensor], batch: Batch) -> Any
     """Return what ``whole`` computes for a batch with ``tensors``, by name in its network. Buffers that it assigns change in place."""
     given = {f"inner.{name}": tensor for name, tensor in tensors.items()}
     before = dict(given)
-    found = called(whole, given, (batch,))
+    result = called(whole, given, (batch,))
     carry(before, given)
-    return found
+    return result
 
 
 class Whole(nn.Module):

@@ -50,18 +50,17 @@ def train_together(
     values: list[list[tuple[Tensor, int]]] = [[] for _ in clients]
     for rows, x, y in _steps(clients):
         tensors = {name: tensor[rows] for name, tensor in stack.items()}
-        known = [client.present for client in clients[rows] if client.present is not None]
-        present = torch.stack(known) if known else None
+        masks = [client.present for client in clients[rows] if client.present is not None]
+        present = torch.stack(masks) if masks else None
         inputs = Inputs(tensors, Batch(x, y, present))
         # A capture fits one batch size: only whole batches, and last batches of equal shards, are frequent enough.
         often = y.shape[1] == training.batch_size or len(y) == len(clients)
-        found = _taken(inputs, alone[rows], together if often else None, captures)
-        optimizer.apply(dict(zip(trained, found[1:], strict=True)), rows)
-        losses = found[0]
+        losses, *gradients = _taken(inputs, alone[rows], together if often else None, captures)
+        optimizer.apply(dict(zip(trained, gradients, strict=True)), rows)
         assert losses is not None
         for number, value in enumerate(losses.unbind(), rows.start):
             values[number].append((value, y.shape[1]))
-    return [_mean(of, training, len(client.y)) for of, client in zip(values, clients, strict=True)]
+    return [_mean(losses_of, training, len(client.y)) for losses_of, client in zip(values, clients, strict=True)]
 
 
 def _taken(inputs: Inputs, alone: Sequence[Take], together: Take | None, captures: Captures) -> Flat:
@@ -74,8 +73,8 @@ def _taken(inputs: Inputs, alone: Sequence[Take], together: Take | None, capture
         if captured is not None:
             return captured(inputs)
     rows = [inputs.like(part[row] for part in inputs.flat()) for row in range(len(alone))]
-    found = [(captures.of("one of several", take, row) or take)(row) for take, row in zip(alone, rows, strict=True)]
-    return [None if parts[0] is None else torch.stack([p for p in parts if p is not None]) for parts in zip(*found, strict=True)]
+    taken = [(captures.of("one of several", take, row) or take)(row) for take, row in zip(alone, rows, strict=True)]
+    return [None if parts[0] is None else torch.stack([p for p in parts if p is not None]) for parts in zip(*taken, strict=True)]
 
 
 def gradients_of(module: nn.Module, loss: Loss, trained: Sequence[str]) -> Take:

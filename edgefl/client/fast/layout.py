@@ -104,9 +104,9 @@ def rewrite(graph: fx.Graph) -> None:
     graph.lint()
 
 
-def _in_another_order(gradient: fx.Node, of: fx.Node) -> bool:
-    """Whether the channels of ``of`` lie last in memory and those of its gradient do not."""
-    return of.meta.get("channels_last", False) and not gradient.meta.get("channels_last", True)
+def _in_another_order(gradient: fx.Node, value: fx.Node) -> bool:
+    """Whether the channels of ``value`` lie last in memory and those of its gradient do not."""
+    return value.meta.get("channels_last", False) and not gradient.meta.get("channels_last", True)
 
 
 def _spare(value: Any) -> bool:

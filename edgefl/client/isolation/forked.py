@@ -140,5 +140,5 @@ def _leave_with(maker: int) -> None:
 
 def is_shortage(error: BaseException) -> bool:
     """Return whether ``error`` says that Python, torch or a kernel could not allocate memory."""
-    told = isinstance(error, RuntimeError | OSError) and any(text in str(error).lower() for text in _OUT_OF_MEMORY)
-    return isinstance(error, MemoryError) or told
+    says_so = isinstance(error, RuntimeError | OSError) and any(text in str(error).lower() for text in _OUT_OF_MEMORY)
+    return isinstance(error, MemoryError) or says_so

@@ -55,7 +55,7 @@ _TINY = Training(epochs=1, batch_size=8, lr=0.01, momentum=0.9, weight_decay=1e-
 
 @dataclass(frozen=True)
 class Baseline:
-    """What a fresh process allocates permanently in a tiny training step; ``private_bytes`` includes pages that it stops sharing."""
+    """The memory that a fresh process keeps after a tiny training step; ``private_bytes`` includes pages that it stops sharing."""
 
     more: Held
     private_bytes: int

@@ -1,4 +1,4 @@
-"""What the system does with a process: limits of its memory and time, the memory that it holds, its core and its allocator.
+"""A process and the system: limits of its memory and time, the memory that it holds, its core and its allocator.
 
 There are three ways to limit memory. Not every system has all of them:
 
@@ -69,10 +69,10 @@ def held(pid: int | None = None) -> Held | None:
             return None
         return Held(resident, resident)
     try:
-        found = _status_bytes(pid or "self", "VmData|RssAnon")
+        sizes = _status_bytes(pid or "self", "VmData|RssAnon")
     except OSError:
         return None
-    return Held(found["VmData"], found["RssAnon"]) if len(found) == 2 else None
+    return Held(sizes["VmData"], sizes["RssAnon"]) if len(sizes) == 2 else None
 
 
 def _status_bytes(pid: int | str, names: str) -> dict[str, int]:
@@ -99,8 +99,8 @@ def peak_bytes() -> int:
     now = own().resident_bytes
     if sys.platform != "linux":
         return now
-    found = _status_bytes("self", "VmHWM|RssFile|RssShmem")
-    return max(now, found.get("VmHWM", 0) - found.get("RssFile", 0) - found.get("RssShmem", 0))
+    sizes = _status_bytes("self", "VmHWM|RssFile|RssShmem")
+    return max(now, sizes.get("VmHWM", 0) - sizes.get("RssFile", 0) - sizes.get("RssShmem", 0))
 
 
 def set_data_limit(limit_bytes: int | None) -> None:

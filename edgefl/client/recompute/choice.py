@@ -52,11 +52,11 @@ def _least(layers: Sequence[str], saved: Sequence[int], crossing: Sequence[int],
     best: tuple[str, ...] = ()
     while limits[0] - limits[1] > max(1, sums[-1] >> 12):
         middle = (limits[0] + limits[1]) // 2
-        found = _within(middle, sums, crossing, later)
-        if found is None:
+        places = _within(middle, sums, crossing, later)
+        if places is None:
             limits[1] = middle
         else:
-            limits[0], best = middle, tuple(layers[place] for place in found)
+            limits[0], best = middle, tuple(layers[place] for place in places)
     return best
 
 
@@ -72,8 +72,8 @@ def _within(limit: int, sums: Sequence[int], crossing: Sequence[int], later: Seq
         held.append(kept + over)
         previous.append(start)
         if held[end] + sums[-1] - sums[end + 1] <= limit:
-            found = [end]
-            while (start := previous[found[-1]]) >= 0:
-                found.append(start)
-            return found[::-1]
+            chosen = [end]
+            while (start := previous[chosen[-1]]) >= 0:
+                chosen.append(start)
+            return chosen[::-1]
     return None

@@ -42,15 +42,15 @@ class RecordedOperation(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """What autograd holds in place of a tensor of a segment."""
+    """The stand-in that autograd holds in place of a tensor of a segment."""
 
     segment: Segment
-    at: Ref
+    ref: Ref
 
 
 def unpack(saved: Tensor | Saved) -> Tensor:
     """Return a tensor that autograd saved; its segment runs again if it is part of one."""
-    return saved if isinstance(saved, Tensor) else saved.segment.value(saved.at)
+    return saved if isinstance(saved, Tensor) else saved.segment.value(saved.ref)
 
 
 @dataclass
@@ -62,16 +62,16 @@ class Segment:
     saved: Counter[int] = field(default_factory=Counter)
     values: dict[int, Tensor] = field(default_factory=dict)
 
-    def value(self, at: Ref) -> Tensor:
+    def value(self, ref: Ref) -> Tensor:
         """Return a saved tensor. The segment runs again unless it has; what was asked for as often as it was saved is freed."""
-        number = at.number
+        number = ref.number
         if number not in self.values:
             with torch.profiler.record_function(RECOMPUTE):
                 self.values = self._run({number, *(n for n, times in self.saved.items() if times > 0)})
         self.saved[number] -= 1
         holder = self.values[number] if self.saved[number] > 0 else self.values.pop(number)
         with torch.no_grad():
-            return _placed(holder, at)
+            return _placed(holder, ref)
 
     def _run(self, wanted: set[int]) -> dict[int, Tensor]:
         """Run the operations that lead to ``wanted`` and return these values."""
@@ -95,12 +95,12 @@ class Segment:
                 alive.pop(number, None)
         return {number: alive[number] for number in wanted}
 
-    def _given(self, alive: Mapping[int, Tensor], at: Ref) -> Tensor:
-        return _placed(alive[at.number] if at.number in alive else self.outside[at.number], at)
+    def _given(self, alive: Mapping[int, Tensor], ref: Ref) -> Tensor:
+        return _placed(alive[ref.number] if ref.number in alive else self.outside[ref.number], ref)
 
 
-def _placed(holder: Tensor, at: Ref) -> Tensor:
-    return holder.as_strided(at.size, at.stride, at.offset)
+def _placed(holder: Tensor, ref: Ref) -> Tensor:
+    return holder.as_strided(ref.size, ref.stride, ref.offset)
 
 
 @contextlib.contextmanager

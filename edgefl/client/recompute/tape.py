@@ -101,10 +101,10 @@ class Tape(TorchDispatchMode):
 
     def pack(self, tensor: Tensor) -> Tensor | Saved:
         """Return what autograd holds in place of a tensor that it saves."""
-        if not self._noting or (at := self._ref(tensor)) is None or self._home[at.number] != len(self._segments) - 1:
+        if not self._noting or (ref := self._ref(tensor)) is None or self._home[ref.number] != len(self._segments) - 1:
             return tensor
-        self._segments[-1].saved[at.number] += 1
-        return Saved(self._segments[-1], at)
+        self._segments[-1].saved[ref.number] += 1
+        return Saved(self._segments[-1], ref)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -177,11 +177,11 @@ class Tape(TorchDispatchMode):
         """Return an argument as its operation is noted with; the segment holds what another segment has made."""
         number, here = self._number(tensor), len(self._segments) - 1
         self._reads[number] = self._reads.get(number, (here, here))[0], here
-        if (at := self._ref(tensor)) is None:
+        if (ref := self._ref(tensor)) is None:
             return tensor.detach()
         if self._home[number] != here and number not in self._segments[-1].outside:
             self._segments[-1].outside[number] = tensor.detach()
-        return at
+        return ref
 
     def _will_change(self, tensor: Tensor) -> None:
         """Give segments that read a tensor from outside a copy, before an operation changes it in place."""

@@ -54,12 +54,12 @@ class Clip(Stage):
         >>> round(float(after["clip_norm:0.5"]), 6)  # 2·exp(−0.2·(2/3 − 1/2))
         1.934432
         """
-        found = {}
-        for tier, of in norms.items() if self.norm is None else ():
-            bound, own = self.bound(memory, tier), list(of)
-            within = sum(norm <= bound for norm in own) / len(own)
-            found[CLIP + tier.label] = torch.tensor(adapted(bound, within, self.quantile, self.rate), dtype=torch.float64)
-        return found
+        bounds = {}
+        for tier, changes in norms.items() if self.norm is None else ():
+            bound, of_tier = self.bound(memory, tier), list(changes)
+            within = sum(norm <= bound for norm in of_tier) / len(of_tier)
+            bounds[CLIP + tier.label] = torch.tensor(adapted(bound, within, self.quantile, self.rate), dtype=torch.float64)
+        return bounds
 
     def hands(self, session: Expected, weight: int, turn: Turn) -> float | None:
         """Return the bound, if the update is clipped before it reaches the server."""
@@ -121,16 +121,16 @@ class Measured(Stage):
 def norms_of(turn: Turn) -> dict[Tier, list[float]]:
     """Return tier → norms of its clients' changes, before clipping."""
     norms: dict[Tier, list[float]] = {}
-    for client, of in turn.found.items():
-        if of.change_norm is not None:
-            norms.setdefault(turn.tiers[client], []).append(of.change_norm)
+    for client, screened in turn.found.items():
+        if screened.change_norm is not None:
+            norms.setdefault(turn.tiers[client], []).append(screened.change_norm)
     return norms
 
 
 def compare(turn: Turn) -> None:
     """Note each norm's ratio to the median of its tier."""
     medians = {tier: median(norms) for tier, norms in norms_of(turn).items()}
-    for client, of in turn.found.items():
+    for client, screened in turn.found.items():
         middle = medians.get(turn.tiers[client], 0.0)
-        ratio = None if of.change_norm is None or not middle else of.change_norm / middle
-        turn.found[client] = replace(of, norm_ratio=ratio)
+        ratio = None if screened.change_norm is None or not middle else screened.change_norm / middle
+        turn.found[client] = replace(screened, norm_ratio=ratio)
