@@ -39,11 +39,11 @@ class ByClass:
 
     def until(self, clients: np.ndarray, clock_s: float) -> np.ndarray:
         """Return when each client stops being eligible, by the availability of its class."""
-        number, found = self.classes(clients), np.full(len(clients), float(clock_s))
+        number, until_s = self.classes(clients), np.full(len(clients), float(clock_s))
         for place in np.unique(number):
-            own = number == place
-            found[own] = self.of[place].until(clients[own], clock_s)
-        return found
+            mask = number == place
+            until_s[mask] = self.of[place].until(clients[mask], clock_s)
+        return until_s
 
 
 @dataclass(frozen=True)

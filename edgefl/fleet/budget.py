@@ -9,7 +9,7 @@ from edgefl.records import BudgetName, Cost, Shortfall, Tier, Timing
 
 @dataclass(frozen=True)
 class Budget:
-    """What one client may use in one round. None means no limit.
+    """The limits of one client in one round. None means no limit.
 
     Attributes:
         memory_bytes: memory of a training step.
@@ -83,12 +83,12 @@ def shortfalls(
 
     ``clock_margin`` is the factor that the seconds of training in ``timing`` contain.
     """
-    at = device, tier.ratio, micro_batch, bool(cost.recompute)
+    place = device, tier.ratio, micro_batch, bool(cost.recompute)
     short = [
-        Shortfall(name, need, have, *at, margin_of(name, clock_margin))
+        Shortfall(name, need, have, *place, margin_of(name, clock_margin))
         for name, (need, have) in use(cost, timing, budget).items()
         if need > have
     ]
     if cost.uncounted_ops:
-        short.append(Shortfall("uncounted_ops", len(cost.uncounted_ops), 0, *at))
+        short.append(Shortfall("uncounted_ops", len(cost.uncounted_ops), 0, *place))
     return tuple(short)

@@ -20,7 +20,7 @@ _HOUR_S = 3600
 
 @dataclass(frozen=True)
 class Today:
-    """What has begun on a day of a calendar.
+    """The rounds and sessions that have begun on a day of a calendar.
 
     Attributes:
         day: its number, from 0.
@@ -105,9 +105,9 @@ class Calendar(Record):
     def of_run(self, start_hour: float, rounds_per_day: float | None = None) -> Calendar:
         """Return the calendar of a run whose clock starts at a local hour, with other rounds a day if they are given."""
         asked = {} if rounds_per_day is None else {"rounds_per_day": rounds_per_day, "every_s": None}
-        found = self.model_copy(update=asked)
-        found._start_hour = start_hour  # noqa: SLF001, a copy of this object
-        return found
+        calendar = self.model_copy(update=asked)
+        calendar._start_hour = start_hour  # noqa: SLF001, a copy of this object
+        return calendar
 
     @property
     def spacing_s(self) -> float:

@@ -85,7 +85,7 @@ def round_timing(
 
 def trips_s(device: DeviceProfile, cost: Cost, link_share: float = 1.0) -> tuple[float, float]:
     """Return the seconds of round trips before the model is sent, and after its update has arrived, without waiting for others."""
-    before, after = (sum((trip_s(device, trip, link_share) for trip in of), 0.0) for of in (cost.added.before, cost.added.after))
+    before, after = (sum((trip_s(device, t, link_share) for t in trips), 0.0) for trips in (cost.added.before, cost.added.after))
     return before, after
 
 

@@ -1,4 +1,4 @@
-"""What the stated error of a device's clock means: draws of it, and the chance that seconds stay within a limit.
+"""The stated error of a device's clock: draws of it, and the chance that seconds stay within a limit.
 
 A profile states the factor f that holds nine in ten predictions: measured / f ≤ predicted ≤ measured · f. Here the true seconds of training
 are the predicted ones times a log-normal factor with these limits.

@@ -152,14 +152,14 @@ class Conditions:
         asked, clock_s = self.asked(wanted, clients), self._open_s(clock_s)
         began_s = clock_s
         while True:
-            found = self.eligible(seed, clients, asked, round_, clock_s, busy, choose)
+            chosen = self.eligible(seed, clients, asked, round_, clock_s, busy, choose)
             patient = clock_s < began_s + PATIENCE_S
             if (
-                len(found) >= min(wanted, self._reachable(clients))
-                or (len(found) and not patient)
+                len(chosen) >= min(wanted, self._reachable(clients))
+                or (len(chosen) and not patient)
                 or clock_s >= began_s + _LONGEST_WAIT_S
             ):
-                return np.sort(found), clock_s
+                return np.sort(chosen), clock_s
             # The next moment to check: when the next busy client ends its session, or ten minutes later.
             later_s = clock_s + WAIT_STEP_S
             clock_s = self._open_s(min((until_s for until_s in busy.values() if clock_s < until_s < later_s), default=later_s))
@@ -183,7 +183,7 @@ class Conditions:
         """
         if choose is not None:
             return choose(self.eligible(seed, clients, clients, round_, clock_s, busy), asked)
-        found: list[np.ndarray] = []
+        parts: list[np.ndarray] = []
         count, start = 0, 0
         working = np.array([client for client, until in busy.items() if until > clock_s], np.int64)
         while count < asked and start < clients:
@@ -191,9 +191,9 @@ class Conditions:
             drawn = (_first if stop == _SELECT_FIRST else _drawn)(seed, clients, start, stop, round_)
             drawn = drawn[~np.isin(drawn, working) & (self.availability.until(drawn, clock_s) > clock_s)]
             drawn = drawn if self.left_out is None else drawn[~self.left_out.has(drawn)]
-            found.append(drawn[: asked - count])
-            count, start = count + len(found[-1]), stop
-        return np.concatenate(found) if found else np.zeros(0, np.int64)
+            parts.append(drawn[: asked - count])
+            count, start = count + len(parts[-1]), stop
+        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
 def _drawn(seed: int, clients: int, start: int, stop: int, round_: int) -> np.ndarray:

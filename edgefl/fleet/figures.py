@@ -59,13 +59,13 @@ Hour = Annotated[Figure, _within(lambda value: value < 24, "an hour in [0, 24)")
 
 def figures_of(record: Record, prefix: str) -> dict[str, Figure]:
     """Return every figure of a record and of the records within it, by its dotted key after ``prefix``."""
-    found = {}
+    figures = {}
     for key, value in record:
         if isinstance(value, Figure):
-            found[prefix + key] = value
+            figures[prefix + key] = value
         elif isinstance(value, Record):
-            found |= figures_of(value, f"{prefix}{key}.")
-    return found
+            figures |= figures_of(value, f"{prefix}{key}.")
+    return figures
 
 
 def at_most(**pair: Figure) -> None:

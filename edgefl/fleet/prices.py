@@ -1,4 +1,4 @@
-"""What rounds cost in money: prices of metered bytes, of devices' energy and of the server's hours, each with its unit."""
+"""The cost of rounds in money: prices of metered bytes, of devices' energy and of the server's hours, each with its unit."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Prices(Record):
 
     @model_validator(mode="after")
     def _one_currency(self) -> Prices:
-        currencies = {key: of.currency for key in UNITS if (of := getattr(self, key)) is not None}
+        currencies = {key: price.currency for key in UNITS if (price := getattr(self, key)) is not None}
         if not currencies:
             raise ValueError('expected at least one of data, energy and server, such as data = "0.02 EUR/MB", got none')
         if len(set(currencies.values())) > 1:
@@ -89,7 +89,7 @@ class Prices(Record):
     @property
     def currency(self) -> str:
         """The currency of all prices."""
-        return next(of.currency for of in (self.data, self.energy, self.server) if of is not None)
+        return next(price.currency for price in (self.data, self.energy, self.server) if price is not None)
 
     def __str__(self) -> str:
         """Return the prices in words.
@@ -98,14 +98,14 @@ class Prices(Record):
         '0.02 EUR/MB of metered data, 1.2 EUR/hour of the server'
         """
         words = {"data": ("MB", "metered data"), "energy": ("kWh", "energy"), "server": ("hour", "the server")}
-        known = [(key, of) for key in UNITS if (of := getattr(self, key)) is not None]
-        parts = [(of.per_unit * UNITS[key][words[key][0]], words[key]) for key, of in known]
+        prices = [(key, price) for key in UNITS if (price := getattr(self, key)) is not None]
+        parts = [(price.per_unit * UNITS[key][words[key][0]], words[key]) for key, price in prices]
         return ", ".join(f"{amount:.6g} {self.currency}/{unit} of {what}" for amount, (unit, what) in parts)
 
     def money(self, metered_bytes: float, energy_j: float | None, server_s: float) -> Money:
         """Return what bytes, joules and seconds of the server cost; joules that are unknown have no price."""
         amounts = (self.data, metered_bytes), (self.energy, energy_j), (self.server, server_s)
-        data, energy, server = (0.0 if of is None else None if amount is None else of.per_unit * amount for of, amount in amounts)
+        data, energy, server = (0.0 if p is None else None if amount is None else p.per_unit * amount for p, amount in amounts)
         assert data is not None
         assert server is not None
         return Money(self.currency, data, energy, server, None if energy is None else data + energy + server)

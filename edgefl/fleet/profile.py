@@ -115,7 +115,7 @@ class Thermal(Record):
 
 
 class EnergyRates(NamedTuple):
-    """What a device spends: its power, and joules of a byte that its radio receives or sends."""
+    """The rates at which a device spends energy: its power, and joules of a byte that its radio receives or sends."""
 
     power: Power
     download_byte_j: float
@@ -185,7 +185,7 @@ class DeviceProfile(Record):
 
     @property
     def energy(self) -> EnergyRates | None:
-        """What the device spends; None if its energy is unknown."""
+        """The rates at which the device spends energy; None if it is unknown."""
         power, down, up = self.power, self.link.download_nj_per_byte, self.link.upload_nj_per_byte
         if power is None or down is None or up is None:
             return None
@@ -215,7 +215,7 @@ class DeviceProfile(Record):
 
 
 class Behaviour(Record):
-    """What owners of devices and servers do to rounds.
+    """The effects of owners of devices, and of servers, on rounds.
 
     ``eligible_share``: mean share of the devices that are idle, charging and on an unmetered network. It swings over the day like a
     cosine, its highest to its lowest being ``day_night_ratio``, its highest at ``peak_hour`` (local). Of the sessions begun, the share

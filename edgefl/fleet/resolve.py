@@ -92,8 +92,8 @@ def with_class_limits(fleet: Fleet, limits: Mapping[str, Any]) -> Fleet:
         device, _, key = name.rpartition(".")
         places = [place for place, c in enumerate(classes) if c.device.name == device]
         if not places:
-            known = ", ".join(dict.fromkeys(c.device.name for c in classes))
-            raise ConfigError(f"{name}: no class of the fleet is {device!r}; its classes are {known}")
+            names = ", ".join(dict.fromkeys(c.device.name for c in classes))
+            raise ConfigError(f"{name}: no class of the fleet is {device!r}; its classes are {names}")
         if key not in _CLASS_LIMITS:
             raise ConfigError(f"{name}: {key!r} is no limit of a class; expected {' or '.join(_CLASS_LIMITS)}")
         for place in places:
@@ -105,8 +105,8 @@ def with_class_limits(fleet: Fleet, limits: Mapping[str, Any]) -> Fleet:
             except ValidationError as error:
                 raise ConfigError("; ".join(f"{device}.{explain(problem)}" for problem in error.errors())) from None
     try:
-        own = {Fleet.model_fields[key].alias or key: value for key, value in fleet}
-        return Fleet.model_validate({**own, "class": tuple(classes)})
+        fields = {Fleet.model_fields[key].alias or key: value for key, value in fleet}
+        return Fleet.model_validate({**fields, "class": tuple(classes)})
     except ValidationError as error:
         raise ConfigError("; ".join(map(explain, error.errors()))) from None
 
@@ -132,8 +132,8 @@ def _availability(settings: FleetSettings, fleet: Fleet) -> Availability:
         return _of_all(settings, fleet)
     others = None if all(c.trace for c in fleet.classes) else _of_all(settings, fleet)
     traces = {c.trace: _recorded(Path(c.trace), settings.eligible_when) for c in fleet.classes if c.trace}
-    own = tuple(traces[c.trace] if c.trace else others or Always() for c in fleet.classes)
-    return ByClass(Population(fleet, settings.clients, settings.seed).classes, own)
+    of_classes = tuple(traces[c.trace] if c.trace else others or Always() for c in fleet.classes)
+    return ByClass(Population(fleet, settings.clients, settings.seed).classes, of_classes)
 
 
 def _of_all(settings: FleetSettings, fleet: Fleet) -> Availability:
@@ -172,8 +172,8 @@ def _left_out(settings: FleetSettings, fleet: Fleet) -> LeftOut | None:
 
 
 def _calendar(settings: FleetSettings, fleet: Fleet) -> Calendar | None:
-    found = fleet.calendar or (None if settings.rounds_per_day is None else Calendar())
-    return None if found is None else found.of_run(settings.start_hour, settings.rounds_per_day)
+    calendar = fleet.calendar or (None if settings.rounds_per_day is None else Calendar())
+    return None if calendar is None else calendar.of_run(settings.start_hour, settings.rounds_per_day)
 
 
 def _states(settings: FleetSettings, fleet: Fleet) -> tuple[State, ...]:

@@ -54,10 +54,10 @@ class ForwardCosts(Record):
 
     def scaled(self, speed: Figure, error: Figure, like: str) -> dict[str, object]:
         """Return the table of a device that does everything ``speed`` times as fast as the device ``like``."""
-        own = {"mark": "assumed" if speed.mark == "assumed" else "derived", "source": speed.source}
+        origin = {"mark": "assumed" if speed.mark == "assumed" else "derived", "source": speed.source}
         note = f"{like}'s, {speed.value:g} times as fast"
         figures = {key: figure for key, figure in self if key != "error" and figure is not None}
-        return {key: {"value": f.value / speed.value, "note": note, **own} for key, f in figures.items()} | {"error": error}
+        return {key: {"value": f.value / speed.value, "note": note, **origin} for key, f in figures.items()} | {"error": error}
 
 
 class StepCosts(ForwardCosts):
@@ -93,7 +93,7 @@ def unit_of(key: str) -> float:
 
 
 class Rates(Protocol):
-    """What :func:`train_s` needs of a device."""
+    """The rates of a device that :func:`train_s` needs."""
 
     @property
     def training_gmacs_per_s(self) -> Figure:
@@ -188,6 +188,6 @@ def fit(
         wanted = np.concatenate([wanted, np.full(drawn.sum(), _SHAPE)])
     rows = rows[:, occurs]
     scale = np.abs(rows).max(axis=0)
-    found = given.copy()
-    found[occurs] = lsq_linear(rows / scale, wanted, bounds=(least[occurs] * scale, np.inf)).x / scale
-    return tuple(found.tolist())
+    costs = given.copy()
+    costs[occurs] = lsq_linear(rows / scale, wanted, bounds=(least[occurs] * scale, np.inf)).x / scale
+    return tuple(costs.tolist())

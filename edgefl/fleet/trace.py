@@ -61,8 +61,8 @@ def load_trace(path: Path | str, requires: Sequence[str] = CONDITIONS) -> Trace:
     """
     path = Path(path)
     if not requires or (unknown := [name for name in requires if name not in CONDITIONS]):
-        found = repr(unknown[0]) if requires else "none"
-        raise ConfigError(f"requires: expected conditions out of {', '.join(CONDITIONS)}, got {found}")
+        got = repr(unknown[0]) if requires else "none"
+        raise ConfigError(f"requires: expected conditions out of {', '.join(CONDITIONS)}, got {got}")
     rows = read_intervals(path)
     rows = rows.at(np.lexsort((rows.from_s, rows.client)))
     _check_overlaps(path, rows)
@@ -82,7 +82,7 @@ def _check_overlaps(path: Path, rows: Intervals) -> None:
 
 def _trace(rows: Intervals, eligible: np.ndarray) -> Trace:
     """Return the trace of rows sorted by client and time, where ``eligible`` tells in which rows the client is."""
-    known, number = np.unique(rows.client, return_inverse=True)
+    clients, number = np.unique(rows.client, return_inverse=True)
     number, from_s, to_s = number[eligible], rows.from_s[eligible], rows.to_s[eligible]
     period_s = float(rows.to_s.max())
     joined = (number[1:] == number[:-1]) & (from_s[1:] == to_s[:-1])
@@ -91,7 +91,7 @@ def _trace(rows: Intervals, eligible: np.ndarray) -> Trace:
     owner, begin_s, end_s = number[first], from_s[first], to_s[last]
     begins_s, place = np.unique(begin_s, return_inverse=True)
     keys = owner * np.int64(len(begins_s) + 1) + place
-    return Trace(len(known), period_s, begins_s, keys, _around(owner, begin_s, end_s, period_s))
+    return Trace(len(clients), period_s, begins_s, keys, _around(owner, begin_s, end_s, period_s))
 
 
 def _around(owner: np.ndarray, begin_s: np.ndarray, end_s: np.ndarray, period_s: float) -> np.ndarray:

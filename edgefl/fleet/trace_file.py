@@ -63,8 +63,8 @@ def read_intervals(path: Path) -> Intervals:
         rows = _from_parquet(path) if parquet else _from_csv(path)
     except OSError as error:
         folder = "availability: cannot be read, because it is a folder; expected a trace file (CSV or Parquet)"
-        known = {FileNotFoundError: "no such file", IsADirectoryError: folder}
-        raise DataError(f"{path}: {known.get(type(error), f'cannot be read ({error})')}") from None
+        reasons = {FileNotFoundError: "no such file", IsADirectoryError: folder}
+        raise DataError(f"{path}: {reasons.get(type(error), f'cannot be read ({error})')}") from None
     if not len(rows.line):
         raise DataError(f"{path}: expected rows of {', '.join(COLUMNS)}, got none")
     return _checked(path, rows)
@@ -87,8 +87,8 @@ def _checked(path: Path, rows: Intervals) -> Intervals:
         if wrong.any():
             i = np.flatnonzero(wrong)[0]
             after = f" ({rows.from_s[i]:.15g})" if expected.endswith("from") else ""
-            found = str(column[i]) if key == "client" else f"{column[i]:.15g}"
-            raise _wrong(path, rows.unit, rows.line[i], key, expected + after, found)
+            got = str(column[i]) if key == "client" else f"{column[i]:.15g}"
+            raise _wrong(path, rows.unit, rows.line[i], key, expected + after, got)
     first = int(rows.from_s.argmin())
     if (late_s := float(rows.from_s[first])) > LATEST_S:
         after = f"{late_s / _YEAR_S:.3g} years" if late_s > _YEAR_S else human_seconds(late_s)
@@ -101,8 +101,8 @@ def _checked(path: Path, rows: Intervals) -> Intervals:
     return replace(rows, client=rows.client.astype(np.int64))
 
 
-def _wrong(path: Path, unit: str, line: int | np.integer, key: str, expected: str, found: str) -> DataError:
-    return DataError(f"{path}, {unit} {line}: {key}: expected {expected}, got {found}")
+def _wrong(path: Path, unit: str, line: int | np.integer, key: str, expected: str, got: str) -> DataError:
+    return DataError(f"{path}, {unit} {line}: {key}: expected {expected}, got {got}")
 
 
 @cache
@@ -121,9 +121,9 @@ def _places(path: Path, where: str, header: list[str]) -> dict[str, int]:
     for name in COLUMNS:
         if header.count(name) != 1:
             others = [other for other in header if other not in COLUMNS]
-            found = "twice or more" if name in header else f"{', '.join(map(repr, header)) or 'nothing'}"
+            got = "twice or more" if name in header else f"{', '.join(map(repr, header)) or 'nothing'}"
             hint = next((f"; is {other!r} meant?" for other in others if nearest(other, [name])), "")
-            raise DataError(f"{path}{where}: {name}: expected columns {', '.join(COLUMNS)}, each once, got {found}{hint}")
+            raise DataError(f"{path}{where}: {name}: expected columns {', '.join(COLUMNS)}, each once, got {got}{hint}")
     return {name: header.index(name) for name in COLUMNS}
 
 
@@ -169,8 +169,8 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         except csv.Error as error:
             raise DataError(f"{path}, line {reader.line_num}: not valid CSV: {error}") from None
         except UnicodeDecodeError:
-            line, found = _first_not_utf8(path)
-            raise DataError(f"{path}, line {line}: expected UTF-8, got the bytes {found!r}") from None
+            line, content = _first_not_utf8(path)
+            raise DataError(f"{path}, line {line}: expected UTF-8, got the bytes {content!r}") from None
 
 
 def _first_not_utf8(path: Path) -> tuple[int, bytes]:

@@ -88,14 +88,14 @@ class Imported:
         last_s = max(row.to_s for row in self.rows)
         days = max(1, round(last_s / 86_400))
         shares = {hour: by_hour[hour] / days / len(self.devices) for hour in range(24)}
-        most, least = (of(shares, key=lambda hour: shares[hour]) for of in (max, min))
+        most, least = (end(shares, key=lambda hour: shares[hour]) for end in (max, min))
         return [
             ("devices", f"{len(self.devices):,}"),
             ("days", f"{last_s / 86_400:.3g}, from {self.begins:%Y-%m-%d %H:%M} ({self.begins.tzinfo})"),
             ("rows", f"{len(self.rows):,}"),
             (
                 "eligible hours of a device",
-                f"median {median(hours.values()):.3g}, {sum(of == 0 for of in hours.values()):,} devices never",
+                f"median {median(hours.values()):.3g}, {sum(hour == 0 for hour in hours.values()):,} devices never",
             ),
             ("eligible by hour", f"most at {most} o'clock ({shares[most]:.0%}), fewest at {least} o'clock ({shares[least]:.0%})"),
             ("gaps", f"{len(gaps):,}" + (f", median {median(gaps):.3g} h; none of the states holds in them" if gaps else "")),
@@ -171,13 +171,13 @@ def _seconds(text: str | None, columns: LogColumns, zone: ZoneInfo, where: str) 
     """Return the seconds since 1970 of a time in a log."""
     try:
         if columns.time == "unix":
-            found = float(text or "")
+            seconds = float(text or "")
         else:
             moment = datetime.fromisoformat((text or "").strip())
-            found = (moment if moment.tzinfo else moment.replace(tzinfo=zone)).timestamp()
-        datetime.fromtimestamp(found, zone) + timedelta(days=1)
+            seconds = (moment if moment.tzinfo else moment.replace(tzinfo=zone)).timestamp()
+        datetime.fromtimestamp(seconds, zone) + timedelta(days=1)
     except (ValueError, OverflowError, OSError):
         other = "unix" if columns.time == "iso" else "iso"
         expected = "a date and hour such as 2026-06-01T22:00" if columns.time == "iso" else "seconds since 1970"
         raise DataError(f"{where}: expected {expected}, got {text!r}; --time {other} reads the other form") from None
-    return found
+    return seconds
