@@ -1,6 +1,6 @@
 """The contract of an adversary: a client that trains on other samples, sends another update, or claims other samples than it has.
 
-Simulated attacks, so that defences can be compared. To add one, add a file in ``edgefl/contrib/attacks/adversaries/`` with a class
+Simulated attacks, so that defences can be compared. To add one, write a file in ``edgefl/contrib/attacks/`` with a class
 decorated ``@adversary("name", needs=("uploads",))``, see :mod:`edgefl.methods.axes`. Its fields are its options.
 """
 

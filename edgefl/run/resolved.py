@@ -38,10 +38,7 @@ from edgefl.server.chain import Chain
 from edgefl.server.defence import defence_named
 from edgefl.server.optimizer import optimizer_named
 from edgefl.server.optimizers import AVERAGE
-from edgefl.server.stages.capped import Capped
-from edgefl.server.stages.objective import Remembered
-from edgefl.server.stages.optimizer import Optimized
-from edgefl.server.stages.trust import Compared, Defended
+from edgefl.server.stages import Capped, Compared, Defended, Optimized, Remembered
 from edgefl.util.datasets import is_own
 from edgefl.util.networks import is_own as is_own_network
 from edgefl.util.networks import title_of

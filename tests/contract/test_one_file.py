@@ -159,7 +159,7 @@ class Sign(ServerOptimizer):
 ''',
     ),
     "adversary": (
-        "edgefl/contrib/attacks/adversaries/mine.py",
+        "edgefl/contrib/attacks/my_adversary.py",
         '''"""Sends zeros."""
 
 from dataclasses import dataclass
@@ -179,7 +179,7 @@ class Mine(Adversary):
 ''',
     ),
     "defence": (
-        "edgefl/contrib/attacks/defences/mine.py",
+        "edgefl/contrib/attacks/my_defence.py",
         '''"""The middle of the smallest and the largest change."""
 
 from dataclasses import dataclass

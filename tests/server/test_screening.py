@@ -20,8 +20,7 @@ from edgefl.run.resolved import chain_of
 from edgefl.server.chain import Chain
 from edgefl.server.checkpoint import of_file
 from edgefl.server.defence import defence_named
-from edgefl.server.stages.capped import Capped
-from edgefl.server.stages.trust import Compared, Defended
+from edgefl.server.stages import Capped, Compared, Defended
 
 SMALL: dict[str, Any] = {
     "dataset": "digits", "model": "mlp", "method": "heterofl", "tiers": (1.0, 0.5), "tier_assignment": "uniform", "profile": "laptop",

@@ -18,7 +18,7 @@ from edgefl.run.prepare import prepare
 from edgefl.server.chain import Chain
 from edgefl.server.exchange import Exchange, ExchangeRules
 from edgefl.server.optimizer import optimizer_named
-from edgefl.server.stages.optimizer import Optimized
+from edgefl.server.stages import Optimized
 from edgefl.server.state import ServerState
 
 ROUNDS = [np.array([0.5, -1.0, 0.0]), np.array([-2.0, 0.25, 1.0]), np.array([0.1, 0.1, -0.3])]

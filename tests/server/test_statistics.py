@@ -23,7 +23,7 @@ from edgefl.run.prepare import prepare
 from edgefl.server.chain import Chain
 from edgefl.server.exchange import Exchange, ExchangeRules
 from edgefl.server.optimizer import optimizer_named
-from edgefl.server.stages.optimizer import Optimized
+from edgefl.server.stages import Optimized
 from edgefl.server.state import ServerState
 from edgefl.server.statistics import measured, mixed, statistics
 

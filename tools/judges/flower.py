@@ -12,7 +12,7 @@ from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters
 from flwr.server.strategy import FedAdam, FedAvg, FedAvgM, FedYogi
 from flwr.server.strategy.aggregate import aggregate, aggregate_inplace, aggregate_krum, aggregate_median, aggregate_trimmed_avg
 
-from edgefl.contrib.attacks.defences.krum import expected_hostile
+from edgefl.contrib.attacks.defences import expected_hostile
 from edgefl.methods.averaging import WeightedSum
 from edgefl.records import Place, Tier, Update
 from edgefl.rng import generator

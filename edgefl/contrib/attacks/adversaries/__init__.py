@@ -1,1 +1,0 @@
-"""The adversaries: simulated clients that attack a run."""

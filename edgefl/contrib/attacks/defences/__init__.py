@@ -1,1 +1,0 @@
-"""Robust aggregation, one file per defence. The registry finds them by their decorators."""
