@@ -16,7 +16,7 @@ Short = Callable[[Assignment], tuple[Shortfall, ...]]
 
 @dataclass(frozen=True)
 class PlanCosts:
-    """What tiers cost.
+    """The costs of tiers.
 
     Attributes:
         tiers: tier, largest first → its cost in whole batches.
@@ -68,21 +68,21 @@ def make_plan(
                 return costs.tiers[tier]
         return split_costs[assignment]
 
-    def class_plan(of: FleetClass, clients: int, state: State) -> ClassPlan:
-        budget = budget_of(of, fleet.budget, fastest_s, state.memory_share)
+    def class_plan(fleet_class: FleetClass, clients: int, state: State) -> ClassPlan:
+        budget = budget_of(fleet_class, fleet.budget, fastest_s, state.memory_share)
 
         def short(assignment: Assignment) -> tuple[Shortfall, ...]:
             cost, training = cost_of(assignment), split(workload.training, assignment)
             margin = workload.clock_margin
-            timing = timing_of(of.device, cost, training, largest_shard, workload.evaluated, state.speed_share, margin)
-            named = of.device.name, assignment.tier, assignment.micro_batch
-            return (*larger_than_allowed(of, assignment.tier), *shortfalls(cost, timing, budget, *named, margin))
+            timing = timing_of(fleet_class.device, cost, training, largest_shard, workload.evaluated, state.speed_share, margin)
+            named = fleet_class.device.name, assignment.tier, assignment.micro_batch
+            return (*larger_than_allowed(fleet_class, assignment.tier), *shortfalls(cost, timing, budget, *named, margin))
 
         options, attempts = _options(costs, workload.training, on_shortfall, short)
-        return ClassPlan(of.device, of.share, clients, budget, options, attempts, state, of.left_out)
+        return ClassPlan(fleet_class.device, fleet_class.share, clients, budget, options, attempts, state, fleet_class.left_out)
 
     pairs = zip(fleet.classes, population.class_counts(), strict=True)
-    plans = tuple(tuple(class_plan(of, clients, state) for state in states) for of, clients in pairs)
+    plans = tuple(tuple(class_plan(fleet_class, clients, state) for state in states) for fleet_class, clients in pairs)
     deadline_s = resolve_deadline(fleet.budget, fastest_s)
     return Plan(population, plans, costs.tiers, workload, deadline_s, split_costs, "tier" in on_shortfall)
 
@@ -116,17 +116,17 @@ class _Attempts:
         layers = () if self.costs.recomputed is None else self.costs.recomputed(tier, parts).recompute
         return Assignment(tier, parts, layers) if layers else None
 
-    def _in_parts(self, tier: Tier, at: Callable[[Tier, int], Assignment | None]) -> Assignment | None:
+    def _in_parts(self, tier: Tier, make: Callable[[Tier, int], Assignment | None]) -> Assignment | None:
         largest = min(self.training.micro_batch or self.training.batch_size, self.training.batch_size)
         sizes = [largest >> turn for turn in range(1, largest.bit_length())]
         if self.costs.split is None or not sizes:
             return None
         # One sample at a time needs the least memory: if that is too much, all are. It takes longest, though.
-        least = at(tier, sizes[-1])
+        least = make(tier, sizes[-1])
         if least is not None and _of_memory(short := self.short(least)):
             self.tried[least] = short
             return None
-        halves = (assignment for size in sizes if (assignment := at(tier, size)) is not None)
+        halves = (assignment for size in sizes if (assignment := make(tier, size)) is not None)
         return next(filter(self.fits, halves), None)
 
 
@@ -139,15 +139,15 @@ def _options(
 ) -> tuple[tuple[Assignment | None, ...], tuple[Attempt, ...]]:
     """Return the assignments that a class can get, largest tier first, and every attempt that was made."""
     attempts, tiers = _Attempts(costs, training, short), tuple(costs.tiers)
-    at = order.index("tier") if "tier" in order else len(order)
-    first, later = ([step for step in steps if step in ("micro-batch", "recompute")] for steps in (order[:at], order[at:]))
-    found = {tier: Assignment(tier) if attempts.fits(Assignment(tier)) else attempts.remedied(tier, first) for tier in tiers}
-    if later and not any(found.values()):
-        found = {tier: attempts.remedied(tier, [*first, *later]) for tier in tiers}
-    options: tuple[Assignment | None, ...] = tuple(found.values())
+    place = order.index("tier") if "tier" in order else len(order)
+    first, later = ([step for step in steps if step in ("micro-batch", "recompute")] for steps in (order[:place], order[place:]))
+    given = {tier: Assignment(tier) if attempts.fits(Assignment(tier)) else attempts.remedied(tier, first) for tier in tiers}
+    if later and not any(given.values()):
+        given = {tier: attempts.remedied(tier, [*first, *later]) for tier in tiers}
+    options: tuple[Assignment | None, ...] = tuple(given.values())
     if "tier" in order:
         options = tuple(option for option in options if option is not None)
     if "send" in order:
-        everything = tuple(option or Assignment(tier) for tier, option in found.items())
+        everything = tuple(option or Assignment(tier) for tier, option in given.items())
         options = everything if "tier" not in order else options or (Assignment(tiers[-1]),)
     return options, tuple(Attempt(assignment, refusals) for assignment, refusals in attempts.tried.items())

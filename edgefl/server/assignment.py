@@ -24,7 +24,7 @@ def no_evaluation(samples: int) -> int:
 
 @dataclass(frozen=True)
 class Workload:
-    """What a client of a run does in a round.
+    """The work of a client in a round.
 
     Attributes:
         largest_shard: the most samples of any client.
@@ -155,11 +155,11 @@ class Plan:
     @property
     def memory_limits(self) -> dict[str, float]:
         """Device → the least bytes of memory that it has for training in any of its states."""
-        found: dict[str, float] = {}
+        limits: dict[str, float] = {}
         for plan in (plan for states in self.class_plans for plan in states):
             limit, name = plan.device.training_bytes * plan.state.memory_share, plan.device.name
-            found[name] = min(limit, found.get(name, limit))
-        return found
+            limits[name] = min(limit, limits.get(name, limit))
+        return limits
 
     def class_plans_of(self, clients: np.ndarray, round_: int) -> list[ClassPlan]:
         """Return, for each of ``clients`` (int64), the plan of its class in the state of its device during a round."""
@@ -180,7 +180,7 @@ class Plan:
 
     def shares(self) -> dict[Tier, float]:
         """Return tier → the expected share of the asked clients that are assigned it in a round, largest tier first; without others."""
-        found: dict[Tier, float] = {}
+        expected: dict[Tier, float] = {}
         tiers, dealt = list(self.costs), self.policy.shares
         asked = self.population.clients - sum(plan.clients for plan in self.classes if plan.left_out)
         for plan in (plan for states in self.class_plans for plan in states if not plan.left_out):
@@ -192,8 +192,8 @@ class Plan:
                 given = [(option, 1 / len(options)) for option in options]
             for assignment, part in given:
                 if assignment is not None and part > 0:
-                    found[assignment.tier] = found.get(assignment.tier, 0.0) + share * part
-        return {tier: found[tier] for tier in tiers if tier in found}
+                    expected[assignment.tier] = expected.get(assignment.tier, 0.0) + share * part
+        return {tier: expected[tier] for tier in tiers if tier in expected}
 
     def tier_of(self, client: int, round_: int) -> Tier | None:
         """Return the tier of ``client`` in a round, None if it gets none."""

@@ -29,7 +29,7 @@ from edgefl.methods.state import GlobalState, Shape
 from edgefl.models.base import Architecture
 from edgefl.records import Cost, Expected, Submodel, Tier, Update
 from edgefl.server.meeting import APART, Meeting
-from edgefl.server.stages.trust import Compared
+from edgefl.server.stages import Compared
 from edgefl.server.state import check_aggregated
 from edgefl.server.statistics import statistics
 
@@ -52,7 +52,7 @@ class Chain:
     @property
     def at_clients(self) -> tuple[Stage, ...]:
         """The stages that an update passes on a client, in order."""
-        return tuple(own for stage in reversed(self.stages) if (own := stage.at_client()) is not None)
+        return tuple(at_client for stage in reversed(self.stages) if (at_client := stage.at_client()) is not None)
 
     @property
     def folds(self) -> bool:
@@ -71,8 +71,7 @@ class Chain:
 
     def beside(self, trained: Callable[[], Mapping[str, Shape]]) -> dict[str, Shape]:
         """Return name → shape of what travels beside the parameters that ``trained`` returns."""
-        found = (stage.beside(trained()) for stage in self.stages if stage.writes("beside"))
-        return {name: shape for of in found for name, shape in of.items()}
+        return {name: shape for stage in self.stages if stage.writes("beside") for name, shape in stage.beside(trained()).items()}
 
     def sends(self, submodel: Submodel, turn: Turn) -> dict[str, Tensor]:
         """Return the tensors to send with a sub-model."""
@@ -130,14 +129,14 @@ class Chain:
         figures: dict[str, Any] = {}
         for stage in self.stages:
             figures |= stage.record(turn)
-        found = turn.found.values()
+        screened = turn.found.values()
         counts = {
-            "clipped": sum(of.clipped for of in found),
-            "dropped": sum(of.dropped for of in found),
-            "capped": sum(of.counted_samples is not None for of in found),
+            "clipped": sum(one.clipped for one in screened),
+            "dropped": sum(one.dropped for one in screened),
+            "capped": sum(one.counted_samples is not None for one in screened),
         }
         bounds = {"clip_norm": figures.pop("clip_norm")} if "clip_norm" in figures else {}
-        return {**bounds, **({"screening": counts} if found else {}), **figures}
+        return {**bounds, **({"screening": counts} if screened else {}), **figures}
 
     def measuring(self) -> Chain:
         """Return the chain with the norm of every change measured."""

@@ -139,13 +139,13 @@ def verified(folder: Path, rounds: Iterable[int] = (), known: Mapping[int, str] 
 
     ``rounds`` are those that had a checkpoint: unless all checkpoints were deleted, those of the newest must be there.
     """
-    found = _newest_first(folder)
-    if found and (gone := {*sorted(rounds)[-KEPT:]} - {*map(_round_of, found)}):
+    checkpoints = _newest_first(folder)
+    if checkpoints and (gone := {*sorted(rounds)[-KEPT:]} - {*map(_round_of, checkpoints)}):
         raise CheckpointError(f"{folder}: the checkpoint of round {min(gone)} is missing; restore it, or delete all checkpoints")
-    for path in found:
+    for path in checkpoints:
         if problem := _damage(path, known):
             raise CheckpointError(f"{path}: {problem}; delete it to continue from the one before")
-    return found
+    return checkpoints
 
 
 def chain_of(path: Path) -> tuple[int, str]:

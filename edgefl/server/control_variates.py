@@ -33,13 +33,13 @@ class Control:
         """Return the control variates of the parameters ``names`` of a sub-model, to be sent with it."""
         if not self.objective.controls:
             return {}
-        found = {}
+        variates = {}
         for name in names:
             place = submodel.places[name]
             control = self.kept.get(SERVER + place.target)
             zeros = torch.zeros_like(submodel.tensors[name])
-            found[CONTROL + name] = zeros if control is None else control[place.index].clone()
-        return found
+            variates[CONTROL + name] = zeros if control is None else control[place.index].clone()
+        return variates
 
     def add(self, submodel: Submodel, names: Mapping[str, object], tensors: Mapping[str, Tensor], state: GlobalState) -> None:
         """Add one client's answer to the round's sums: its control variates, or how far it moved."""
@@ -53,12 +53,12 @@ class Control:
 
     def finish(self, state: GlobalState, aggregated: GlobalState) -> tuple[GlobalState, dict[str, Tensor]]:
         """Return the aggregated state with the objective's correction, and the tensors that the server stores for the next round."""
-        kept, changed = dict(self.kept), {}
+        stored, changed = dict(self.kept), {}
         for target, total in self._sums.items():
             before = self.kept.get(SERVER + target, torch.zeros_like(state.tensors[target])).double()
             after = self.objective.on_server(before, total, self.clients)
-            kept[SERVER + target] = after.float()
+            stored[SERVER + target] = after.float()
             tensor = aggregated.tensors[target]
             if (corrected := self.objective.corrected(tensor.double(), after)) is not None:
                 changed[target] = torch.where(self._covered[target], corrected.to(tensor.dtype), tensor)
-        return (aggregated.replace({**aggregated.tensors, **changed}) if changed else aggregated), kept
+        return (aggregated.replace({**aggregated.tensors, **changed}) if changed else aggregated), stored

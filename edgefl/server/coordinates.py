@@ -23,7 +23,7 @@ _CHUNK = 2**21
 
 
 _Key = tuple[str] | tuple[str, int]
-"""What stands for the same coordinates: a tensor of the state, or all factors of one name and number of dimensions."""
+"""The key of shared coordinates: a tensor of the state, or all factors of one name and number of dimensions."""
 
 
 class CoordinateBlock(NamedTuple):
@@ -116,36 +116,36 @@ class Changes:
             products[pairs] += block.values @ block.values.T
             shared[pairs] += block.values.shape[1]
         distances = (squares + squares.T - 2 * products).clamp_min(0) / shared
-        own = squares.diagonal() / shared.diagonal().clamp_min(1)
-        return Gaps(self.tiers, own.sqrt(), distances, squares.diagonal().sqrt())
+        mean_squares = squares.diagonal() / shared.diagonal().clamp_min(1)
+        return Gaps(self.tiers, mean_squares.sqrt(), distances, squares.diagonal().sqrt())
 
     @cached_property
     def _held(self) -> dict[_Key, list[_Held]]:
-        """What stands for the same coordinates → the clients' tensors."""
-        found: dict[_Key, list[tuple[int, str]]] = {}
+        """Key of shared coordinates → the clients' tensors."""
+        named: dict[_Key, list[tuple[int, str]]] = {}
         for position, update in enumerate(self.updates):
             targets = [place.target for place in update.places.values()]
             for name, tensor in update.tensors.items():
                 place = update.places.get(name)
-                own = place is not None and targets.count(place.target) == 1 and _fits(place, tensor, self.state)
-                key: _Key = (place.target,) if own and place is not None else (name, tensor.dim())
-                found.setdefault(key, []).append((position, name))
-        return {key: list(self._located(key, of)) for key, of in found.items()}
+                fits = place is not None and targets.count(place.target) == 1 and _fits(place, tensor, self.state)
+                key: _Key = (place.target,) if fits and place is not None else (name, tensor.dim())
+                named.setdefault(key, []).append((position, name))
+        return {key: list(self._located(key, tensors)) for key, tensors in named.items()}
 
-    def _located(self, key: _Key, of: Sequence[tuple[int, str]]) -> Iterator[_Held]:
+    def _located(self, key: _Key, tensors: Sequence[tuple[int, str]]) -> Iterator[_Held]:
         """Yield tensors with their coordinates; those of the same tier and labels share one tensor of coordinates."""
-        shapes = [tuple(self.updates[position].tensors[name].shape) for position, name in of]
+        shapes = [tuple(self.updates[position].tensors[name].shape) for position, name in tensors]
         whole = tuple(self.state[str(key[0])].shape) if len(key) == 1 else tuple(map(max, zip(*shapes, strict=True)))
         numbers = torch.arange(math.prod(whole)).view(whole)
-        known: dict[Hashable, Tensor] = {}
-        for (position, name), shape in zip(of, shapes, strict=True):
+        coordinates_of: dict[Hashable, Tensor] = {}
+        for (position, name), shape in zip(tensors, shapes, strict=True):
             update = self.updates[position]
             rows = update.labels if len(key) == 1 and key[0] in self.by_label else None
             mark = (update.tier, name, rows) if len(key) == 2 else (update.tier, name, rows, id(update.places[name]))
-            if mark not in known:
+            if mark not in coordinates_of:
                 index = update.places[name].index if len(key) == 1 else tuple(map(slice, shape))
-                known[mark] = _without(numbers[index], rows).flatten()
-            yield _Held(position, name, known[mark])
+                coordinates_of[mark] = _without(numbers[index], rows).flatten()
+            yield _Held(position, name, coordinates_of[mark])
 
     def _blocks_of(self, held: Sequence[_Held]) -> Iterator[CoordinateBlock]:
         kinds = {id(of.coordinates): of.coordinates for of in held}
@@ -153,10 +153,10 @@ class Changes:
         group, where = torch.zeros(size, dtype=torch.int64), dict[int, Tensor]()
         for number, (kind, coordinates) in enumerate(kinds.items(), 1):
             valid = coordinates >= 0
-            own = torch.full((size,), -1, dtype=torch.int64)
-            own[coordinates[valid]] = torch.arange(len(coordinates))[valid]
-            where[kind] = own
-            group = group * 2 + (own >= 0)
+            positions = torch.full((size,), -1, dtype=torch.int64)
+            positions[coordinates[valid]] = torch.arange(len(coordinates))[valid]
+            where[kind] = positions
+            group = group * 2 + (positions >= 0)
             if number % 60 == 0:  # int64 has room for 62 more
                 group = torch.unique(group, return_inverse=True)[1]
         for value in torch.unique(group).tolist():
@@ -187,9 +187,9 @@ def _without(coordinates: Tensor, labels: tuple[int, ...] | None) -> Tensor:
     """Return coordinates with −1 in the rows of all but these ``labels``; None: as they are."""
     if labels is None:
         return coordinates
-    kept = torch.full_like(coordinates, -1)
-    kept[list(labels)] = coordinates[list(labels)]
-    return kept
+    counted = torch.full_like(coordinates, -1)
+    counted[list(labels)] = coordinates[list(labels)]
+    return counted
 
 
 def middle_of(values: Tensor) -> Tensor:

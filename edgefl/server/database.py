@@ -64,13 +64,13 @@ def has_tables(connection: sqlite3.Connection, path: Path, version: int) -> bool
     """
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (found,) = connection.execute("PRAGMA user_version").fetchone()
+    (stored,) = connection.execute("PRAGMA user_version").fetchone()
     if not tables and not application:
         return False
     if application != _APPLICATION:
         raise CheckpointError(f"{path}: is an SQLite file of another program; {REMEDY}")
-    if found != version:
-        raise CheckpointError(f"{path}: its format is {found}, expected {version}: another version of edgefl wrote it; {REMEDY}")
+    if stored != version:
+        raise CheckpointError(f"{path}: its format is {stored}, expected {version}: another version of edgefl wrote it; {REMEDY}")
     return True
 
 
@@ -82,9 +82,9 @@ def create(connection: sqlite3.Connection, tables: tuple[str, ...], version: int
 
 def problem(connection: sqlite3.Connection, path: Path) -> str:
     """Return what is wrong with the file, or nothing. The whole file is read, but the content of rows is not verified."""
-    (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
-    if found != "ok":
-        return " ".join(found.split())
+    (report,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if report != "ok":
+        return " ".join(report.split())
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
     size_bytes = path.stat().st_size

@@ -5,7 +5,7 @@ A :class:`Centre` replaces every client's change, coordinate by coordinate, by a
 any method, if its clients share coordinates (:mod:`edgefl.server.coordinates`). A synchronous round is needed: all clients must
 have started from the same model.
 
-To add one, write a file in ``edgefl/contrib/attacks/defences/`` with a class decorated ``@defence("name", needs=DEFENDED)``.
+To add one, write a file in ``edgefl/contrib/attacks/`` with a class decorated ``@defence("name", needs=DEFENDED)``.
 """
 
 import abc
@@ -24,7 +24,7 @@ from edgefl.util.compute import described
 
 @dataclass(frozen=True)
 class Defence(abc.ABC):
-    """What the server does with updates that differ from the others.
+    """The server's treatment of updates that differ from the others.
 
     Attributes:
         strength: the defence's only number; its meaning is the defence's own.
@@ -60,11 +60,11 @@ class Centre(Defence):
         """Return every update with the centre as its change, at all coordinates that its client holds."""
 
         def centre(values: Tensor) -> Tensor:
-            found: object = self.centre(values)
-            if not isinstance(found, Tensor) or found.shape != values.shape[1:]:
-                got, expected = described(found), described(values[0])
+            change: object = self.centre(values)
+            if not isinstance(change, Tensor) or change.shape != values.shape[1:]:
+                got, expected = described(change), described(values[0])
                 raise AggregationError(f"defence {self.name}: centre returned {got}, expected {expected}")
-            return found
+            return change
 
         return changes.replaced(centre)
 
@@ -78,12 +78,12 @@ class Filter(Defence):
 
     def defended(self, changes: Changes) -> list[Update]:
         """Return the updates that are kept, as they are."""
-        known, found = range(len(changes.updates)), self.kept(changes.gaps())
-        if not isinstance(found, Sequence | Set) or not found or not set(found) <= set(known):
+        positions, kept = range(len(changes.updates)), self.kept(changes.gaps())
+        if not isinstance(kept, Sequence | Set) or not kept or not set(kept) <= set(positions):
             raise AggregationError(
-                f"defence {self.name}: kept returned {found!r}, expected positions from 0 to {known[-1]}, one at least"
+                f"defence {self.name}: kept returned {kept!r}, expected positions from 0 to {positions[-1]}, one at least"
             )
-        return [changes.updates[position] for position in sorted(found)]
+        return [changes.updates[position] for position in sorted(kept)]
 
 
 def defence_named(name: str, strength: float | None = None) -> Defence:

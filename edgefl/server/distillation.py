@@ -19,7 +19,7 @@ from edgefl.util.fields import each
 
 @dataclass(frozen=True)
 class Public:
-    """What a server trains on after it has aggregated.
+    """The data of a server that trains after it has aggregated.
 
     Attributes:
         samples: (n, …), or name → (n, …), without labels.
@@ -40,11 +40,11 @@ class Public:
         """Return the next state, given the aggregate ``state`` of ``updates``, and figures: teachers, and MACs of the server."""
         assert isinstance(method, Distils)
         with span("distil", round=turn.number):
-            found = method.distilled(state, updates, self.samples, turn.draw("distil"))
-        check_aggregated(state, found.state, f"method {type(method).title}: distillation")
-        macs = sum(count * self.cost_of(tier).macs_forward for tier, count in found.evaluated.items())
-        macs += sum(count * _pass(self.cost_of(tier)) for tier, count in found.trained.items())
-        return found.state, {"teachers": len(updates), "macs": macs}
+            distillation = method.distilled(state, updates, self.samples, turn.draw("distil"))
+        check_aggregated(state, distillation.state, f"method {type(method).title}: distillation")
+        macs = sum(count * self.cost_of(tier).macs_forward for tier, count in distillation.evaluated.items())
+        macs += sum(count * _pass(self.cost_of(tier)) for tier, count in distillation.trained.items())
+        return distillation.state, {"teachers": len(updates), "macs": macs}
 
 
 def _pass(cost: Cost) -> int:

@@ -1,4 +1,4 @@
-"""What the server sends to clients, and how it aggregates what they send back."""
+"""The payloads of a round, and the aggregation of its updates."""
 
 from __future__ import annotations
 
@@ -118,8 +118,8 @@ class Exchange:
         of_client = session.step + 1, session.client, self.method, session.tier
         samples = self.rules.chain.counts(session.client, self.samples_of(session), self.turn)
         weight = samples if self.method.weighs_samples else min(samples, 1)
-        known = *of_client, payload, kept, *limits, graphs, eval_after_training, session.expected.recompute
-        return Job(*known, weight if self.turn.folds else None, self.rules.chain.hands(session.expected, weight, self.turn))
+        work = *of_client, payload, kept, *limits, graphs, eval_after_training, session.expected.recompute
+        return Job(*work, weight if self.turn.folds else None, self.rules.chain.hands(session.expected, weight, self.turn))
 
     def samples_of(self, session: OpenSession) -> int:
         """Return how many samples the client of a session says it has."""
@@ -144,14 +144,14 @@ class Exchange:
         if outcome.kept:
             with span("keep"):
                 store.put(outcome.client, outcome.kept)
-        known = Update(outcome.client, submodel.tier, {}, submodel.places, samples, outcome.labels, figures=outcome.figures)
+        update = Update(outcome.client, submodel.tier, {}, submodel.places, samples, outcome.labels, figures=outcome.figures)
         begun = submodel.tensors if start is None else start
-        return self.rules.chain.admit(replace(known, start=begun, payload=outcome.payload), self.turn)
+        return self.rules.chain.admit(replace(update, start=begun, payload=outcome.payload), self.turn)
 
     def noted(self, session: OpenSession, outcome: Outcome) -> None:
         """Admit an update that was added up where its client trained."""
-        known = Update(outcome.client, session.tier, {}, {}, self.samples_of(session), figures=outcome.figures, folded=True)
-        self.rules.chain.admit(known, self.turn)
+        update = Update(outcome.client, session.tier, {}, {}, self.samples_of(session), figures=outcome.figures, folded=True)
+        self.rules.chain.admit(update, self.turn)
 
     def aggregated(self, updates: Iterator[Update]) -> ServerState:
         """Return the state with the model and the memory after ``updates`` and those in :attr:`sums`; without any, the same state."""
@@ -197,8 +197,7 @@ class Exchange:
     def _upload(self, tier: Tier) -> Shapes:
         """Return name → shape of what clients of ``tier`` send."""
         if tier not in self._answers:
-            own = upload_shapes(self.method, self.state.model.architecture, tier)
-            self._answers[tier] = {**own, **self._beside(tier)}
+            self._answers[tier] = {**upload_shapes(self.method, self.state.model.architecture, tier), **self._beside(tier)}
         return self._answers[tier]
 
     def _beside(self, tier: Tier) -> Shapes:

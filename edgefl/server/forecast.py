@@ -1,4 +1,4 @@
-"""What the server expects of clients before they train: their tiers, how long sessions take, and which sessions are lost.
+"""The sessions that the server expects of clients before they train: their tiers, their seconds, and which are lost.
 
 No network is computed here. The expectation follows from (seed, turn, client) alone and has the same bits on every computer.
 """
@@ -69,7 +69,7 @@ class Forecast:
         clients, turn, conditions = asked.clients, asked.turn, self.conditions
         plans = self.plan.class_plans_of(clients, turn)
         given = self.plan.assigned(clients, plans, turn)
-        loads = [self._load(*of) for of in zip(plans, given, map(self.size_of, clients.tolist()), strict=True)]
+        loads = [self._load(*session) for session in zip(plans, given, map(self.size_of, clients.tolist()), strict=True)]
         rates = rates_of(loads)
         link = conditions.link_shares(self.seed, clients, (rates.spread_sigma, rates.session_sigma), turn)
         whole = whole_timings(loads, rates, link, conditions.responses(self.seed, clients, turn))
@@ -78,7 +78,7 @@ class Forecast:
             drained = np.array([drained_j.get(client, 0.0) for client in clients.tolist()], np.float64)
             left_j = conditions.battery_levels(self.seed, clients) * rates.battery_j - drained
         until_s = conditions.availability.until(clients, asked.start_s) - asked.start_s
-        fits = np.array([of is not None for of in given], bool)
+        fits = np.array([assignment is not None for assignment in given], bool)
         empty = fits & (whole.total_j > left_j)
         status, end_s = self._ends(asked, whole, until_s)
         status[empty | ~fits] = REFUSED
@@ -117,7 +117,7 @@ class Forecast:
         if self.sampler.blind:
             return None
         population = self.plan.population.clients
-        known = Known.of(memory, population, round_, lambda of: [c.device.name for c in self.plan.class_plans_of(of, turn)])
+        known = Known.of(memory, population, round_, lambda some: [c.device.name for c in self.plan.class_plans_of(some, turn)])
         return choice(self.sampler, known, lambda: generator(self.seed, turn, "sampler"))
 
     def class_plan_of(self, client: int, turn: int) -> ClassPlan:

@@ -1,4 +1,4 @@
-"""What is expected of many clients at once: columns with a value for each, from which sessions are made where they are needed.
+"""The expected sessions of many clients at once: columns with a value for each, from which sessions are made where they are needed.
 
 Every column is computed by the operations of :mod:`edgefl.fleet.clock`, in their order, so that it has the bits of a single session.
 """
@@ -48,7 +48,7 @@ class LoadFigures(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Load:
-    """What one session takes of a class of devices with a tier and a number of samples; nothing if ``given`` is None.
+    """The load of one session of a class of devices with a tier and a number of samples; zeros if ``given`` is None.
 
     Attributes:
         model_bytes: bytes down and up of the model and of its update, without other messages.
@@ -112,12 +112,12 @@ class Timings(NamedTuple):
 
     @property
     def total_j(self) -> np.ndarray:
-        """What each device spends."""
+        """The joules of each device."""
         return self.compute_j + self.radio_j
 
     @property
     def end_to_end_j(self) -> np.ndarray:
-        """What each device and the path to the server spend."""
+        """The joules of each device and of the path to the server."""
         return self.total_j + self.network_j
 
     def rows(self) -> Iterator[Timing]:
@@ -132,7 +132,7 @@ class Timings(NamedTuple):
 
 
 class SessionCosts(NamedTuple):
-    """What sessions took until they ended: their timings, and whole numbers of MACs and bytes, int64."""
+    """The costs of sessions until their ends: their timings, and whole numbers of MACs and bytes, int64."""
 
     timings: Timings
     macs: np.ndarray
@@ -142,7 +142,7 @@ class SessionCosts(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Foreseen:
-    """What is expected of clients that are selected at one moment.
+    """The expected sessions of clients that are selected at one moment.
 
     Attributes:
         clients: their numbers, int64.
@@ -181,17 +181,17 @@ class Foreseen:
         up_s = np.minimum(np.maximum(left_s - whole.download_s - whole.train_s, 0.0), whole.upload_s)
         parts = zip((down_s, train_s, up_s), (whole.download_s, whole.train_s, whole.upload_s), strict=True)
         down, train, up = (np.where(lost, _share(took_s, of_s), 1.0) for took_s, of_s in parts)
-        counts = (np.trunc(of * part * begun) for of, part in zip(rates[8:11], (down, up, train), strict=True))
+        counts = (np.trunc(total * share * begun) for total, share in zip(rates[8:11], (down, up, train), strict=True))
         download_bytes, upload_bytes, macs = counts
         unmask_s = np.where(lost, 0.0, whole.unmask_s)
         took = whole._replace(download_s=down_s, train_s=train_s, upload_s=up_s, agree_s=agree_s, unmask_s=unmask_s)
         timings = with_joules(rates, took._replace(train_j=whole.train_j * train), download_bytes, upload_bytes)
-        return SessionCosts(timings, *(of.astype(np.int64) for of in (macs, download_bytes, upload_bytes)))
+        return SessionCosts(timings, *(count.astype(np.int64) for count in (macs, download_bytes, upload_bytes)))
 
     def sessions(self) -> Iterator[Session]:
         """Yield the sessions, each with its time until it is lost."""
         columns = (self.clients, self.status, self.end_s, self.until_s, self.link, self.left_j, self.empty)
-        rows = zip(*(of.tolist() for of in columns), strict=True)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
         for load, timing, row in zip(self.loads, self.whole.rows(), rows, strict=True):
             client, status, end_s, until_s, link, left_j, empty = row
             whole = self._whole(load, client, timing)
@@ -239,7 +239,7 @@ def rates_of(loads: Sequence[Load]) -> LoadFigures:
 def whole_timings(loads: Sequence[Load], rates: LoadFigures, link: np.ndarray, response: np.ndarray) -> Timings:
     """Return sessions without losses, where each link gives a share of its typical rate; ``response`` is a factor on computing time."""
     pairs = zip(loads, link.tolist(), strict=True)
-    trips = [trips_s(of.of_class.device, of.cost, share) if of.trips and of.cost else (0.0, 0.0) for of, share in pairs]
+    trips = [trips_s(load.of_class.device, load.cost, share) if load.trips and load.cost else (0.0, 0.0) for load, share in pairs]
     agree_s, unmask_s = np.array(trips, np.float64).reshape(-1, 2).T
     given = np.array([load.given is not None for load in loads], bool)
     down_s, up_s = (
@@ -251,13 +251,14 @@ def whole_timings(loads: Sequence[Load], rates: LoadFigures, link: np.ndarray, r
     return with_joules(rates, parts, rates.download_bytes, rates.upload_bytes)
 
 
-def with_joules(rates: LoadFigures, of: Timings, download_bytes: np.ndarray, upload_bytes: np.ndarray) -> Timings:
+def with_joules(rates: LoadFigures, timings: Timings, download_bytes: np.ndarray, upload_bytes: np.ndarray) -> Timings:
     """Return timings with their joules, as :func:`edgefl.fleet.clock.with_joules` does."""
-    on_s = np.where(download_bytes > 0, np.minimum(rates.tail_s, of.train_s), 0.0) + np.where(upload_bytes > 0, rates.tail_s, 0.0)
+    on_s = np.where(download_bytes > 0, np.minimum(rates.tail_s, timings.train_s), 0.0)
+    on_s = on_s + np.where(upload_bytes > 0, rates.tail_s, 0.0)
     radio_j = download_bytes * rates.download_byte_j + upload_bytes * rates.upload_byte_j + rates.tail_w * on_s
-    compute_j = of.train_j + rates.idle_w * (of.total_s - of.train_s)
+    compute_j = timings.train_j + rates.idle_w * (timings.total_s - timings.train_s)
     network_j = (download_bytes + upload_bytes) * rates.network_byte_j
-    return of._replace(compute_j=compute_j, radio_j=radio_j, network_j=network_j)
+    return timings._replace(compute_j=compute_j, radio_j=radio_j, network_j=network_j)
 
 
 def _share(took_s: np.ndarray, of_s: np.ndarray) -> np.ndarray:

@@ -63,20 +63,20 @@ class LightRecord(RoundRecord):
 
     def groups(self) -> list[Group]:
         """Return the totals of each combination of device, tier and status, in that order."""
-        found: dict[tuple[str, float, str], list[tuple[Counts, Spent | None]]] = {}
+        grouped: dict[tuple[str, float, str], list[tuple[Counts, Spent | None]]] = {}
         tiers = [0.0 if load.given is None else load.given.tier.ratio for load in self.foreseen.loads]
         for *key, session in zip(self.devices, tiers, self.statuses.tolist(), self._sessions, strict=True):
-            found.setdefault(tuple(key), []).append(session)
+            grouped.setdefault(tuple(key), []).append(session)
         return [
             Group(**vars(Totals.summed(sessions)), device=device, tier=Tier(tier).number if tier else None, status=status)
-            for (device, tier, status), sessions in sorted(found.items())
+            for (device, tier, status), sessions in sorted(grouped.items())
         ]
 
 
 def _known(values: np.ndarray) -> list[float | None]:
     """Return values with None in place of NaN."""
-    found = values.tolist()
-    return [None if value != value else value for value in found] if np.isnan(values).any() else found
+    numbers = values.tolist()
+    return [None if value != value else value for value in numbers] if np.isnan(values).any() else numbers
 
 
 def light_round(server: Server, state: ServerState) -> tuple[ServerState, RoundRecord]:
@@ -88,19 +88,19 @@ def light_round(server: Server, state: ServerState) -> tuple[ServerState, RoundR
     forecast, started = server.forecast, time.perf_counter()
     if server.buffer is not None or forecast.meeting is not APART or _learns(forecast.sampler):
         return run_round(server, state)
-    start_s, found = first_asked(forecast, state, server.per_round, forecast.foreseen, lambda of: bool(of.empty.all()))
-    ended, begun = found.ended(), found.status != REFUSED
+    start_s, foreseen = first_asked(forecast, state, server.per_round, forecast.foreseen, lambda of: bool(of.empty.all()))
+    ended, begun = foreseen.ended(), foreseen.status != REFUSED
     total_s, deadline_s = np.where(begun, ended.timings.total_s, 0.0), forecast.plan.deadline_s
-    trained = _answering(found, total_s, deadline_s)[: server.per_round]
-    statuses = np.array([of if of != "expected" else "late" for of in STATUSES], "U13")[found.status]
+    trained = _answering(foreseen, total_s, deadline_s)[: server.per_round]
+    statuses = np.array([of if of != "expected" else "late" for of in STATUSES], "U13")[foreseen.status]
     statuses[trained] = "trained"
     round_s = _round_s(total_s, trained, server.per_round, deadline_s)
     idle_s = 0.0 if begun.any() or not len(begun) else WAIT_STEP_S
     clock_s, waited_s = start_s + round_s + idle_s, start_s - state.clock_s + idle_s
-    fleet = _after(server, state, found, ended, clock_s)
+    fleet = _after(server, state, foreseen, ended, clock_s)
     host_s = time.perf_counter() - started
-    known: tuple[Any, ...] = (), round_s, clock_s, {}, host_s, {}, waited_s, deadline_s
-    record = LightRecord(state.round + 1, *known, foreseen=found, ended=ended, statuses=statuses)
+    figures: tuple[Any, ...] = (), round_s, clock_s, {}, host_s, {}, waited_s, deadline_s
+    record = LightRecord(state.round + 1, *figures, foreseen=foreseen, ended=ended, statuses=statuses)
     record = dated(record, forecast, fleet)
     return replace(state, round=record.round, clock_s=clock_s, fleet=fleet), record
 
@@ -109,11 +109,11 @@ def _learns(sampler: Sampler) -> bool:
     return sampler.remembers and not sampler.blind
 
 
-def _answering(found: Foreseen, total_s: np.ndarray, deadline_s: float | None) -> np.ndarray:
+def _answering(foreseen: Foreseen, total_s: np.ndarray, deadline_s: float | None) -> np.ndarray:
     """Return the places of clients that answer in time, in the order in which their answers arrive."""
     limit_s = np.inf if deadline_s is None else deadline_s
-    in_time = np.flatnonzero((found.status == EXPECTED) & (total_s <= limit_s))
-    return in_time[np.lexsort((found.clients[in_time], total_s[in_time]))]
+    in_time = np.flatnonzero((foreseen.status == EXPECTED) & (total_s <= limit_s))
+    return in_time[np.lexsort((foreseen.clients[in_time], total_s[in_time]))]
 
 
 def _round_s(total_s: np.ndarray, trained: np.ndarray, wanted: int, deadline_s: float | None) -> float:
@@ -124,14 +124,14 @@ def _round_s(total_s: np.ndarray, trained: np.ndarray, wanted: int, deadline_s: 
     return longest_s if deadline_s is None else min(longest_s, deadline_s)
 
 
-def _after(server: Server, state: ServerState, found: Foreseen, ended: SessionCosts, clock_s: float) -> FleetMemory:
+def _after(server: Server, state: ServerState, foreseen: Foreseen, ended: SessionCosts, clock_s: float) -> FleetMemory:
     """Return what the server remembers of its clients after a round that closes at ``clock_s``."""
-    forecast, begun = server.forecast, found.status != REFUSED
+    forecast, begun = server.forecast, foreseen.status != REFUSED
     battery, calendar = forecast.conditions.battery, forecast.conditions.calendar
-    ends_s = found.start_s + ended.timings.total_s
-    kept = begun & ((ends_s > clock_s) | battery)  # others change nothing
-    sessions = zip(found.clients[kept].tolist(), ends_s[kept].tolist(), _known(ended.timings.total_j[kept]), strict=True)
-    fleet = fleet_at(forecast, state.fleet, found.start_s).having(sessions, clock_s, battery)
+    ends_s = foreseen.start_s + ended.timings.total_s
+    noted = begun & ((ends_s > clock_s) | battery)  # others change nothing
+    sessions = zip(foreseen.clients[noted].tolist(), ends_s[noted].tolist(), _known(ended.timings.total_j[noted]), strict=True)
+    fleet = fleet_at(forecast, state.fleet, foreseen.start_s).having(sessions, clock_s, battery)
     if calendar is None:
         return fleet
-    return replace(fleet, today=calendar.begun(fleet.today, found.start_s, found.clients[begun].tolist()))
+    return replace(fleet, today=calendar.begun(fleet.today, foreseen.start_s, foreseen.clients[begun].tolist()))

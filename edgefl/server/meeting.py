@@ -37,7 +37,7 @@ class Quota(Protocol):
 class Meeting(Protocol):
     """How the clients of a round wait for one another; a stage of the chain may bring one (:attr:`edgefl.client.stage.Stage.meeting`)."""
 
-    def sessions(self, turn: int, found: Sequence[Session]) -> list[Expected]:
+    def sessions(self, turn: int, asked: Sequence[Session]) -> list[Expected]:
         """Return what is expected of clients that are asked at one moment, in their order."""
 
     def quota(self, expected: Iterable[Expected], over_selection: float, wanted: int) -> Quota:
@@ -64,9 +64,9 @@ class Anyone:
 class Apart:
     """No client waits for another."""
 
-    def sessions(self, turn: int, found: Sequence[Session]) -> list[Expected]:
+    def sessions(self, turn: int, asked: Sequence[Session]) -> list[Expected]:
         """Return the sessions until their ends."""
-        return [session.ended() for session in found]
+        return [session.ended() for session in asked]
 
     def quota(self, expected: Iterable[Expected], over_selection: float, wanted: int) -> Anyone:
         """Return that any ``wanted`` answers do."""

@@ -41,10 +41,10 @@ class ServerOptimizer(abc.ABC):
     @classmethod
     def of(cls, options: Mapping[str, Any], lr: float | None = None) -> Self:
         """Return the optimizer with ``options`` and its usual rate, or ``lr``; ConfigError for an unknown option or a wrong value."""
-        known = [field.name for field in fields(cls) if field.name != "lr"]
+        names = [field.name for field in fields(cls) if field.name != "lr"]
         for name, value in options.items():
-            if name not in known:
-                raise ConfigError(f"{name!r} is no option;{nearest(name, known)} known: {', '.join(known) or 'none'}")
+            if name not in names:
+                raise ConfigError(f"{name!r} is no option;{nearest(name, names)} known: {', '.join(names) or 'none'}")
             if type(value) not in (int, float) or not 0 <= value < math.inf:
                 raise ConfigError(f"{name}: expected a finite number of at least 0, got {value!r}")
         return cls(cls.usual_lr if lr is None else lr, **options)
@@ -69,7 +69,7 @@ class ServerOptimizer(abc.ABC):
         tensor([1.9000])
         """
         tensors: dict[str, Tensor] = {}
-        kept: dict[str, Tensor] = {}
+        slots: dict[str, Tensor] = {}
         for name, after in aggregated.items():
             before = old.get(name)
             if before is None or before.shape != after.shape or not after.is_floating_point():
@@ -77,10 +77,10 @@ class ServerOptimizer(abc.ABC):
                 continue
             names = {f"{SLOT}{slot}/{name}": self.first(slot) for slot in self.slots}
             stored = (memory.get(key, torch.full_like(after, first)) for key, first in names.items())
-            change, *slots = self.change(after - before, *stored)
+            change, *values = self.change(after - before, *stored)
             tensors[name] = before + self.lr * change
-            kept |= dict(zip(names, slots, strict=True))
-        return tensors, kept
+            slots |= dict(zip(names, values, strict=True))
+        return tensors, slots
 
 
 def optimizer_named(spec: str, lr: float | None = None) -> ServerOptimizer:

@@ -15,18 +15,18 @@ def cosines(updates: Iterable[Update]) -> dict[int, float]:
     >>> import torch
     >>> def of(client, *change):
     ...     return Update(client, Tier(1.0), {"w": torch.tensor(change)}, {}, 1, sent={"w": torch.zeros(2)})
-    >>> found = cosines([of(1, 1.0, 0.0), of(2, 2.0, 0.0), of(3, -4.0, 3.0)])
-    >>> {client: round(cosine, 3) for client, cosine in found.items()}
+    >>> cosine_of = cosines([of(1, 1.0, 0.0), of(2, 2.0, 0.0), of(3, -4.0, 3.0)])
+    >>> {client: round(cosine, 3) for client, cosine in cosine_of.items()}
     {1: 1.0, 2: 1.0, 3: -0.8}
     """
     tiers: dict[Tier, list[Update]] = {}
     for update in updates:
         tiers.setdefault(update.tier, []).append(update)
-    found: dict[int, float] = {}
-    for of in tiers.values():
-        if len(of) >= _FEW:
-            found |= _of_tier(of)
-    return found
+    cosine_of: dict[int, float] = {}
+    for of_tier in tiers.values():
+        if len(of_tier) >= _FEW:
+            cosine_of |= _of_tier(of_tier)
+    return cosine_of
 
 
 _FEW = 3

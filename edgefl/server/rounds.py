@@ -29,7 +29,7 @@ R = TypeVar("R", bound=RoundRecord)
 
 @dataclass(frozen=True)
 class Server:
-    """What a server needs to run a round, besides its state.
+    """A server that runs rounds, without its state.
 
     Attributes:
         method: the method in its present phase.
@@ -90,7 +90,7 @@ def run_round(server: Server, state: ServerState) -> tuple[ServerState, RoundRec
             _store_payloads(server, exchange, end.fleet.sessions)
     host_s, deadline_s = time.perf_counter() - started, server.forecast.plan.deadline_s
     screened = exchange.turn.found if server.engine is not None else {}
-    records = tuple(replace(of, screened=screened.get(of.client)) for of in end.clients) if screened else end.clients
+    records = tuple(replace(client, screened=screened.get(client.client)) for client in end.clients) if screened else end.clients
     observed = {**observed, **end.observed}
     record = RoundRecord(state.round + 1, records, end.round_s, end.clock_s, {}, host_s, observed, end.waited_s, deadline_s)
     record = dated(record, server.forecast, end.fleet)
@@ -109,16 +109,16 @@ def dated(record: R, forecast: Forecast, fleet: FleetMemory) -> R:
 
 def observed_by(method: Method, state: ServerState, sent: Sequence[Submodel]) -> Mapping[str, Any]:
     """Return the figures that ``method`` reports of a round, see :meth:`Figures.observe`; AggregationError if they have no JSON form."""
-    found: Any = method.observe(state.model, sent) if isinstance(method, Figures) else {}
+    figures: Any = method.observe(state.model, sent) if isinstance(method, Figures) else {}
     title = f"method {type(method).title}: observe returned"
-    if not isinstance(found, Mapping):
-        raise AggregationError(f"{title} {type(found).__name__}, expected a dictionary of JSON values")
-    for name, value in found.items():
+    if not isinstance(figures, Mapping):
+        raise AggregationError(f"{title} {type(figures).__name__}, expected a dictionary of JSON values")
+    for name, value in figures.items():
         try:
             json.dumps({name: value}, allow_nan=False)
         except (TypeError, ValueError):
             raise AggregationError(f"{title} {name} = {value!r:.100}, expected a JSON value, such as a finite float") from None
-    return found
+    return figures
 
 
 def _simulate(schedule: Schedule) -> None:

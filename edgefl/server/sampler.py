@@ -37,7 +37,7 @@ _FIGURES = {
 
 @dataclass(frozen=True)
 class Known:
-    """What the server knows of all clients, by their numbers.
+    """The server's knowledge of all clients, by their numbers.
 
     Attributes:
         round: the number of the round that clients are chosen for, from 1; in mode async, of the server's next step.
@@ -64,8 +64,8 @@ class Known:
             name: torch.full((clients,), torch.nan if dtype.is_floating_point else 0, dtype=dtype)
             for name, dtype in _FIGURES.items()
         }
-        found = {name: memory.get(KNOWN + name, tensor).numpy() for name, tensor in empty.items()}
-        return cls(round=round_, devices=devices, **found)
+        figures = {name: memory.get(KNOWN + name, tensor).numpy() for name, tensor in empty.items()}
+        return cls(round=round_, devices=devices, **figures)
 
 
 @dataclass(frozen=True)
@@ -121,12 +121,12 @@ def choice(sampler: Sampler, known: Known, rng: Callable[[], np.random.Generator
     """Return how ``sampler`` chooses among candidates; it raises an EdgeflError if the sampler returns anything but some of them."""
 
     def chosen(candidates: np.ndarray, count: int) -> np.ndarray:
-        found: Any = sampler.chosen(candidates.copy(), count, known, rng())
+        picks: Any = sampler.chosen(candidates.copy(), count, known, rng())
         wanted = min(count, len(candidates))
-        if not isinstance(found, np.ndarray) or len({*found.tolist()} & {*candidates.tolist()}) != wanted or len(found) != wanted:
-            got = found.tolist() if isinstance(found, np.ndarray) else found
+        if not isinstance(picks, np.ndarray) or len({*picks.tolist()} & {*candidates.tolist()}) != wanted or len(picks) != wanted:
+            got = picks.tolist() if isinstance(picks, np.ndarray) else picks
             raise EdgeflError(f"sampler {sampler.name}: chosen returned {got!r:.100}, expected {wanted} different candidates")
-        return found.astype(np.int64)
+        return picks.astype(np.int64)
 
     return chosen
 
@@ -138,15 +138,15 @@ def heard(
     if sampler.blind or not sampler.remembers:
         return {}
     known = Known.of(memory, clients, round_, lambda of: [])
-    found = {name: getattr(known, name).copy() for name in _FIGURES}
+    figures = {name: getattr(known, name).copy() for name in _FIGURES}
     for record in records:
         client, outcome = record.client, record.outcome
         if record.expected.timing is None or record.status == "late":
             continue
-        found["durations_s"][client], found["samples"][client] = record.expected.total_s, record.expected.samples
+        figures["durations_s"][client], figures["samples"][client] = record.expected.total_s, record.expected.samples
         if record.status == "trained":
-            found["rounds"][client] += 1
-            found["last"][client] = round_
+            figures["rounds"][client] += 1
+            figures["last"][client] = round_
             if outcome is not None and outcome.train_loss is not None:
-                found["losses"][client] = outcome.train_loss
-    return {KNOWN + name: torch.from_numpy(values) for name, values in found.items()}
+                figures["losses"][client] = outcome.train_loss
+    return {KNOWN + name: torch.from_numpy(values) for name, values in figures.items()}

@@ -145,9 +145,9 @@ def first_asked(
     while True:
         busy = _away(forecast, fleet_at(forecast, state.fleet, clock_s))
         clients, start_s = forecast.conditions.select(forecast.seed, population, wanted, number, clock_s, busy, choose)
-        found = foresee(Asked(clients, number, start_s), fleet_at(forecast, state.fleet, start_s).drained_j)
-        if not len(clients) or not empty(found) or waited:
-            return start_s, found
+        foreseen = foresee(Asked(clients, number, start_s), fleet_at(forecast, state.fleet, start_s).drained_j)
+        if not len(clients) or not empty(foreseen) or waited:
+            return start_s, foreseen
         waited, clock_s = True, forecast.conditions.night_s(start_s)  # nothing changes before batteries are charged
 
 
@@ -176,14 +176,14 @@ class Synchronous:
 
     def arrive(self, most: int) -> list[OpenSession]:
         """Return the next sessions that answer in time and that the round waits for."""
-        number, left, found = self._round.number, list[Expected](), list[Expected]()
+        number, left, taken = self._round.number, list[Expected](), list[Expected]()
         for place, session in enumerate(self._queue):
-            if len(found) == most:
+            if len(taken) == most:
                 left += self._queue[place:]
                 break
-            (found if self._quota.takes(session) else left).append(session)
+            (taken if self._quota.takes(session) else left).append(session)
         self._queue = left
-        return [OpenSession(number, number - 1, session) for session in found]
+        return [OpenSession(number, number - 1, session) for session in taken]
 
     def end(self, session: OpenSession, record: ClientRecord) -> None:
         """Record how a session ended."""

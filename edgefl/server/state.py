@@ -1,4 +1,4 @@
-"""What a server has between two rounds, and what it remembers of its fleet: the simulated clock, open sessions, batteries."""
+"""The state of a server between two rounds, and its memory of the fleet: the simulated clock, open sessions, batteries."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class OpenSession:
 
 @dataclass(frozen=True)
 class FleetMemory:
-    """What the server remembers of its clients between two rounds.
+    """The server's memory of its clients between two rounds.
 
     Attributes:
         busy: client → simulated time in seconds at which it ends a session whose round has closed.
@@ -73,7 +73,7 @@ class FleetMemory:
 
     def after(self, sessions: Iterable[Expected], clock_s: float, battery: bool) -> FleetMemory:
         """Return the memory with the sessions of a round that closes at ``clock_s``; ``battery``: whether sessions drain batteries."""
-        begun = ((of.client, of.start_s + of.timing.total_s, of.timing.total_j) for of in sessions if of.timing is not None)
+        begun = ((s.client, s.start_s + s.timing.total_s, s.timing.total_j) for s in sessions if s.timing is not None)
         return self.having(begun, clock_s, battery)
 
     def having(self, begun: Iterable[tuple[int, float, float | None]], clock_s: float, battery: bool) -> FleetMemory:
@@ -89,7 +89,7 @@ class FleetMemory:
 
 @dataclass(frozen=True)
 class ServerState:
-    """What a server has between two rounds. A checkpoint stores all of it, and a resumed run continues with it.
+    """The state of a server between two rounds. A checkpoint stores all of it, and a resumed run continues with it.
 
     Attributes:
         model: the global model, in the method's own parameters.
@@ -117,8 +117,8 @@ def check_aggregated(before: GlobalState, after: object, what: str) -> None:
     if different := sorted(before.tensors.keys() ^ after.tensors.keys()):
         raise AggregationError(f"{what} returned a state with tensors missing or not expected: {', '.join(different[:5])}")
     for name, tensor in before.tensors.items():
-        found: object = after.tensors[name]
-        got = f"{tuple(found.shape)} {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
+        returned: object = after.tensors[name]
+        got = f"{tuple(returned.shape)} {returned.dtype}" if isinstance(returned, Tensor) else type(returned).__name__
         if got != (expected := f"{tuple(tensor.shape)} {tensor.dtype}"):
             raise AggregationError(f"{what} returned {name} as {got}, expected {expected}")
         if not is_finite(after.tensors[name]):

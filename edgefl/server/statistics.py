@@ -27,12 +27,12 @@ def measured(architecture: Architecture, method: Method, tier: Tier) -> frozense
 
 def statistics(method: Method, state: GlobalState) -> frozenset[str]:
     """Return the names of the statistics among the tensors of ``state``."""
-    found: set[str] = set()
+    targets: set[str] = set()
     for tier in dict.fromkeys((*state.tiers, global_tier(method, state))):
         if names := measured(state.architecture, method, tier):
             places = method.submodel(state, tier, np.random.default_rng(0)).places
-            found |= {places[name].target for name in names if name in places}
-    return frozenset(found)
+            targets |= {places[name].target for name in names if name in places}
+    return frozenset(targets)
 
 
 def mixed(

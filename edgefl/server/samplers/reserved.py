@@ -16,15 +16,15 @@ from edgefl.server.sampler import Known, Sampler
 
 def _read(text: str) -> dict[str, int]:
     """Return device → its places, of text such as "gateway:2,board:3"; ValueError if it has another form, or a device comes twice."""
-    found: dict[str, int] = {}
+    places: dict[str, int] = {}
     for part in filter(None, map(str.strip, text.split(","))):
         device, colon, count = part.rpartition(":")
         if not colon or not device or not count.isdecimal() or not int(count):
             raise ValueError(f"expected DEVICE:NUMBER for each class, such as gateway:2,board:3, got {part!r}")
-        if device in found:
-            raise ValueError(f"reservations of {device} overlap, {found[device]} and {count} places; give one")
-        found[device] = int(count)
-    return found
+        if device in places:
+            raise ValueError(f"reservations of {device} overlap, {places[device]} and {count} places; give one")
+        places[device] = int(count)
+    return places
 
 
 def _checked(text: str) -> str:
@@ -57,7 +57,7 @@ class Reserved(Sampler):
     def chosen(self, candidates: np.ndarray, count: int, known: Known, rng: np.random.Generator) -> np.ndarray:
         """Return clients of the classes with places, then any."""
         devices = np.array(known.devices(candidates), object)
-        own = [np.flatnonzero(devices == device)[:places] for device, places in _read(self.slots).items()]
-        first = np.concatenate([np.zeros(0, np.int64), *own])
+        reserved = [np.flatnonzero(devices == device)[:places] for device, places in _read(self.slots).items()]
+        first = np.concatenate([np.zeros(0, np.int64), *reserved])
         others = np.setdiff1d(np.arange(len(candidates)), first)
         return candidates[np.concatenate([first, others])[:count]]

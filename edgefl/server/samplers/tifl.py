@@ -45,5 +45,5 @@ class TiFL(Sampler):
         losses = [known.losses[part][np.isfinite(known.losses[part])] for part in parts]
         reported = np.concatenate(losses)
         usual = float(reported.mean()) if len(reported) else 1.0
-        weights = np.maximum([float(of.mean()) if len(of) else usual for of in losses], 1e-12)
+        weights = np.maximum([float(values.mean()) if len(values) else usual for values in losses], 1e-12)
         return np.asarray(weights / weights.sum())
