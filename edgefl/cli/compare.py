@@ -116,7 +116,7 @@ def command(
     reason in its row; if no run is possible, the exit status is 3.
     """
     options, keys = _by_method(flags.pop("method_options"), "--method-option"), given(flags)
-    own = _by_method(settings, "--set")
+    method_keys = _by_method(settings, "--set")
     format_ = "json" if as_json else format_
     if runs:
         if len(runs) < 2 or methods or settings or seeds or options or keys or resume or config_file:
@@ -150,20 +150,20 @@ def command(
         # Methods, seeds and keys that are given replace those of the comparison; there may be more of them than before.
         before = ComparisonRequest.of_file(out / _FILE, keys_of(config_file, keys))
         config, names, seeds = before.config, names or before.methods, seeds or before.seeds
-        options, own = _merged(before.options, options), _merged(before.settings, own)
+        options, method_keys = _merged(before.options, options), _merged(before.settings, method_keys)
         if not budget.limits and target_accuracy is None:
             budget, target_accuracy = before.budget, before.target_accuracy
         rank_by = rank_by or before.rank_by
     from edgefl.cli.progress import Progress
 
     with _continued(out), Progress(config.rounds, quiet=format_ != "table", runs=len(names) * len(seeds or (0,))) as progress:
-        found = compare(
+        comparison = compare(
             names,
             config,
             out,
             seeds=seeds,
             options=options,
-            settings=own,
+            settings=method_keys,
             budget=budget,
             target_accuracy=target_accuracy,
             rank_by=rank_by or "clients",
@@ -171,23 +171,23 @@ def command(
             on_round=lambda part, record: progress.show(record, part.name, part.number),
             notify=progress.say,
         )
-    _show(found, format_)
+    _show(comparison, format_)
     if format_ == "table":
-        echo(f"comparison: {found.folder}  (compare.html, compare.json, a run folder per method and seed)")
+        echo(f"comparison: {comparison.folder}  (compare.html, compare.json, a run folder per method and seed)")
 
 
-def _show(found: "Comparison", format_: str) -> None:
+def _show(comparison: "Comparison", format_: str) -> None:
     """Print a comparison in a format."""
     from edgefl.report.compare_page_budget import budget_table
     from edgefl.report.compare_tables import compact_comparison, paper_text
     from edgefl.report.verdict_words import limited
 
-    summary = found.summary
+    summary = comparison.summary
     asked = limited(summary) or summary.verdict.target_accuracy is not None
     if format_ == "paragraph":
-        echo(found.paragraph())
+        echo(comparison.paragraph())
     elif format_ == "json":
-        echo(json.dumps(found.to_dict(), indent=2))
+        echo(json.dumps(comparison.to_dict(), indent=2))
     elif format_ == "table":
         show_result(compact_comparison(summary))
         if asked:
@@ -226,10 +226,10 @@ def _finished(
         views.load("twin")(both, out, format_ == "json")
         return
     with TemporaryDirectory() as scratch:
-        found = compare_runs(
+        comparison = compare_runs(
             runs, out or Path(scratch) / "runs", budget=RunBudget(*limits), target_accuracy=target_accuracy, rank_by=rank_by
         )
-        _show(found, format_)
+        _show(comparison, format_)
     if out is not None and format_ == "table":
         echo(f"comparison: {out}  (compare.html, compare.json)")
 

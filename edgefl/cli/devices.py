@@ -151,12 +151,12 @@ def _print_fleet(fleet: Fleet) -> None:
         show(f"calendar: {fleet.calendar}")
     if fleet.prices is not None:
         show(f"prices: {fleet.prices}")
-    own = ((f"{c.device.name}: ", {"largest_tier": c.largest_tier, **dict(c.budget)}) for c in fleet.classes)
-    for of, limits in [("", dict(fleet.budget)), *own]:
+    by_class = ((f"{c.device.name}: ", {"largest_tier": c.largest_tier, **dict(c.budget)}) for c in fleet.classes)
+    for prefix, limits in [("", dict(fleet.budget)), *by_class]:
         for key, value in limits.items():
             if value is not None:
                 shown = human_budget(key, value) if key.endswith(("_bytes", "_j")) else f"{value:g}"
-                show(f"{of}{key} = {shown}")
+                show(f"{prefix}{key} = {shown}")
     if fleet.behaviour is not None:
         show("\nhow its devices behave")
         _print_figures(figures_of(fleet.behaviour, ""))

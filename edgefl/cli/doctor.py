@@ -92,13 +92,13 @@ def _packages() -> Iterator[Check]:
         lines = sorted(_MODULES)
     extras: dict[str, list[str]] = {}
     for line in lines:
-        found = _NEEDED.match(line)
-        if found is None or found["name"] == _PACKAGE:
+        match = _NEEDED.match(line)
+        if match is None or match["name"] == _PACKAGE:
             continue
-        if found["extra"] is None:
-            yield _package(found["name"])
-        elif found["extra"] not in ("dev", "test", "docs"):
-            extras.setdefault(found["extra"], []).append(found["name"])
+        if match["extra"] is None:
+            yield _package(match["name"])
+        elif match["extra"] not in ("dev", "test", "docs"):
+            extras.setdefault(match["extra"], []).append(match["name"])
     for extra, names in sorted(extras.items()):
         versions = {name: _version(name) for name in names}
         lacking = [name for name, version in versions.items() if version is None]

@@ -32,12 +32,12 @@ def command(requests: tuple[Path, ...], keys: Path, name: str | None, as_json: b
             devices = [{"name": n, "key": d.key, "revoked": d.revoked} for n, d in enrolled(keys).items()]
             print_json({"keys": str(keys), "devices": devices})
             return
-        for known, device in enrolled(keys).items():
-            echo("\t".join((known, device.key, *(["revoked"] if device.revoked else []))))
+        for n, device in enrolled(keys).items():
+            echo("\t".join((n, device.key, *(["revoked"] if device.revoked else []))))
         return
-    found = enroll(keys, requests, name)
+    added = enroll(keys, requests, name)
     if as_json:
-        print_json({"keys": str(keys), "devices": [{"name": n, "key": key, "revoked": False} for n, key in found.items()]})
+        print_json({"keys": str(keys), "devices": [{"name": n, "key": key, "revoked": False} for n, key in added.items()]})
         return
-    for added, key in found.items():
-        echo(f"{added}: enrolled in {keys}, key {key}")
+    for n, key in added.items():
+        echo(f"{n}: enrolled in {keys}, key {key}")

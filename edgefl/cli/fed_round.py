@@ -77,23 +77,23 @@ def command(
     if as_json:
         print_json(asdict(result))
         return
-    metric, told = result.metric, partial(metric_text, result.metric)
+    metric, shown = result.metric, partial(metric_text, result.metric)
     columns = (
         *under("tier", tier_label, tier=""),
         *under("updates", "{:,}".format, updates=""),
         *under("samples", "{:,}".format, samples=""),
-        *under(metric.name, told, before="before", after="after"),
+        *under(metric.name, shown, before="before", after="after"),
     )
     show(update_table(result.updates))
     show(PlainTable.of(columns, result.tiers))
-    before, after = map(told, result.accuracy)
-    own = "" if metric.share else f"{metric.name} "
+    before, after = map(shown, result.accuracy)
+    prefix = "" if metric.share else f"{metric.name} "
     count = sum(row.updates for row in result.tiers)
     for row in result.updates:
         if row.dropped:
             echo(f"left out by the defence: {row.file} ({', '.join(remarks(row))})")
     left_out = f", {len(result.refused)} left out" if result.refused else ""
-    of = f"{count} {'update' if count == 1 else 'updates'}{left_out}"
-    found = f"{own}{before} before, {after} after" if None not in result.accuracy else "not evaluated in"
-    echo(f"global model: {found} round {result.round}, of {of}")
+    counted = f"{count} {'update' if count == 1 else 'updates'}{left_out}"
+    scores = f"{prefix}{before} before, {after} after" if None not in result.accuracy else "not evaluated in"
+    echo(f"global model: {scores} round {result.round}, of {counted}")
     echo(f"folder: {result.folder}  (model.safetensors, bundle/)")

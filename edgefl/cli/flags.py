@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import click
 
 from edgefl.cli.names import check_names, check_run
-from edgefl.cli.options import complete_name, option, options_of, plugin_option
+from edgefl.cli.options import complete_name, option, options_of, plugin_option, stacked
 from edgefl.cli.param_types import Listed, NetworkOfTier, NumberOr, Within, by_tier
 from edgefl.config import FLAGS, RunConfig
 from edgefl.registry import models
@@ -30,8 +30,7 @@ def run_flags(
     Their values are checked with the rest of the configuration, by :class:`edgefl.config.RunConfig`; None stands for "not given".
     """
     wanted = [key for key in keys or FLAGS if key not in leave_out and FLAGS[key].section]
-    flags = [_flag(key, section, (defaults or {}).get(key)) for key in wanted]
-    return lambda command: _stack(command, flags)
+    return stacked(*(_flag(key, section, (defaults or {}).get(key)) for key in wanted))
 
 
 def given(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,19 +49,19 @@ def flag_of(key: str) -> str:
 
 def network_options(command: F) -> F:
     """Add NETWORK and its description: ``network``, ``model``, ``inputs``, ``classes``, ``norm``; see :func:`network_and_options`."""
-    own, described = "[a reference network's own]", options_of(NETWORK)
-    shape = f"Shape of one sample, such as 3x32x32 or ids=int64:80; repeat it for several inputs. {own}"
-    flags = (
+    default, described = "[a reference network's own]", options_of(NETWORK)
+    shape = f"Shape of one sample, such as 3x32x32 or ids=int64:80; repeat it for several inputs. {default}"
+    decorate: Callable[[F], F] = stacked(
         click.argument("network", required=False, shell_complete=complete_name),
         described("--model", metavar="NAME", names=models, help="Another way to give NETWORK, as in 'edgefl simulate'. {known}"),
         described("--input", "inputs", multiple=True, metavar="[NAME=][TYPE:]SHAPE", help=shape),
         described(
-            "--classes", type=Within(int, 1), metavar="N", help=f"Number of labels, also for a factory that takes it. {own}"
+            "--classes", type=Within(int, 1), metavar="N", help=f"Number of labels, also for a factory that takes it. {default}"
         ),
         run_flags("norm", section=NETWORK),
         plugin_option(NETWORK),
     )
-    return _stack(command, flags)
+    return decorate(command)
 
 
 def data_options(command: F) -> F:
@@ -117,20 +116,13 @@ def training_options(command: F) -> F:
     """Add the flags of training on a client: ``batch_size``, ``micro_batch``, ``optimizer``, ``codec``, ``samples``, ``local_epochs``."""
     section = "Training on a client"
     count = options_of(section, type=Within(int, 1), metavar="N")
-    flags = (
+    decorate: Callable[[F], F] = stacked(
         run_flags(*_TRAINING, section=section),
         options_of(section)("--recompute", is_flag=True, help="Compute activations again in the backward pass, to save memory."),
         count("--samples", default=500, help="Training samples of a client, for seconds and joules on a device."),
         count("--local-epochs", default=1, help="Epochs that a client trains each round, for seconds and joules."),
     )
-    return _stack(command, flags)
-
-
-def _stack(command: F, decorators: Sequence[Callable[[F], F]]) -> F:
-    """Return ``command`` under ``decorators``, of which the first is the outermost: help lists them in their order."""
-    for decorator in reversed(decorators):
-        command = decorator(command)
-    return command
+    return decorate(command)
 
 
 def _flag(key: str, section: str, absent: str | None) -> Callable[[F], F]:
@@ -165,9 +157,9 @@ def _type(annotation: Any, metavar: str) -> tuple[Any, str]:
     if get_origin(kind) is Literal:
         return str, metavar or "|".join(get_args(kind))
     if get_origin(kind) is tuple:
-        of = get_args(kind)[0]
+        element = get_args(kind)[0]
         example, _, word = metavar.partition("|")
-        return Listed(float if of is float else str, example, word if others else None), metavar
+        return Listed(float if element is float else str, example, word if others else None), metavar
     words = tuple(word for other in others if get_origin(other) is Literal for word in get_args(other))
     if kind in (int, float):
         metavar = metavar or {int: "N", float: "X"}[kind]

@@ -55,13 +55,13 @@ def command(as_json: bool, **flags: Any) -> None:
         with loading():
             from edgefl.planning.inspect import inspect
         with busy("tracing the network"):
-            found = inspect(*network, **options)
+            inspection = inspect(*network, **options)
     if as_json:
-        echo(json.dumps(found.to_dict(), indent=2))
+        echo(json.dumps(inspection.to_dict(), indent=2))
         return
     from edgefl.report.inspect_table import inspect_text
 
-    echo(inspect_text(found, max(80, shutil.get_terminal_size().columns)))
+    echo(inspect_text(inspection, max(80, shutil.get_terminal_size().columns)))
 
 
 def _show_data(keys: dict[str, Any], others: dict[str, Any], as_json: bool) -> None:
@@ -76,5 +76,5 @@ def _show_data(keys: dict[str, Any], others: dict[str, Any], as_json: bool) -> N
         from edgefl.run.inspect_data import inspect_data
 
     with busy("reading the data"):
-        found = inspect_data(config)
-    echo(json.dumps(found.to_dict(), indent=2) if as_json else data_text(found, max(80, shutil.get_terminal_size().columns)))
+        data = inspect_data(config)
+    echo(json.dumps(data.to_dict(), indent=2) if as_json else data_text(data, max(80, shutil.get_terminal_size().columns)))

@@ -20,16 +20,16 @@ def values_by_key(given: Sequence[str], flag: str, example: str) -> dict[str, li
     >>> values_by_key(["lr=log:0.01:1:3"], "--grid", "lr=0.01,0.1")
     {'lr': [0.01, 0.1, 1.0]}
     """
-    found: dict[str, list[Any]] = {}
+    values: dict[str, list[Any]] = {}
     for text in given:
         key, _, listed = (part.strip() for part in text.partition("="))
         if not key or not listed:
             raise click.UsageError(f"{flag}: {text!r} is not of the form KEY=V1,V2, such as {example}")
-        if key in found:
+        if key in values:
             raise click.UsageError(f"{flag}: {key} is there twice; give all its values at once, such as {example}")
         kind, _, of_range = listed.partition(":")
-        found[key] = _log_range(of_range, flag) if kind == "log" else [_value(part.strip()) for part in _APART.split(listed)]
-    return found
+        values[key] = _log_range(of_range, flag) if kind == "log" else [_value(part.strip()) for part in _APART.split(listed)]
+    return values
 
 
 def _value(text: str) -> Any:

@@ -47,12 +47,12 @@ _NAMED = {"--method", "--model", "--data", "--dataset"}
 def _homes() -> Mapping[str, tuple[str, str]]:
     """Return command → module and its text: files of this package, and ``command.py`` of the folders of contrib."""
     here = Path(__file__).parent
-    found = {path.stem.replace("_", "-"): (f"edgefl.cli.{path.stem}", path) for path in here.glob("*.py")}
-    found |= {
+    files = {path.stem.replace("_", "-"): (f"edgefl.cli.{path.stem}", path) for path in here.glob("*.py")}
+    files |= {
         path.parent.name: (f"edgefl.contrib.{path.parent.name}.command", path)
         for path in here.parent.glob("contrib/*/command.py")
     }
-    texts = {name: (module, path.read_text(encoding="utf-8")) for name, (module, path) in found.items()}
+    texts = {name: (module, path.read_text(encoding="utf-8")) for name, (module, path) in files.items()}
     return {name: (module, text) for name, (module, text) in texts.items() if "\ndef command(" in text}
 
 
@@ -75,8 +75,8 @@ class Commands(click.Group):
         """Raise a usage error that suggests the nearest command if a name is unknown."""
         name = args[0]
         if name not in self.list_commands(ctx) and not name.startswith("-"):
-            known = self.list_commands(ctx)
-            raise click.UsageError(f"no such command {name!r};{nearest(name, known)} known: {', '.join(known)}", ctx)
+            commands = self.list_commands(ctx)
+            raise click.UsageError(f"no such command {name!r};{nearest(name, commands)} known: {', '.join(commands)}", ctx)
         if _NAMED.isdisjoint({arg.partition("=")[0] for arg in args}):
             return super().resolve_command(ctx, args)
         from edgefl.cli.names import check_given  # reads the registries
@@ -187,8 +187,8 @@ def _plugin(error: BaseException) -> str:
 
 def _fail(message: str, status: int) -> NoReturn:
     """Print an error, with ``--json`` as a line of JSON, and exit."""
-    told = json.dumps({"error": message, "exit_status": status}) if "--json" in sys.argv else f"Error: {printable(message)}"
-    click.echo(told, err=True)
+    line = json.dumps({"error": message, "exit_status": status}) if "--json" in sys.argv else f"Error: {printable(message)}"
+    click.echo(line, err=True)
     sys.exit(status)
 
 

@@ -54,18 +54,18 @@ def command(name: str | None, as_json: bool) -> None:
         methods.check(name)
     with loading():
         importlib.import_module("edgefl.methods.create")
-    found = [facts_of(known) for known in (methods.names() if name is None else [methods.resolve(name)])]
+    rows = [facts_of(method) for method in (methods.names() if name is None else [methods.resolve(name)])]
     if as_json:
-        echo(json.dumps([of.to_dict() for of in found] if name is None else found[0].to_dict(), indent=2))
+        echo(json.dumps([row.to_dict() for row in rows] if name is None else rows[0].to_dict(), indent=2))
     elif name is not None:
-        _print_one(found[0])
+        _print_one(rows[0])
     elif sys.stdout.isatty():
         from rich.console import Console
 
-        show(methods_table(found, Console().width))
+        show(methods_table(rows, Console().width))
         show("Show one with its options, and why something does not combine with it: edgefl methods fedhm")
     else:
-        echo("\n".join(map(_line, found)))
+        echo("\n".join(map(_line, rows)))
 
 
 class OwnOption(NamedTuple):
@@ -145,17 +145,17 @@ def _type(annotation: Any) -> str:
     >>> _type(dict[str, int | None]), _type(tuple[float, ...])
     ('table of str → int | None', 'list of float')
     """
-    origin, of = get_origin(annotation), get_args(annotation)
+    origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return _type(of[0])
+        return _type(parts[0])
     if origin is Literal:
-        return " | ".join(map(str, of))
+        return " | ".join(map(str, parts))
     if origin in (Union, UnionType):
-        return " | ".join(map(_type, of))
+        return " | ".join(map(_type, parts))
     if origin in (dict, Mapping):
-        return f"table of {_type(of[0])} → {_type(of[1])}"
+        return f"table of {_type(parts[0])} → {_type(parts[1])}"
     if origin in (tuple, list):
-        return f"list of {_type(of[0])}"
+        return f"list of {_type(parts[0])}"
     return "None" if annotation is type(None) else getattr(annotation, "__name__", str(annotation))
 
 

@@ -29,8 +29,8 @@ def check_given(args: Sequence[str]) -> None:
         given.setdefault(flag, []).append(value if equals else "".join(args[place + 1 : place + 2]))
     if _FOR_THE_COMMAND & given.keys() or not "".join(args[:1]).startswith("-"):
         return
-    known = datasets.names()
-    data = [data_names.data_spec(name, known) for flag in ("--data", "--dataset") for name in given.get(flag, ()) if name]
+    registered = datasets.names()
+    data = [data_names.data_spec(name, registered) for flag in ("--data", "--dataset") for name in given.get(flag, ()) if name]
     names = {
         "method": [name for name in given.get("--method", ()) if name],
         "model": [name for name in given.get("--model", ()) if name],
@@ -74,11 +74,11 @@ def check_names(
 
 
 def _unknown(check: Callable[[str], object], names: Iterable[str | None]) -> list[str]:
-    found = []
+    problems = []
     for name in names:
         try:
             if name is not None:
                 check(name)
         except InputError as error:
-            found.append(str(error))
-    return found
+            problems.append(str(error))
+    return problems

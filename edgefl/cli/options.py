@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -43,11 +43,11 @@ class Option(click.Option):
         """Return the option and its text."""
         if self.names is None or self.help is None or "{known}" not in self.help:
             return super().get_help_record(ctx)
-        known = self.names.names()
-        if self.metavar is None and len(known) <= _MOST_LISTED:
-            self.metavar, self.help = "|".join(known), self.help.replace("{known}", "")
+        names = self.names.names()
+        if self.metavar is None and len(names) <= _MOST_LISTED:
+            self.metavar, self.help = "|".join(names), self.help.replace("{known}", "")
         self.metavar = self.metavar or "NAME"
-        self.help = self.help.replace("{known}", f"Known: {', '.join(known)}. ")
+        self.help = self.help.replace("{known}", f"Known: {', '.join(names)}. ")
         return super().get_help_record(ctx)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -79,7 +79,7 @@ _INSTEAD = {
     "--epochs": "--local-epochs",
     "--learning-rate": "--lr",
 }
-"""What other simulators call an option → what it is here."""
+"""Name of an option in other simulators → its name here."""
 
 
 class Command(click.Command):
@@ -90,9 +90,9 @@ class Command(click.Command):
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
         """Return the option of the help."""
-        if (found := super().get_help_option(ctx)) is not None and self._sectioned():
-            found.help = "Show this message and exit; -h: a line for each option."
-        return found
+        if (help_option := super().get_help_option(ctx)) is not None and self._sectioned():
+            help_option.help = "Show this message and exit; -h: a line for each option."
+        return help_option
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse ``--help`` last: it shows the names of plug-ins, wherever ``--plugin`` stands."""
@@ -101,8 +101,8 @@ class Command(click.Command):
             return super().parse_args(ctx, sorted(args, key=ctx.help_option_names.__contains__))
         except click.NoSuchOption as error:
             instead = _INSTEAD.get(error.option_name)
-            known = {name for parameter in self.params for name in parameter.opts}
-            if instead is None or instead.partition(" ")[0] not in known:
+            names = {name for parameter in self.params for name in parameter.opts}
+            if instead is None or instead.partition(" ")[0] not in names:
                 raise
             raise click.UsageError(f"no such option {error.option_name!r}; give {instead}", ctx) from None
 
@@ -158,6 +158,11 @@ def option(*names: str, section: str = OWN, **settings: Any) -> Callable[[F], F]
     return click.option(*names, cls=Option, section=section, **settings)
 
 
+def stacked(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+    """Return the decorator that applies ``decorators``, of which the first is the outermost: help lists them in their order."""
+    return lambda command: reduce(lambda decorated, decorator: decorator(decorated), reversed(decorators), command)
+
+
 METHOD_OPTION = "Option of the method, may be repeated; 'edgefl methods NAME' lists them."
 
 
@@ -169,23 +174,16 @@ def method_option(**settings: Any) -> Callable[[F], F]:
 def sub_model_options(section: str) -> Callable[[F], F]:
     """Return the decorator of the options that name a method, its options and its tiers, for commands that show what they make."""
     sized = options_of(section)
-    decorators = (
+    return stacked(
         sized("--method", metavar="NAME", help="Method that makes sub-models; see 'edgefl methods'. [the network as it is]"),
         method_option(section=section, help=METHOD_OPTION),
         sized("--tiers", type=Listed(float, "1,0.5,0.25"), help="Sizes of the sub-models, largest first. [the method's own]"),
     )
 
-    def decorate(command: F) -> F:
-        for decorator in reversed(decorators):
-            command = decorator(command)
-        return command
-
-    return decorate
-
 
 def sign_options(command: F) -> F:
     """Decorate a command that writes a bundle with ``--sign``, ``--unsigned`` and ``--lasts``; see :func:`signing`."""
-    decorators = (
+    decorate: Callable[[F], F] = stacked(
         option(
             "--sign", type=PATH, metavar="KEY", help="Sign the bundle with this Ed25519 private key, a PEM file. [your own key]"
         ),
@@ -198,9 +196,7 @@ def sign_options(command: F) -> F:
             help="Devices refuse the bundle after TIME, such as 48h. [no end]",
         ),
     )
-    for decorator in reversed(decorators):
-        command = decorator(command)
-    return command
+    return decorate(command)
 
 
 def signing(sign: Path | None, unsigned: bool) -> Path | Literal[False] | None:

@@ -144,12 +144,12 @@ class NetworkOfTier(click.ParamType[tuple[str, str]]):
 
 def by_tier(ctx: click.Context, param: click.Parameter, given: tuple[tuple[str, str], ...]) -> dict[str, str] | None:
     """Return ratio → network of a repeated option of :class:`NetworkOfTier`; None: it was not given."""
-    found: dict[str, str] = {}
+    networks: dict[str, str] = {}
     for ratio, network in given:
-        if ratio in found:
-            raise click.BadParameter(f"two networks for tier {ratio}, {found[ratio]} and {network}; give one", ctx, param)
-        found[ratio] = network
-    return found or None
+        if ratio in networks:
+            raise click.BadParameter(f"two networks for tier {ratio}, {networks[ratio]} and {network}; give one", ctx, param)
+        networks[ratio] = network
+    return networks or None
 
 
 class MethodOption(click.ParamType[tuple[str, Any]]):

@@ -95,11 +95,11 @@ def command(as_json: bool, **flags: Any) -> None:
     if _tries_every_method(options):
         planner, tables = plan_every_method, method_tables
     with busy("counting the costs of sub-models"):
-        found: Any = planner(*network, budget=budget, **options)
+        result: Any = planner(*network, budget=budget, **options)
     if as_json:
-        echo(json.dumps(found.to_dict(), indent=2))
+        echo(json.dumps(result.to_dict(), indent=2))
         return
-    for table in tables(found):
+    for table in tables(result):
         show(table)
 
 

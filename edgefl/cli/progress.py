@@ -59,19 +59,17 @@ class Progress:
         trained = sum(c.status == "trained" for c in record.clients)
         took_part = f"trained {trained}/{len(record.clients)}"
         texts = {label: metric_text(record.metric, value) for label, value in record.accuracy.items()}
-        own = "" if record.metric.share else f"{record.metric.name}: "
+        prefix = "" if record.metric.share else f"{record.metric.name}: "
         clock = f"clock {human_seconds(record.clock_s)}"
         if self._bar is not None:
-            best = [f"{own}{texts['global']}"] if texts else []
+            best = [f"{prefix}{texts['global']}"] if texts else []
             tiers = [f"tier {label}: {text}" for label, text in texts.items() if label != "global"]
             parts = [*best, *([run] if run else []), clock, took_part, *tiers]
             self._bar.update(self._task, completed=before * self._rounds + record.round, parts=list(map(printable, parts)))
         elif not self._quiet:
             accuracy = "not evaluated"
             if texts:
-                accuracy = (
-                    f"{own}global {texts.pop('global')} (tiers {', '.join(f'{label}: {text}' for label, text in texts.items())})"
-                )
+                accuracy = f"{prefix}global {texts.pop('global')} (tiers {', '.join(f'{label}: {text}' for label, text in texts.items())})"
                 if (after := record.accuracy_after_training) is not None:
                     accuracy += f", after training {metric_text(record.metric, after)}"
             name = f"{run}: " if run else ""
@@ -115,7 +113,7 @@ class _Clock(ProgressColumn):
 
 
 class _Rest(ProgressColumn):
-    """What there is room for: what the run does, if it exports, then its accuracy, clock, clients and tiers, in this order."""
+    """As much as there is room for: what the run does, if it exports, then its accuracy, clock, clients and tiers, in this order."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -138,8 +138,8 @@ def _print_result(summary: "RunSummary", folder: Path) -> None:
         show_text(advice)
     simulated_s, host_s = map(human_seconds, (summary.simulated_s, summary.host_s))
     whose, metric = "mean over clients" if summary.of_clients else "global model", summary.metric
-    own = "" if metric.share else f"{metric.name} "
-    after = f"{own}{metric_text(metric, summary.global_accuracy)} after {summary.rounds} round{'s' * (summary.rounds != 1)}"
+    prefix = "" if metric.share else f"{metric.name} "
+    after = f"{prefix}{metric_text(metric, summary.global_accuracy)} after {summary.rounds} round{'s' * (summary.rounds != 1)}"
     if (trained := summary.accuracy_after_training) is not None:
         after += f", {metric_text(metric, trained)} after local training"
     for section in sections_of(summary, ()):

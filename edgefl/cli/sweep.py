@@ -109,7 +109,7 @@ def command(
         if not as_json:
             note(text)
 
-    found = sweep(
+    result = sweep(
         *(names, values, config, out),
         seeds=seeds,
         trial_seeds=trial_seeds,
@@ -122,9 +122,9 @@ def command(
         notify=say,
     )
     if as_json:
-        rows = {"trials": found.trials.to_dict(), "choices": found.choices.to_dict()}
-        echo(json.dumps({**rows, "comparison": found.comparison.to_dict()}, indent=2))
+        rows = {"trials": result.trials.to_dict(), "choices": result.choices.to_dict()}
+        echo(json.dumps({**rows, "comparison": result.comparison.to_dict()}, indent=2))
         return
-    show(choice_table(found.choices.to_dict()))
-    show(compact_comparison(found.comparison.summary))
+    show(choice_table(result.choices.to_dict()))
+    show(compact_comparison(result.comparison.summary))
     echo(f"sweep: {out}  (sweep.json, trials/, comparison/compare.html)")

@@ -41,9 +41,9 @@ def import_(log: Path, out: Path, as_json: bool, **columns: Any) -> None:
     from edgefl.fleet.trace_import import LogColumns, import_log
     from edgefl.util.files import write_bytes
 
-    found = import_log(log, LogColumns(**columns))
-    write_bytes(out, found.text().encode())
-    facts = dict(found.facts())
+    trace = import_log(log, LogColumns(**columns))
+    write_bytes(out, trace.text().encode())
+    facts = dict(trace.facts())
     if as_json:
         print_json({"trace": str(out), **facts})
         return

@@ -58,9 +58,9 @@ def list_(as_json: bool) -> None:
     """
     from edgefl.consent import trusted
 
-    found = list(trusted().values())
-    _show(found, as_json)
-    if not found and not as_json:
+    entries = list(trusted().values())
+    _show(entries, as_json)
+    if not entries and not as_json:
         note("your list is empty")
 
 

@@ -26,16 +26,16 @@ def completed(param: click.Parameter, incomplete: str, names: Registry | None, c
     """Return the values of a parameter that begin with ``incomplete``, or what makes the shell complete files."""
     words = _words(param, names, command)
     before, comma, last = incomplete.rpartition(",") if param.name == "methods" else ("", "", incomplete)
-    found = [CompletionItem(f"{before}{comma}{word}") for word in words if word.startswith(last)]
-    return found or [CompletionItem(incomplete, type="file")]
+    items = [CompletionItem(f"{before}{comma}{word}") for word in words if word.startswith(last)]
+    return items or [CompletionItem(incomplete, type="file")]
 
 
 def runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the folders of runs, comparisons and bundles that begin with ``incomplete``, those in ``runs/`` by default."""
     given = Path(incomplete)
     parents = {given.parent, given, *([Path("runs")] if not incomplete else [])}
-    found = {folder for parent in parents if parent.is_dir() for folder in parent.iterdir() if _is_run(folder)}
-    texts = sorted(str(folder) for folder in found if str(folder).startswith(incomplete))
+    folders = {folder for parent in parents if parent.is_dir() for folder in parent.iterdir() if _is_run(folder)}
+    texts = sorted(str(folder) for folder in folders if str(folder).startswith(incomplete))
     return [CompletionItem(text) for text in texts] or [CompletionItem(incomplete, type="dir")]
 
 
