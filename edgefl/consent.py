@@ -81,7 +81,7 @@ def trusted() -> dict[str, Trusted]:
     Raises:
         InputError: an entry is damaged, or others may write to the list.
     """
-    folder, found = _folder(), list[tuple[float, Trusted]]()
+    folder, dated = _folder(), list[tuple[float, Trusted]]()
     if not folder.exists():
         return {}
     for path in (folder, *sorted(folder.glob("*.json"))):
@@ -90,8 +90,8 @@ def trusted() -> dict[str, Trusted]:
                 f"{path}: is a link, or others may change it: expected your own list of trusted code; chmod go-w {path}"
             )
         if path != folder:
-            found.append((path.stat().st_mtime, _entry(path)))
-    return {entry.sha256: entry for _, entry in sorted(found, key=lambda one: one[0], reverse=True)}
+            dated.append((path.stat().st_mtime, _entry(path)))
+    return {entry.sha256: entry for _, entry in sorted(dated, key=lambda one: one[0], reverse=True)}
 
 
 def _entry(path: Path) -> Trusted:
@@ -108,23 +108,23 @@ def _entry(path: Path) -> Trusted:
 
 def trust(file: CodeFile) -> Trusted:
     """Add the content of a file to the user's list; StorageError if that is not possible."""
-    found = Trusted(file.sha256, str(file.path), file.module or root_of(file.path)[1])
-    content = json_bytes({"path": found.path, "module": found.module})
+    entry = Trusted(file.sha256, str(file.path), file.module or root_of(file.path)[1])
+    content = json_bytes({"path": entry.path, "module": entry.module})
     with storage_errors(_folder()):
         _folder().mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_bytes(_folder() / f"{found.sha256}.json", content)
-    return found
+    write_bytes(_folder() / f"{entry.sha256}.json", content)
+    return entry
 
 
 def distrust(what: str) -> list[Trusted]:
     """Remove a hash, or all entries of a file's path, from the user's list, and return what was removed; InputError if there is none."""
     path = whole_path(what)
-    found = [entry for entry in trusted().values() if entry.sha256 == what or entry.path == path]
-    if not found:
+    entries = [entry for entry in trusted().values() if entry.sha256 == what or entry.path == path]
+    if not entries:
         raise InputError(f"{what}: not in your list; expected a hash or a file of 'edgefl trust list'")
-    for entry in found:
+    for entry in entries:
         (_folder() / f"{entry.sha256}.json").unlink(missing_ok=True)
-    return found
+    return entries
 
 
 def admit(
@@ -161,20 +161,20 @@ def admit(
             installed += [] if source in typed_sources or source.endswith(".py") else [(source, key)]
             continue
         try:
-            found = files_behind(source, _roots(source, entries, hints))
+            code = files_behind(source, _roots(source, entries, hints))
         except InputError as error:
             problems.append(f"{where}: {key}: {error}")
             continue
-        now = next(file for file in found if file.module in ("", source)).sha256
+        now = next(file for file in code if file.module in ("", source)).sha256
         if before.get(source) not in ("", None, now):
             problems.append(f"{where}: {plugins.changed(source, before[source], now)}")
-        for file in found:
+        for file in code:
             if not allowed(file):
                 refused.setdefault(file.path, (key, file))
-        if found[0].module and is_installed(found[-1].path):
+        if code[0].module and is_installed(code[-1].path):
             installed.append((source, key))
         else:
-            files += [file for file in found if not _runs(file)]
+            files += [file for file in code if not _runs(file)]
     if refused and not problems:
         problems.append(_refusal(where, refused))
     if problems:
@@ -200,11 +200,11 @@ def sent() -> list[tuple[str, str, str]]:
 
 def receive(files: Iterable[tuple[str, str, str]]) -> None:
     """Pin what the process of the server has pinned; WireError if a file has another content here."""
-    found = [(read_code(Path(path), module), digest) for path, module, digest in files]
-    for file, digest in found:
+    read = [(read_code(Path(path), module), digest) for path, module, digest in files]
+    for file, digest in read:
         if file.sha256 != digest:
             raise WireError(f"{file.path}: has changed since the run read it; restore it, or start again")
-    PINNED.pin([file for file, _ in found if file != PINNED.by_path.get(file.path)])
+    PINNED.pin([file for file, _ in read if file != PINNED.by_path.get(file.path)])
 
 
 def _whole(source: str) -> str:
@@ -213,8 +213,8 @@ def _whole(source: str) -> str:
 
 def _roots(source: str, entries: Mapping[str, Trusted], hints: Collection[str]) -> list[Path]:
     """Return where a module is searched: where the user's own runs have found it, and among what is installed."""
-    own = list(dict.fromkeys(entry.root for entry in entries.values() if entry.module == source))
-    return [*sorted(own, key=lambda root: str(root) not in hints), *search_path()]
+    roots = list(dict.fromkeys(entry.root for entry in entries.values() if entry.module == source))
+    return [*sorted(roots, key=lambda root: str(root) not in hints), *search_path()]
 
 
 def _imported_from(source: str) -> list[Path]:
@@ -247,6 +247,6 @@ def _runs(file: CodeFile) -> bool:
 
 def _refusal(where: str, refused: Mapping[Path, tuple[str, CodeFile]]) -> str:
     lines = [f"  {path}  ({key}), SHA-256 {file.sha256}" for path, (key, file) in refused.items()]
-    told = f"{where}: names code, and code that a file names runs only if you consent; nothing was imported:"
+    head = f"{where}: names code, and code that a file names runs only if you consent; nothing was imported:"
     both = "Read it. If you trust it, give --trust-code for this call (in Python: with edgefl.trust_code():), or put it on your list:"
-    return "\n".join([told, *lines, both, f"  edgefl trust add {' '.join(shlex.quote(str(path)) for path in refused)}"])
+    return "\n".join([head, *lines, both, f"  edgefl trust add {' '.join(shlex.quote(str(path)) for path in refused)}"])

@@ -50,14 +50,14 @@ def load(given: Sources | Iterable[Any]) -> dict[str, str]:
         InputError: a plug-in is missing, raises an error, or is not complete; or its content has another hash than ``given``.
     """
     wanted = given if isinstance(given, Mapping) else dict.fromkeys(map(_source, given), "")
-    found = {}
+    sources = {}
     for source, before in wanted.items():
-        found[source] = _sha256(source)
-        if before not in ("", found[source]):
-            raise ConfigError(changed(source, before, found[source]))
+        sources[source] = _sha256(source)
+        if before not in ("", sources[source]):
+            raise ConfigError(changed(source, before, sources[source]))
         if source not in _known():
             loaded(Path(source), "plugins") if source.endswith(".py") else imported(source, "plugins")
-    return found
+    return sources
 
 
 def resolved(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,28 +68,28 @@ def resolved(values: Mapping[str, Any]) -> dict[str, Any]:
     given = values.get("plugins")
     if isinstance(given, str) or not isinstance(given, (Iterable, type(None))):
         raise ConfigError(f"plugins: expected a list of files and modules, got {given!r}")
-    found, sources = dict(values), load(given or ())
+    keys, sources = dict(values), load(given or ())
     if isinstance(texts := values.get("stages"), (list, tuple)):
-        found["stages"] = [_resolved(stages, text, sources) if isinstance(text, str) else text for text in texts]
+        keys["stages"] = [_resolved(stages, text, sources) if isinstance(text, str) else text for text in texts]
     if isinstance(text := values.get("sampler"), str):
-        found["sampler"] = _resolved(samplers, text, sources)
+        keys["sampler"] = _resolved(samplers, text, sources)
     if isinstance(networks := values.get("tier"), Mapping):
-        found["tier"] = {tier: _network(model, sources) for tier, model in networks.items()}
+        keys["tier"] = {tier: _network(model, sources) for tier, model in networks.items()}
     for key, registry in PARTS.items():
         if isinstance(name := values.get(key), str) and (parts := _parts(registry, name)):
             names = list(map(registry.resolve, parts))
-            found[key] = "+".join(names) + (spec.named(name)[1] if registry is adversaries else "")
+            keys[key] = "+".join(names) + (spec.named(name)[1] if registry is adversaries else "")
             for definition, source in filter(None, map(registry.plugin, names)):
                 sources.setdefault(source, source_sha256(source, definition))
-    return found | ({"plugins": sources} if sources else {})
+    return keys | ({"plugins": sources} if sources else {})
 
 
 def _resolved(registry: Registry, text: str, sources: dict[str, str]) -> str:
     """Return ``text``, a name and perhaps options, with the name under which it is registered; add its source to ``sources``."""
     given, bracket, options = text.partition("(")
     name = registry.resolve(given)
-    if (found := registry.plugin(name)) is not None:
-        sources.setdefault(found.source, source_sha256(found.source, found.definition))
+    if (plugin := registry.plugin(name)) is not None:
+        sources.setdefault(plugin.source, source_sha256(plugin.source, plugin.definition))
     return f"{name}{bracket}{options}"
 
 
@@ -123,8 +123,8 @@ def code_in(values: Any) -> Iterator[tuple[str, str]]:
                 yield key, where
     networks = values.get("tier")
     of_tiers = [("tier", model) for model in networks.values()] if isinstance(networks, Mapping) else []
-    own = [(key, values.get(key)) for key in ("loss", "metric", "lr_schedule")]
-    for key, name in (("model", values.get("model")), *of_tiers, *own):
+    functions = [(key, values.get(key)) for key in ("loss", "metric", "lr_schedule")]
+    for key, name in (("model", values.get("model")), *of_tiers, *functions):
         if isinstance(name, (str, Path)) and not _is_data(key, str(name)):
             yield key, str(name).rpartition(":")[0]
 
@@ -162,9 +162,9 @@ def blamed(error: BaseException) -> str:
     definitions = [definition for registry in ALL for definition, _ in registry.plugins().values()]
     modules = {definition.__module__ for definition in definitions}
     frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__) if frame.f_globals.get("__name__") in modules)
-    found = [(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) for frame in frames]
-    if found:
-        return "{}, line {}, in {}".format(*found[-1])
+    places = [(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) for frame in frames]
+    if places:
+        return "{}, line {}, in {}".format(*places[-1])
     # A function that cannot take its arguments has no frame; its name begins the message.
     called = re.match(r"([\w.]+)\.(\w+)\(\) ", str(error)) if isinstance(error, TypeError) else None
     for definition in definitions if called else ():
@@ -177,8 +177,8 @@ def blamed(error: BaseException) -> str:
 
 def changed(source: str, before: str, now: str) -> str:
     """Return the message that a plug-in has another hash than a run has recorded."""
-    told = f"plugins: {source.removeprefix(OBJECT)} has changed since this run began"
-    return f"{told}: its SHA-256 was {str(before)[:12]}…, now {now[:12]}…; restore it, or start a new run in another folder"
+    start = f"plugins: {source.removeprefix(OBJECT)} has changed since this run began"
+    return f"{start}: its SHA-256 was {str(before)[:12]}…, now {now[:12]}…; restore it, or start a new run in another folder"
 
 
 def only_here(sources: Sources | None) -> list[str]:
@@ -192,15 +192,15 @@ def _source(given: Any) -> str:
     if isinstance(given, (str, Path)):
         return whole_path(given) if str(given).endswith(".py") or isinstance(given, Path) else given
     if all(registry.name_of(given) is None for registry in ALL):
-        told = getattr(given, "__name__", repr(given))
-        raise ConfigError(f"plugins: {told} is not registered; decorate it, such as with @edgefl.extend.method('name')")
+        name = getattr(given, "__name__", repr(given))
+        raise ConfigError(f"plugins: {name} is not registered; decorate it, such as with @edgefl.extend.method('name')")
     return source_of(given)
 
 
 def _known() -> dict[str, Any]:
     """Return source → one definition, of the plug-ins that this process has imported under a name of its own, or defines."""
-    every = (found for registry in ALL for found in registry.plugins().values())
-    return {found.source: found.definition for found in every if not found.definition.__module__.startswith(BY_PATH)}
+    every = (plugin for registry in ALL for plugin in registry.plugins().values())
+    return {plugin.source: plugin.definition for plugin in every if not plugin.definition.__module__.startswith(BY_PATH)}
 
 
 def _sha256(source: str) -> str:

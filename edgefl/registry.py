@@ -78,9 +78,9 @@ class Registry:
 
         def register(definition: T) -> T:
             if not f"{getattr(definition, '__module__', '')}.".startswith((f"{self.package}.", f"{CONTRIB}.")):
-                found = Plugin(definition, source_of(definition))
-                self._check(name, found, facts)
-                self._plugged[name] = found
+                plugin = Plugin(definition, source_of(definition))
+                self._check(name, plugin, facts)
+                self._plugged[name] = plugin
             self._loaded[name] = definition
             self._facts[name] = facts
             return definition
@@ -90,7 +90,7 @@ class Registry:
     @functools.cached_property
     def _decorators(self) -> dict[str, tuple[str, ast.Call]]:
         """Name → module and decorator, from the source files; EdgeflError if two files define the same name."""
-        found: dict[str, tuple[str, ast.Call]] = {}
+        named: dict[str, tuple[str, ast.Call]] = {}
         decorated = re.compile(rf"^@{self.kind}\(.*?^(?=class |def )", re.MULTILINE | re.DOTALL)  # whole files take long to parse
         for module, text in {**_texts(self.package), **_texts(CONTRIB)}.items():
             tree = ast.parse("".join(f"{decorators}class _: ...\n" for decorators in decorated.findall(text)))
@@ -98,19 +98,19 @@ class Registry:
             for decorator in (d for definition in definitions for d in definition.decorator_list):
                 match decorator:
                     case ast.Call(func=ast.Name(id=self.kind), args=[ast.Constant(value=str(name))]):
-                        if name in found:
-                            other, again = (place.rpartition(".")[2] for place in (found[name][0], module))
+                        if name in named:
+                            other, again = (place.rpartition(".")[2] for place in (named[name][0], module))
                             raise EdgeflError(f"{self.kind} {name!r} is defined in {other} and again in {again}")
-                        found[name] = module, decorator
-        return found
+                        named[name] = module, decorator
+        return named
 
     @functools.cached_property
     def _entry_points(self) -> Mapping[str, list[str]]:
         """Name → ``module:definition`` of the packages that define it."""
-        found: dict[str, list[str]] = {}
+        values: dict[str, list[str]] = {}
         for point in _entry_points().select(group=f"edgefl.{self.plural}"):
-            found[point.name] = sorted({*found.get(point.name, ()), point.value})
-        return found
+            values[point.name] = sorted({*values.get(point.name, ()), point.value})
+        return values
 
     def installed(self) -> set[str]:
         """Return the modules that entry points of installed packages name."""
@@ -223,21 +223,21 @@ class Registry:
             ):
                 yield value
 
-    def _check(self, name: str, found: Plugin, facts: Mapping[str, Any]) -> None:
-        title = f"{self.kind.replace('_', ' ')} {name!r}, in {found.source}"
+    def _check(self, name: str, plugin: Plugin, facts: Mapping[str, Any]) -> None:
+        title = f"{self.kind.replace('_', ' ')} {name!r}, in {plugin.source}"
         if not _WORD.fullmatch(name):
             raise InputError(f"{title}: expected a name of letters, digits and -, _ or . after the first")
-        if lacking := self.interface.lacking(found.definition, facts):
+        if lacking := self.interface.lacking(plugin.definition, facts):
             raise InputError(f"{title}: {lacking}")
         if name in self._decorators:
-            self._refuse(name, self._decorators[name][0], found.source)
-        if (other := self._plugged.get(name)) is None or found.source.startswith(OBJECT):
+            self._refuse(name, self._decorators[name][0], plugin.source)
+        if (other := self._plugged.get(name)) is None or plugin.source.startswith(OBJECT):
             return
         # The same file may be run again: a module that is reloaded, a file that was changed.
-        (one, source), two = other, found.definition
+        (one, source), two = other, plugin.definition
         again = one.__module__ != two.__module__ or one.__qualname__ == two.__qualname__
-        if not again or source != found.source:
-            self._refuse(name, source, found.source)
+        if not again or source != plugin.source:
+            self._refuse(name, source, plugin.source)
 
     def _refuse(self, name: str, one: str, other: str) -> None:
         raise InputError(f"{self.kind.replace('_', ' ')} {name!r} is defined in {one} and again in {other}; rename one of them")
@@ -274,7 +274,7 @@ key_group = key_groups = Registry(
 feature = features = Registry("feature", CONTRIB, Interface("edgefl.run.feature:Feature"))
 section = sections = Registry("section", CONTRIB, Interface("", ("summary", "rounds")))
 view = views = Registry("view", CONTRIB, Interface())
-"""What commands of the core do by a part of contrib."""
+"""Actions of the core's commands that a part of contrib does."""
 export_format = export_formats = Registry(
     "export_format", "edgefl.bundle.formats", Interface("", ("network", "sample"), required=("needs", "extra", "suffix"))
 )

@@ -46,8 +46,7 @@ def normals(seed: int, clients: np.ndarray, *key: int | str) -> np.ndarray:
     """Return a standard normal number for each client as :func:`uniforms` does, rounded to six decimals to be equal on every host."""
     import torch
 
-    found = torch.special.ndtri(torch.from_numpy(uniforms(seed, clients, *key) + 2.0**-54)).numpy()
-    return np.round(found, 6)
+    return np.round(torch.special.ndtri(torch.from_numpy(uniforms(seed, clients, *key) + 2.0**-54)).numpy(), 6)
 
 
 def shuffled(seed: int, n: int, positions: np.ndarray, *key: int | str) -> np.ndarray:
@@ -69,12 +68,12 @@ def shuffled(seed: int, n: int, positions: np.ndarray, *key: int | str) -> np.nd
             left, right = right, left ^ (_hashed(word, right) & low)
         return (left << half) | right
 
-    found = turned(np.atleast_1d(np.asarray(positions)).astype(np.uint64))
-    outside = np.flatnonzero(found >= n)
+    entries = turned(np.atleast_1d(np.asarray(positions)).astype(np.uint64))
+    outside = np.flatnonzero(entries >= n)
     while len(outside):
-        found[outside] = turned(found[outside])
-        outside = outside[found[outside] >= n]
-    return found.astype(np.int64).reshape(np.shape(positions))
+        entries[outside] = turned(entries[outside])
+        outside = outside[entries[outside] >= n]
+    return entries.astype(np.int64).reshape(np.shape(positions))
 
 
 @functools.lru_cache(maxsize=4096)  # the policies of a what-if have the rounds in common

@@ -1,4 +1,4 @@
-"""What a key of a run's configuration is made of: its type, its bounds, its flag on the command line."""
+"""The parts of a key of a run's configuration: its type, its bounds, its flag on the command line."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass

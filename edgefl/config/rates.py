@@ -53,7 +53,7 @@ def named_rules(text: str) -> list[Rule]:
     >>> [round(named_rules("cosine")[0](t, 4), 4) for t in (1, 3, 4)]
     [1.0, 0.5, 0.1464]
     """
-    found = []
+    rules = []
     for part in (part.strip() for part in text.split("+")):
         if part == "constant":
             continue
@@ -64,10 +64,10 @@ def named_rules(text: str) -> list[Rule]:
         except (ValueError, KeyError, TypeError):
             raise ValueError(f"got {part!r}, expected {_KNOWN}") from None
         try:
-            found.append(make(**options))
+            rules.append(make(**options))
         except TypeError:  # an option of another type
             raise ValueError(f"got {part!r}, expected {_KNOWN}") from None
-    return found
+    return rules
 
 
 def checked_rule(given: object) -> object:

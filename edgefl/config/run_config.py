@@ -29,11 +29,11 @@ CODE = frozenset({*PARTS, "model", "tier", "loss", "metric", "lr_schedule", "log
 
 def _with_groups() -> list[type[Keys]]:
     """Return the classes of all keys, the last in the help first, as :class:`CoreKeys` has them."""
-    found: list[type[Keys]] = [CoreKeys]
+    classes: list[type[Keys]] = [CoreKeys]
     for core in CoreKeys.__bases__:
-        found += [group.keys for name, group in reversed(groups().items()) if key_groups.facts(name)["after"] == core.__name__]
-        found.append(core)
-    return found
+        classes += [group.keys for name, group in reversed(groups().items()) if key_groups.facts(name)["after"] == core.__name__]
+        classes.append(core)
+    return classes
 
 
 if TYPE_CHECKING:
@@ -122,11 +122,11 @@ def keys_in(values: Mapping[str, Any], source: str, flags: Mapping[str, Any]) ->
     admit_keys(values, source, flags)
     RunConfig.of(values, source)
     options = {**values.get("method_options", {}), **flags.get("method_options", {})}
-    found = {**values, **flags} | ({"method_options": options} if options else {})
-    own, given = values.get("plugins"), flags.get("plugins")
-    if isinstance(own, Mapping) and isinstance(given, Mapping):
-        found["plugins"] = {**own, **given}
-    return found
+    keys = {**values, **flags} | ({"method_options": options} if options else {})
+    named, given = values.get("plugins"), flags.get("plugins")
+    if isinstance(named, Mapping) and isinstance(given, Mapping):
+        keys["plugins"] = {**named, **given}
+    return keys
 
 
 def admit_keys(values: Mapping[str, Any], source: str, typed: Mapping[str, Any], others: Iterable[Any] = ()) -> None:
@@ -134,7 +134,7 @@ def admit_keys(values: Mapping[str, Any], source: str, typed: Mapping[str, Any],
 
     ``others`` are more tables of keys in the file.
     """
-    plugins, folders = (found if isinstance(found := values.get(key), Mapping) else {} for key in ("plugins", "sources"))
+    plugins, folders = (value if isinstance(value := values.get(key), Mapping) else {} for key in ("plugins", "sources"))
     named = [pair for table in (values, *others) for pair in code_in(table)]
     admit(
         named,

@@ -31,25 +31,25 @@ def _network(model: Any) -> Any:
 
 
 def _metric(given: Any) -> Any:
-    found = _network(given)
-    if isinstance(found, str) and not is_own(found) and found not in METRICS:
-        known = f"{', '.join(METRICS)}, or your own as file.py:function"
-        raise ValueError(f"got {given!r};{nearest(found, METRICS)} expected one of {known}")
-    return found
+    name = _network(given)
+    if isinstance(name, str) and not is_own(name) and name not in METRICS:
+        choices = f"{', '.join(METRICS)}, or your own as file.py:function"
+        raise ValueError(f"got {given!r};{nearest(name, METRICS)} expected one of {choices}")
+    return name
 
 
 def _by_tier(given: Any) -> Any:
     if not isinstance(given, Mapping):
         return given
-    found: dict[float, Any] = {}
+    networks: dict[float, Any] = {}
     for tier, model in given.items():
         ratio = ratio_in(tier)
-        if ratio in found:
-            raise ValueError(f"two networks for tier {ratio:g}, {found[ratio]} and {_network(model)}; give one")
-        found[ratio] = _network(model)
-    if 1.0 not in found:
+        if ratio in networks:
+            raise ValueError(f"two networks for tier {ratio:g}, {networks[ratio]} and {_network(model)}; give one")
+        networks[ratio] = _network(model)
+    if 1.0 not in networks:
         raise ValueError("no network for tier 1, the whole model, to which relative deadlines refer; give it too")
-    return {f"{ratio:g}": found[ratio] for ratio in sorted(found, reverse=True)}
+    return {f"{ratio:g}": networks[ratio] for ratio in sorted(networks, reverse=True)}
 
 
 def _data(given: Any) -> Any:

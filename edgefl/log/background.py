@@ -73,7 +73,7 @@ class _LoggerThread:
     """One logger, in a thread that ends with the process at the latest."""
 
     def __init__(self, name: str, run: LoggedRun, say: Callable[[str], None]) -> None:
-        self._name, self._run, self._say, self._told = name, run, say, False
+        self._name, self._run, self._say, self._failed = name, run, say, False
         self.calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=f"log to {name}", daemon=True)
         self._thread.start()
@@ -87,8 +87,8 @@ class _LoggerThread:
 
     def _tell(self, text: str) -> None:
         """Say ``text``, unless something has been said of this logger."""
-        if not self._told:
-            self._told = True
+        if not self._failed:
+            self._failed = True
             self._say(text)
 
     def _work(self) -> None:
@@ -97,5 +97,5 @@ class _LoggerThread:
                 while (call := self.calls.get()) is not None:
                     call(logger)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a logger raises, the run continues
-            told = str(error).strip().partition("\n")[0][:300]
-            self._tell(f"--log {self._name} failed, and the run continues without it: {type(error).__name__}: {told}")
+            reason = str(error).strip().partition("\n")[0][:300]
+            self._tell(f"--log {self._name} failed, and the run continues without it: {type(error).__name__}: {reason}")

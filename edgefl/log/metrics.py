@@ -19,24 +19,24 @@ def round_metrics(record: RoundRecord) -> dict[str, float]:
     An energy that is unknown is left out.
     """
     line = record.to_json(clients=False)
-    found = {key: float(line[key]) for key in _OF_ROUND if line[key] is not None}
-    found |= {f"accuracy/{label}": float(share) for label, share in line["accuracy"].items()}
+    metrics = {key: float(line[key]) for key in _OF_ROUND if line[key] is not None}
+    metrics |= {f"accuracy/{label}": float(share) for label, share in line["accuracy"].items()}
     if (after := record.accuracy_after_training) is not None:
-        found["accuracy_after_training"] = after
+        metrics["accuracy_after_training"] = after
     of_classes: dict[str, list[float | None]] = {}
     for group in line["groups"]:
         counts = {group["status"]: group["clients"], **{key: group[key] for key in _OF_CLASS}}
         for key, value in counts.items():
             of_classes.setdefault(f"class/{group['device']}/{key}", []).append(value)
-    return found | {name: float(total) for name, values in of_classes.items() if (total := known_sum(values)) is not None}
+    return metrics | {name: float(total) for name, values in of_classes.items() if (total := known_sum(values)) is not None}
 
 
 def final_metrics(summary: Mapping[str, Any]) -> dict[str, float]:
     """Return the figures of a finished run from its ``summary.json``: totals, and ``tier/RATIO/…`` with costs and accuracy of each tier."""
-    found = {f"total/{key}": value for key, value in summary.items() if key != "format" and _is_number(value)}
+    metrics = {f"total/{key}": value for key, value in summary.items() if key != "format" and _is_number(value)}
     for row in summary["tiers"]:
-        found |= {f"tier/{row['tier']:g}/{key}": value for key, value in row.items() if key != "tier" and _is_number(value)}
-    return {key: float(value) for key, value in found.items()}
+        metrics |= {f"tier/{row['tier']:g}/{key}": value for key, value in row.items() if key != "tier" and _is_number(value)}
+    return {key: float(value) for key, value in metrics.items()}
 
 
 def _is_number(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What the contract of methods is checked on: a method with one kind of network, and the tests that are its rules."""
+"""The cases of the contract of methods: a method with one kind of network, and the tests that are its rules."""
 
 from __future__ import annotations
 
@@ -76,15 +76,15 @@ def parametrize(
     every = {**methods, **(aggregations or {})}
     if "method" in metafunc.fixturenames:
         metafunc.parametrize("method", [pytest.param(method, id=name) for name, method in every.items()])
-    if (known := RULES.get(metafunc.function.__name__)) is None:
+    if (checked := RULES.get(metafunc.function.__name__)) is None:
         return
-    chosen = methods if known.of_networks else every
+    chosen = methods if checked.of_networks else every
     pairs = [(*one, *other) for one, other in itertools.product(chosen.items(), ((kind, ARCHITECTURES[kind]) for kind in kinds))]
     params = []
     for name, method, kind, architecture in [*pairs, *more]:
         case = Case(method, architecture, tuple(Tier(ratio) for ratio in method.default_tiers))
         exceptions = method.contract_exceptions
-        reason = exceptions.get(known.words) or exceptions.get(f"{known.words} [{kind}]")
+        reason = exceptions.get(checked.words) or exceptions.get(f"{checked.words} [{kind}]")
         marks = [pytest.mark.xfail(reason=reason, raises=AssertionError, strict=True)] if reason else []
         params.append(pytest.param(case, id=f"{name}-{kind}", marks=marks))
     metafunc.parametrize("case", params)
@@ -140,7 +140,7 @@ def images(samples: int, seed: int) -> tuple[Tensor, Tensor]:
 
 @dataclass
 class Home:
-    """What one client of the toy problem has: its samples and what it keeps."""
+    """A client of the toy problem: its samples and what it keeps."""
 
     x: Tensor
     y: Tensor

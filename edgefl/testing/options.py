@@ -25,10 +25,10 @@ def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> Non
         group = parser.getgroup("edgefl", "the contract of the parts of edgefl")
         for kind in KINDS:
             form = "a name or a TOML file" if kind == "device" else "a name, package.module:Class or file.py:Class"
-            told = f"{kind.replace('_', ' ')} to check: {form}; may be repeated"
-            group.addoption(_flag(kind), dest=f"edgefl_{kind}", action="append", default=[], metavar="NAME", help=told)
-        told = "Python file or module that defines parts; may be repeated"
-        group.addoption("--plugin", dest="edgefl_plugins", action="append", default=[], metavar="FILE|MODULE", help=told)
+            text = f"{kind.replace('_', ' ')} to check: {form}; may be repeated"
+            group.addoption(_flag(kind), dest=f"edgefl_{kind}", action="append", default=[], metavar="NAME", help=text)
+        text = "Python file or module that defines parts; may be repeated"
+        group.addoption("--plugin", dest="edgefl_plugins", action="append", default=[], metavar="FILE|MODULE", help=text)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -59,8 +59,8 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: objec
     if not name.startswith("test_") or collector.name != "contract.py" or not inspect.isfunction(obj):
         return None
     given = [kind for kind in KINDS if collector.config.getoption(f"edgefl_{kind}", None)]
-    of = {"method" if argument == "case" else argument for argument in inspect.signature(obj).parameters}
-    return None if of & set(given) else []
+    needed = {"method" if argument == "case" else argument for argument in inspect.signature(obj).parameters}
+    return None if needed & set(given) else []
 
 
 @pytest.hookimpl(wrapper=True)
@@ -71,18 +71,18 @@ def pytest_runtest_makereport(
     report = yield
     function = getattr(item, "function", None)
     if report.failed and call.excinfo is not None and getattr(function, "__module__", "").startswith(_RULES):
-        told = str(call.excinfo.value).split("\n")[0] or call.excinfo.typename
-        report.user_properties.append((_BROKEN, f"{_part(item)} breaks the rule: {_words(function)}\n    {told}"))
+        reason = str(call.excinfo.value).split("\n")[0] or call.excinfo.typename
+        report.user_properties.append((_BROKEN, f"{_part(item)} breaks the rule: {_words(function)}\n    {reason}"))
     return report
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """List the broken rules after all tests."""
     failed = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
-    if told := [str(text) for report in failed for name, text in getattr(report, "user_properties", ()) if name == _BROKEN]:
+    if lines := [str(text) for report in failed for name, text in getattr(report, "user_properties", ()) if name == _BROKEN]:
         terminalreporter.section("broken rules")
-        for text in told:
-            terminalreporter.write_line(text)
+        for line in lines:
+            terminalreporter.write_line(line)
 
 
 def _words(rule: Any) -> str:
@@ -93,8 +93,7 @@ def _words(rule: Any) -> str:
 
 def _part(item: Any) -> str:
     """Return kind and name of the part that a test is run for."""
-    found = {kind: value for kind, value in item.callspec.params.items() if kind in KINDS or kind == "case"}
-    kind, value = next(iter(found.items()))
+    kind, value = next((kind, value) for kind, value in item.callspec.params.items() if kind in KINDS or kind == "case")
     return f"method {type(value.method).__name__}" if kind == "case" else f"{kind.replace('_', ' ')} {value}"
 
 

@@ -84,9 +84,9 @@ def measured(
         batch = Batch(torch.from_numpy(x), torch.from_numpy(y), torch.from_numpy(present), draw)
         exact, exact_loss = _in_torch(method, objective, module, batch, torch.float64)
         single, _ = _in_torch(method, objective, module, batch, torch.float32)
-        found, loss = _in_onnx(graphs, module, x, y, present, kind)
+        gradients, loss = _in_onnx(graphs, module, x, y, present, kind)
         floor = 1e-3 * max(float(np.linalg.norm(g)) for g in exact.values())
-        ours = {n: _off(found[graphs.roles.trained[n]], g, floor) for n, g in exact.items()}
+        ours = {n: _off(gradients[graphs.roles.trained[n]], g, floor) for n, g in exact.items()}
         theirs = {n: _off(single[n], g, floor) for n, g in exact.items()}
         worst = max(ours, key=lambda n: ours[n] / max(GRADIENT_TOLERANCE, 2 * theirs[n]))
         yield Parity(
@@ -94,20 +94,20 @@ def measured(
         )
 
 
-def _off(found: np.ndarray, exact: np.ndarray, floor: float) -> float:
-    return float(np.linalg.norm(found - exact) / max(float(np.linalg.norm(exact)), floor, 1e-30))
+def _off(gradient: np.ndarray, exact: np.ndarray, floor: float) -> float:
+    return float(np.linalg.norm(gradient - exact) / max(float(np.linalg.norm(exact)), floor, 1e-30))
 
 
 def _in_torch(
     method: Method, objective: Objective, module: nn.Module, batch: Batch, dtype: torch.dtype
 ) -> tuple[dict[str, np.ndarray], float]:
-    own = copy.deepcopy(module).to(dtype).train()
+    network = copy.deepcopy(module).to(dtype).train()
     x = each(lambda part: part.to(dtype) if part.is_floating_point() else part, batch.x)
-    value = loss_of(method, objective)(own, Batch(x, batch.y, batch.present, batch.draw))
+    value = loss_of(method, objective)(network, Batch(x, batch.y, batch.present, batch.draw))
     value.backward()
-    trained = [(name, parameter) for name, parameter in own.named_parameters() if parameter.requires_grad]
-    found = {name: (torch.zeros_like(p) if p.grad is None else p.grad).double().numpy() for name, p in trained}
-    return found, value.item()
+    trained = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
+    gradients = {name: (torch.zeros_like(p) if p.grad is None else p.grad).double().numpy() for name, p in trained}
+    return gradients, value.item()
 
 
 def _in_onnx(

@@ -32,16 +32,16 @@ def attacking(adversary: str) -> Clients:
 
 def usual(adversary: str) -> Adversary:
     """Return the adversary with its default options."""
-    found: Adversary = adversaries.load(adversary).of({})
-    return found
+    loaded: Adversary = adversaries.load(adversary).of({})
+    return loaded
 
 
 def tensors(seed: int) -> dict[str, Tensor]:
     """Return normal tensors: a weight, a bias, one without entries, and a count."""
     rng = np.random.default_rng(seed)
     shapes: dict[str, tuple[int, ...]] = {"weight": (3, 4), "bias": (3,), "none": (0, 2)}
-    found = {name: torch.from_numpy(rng.standard_normal(shape)).float() for name, shape in shapes.items()}
-    return found | {"batches": torch.tensor(seed)}
+    drawn = {name: torch.from_numpy(rng.standard_normal(shape)).float() for name, shape in shapes.items()}
+    return drawn | {"batches": torch.tensor(seed)}
 
 
 def outcomes(clients: Clients, jobs: list[Job]) -> list[Outcome]:
@@ -53,10 +53,10 @@ def outcomes(clients: Clients, jobs: list[Job]) -> list[Outcome]:
 def test_every_option_has_a_default_and_an_unknown_one_is_refused(adversary: str) -> None:
     """Every option has a default, and an unknown option is a ConfigError."""
     assert isinstance(usual(adversary), Adversary)
-    known = {field.name for field in fields(adversaries.load(adversary))}
+    options = {field.name for field in fields(adversaries.load(adversary))}
     with pytest.raises(ConfigError, match="unknown_option: unknown key"):
         adversaries.load(adversary).of({"unknown_option": 1})
-    assert "unknown_option" not in known
+    assert "unknown_option" not in options
 
 
 def test_an_upload_has_the_names_shapes_and_types_of_an_honest_one(adversary: str) -> None:
@@ -113,9 +113,9 @@ def test_honest_clients_are_left_alone(adversary: str) -> None:
     clients, jobs = attacking(adversary), jobs_of(12)
     bad = Adversaries.of(f"{adversary}:{SHARE}", TASK.clients, TASK.seed).listed
     assert len(bad) == 3
-    for job, found, honest in zip(jobs, outcomes(clients, jobs), outcomes(Clients(TASK, digits()), jobs), strict=True):
-        assert found.status == "trained"
-        assert job.client in bad or found == honest, f"client {job.client} is honest and sends something else"
+    for job, outcome, honest in zip(jobs, outcomes(clients, jobs), outcomes(Clients(TASK, digits()), jobs), strict=True):
+        assert outcome.status == "trained"
+        assert job.client in bad or outcome == honest, f"client {job.client} is honest and sends something else"
 
 
 def test_any_job_of_an_adversary_can_run_again_to_the_same_bits(adversary: str) -> None:

@@ -61,10 +61,10 @@ def test_sums_of_tiers_give_the_same_bits(case: Case) -> None:
             sums[update.tier].add(update, update.samples if case.method.weighs_samples else 1)
         parts.append(sums)
     whole, *others = parts
-    for tier, of in (item for part in others for item in part.items()):
-        whole.setdefault(tier, tier_sum(case.method, case.architecture, tier)).merge(of)
+    for tier, summed in (item for part in others for item in part.items()):
+        whole.setdefault(tier, tier_sum(case.method, case.architecture, tier)).merge(summed)
     places = {update.tier: update.places for update in updates}
-    after = finish(state, [(places[tier], of) for tier, of in whole.items()])
+    after = finish(state, [(places[tier], summed) for tier, summed in whole.items()])
     expected = case.method.aggregate(state, updates)
     assert all(torch.equal(after.tensors[name], tensor) for name, tensor in expected.tensors.items())
 
@@ -158,7 +158,9 @@ def test_a_server_that_distils_has_the_same_bits_in_any_order(case: Case) -> Non
     if not isinstance(method := case.method, Distils):
         return
     updates = [case.update(state := case.state(), tier, client) for client, tier in enumerate(case.tiers)]
-    first, again = (method.distilled(state, of, images(9, 5)[0], generator(0, "distil")) for of in (updates, updates[::-1]))
+    first, again = (
+        method.distilled(state, ordered, images(9, 5)[0], generator(0, "distil")) for ordered in (updates, updates[::-1])
+    )
     assert shapes_of(first.state.tensors) == shapes_of(state.tensors)
     assert all(torch.equal(again.state.tensors[name], tensor) for name, tensor in first.state.tensors.items())
     assert any(not torch.equal(state.tensors[name], tensor) for name, tensor in first.state.tensors.items())

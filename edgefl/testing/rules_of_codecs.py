@@ -66,8 +66,8 @@ def test_the_receiver_gets_float32_of_the_expected_shapes_in_the_expected_order(
 def test_values_come_back(codec: str) -> None:
     """What comes back points the way of what was sent."""
     w = torch.from_numpy(rng(1).standard_normal((8, 40))).float()
-    found = decode(encode({"w": w}, codec, rng()), {"w": (8, 40)}, "client 7", codec)["w"]
-    assert float((w * found).sum()) > 0, "decoded values have nothing in common with those that were encoded"
+    decoded = decode(encode({"w": w}, codec, rng()), {"w": (8, 40)}, "client 7", codec)["w"]
+    assert float((w * decoded).sum()) > 0, "decoded values have nothing in common with those that were encoded"
 
 
 @_drawn
@@ -102,12 +102,12 @@ def test_the_same_generator_gives_the_same_bytes(codec: str) -> None:
     assert torch.equal(w, torch.linspace(-1, 1, 50).reshape(5, 10)), "packing changes the tensor that it gets"
 
 
-@pytest.mark.parametrize("held", [bytes, bytearray, memoryview])
-def test_what_is_decoded_has_nothing_to_do_with_the_payload(codec: str, held: type) -> None:
+@pytest.mark.parametrize("buffer", [bytes, bytearray, memoryview])
+def test_what_is_decoded_has_nothing_to_do_with_the_payload(codec: str, buffer: type) -> None:
     """Decoded tensors are no views of the payload."""
     tensors = {"w": few(30, 20).reshape(5, 6), "none": torch.zeros(0, 3), "b": torch.arange(3.0)}
     memory = bytearray(encode(tensors, codec, rng()))
-    decoded = decode(held(memory), shapes_of(tensors), "client 7", codec)
+    decoded = decode(buffer(memory), shapes_of(tensors), "client 7", codec)
     expected = decode(bytes(memory), shapes_of(tensors), "client 7", codec)
     memory[:] = bytes(len(memory))
     memory.clear()  # an error while anything is a view of it

@@ -38,11 +38,11 @@ def assert_equal(one: Dataset, other: Dataset) -> None:
 
 def digests(split: Split) -> list[bytes]:
     """Return a hash of each sample."""
-    found = []
+    hashes = []
     for start in range(0, len(split), BLOCK):
         samples = np.asarray(split.at(np.arange(start, min(start + BLOCK, len(split)))).x)
-        found += [hashlib.blake2b(sample.tobytes()).digest() for sample in samples]
-    return found
+        hashes += [hashlib.blake2b(sample.tobytes()).digest() for sample in samples]
+    return hashes
 
 
 def test_every_call_returns_the_same_samples(dataset: str, data: Dataset) -> None:
@@ -67,8 +67,8 @@ def test_most_classes_have_a_training_sample(dataset: str, data: Dataset) -> Non
 def test_held_out_samples_are_not_those_of_training(dataset: str, data: Dataset) -> None:
     """Less than half of the held-out samples are also training samples."""
     trained, held_out = set(digests(data.train)), digests(data.test)
-    known = sum(digest in trained for digest in held_out)
-    assert known < len(held_out) / 2, f"{known} of {len(held_out)} held-out samples are training samples too"
+    repeated = sum(digest in trained for digest in held_out)
+    assert repeated < len(held_out) / 2, f"{repeated} of {len(held_out)} held-out samples are training samples too"
 
 
 def test_the_usual_network_takes_the_samples(dataset: str, data: Dataset) -> None:

@@ -75,7 +75,7 @@ def test_a_defence_changes_nothing_in_place(defence: str) -> None:
         for name in update.tensors:
             assert torch.equal(update.tensors[name], before.tensors[name])
             assert torch.equal(update.sent[name], before.sent[name])
-    assert all(torch.equal(tensor, second[client][name]) for client, of in first.items() for name, tensor in of.items())
+    assert all(torch.equal(tensor, second[client][name]) for client, tensors in first.items() for name, tensor in tensors.items())
 
 
 def test_clients_that_agree_are_left_as_they_are(defence: str) -> None:

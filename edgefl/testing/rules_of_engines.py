@@ -54,12 +54,12 @@ def expected() -> list[Outcome]:
         return [clients.run(job) for job in jobs_of(16)]
 
 
-def assert_same(found: list[Outcome], wanted: list[Outcome], engine: str) -> None:
+def assert_same(outcomes: list[Outcome], wanted: list[Outcome], engine: str) -> None:
     """Assert that outcomes have the same bits; of an engine that groups clients, the same losses except for rounding."""
-    assert [o.client for o in found] == [o.client for o in wanted], "outcomes are of other clients"
+    assert [o.client for o in outcomes] == [o.client for o in wanted], "outcomes are of other clients"
     if not Capabilities.of(engine).groups_clients:
-        assert found == wanted, "the outcome of a job has other bits than if the client runs alone"
-    for one, other in zip(found, wanted, strict=True):
+        assert outcomes == wanted, "the outcome of a job has other bits than if the client runs alone"
+    for one, other in zip(outcomes, wanted, strict=True):
         assert (one.status, one.steps, len(one.payload)) == (other.status, other.steps, len(other.payload))
         assert one.train_loss == pytest.approx(other.train_loss, rel=1e-4)
 
@@ -111,14 +111,14 @@ def test_any_job_can_run_again_to_the_same_bits(engine: str, expected: list[Outc
 def test_sums_of_updates_are_those_of_one_process(engine: str, expected: list[Outcome]) -> None:
     """Updates that are added up, by the engine or by the server, have the same sums bit for bit, unless the engine groups clients."""
     jobs = [replace(job, weight=1 + number) for number, job in enumerate(jobs_of(16))]
-    wanted, found = (Sums(jobs[0].method, TASK.architecture) for _ in range(2))
+    wanted, sums = (Sums(jobs[0].method, TASK.architecture) for _ in range(2))
     bare = [wanted.add(job, outcome) for job, outcome in zip(jobs, expected, strict=True)]
     with opened(engine) as running:
-        assert_same(list(in_order(running, jobs, found)), bare, engine)
-    for tier, of in wanted.tiers.items():
-        assert of.weight == found.tiers[tier].weight, "an update is missing, or was added twice"
+        assert_same(list(in_order(running, jobs, sums)), bare, engine)
+    for tier, expected_sum in wanted.tiers.items():
+        assert expected_sum.weight == sums.tiers[tier].weight, "an update is missing, or was added twice"
         if not Capabilities.of(engine).groups_clients:
-            assert torch.equal(of.total.value(), found.tiers[tier].total.value()), "the sum has other bits"
+            assert torch.equal(expected_sum.total.value(), sums.tiers[tier].total.value()), "the sum has other bits"
 
 
 def test_a_cancelled_map_leaves_nothing_behind(engine: str, expected: list[Outcome]) -> None:

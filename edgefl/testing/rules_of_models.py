@@ -67,10 +67,10 @@ def test_outputs_are_one_finite_number_per_class(model: str) -> None:
     """The output of n samples is (n, classes), float32 and finite, also of one sample in training."""
     network = smallest(model)
     for count in (3, 1):
-        found = network.train()(samples(model, count))
-        assert found.shape == (count, CLASSES), f"{count} samples give {tuple(found.shape)}, expected {(count, CLASSES)}"
-        assert found.dtype == torch.float32
-        assert bool(torch.isfinite(found).all()), "an output is NaN or infinite"
+        outputs = network.train()(samples(model, count))
+        assert outputs.shape == (count, CLASSES), f"{count} samples give {tuple(outputs.shape)}, expected {(count, CLASSES)}"
+        assert outputs.dtype == torch.float32
+        assert bool(torch.isfinite(outputs).all()), "an output is NaN or infinite"
 
 
 def test_every_parameter_gets_a_gradient(model: str) -> None:

@@ -59,39 +59,39 @@ def server_round(name: str, trained: int) -> tuple[GlobalState, list[Submodel], 
     shapes = {target: tuple(tensor.shape) for target, tensor in state.tensors.items()}
     control = Control(objective, drawn(shapes, SERVER, 3) if objective.remembers else {}, 5)
     for submodel in submodels[:trained]:
-        own = {n: tuple(t.shape) for n, t in submodel.tensors.items()}
-        answer = drawn(own, CONTROL, 4) if objective.controls else drawn(own, "", 4)
+        trained_shapes = {n: tuple(t.shape) for n, t in submodel.tensors.items()}
+        answer = drawn(trained_shapes, CONTROL, 4) if objective.controls else drawn(trained_shapes, "", 4)
         control.add(submodel, submodel.tensors, answer, state)
     return state, submodels, *control.finish(state, state)
 
 
 def test_the_terms_are_one_finite_number_with_a_gradient(objective: str) -> None:
     """The terms of the loss are finite, and training with them does not diverge on a quadratic."""
-    found, layer = objective_named(objective, STRENGTH), nn.Linear(3, 2, bias=False)
-    found.attach(layer, SHAPE, {}, {})
-    term = torch.as_tensor(found.term(layer))
+    correction, layer = objective_named(objective, STRENGTH), nn.Linear(3, 2, bias=False)
+    correction.attach(layer, SHAPE, {}, {})
+    term = torch.as_tensor(correction.term(layer))
     assert term.shape == (), f"terms are scalars, got shape {tuple(term.shape)}"
     assert bool(torch.isfinite(term)), f"the terms are {term}"
-    assert bool(torch.isfinite(descended(found, {}, {}).weight).all()), "weights become NaN or infinite"
+    assert bool(torch.isfinite(descended(correction, {}, {}).weight).all()), "weights become NaN or infinite"
 
 
 def test_what_is_attached_neither_travels_nor_trains(objective: str) -> None:
     """What an objective attaches to a network is neither sent nor trained, and nothing if it ``adds`` nothing."""
-    found, layer = objective_named(objective, STRENGTH), nn.Linear(3, 2, bias=False)
-    found.attach(layer, SHAPE, {}, {})
+    correction, layer = objective_named(objective, STRENGTH), nn.Linear(3, 2, bias=False)
+    correction.attach(layer, SHAPE, {}, {})
     assert list(layer.state_dict()) == ["weight"], (
         "attached tensors are in the state_dict: register buffers with persistent=False"
     )
     assert [name for name, _ in layer.named_parameters()] == ["weight"]
-    assert found.adds or not list(layer.buffers())
+    assert correction.adds or not list(layer.buffers())
 
 
 def test_what_is_sent_and_stored_has_the_declared_shapes(objective: str) -> None:
     """What a client sends and stores has the names and shapes that are declared before the round."""
-    found = objective_named(objective, STRENGTH)
+    correction = objective_named(objective, STRENGTH)
     _, _, up, keep = played(objective)
-    assert {name: tuple(tensor.shape) for name, tensor in up.items()} == found.control_shapes(SHAPE)
-    first = found.first_memory(SHAPE)
+    assert {name: tuple(tensor.shape) for name, tensor in up.items()} == correction.control_shapes(SHAPE)
+    first = correction.first_memory(SHAPE)
     assert {name: tensor.shape for name, tensor in keep.items()} == {name: tensor.shape for name, tensor in first.items()}
     for name, tensor in (up | keep).items():
         assert tensor.dtype == torch.float32, f"{name} is {tensor.dtype}, expected float32"
@@ -110,9 +110,9 @@ def test_same_inputs_same_bits(objective: str) -> None:
 
 def test_the_server_stores_tensors_of_the_global_shapes(objective: str) -> None:
     """What the server stores has the shapes of the global tensors, is finite, and is empty unless the objective ``remembers``."""
-    state, _, after, kept = server_round(objective, 2)
-    assert bool(kept) == objective_named(objective, STRENGTH).remembers
-    for name, tensor in kept.items():
+    state, _, after, stored = server_round(objective, 2)
+    assert bool(stored) == objective_named(objective, STRENGTH).remembers
+    for name, tensor in stored.items():
         assert tensor.shape == state.tensors[name.removeprefix(SERVER)].shape, f"{name} has shape {tuple(tensor.shape)}"
         assert bool(torch.isfinite(tensor).all()), f"{name} has NaN or infinity"
     assert all(after.tensors[name].shape == tensor.shape for name, tensor in state.tensors.items())

@@ -82,12 +82,12 @@ _EXPORTED: dict[tuple[Architecture, str], list[tuple[torch.nn.Module, TierFiles]
 def exported(case: Case, tier: Tier) -> tuple[torch.nn.Module, TierFiles]:
     """Return the deployed network of a first state and its files. An export takes a second, and several methods deploy one network."""
     module = case.method.deploy(case.state(), tier)
-    known = _EXPORTED.setdefault((case.architecture, str(module)), [])
-    for other, files in known:
+    networks = _EXPORTED.setdefault((case.architecture, str(module)), [])
+    for other, files in networks:
         if same_network(other, module):
             return module, files
-    known.append((module, build_tier(module, InputSpec((1, 8, 8)), "net", np.random.default_rng(0))))
-    return known[-1]
+    networks.append((module, build_tier(module, InputSpec((1, 8, 8)), "net", np.random.default_rng(0))))
+    return networks[-1]
 
 
 @rule("ONNX equals torch", of_networks=True)
@@ -110,9 +110,9 @@ def test_a_deployed_network_has_the_size_and_the_macs_of_its_row_of_costs(case: 
     for tier in case.tiers:
         module, files = exported(case, tier)
         cost = tier_cost(case.method, case.architecture, tier, TRAINING)
-        held = [*module.parameters(), *module.buffers()]
+        tensors = [*module.parameters(), *module.buffers()]
         assert sum(p.numel() for p in module.parameters()) == cost.params_inference
-        assert sum(t.numel() * t.element_size() for t in held) == cost.weights_bytes_inference
+        assert sum(t.numel() * t.element_size() for t in tensors) == cost.weights_bytes_inference
         counted = count_macs(onnx.load_model_from_string(files.contents["net/forward.onnx"]), 3)
         assert counted.uncounted_ops == ()
         assert counted.total == 3 * cost.macs_inference

@@ -107,8 +107,8 @@ class span:  # noqa: N801 - used like a function
     def __enter__(self) -> None:
         self._start_s = perf_counter()
         if _listeners and threading.current_thread() is threading.main_thread():
-            for told in _listeners:
-                told(self._name, self._detail)
+            for listener in _listeners:
+                listener(self._name, self._detail)
 
     def __exit__(self, *error: object) -> None:
         ended_s = perf_counter()
@@ -120,13 +120,13 @@ def drain() -> list[Span]:
     taken: list[Span] = []
     while True:
         try:
-            found = _recorded.popleft()
+            recorded = _recorded.popleft()
         except IndexError:
             return taken
-        if isinstance(found, tuple):
-            name, start_s, duration_s, detail, thread = found
-            found = Span(name, start_s, duration_s, 0, detail, _track(thread))
-        taken.append(found)
+        if isinstance(recorded, tuple):
+            name, start_s, duration_s, detail, thread = recorded
+            recorded = Span(name, start_s, duration_s, 0, detail, _track(thread))
+        taken.append(recorded)
 
 
 def here() -> str:
@@ -143,8 +143,10 @@ def absorb(spans: Iterable[Span], worker: int, offset_s: float = 0.0) -> None:
 
     ``offset_s``: by so many seconds this process's clock is ahead of the worker's.
     """
-    for of in spans:
-        _recorded.append(Span(of.name, of.start_s + offset_s, of.duration_s, worker + of.worker, of.detail, of.thread))
+    for timed in spans:
+        _recorded.append(
+            Span(timed.name, timed.start_s + offset_s, timed.duration_s, worker + timed.worker, timed.detail, timed.thread)
+        )
 
 
 def seconds(spans: Iterable[Span]) -> dict[str, float]:
@@ -156,18 +158,18 @@ def seconds(spans: Iterable[Span]) -> dict[str, float]:
     threads: defaultdict[tuple[int, str], list[Span]] = defaultdict(list)
     for timed in spans:
         threads[timed.worker, timed.thread].append(timed)
-    found: defaultdict[str, float] = defaultdict(float)
+    by_stage: defaultdict[str, float] = defaultdict(float)
     for of_thread in threads.values():
         around: list[Span] = []
         for timed in sorted(of_thread, key=lambda s: (s.start_s, -s.duration_s)):
             while around and around[-1].end_s <= timed.start_s:
                 around.pop()
-            found[timed.name] += timed.duration_s
+            by_stage[timed.name] += timed.duration_s
             if around:  # the time belongs to this inner span
-                found[around[-1].name] -= min(timed.end_s, around[-1].end_s) - timed.start_s
+                by_stage[around[-1].name] -= min(timed.end_s, around[-1].end_s) - timed.start_s
             around.append(timed)
-    order = [*STAGES, *sorted(found.keys() - STAGES.keys())]
-    return {name: max(found[name], 0.0) for name in order if name in found}
+    order = [*STAGES, *sorted(by_stage.keys() - STAGES.keys())]
+    return {name: max(by_stage[name], 0.0) for name in order if name in by_stage}
 
 
 def events(spans: Iterable[Span], named: set[tuple[int, str]]) -> list[dict[str, Any]]:
@@ -178,7 +180,7 @@ def events(spans: Iterable[Span], named: set[tuple[int, str]]) -> list[dict[str,
     >>> [event["name"] for event in events([Span("train", 0.5, 0.25, worker=1)], set())]
     ['process_name', 'process_sort_index', 'thread_name', 'train']
     """
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for timed in spans:
         track = {"pid": timed.worker, "tid": zlib.crc32(timed.thread.encode()) & 0x7FFFFFFF}
         if (timed.worker, timed.thread) not in named:
@@ -189,7 +191,7 @@ def events(spans: Iterable[Span], named: set[tuple[int, str]]) -> list[dict[str,
                 "process_sort_index": {"sort_index": timed.worker},
                 "thread_name": {"name": timed.thread or "main"},
             }
-            found += [{"ph": "M", "name": kind, **track, "args": args} for kind, args in names.items()]
+            rows += [{"ph": "M", "name": kind, **track, "args": args} for kind, args in names.items()]
         times = {"ts": round(timed.start_s * 1e6, 3), "dur": round(timed.duration_s * 1e6, 3)}
-        found.append({"ph": "X", "cat": "edgefl", "name": timed.name, **track, **times, "args": dict(timed.detail)})
-    return found
+        rows.append({"ph": "X", "cat": "edgefl", "name": timed.name, **track, **times, "args": dict(timed.detail)})
+    return rows

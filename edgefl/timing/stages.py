@@ -84,9 +84,9 @@ def stages_of(spans: Sequence[Span], since_s: float, now_s: float, thread: str =
     >>> stages_of([Span("train", 1.0, 2.0), Span("checkpoint", 1.0, 0.5, thread="disk"), Span("train", 0.0, 3.0, worker=1)], 0.5, 3.5)
     {'server': {'train': 2.0, 'other': 1.0}, 'background': {'checkpoint': 0.5}, 'workers': {'1': {'train': 3.0}}}
     """
-    own = [timed for timed in spans if timed.worker == 0 and timed.thread == thread]
-    server = seconds(own)
-    passed_s = now_s - min([since_s, *(timed.start_s for timed in own)])
+    of_thread = [timed for timed in spans if timed.worker == 0 and timed.thread == thread]
+    server = seconds(of_thread)
+    passed_s = now_s - min([since_s, *(timed.start_s for timed in of_thread)])
     server["other"] = max(0.0, passed_s - sum(server.values()))
     beside = seconds(timed for timed in spans if timed.worker == 0 and timed.thread != thread)
     workers = {
@@ -102,16 +102,16 @@ def added(parts: Iterable[Mapping[str, Any]]) -> Stages:
     {'server': {'select': 0.5, 'train': 2.0}}
     """
     parts = list(parts)
-    found: Stages = {"server": _sum([part.get("server", {}) for part in parts])}
+    stages: Stages = {"server": _sum([part.get("server", {}) for part in parts])}
     if beside := _sum([part.get("background", {}) for part in parts]):
-        found["background"] = beside
+        stages["background"] = beside
     of_workers = [part.get("workers", {}) for part in parts]
     if numbers := sorted({number for part in of_workers for number in part}, key=int):
-        found["workers"] = {number: _sum([part.get(number, {}) for part in of_workers]) for number in numbers}
-    return found
+        stages["workers"] = {number: _sum([part.get(number, {}) for part in of_workers]) for number in numbers}
+    return stages
 
 
 def _sum(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    known = {name for part in parts for name in part}
-    order = [*(name for name in STAGES if name in known), *sorted(known - STAGES.keys())]
+    names = {name for part in parts for name in part}
+    order = [*(name for name in STAGES if name in names), *sorted(names - STAGES.keys())]
     return {name: round(sum(part.get(name, 0.0) for part in parts), 6) for name in order}
