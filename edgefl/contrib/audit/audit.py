@@ -1,4 +1,4 @@
-"""What a finished run leaks, measured beside what is accounted."""
+"""The leaks of a finished run, measured beside what is accounted."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Leak:
 
 @dataclass(frozen=True)
 class Audit:
-    """What a run leaks.
+    """The leaks of a run.
 
     Attributes:
         level: whom the run's noise protects; "none" without noise.
@@ -106,9 +106,9 @@ def with_noise(trained: Trained, canaries: Canaries) -> Audit | None:
         scores = example(run, canaries, promise.clip, promise.noise_multiplier)
     ratio, delta, known = distance(scores), promise.delta, replace(spending, sampling=None)
 
-    def leak(attacker: str, of: Callable[[float], float], accounted: float) -> Leak:
-        found = ratio.through(of)
-        return Leak(attacker, releases, delta, found.low, found.value, found.high, accounted)
+    def leak(attacker: str, through: Callable[[float], float], accounted: float) -> Leak:
+        measured = ratio.through(through)
+        return Leak(attacker, releases, delta, measured.low, measured.value, measured.high, accounted)
 
     leaks = [leak("knows who takes part", lambda value: epsilon(value, delta), known.epsilon(run.config.rounds))]
     if spending.sampling is not None:

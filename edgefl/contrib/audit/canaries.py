@@ -53,7 +53,7 @@ class Canaries:
 
     def score(self, number: int, released: Mapping[str, Tensor]) -> float:
         """Return s·⟨c, released⟩ of a canary."""
-        parts = self.direction(number, {name: tuple(of.shape) for name, of in released.items()})
+        parts = self.direction(number, {name: tuple(part.shape) for name, part in released.items()})
         return self.sign(number) * sum(float((part * released[name]).sum()) for name, part in parts.items())
 
     def tiers(self, run: Run) -> list[Tier]:
@@ -155,10 +155,10 @@ def _released(turn: Turn, summed: TierSums) -> Callable[[Tier], dict[str, Tensor
     A method that averages the entries of its state releases the sum of all tiers for each entry.
     """
     sums = {}
-    for tier, of in summed.items():
+    for tier, total in summed.items():
         begun = turn.submodel(tier).tensors
-        parts = {name: part.value() for name, part in of.parts().items()}
-        sums[tier] = {name: part - of.weight * begun[name].double() if name in begun else part for name, part in parts.items()}
+        parts = {name: part.value() for name, part in total.parts().items()}
+        sums[tier] = {name: part - total.weight * begun[name].double() if name in begun else part for name, part in parts.items()}
     if not folds(turn.method):
         return sums.__getitem__
     entries: dict[str, Tensor] = {}
@@ -177,4 +177,4 @@ def _released(turn: Turn, summed: TierSums) -> Callable[[Tier], dict[str, Tensor
 
 def _changes(tensors: Mapping[str, Tensor], submodel: Submodel) -> dict[str, Tensor]:
     begun = submodel.tensors
-    return {name: of.double() - begun[name].double() if name in begun else of.double() for name, of in tensors.items()}
+    return {name: t.double() - begun[name].double() if name in begun else t.double() for name, t in tensors.items()}

@@ -31,12 +31,12 @@ def command(run: Path, canaries: int, as_json: bool) -> int:
         from edgefl.contrib.audit import show
         from edgefl.contrib.audit.audit import audit
     with busy("measuring"):
-        found = audit(run, canaries, note)
+        result = audit(run, canaries, note)
     if as_json:
-        print_json(found.to_json())
-    elif found.membership is not None:
-        echo(show.membership_text(found.membership))
+        print_json(result.to_json())
+    elif result.membership is not None:
+        echo(show.membership_text(result.membership))
     else:
-        show_result(show.leaks_table(found))
-        echo(show.verdict(found))
-    return int(found.exceeds)
+        show_result(show.leaks_table(result))
+        echo(show.verdict(result))
+    return int(result.exceeds)

@@ -41,14 +41,14 @@ def distance(scores: np.ndarray) -> Interval:
 
     The interval is the normal approximation in √2·asinh(µ/(σ√2)), whose deviation is 1/√k for k scores, whatever µ and σ are.
 
-    >>> found = distance(np.array([1.0, 2.0, 3.0, 2.0]))
-    >>> round(found.value, 3), round(found.low, 3), round(found.high, 3)
+    >>> ratio = distance(np.array([1.0, 2.0, 3.0, 2.0]))
+    >>> round(ratio.value, 3), round(ratio.low, 3), round(ratio.high, 3)
     (4.899, 1.181, 12.969)
     """
     deviation = float(np.std(scores, ddof=1))
-    found = float(np.mean(scores)) / max(deviation, np.finfo(float).tiny)
+    ratio = float(np.mean(scores)) / max(deviation, np.finfo(float).tiny)
     half = NormalDist().inv_cdf((1 + CONFIDENCE) / 2) / math.sqrt(len(scores))
-    steady = math.sqrt(2) * math.asinh(found / math.sqrt(2))
+    steady = math.sqrt(2) * math.asinh(ratio / math.sqrt(2))
     return Interval(*(max(0.0, 2 * math.sqrt(2) * math.sinh((steady + by) / math.sqrt(2))) for by in (0.0, -half, half)))
 
 

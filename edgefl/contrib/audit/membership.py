@@ -6,7 +6,7 @@ reverse (δ = 0). Limits of shares are those of Clopper and Pearson.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +26,7 @@ MOST = 5000
 
 @dataclass(frozen=True)
 class Membership:
-    """What the attack reaches.
+    """The success of the attack.
 
     Attributes:
         members, others: how many samples of either kind it was judged on.
@@ -51,44 +51,43 @@ class Membership:
 
 def attacked(trained: Trained, seed: int) -> Membership:
     """Return what the attack on the final model of a run reaches."""
-    found = list(_losses(trained))
     rng = generator(seed, "membership")
-    members, others = (rng.permutation(np.concatenate(of))[:MOST] for of in zip(*found, strict=True))
+    members, others = (rng.permutation(np.concatenate(values))[:MOST] for values in zip(*_losses(trained), strict=True))
     return judged(members, others)
 
 
 def judged(members: np.ndarray, others: np.ndarray) -> Membership:
     """Return what thresholds of the losses (n,) of members and others reach; both are in random order.
 
-    >>> found = judged(np.zeros(200), np.ones(200))
-    >>> found.auc, found.right, round(found.epsilon_low, 1)
+    >>> attack = judged(np.zeros(200), np.ones(200))
+    >>> attack.auc, attack.right, round(attack.epsilon_low, 1)
     (1.0, 1.0, 2.8)
     """
     from scipy.stats import mannwhitneyu
 
     cut = _threshold(members[::2], others[::2])
-    told, mistaken = members[1::2] <= cut, others[1::2] <= cut
+    caught, mistaken = members[1::2] <= cut, others[1::2] <= cut
     auc = float(mannwhitneyu(others, members).statistic) / (len(members) * len(others))
-    pairs = (told, mistaken), (~mistaken, ~told)
+    pairs = (caught, mistaken), (~mistaken, ~caught)
     low = max(0.0, *(math.log(max(_limits(one)[0], 1e-300) / _limits(other)[1]) for one, other in pairs))
-    return Membership(len(told), len(mistaken), auc, float(told.mean()), float(mistaken.mean()), low)
+    return Membership(len(caught), len(mistaken), auc, float(caught.mean()), float(mistaken.mean()), low)
 
 
 def _threshold(members: np.ndarray, others: np.ndarray) -> float:
     """Return the loss at or below which most more members than others are, as shares."""
     cuts = np.unique(members)
-    told = np.searchsorted(np.sort(members), cuts, side="right") / len(members)
+    caught = np.searchsorted(np.sort(members), cuts, side="right") / len(members)
     mistaken = np.searchsorted(np.sort(others), cuts, side="right") / len(others)
-    return float(cuts[np.argmax(told - mistaken)])
+    return float(cuts[np.argmax(caught - mistaken)])
 
 
 def _limits(hits: np.ndarray) -> tuple[float, float]:
     """Return the limits of the share of ``hits``. Each is wrong in a quarter of what :data:`CONFIDENCE` allows: four of them hold."""
     from scipy.special import betaincinv
 
-    count, of, wrong = int(hits.sum()), len(hits), (1 - CONFIDENCE) / 4
-    low = float(betaincinv(count, of - count + 1, wrong)) if count else 0.0
-    return low, float(betaincinv(count + 1, of - count, 1 - wrong)) if count < of else 1.0
+    count, total, wrong = int(hits.sum()), len(hits), (1 - CONFIDENCE) / 4
+    low = float(betaincinv(count, total - count + 1, wrong)) if count else 0.0
+    return low, float(betaincinv(count + 1, total - count, 1 - wrong)) if count < total else 1.0
 
 
 def _losses(trained: Trained) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -99,9 +98,9 @@ def _losses(trained: Trained) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     for client in clients:
         tier = run.plan.tier_of(client, trained.state.round) or run.tiers[-1]
         module = shared if shared is not None else trained.module(tier, client)
-        if len(own := shards.train(client)):
+        if len(trained_on := shards.train(client)):
             held_out = shards.test(client) if of_clients(run) else run.test.at(np.arange(0))
-            yield losses(module, own, criterion), losses(module, held_out, criterion)
+            yield losses(module, trained_on, criterion), losses(module, held_out, criterion)
     if shared is not None and not of_clients(run):
         yield np.empty(0), losses(shared, run.test, criterion)
 
@@ -110,10 +109,6 @@ def losses(module: nn.Module, split: Split, criterion: Criterion) -> np.ndarray:
     """Return the loss of each sample of ``split``: (n,) float64."""
     if not len(split):
         return np.empty(0)
-    found = torch.from_numpy(outputs(module, split.taken().x, BATCH_SIZE))
-    return np.array(list(_of_samples(found, torch.from_numpy(np.array(split.y)), criterion)), dtype=np.float64)
-
-
-def _of_samples(found: torch.Tensor, y: torch.Tensor, criterion: Criterion) -> Iterable[float]:
+    given, y = torch.from_numpy(outputs(module, split.taken().x, BATCH_SIZE)), torch.from_numpy(np.array(split.y))
     compare = criterion.loss or nn.functional.cross_entropy
-    return (float(compare(found[i : i + 1], y[i : i + 1])) for i in range(len(y)))
+    return np.array([float(compare(given[i : i + 1], y[i : i + 1])) for i in range(len(y))], dtype=np.float64)

@@ -26,16 +26,16 @@ def mlflow(run: LoggedRun) -> Iterator[Logger]:
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     entities = importlib.import_module("mlflow.entities")
     client = importlib.import_module("mlflow").MlflowClient()
-    known = run.folder / "logs" / "mlflow"
-    if known.exists():
-        identifier = client.get_run(known.read_text(encoding="utf-8")).info.run_id
+    file = run.folder / "logs" / "mlflow"
+    if file.exists():
+        identifier = client.get_run(file.read_text(encoding="utf-8")).info.run_id
         client.update_run(identifier, status="RUNNING")
     else:
-        found = client.get_experiment_by_name(EXPERIMENT)
-        experiment = client.create_experiment(EXPERIMENT) if found is None else found.experiment_id
+        existing = client.get_experiment_by_name(EXPERIMENT)
+        experiment = client.create_experiment(EXPERIMENT) if existing is None else existing.experiment_id
         identifier = client.create_run(experiment, run_name=run.name).info.run_id
-        known.parent.mkdir(exist_ok=True)
-        known.write_text(identifier, encoding="utf-8")
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(identifier, encoding="utf-8")
         params = [entities.Param(key, str(value)[:_LONGEST_VALUE]) for key, value in run.settings.items()]
         for place in range(0, len(params), _MOST_PARAMS):
             client.log_batch(identifier, params=params[place : place + _MOST_PARAMS])

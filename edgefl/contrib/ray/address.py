@@ -1,4 +1,4 @@
-"""What is at the address of a Ray cluster: nothing, something else, or a cluster that accepts or refuses this process's token.
+"""Checks of the address of a Ray cluster: there is nothing, something else, or a cluster that accepts or refuses this process's token.
 
 Ray itself retries for 20 seconds to two minutes in each of these cases, and then only says that it cannot connect.
 """
@@ -71,8 +71,8 @@ def check_token(cluster: Cluster, core: Any) -> None:
         accepts_all = _refusal(cluster, core, address) is None
     tokens.reset_cache()
     if accepts_all:
-        told = f"the Ray cluster at {cluster.address} was started without tokens"
-        raise ConfigError(f"ray_auth: {told}; give --no-ray-auth, or start its nodes with RAY_AUTH_MODE=token")
+        reason = f"the Ray cluster at {cluster.address} was started without tokens"
+        raise ConfigError(f"ray_auth: {reason}; give --no-ray-auth, or start its nodes with RAY_AUTH_MODE=token")
 
 
 def _refusal(cluster: Cluster, core: Any, address: str) -> str | None:
@@ -119,10 +119,10 @@ def no_node(cluster: Cluster) -> str:
 
 def _refused(cluster: Cluster, why: str) -> str:
     if cluster.auth:
-        told, remedy = "refuses this computer's token", "copy ~/.ray/auth_token of the head node here"
+        answer, remedy = "refuses this computer's token", "copy ~/.ray/auth_token of the head node here"
     else:
-        told, remedy = "wants a token", "leave out --no-ray-auth, with ~/.ray/auth_token of the head node here"
-    return f"ray_auth: the Ray cluster at {cluster.address} {told} ({first_sentence(why)}); {remedy}"
+        answer, remedy = "wants a token", "leave out --no-ray-auth, with ~/.ray/auth_token of the head node here"
+    return f"ray_auth: the Ray cluster at {cluster.address} {answer} ({first_sentence(why)}); {remedy}"
 
 
 def first_sentence(text: str) -> str:

@@ -91,7 +91,7 @@ def connected(cluster: Cluster, workers: int) -> Iterator[Any]:
 
 def places(ray: Any, cards: bool) -> list[NodePlace]:
     """Return the places of the live nodes; ``cards``: only graphics cards, which share the slots of their node evenly."""
-    found = []
+    live = []
     for node in ray.nodes():
         resources = node.get("Resources", {})
         slots = int(resources.get("CPU", 0))
@@ -100,17 +100,17 @@ def places(ray: Any, cards: bool) -> list[NodePlace]:
         title = f"{node['NodeManagerAddress']} ({node['NodeManagerHostname']})"
         if cards:
             count = int(resources.get("GPU", 0))
-            found += [NodePlace(node["NodeID"], title, max(1, slots // count), card) for card in range(count)]
+            live += [NodePlace(node["NodeID"], title, max(1, slots // count), card) for card in range(count)]
         else:
-            found.append(NodePlace(node["NodeID"], title, slots))
-    return found
+            live.append(NodePlace(node["NodeID"], title, slots))
+    return live
 
 
 def _variables(cluster: Cluster) -> dict[str, str]:
-    found = {**_QUIET, "RAY_AUTH_MODE": "token" if cluster.auth else "disabled"}
+    variables = {**_QUIET, "RAY_AUTH_MODE": "token" if cluster.auth else "disabled"}
     if cluster.auth and cluster.address == "local" and not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
-        found["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # Ray would write a new one to the user's home
-    return found
+        variables["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # Ray would write a new one to the user's home
+    return variables
 
 
 @contextlib.contextmanager

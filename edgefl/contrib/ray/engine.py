@@ -39,7 +39,7 @@ _COMPANY_S = 60.0  # until when the others should be
 
 @dataclass(frozen=True)
 class _Answer:
-    """What an actor has answered, about a batch or (None) about itself, and when by this process's clock."""
+    """The answer of an actor, about a batch or (None) about itself, and when it came by this process's clock."""
 
     member: RayMember
     batch: JobBatch | None
@@ -115,11 +115,9 @@ class RayEngine(Dispatch[RayMember]):
             member.asked[batch.fold.name] += 1
             self._call(member, "sums", part, batch=batch)
             return
-        rows, own, shared = apart(batch.jobs, self._setups)
-        references = {
-            item.digest: [self._reference(item)] for item in shared
-        }  # in lists, so that the actor decides when to fetch them
-        self._call(member, "run", write_message("jobs", {"jobs": rows, "part": part}, own), references, batch=batch)
+        rows, blobs, shared = apart(batch.jobs, self._setups)
+        references = {item.digest: [self._reference(item)] for item in shared}  # in lists: the actor decides when to fetch them
+        self._call(member, "run", write_message("jobs", {"jobs": rows, "part": part}, blobs), references, batch=batch)
 
     def _reference(self, shared: Shared) -> Any:
         """Return Ray's reference to what jobs share, which is put into the object store once."""
@@ -132,8 +130,8 @@ class RayEngine(Dispatch[RayMember]):
 
     def _call(self, member: RayMember, method: str, *arguments: Any, batch: JobBatch | None = None) -> None:
         """Call a method of a node's actor; its answer comes to ``_answers``."""
-        found: Future[bytes] = getattr(member.actor, method).remote(*arguments).future()
-        found.add_done_callback(lambda content: self._answers.put(_Answer(member, batch, content, time.perf_counter())))
+        future: Future[bytes] = getattr(member.actor, method).remote(*arguments).future()
+        future.add_done_callback(lambda content: self._answers.put(_Answer(member, batch, content, time.perf_counter())))
 
     def serve(self, timeout_s: float | None) -> None:
         """Read what nodes have answered, waiting up to ``timeout_s`` for the first answer, and give batches of lost nodes to others."""
@@ -182,8 +180,8 @@ class RayEngine(Dispatch[RayMember]):
             if members.ready and waited_s > _COMPANY_S:
                 return
             if waited_s > _START_S:
-                told = f"no node of the Ray cluster had processors free for {_START_S:g} s"
-                raise EdgeflError(f"{told}; wait until other jobs of the cluster end, or give --ray-address local")
+                reason = f"no node of the Ray cluster had processors free for {_START_S:g} s"
+                raise EdgeflError(f"{reason}; wait until other jobs of the cluster end, or give --ray-address local")
             self.serve(1.0)
 
 

@@ -86,7 +86,7 @@ class Members:
         self._firsts: dict[NodePlace, int] = {}
         self._unlike: dict[NodePlace, str] = {}  # nodes that are left out, and why
         self._losses, self._looked_s, self._lost_s, self._why = 0, 0.0, 0.0, ""
-        self._layout, self._data = self._told()
+        self._layout, self._data = self._shared_data()
 
     @property
     def ready(self) -> list[RayMember]:
@@ -139,8 +139,8 @@ class Members:
             there = Fingerprint.of(fields)
             self.records[member.place.node] = NodeRecord(member.place.title, vars(there), tuple(there.differences(self._here)))
             member.state, member.ahead_s = "starting", arrived_s - fields["clock_s"]
-            told = {"task": task_fields(self._clients.task), "workers": member.slots, "data": self._layout}
-            self._call(member, "start", write_header("start", {**told, "limits": self._cluster.limits}), self._data)
+            task = {"task": task_fields(self._clients.task), "workers": member.slots, "data": self._layout}
+            self._call(member, "start", write_header("start", {**task, "limits": self._cluster.limits}), self._data)
 
     def answered(self) -> None:
         """Note that a member has answered: losses before it do not count any more."""
@@ -150,13 +150,13 @@ class Members:
         """Leave a member out and return the batches that others must run; raise EdgeflError if too many were lost."""
         self._dismiss(member)
         if member.state == "asked" and "import" in why:
-            told = f"node {member.place.title} cannot import edgefl"
-            raise ConfigError(f"ray_address: {told}; install edgefl {self._here.edgefl} with its extra ray there")
+            reason = f"node {member.place.title} cannot import edgefl"
+            raise ConfigError(f"ray_address: {reason}; install edgefl {self._here.edgefl} with its extra ray there")
         self._losses += 1
         self._lost_s, self._why = time.monotonic(), why.strip().partition("\n")[0]
         if self._losses > _TRIES * max(1, len(self._firsts)):
-            told = f"nodes of the Ray cluster are lost one after the other ({self._why})"
-            raise EdgeflError(f"{told}; continue with --resume, if need be without Ray")
+            reason = f"nodes of the Ray cluster are lost one after the other ({self._why})"
+            raise EdgeflError(f"{reason}; continue with --resume, if need be without Ray")
         self._looked_s = self._lost_s  # the cluster needs a moment to notice
         return member.lost()
 
@@ -185,7 +185,7 @@ class Members:
         self._call(member, "facts")
         return member
 
-    def _told(self) -> tuple[dict[str, Any], list[Any]]:
+    def _shared_data(self) -> tuple[dict[str, Any], list[Any]]:
         """Put the data set into the object store, once; return where its arrays lie in it, and Ray's reference to it."""
         fd, layout = share(self._clients.data)
         try:
@@ -205,8 +205,8 @@ class Members:
     def _unfit(self, place: NodePlace, there: Fingerprint) -> str:
         """Return why the node of a fingerprint cannot take part; "" if it can."""
         if there.edgefl != self._here.edgefl:
-            told = f"node {place.title} has edgefl {there.edgefl}, expected {self._here.edgefl} as on this computer"
-            return f"ray_address: {told}; install the same release there"
+            reason = f"node {place.title} has edgefl {there.edgefl}, expected {self._here.edgefl} as on this computer"
+            return f"ray_address: {reason}; install the same release there"
         differences = "; ".join(there.differences(self._here))
         if not differences or self._cluster.mixed:
             return ""

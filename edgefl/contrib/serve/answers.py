@@ -1,4 +1,4 @@
-"""What the server answers: a pure function of the request and the table of files. Every answer has the headers of :data:`HEADERS`."""
+"""The server's answers: a pure function of the request and the table of files. Every answer has the headers of :data:`HEADERS`."""
 
 import re
 from collections.abc import Mapping, Set
@@ -125,8 +125,8 @@ def _host_name(host: str) -> str:
     >>> _host_name("LocalHost:8765"), _host_name("[::1]:8765"), _host_name("evil.example"), _host_name("a:b:c")
     ('localhost', '::1', 'evil.example', '')
     """
-    found = re.fullmatch(r"\[([0-9a-f:.]+)\](?::\d+)?|([^:\[\]]+)(?::\d+)?", host.strip().lower())
-    return str(found[1] or found[2]) if found else ""
+    match = re.fullmatch(r"\[([0-9a-f:.]+)\](?::\d+)?|([^:\[\]]+)(?::\d+)?", host.strip().lower())
+    return str(match[1] or match[2]) if match else ""
 
 
 def _decoded(target: str) -> str:
@@ -160,12 +160,12 @@ def _span(text: str, size_bytes: int) -> tuple[int, int] | None:
     >>> _span("bytes=10-", 10), _span("bytes=-0", 10), _span("bytes=4-2", 10), _span("bytes=0-1,4-5", 10), _span("lines=1-2", 10)
     ((0, 0), (0, 0), None, None, None)
     """
-    found = re.fullmatch(r"bytes=\s*([0-9]{0,18})-([0-9]{0,18})\s*", text, re.IGNORECASE)
-    if found is None or not (found[1] or found[2]):
+    match = re.fullmatch(r"bytes=\s*([0-9]{0,18})-([0-9]{0,18})\s*", text, re.IGNORECASE)
+    if match is None or not (match[1] or match[2]):
         return None
-    if not found[1]:
-        return (max(0, size_bytes - int(found[2])), size_bytes) if int(found[2]) and size_bytes else (0, 0)
-    first, last = int(found[1]), int(found[2] or size_bytes - 1)
-    if found[2] and last < first:
+    if not match[1]:
+        return (max(0, size_bytes - int(match[2])), size_bytes) if int(match[2]) and size_bytes else (0, 0)
+    first, last = int(match[1]), int(match[2] or size_bytes - 1)
+    if match[2] and last < first:
         return None
     return (first, min(last + 1, size_bytes)) if first < size_bytes else (0, 0)

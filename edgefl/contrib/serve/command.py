@@ -26,11 +26,11 @@ def command(bundle: Path, port: int, host: str, as_json: bool) -> None:
     """
     check_extra("edgefl serve", "h11", "edgefl-sim[serve]")
     from edgefl.contrib.serve.files import bundle_addresses, page_addresses
-    from edgefl.contrib.serve.runtime import found, runtime
+    from edgefl.contrib.serve.runtime import installed, runtime
     from edgefl.contrib.serve.server import LOOPBACK, PageServer
 
     table = bundle_addresses(bundle)
-    folder = found()
+    folder = installed()
     if folder is None:
         with busy("waiting for npm"):
             folder = runtime(note)

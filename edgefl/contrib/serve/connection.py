@@ -16,7 +16,7 @@ _READ_BYTES = 1 << 12  # h11 limits what it holds of an incomplete head: a read 
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """What one server spends on all who ask.
+    """The resources that one server spends on all who ask.
 
     Attributes:
         connections: open at a time.
@@ -56,11 +56,11 @@ class Connection:
             ChangedError: a file changed while it was sent.
         """
         while True:
-            found = await self._request()
-            if found is None:
+            request = await self._request()
+            if request is None:
                 return
             self.idle_since = None
-            await self._send(answer(found) if isinstance(found, h11.Request) else found)
+            await self._send(answer(request) if isinstance(request, h11.Request) else request)
             self.idle_since = asyncio.get_running_loop().time()
             if self._http.our_state is not h11.DONE:
                 break

@@ -49,7 +49,7 @@ def cache() -> Path:
     return user_cache() / "web" / version()
 
 
-def found() -> Path | None:
+def installed() -> Path | None:
     """Return a folder of this computer with :data:`FILES`: beside the page, or the cache; None if they must be fetched."""
     beside = _page("node_modules") / PACKAGE
     if _holds(beside / "dist") and _version_of(beside) == version():
@@ -59,7 +59,7 @@ def found() -> Path | None:
 
 def runtime(say: Callable[[str], None]) -> Path:
     """Return a folder with :data:`FILES`, which npm fetches into the cache if this computer has none; InputError if npm fails."""
-    if (folder := found()) is None:
+    if (folder := installed()) is None:
         _fetch(folder := cache(), say)
     return folder
 
