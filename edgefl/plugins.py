@@ -143,15 +143,11 @@ _LOSSES = ("torch.nn.functional", "torch.nn")
 
 def _parts(registry: Registry, name: str) -> list[str]:
     """Return the names in the value of a key; none if it is a network or a data set of the user, which no registry has."""
-    if (registry is models and ":" in name) or (registry is datasets and _is_own_data(name)):
+    own_data = registry is datasets and ((is_own(name) and not is_file(name)) or bool(options_in(name)[1]))
+    if own_data or (registry is models and ":" in name):
         return []
     named = spec.named(name)[0] if registry is adversaries else name
     return named.split("+") if registry is datasets else [named]
-
-
-def _is_own_data(name: str) -> bool:
-    """Whether ``name`` is a data set of the user, which no registry has."""
-    return (is_own(name) and not is_file(name)) or bool(options_in(name)[1])
 
 
 def blamed(error: BaseException) -> str:
@@ -206,9 +202,9 @@ def _known() -> dict[str, Any]:
 def _sha256(source: str) -> str:
     if not source.startswith(OBJECT):
         return source_sha256(source)
-    if source not in (known := _known()):
+    if source not in (definitions := _known()):
         raise ConfigError(
             f"plugins: {source.removeprefix(OBJECT)} was defined in a notebook or at a prompt, and only that process has it; "
             "define it there again, or put it into a file and give --plugin file.py"
         )
-    return source_sha256(source, known[source])
+    return source_sha256(source, definitions[source])

@@ -66,6 +66,7 @@ class Registry:
 
     def __init__(self, kind: str, package: str, interface: Interface, plural: str = "") -> None:
         self.kind, self.package, self.interface, self.plural = kind, package, interface, plural or f"{kind}s"
+        self._title = kind.replace("_", " ")
         self._loaded: dict[str, Any] = {}
         self._facts: dict[str, dict[str, Any]] = {}
         self._plugged: dict[str, Plugin] = {}  # those of ``_loaded`` that are not of the package
@@ -125,7 +126,7 @@ class Registry:
         if ":" in name:
             self.resolve(name)
         elif not (places := list(self._places(name))):
-            raise UnknownNameError(self.kind.replace("_", " "), name, self.names())
+            raise UnknownNameError(self._title, name, self.names())
         elif len(places) > 1:
             self._refuse(name, *places[:2])
 
@@ -136,8 +137,7 @@ class Registry:
         """
         if ":" not in name:
             return name
-        title = self.kind.replace("_", " ")
-        where = name.partition(":")[0]
+        title, where = self._title, name.partition(":")[0]
         if where in self.names():
             raise InputError(f"{title} {name!r}: {where} takes nothing after a colon; give {where}, or your own as file.py:Class")
         try:
@@ -203,7 +203,7 @@ class Registry:
     def _load_entry_point(self, name: str) -> None:
         value = self._entry_points[name][0]
         title = f"entry point edgefl.{self.plural}, {name} = {value}"
-        definition = object_in(value, title, f"a {self.kind.replace('_', ' ')}", here=False)
+        definition = object_in(value, title, f"a {self._title}", here=False)
         if (other := self.name_of(definition)) not in (name, None):
             raise InputError(f"{title}: is registered as {other!r}; give both the same name")
         if name not in self._plugged:
@@ -224,7 +224,7 @@ class Registry:
                 yield value
 
     def _check(self, name: str, plugin: Plugin, facts: Mapping[str, Any]) -> None:
-        title = f"{self.kind.replace('_', ' ')} {name!r}, in {plugin.source}"
+        title = f"{self._title} {name!r}, in {plugin.source}"
         if not _WORD.fullmatch(name):
             raise InputError(f"{title}: expected a name of letters, digits and -, _ or . after the first")
         if lacking := self.interface.lacking(plugin.definition, facts):
@@ -240,7 +240,7 @@ class Registry:
             self._refuse(name, source, plugin.source)
 
     def _refuse(self, name: str, one: str, other: str) -> None:
-        raise InputError(f"{self.kind.replace('_', ' ')} {name!r} is defined in {one} and again in {other}; rename one of them")
+        raise InputError(f"{self._title} {name!r} is defined in {one} and again in {other}; rename one of them")
 
 
 _CHOICE = ("needs",)

@@ -156,13 +156,12 @@ def chain_of(path: Path) -> tuple[int, str]:
 
 
 def _round_of(path: Path) -> int:
-    match = _NAME.fullmatch(path.name)
-    return int(match[1]) if match else 0
+    return int(path.name.split("-")[1])
 
 
 def oldest_round(folder: Path) -> int:
     """Return the round of the oldest checkpoint in ``folder``, 0 if there is none."""
-    return min((int(match[1]) for path in folder.glob("*") if (match := _NAME.fullmatch(path.name))), default=0)
+    return min(map(_round_of, _newest_first(folder)), default=0)
 
 
 def _damage(path: Path, known: Mapping[int, str]) -> str:

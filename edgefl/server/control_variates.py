@@ -19,12 +19,12 @@ class Control:
     """One round of an objective on the server. Entries that no client of the round trained stay as they are.
 
     Attributes:
-        kept: the server's tensors from the round before, by names with the prefix :data:`SERVER`.
+        memory: the server's tensors from the round before, by names with the prefix :data:`SERVER`.
         clients: N, the number of all clients of the run.
     """
 
     objective: Objective
-    kept: Mapping[str, Tensor]
+    memory: Mapping[str, Tensor]
     clients: int
     _sums: dict[str, Tensor] = field(default_factory=dict)
     _covered: dict[str, Tensor] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Control:
         variates = {}
         for name in names:
             place = submodel.places[name]
-            control = self.kept.get(SERVER + place.target)
+            control = self.memory.get(SERVER + place.target)
             zeros = torch.zeros_like(submodel.tensors[name])
             variates[CONTROL + name] = zeros if control is None else control[place.index].clone()
         return variates
@@ -53,9 +53,9 @@ class Control:
 
     def finish(self, state: GlobalState, aggregated: GlobalState) -> tuple[GlobalState, dict[str, Tensor]]:
         """Return the aggregated state with the objective's correction, and the tensors that the server stores for the next round."""
-        stored, changed = dict(self.kept), {}
+        stored, changed = dict(self.memory), {}
         for target, total in self._sums.items():
-            before = self.kept.get(SERVER + target, torch.zeros_like(state.tensors[target])).double()
+            before = self.memory.get(SERVER + target, torch.zeros_like(state.tensors[target])).double()
             after = self.objective.on_server(before, total, self.clients)
             stored[SERVER + target] = after.float()
             tensor = aggregated.tensors[target]

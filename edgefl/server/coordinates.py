@@ -33,13 +33,13 @@ class CoordinateBlock(NamedTuple):
         holders: positions of the clients among the updates, ascending.
         values: their changes, (holders, coordinates) float64.
         names: the name of each holder's tensor.
-        at: for each holder, which values of its flat tensor these are, (coordinates,) int64.
+        entries: for each holder, which values of its flat tensor these are, (coordinates,) int64.
     """
 
     holders: Sequence[int]
     values: Tensor
     names: Sequence[str]
-    at: Sequence[Tensor]
+    entries: Sequence[Tensor]
 
 
 class _Held(NamedTuple):
@@ -98,10 +98,10 @@ class Changes:
         results = [{name: t.clone(memory_format=whole) for name, t in update.tensors.items()} for update in self.updates]
         for block in self.blocks():
             change = centre(block.values)
-            for holder, name, at in zip(block.holders, block.names, block.at, strict=True):
+            for holder, name, entries in zip(block.holders, block.names, block.entries, strict=True):
                 start = self.updates[holder].sent.get(name)
-                moved = change if start is None else start.flatten()[at].double() + change
-                results[holder][name].view(-1)[at] = moved.to(results[holder][name].dtype)
+                moved = change if start is None else start.flatten()[entries].double() + change
+                results[holder][name].view(-1)[entries] = moved.to(results[holder][name].dtype)
         return [replace(update, tensors=tensors) for update, tensors in zip(self.updates, results, strict=True)]
 
     def gaps(self) -> Gaps:
@@ -148,7 +148,7 @@ class Changes:
             yield _Held(position, name, coordinates_of[mark])
 
     def _blocks_of(self, held: Sequence[_Held]) -> Iterator[CoordinateBlock]:
-        kinds = {id(of.coordinates): of.coordinates for of in held}
+        kinds = {id(tensor.coordinates): tensor.coordinates for tensor in held}
         size = max(int(coordinates.max()) for coordinates in kinds.values() if len(coordinates)) + 1 if kinds else 0
         group, where = torch.zeros(size, dtype=torch.int64), dict[int, Tensor]()
         for number, (kind, coordinates) in enumerate(kinds.items(), 1):
@@ -161,18 +161,18 @@ class Changes:
                 group = torch.unique(group, return_inverse=True)[1]
         for value in torch.unique(group).tolist():
             members = (group == value).nonzero().flatten()
-            holders = [of for of in held if int(where[id(of.coordinates)][members[0]]) >= 0]
+            holders = [tensor for tensor in held if int(where[id(tensor.coordinates)][members[0]]) >= 0]
             if not holders:
                 continue
             for part in members.split(max(1, _CHUNK // len(holders))):
-                at = [where[id(of.coordinates)][part] for of in holders]
-                values = torch.stack([self._change(of, spots) for of, spots in zip(holders, at, strict=True)])
-                yield CoordinateBlock([of.position for of in holders], values, [of.name for of in holders], at)
+                entries = [where[id(holder.coordinates)][part] for holder in holders]
+                values = torch.stack([self._change(*pair) for pair in zip(holders, entries, strict=True)])
+                yield CoordinateBlock([h.position for h in holders], values, [h.name for h in holders], entries)
 
-    def _change(self, of: _Held, at: Tensor) -> Tensor:
-        update = self.updates[of.position]
-        start, tensor = update.sent.get(of.name), update.tensors[of.name].flatten()[at].double()
-        return tensor if start is None else tensor - start.flatten()[at].double()
+    def _change(self, held: _Held, entries: Tensor) -> Tensor:
+        update = self.updates[held.position]
+        start, values = update.sent.get(held.name), update.tensors[held.name].flatten()[entries].double()
+        return values if start is None else values - start.flatten()[entries].double()
 
 
 def _fits(place: Place, tensor: Tensor, state: Mapping[str, Tensor]) -> bool:

@@ -13,7 +13,6 @@ from edgefl.records.round import Counts, Spent
 from edgefl.server.foreseen import EXPECTED, REFUSED, STATUSES, Foreseen, SessionCosts
 from edgefl.server.meeting import APART
 from edgefl.server.rounds import Server, dated, run_round
-from edgefl.server.sampler import Sampler
 from edgefl.server.schedule import first_asked, fleet_at
 from edgefl.server.state import FleetMemory, ServerState
 
@@ -45,10 +44,10 @@ class LightRecord(RoundRecord):
     @cached_property
     def _sessions(self) -> list[tuple[Counts, Spent | None]]:
         timings, ended = self.ended.timings, self.ended
-        counts = zip(*(of.tolist() for of in (ended.macs, ended.download_bytes, ended.upload_bytes)), strict=True)
+        counts = zip(*(c.tolist() for c in (ended.macs, ended.download_bytes, ended.upload_bytes)), strict=True)
         joules = (_known(timings.total_j), _known(timings.end_to_end_j))
         spent = zip(*joules, timings.total_s.tolist(), strict=True)
-        return [(of, took if sent else None) for of, took, sent in zip(counts, spent, self.begun.tolist(), strict=True)]
+        return [(count, took if sent else None) for count, took, sent in zip(counts, spent, self.begun.tolist(), strict=True)]
 
     @property
     def useful(self) -> Totals:
@@ -86,13 +85,14 @@ def light_round(server: Server, state: ServerState) -> tuple[ServerState, RoundR
     learns from sessions.
     """
     forecast, started = server.forecast, time.perf_counter()
-    if server.buffer is not None or forecast.meeting is not APART or _learns(forecast.sampler):
+    learns = forecast.sampler.remembers and not forecast.sampler.blind
+    if server.buffer is not None or forecast.meeting is not APART or learns:
         return run_round(server, state)
-    start_s, foreseen = first_asked(forecast, state, server.per_round, forecast.foreseen, lambda of: bool(of.empty.all()))
+    start_s, foreseen = first_asked(forecast, state, server.per_round, forecast.foreseen, lambda some: bool(some.empty.all()))
     ended, begun = foreseen.ended(), foreseen.status != REFUSED
     total_s, deadline_s = np.where(begun, ended.timings.total_s, 0.0), forecast.plan.deadline_s
     trained = _answering(foreseen, total_s, deadline_s)[: server.per_round]
-    statuses = np.array([of if of != "expected" else "late" for of in STATUSES], "U13")[foreseen.status]
+    statuses = np.array([status if status != "expected" else "late" for status in STATUSES], "U13")[foreseen.status]
     statuses[trained] = "trained"
     round_s = _round_s(total_s, trained, server.per_round, deadline_s)
     idle_s = 0.0 if begun.any() or not len(begun) else WAIT_STEP_S
@@ -103,10 +103,6 @@ def light_round(server: Server, state: ServerState) -> tuple[ServerState, RoundR
     record = LightRecord(state.round + 1, *figures, foreseen=foreseen, ended=ended, statuses=statuses)
     record = dated(record, forecast, fleet)
     return replace(state, round=record.round, clock_s=clock_s, fleet=fleet), record
-
-
-def _learns(sampler: Sampler) -> bool:
-    return sampler.remembers and not sampler.blind
 
 
 def _answering(foreseen: Foreseen, total_s: np.ndarray, deadline_s: float | None) -> np.ndarray:

@@ -137,7 +137,7 @@ def heard(
     """Return the tensors of what the server knows after a round with ``records``, by prefixed name; none if the sampler does without."""
     if sampler.blind or not sampler.remembers:
         return {}
-    known = Known.of(memory, clients, round_, lambda of: [])
+    known = Known.of(memory, clients, round_, lambda some: [])
     figures = {name: getattr(known, name).copy() for name in _FIGURES}
     for record in records:
         client, outcome = record.client, record.outcome

@@ -106,8 +106,7 @@ def _in_torch(
     value = loss_of(method, objective)(network, Batch(x, batch.y, batch.present, batch.draw))
     value.backward()
     trained = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
-    gradients = {name: (torch.zeros_like(p) if p.grad is None else p.grad).double().numpy() for name, p in trained}
-    return gradients, value.item()
+    return {name: (torch.zeros_like(p) if p.grad is None else p.grad).double().numpy() for name, p in trained}, value.item()
 
 
 def _in_onnx(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -53,10 +53,8 @@ def outcomes(clients: Clients, jobs: list[Job]) -> list[Outcome]:
 def test_every_option_has_a_default_and_an_unknown_one_is_refused(adversary: str) -> None:
     """Every option has a default, and an unknown option is a ConfigError."""
     assert isinstance(usual(adversary), Adversary)
-    options = {field.name for field in fields(adversaries.load(adversary))}
     with pytest.raises(ConfigError, match="unknown_option: unknown key"):
         adversaries.load(adversary).of({"unknown_option": 1})
-    assert "unknown_option" not in options
 
 
 def test_an_upload_has_the_names_shapes_and_types_of_an_honest_one(adversary: str) -> None:

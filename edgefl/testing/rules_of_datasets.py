@@ -89,8 +89,8 @@ def test_every_client_gets_samples(dataset: str, data: Dataset) -> None:
     natural = ["natural"] if data.train_owner is not None else []
     for partition in ("iid", *(["dirichlet:0.5"] if data.classes else []), *natural):
         shards = Shards(data, CLIENTS, partition, seed=0)
-        own = np.concatenate([shards.own(client) for client in range(CLIENTS)])
-        assert np.array_equal(np.sort(own), np.arange(len(data.train))), partition
+        places = np.concatenate([shards.own(client) for client in range(CLIENTS)])
+        assert np.array_equal(np.sort(places), np.arange(len(data.train))), partition
         assert all(shards.size(client) and len(shards.test(client)) for client in range(CLIENTS)), partition
 
 

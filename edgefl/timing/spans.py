@@ -143,10 +143,8 @@ def absorb(spans: Iterable[Span], worker: int, offset_s: float = 0.0) -> None:
 
     ``offset_s``: by so many seconds this process's clock is ahead of the worker's.
     """
-    for timed in spans:
-        _recorded.append(
-            Span(timed.name, timed.start_s + offset_s, timed.duration_s, worker + timed.worker, timed.detail, timed.thread)
-        )
+    for s in spans:
+        _recorded.append(Span(s.name, s.start_s + offset_s, s.duration_s, worker + s.worker, s.detail, s.thread))
 
 
 def seconds(spans: Iterable[Span]) -> dict[str, float]:

@@ -104,13 +104,13 @@ def with_noise(trained: Trained, canaries: Canaries) -> Audit | None:
         scores = local(run, state, canaries, promise.clip)
     else:
         scores = example(run, canaries, promise.clip, promise.noise_multiplier)
-    ratio, delta, known = distance(scores), promise.delta, replace(spending, sampling=None)
+    ratio, delta, unsampled = distance(scores), promise.delta, replace(spending, sampling=None)
 
     def leak(attacker: str, through: Callable[[float], float], accounted: float) -> Leak:
         measured = ratio.through(through)
         return Leak(attacker, releases, delta, measured.low, measured.value, measured.high, accounted)
 
-    leaks = [leak("knows who takes part", lambda value: epsilon(value, delta), known.epsilon(run.config.rounds))]
+    leaks = [leak("knows who takes part", lambda value: epsilon(value, delta), unsampled.epsilon(run.config.rounds))]
     if spending.sampling is not None:
         hidden = partial(_sampled, spending, releases=releases, rounds=run.config.rounds)
         leaks.append(leak("does not know it", hidden, spending.epsilon(run.config.rounds)))
