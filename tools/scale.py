@@ -88,10 +88,10 @@ def measured(options: argparse.Namespace, clients: int, slots: int) -> dict[str,
     from edgefl.records import RoundRecord
 
     rounds = options.rounds + 1
-    config = RunConfig(
-        clients=clients, per_round=clients, conditions="ideal", rounds=rounds, eval_every=rounds + 1, local_epochs=options.local_epochs,
-        engine="ray", ray_address=options.ray_address, workers=slots,
-    )  # fmt: skip
+    config = RunConfig.of({
+        "clients": clients, "per_round": clients, "conditions": "ideal", "rounds": rounds, "eval_every": rounds + 1,
+        "local_epochs": options.local_epochs, "engine": "ray", "ray_address": options.ray_address, "workers": slots,
+    })  # fmt: skip
     marks = [(time.perf_counter(), time.process_time())]
     records: list[RoundRecord] = []
 
