@@ -21,6 +21,8 @@ from edgefl.util.modules import OBJECT, object_in, source_named, source_of
 
 T = TypeVar("T")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+Options = Mapping[str, Any]
+"""The options that a user gives to a part, by name; the part itself checks them."""
 CONTRIB = "edgefl.contrib"
 """Where features with parts of several kinds are, each in a folder."""
 

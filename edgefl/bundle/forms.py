@@ -9,9 +9,9 @@
 ============ =========================================================================================================
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import onnx
 import torch
@@ -24,7 +24,7 @@ from edgefl.models.input_spec import InputSpec
 from edgefl.onnxgrad.graphs import BATCH, LIMIT_BYTES, check, dims_of, split, with_flat_output
 from edgefl.onnxgrad.weightless import filled, weightless
 from edgefl.util.fields import Fields, each, named
-from edgefl.util.shelf import Shelf
+from edgefl.util.shelf import Facts, Shelf
 
 Form = Literal["factored", "composed", "auto"]
 GRAPH = "forward.onnx"
@@ -59,7 +59,7 @@ def form_files(
     limit_bytes: int = LIMIT_BYTES,
     *,
     fold: bool = False,
-    facts: Mapping[str, Any] | None = None,
+    facts: Facts | None = None,
 ) -> dict[str, bytes]:
     """Return the inference graph of ``module`` as files: path → content.
 
@@ -91,7 +91,7 @@ def _exported(module: nn.Module, inputs: Fields[InputSpec], fold: bool) -> onnx.
     return _flat(module, inputs, {f"{name}.{key}" for name, layer in layers.items() for key, _ in layer.named_parameters()})
 
 
-def _recalled(module: nn.Module, inputs: Fields[InputSpec], facts: Mapping[str, Any]) -> onnx.ModelProto:
+def _recalled(module: nn.Module, inputs: Fields[InputSpec], facts: Facts) -> onnx.ModelProto:
     """Return the graph of a network whose weights are not folded, so that others take their places."""
     tensors = {name: tensor.detach().numpy() for name, tensor in named_tensors(module).items()}
     empty = _GRAPHS.recalled(facts, lambda: weightless(_flat(module, inputs, tensors), tensors))

@@ -34,6 +34,7 @@ from edgefl.onnxgrad.stepper import Stepper, peak_bytes
 from edgefl.records import Tier
 from edgefl.rng import generator, torch_seeded
 from edgefl.util.fields import Fields, named
+from edgefl.util.shelf import Facts
 from edgefl.version import __version__
 
 REFERENCE_SAMPLES = 8
@@ -179,7 +180,7 @@ def _changing(trainee: Trainee, names: Collection[str]) -> frozenset[str]:
 class TierPart:
     """A tier of a bundle: the facts of its entry in the manifest, path → file, and its entries in ``other_formats``."""
 
-    facts: Mapping[str, Any]
+    facts: Facts
     contents: Mapping[str, bytes]
     others: tuple[OtherFormat, ...]
 
@@ -200,7 +201,7 @@ def tier_part(
     inputs: Fields[InputSpec],
     rng: np.random.Generator,
     also: Sequence[str] = (),
-    facts: Mapping[str, Any] | None = None,
+    facts: Facts | None = None,
 ) -> TierPart:
     """Return the part of a tier whose device infers with ``deployed``, also in the formats ``also``, and trains ``trainee``.
 

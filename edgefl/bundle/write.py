@@ -24,6 +24,7 @@ from edgefl.util.fields import Fields, each, named
 from edgefl.util.files import check_free, shared, whole_folder, write_bytes
 from edgefl.util.keys import SigningKey
 from edgefl.util.scratch import scratch_folder
+from edgefl.util.shelf import Facts
 
 REFERENCE_SAMPLES = 4
 _CLIENTS = ("python", "ts", "web")
@@ -45,7 +46,7 @@ def build_tier(
     label: str,
     rng: np.random.Generator,
     graph: bytes | None = None,
-    facts: Mapping[str, Any] | None = None,
+    facts: Facts | None = None,
 ) -> TierFiles:
     """Export ``module`` and compare onnxruntime with torch on four reference inputs, which become a file of the tier.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from edgefl.errors import ConfigError
 from edgefl.methods.axes import Need
 from edgefl.methods.base import Method
 from edgefl.methods.state import Tensors
-from edgefl.registry import adversaries
+from edgefl.registry import Options, adversaries
 from edgefl.rng import generator, shuffled
 from edgefl.util.compute import described
 from edgefl.util.fields import each
@@ -55,7 +55,7 @@ class Adversary:
         return adversaries.name_of(type(self)) or type(self).__name__
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Self:
+    def of(cls, options: Options) -> Self:
         """Return the adversary with ``options``; ConfigError for an unknown one or a wrong value."""
         return with_options(cls, options)
 

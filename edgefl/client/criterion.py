@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from numbers import Real
@@ -22,6 +22,7 @@ from edgefl.models.valueless import reason
 from edgefl.records import METRICS, Metric
 from edgefl.util.compute import described, uncompiled_from_here
 from edgefl.util.networks import title_of
+from edgefl.wire.message import MessageFields
 
 Compared = Callable[[Any, Tensor], Tensor]
 """(outputs of a network, targets) → scalar."""
@@ -79,12 +80,12 @@ class Criterion:
             raise ConfigError(f"{whose} does not say which values are better; set {name}.better to 'higher' or 'lower'")
         return criterion
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> MessageFields:
         """Return the fields as JSON has them. :meth:`read` makes the criterion from them in another process."""
         return asdict(self)
 
     @classmethod
-    def read(cls, fields: Mapping[str, Any]) -> Self:
+    def read(cls, fields: MessageFields) -> Self:
         """Return the criterion of its fields as JSON has them."""
         read: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
         return cls(**read)

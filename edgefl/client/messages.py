@@ -31,7 +31,7 @@ from edgefl.methods.options import config_class
 from edgefl.models.custom import architecture_in
 from edgefl.records import Ending, Outcome, Tier
 from edgefl.registry import methods, stages
-from edgefl.wire.message import Blob, read_header, read_message, write_header, write_message
+from edgefl.wire.message import Blob, MessageFields, read_header, read_message, write_header, write_message
 
 if TYPE_CHECKING:
     from edgefl.onnxgrad.stepper import StepGraphs
@@ -100,7 +100,7 @@ def _reading(what: str) -> Iterator[None]:
         raise WireError(f"{what} cannot be read: {error!r}") from None
 
 
-def _graphs(written: Mapping[str, Any], graph: Fetch) -> StepGraphs:
+def _graphs(written: MessageFields, graph: Fetch) -> StepGraphs:
     from edgefl.onnxgrad.roles import Roles
     from edgefl.onnxgrad.stepper import StepGraphs  # workers that train in torch do without onnxruntime
 
@@ -121,7 +121,7 @@ def defined(name: str, base: type) -> Any:
     return found
 
 
-def task_fields(task: Task) -> dict[str, Any]:
+def task_fields(task: Task) -> MessageFields:
     """Return the JSON form of a task, for :func:`edgefl.wire.message.write_header`."""
     objective = task.objective.name, task.objective.strength
     return {
@@ -134,7 +134,7 @@ def task_fields(task: Task) -> dict[str, Any]:
     }
 
 
-def task_of(fields: Mapping[str, Any]) -> Task:
+def task_of(fields: MessageFields) -> Task:
     """Return the task of its JSON form; raise :class:`WireError` if a field is missing, unknown or of another type.
 
     Code that it names runs: a process trusts the server that has started it.
@@ -150,7 +150,7 @@ def task_of(fields: Mapping[str, Any]) -> Task:
         return TypeAdapter(Task).validate_python({**fields, **parts})
 
 
-def _stage(name: str, fields: Mapping[str, Any]) -> Stage:
+def _stage(name: str, fields: MessageFields) -> Stage:
     kind: type[Stage] = stages.load(name)
     return kind.of(fields)
 
@@ -247,7 +247,7 @@ def read_outcomes(content: bytes) -> list[Outcome]:
     return outcomes_in(*read_message(content, "outcomes"))
 
 
-def outcomes_in(fields: Mapping[str, Any], blobs: Mapping[str, Blob]) -> list[Outcome]:
+def outcomes_in(fields: MessageFields, blobs: Mapping[str, Blob]) -> list[Outcome]:
     """Return the outcomes of a message that was read into ``fields`` and ``blobs``."""
     with _reading("outcomes"):
         return [outcome_of(row, blobs[row[0]], blobs[row[1]]) for row in fields["outcomes"]]

@@ -33,10 +33,11 @@ from edgefl.methods.base import Method
 from edgefl.methods.state import GlobalState, Shapes, Tensors
 from edgefl.methods.tier_sum import TierSum
 from edgefl.models.base import Architecture
-from edgefl.records import Cost, Expected, Screened, Submodel, Tier, Update
+from edgefl.records import Cost, Expected, Observed, Screened, Submodel, Tier, Update
 from edgefl.registry import stages
 from edgefl.rng import generator
 from edgefl.util.validation import with_options
+from edgefl.wire.message import MessageFields
 
 TierSums = Mapping[Tier, TierSum]
 """The sum of each tier's updates."""
@@ -180,12 +181,12 @@ class Stage:
         """Whether its class writes a moment."""
         return getattr(type(self), moment) is not getattr(Stage, moment)
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> MessageFields:
         """Return its fields as JSON has them; the class makes the stage from them in another process."""
         return asdict(self)
 
     @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> Self:
+    def of(cls, fields: MessageFields) -> Self:
         """Return the stage of its :meth:`fields`; ConfigError for an unknown one or a wrong value."""
         return with_options(cls, fields)
 
@@ -254,6 +255,6 @@ class Stage:
         """Return the cost of a tier with what the stage adds to a session, if ``clients`` are asked in a round."""
         return cost
 
-    def record(self, turn: Turn) -> Mapping[str, Any]:
+    def record(self, turn: Turn) -> Observed:
         """Return figures of the round, by name, after its last step."""
         return {}

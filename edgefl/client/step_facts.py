@@ -12,7 +12,7 @@ from edgefl.methods.base import Method
 from edgefl.models.base import Architecture
 from edgefl.records import Tier
 from edgefl.registry import models
-from edgefl.util.shelf import own_code_sha256
+from edgefl.util.shelf import Facts, own_code_sha256
 
 _LIBRARIES = ("torch", "numpy", "onnx", "onnx-ir", "onnxscript", "onnxruntime")
 
@@ -25,7 +25,7 @@ def step_facts(
     criterion: Criterion,
     *parts: object,
     **others: Any,
-) -> dict[str, Any] | None:
+) -> Facts | None:
     """Return all that decides the step of a tier, with ``others``, as JSON has it; None if code does that is not edgefl's own.
 
     ``parts`` are objects of other classes that decide it. The weights are not among it: neither costs nor graphs depend on them.

@@ -8,7 +8,6 @@ its request, in the order of the jobs, and are not hashed.
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from edgefl.client.folding import Sums
 from edgefl.client.job import Job
@@ -17,7 +16,7 @@ from edgefl.engine.shared_memory import Region, SharedArena, SharedFile
 from edgefl.errors import WireError
 from edgefl.records import Outcome
 from edgefl.timing.spans import Span
-from edgefl.wire.message import Blob, checked, read_header, write_header
+from edgefl.wire.message import Blob, MessageFields, checked, read_header, write_header
 
 LASTING = 8
 """So many payloads, and as many setups, stay in the shared memory when no pending job needs them."""
@@ -118,7 +117,7 @@ class ServerMailbox:
         reader.forgets = []
         return Request((region.start, region.size, own_bytes, len(header)), region, tuple(setups), tuple(payloads))
 
-    def read_answer(self, request: Request, fields: Mapping[str, Any], receive: Callable[[], bytes]) -> list[Outcome]:
+    def read_answer(self, request: Request, fields: MessageFields, receive: Callable[[], bytes]) -> list[Outcome]:
         """Return the outcomes of an answer with header ``fields``; ``receive`` returns the next part of the bytes that had no room."""
         outcomes, start = [], request.region.start
         for row, setup in zip(fields["outcomes"], request.setups, strict=True):

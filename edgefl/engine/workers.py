@@ -29,7 +29,7 @@ from edgefl.engine.shared_memory import SharedFile, shared
 from edgefl.records import Outcome
 from edgefl.timing.spans import drain
 from edgefl.util.compute import one_thread
-from edgefl.wire.message import read_header, write_header
+from edgefl.wire.message import MessageFields, read_header, write_header
 
 FRAME = struct.Struct("<4q")
 """A message to a worker: a :data:`edgefl.engine.mailbox.Frame`."""
@@ -97,7 +97,7 @@ class WorkerStart:
         return write_header("assignment", {**vars(self), "task": task_fields(self.task), "environment": environment})
 
     @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> Self:
+    def of(cls, fields: MessageFields) -> Self:
         """Return the assignment in the fields of a message."""
         guard = TypeAdapter(Guard | None).validate_python(fields["guard"])
         return cls(task_of(fields["task"]), guard, fields["worker"], fields["workers"], fields["data"])

@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 from edgefl.errors import ProfileError, UnknownNameError
 from edgefl.fleet.figures import Figure, Positive, Ratio, Record, Sourced
 from edgefl.fleet.profile import DeviceProfile, Fleet, FleetClass, Link
-from edgefl.util.files import is_profile_path, read_toml, shared
+from edgefl.util.files import TomlTable, is_profile_path, read_toml, shared
 from edgefl.util.validation import explain
 
 _FLEETS_OWN = frozenset(field.alias or name for name, field in Fleet.model_fields.items()) - set(DeviceProfile.model_fields)
@@ -136,7 +136,7 @@ class _Problems:
             raise ProfileError("\n".join(dict.fromkeys(self.lines)))
 
 
-def _device(values: dict[str, Any], path: Path, shaped: tuple[Path, ...] = ()) -> DeviceProfile:
+def _device(values: TomlTable, path: Path, shaped: tuple[Path, ...] = ()) -> DeviceProfile:
     link, problems = values.get("link"), _Problems()
     if isinstance(link, dict):
         found = problems.of(lambda: _parse(Link, link, path, "link."), None)
@@ -180,7 +180,7 @@ def _of_family(compute: object, path: Path, shaped: tuple[Path, ...]) -> object:
     return found
 
 
-def _fleet(values: dict[str, Any], path: Path) -> Fleet:
+def _fleet(values: TomlTable, path: Path) -> Fleet:
     classes = values.get("class")
     if not isinstance(classes, list) or not classes or not all(isinstance(c, dict) for c in classes):
         found = f"got {classes!r}" if "class" in values else "got none"
@@ -198,10 +198,10 @@ def _fleet(values: dict[str, Any], path: Path) -> Fleet:
     return cast(Fleet, fleet)
 
 
-def _device_of_class(entry: dict[str, Any], number: int, path: Path) -> DeviceProfile:
+def _device_of_class(entry: TomlTable, number: int, path: Path) -> DeviceProfile:
     """Return the device of a class, with the link and the name that the class has for itself."""
     device: Any = _referenced(load_device, entry.get("device"), path, f"class.{number}.device", "a device")
-    own: dict[str, Any] = {}
+    own: TomlTable = {}
     if "link" in entry:
         link: Any = _referenced(load_link, entry["link"], path, f"class.{number}.link", "a link")
         own = {"link": link, "name": f"{device.name}-{link.name}", "title": f"{device.title}, {link.title}"}
@@ -237,7 +237,7 @@ def _find(kind: Kind, name: str, beside: Path | None = None) -> Path:
     return known[name]
 
 
-def _parse(kind: Any, values: dict[str, Any], path: Path, prefix: str = "") -> Any:
+def _parse(kind: Any, values: TomlTable, path: Path, prefix: str = "") -> Any:
     try:
         return kind.model_validate(values)
     except ValidationError as error:

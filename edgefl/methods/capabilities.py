@@ -18,7 +18,7 @@ from edgefl.methods.ranks import energy_figures
 from edgefl.methods.state import GlobalState, Shape, Tensors, shapes_of
 from edgefl.methods.updates import moved
 from edgefl.models.base import Architecture
-from edgefl.records import Submodel, Tier, Update
+from edgefl.records import Observed, Submodel, Tier, Update
 
 
 class Phased(Method, abc.ABC):
@@ -65,7 +65,7 @@ def draws(method: Method, tier: Tier) -> tuple[float | None, ...]:
 class Figures(Method):
     """The record of a round has figures of the method."""
 
-    def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:
+    def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> Observed:
         """Return JSON values for the round's record, from the state at the start of the round and from the sub-models that were sent.
 
         By default the energy per band of ranks, if :meth:`energy_bands` has any.

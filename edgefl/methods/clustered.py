@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from edgefl.methods.personal import Personal
 from edgefl.methods.state import GlobalState, Tensors
 from edgefl.methods.updates import checked
 from edgefl.models.base import Architecture
-from edgefl.records import Submodel, Tier, Update
+from edgefl.records import Observed, Submodel, Tier, Update
 from edgefl.registry import method
 
 ASSIGNED = "cluster"
@@ -132,7 +132,7 @@ class ClusteredFL(Personal, Remembers, Figures, FedAvg):
         groups = [[members[i] for i in part] for part in parted]
         return sorted(groups, key=lambda group: (-len(group), group[0].client))
 
-    def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:
+    def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> Observed:
         """Return the number of known clients in each cluster."""
         clusters = [_cluster_of(state, client) for client in state.clients]
         return {"clusters": [clusters.count(cluster) for cluster in range(max(clusters) + 1)]} if clusters else {}

@@ -1,20 +1,17 @@
 """Create a method from its name and options, as a run's configuration has them."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import pydantic
 
 from edgefl.errors import ConfigError, nearest
 from edgefl.methods.base import Method
 from edgefl.methods.options import Scenario, config_class
-from edgefl.registry import methods
+from edgefl.registry import Options, methods
 from edgefl.util.validation import explain
 
 
 def create(
     name: str,
-    options: Mapping[str, Any] | None = None,
+    options: Options | None = None,
     *,
     dynamic_tiers: bool = False,
     tiers: tuple[float, ...] | None = None,

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from edgefl.methods.personal import Personal, Receives
 from edgefl.methods.state import GlobalState, Shapes, Tensors, travelling_shapes
 from edgefl.methods.updates import checked
 from edgefl.models.base import Architecture, replace_layer, weighted_layers
-from edgefl.records import Submodel, Tier, Update
+from edgefl.records import Observed, Submodel, Tier, Update
 from edgefl.registry import method
 
 
@@ -226,7 +226,7 @@ class FactorizedFL(Receives, Personal, Penalised, Composes, Remembers, Figures, 
             clients[update.client] = {name: tensor.clone() for name, tensor in update.tensors.items()}
         return state.replace({**state.tensors, **total.mean(sent)}, clients=clients)
 
-    def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:
+    def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> Observed:
         """Return the number of known clients, and the mean number of clients in a client's average."""
         members = sorted(state.clients)
         matched = [len(self._weights(state, member)) for member in members]

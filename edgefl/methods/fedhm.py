@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -36,7 +36,7 @@ from edgefl.methods.ranks import (
 from edgefl.methods.state import GlobalState, Tensors
 from edgefl.methods.updates import checked, moved
 from edgefl.models.base import Architecture, classifier_tensors
-from edgefl.records import Batch, Submodel, Tier, Update
+from edgefl.records import Batch, Observed, Submodel, Tier, Update
 from edgefl.registry import method
 from edgefl.util.compute import in_parallel
 
@@ -244,7 +244,7 @@ class FedHM(ByLabel, Factorizes, Phased, FrobeniusDecay, Rebases, Figures):
         changed = {f"{layer}.weight": weight for layer, weight in changes.applied().items()}
         return state.replace({**total.mean(state.tensors), **changed}, warm=warm)
 
-    def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:
+    def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> Observed:
         """Return the number of layers for each :data:`edgefl.factor.svd.Way` of their decomposition.
 
         Also what :meth:`Figures.observe` returns.

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from edgefl.methods.penalties import FrobeniusConfig, FrobeniusDecay
 from edgefl.methods.state import GlobalState, Shape, Tensors, shapes_of
 from edgefl.methods.updates import checked
 from edgefl.models.base import Architecture, loaded, replace_layer
-from edgefl.records import Place, Submodel, Tier, Update
+from edgefl.records import Observed, Place, Submodel, Tier, Update
 from edgefl.registry import method
 from edgefl.util.compute import in_parallel
 
@@ -283,12 +283,12 @@ class PriSM(Phased, FrobeniusDecay, Composes, Figures):
             part.copy_(part.double() + (after - before).view(layer.shape))
         return state.replace(tensors)
 
-    def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:
+    def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> Observed:
         """Return each layer's effective rank (section 4.4.1) and how many clients drew each of its kernels (Figure 9).
 
         Also what :meth:`Figures.observe` returns.
         """
-        kernels: dict[str, Any] = {}
+        kernels = {}
         layers = {layer.key: layer for tier in state.tiers for layer in self._kernel_layers(state, tier)}
         for key, layer in layers.items():
             values = self._factors(state, layer).values

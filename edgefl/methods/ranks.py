@@ -4,7 +4,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from edgefl.methods.layer_rules import FROZEN, kept_layers, kind_of, why_dense
 from edgefl.methods.state import Tensors
 from edgefl.models.base import Architecture, replace_layer, stem_and_classifier, weighted_layers
 from edgefl.models.valueless import on_meta
-from edgefl.records import Place, Tier
+from edgefl.records import Observed, Place, Tier
 from edgefl.util.convolutions import Convolution
 
 Ranks = dict[str, int]
@@ -131,7 +130,7 @@ def energy_of_tiers(bands: Mapping[str, Sequence[float]]) -> list[float]:
     return [sum(energies) / whole for energies in zip(*bands.values(), strict=True)] if whole else []
 
 
-def energy_figures(tiers: Iterable[Tier], bands: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+def energy_figures(tiers: Iterable[Tier], bands: Mapping[str, Sequence[float]]) -> Observed:
     """Return what a round's record has of ``bands``: shares of the energy of all layers together, and of each layer; {} without energy."""
     of_all = energy_of_tiers(bands)
     if not of_all:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,6 +20,7 @@ from edgefl.planning.quantities import DeviceRound
 from edgefl.planning.spectral import Uses
 from edgefl.planning.sub_models import SubModels, sub_models
 from edgefl.records import BudgetName, Cost
+from edgefl.registry import Options
 from edgefl.report.results import Result, Results
 from edgefl.report.words import BUDGETS
 from edgefl.util.compute import one_thread
@@ -76,7 +76,7 @@ def plan_fleet(
     *,
     profile: str,
     method: str = "fedhm",
-    method_options: Mapping[str, Any] | None = None,
+    method_options: Options | None = None,
     budget: Budget | None = None,
     batch_size: int = DEFAULT_BATCH_SIZE,
     micro_batch: int | None = None,

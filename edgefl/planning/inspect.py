@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from torch import nn
 from torch.nn.utils.parametrize import type_before_parametrizations
@@ -28,6 +27,7 @@ from edgefl.planning.network import GivenInputs, Network, architecture_of
 from edgefl.planning.profile import batch_size_of, check_together, method_and_tiers, training_for
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Cost, Tier
+from edgefl.registry import Options
 from edgefl.report.inspected import Form, InspectedLayer, Inspection, LayerAtTier, TierTotal
 from edgefl.util.compute import one_thread
 from edgefl.util.convolutions import Convolution
@@ -40,7 +40,7 @@ def inspect(
     classes: int | None = None,
     *,
     method: str | None = None,
-    method_options: Mapping[str, Any] | None = None,
+    method_options: Options | None = None,
     tiers: Sequence[float] | None = None,
     batch_size: int | None = None,
     optimizer: OptimizerName = "momentum",

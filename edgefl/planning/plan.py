@@ -34,6 +34,7 @@ from edgefl.planning.spectral import Uses, energies, share_kept, spectral
 from edgefl.planning.sub_models import sub_models
 from edgefl.planning.tier_costs import network_cost, recomputed, step_timeline
 from edgefl.records import BUDGETS, BudgetName, Cost, Tier, Timing
+from edgefl.registry import Options
 from edgefl.report.cost_rows import CostRow
 from edgefl.report.results import Result, Results
 from edgefl.rng import generator
@@ -106,7 +107,7 @@ def plan(
     classes: int | None = None,
     *,
     method: str = "fedhm",
-    method_options: Mapping[str, Any] | None = None,
+    method_options: Options | None = None,
     device: str | None = None,
     budget: Budget | None = None,
     allocate: Allocate = "uniform",

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 
@@ -25,7 +25,7 @@ from edgefl.models.custom import CustomArchitecture
 from edgefl.planning.network import GivenInputs, Network, architecture_of, batch_in
 from edgefl.planning.tier_costs import recomputed_cost, tier_cost
 from edgefl.records import Cost, Tier
-from edgefl.registry import codecs, methods
+from edgefl.registry import Options, codecs, methods
 from edgefl.report.cost_rows import ProfileRow, TensorBytes
 from edgefl.report.results import Results
 from edgefl.server.assignment import fastest_round_s
@@ -45,7 +45,7 @@ def profile(
     classes: int | None = None,
     *,
     method: str | None = None,
-    method_options: Mapping[str, Any] | None = None,
+    method_options: Options | None = None,
     tiers: Sequence[float] | None = None,
     batch_size: int | None = None,
     micro_batch: int | None = None,
@@ -171,7 +171,7 @@ def training_for(
 
 
 def method_and_tiers(
-    method: str | None, method_options: Mapping[str, Any] | None, tiers: Sequence[float] | None
+    method: str | None, method_options: Options | None, tiers: Sequence[float] | None
 ) -> tuple[Method, tuple[float, ...]]:
     """Return the method and its ratios; without a method, FedAvg at ratio 1."""
     if tiers is not None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Literal
+from typing import Literal
 
 from edgefl.client.training import Training
 from edgefl.methods.base import Method
@@ -15,7 +15,7 @@ from edgefl.planning.largest_ratio import largest_ratio, parts_of
 from edgefl.planning.profile import cost_of
 from edgefl.planning.spectral import Uses
 from edgefl.records import Cost, Tier
-from edgefl.registry import methods
+from edgefl.registry import Options, methods
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class SubModels:
 def sub_models(
     architecture: Architecture,
     method: str,
-    options: Mapping[str, Any] | None,
+    options: Options | None,
     training: Training,
     codec: str,
     runtime: Literal["torch", "onnx"],

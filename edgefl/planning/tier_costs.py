@@ -1,9 +1,8 @@
 """The costs of a tier under one method: to train, to run and to send."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import cached_property, partial
-from typing import Any
 
 import torch
 from pydantic import TypeAdapter
@@ -36,7 +35,7 @@ from edgefl.models.copies import copies_of
 from edgefl.models.norm import splits_batches
 from edgefl.models.valueless import on_meta, read_elsewhere, reason
 from edgefl.records import Batch, Cost, Tier
-from edgefl.util.shelf import Shelf
+from edgefl.util.shelf import Facts, Shelf
 from edgefl.wire.codec import codec_named
 from edgefl.wire.payload import payload_bytes
 
@@ -123,7 +122,7 @@ def formed_cost(
     tier: Tier,
     training: Training,
     criterion: Criterion,
-    facts: Mapping[str, Any] | None = None,
+    facts: Facts | None = None,
 ) -> Cost:
     """Return the ``cost`` of a tier whose device runs ``network``, in which factors are multiplied, instead of the method's own.
 

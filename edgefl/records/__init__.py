@@ -8,11 +8,11 @@ from edgefl.records.data import DataRecord
 from edgefl.records.metric import ACCURACY, METRICS, WORST_CLIENT, Metric
 from edgefl.records.model import Batch, Index, Place, Submodel, Tier, Update
 from edgefl.records.node import NodeRecord
-from edgefl.records.round import ClientRecord, Group, RoundRecord, Screened, Totals
+from edgefl.records.round import ClientRecord, Group, Observed, RoundRecord, Screened, Totals
 from edgefl.records.session import BUDGETS, BudgetName, Ending, Expected, Foreseen, Grouped, Outcome, Shortfall, Status
 
 __all__ = [
     "ACCURACY", "BUDGETS", "METRICS", "WORST_CLIENT", "Added", "Batch", "BudgetName", "ClientRecord", "Cost", "DataRecord", "Deployed",
-    "Ending", "Expected", "Foreseen", "Group", "Grouped", "Index", "LayerCost", "Metric", "NodeRecord", "Outcome", "Place",
+    "Ending", "Expected", "Foreseen", "Group", "Grouped", "Index", "LayerCost", "Metric", "NodeRecord", "Observed", "Outcome", "Place",
     "RoundRecord", "RoundTrip", "Screened", "Shortfall", "Status", "Submodel", "Tier", "Timing", "Totals", "Update",
 ]  # fmt: skip

@@ -20,6 +20,8 @@ _BEFORE_TIMES = (
 Counts = tuple[int, int, int]
 Spent = tuple[float | None, float | None, float]
 _OF_GROUP = ("device", "tier", "status")
+Observed = Mapping[str, Any]
+"""Figures that a method or a stage reports of a round, by names of its own: JSON values."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,7 @@ class RoundRecord:
     clock_s: float
     accuracy: Mapping[str, float]
     host_s: float
-    observed: Mapping[str, Any] = field(default_factory=dict)
+    observed: Observed = field(default_factory=dict)
     waited_s: float = 0.0
     deadline_s: float | None = None
     metric: Metric = ACCURACY

@@ -46,7 +46,7 @@ from edgefl.timing.spans import span
 from edgefl.util.fields import Fields, named
 from edgefl.util.keys import SigningKey
 from edgefl.util.machine import usable_threads
-from edgefl.util.shelf import Shelf
+from edgefl.util.shelf import Facts, Shelf
 from edgefl.util.validation import explain_all
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ def _formed(run: Run, tier: Tier, network: nn.Module, form: Form) -> Formed:
     return formed(network, form, chosen)
 
 
-def _facts(run: Run, tier: Tier, **others: Any) -> dict[str, Any] | None:
+def _facts(run: Run, tier: Tier, **others: Any) -> Facts | None:
     """Return all that decides the structure of a tier's network, with ``others``; None if it cannot be told."""
     task = run.clients.task
     return step_facts(run.architecture, run.method, tier, task.objective, task.criterion, **others)

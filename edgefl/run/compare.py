@@ -12,13 +12,14 @@ from edgefl.errors import BudgetError, CheckpointError, ConfigError
 from edgefl.fleet.load import load_fleet
 from edgefl.fleet.profile import unknown_energy
 from edgefl.records import RoundRecord
+from edgefl.registry import Options
 from edgefl.registry import methods as known_methods
 from edgefl.report.comparison import ComparisonSummary, Failure, MethodResult, Played, comparison_of
 from edgefl.report.evaluated import RankBy
 from edgefl.report.run_budget import RunBudget
 from edgefl.report.run_files import read_rounds, read_trained
 from edgefl.report.verdict_words import budget_text, nothing_fits
-from edgefl.run.compare_entries import ComparedRun, ComparisonRequest, Options, asked_of, own_settings, parts_of
+from edgefl.run.compare_entries import ComparedRun, ComparisonRequest, asked_of, own_settings, parts_of
 from edgefl.run.comparison_result import Comparison
 from edgefl.run.folder import Notify, RunFolder
 from edgefl.run.parallel import PlannedRun, play

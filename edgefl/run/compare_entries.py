@@ -14,6 +14,7 @@ from edgefl.config import RunConfig, admit_keys
 from edgefl.config.updates import TrainingKeys
 from edgefl.errors import BudgetError, CheckpointError, ConfigError, InputError
 from edgefl.plugins import resolved
+from edgefl.registry import Options
 from edgefl.registry import methods as known_methods
 from edgefl.report.evaluated import RankBy, check_rank_by
 from edgefl.report.run_budget import RunBudget, check_target
@@ -22,7 +23,6 @@ from edgefl.run.prepare import prepare
 from edgefl.util.files import read_toml
 from edgefl.util.spec import at_ratio
 
-Options = Mapping[str, Any]
 OWN_KEYS = tuple(TrainingKeys.model_fields)
 """Keys of a run that a method may have for itself. Others would change the clients, their data or their devices."""
 _KINDS = {"methods": list, "seeds": list, "config": dict, "options": dict}

@@ -15,7 +15,7 @@ from edgefl.client.evaluate import evaluating
 from edgefl.config import SCREENING, RunConfig
 from edgefl.errors import CheckpointError, ConfigError, NotFiniteError, WireError, nearest
 from edgefl.records import ACCURACY, Metric, Screened, Submodel, Update
-from edgefl.report.outliers import ScreenedFile, UpdateFile, remarks
+from edgefl.report.outliers import ScreenedFile, remarks
 from edgefl.run.bundle import Wanted, build_bundle
 from edgefl.run.feature import check_devices
 from edgefl.run.folder import CONFIG, MODEL, Notify, RunFolder
@@ -249,13 +249,13 @@ def _suspects(
     for client, accepted in enumerate(updates):
         rules.chain.admit(_update(client, accepted, expected, sent), exchange.turn)
     rules.chain.record(exchange.turn)
-    screened = [(update, exchange.turn.found.get(position, Screened())) for position, update in enumerate(updates)]
-    return [f"{update.path.name}: {', '.join(told)}" for update, found in screened if (told := remarks(found))]
+    rows = ((row.file, remarks(row)) for row in _update_rows(updates, exchange.turn.found))
+    return [f"{file}: {', '.join(suspicions)}" for file, suspicions in rows if suspicions]
 
 
 def _update_rows(updates: tuple[DeviceUpdate, ...], found: Mapping[int, Screened]) -> tuple[ScreenedFile, ...]:
-    files = (UpdateFile(of.path.name, of.client, float(of.tier), of.samples) for of in updates)
-    return tuple(ScreenedFile(**vars(of), **vars(found.get(position, Screened()))) for position, of in enumerate(files))
+    every = ((of, found.get(position, Screened())) for position, of in enumerate(updates))
+    return tuple(ScreenedFile(of.path.name, of.client, float(of.tier), of.samples, **vars(what)) for of, what in every)
 
 
 def _result(
@@ -267,17 +267,12 @@ def _result(
     updates: tuple[ScreenedFile, ...],
 ) -> FedRound:
     before, after = accuracy
-    rows = []
-    for tier in run.tiers:
-        own = [update.samples for update in received.updates if update.tier == tier.label]
-        rows.append(TierRound(tier.number, len(own), sum(own), before.get(tier.label), after.get(tier.label)))
-    devices = tuple(
-        EnrolledUpdate(update.device, str(update.key), update.tier, update.samples)
-        for update in received.updates
-        if update.device is not None
-    )
+    own = {tier: [update.samples for update in received.updates if update.tier == tier.label] for tier in run.tiers}
+    rows = tuple(TierRound(t.number, len(n), sum(n), before.get(t.label), after.get(t.label)) for t, n in own.items())
+    known = ((of, of.device) for of in received.updates)
+    devices = tuple(EnrolledUpdate(name, str(of.key), of.tier, of.samples) for of, name in known if name is not None)
     ways = before.get("global"), after.get("global")
-    return FedRound(target, number, tuple(rows), ways, received.problems, updates, devices, run.criterion.metric)
+    return FedRound(target, number, rows, ways, received.problems, updates, devices, run.criterion.metric)
 
 
 def _write(run: RunFolder, trained: Trained, result: FedRound, best: Mapping[str, float], wanted: Wanted, say: Notify) -> None:

@@ -1,7 +1,7 @@
 """The engine ``auto``: a short trial on this computer finds the fastest engine for a run. Its result is cached for later runs."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -24,7 +24,7 @@ from edgefl.run.run import Run
 from edgefl.util.fields import each, rows
 from edgefl.util.machine import processor_name, usable_threads
 from edgefl.util.modules import OBJECT
-from edgefl.util.shelf import Shelf
+from edgefl.util.shelf import Facts, Shelf
 
 LONG_S = 0.1
 """If a step takes longer, arithmetic dominates it. Steps of several clients together gain nothing then and are not tried."""
@@ -187,7 +187,7 @@ def _least(*works: Callable[[], Tensor | None]) -> list[float]:
     return [min(times) for times in found]
 
 
-def _key(run: Run, cores: int) -> Mapping[str, object]:
+def _key(run: Run, cores: int) -> Facts:
     """Return all that the result of a trial depends on."""
     config = run.config
     keys = ("method", "method_options", "model", "norm", "dataset", "batch_size", "micro_batch", "objective", "device")

@@ -24,6 +24,7 @@ from edgefl.models.custom import CustomArchitecture
 from edgefl.models.valueless import reason
 from edgefl.planning.network import architecture_of, embeddings
 from edgefl.planning.profile import method_and_tiers
+from edgefl.registry import Options
 from edgefl.rng import generator, torch_seeded
 from edgefl.run.bundle import Wanted
 from edgefl.run.checks import check_preparation
@@ -52,11 +53,11 @@ def export_network(
     *,
     weights: Path | str | None = None,
     data: Any = None,
-    data_options: Mapping[str, Any] | None = None,
+    data_options: Options | None = None,
     loss: Any = None,
     method: str | None = None,
     tiers: Sequence[float] | None = None,
-    method_options: Mapping[str, Any] | None = None,
+    method_options: Options | None = None,
     optimizer: Literal["momentum", "sgd", "adam"] = "momentum",
     lr: float = 0.05,
     momentum: float = 0.9,

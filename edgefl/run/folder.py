@@ -23,7 +23,7 @@ from edgefl.server.client_store import ClientStore
 from edgefl.server.state import ServerState
 from edgefl.timing.spans import span
 from edgefl.util.claims import check_claims
-from edgefl.util.files import storage_errors, toml_in, write_bytes
+from edgefl.util.files import TomlTable, storage_errors, toml_in, write_bytes
 from edgefl.util.hashes import HASHES, ROUNDS, Hashes, checked, is_new
 from edgefl.util.lock import LOCK, only_writer
 from edgefl.util.networks import is_own, title_of
@@ -113,7 +113,7 @@ class RunFolder:
         """
         return self.read({})[1]
 
-    def read(self, typed: Mapping[str, Any]) -> tuple[dict[str, Any], RunConfig]:
+    def read(self, typed: Mapping[str, Any]) -> tuple[TomlTable, RunConfig]:
         """Return the keys of the run's configuration, and the configuration; the code that it names may be ``typed``, too."""
         path = self.require(CONFIG)
         values = toml_in(checked(path, path.read_bytes()), path, ConfigError)

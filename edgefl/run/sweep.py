@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from edgefl.config import RunConfig
 from edgefl.errors import BudgetError, CheckpointError, ConfigError, OutOfTimeError
+from edgefl.registry import Options
 from edgefl.report.comparison import MethodResult
 from edgefl.report.evaluated import RankBy
 from edgefl.report.metric import best_of
@@ -25,7 +27,6 @@ from edgefl.run.folder import Notify, RunFolder
 from edgefl.run.parallel import play_all
 from edgefl.util.files import write_json
 
-Point = Mapping[str, Any]
 VALIDATION_SHARE = 0.1
 """Share of the training samples that no client has, if the configuration has none."""
 
@@ -40,7 +41,7 @@ class SweepTrial(Result):
     """
 
     method: str
-    setting: Mapping[str, Any]
+    setting: Options
     score: float | None
 
 
@@ -53,7 +54,7 @@ class ChosenSetting(Result):
     """
 
     method: str
-    setting: Mapping[str, Any]
+    setting: Options
     score: float
     at_edge: tuple[str, ...]
 
@@ -126,22 +127,17 @@ def sweep(
         RunConfig.of({**config.model_dump(), **point}, "grid")
     if not resume and not RunFolder(Path(out)).is_new():
         raise CheckpointError(f"{out}: exists and is not an empty folder; give another --out, or --resume to continue a sweep")
-    trial = config.model_copy(
-        update={
-            "validation_share": config.validation_share or VALIDATION_SHARE,
-            "rounds": trial_rounds or config.rounds,
-            "bundle": False,
-        }
-    )
+    judged = {"validation_share": config.validation_share or VALIDATION_SHARE, "rounds": trial_rounds or config.rounds}
+    trial = config.model_copy(update=judged | {"bundle": False})
     until_s = None if max_hours is None else time.time() + 3600 * max_hours
     say = notify or (lambda text: None)
-    rules: dict[str, Any] = {"budget": budget or RunBudget(), "rank_by": rank_by}
+    ruled = partial(replace, budget=budget or RunBudget(), rank_by=rank_by)
     begun: dict[str, Begun | str] = {}
     for point in points:
         own = {name.partition("@")[0]: point for name in methods}
         folder = Path(out) / "trials" / text_of(point).replace("/", "-")
         try:
-            begun[text_of(point)] = begin(replace(asked_of(methods, trial, trial_seeds, {}, own), **rules), folder, resume)
+            begun[text_of(point)] = begin(ruled(asked_of(methods, trial, trial_seeds, {}, own)), folder, resume)
         except BudgetError as error:
             begun[text_of(point)] = str(error)
     everything = [run for of in begun.values() if isinstance(of, Begun) for run in of.runs]
@@ -163,7 +159,7 @@ def sweep(
         raise BudgetError(f"no setting of {', '.join(methods)} has a result; the reasons are in {Path(out) / 'trials'}")
     chosen = {choice.method: choice.setting for choice in choices}
     tested = config.model_copy(update={"validation_share": 0.0})
-    last = begin(replace(asked_of(list(chosen), tested, seeds, {}, chosen), **rules), Path(out) / "comparison", resume)
+    last = begin(ruled(asked_of(list(chosen), tested, seeds, {}, chosen)), Path(out) / "comparison", resume)
     with _timed(out, max_hours):
         comparison = last.finish(play_all(last.runs, resume, say, jobs, until_s))
     swept = Sweep(Path(out), Results(trials), Results(choices), comparison)
@@ -188,7 +184,7 @@ def _timed(out: Path | str, max_hours: float | None) -> Iterator[None]:
         ) from None
 
 
-def points_of(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+def points_of(grid: Mapping[str, Sequence[Any]]) -> list[Options]:
     """Return every combination of the values of a grid.
 
     Raises:
@@ -207,7 +203,7 @@ def points_of(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
 
 
-def text_of(point: Point) -> str:
+def text_of(point: Options) -> str:
     """Return a setting in words: ``lr=0.1,batch_size=8``."""
     return ",".join(f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in point.items())
 
@@ -228,7 +224,7 @@ def _choices(trials: Sequence[SweepTrial], grid: Mapping[str, Sequence[Any]], be
     return found
 
 
-def _edges(setting: Point, grid: Mapping[str, Sequence[Any]]) -> tuple[str, ...]:
+def _edges(setting: Options, grid: Mapping[str, Sequence[Any]]) -> tuple[str, ...]:
     """Return the keys whose value is the least or the largest of several numbers."""
     numbers = {key: sorted(values) for key, values in grid.items() if len(values) > 1 and all(map(_number, values))}
     return tuple(key for key, values in numbers.items() if setting[key] in (values[0], values[-1]))

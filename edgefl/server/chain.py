@@ -27,7 +27,7 @@ from edgefl.client.stages.coded import PLAIN
 from edgefl.methods.base import Method
 from edgefl.methods.state import GlobalState, Shape
 from edgefl.models.base import Architecture
-from edgefl.records import Cost, Expected, Submodel, Tier, Update
+from edgefl.records import Cost, Expected, Observed, Submodel, Tier, Update
 from edgefl.server.meeting import APART, Meeting
 from edgefl.server.stages import Compared
 from edgefl.server.state import check_aggregated
@@ -124,11 +124,9 @@ class Chain:
             cost = stage.adds(cost, method, architecture, tier, clients)
         return cost
 
-    def record(self, turn: Turn) -> dict[str, Any]:
+    def record(self, turn: Turn) -> Observed:
         """Return the figures of the round, and how many updates were clipped, dropped and capped."""
-        figures: dict[str, Any] = {}
-        for stage in self.stages:
-            figures |= stage.record(turn)
+        figures = {name: figure for stage in self.stages for name, figure in stage.record(turn).items()}
         screened = turn.found.values()
         counts = {
             "clipped": sum(one.clipped for one in screened),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -19,7 +19,7 @@ from edgefl.methods.networks import upload_shapes
 from edgefl.methods.personal import download_shapes, stored
 from edgefl.methods.state import GlobalState
 from edgefl.methods.tier_sum import TierSum, finish, folds, tier_sum
-from edgefl.records import Expected, Outcome, Submodel, Tier, Update
+from edgefl.records import Expected, Observed, Outcome, Submodel, Tier, Update
 from edgefl.rng import generator
 from edgefl.server.chain import Chain
 from edgefl.server.client_store import ClientStore
@@ -78,7 +78,7 @@ class Exchange:
     turn: Turn = field(init=False)
     sums: Sums | None = field(init=False, default=None)
     sent: list[Submodel] = field(default_factory=list)
-    observed: dict[str, Any] = field(default_factory=dict)
+    observed: Observed = field(default_factory=dict)
     _trained: dict[Tier, Shapes] = field(default_factory=dict)
     _answers: dict[Tier, Shapes] = field(default_factory=dict)
     _made: dict[tuple[Tier, int], tuple[Submodel, bytes]] = field(default_factory=dict)
@@ -168,7 +168,7 @@ class Exchange:
             self.observed = links.record(turn)
             if teachers and self.rules.public is not None:
                 after, figures = self.rules.public.distilled(self.method, after, teachers, turn)
-                self.observed["distillation"] = figures
+                self.observed = {**self.observed, "distillation": figures}
             return replace(self.state, model=after, memory={**self.state.memory, **turn.after})
 
     def _heard(self, updates: Iterator[Update], teachers: list[Update]) -> Iterator[Update]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
 
-from edgefl.records import ClientRecord, Expected
+from edgefl.records import ClientRecord, Expected, Observed
 from edgefl.server.assignment import ClassPlan
 from edgefl.server.sessions import Session
 
@@ -15,7 +15,7 @@ class Closing(NamedTuple):
 
     records: tuple[ClientRecord, ...]
     round_s: float
-    figures: Mapping[str, Any]
+    figures: Observed
 
 
 class Quota(Protocol):

@@ -7,16 +7,15 @@ in ``edgefl/server/optimizers/`` with a class decorated ``@server_optimizer("nam
 
 import abc
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from edgefl.errors import ConfigError, nearest
 from edgefl.methods.state import Tensors
-from edgefl.registry import server_optimizers
+from edgefl.registry import Options, server_optimizers
 from edgefl.util.spec import called
 
 SLOT = "optimizer:"
@@ -39,7 +38,7 @@ class ServerOptimizer(abc.ABC):
     slots: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], lr: float | None = None) -> Self:
+    def of(cls, options: Options, lr: float | None = None) -> Self:
         """Return the optimizer with ``options`` and its usual rate, or ``lr``; ConfigError for an unknown option or a wrong value."""
         names = [field.name for field in fields(cls) if field.name != "lr"]
         for name, value in options.items():

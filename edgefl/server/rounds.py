@@ -11,7 +11,7 @@ from edgefl.engine.contract import Engine, in_order
 from edgefl.errors import AggregationError
 from edgefl.methods.base import Method
 from edgefl.methods.capabilities import Figures, rebased
-from edgefl.records import ClientRecord, Expected, Outcome, RoundRecord, Submodel, Update
+from edgefl.records import ClientRecord, Expected, Observed, Outcome, RoundRecord, Submodel, Update
 from edgefl.server.client_store import ClientStore
 from edgefl.server.exchange import Exchange, ExchangeRules
 from edgefl.server.fedbuff import Buffer, Buffered, blob_of
@@ -75,7 +75,8 @@ def run_round(server: Server, state: ServerState) -> tuple[ServerState, RoundRec
     """
     started = time.perf_counter()
     schedule = server.schedule(state)
-    after, observed = state, dict[str, Any]()
+    after: ServerState = state
+    observed: Observed = {}
     if server.engine is None:
         _simulate(schedule)
     else:
@@ -107,7 +108,7 @@ def dated(record: R, forecast: Forecast, fleet: FleetMemory) -> R:
     return replace(record, began=calendar.told(began_s), next_s=next_s(forecast, fleet, record.clock_s))
 
 
-def observed_by(method: Method, state: ServerState, sent: Sequence[Submodel]) -> Mapping[str, Any]:
+def observed_by(method: Method, state: ServerState, sent: Sequence[Submodel]) -> Observed:
     """Return the figures that ``method`` reports of a round, see :meth:`Figures.observe`; AggregationError if they have no JSON form."""
     figures: Any = method.observe(state.model, sent) if isinstance(method, Figures) else {}
     title = f"method {type(method).title}: observe returned"

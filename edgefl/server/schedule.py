@@ -5,10 +5,10 @@ In a synchronous round, the server selects all clients at one moment and waits u
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from edgefl.fleet.conditions import WAIT_STEP_S
-from edgefl.records import ClientRecord, Expected
+from edgefl.records import ClientRecord, Expected, Observed
 from edgefl.server.assignment import ClassPlan
 from edgefl.server.forecast import Asked, Forecast
 from edgefl.server.state import FleetMemory, OpenSession, ServerState
@@ -34,7 +34,7 @@ class Closed:
     waited_s: float
     clock_s: float
     fleet: FleetMemory
-    observed: Mapping[str, Any] = field(default_factory=dict)
+    observed: Observed = field(default_factory=dict)
 
 
 class Schedule(Protocol):

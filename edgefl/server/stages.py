@@ -14,7 +14,7 @@ from edgefl.errors import AggregationError
 from edgefl.methods.capabilities import label_rows
 from edgefl.methods.state import Shape, Tensors
 from edgefl.methods.updates import checked
-from edgefl.records import Submodel, Update
+from edgefl.records import Observed, Submodel, Update
 from edgefl.server.control_variates import SERVER, Control
 from edgefl.server.coordinates import Changes
 from edgefl.server.defence import Defence
@@ -75,7 +75,7 @@ class Compared(Stage):
         turn.notes(self, list).append(replace(update, sent=update.start))
         return update
 
-    def record(self, turn: Turn) -> Mapping[str, object]:
+    def record(self, turn: Turn) -> Observed:
         """Note the cosine of each change and the median of its tier's, see :mod:`edgefl.server.outliers`."""
         updates: list[Update] = turn.notes(self, list)
         cosine_of = cosines(updates)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from torch import Tensor
 
@@ -12,6 +11,7 @@ from edgefl.errors import AggregationError, NotFiniteError
 from edgefl.fleet.calendar import Today
 from edgefl.methods.state import GlobalState
 from edgefl.records import Expected, Tier
+from edgefl.registry import Options
 from edgefl.util.compute import is_finite
 
 
@@ -106,7 +106,7 @@ class ServerState:
     clock_s: float = 0.0
     fleet: FleetMemory = field(default_factory=FleetMemory)
     round: int = 0
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Options = field(default_factory=dict)
     clients: str = ""
 
 

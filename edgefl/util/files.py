@@ -19,6 +19,8 @@ from typing import Any
 from edgefl.errors import EdgeflError, InputError, StorageError
 from edgefl.util.claims import make_folder
 
+TomlTable = dict[str, Any]
+"""A table of a TOML file as it was read, not checked yet."""
 _IN_USE_S = 600.0
 """A temporary folder older than this belongs to nobody: it is filled in seconds."""
 UNWRITABLE = {
@@ -257,7 +259,7 @@ def is_profile_path(name: str) -> bool:
     return name.endswith(".toml") or "/" in name
 
 
-def read_toml(path: Path, error_class: type[InputError]) -> dict[str, Any]:
+def read_toml(path: Path, error_class: type[InputError]) -> TomlTable:
     """Return the content of a TOML file; raise ``error_class``, with file and line, if it is missing, unreadable or malformed."""
     try:
         path.stat()
@@ -268,7 +270,7 @@ def read_toml(path: Path, error_class: type[InputError]) -> dict[str, Any]:
     return toml_in(read_at_most(path, _MOST_TOML_BYTES, error_class, plain=False), path, error_class)
 
 
-def toml_in(content: bytes, path: Path, error_class: type[InputError]) -> dict[str, Any]:
+def toml_in(content: bytes, path: Path, error_class: type[InputError]) -> TomlTable:
     """Return what the ``content`` of the TOML file ``path`` says; raise ``error_class``, with file and line, if it is malformed."""
     try:
         return tomllib.loads(content.decode("utf-8-sig"))  # editors on Windows begin files with a mark

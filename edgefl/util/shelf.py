@@ -16,6 +16,7 @@ from edgefl.errors import EdgeflError, InputError
 from edgefl.util.files import read_at_most, sha256, user_cache, write_bytes
 
 T = TypeVar("T")
+Facts = Mapping[str, Any]  # all that a result depends on, as JSON has it
 _LONGEST_BYTES = 1 << 28
 
 
@@ -34,11 +35,10 @@ class Shelf(Generic[T]):
     of_bytes: Callable[[bytes], T]
     places: int = 256
 
-    def recalled(self, facts: Mapping[str, Any] | None, compute: Callable[[], T]) -> T:
+    def recalled(self, facts: Facts | None, compute: Callable[[], T]) -> T:
         """Return the result that is stored for ``facts``, or else ``compute()``, which is stored if possible.
 
-        ``facts`` are all that the result depends on, as JSON has them. None: they cannot be told, so nothing is stored or recalled.
-        A file that is cut or changed is replaced.
+        None: facts cannot be told, so nothing is stored or recalled. A file that is cut or changed is replaced.
 
         >>> Shelf("numbers", str.encode, bytes.decode).recalled(None, lambda: "7")
         '7'
@@ -55,7 +55,7 @@ class Shelf(Generic[T]):
             self._tidy(path.parent)
         return result
 
-    def _path(self, facts: Mapping[str, Any]) -> Path | None:
+    def _path(self, facts: Facts) -> Path | None:
         """Return the file of a result; None if this user has no folder."""
         key = sha256(json.dumps(facts, sort_keys=True, default=str).encode())
         with contextlib.suppress(InputError):

@@ -16,6 +16,8 @@ from pydantic_core import from_json, to_json
 from edgefl.errors import WireError
 
 VERSION = 1
+MessageFields = Mapping[str, Any]
+"""The fields of a header, not checked yet when they were read: JSON values."""
 _LETTERS = b"EFED"
 _START = struct.Struct("<4sHI")  # letters, version, bytes of the header
 
@@ -46,7 +48,7 @@ def checked(content: bytes, digest: str) -> Blob:
     return blob
 
 
-def write_header(kind: str, fields: Mapping[str, Any]) -> bytes:
+def write_header(kind: str, fields: MessageFields) -> bytes:
     """Return the header of a message of ``kind``; ``fields`` are JSON values, tuples, dataclasses, NumPy arrays or NaN."""
     header = to_json({"kind": kind, **fields}, inf_nan_mode="constants", fallback=_plain)
     return _START.pack(_LETTERS, VERSION, len(header)) + header
@@ -58,7 +60,7 @@ def _plain(value: object) -> Any:
     raise WireError(f"a message holds JSON, got {type(value).__name__}: {value!r}")
 
 
-def read_header(content: bytes, *kinds: str) -> tuple[dict[str, Any], int]:
+def read_header(content: bytes, *kinds: str) -> tuple[MessageFields, int]:
     """Return the fields of a message and the offset of its blobs; raise :class:`WireError` unless it is an intact one of ``kinds``."""
     if len(content) < _START.size or content[:4] != _LETTERS:
         raise WireError(
@@ -80,14 +82,14 @@ def read_header(content: bytes, *kinds: str) -> tuple[dict[str, Any], int]:
     return fields, end
 
 
-def write_message(kind: str, fields: Mapping[str, Any], blobs: Iterable[Blob] = ()) -> bytes:
+def write_message(kind: str, fields: MessageFields, blobs: Iterable[Blob] = ()) -> bytes:
     """Return a message with ``fields`` and each of ``blobs`` once."""
     held = {blob.digest: blob for blob in blobs}
     header = write_header(kind, {**fields, "blobs": [(digest, len(blob)) for digest, blob in held.items()]})
     return b"".join((header, *held.values()))
 
 
-def read_message(content: bytes, *kinds: str) -> tuple[dict[str, Any], dict[str, Blob]]:
+def read_message(content: bytes, *kinds: str) -> tuple[MessageFields, dict[str, Blob]]:
     """Return the fields of a message and its blobs by hash; raise :class:`WireError` as :func:`read_header` does, or for a damaged blob."""
     fields, start = read_header(content, *kinds)
     blobs = {}

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from edgefl.client.clipping import adapted, change_of, clipped, norm_of
 from edgefl.client.stage import AtClient, Leaving, Stage, StagePlace, Turn
-from edgefl.records import Expected, Tier, Update
+from edgefl.records import Expected, Observed, Tier, Update
 from edgefl.registry import stage
 
 CLIP = "clip_norm:"
@@ -87,7 +87,7 @@ class Clip(Stage):
             turn.note(update, change_norm=norm, clipped=norm > bound)
         return update
 
-    def record(self, turn: Turn) -> dict[str, Any]:
+    def record(self, turn: Turn) -> Observed:
         """Return the bounds of the tiers with updates; adapt them for the next round, and compare norms."""
         compare(turn)
         turn.after.update(self.after(turn.memory, norms_of(turn)))
@@ -112,7 +112,7 @@ class Measured(Stage):
             turn.note(update, change_norm=norm_of(change_of(update.tensors, update.start)))
         return update
 
-    def record(self, turn: Turn) -> dict[str, Any]:
+    def record(self, turn: Turn) -> Observed:
         """Compare norms."""
         compare(turn)
         return {}

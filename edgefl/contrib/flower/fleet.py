@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
@@ -21,6 +21,7 @@ from edgefl.run.run import Run
 from edgefl.server.exchange import Exchange
 from edgefl.server.rounds import Server
 from edgefl.util.validation import explain
+from edgefl.wire.message import MessageFields
 from edgefl.wire.update_file import MAX_COUNT, are_labels
 
 PAYLOAD = "payload"
@@ -218,7 +219,7 @@ class FlowerFleet:
             purpose: generator(server.forecast.seed, job.round, job.client, purpose) for purpose in ("train", "draw", "flip")
         }
         dropout = int(draws["train"].integers(2**63)) % 2**23
-        fields: dict[str, Any] = {
+        fields: MessageFields = {
             "run": self._roster.run, "setup": setup.digest, "round": job.round, "client": job.client, "tier": session.tier.label,
             "seed": dropout, "states": {purpose: rng.bit_generator.state for purpose, rng in draws.items()},
             "lr": training.at(job.round).lr, "micro_batch": job.micro_batch, "recompute": list(job.recompute),

@@ -15,7 +15,7 @@ from edgefl.data.sources import Dataset
 from edgefl.data.split import Split
 from edgefl.util.compute import one_thread
 from edgefl.util.fields import Fields, each
-from edgefl.wire.message import read_header
+from edgefl.wire.message import MessageFields, read_header
 
 TASK, JOB_SETUP = "task.json", "setup.json"
 """Files of a setup for torch: the run's task, and the method and tier of jobs."""
@@ -23,12 +23,12 @@ TASK, JOB_SETUP = "task.json", "setup.json"
 
 def train_in_torch(
     files: Mapping[str, bytes],
-    job: Mapping[str, Any],
+    job: MessageFields,
     payload: bytes,
     kept: bytes | None,
     samples: tuple[Fields[np.ndarray], np.ndarray],
     memory_bytes: int | None,
-) -> tuple[dict[str, Any], bytes, bytes]:
+) -> tuple[MessageFields, bytes, bytes]:
     """Train a job as the simulation does, to the same bits on the same kind of computer.
 
     Args:
@@ -59,7 +59,7 @@ def train_in_torch(
     return {name: getattr(outcome, name) for name in names}, outcome.kept, outcome.payload
 
 
-def check_task(fields: Mapping[str, Any], method: str) -> None:
+def check_task(fields: MessageFields, method: str) -> None:
     """Raise :class:`InputError` if a server's task names code that the owner of this device has not consented to."""
     known = {key: fields.get(key) for key in ("plugins", "dataset", "codec", "adversary")}
     network, criterion = fields["architecture"], fields["criterion"]

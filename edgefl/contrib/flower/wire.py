@@ -3,13 +3,14 @@
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from edgefl.errors import first_line
+from edgefl.wire.message import MessageFields
 
 Kind = Literal["query", "train"]
 """Flower's type of a message: a question that the device answers at once, or a job."""
@@ -24,7 +25,7 @@ class Reply:
     ``gone``: there is none because the node sent no more signs of life, as one without power or network.
     """
 
-    fields: Mapping[str, Any] = field(default_factory=dict)
+    fields: MessageFields = field(default_factory=dict)
     blobs: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     error: str = ""
     gone: bool = False
@@ -36,7 +37,7 @@ class FlowerLink(Protocol):
     def nodes(self) -> set[int]:
         """Return the nodes that are connected."""
 
-    def send(self, node: int, kind: Kind, fields: Mapping[str, Any], blobs: Mapping[str, bytes], ttl_s: float) -> str:
+    def send(self, node: int, kind: Kind, fields: MessageFields, blobs: Mapping[str, bytes], ttl_s: float) -> str:
         """Send a message whose answer is worth ``ttl_s`` seconds of waiting; return its number."""
 
     def replies(self, sent: Collection[str]) -> dict[str, Reply]:
@@ -53,7 +54,7 @@ class GridLink:
         """Return the nodes that are connected."""
         return set(self._grid.get_node_ids())
 
-    def send(self, node: int, kind: Kind, fields: Mapping[str, Any], blobs: Mapping[str, bytes], ttl_s: float) -> str:
+    def send(self, node: int, kind: Kind, fields: MessageFields, blobs: Mapping[str, bytes], ttl_s: float) -> str:
         """Send a message; an empty number stands for one that Flower did not accept."""
         message = Message(packed(fields, blobs), dst_node_id=node, message_type=kind, ttl=ttl_s)
         return next(iter(self._grid.push_messages([message])), None) or ""
@@ -64,7 +65,7 @@ class GridLink:
         return {message.metadata.reply_to_message_id: _reply(message) for message in found}
 
 
-def packed(fields: Mapping[str, Any], blobs: Mapping[str, bytes]) -> RecordDict:
+def packed(fields: MessageFields, blobs: Mapping[str, bytes]) -> RecordDict:
     """Return the content of a message."""
     arrays = {name: Array("uint8", (len(blob),), _SERIAL, bytes(blob)) for name, blob in blobs.items()}
     return RecordDict({_TEXT: ConfigRecord({_JSON: json.dumps(fields)}), _BLOBS: ArrayRecord(arrays)})

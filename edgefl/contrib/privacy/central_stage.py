@@ -1,13 +1,11 @@
 """The noise of central privacy as a stage: sums of clipped changes get noise before a method sees them."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from edgefl.client.stage import Stage, StagePlace, TierSums, Turn
 from edgefl.client.stages.clip import Clip, norms_of
 from edgefl.contrib.privacy.central import Central, weighed
-from edgefl.records import Tier
+from edgefl.records import Observed, Tier
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class CentralNoise(Stage):
         updates = self.central.updates(turn.method, turn.model, sums, sent, bounds, turn.draw)
         return weighed(turn.method, turn.model, self.central.clients, updates)
 
-    def record(self, turn: Turn) -> Mapping[str, Any]:
+    def record(self, turn: Turn) -> Observed:
         """Return the noise of each tier's sum; adapt the bounds by counts with noise."""
         turn.after.update(self.central.bounds(self.clip, turn.memory, norms_of(turn), turn.draw))
         return {"noise_std": {tier.label: self.central.sum_multiplier * bound for tier, bound in self._bounds(turn).items()}}
