@@ -41,7 +41,7 @@ class SessionFigures(Result):
 
     client: Whole
     device: str
-    tier: Written | None = None
+    tier: Written | None
     status: str
     samples: Whole | None = None
     steps: Whole | None = None
@@ -52,9 +52,9 @@ class SessionFigures(Result):
     energy_j: Number | None = None
     end_to_end_j: Number | None = None
     start_s: Number
-    download_s: Number | None = None
-    train_s: Number | None = None
-    upload_s: Number | None = None
+    download_s: Number | None
+    train_s: Number | None
+    upload_s: Number | None
     total_s: Number | None = None
     predicted_memory_bytes: Whole | None = None
     measured_training_memory_bytes: Whole | None = None

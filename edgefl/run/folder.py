@@ -22,6 +22,7 @@ from edgefl.server import checkpoint
 from edgefl.server.client_store import ClientStore
 from edgefl.server.state import ServerState
 from edgefl.timing.spans import span
+from edgefl.timing.stages import Stages
 from edgefl.util.claims import check_claims
 from edgefl.util.files import TomlTable, storage_errors, toml_in, write_bytes
 from edgefl.util.hashes import HASHES, ROUNDS, Hashes, checked, is_new
@@ -238,7 +239,7 @@ class RunFolder:
             raise CheckpointError(f"{path}: does not hold rounds 1 to {last} that the checkpoint continues; start a new run")
         write_bytes(path, b"".join(kept))
 
-    def add_round(self, record: RoundRecord, clients: bool = True, stages: Mapping[str, Any] | None = None) -> None:
+    def add_round(self, record: RoundRecord, clients: bool = True, stages: Stages | None = None) -> None:
         """Append one record, with or without its ``clients``, and with the ``stages`` of this computer's time."""
         path = self.path / ROUNDS
         check_claims(path)

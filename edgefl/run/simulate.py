@@ -254,33 +254,34 @@ def _finish(
         evaluation = final_scores(trained, simulated)
     with span("report"):
         taken = {tier.ratio: result.accuracy for tier, result in results.items() if result.accuracy is not None}
-        values = {
+        summary = RunSummary(
             **about(run),
             **vars(totals(rounds)),
-            "metric": run.criterion.metric,
-            "accuracy_of": "clients" if of_clients(run) else "global",
-            "global_accuracy": rounds[-1].accuracy["global"],
-            "before_training": at_start,
-            "mixed_nodes": config.mixed_nodes,
-            "nodes": nodes,
-            "accuracy_after_training": rounds[-1].accuracy_after_training,
-            "tiers": tuple(tier_rows(run.plan, _with_energy(trained, results), rounds, *learning(run.method))),
-            "classes": tuple(class_rows(run.plan)),
-            "participation": tuple(participation_rows(run.plan, rounds, _distinct(rounds), taken)),
-            "evaluation": evaluation,
-            "no_bundle": no_bundle,
+            metric=run.criterion.metric,
+            accuracy_of="clients" if of_clients(run) else "global",
+            global_accuracy=rounds[-1].accuracy["global"],
+            before_training=at_start,
+            mixed_nodes=config.mixed_nodes,
+            nodes=nodes,
+            accuracy_after_training=rounds[-1].accuracy_after_training,
+            tiers=tuple(tier_rows(run.plan, _with_energy(trained, results), rounds, *learning(run.method))),
+            classes=tuple(class_rows(run.plan)),
+            participation=tuple(participation_rows(run.plan, rounds, _distinct(rounds), taken)),
+            evaluation=evaluation,
+            no_bundle=no_bundle,
+            host_stages={},
             **merged(feature.totals(rounds) for feature in run.features),
             **merged(feature.summary(len(rounds)) for feature in run.features),
-        }
+        )
     before = added([*(line.stages or {} for line in rounds), watch.lap()])
     with span("report"):
-        page = html.render(RunSummary(**values | {"host_stages": before}), rounds)
+        page = html.render(replace(summary, host_stages=before), rounds)
         write_bytes(folder.path / "report.html", page.encode())
     # The page leaves this stage out, so that one rendered again from the summary is the same.
     stages = added([before, {"server": {"report": sum(watch.lap()["server"].values())}}])
-    summary = RunSummary(**values | {"host_stages": stages}).to_dict()
-    folder.write("summary.json", json_bytes(summary))
-    return RunResult(folder.path, summary)
+    stored = replace(summary, host_stages=stages).to_dict()
+    folder.write("summary.json", json_bytes(stored))
+    return RunResult(folder.path, stored)
 
 
 def _results(

@@ -4,15 +4,19 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal, Self
+from typing import Literal, Self, TypedDict
 
 from edgefl.errors import StorageError
 from edgefl.timing.spans import STAGES, Span, drain, events, here, seconds
 from edgefl.util.files import storage_errors
 
-Stages = dict[str, Any]
-"""``server``: stage → seconds of the thread that runs the rounds. If there are any, ``background`` has the seconds of the other threads and
-``workers`` has number → stage → seconds of each worker process."""
+
+class Stages(TypedDict, total=False):
+    """Stage → seconds: in the thread that runs the rounds and, if there are any, in the other threads, and in each worker process."""
+
+    server: Mapping[str, float]
+    background: Mapping[str, float]
+    workers: Mapping[str, Mapping[str, float]]
 
 
 def check_trace(path: Path) -> None:
@@ -95,8 +99,8 @@ def stages_of(spans: Sequence[Span], since_s: float, now_s: float, thread: str =
     return added([{"server": server, "background": beside, "workers": workers}])
 
 
-def added(parts: Iterable[Mapping[str, Any]]) -> Stages:
-    """Return the sum of several :data:`Stages`, rounded to microseconds.
+def added(parts: Iterable[Stages]) -> Stages:
+    """Return the sum of several :class:`Stages`, rounded to microseconds.
 
     >>> added([{"server": {"train": 1.0}}, {}, {"server": {"select": 0.5, "train": 1.0}}])
     {'server': {'select': 0.5, 'train': 2.0}}
