@@ -16,7 +16,6 @@ from edgefl.cli.values import runs
 from edgefl.errors import BundleError, InputError
 from edgefl.onnxgrad.contexts import uncollected
 from edgefl.registry import export_formats
-from edgefl.report.words import joined
 from edgefl.util.files import check_free
 
 if TYPE_CHECKING:
@@ -199,6 +198,8 @@ def _written(out: Path, as_json: bool, bundle: bool, line: bool) -> None:
         if line:
             echo(f"{out}-run: round 0; aggregate updates of devices with: edgefl fed-round {out} --updates DIR")
     else:
+        from edgefl.report.words import joined
+
         echo(f"{out}: {joined(files)} written")
 
 

@@ -1,20 +1,25 @@
 """The words of tables and charts for tiers, budgets and statuses, and the looks of statuses."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 from edgefl.records import BUDGETS as BUDGETS
 from edgefl.records import Group, Shortfall, Totals
-from edgefl.report.round_lines import ClientLine, RoundLine
-from edgefl.report.run_files import Summary
-from edgefl.report.run_rows import AssignmentStep, BudgetUse, ClassRow, TierRow
 from edgefl.report.tables import Record, value_of
 from edgefl.util import units
 from edgefl.util.unknown import known_sum
 
-Taken = TierRow | ClassRow | AssignmentStep | Shortfall | ClientLine
-"""A tier, and how a device trains it."""
+if TYPE_CHECKING:  # commands that only need words start without the records of files
+    from edgefl.report.round_lines import ClientLine, RoundLine
+    from edgefl.report.run_files import Summary
+    from edgefl.report.run_rows import AssignmentStep, BudgetUse, ClassRow, TierRow
+
+    Taken = TierRow | ClassRow | AssignmentStep | Shortfall | ClientLine
+    """A tier, and how a device trains it."""
 
 
 def of_devices(rounds: Sequence[RoundLine]) -> bool:
@@ -84,6 +89,7 @@ def contents(no_bundle: str) -> str:
 def taken_as(item: Taken) -> str:
     """Return a tier's name, with the micro-batch if it is not the run's own, and whether activations are computed again; "" for no tier.
 
+    >>> from edgefl.report.run_rows import AssignmentStep
     >>> [taken_as(AssignmentStep(*step)) for step in ((0.5, 8, ()), (1, None, ()), (1, None, (), ("conv2",)))]
     ['0.5, 8 at once', '1', '1, recomputed']
     """
