@@ -19,10 +19,8 @@ def freshness_file(line: Mapping[str, Any], lasts_s: float | None) -> dict[str, 
     >>> len(file["line"]), len(file["expires"])
     (64, 20)
     """
-    end = (
-        None
-        if lasts_s is None
-        else (datetime.now(UTC) + timedelta(seconds=min(lasts_s, _CENTURY_S))).strftime("%Y-%m-%dT%H:%M:%SZ")
-    )
-    values = {"line": sha256(json.dumps(line, sort_keys=True).encode())} | ({} if end is None else {"expires": end})
+    values = {"line": sha256(json.dumps(line, sort_keys=True).encode())}
+    if lasts_s is not None:
+        end = datetime.now(UTC) + timedelta(seconds=min(lasts_s, _CENTURY_S))
+        values["expires"] = end.strftime("%Y-%m-%dT%H:%M:%SZ")
     return {FRESHNESS: json_bytes(values)}

@@ -84,8 +84,7 @@ def with_statistics(module: nn.Module, shards: Iterable[Split], batch_size: int)
     The first four batches of at most 50 clients are used. A network without such layers stays as it is.
     """
     if needs_statistics(module):
-        device = _device(module)
-        calibrate(module, _queries(shards, batch_size, device))
+        calibrate(module, _queries(shards, batch_size, _device(module)))
     return module
 
 

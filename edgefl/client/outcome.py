@@ -32,9 +32,8 @@ def outcome_after_training(task: Task, shards: Shards, prepared: PreparedJob, re
     *stages, encoder = task.stages
     left, of_stages = through(stages, Leaving(sent, prepared.received, listed), task.seed, prepared)
     loss = result.loss if result.steps else None
-    measured: tuple[int | None, int | None] = (None, None)
-    if result.steps:
-        measured = result.peak_activation_bytes, result.memory_bytes
+    peaks = (result.peak_activation_bytes, result.memory_bytes)
+    measured: tuple[int | None, int | None] = peaks if result.steps else (None, None)
     if unsendable(left) or not (math.isfinite(result.loss) and all(map(is_finite, {**stored, **of_stages}.values()))):
         return Outcome(job.client, "diverged", result.steps, None, *measured)
     with span("encode", client=job.client):

@@ -1,13 +1,13 @@
 """The kinds of work of one tensor operation. A clock computes seconds from them."""
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from edgefl.cost.macs import OpWork, aten
+from edgefl.cost.memory import bytes_of
 from edgefl.records.work import NO_WORK, Work
 from edgefl.util.tensors import tensors_in
 
@@ -35,7 +35,7 @@ def kinds_of(operation: Any, args: tuple[Any, ...], out: Any, work: OpWork, phas
     """
     if operation.is_view or operation.overloadpacket in _WITHOUT_WORK or operation.namespace == "profiler":
         return NO_WORK
-    moved_bytes = _bytes(tensors_in(args)) + _bytes(tensors_in(out))
+    moved_bytes = bytes_of(tensors_in(args)) + bytes_of(tensors_in(out))
     if phase == "update":
         return Work(update_bytes=moved_bytes, product_macs=work.macs, operations=1)
     if operation is aten.convolution.default:
@@ -61,7 +61,3 @@ def _convolution(weight: Tensor, groups: int, macs: int, moved_bytes: int, direc
         if kind == "grouped":
             counts["grouped_bytes"] = moved_bytes
     return Work(**counts)
-
-
-def _bytes(tensors: Iterable[Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -173,7 +173,7 @@ class Tracer:
     def input_bytes(self) -> int:
         """Bytes of one sample's input."""
         with self._fake():
-            return sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(self._subject.batch(1).x))
+            return bytes_of(tensors_in(self._subject.batch(1).x))
 
     def step(self, batch_size: int, passes: int = 1) -> StepTrace:
         """Run ``passes`` forward and backward passes of ``batch_size`` samples and one update.

@@ -80,9 +80,8 @@ def first_factors(weight: Tensor, init: Init, flat: bool = False) -> tuple[Tenso
     """
     a, b = factor_sizes(tuple(weight.shape))
     if init == "xavier":
-        return nn.init.xavier_uniform_(weight.new_empty(a, 1)).flatten(), nn.init.xavier_uniform_(
-            weight.new_empty(1, b)
-        ).flatten()
+        u, v = (nn.init.xavier_uniform_(weight.new_empty(shape)).flatten() for shape in ((a, 1), (1, b)))
+        return u, v
     # Both are views of the weight; the decomposition uses the Gram matrix of the smaller side.
     left, right = factorize(weight.detach().reshape((a, b) if flat else (b, a)), 1).leading(1)
     u, v = (left[:, 0], right[0]) if flat else (right[0], left[:, 0])

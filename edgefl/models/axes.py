@@ -142,14 +142,17 @@ def _within(axis: Axis, other: Axis) -> bool:
     return any(inner.root is axis or _within(axis, inner.root) for inner in _inner(other))
 
 
+def axes_in(axis: Axis) -> Iterator[Axis]:
+    """Yield ``axis``, then the axes that it consists of, and those that these consist of."""
+    axis = axis.root
+    yield axis
+    for inner in _inner(axis):
+        yield from axes_in(inner)
+
+
 def leaves(axis: Axis) -> Iterator[Axis]:
     """Yield the axes that ``axis`` consists of in the end."""
-    axis = axis.root
-    inner = _inner(axis)
-    if not inner:
-        yield axis
-    for part in inner:
-        yield from leaves(part)
+    return (part for part in axes_in(axis) if not _inner(part))
 
 
 def _flat(axis: Axis, kind: type[Joined] | type[NestedAxis]) -> list[Axis]:

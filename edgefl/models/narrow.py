@@ -1,13 +1,13 @@
 """Narrow networks of any network: its channels are found by tracing it once, and a narrow one has the leading share of each."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
-from edgefl.models.axes import Axis, Joined, NestedAxis, freeze, leaves, unify
+from edgefl.models.axes import Axis, NestedAxis, axes_in, freeze, leaves, unify
 from edgefl.models.channels import layers, traced
 from edgefl.models.comparer import Comparer, DiffersError, LastCall
 from edgefl.models.gates import Recurrent
@@ -122,7 +122,7 @@ class Channels:
     def _leave_one_factor(self) -> None:
         """Leave one factor of every product free, the largest."""
         tensors = (*self._tensors.values(), *(axes for call in self._calls for axes in call.outputs))
-        for product in (inner for axes in tensors for axis in axes for inner in _all(axis)):
+        for product in (inner for axes in tensors for axis in axes for inner in axes_in(axis)):
             if isinstance(product, NestedAxis):
                 free = [factor for factor in product.factors if any(not leaf.frozen for leaf in leaves(factor))]
                 for factor in sorted(free, key=lambda factor: factor.size)[:-1]:
@@ -217,10 +217,3 @@ def _leading(tensor: Tensor, kept: Sequence[Tensor]) -> Tensor:
             entries = entries.index_select(dim, numbers.to(entries.device))
     entries = entries.clone()
     return nn.Parameter(entries, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else entries
-
-
-def _all(axis: Axis) -> Iterator[Axis]:
-    axis = axis.root
-    yield axis
-    for inner in axis.parts if isinstance(axis, Joined) else axis.factors if isinstance(axis, NestedAxis) else ():
-        yield from _all(inner)
