@@ -8,23 +8,6 @@ from edgefl.records import Cost, RoundTrip, Timing
 from edgefl.records.work import Work
 
 
-def durations(
-    device: DeviceProfile, download_bytes: int, work_s: float, upload_bytes: int, link_share: float = 1.0
-) -> tuple[float, float, float]:
-    """Return the seconds of download, training and upload, one after the other.
-
-    Training would last ``work_s`` at the full rate, and the link gives ``link_share`` of its typical rate.
-    With link rate b (bytes/s) and round-trip time rtt::
-
-        download_s = rtt + download_bytes / (b_down · link_share)          upload_s = rtt + upload_bytes / (b_up · link_share)
-        train_s    = the full rate for ``burst_s``, ``sustained_share`` of it after
-    """
-    link = device.link
-    download_s = link.rtt_s + download_bytes / (link.download_bytes_per_s * link_share)
-    upload_s = link.rtt_s + upload_bytes / (link.upload_bytes_per_s * link_share)
-    return download_s, throttled_s(device, work_s), upload_s
-
-
 def trip_s(device: DeviceProfile, trip: RoundTrip, link_share: float = 1.0) -> float:
     """Return the seconds of a round trip on the device's link with its bytes both ways."""
     link = device.link
@@ -70,13 +53,19 @@ def round_timing(
 ) -> Timing:
     """Return the simulated round of one client whose link gives its typical rate.
 
+    With link rate b (bytes/s) and round-trip time rtt::
+
+        download_s = rtt + download_bytes / b_down          upload_s = rtt + upload_bytes / b_up
+        train_s    = the full rate for ``burst_s``, ``sustained_share`` of it after
+
     ``speed`` is the share of its computing rate that the device has. ``margin`` is a factor on the seconds of training, which include
     throttling. :func:`edgefl.fleet.time_model.train_s` describes the other arguments.
     """
     work_s = train_s(device.compute, cost, samples, passes, updates, evaluated) / speed + added_s(device, cost) / speed
     down_bytes, up_bytes = cost.model_bytes
-    download_s, predicted_s, upload_s = durations(device, down_bytes, work_s, up_bytes)
-    parts = download_s, predicted_s * margin, upload_s
+    link = device.link
+    download_s, upload_s = link.rtt_s + down_bytes / link.download_bytes_per_s, link.rtt_s + up_bytes / link.upload_bytes_per_s
+    parts = download_s, throttled_s(device, work_s) * margin, upload_s
     agree_s, unmask_s = trips_s(device, cost)
     fixed_j, watts = training_spends(device, cost.work_of(samples, passes, updates, evaluated))
     timing = Timing(*parts, 0.0, 0.0, 0.0, agree_s, unmask_s, fixed_j + watts * parts[1])
