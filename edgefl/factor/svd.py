@@ -125,9 +125,9 @@ def _balanced(block: Leading, rank: int) -> tuple[Tensor, Tensor, Tensor]:
     left, right = block.left[:, :rank], block.right[:rank]
     lengths = [torch.linalg.vector_norm(factor, dim=dim, dtype=torch.float64) for factor, dim in ((left, 0), (right, 1))]
     # A direction without energy is zero in both factors, which avoids a division by zero.
-    kept = (lengths[0] > 0) & (lengths[1] > 0)
+    alive = (lengths[0] > 0) & (lengths[1] > 0)
     roots = (lengths[1] / lengths[0]).sqrt() * _signs(left)[0]
-    by_left, by_right = (torch.where(kept, factors, 0.0).float() for factors in (roots, 1 / roots))
+    by_left, by_right = (torch.where(alive, factors, 0.0).float() for factors in (roots, 1 / roots))
     return left * by_left, right * by_right[:, None], lengths[0] * lengths[1]
 
 

@@ -46,6 +46,7 @@ def conditions_in(settings: FleetSettings, fleet: Fleet, availability: Availabil
     ideal = settings.conditions == "ideal"
     recorded = all(c.trace is not None for c in fleet.classes) or settings.availability not in ("always", "daily")
     charging = (recorded or settings.availability == "daily") and "charging" in settings.eligible_when
+    calendar = fleet.calendar or (None if settings.rounds_per_day is None else Calendar())
     conditions = Conditions(
         over_selection=settings.over_selection or 1.0,
         links_vary=not ideal,
@@ -53,7 +54,7 @@ def conditions_in(settings: FleetSettings, fleet: Fleet, availability: Availabil
         availability=availability or _availability(settings, fleet),
         battery=not ideal and not charging,
         start_hour=settings.start_hour,
-        calendar=_calendar(settings, fleet),
+        calendar=None if calendar is None else calendar.of_run(settings.start_hour, settings.rounds_per_day),
         left_out=_left_out(settings, fleet),
     )
     if ideal or (behaviour := fleet.behaviour) is None:
@@ -169,11 +170,6 @@ def _left_out(settings: FleetSettings, fleet: Fleet) -> LeftOut | None:
     population = Population(fleet, settings.clients, settings.seed)
     counts = population.class_counts()
     return LeftOut(population.classes, numbers, sum(counts[number] for number in numbers))
-
-
-def _calendar(settings: FleetSettings, fleet: Fleet) -> Calendar | None:
-    calendar = fleet.calendar or (None if settings.rounds_per_day is None else Calendar())
-    return None if calendar is None else calendar.of_run(settings.start_hour, settings.rounds_per_day)
 
 
 def _states(settings: FleetSettings, fleet: Fleet) -> tuple[State, ...]:

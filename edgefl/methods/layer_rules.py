@@ -136,17 +136,13 @@ def why_dense(
     def why(name: str, kind: str) -> str:
         if name in never:
             return never[name]
-        if _matches(name, kind, excluded):
+        if any(kind == word if word in KINDS else fnmatchcase(name, word) for word in excluded):
             return OUTSIDE
         if any(fnmatchcase(name, pattern) for pattern in named):
             return ""
         return spared.get(name, "") or ("" if kind in kinds else OUTSIDE)
 
     return {name: why(name, kind_of(layer)) for name, layer in layers.items()}
-
-
-def _matches(name: str, kind: str, words: Collection[str]) -> bool:
-    return any(kind == word if word in KINDS else fnmatchcase(name, word) for word in words)
 
 
 def _near(pattern: str, layers: Collection[str]) -> str:

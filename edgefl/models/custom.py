@@ -219,20 +219,20 @@ def _takes_by_name(network: nn.Module, inputs: Inputs, model: str) -> bool:
     ConfigError: it has no such argument, or needs another one.
     """
     parameters = inspect.signature(network.forward).parameters
-    known = [name for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    names = [name for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     takes_any = {p.kind for p in parameters.values()} & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
     in_order = all(map(str.isdigit, inputs))
-    if in_order or (not known and inspect.Parameter.VAR_POSITIONAL in takes_any):
-        if len(inputs) > len(known) and not takes_any:
+    if in_order or (not names and inspect.Parameter.VAR_POSITIONAL in takes_any):
+        if len(inputs) > len(names) and not takes_any:
             raise ConfigError(
-                f"input: {model}.forward takes {len(known)} ({', '.join(known) or 'none'}), got {len(inputs)} inputs"
+                f"input: {model}.forward takes {len(names)} ({', '.join(names) or 'none'}), got {len(inputs)} inputs"
             )
         return False
     for name in inputs:
-        if name and name not in known and inspect.Parameter.VAR_KEYWORD not in takes_any:
-            hint = nearest(name, known)
-            raise ConfigError(f"input: {model}.forward has no argument {name!r};{hint} it takes {', '.join(known) or 'none'}")
-    needed = [name for name in known if parameters[name].default is inspect.Parameter.empty]
+        if name and name not in names and inspect.Parameter.VAR_KEYWORD not in takes_any:
+            hint = nearest(name, names)
+            raise ConfigError(f"input: {model}.forward has no argument {name!r};{hint} it takes {', '.join(names) or 'none'}")
+    needed = [name for name in names if parameters[name].default is inspect.Parameter.empty]
     if "" not in inputs and (missing := [name for name in needed if name not in inputs]):
         raise ConfigError(f"input: {model}.forward needs {missing[0]!r}, got {', '.join(inputs)}; give it too")
     return True

@@ -83,8 +83,8 @@ class Hashes:
 
         ``digest`` and ``checkpoint`` are the hashes of these lines and of the checkpoint after them.
         """
-        kept = self.between(oldest, last - 1)
-        return replace(kept, rounds={**kept.rounds, last: digest}, checkpoints={**kept.checkpoints, last: checkpoint})
+        hashes = self.between(oldest, last - 1)
+        return replace(hashes, rounds={**hashes.rounds, last: digest}, checkpoints={**hashes.checkpoints, last: checkpoint})
 
     def between(self, first: int, last: int) -> Self:
         """Return these hashes without those of rounds before ``first`` and after ``last``."""

@@ -152,8 +152,8 @@ class Tape(TorchDispatchMode):
         return saved, crossing, gradients
 
     def _knows(self, tensor: Tensor) -> bool:
-        known = self._known.get(_storage(tensor))
-        return known is not None and known[0]() is not None
+        entry = self._known.get(_storage(tensor))
+        return entry is not None and entry[0]() is not None
 
     def _number(self, tensor: Tensor, fresh: bool = False) -> int:
         """Return the number of a tensor's storage; a new one if it is ``fresh``, made by the current segment, or was never seen."""
