@@ -41,8 +41,9 @@ class Detached(TorchFunctionMode):
             raise EdgeflError("detach_ makes a constant of a tensor that was used before; write x = x.detach()")
         if func is Tensor.item:  # a number, through which no gradient flows
             return func(held(args[0]))
-        written = self._parameters if func == _SET_DATA else self._shared if _writes(func) else []
-        if written and _holds(written, args[0]):
+        if (self._shared and _writes(func) and _holds(self._shared, args[0])) or (
+            func in (_SET_DATA,) and _holds(self._parameters, args[0])
+        ):
             raise EdgeflError(
                 "forward writes over a parameter, by .data or detach(); compute a new tensor, such as weight.clamp(-1, 1)"
             )
