@@ -8,7 +8,6 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
-from onnxscript.onnx_opset import opset20
 from torch import Tensor
 
 from edgefl.onnxgrad.gradients.op import DOMAIN
@@ -111,6 +110,12 @@ def _of_two(kind: str) -> Translation:
     return lambda a, b: _composite(kind, [a, b])
 
 
+def _determinant(a: Any) -> Any:
+    from onnxscript.onnx_opset import opset20  # as torch's exporter: only where a network is exported
+
+    return opset20.Det(a)
+
+
 # torch's exporter reads annotations: what is a number or bool is an attribute.
 def _polygamma(n: int, self: Any) -> Any:
     return _composite("Polygamma", [self], order=n)
@@ -141,7 +146,7 @@ TRANSLATIONS: dict[Any, Translation] = {
     CHOLESKY_SOLVE: _of_two("CholeskySolve"),
     TRIANGULAR: _triangular_solve,
     LU: _of_one("LU", 3),
-    DET: lambda a: opset20.Det(a),
+    DET: _determinant,
     QR: _of_one("QR", 2),
     EIGH: _of_one("Eigh", 2),
     SVD: _of_one("SVD", 3),
