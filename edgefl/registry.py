@@ -281,20 +281,7 @@ export_format = export_formats = Registry(
     "export_format", "edgefl.bundle.formats", Interface("", ("network", "sample"), required=("needs", "extra", "suffix"))
 )
 ALL = (
-    *(
-        methods,
-        models,
-        datasets,
-        codecs,
-        objectives,
-        stages,
-        server_optimizers,
-        defences,
-        adversaries,
-        samplers,
-        engines,
-        loggers,
-    ),
+    methods, models, datasets, codecs, objectives, stages, server_optimizers, defences, adversaries, samplers, engines, loggers,
     export_formats,
-)
+)  # fmt: skip
 """Every registry whose parts may also be those of plug-ins."""

@@ -19,27 +19,9 @@ from edgefl.errors import EdgeflError, InputError, Interrupted, first_line, near
 from edgefl.version import __version__
 
 _ORDER = (
-    *(
-        "simulate",
-        "compare",
-        "sweep",
-        "whatif",
-        "methods",
-        "profile",
-        "inspect",
-        "plan",
-        "devices",
-        "calibrate",
-        "trace",
-        "audit",
-        "export",
-        "verify",
-        "serve",
-    ),
-    *("open", "fed-round", "enroll", "revoke", "keys", "trust", "flower", "report", "doctor", "completion"),
-)
-
-
+    "simulate", "compare", "sweep", "whatif", "methods", "profile", "inspect", "plan", "devices", "calibrate", "trace", "audit", "export",
+    "verify", "serve", "open", "fed-round", "enroll", "revoke", "keys", "trust", "flower", "report", "doctor", "completion",
+)  # fmt: skip
 _NAMED = {"--method", "--model", "--data", "--dataset"}
 
 

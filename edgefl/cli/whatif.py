@@ -63,17 +63,8 @@ _learned = options_of("Accuracy of the policies, by a real run")
 )
 @run_flags(
     leave_out=(
-        "deadline_s",
-        "tiers",
-        "over_selection",
-        "target_epsilon",
-        "engine",
-        "workers",
-        "bundle",
-        "eval_every",
-        "eval_samples",
-        "eval_after_training",
-        "cpu_limit_s",
+        *("deadline_s", "tiers", "over_selection", "target_epsilon", "engine", "workers", "bundle"),
+        *("eval_every", "eval_samples", "eval_after_training", "cpu_limit_s"),
     )
 )
 @plugin_option(TASK, expose=True)

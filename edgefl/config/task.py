@@ -107,19 +107,8 @@ def _ordered(tiers: Any) -> Any:
 
 
 _Source = Literal[
-    "root",
-    "model",
-    "weights",
-    "data",
-    "loss_root",
-    "loss",
-    "metric_root",
-    "metric",
-    "lr_schedule_root",
-    "lr_schedule",
-    "fleet",
-    "trace",
-]
+    "root", "model", "weights", "data", "loss_root", "loss", "metric_root", "metric", "lr_schedule_root", "lr_schedule", "fleet", "trace"
+]  # fmt: skip
 
 
 class TaskKeys(Keys):

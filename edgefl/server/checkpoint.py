@@ -28,7 +28,7 @@ KEPT = 3
 _NAME = re.compile(r"round-(\d{6})-([0-9a-f]{16})\.safetensors")
 _ABOUT, _MEMORY = "edgefl", "memory"
 _FLEET = TypeAdapter(FleetMemory)
-_OWN = ("round", "clock_s", "options", "clients")
+_FIELDS = ("round", "clock_s", "options", "clients")
 
 
 def to_bytes(state: ServerState) -> bytes:
@@ -36,7 +36,7 @@ def to_bytes(state: ServerState) -> bytes:
     model = state.model
     about = {
         "format": FORMAT,
-        **{key: getattr(state, key) for key in _OWN},
+        **{key: getattr(state, key) for key in _FIELDS},
         "fleet": asdict(state.fleet),
         "architecture": model.architecture.described(),
         "tiers": [tier.ratio for tier in model.tiers],
@@ -47,8 +47,8 @@ def to_bytes(state: ServerState) -> bytes:
     return safetensors.torch.save(tensors, metadata={_ABOUT: json.dumps(about, sort_keys=True)})
 
 
-def of_file(path: Path, own: Architecture | None = None) -> ServerState:
-    """Return the state in the file at ``path``, of the network ``own`` if the file describes it; None: a reference network.
+def of_file(path: Path, architecture: Architecture | None = None) -> ServerState:
+    """Return the state in the file at ``path``, of the network ``architecture`` if the file describes it; None: a reference network.
 
     Raises:
         CheckpointError: the file is no checkpoint, of another format version, or cut.
@@ -66,11 +66,11 @@ def of_file(path: Path, own: Architecture | None = None) -> ServerState:
             part, _, name = path_of.partition("/")
             parts.setdefault(part, {})[name] = tensor
         memory, shape = parts.pop(_MEMORY), about["architecture"]
-        if own is None or shape != own.described():
-            own = Architecture(**{**shape, "input_shape": tuple(shape["input_shape"])})
-        model = GlobalState(own, tuple(map(Tier, about["tiers"])), {}).of_parts(parts)
+        if architecture is None or shape != architecture.described():
+            architecture = Architecture(**{**shape, "input_shape": tuple(shape["input_shape"])})
+        model = GlobalState(architecture, tuple(map(Tier, about["tiers"])), {}).of_parts(parts)
         fleet = _FLEET.validate_python(about["fleet"])
-        return ServerState(model, memory, fleet=fleet, **{key: about[key] for key in _OWN})
+        return ServerState(model, memory, fleet=fleet, **{key: about[key] for key in _FIELDS})
     except (SafetensorError, ConfigError, UnknownNameError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{path}: not a checkpoint ({error})") from None
 
@@ -101,9 +101,9 @@ def save(folder: Path, state: ServerState, announce: Callable[[str], None] = lam
     return path
 
 
-def newest_before(folder: Path, round_: int, known: Mapping[int, str]) -> Path | None:
-    """Return the newest whole checkpoint of a round before ``round_``; None: there is none. For ``known`` see :func:`restore`."""
-    return next((path for path in _newest_first(folder) if _round_of(path) < round_ and not _damage(path, known)), None)
+def newest_before(folder: Path, round_: int, hashes: Mapping[int, str]) -> Path | None:
+    """Return the newest whole checkpoint of a round before ``round_``; None: there is none. For ``hashes`` see :func:`restore`."""
+    return next((path for path in _newest_first(folder) if _round_of(path) < round_ and not _damage(path, hashes)), None)
 
 
 def forget(folder: Path, first: int) -> None:
@@ -113,19 +113,19 @@ def forget(folder: Path, first: int) -> None:
             path.unlink(missing_ok=True)
 
 
-def restore(folder: Path, own: Architecture | None = None, known: Mapping[int, str] = {}) -> Restored | None:
-    """Return the newest whole checkpoint in ``folder``; None if there is none yet. For ``own`` see :func:`of_file`.
+def restore(folder: Path, architecture: Architecture | None = None, hashes: Mapping[int, str] = {}) -> Restored | None:
+    """Return the newest whole checkpoint in ``folder``; None if there is none yet. For ``architecture`` see :func:`of_file`.
 
-    ``known`` are the hashes of the run's checkpoints by round; without any, all in the folder are taken for the run's.
+    ``hashes`` are those of the run's checkpoints by round; without any, all in the folder are taken for the run's.
 
     Raises:
         CheckpointError: there are checkpoints, but none is whole.
     """
     warnings: list[str] = []
     for path in _newest_first(folder):
-        if not (problem := _damage(path, known)):
+        if not (problem := _damage(path, hashes)):
             try:
-                return Restored(of_file(path, own), tuple(warnings))
+                return Restored(of_file(path, architecture), tuple(warnings))
             except CheckpointError as error:
                 problem = str(error)
         warnings.append(f"{path.name}: {problem}; falling back to the checkpoint before it")
@@ -134,8 +134,8 @@ def restore(folder: Path, own: Architecture | None = None, known: Mapping[int, s
     return None
 
 
-def verified(folder: Path, rounds: Iterable[int] = (), known: Mapping[int, str] = {}) -> list[Path]:
-    """Return the checkpoints in ``folder``, the newest first; CheckpointError if one is damaged, or not one that is ``known``.
+def verified(folder: Path, rounds: Iterable[int] = (), hashes: Mapping[int, str] = {}) -> list[Path]:
+    """Return the checkpoints in ``folder``, the newest first; CheckpointError if one is damaged, or not among the ``hashes``.
 
     ``rounds`` are those that had a checkpoint: unless all checkpoints were deleted, those of the newest must be there.
     """
@@ -143,7 +143,7 @@ def verified(folder: Path, rounds: Iterable[int] = (), known: Mapping[int, str] 
     if checkpoints and (gone := {*sorted(rounds)[-KEPT:]} - {*map(_round_of, checkpoints)}):
         raise CheckpointError(f"{folder}: the checkpoint of round {min(gone)} is missing; restore it, or delete all checkpoints")
     for path in checkpoints:
-        if problem := _damage(path, known):
+        if problem := _damage(path, hashes):
             raise CheckpointError(f"{path}: {problem}; delete it to continue from the one before")
     return checkpoints
 
@@ -164,14 +164,14 @@ def oldest_round(folder: Path) -> int:
     return min(map(_round_of, _newest_first(folder)), default=0)
 
 
-def _damage(path: Path, known: Mapping[int, str]) -> str:
+def _damage(path: Path, hashes: Mapping[int, str]) -> str:
     """Return what is wrong with the checkpoint at ``path``, or nothing."""
     if not path.is_file():
         return "it is no regular file"
     match, digest = _NAME.fullmatch(path.name), sha256(path.read_bytes())
     if match is None or digest[:16] != match[2]:
         return "its SHA-256 differs from the one in its name (damaged or incomplete)"
-    if known and known.get(int(match[1])) != digest:
+    if hashes and hashes.get(int(match[1])) != digest:
         return "it is of another run"
     return ""
 

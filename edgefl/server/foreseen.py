@@ -211,22 +211,9 @@ class Foreseen:
                 refusal=of_class.refusals,
             )  # fmt: skip
         return Expected(
-            client,
-            device,
-            "expected",
-            given.tier,
-            load.samples,
-            timing,
-            load.macs,
-            cost.download_bytes,
-            cost.upload_bytes,
-            cost.training_memory_bytes,
-            memory_bytes,
-            given.micro_batch,
-            given.recompute,
-            self.start_s,
-            state,
-        )
+            client, device, "expected", given.tier, load.samples, timing, load.macs, cost.download_bytes, cost.upload_bytes,
+            cost.training_memory_bytes, memory_bytes, given.micro_batch, given.recompute, self.start_s, state,
+        )  # fmt: skip
 
 
 def rates_of(loads: Sequence[Load]) -> LoadFigures:

@@ -75,10 +75,8 @@ def answer(request: h11.Request, table: Mapping[str, ServedFile], names: Set[str
     if request.http_version not in (b"1.0", b"1.1"):
         return error(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "HTTP/1.1 only")
     given = {name.decode(): value.decode("latin-1") for name, value in request.headers}
-    if {
-        "content-length",
-        "transfer-encoding",
-    } <= given.keys():  # a proxy before this server may take the other one (RFC 9112, section 6.1)
+    # A proxy before this server may take the other one (RFC 9112, section 6.1).
+    if {"content-length", "transfer-encoding"} <= given.keys():
         return error(HTTPStatus.BAD_REQUEST, "Content-Length and Transfer-Encoding at once")
     authority, target = _parts(request.target.decode("ascii"), given.get("host", ""))
     if authority not in names:

@@ -19,23 +19,12 @@ _REQUEST_S = 120
 _NPM = (
     *("ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"),
     # By default npm waits 20 s without a network, before it tries again.
-    *(
-        "--fetch-retries=1",
-        "--fetch-retry-mintimeout=1000",
-        "--fetch-retry-maxtimeout=1000",
-        f"--fetch-timeout={1000 * _REQUEST_S}",
-    ),
+    *("--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=1000"),
+    f"--fetch-timeout={1000 * _REQUEST_S}",
 )
 _NO_NETWORK = (
-    "ENOTFOUND",
-    "EAI_AGAIN",
-    "ECONNREFUSED",
-    "ECONNRESET",
-    "ENETUNREACH",
-    "EHOSTUNREACH",
-    "ETIMEDOUT",
-    "ERR_SOCKET_TIMEOUT",
-)
+    "ENOTFOUND", "EAI_AGAIN", "ECONNREFUSED", "ECONNRESET", "ENETUNREACH", "EHOSTUNREACH", "ETIMEDOUT", "ERR_SOCKET_TIMEOUT",
+)  # fmt: skip
 """Codes of npm's errors when its registry cannot be reached."""
 
 
