@@ -17,8 +17,8 @@ from edgefl.cli.options import Command, config_option, json_option, method_optio
 from edgefl.cli.param_types import PATH, Amount, Listed, MethodOption, Share
 from edgefl.config import TASK, RunConfig, keys_of
 from edgefl.errors import Interrupted
+from edgefl.registry import Options, views
 from edgefl.registry import methods as known_methods
-from edgefl.registry import views
 from edgefl.util.spec import at_ratio
 
 if TYPE_CHECKING:
@@ -234,16 +234,16 @@ def _finished(
         echo(f"comparison: {out}  (compare.html, compare.json)")
 
 
-def _merged(before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def _merged(before: Mapping[str, Options], now: Mapping[str, Options]) -> dict[str, Options]:
     return {method: {**before.get(method, {}), **now.get(method, {})} for method in before.keys() | now}
 
 
-def _by_method(given: tuple[tuple[str, Any], ...], flag: str) -> dict[str, dict[str, Any]]:
+def _by_method(given: tuple[tuple[str, Any], ...], flag: str) -> dict[str, Options]:
     """Return method → options, from ``NAME.KEY`` and value."""
-    options: dict[str, dict[str, Any]] = {}
+    options: dict[str, Options] = {}
     for key, value in given:
         method, dot, name = key.rpartition(".")
         if not dot:
             raise click.UsageError(f"{flag}: {key!r} names no method; several are compared: give NAME.{key}=VALUE")
-        options.setdefault(method, {})[name] = value
+        options[method] = {**options.get(method, {}), name: value}
     return options

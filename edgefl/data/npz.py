@@ -49,18 +49,18 @@ def read(path: Path, reading: Reading) -> Given:
     )  # fmt: skip
 
 
-def _record(arrays: Mapping[str, Any], inputs: list[str], y: str, owner: str) -> DataRecord:
+def _record(arrays: Mapping[str, np.ndarray], inputs: list[str], y: str, owner: str) -> DataRecord:
     """Return which arrays are samples, labels and owners, and which are left out."""
     used = {name for own in (*inputs, y, owner) for name in (own, f"{own}_test")} | {"class_names"}
     left = tuple(f"array {name!r}: no sample, label or owner" for name in arrays if name not in used)
     return DataRecord(features=tuple(inputs), label=y, owner=owner if owner in arrays else "", left_out=left)
 
 
-def _files(path: Path, arrays: Mapping[str, Any]) -> tuple[Path, ...]:
+def _files(path: Path, arrays: Mapping[str, np.ndarray]) -> tuple[Path, ...]:
     return (path,) if ending_of(path) == ".npz" else tuple(arrays_in(path if path.is_dir() else path.parent))
 
 
-def _inputs(arrays: Mapping[str, Any], path: Path, others: set[str], chosen: tuple[str, ...]) -> list[str]:
+def _inputs(arrays: Mapping[str, np.ndarray], path: Path, others: set[str], chosen: tuple[str, ...]) -> list[str]:
     """Return the names of the arrays of samples: the ``chosen`` ones, ``x``, or all except ``others`` and held-out ones."""
     found = list(chosen)
     if not chosen:
@@ -72,7 +72,7 @@ def _inputs(arrays: Mapping[str, Any], path: Path, others: set[str], chosen: tup
     return found
 
 
-def _samples(arrays: Mapping[str, Any], inputs: list[str], suffix: str = "") -> Any:
+def _samples(arrays: Mapping[str, np.ndarray], inputs: list[str], suffix: str = "") -> Any:
     return arrays[f"x{suffix}"] if inputs == ["x"] else {name: arrays[f"{name}{suffix}"] for name in inputs}
 
 

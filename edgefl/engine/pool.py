@@ -11,8 +11,8 @@ import math
 import os
 import selectors
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Self
 
 from edgefl.client.client import Clients
 from edgefl.client.isolation.cgroup import cgroup_folder, sweep
@@ -32,7 +32,7 @@ from edgefl.errors import EdgeflError
 from edgefl.registry import engine
 from edgefl.timing.spans import Span, absorb
 from edgefl.util.machine import usable_threads
-from edgefl.wire.message import read_header
+from edgefl.wire.message import MessageFields, read_header
 
 TOGETHER = 5
 """Most clients in one group. Larger groups are no faster, and leave too few clients for a second worker."""
@@ -65,7 +65,7 @@ class PoolEngine(Dispatch[Worker]):
         super().__init__(together)
         self._task, self._guard, self._workers = task, guard, workers
         self._data, self._data_fd = data, -1
-        self._layout: Mapping[str, Any] | None = None
+        self._layout: MessageFields | None = None
         self._live: dict[int, Worker] = {}  # by number, from 1
         self._deaths, self._closed = 0, True
         self._batch_s = float("inf")  # how long a batch takes now

@@ -8,7 +8,6 @@ import bisect
 import mmap
 import os
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from edgefl.client.messages import defined
 from edgefl.data.sources import Dataset
+from edgefl.wire.message import MessageFields
 
 _ALIGN_BYTES = 64  # a cache line, and more than any array needs
 _GROW_BYTES = 1 << 20
@@ -116,7 +116,7 @@ class SharedArena(SharedFile):
         self.free(Region(before, self._size - before))
 
 
-def share(data: Dataset) -> tuple[int, dict[str, Any]]:
+def share(data: Dataset) -> tuple[int, MessageFields]:
     """Copy the arrays of ``data`` to a nameless file, except those that are mapped from files of their own.
 
     Return the file's descriptor and a JSON table. The table has the data set's class, its plain fields, and each array's dtype, shape and
@@ -143,14 +143,14 @@ def share(data: Dataset) -> tuple[int, dict[str, Any]]:
     }
 
 
-def shared(fd: int, fields: Mapping[str, Any]) -> Dataset:
+def shared(fd: int, fields: MessageFields) -> Dataset:
     """Return the data set of :func:`share`, with read-only arrays, and close ``fd``; raise :class:`WireError` if its class is unknown."""
     pages = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
     os.close(fd)
     return data_in(pages, fields)
 
 
-def data_in(pages: Any, fields: Mapping[str, Any]) -> Dataset:
+def data_in(pages: Any, fields: MessageFields) -> Dataset:
     """Return the data set of :func:`share`. ``pages`` is the content of its file, a read-only buffer; WireError if its class is unknown."""
     arrays = {name: np.ndarray(shape, dtype, pages, start) for name, (dtype, shape, start) in fields["arrays"].items()}
     arrays |= {name: _mapped(*place) for name, place in fields["mapped"].items()}

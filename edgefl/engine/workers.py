@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
-from typing import Any, Self
+from typing import Self
 
 import torch
 from pydantic import TypeAdapter
@@ -90,7 +90,7 @@ class WorkerStart:
     guard: Guard | None
     worker: int
     workers: int
-    data: Mapping[str, Any] | None
+    data: MessageFields | None
 
     def to_bytes(self, environment: Environment) -> bytes:
         """Return the message that carries the assignment and the ``environment``."""

@@ -92,21 +92,25 @@ def class_table(summary: Judged) -> PlainTable:
 
 
 def assignment_table(summary: Judged) -> PlainTable:
-    """Return the tier of each device class under every method."""
+    """Return the tier of each device class under every method; runs on other fleets may lack a class, or have other numbers of it."""
     methods = [row for row in summary.verdict.methods if row.classes]
-    rows = [{of.device: of for of in row.classes} for row in methods]
-    devices = rows[0] if rows else {}
-    lines_ = [[row[device] for row in rows] for device in devices]
+    classes = [{of.device: of for of in row.classes} for row in methods]
+    devices = dict.fromkeys(device for by_device in classes for device in by_device)
+    lines_ = [[by_device.get(device) for by_device in classes] for device in devices]
     columns = (
-        Column("device class", "", lambda of: str(of[0].title), numeric=False),
-        Column("clients", "", lambda of: human_count(of[0].clients)),
+        Column("device class", "", lambda line: str(_present(line)[0].title), numeric=False),
+        Column("clients", "", lambda line: joined(dict.fromkeys(human_count(of.clients) for of in _present(line)))),
         *(Column(row.label, "", _tiers_of(place), numeric=False) for place, row in enumerate(methods)),
     )
     return PlainTable.of(columns, lines_)
 
 
-def _tiers_of(place: int) -> Callable[[Sequence[ClassWithin]], str]:
-    return lambda of: class_tiers(of[place])
+def _present(line: Sequence[ClassWithin | None]) -> list[ClassWithin]:
+    return [of for of in line if of is not None]
+
+
+def _tiers_of(place: int) -> Callable[[Sequence[ClassWithin | None]], str]:
+    return lambda line: MISSING if (of := line[place]) is None else class_tiers(of)
 
 
 def pair_table(summary: Judged) -> PlainTable:

@@ -20,7 +20,7 @@ from edgefl.errors import EdgeflError, InputError, StorageError
 from edgefl.util.claims import make_folder
 
 TomlTable = dict[str, Any]
-"""A table of a TOML file as it was read, not checked yet."""
+"""A table of a TOML file: as it was read, not checked yet, or as it is written."""
 _IN_USE_S = 600.0
 """A temporary folder older than this belongs to nobody: it is filled in seconds."""
 UNWRITABLE = {

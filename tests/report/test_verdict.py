@@ -154,6 +154,13 @@ def test_a_method_that_refuses_a_class_is_judged_by_all_its_clients() -> None:
     assert "--tier-assignment uniform --conditions ideal" in text
 
 
+def test_runs_on_other_fleets_have_no_tier_for_a_class_that_they_lack() -> None:
+    both, phones = run(0, [0.9]), run(0, [0.8], tiers={PHONE: 1.0})
+    rows = assignment_table(of_json(compared({"both": [both], "phones": [phones]}))).rows
+    assert [(row[0], *row[2:]) for row in rows] == [("Phone", "1", "1"), ("Board", "0.5", "–")]
+    assert len(assignment_table(of_json(compared({"phones": [phones], "both": [both]}))).rows) == 2
+
+
 def test_a_tier_that_no_client_trained_serves_nobody_and_is_in_no_figure() -> None:
     idle = run(0, [0.9], updates={0.5: 0})
     summary = compared({"idle": [idle], "busy": [run(0, [0.6])]})

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -26,7 +25,7 @@ from edgefl.fleet.profile import DeviceProfile
 from edgefl.models.base import Architecture
 from edgefl.planning.network import architecture_of
 from edgefl.rng import generator, torch_seeded
-from edgefl.util.files import write_bytes
+from edgefl.util.files import TomlTable, write_bytes
 from edgefl.util.machine import Machine, Others, this_machine
 from edgefl.util.validation import explain_all
 
@@ -126,7 +125,7 @@ def calibrate(
     threads: int | None = None,
     power: str | None = None,
     notify: Notify = lambda message: None,
-) -> tuple[dict[str, Any], MachineFigures | None]:
+) -> tuple[TomlTable, MachineFigures | None]:
     """Measure this machine and write its device profile to ``out``, whole or not at all.
 
     ``rows`` is a CSV file of steps that were measured elsewhere: the profile is fitted to them, and nothing is measured.

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -11,6 +10,7 @@ from edgefl.cli.names import check_names
 from edgefl.cli.options import Command, json_option, option
 from edgefl.cli.param_types import OUT_FILE, Amount, Within
 from edgefl.report.tables import PlainTable
+from edgefl.util.files import TomlTable
 
 _BUSY = 0.1
 
@@ -104,8 +104,8 @@ def command(
     note(f"written: {out}; use it with: edgefl simulate --profile {out}")
 
 
-def _figures(values: dict[str, Any], prefix: str = "") -> list[tuple[str, dict[str, Any]]]:
-    found: list[tuple[str, dict[str, Any]]] = []
+def _figures(values: TomlTable, prefix: str = "") -> list[tuple[str, TomlTable]]:
+    found: list[tuple[str, TomlTable]] = []
     for key, value in values.items():
         if isinstance(value, dict):
             found += [(prefix + key, value)] if "value" in value else _figures(value, f"{prefix}{key}.")

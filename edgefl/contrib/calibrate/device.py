@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from statistics import median, quantiles
-from typing import Any
 
 from edgefl.contrib.calibrate.meters import MeterFigures
 from edgefl.contrib.calibrate.profile_file import assumed, figure, power_of
@@ -14,6 +13,7 @@ from edgefl.fleet.figures import Figure
 from edgefl.fleet.profile import DeviceProfile
 from edgefl.fleet.time_model import ForwardCosts, Limits, Measurement, StepCosts, fit, key_of, unit_of
 from edgefl.records.work import KINDS, StepWork, Work
+from edgefl.util.files import TomlTable
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ _FASTEST = 4
 _CACHED = 20  # bytes that an operation finds in a cache arrive so many times as fast as copied ones, at most
 
 
-def compute_of(measured: MachineFigures, like: DeviceProfile | None = None) -> dict[str, Any]:
+def compute_of(measured: MachineFigures, like: DeviceProfile | None = None) -> TomlTable:
     """Return the table ``compute`` of the profile; its training rate is the median over networks, each at its largest (last) batch.
 
     Costs of kinds take the shape of those of ``like``, if it has them.
@@ -156,7 +156,7 @@ def compute_of(measured: MachineFigures, like: DeviceProfile | None = None) -> d
     steps = {name: _giga(spread) for name, spread in measured.step_rates().items()}
     largest = {name.partition(" at ")[0]: spread for name, spread in steps.items()}
 
-    def inference(which: int, threads: str) -> dict[str, Any]:
+    def inference(which: int, threads: str) -> TomlTable:
         known = [(name, measured.inference[name]) for name in largest if name in measured.inference]
         rates = {name: _giga((rate.one, rate.every)[which].rate(rate.work.macs)) for name, rate in known}
         each = ", ".join(f"{name} {spread}" for name, spread in rates.items())
@@ -177,7 +177,7 @@ def compute_of(measured: MachineFigures, like: DeviceProfile | None = None) -> d
     }
 
 
-def _costs(measured: MachineFigures, shape: StepCosts | None) -> tuple[dict[str, Any], dict[str, Any]]:
+def _costs(measured: MachineFigures, shape: StepCosts | None) -> tuple[TomlTable, TomlTable]:
     """Return the tables ``compute.training_step`` and ``compute.inference_step``, fitted to the best quartile of every time."""
     limits, family = measured.limits, None if shape is None else shape.seconds
     known = {"input_bytes": 1 / measured.copied.value}  # samples lie in memory here, and are copied into a batch
@@ -214,7 +214,7 @@ def factor_of(predictions: Iterable[tuple[Measurement, Sequence[float]]]) -> flo
 
 def table_of(
     table: type[ForwardCosts], costs: Sequence[float], error: float, source: str, note: str, ranges: Sequence[MachineSpread] = ()
-) -> dict[str, Any]:
+) -> TomlTable:
     """Return a table of costs; ``ranges`` are those of the fits to single rounds."""
     figures = {}
     for at, kind in enumerate(KINDS):
@@ -225,7 +225,7 @@ def table_of(
     return figures | {"error": figure(error, source, f"nine in ten steps of networks are within this factor, {left_out}")}
 
 
-def device_values(measured: MachineFigures, name: str, link: str | Mapping[str, Any], like: DeviceProfile) -> dict[str, Any]:
+def device_values(measured: MachineFigures, name: str, link: str | TomlTable, like: DeviceProfile) -> TomlTable:
     """Return the content of a profile's TOML file; throttling and watts that were not measured are those of ``like``, assumed."""
     system = f"{measured.source.partition(';')[0]}; psutil"
     values = {

@@ -11,11 +11,12 @@ from edgefl.contrib.calibrate.meters import MeterFigures
 from edgefl.fleet.figures import Figure, Record
 from edgefl.fleet.power import STATED_ERROR
 from edgefl.fleet.profile import DeviceProfile
+from edgefl.util.files import TomlTable
 
 NOT_MEASURED = "not measured by calibration: the figure of the {title} profile, a placeholder"
 
 
-def to_toml(values: Mapping[str, Any]) -> str:
+def to_toml(values: TomlTable) -> str:
     """Return a profile's text: names first, then a table per group with one figure per line."""
     # Names stand before tables: TOML reads whatever follows a table's heading as part of it.
     ordered = sorted(values.items(), key=lambda item: isinstance(item[1], Mapping))
@@ -31,7 +32,7 @@ def _item(value: Any) -> Any:
     return table
 
 
-def _assumed_power(like: DeviceProfile, battery: bool) -> dict[str, Any]:
+def _assumed_power(like: DeviceProfile, battery: bool) -> TomlTable:
     """Return the table ``power`` of a device whose watts are assumed to be those of ``like``, if these are known."""
     if like.power is None:
         return {}
@@ -41,7 +42,7 @@ def _assumed_power(like: DeviceProfile, battery: bool) -> dict[str, Any]:
     return {"power": {key: value for key, value in figures.items() if battery or key != "battery_wh"}}
 
 
-def power_of(watts: MeterFigures | None, like: DeviceProfile, battery: bool, source: str) -> dict[str, Any]:
+def power_of(watts: MeterFigures | None, like: DeviceProfile, battery: bool, source: str) -> TomlTable:
     """Return the table ``power``: with measured watts, ``load_w`` holds for all training, and has no shares; without, that of ``like``."""
     if watts is None:
         return _assumed_power(like, battery)
@@ -54,13 +55,13 @@ def power_of(watts: MeterFigures | None, like: DeviceProfile, battery: bool, sou
     return {"power": found}
 
 
-def figure(value: float, source: str, note: str) -> dict[str, Any]:
+def figure(value: float, source: str, note: str) -> TomlTable:
     """Return a measured figure, with four digits."""
     rounded = value if isinstance(value, int) else float(f"{value:.4g}")
     return {"value": rounded, "mark": "measured", "source": source, "note": note}
 
 
-def assumed(record: Record, like: DeviceProfile) -> dict[str, Any]:
+def assumed(record: Record, like: DeviceProfile) -> TomlTable:
     """Return the figures of a part of the profile ``like``, each marked as assumed."""
     source = NOT_MEASURED.format(title=like.name)
     return {

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from edgefl.contrib.calibrate.csv_file import csv_lines, number_of
 from edgefl.contrib.calibrate.device import factor_of, table_of
@@ -20,6 +19,7 @@ from edgefl.planning.profile import training_for
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Tier
 from edgefl.records.work import KINDS, NO_WORK, Work
+from edgefl.util.files import TomlTable
 from edgefl.util.ratios import check_ratios
 
 _NEEDED = ("batch", "seconds")
@@ -29,7 +29,7 @@ _NO_LIMITS = Limits(1e15, 1e15)
 
 
 @dataclass(frozen=True)
-class Row:
+class MeasuredStep:
     """A row: its line, what was measured, and its seconds; ``sustained_s`` is after minutes of load."""
 
     line: int
@@ -39,7 +39,7 @@ class Row:
     sustained_s: float | None
 
 
-def read_rows(path: Path) -> list[Row]:
+def read_rows(path: Path) -> list[MeasuredStep]:
     """Return the rows of a CSV file.
 
     It has the columns ``network`` (a reference network, with ``method``, ``tier``, ``input``, ``classes`` and ``optimizer`` where they
@@ -68,7 +68,7 @@ def read_rows(path: Path) -> list[Row]:
     return rows
 
 
-def _row(path: Path, line: int, values: Mapping[str, str]) -> Row:
+def _row(path: Path, line: int, values: Mapping[str, str]) -> MeasuredStep:
     where = f"{path}: line {line}"
     seconds = number_of(where, "seconds", values["seconds"])
     sustained = values.get("sustained_seconds", "")
@@ -83,7 +83,7 @@ def _row(path: Path, line: int, values: Mapping[str, str]) -> Row:
         name = "the work of this line"
     if work == NO_WORK:
         raise InputError(f"{where}: no network and no work: fill in a column such as network or product_macs")
-    return Row(
+    return MeasuredStep(
         line, name, phase, Measurement(work, seconds), number_of(where, "sustained_seconds", sustained) if sustained else None
     )
 
@@ -108,7 +108,7 @@ def _traced(where: str, name: str, batch: int, phase: str, values: Mapping[str, 
     return cost.work_of(batch, 1, 1) if phase == "step" else cost.inference_of(batch)
 
 
-def costs_of(rows: Sequence[Row], like: DeviceProfile, path: Path) -> tuple[tuple[float, ...], str, str]:
+def costs_of(rows: Sequence[MeasuredStep], like: DeviceProfile, path: Path) -> tuple[tuple[float, ...], str, str]:
     """Return the costs that fit rows of training steps, their mark, and how they were fitted.
 
     With fewer rows than costs, the costs of ``like`` are scaled by one speed: they are derived, not measured.
@@ -139,11 +139,11 @@ def costs_of(rows: Sequence[Row], like: DeviceProfile, path: Path) -> tuple[tupl
 def values_from(
     path: Path,
     name: str,
-    link: str | Mapping[str, Any],
+    link: str | TomlTable,
     like: DeviceProfile,
     notify: Callable[[str], None] = lambda message: None,
     watts: MeterFigures | None = None,
-) -> dict[str, Any]:
+) -> TomlTable:
     """Return the content of a profile's TOML file fitted to the rows of ``path``; what is not known from them is that of ``like``."""
     rows = read_rows(path)
     steps = [row for row in rows if row.phase == "step"]

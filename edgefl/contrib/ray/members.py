@@ -23,7 +23,7 @@ from edgefl.engine.peer import Fold, JobBatch, Peer
 from edgefl.engine.shared_memory import share
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.records import NodeRecord
-from edgefl.wire.message import read_header, write_header
+from edgefl.wire.message import MessageFields, read_header, write_header
 
 DEPTH = 3
 """Batches of a slot, the one that it runs included: the others are on their way, in either direction."""
@@ -185,7 +185,7 @@ class Members:
         self._call(member, "facts")
         return member
 
-    def _shared_data(self) -> tuple[dict[str, Any], list[Any]]:
+    def _shared_data(self) -> tuple[MessageFields, list[Any]]:
         """Put the data set into the object store, once; return where its arrays lie in it, and Ray's reference to it."""
         fd, layout = share(self._clients.data)
         try:

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from edgefl.contrib.secagg.graph import Graph, graph_of, masked_with, shortage, threshold_of, willing
 from edgefl.contrib.secagg.masked import CLIPPED
@@ -17,7 +17,7 @@ from edgefl.contrib.secagg.messages import stages
 from edgefl.contrib.secagg.protocol import SecureAggregation
 from edgefl.contrib.secagg.vector import Coding
 from edgefl.fleet.clock import trip_s
-from edgefl.records import ClientRecord, Expected, Foreseen, Grouped, RoundTrip, Shortfall, Tier, Timing
+from edgefl.records import ClientRecord, Expected, Foreseen, Grouped, Observed, RoundTrip, Shortfall, Tier, Timing
 from edgefl.rng import generator
 from edgefl.server.assignment import ClassPlan
 from edgefl.server.meeting import Closing
@@ -112,7 +112,7 @@ class Grouping:
             records: how every session has ended so far.
             round_s: seconds from the start of the round until the server waits for no more vectors.
         """
-        ended, lines, last_s = {record.client: record for record in records}, list[dict[str, Any]](), 0.0
+        ended, lines, last_s = {record.client: record for record in records}, list[Observed](), 0.0
         for key, members in groups_in(record.expected for record in records).items():
             end = self.ending(turn, key, members, {m.client for m in members if ended[m.client].status == "trained"})
             last_s = max(last_s, end.seconds)
@@ -156,7 +156,7 @@ class Grouping:
             found[key] = min(agreed, ceil(round(len(members) / over_selection, 6)))
         return _Vectors(found)
 
-    def _line(self, key: Key, end: "Ending", records: Sequence[ClientRecord]) -> dict[str, Any]:
+    def _line(self, key: Key, end: "Ending", records: Sequence[ClientRecord]) -> Observed:
         """Return what a round's record says about a group; bytes are those of all messages but the masked vectors."""
         taken = [stage for record in records if record.expected.grouped for stage in record.expected.grouped.stages]
         clipped = [record.outcome.figures.get(CLIPPED, 0) for record in records if record.outcome is not None]
