@@ -10,7 +10,7 @@ from edgefl.data.growing import Growing
 from edgefl.data.scaled import Scale, Scaled, measured
 from edgefl.data.words import ids_of, vocabulary_of
 from edgefl.errors import DataError
-from edgefl.records import DataRecord
+from edgefl.records import DataRecord, Preparation
 from edgefl.util.fields import Fields
 
 _FEW_CHANNELS = 4
@@ -48,7 +48,7 @@ class Prepared:
 
     train: Any
     test: Any
-    note: dict[str, Any]
+    note: Preparation
     vocabulary: Fields[int]
     record: DataRecord
 

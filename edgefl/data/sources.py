@@ -12,7 +12,7 @@ from edgefl.data.prepared import Usual
 from edgefl.data.scaled import Scaled
 from edgefl.data.split import Split
 from edgefl.errors import DataError
-from edgefl.records import DataRecord
+from edgefl.records import DataRecord, Preparation
 from edgefl.util.fields import Fields, each, named, unnamed
 
 _SPLITS, _GROUPS = ("train", "test"), ("train_owner", "test_owner", "train_domain", "test_domain")
@@ -44,7 +44,7 @@ class Dataset:
     train: Split
     test: Split
     class_names: tuple[str, ...]
-    preprocessing: dict[str, Any]
+    preprocessing: Preparation
     default_model: str
     default_local_epochs: int = 1
     vocabulary: Fields[int] = 0

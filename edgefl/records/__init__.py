@@ -4,7 +4,7 @@ Units are in the names: ``_bytes``, ``_macs``, ``_s`` (simulated seconds; only `
 """
 
 from edgefl.records.cost import Added, Cost, Deployed, LayerCost, RoundTrip, Timing
-from edgefl.records.data import DataRecord
+from edgefl.records.data import DataRecord, Preparation
 from edgefl.records.metric import ACCURACY, METRICS, WORST_CLIENT, Metric
 from edgefl.records.model import Batch, Index, Place, Submodel, Tier, Update
 from edgefl.records.node import NodeRecord
@@ -14,5 +14,5 @@ from edgefl.records.session import BUDGETS, BudgetName, Ending, Expected, Forese
 __all__ = [
     "ACCURACY", "BUDGETS", "METRICS", "WORST_CLIENT", "Added", "Batch", "BudgetName", "ClientRecord", "Cost", "DataRecord", "Deployed",
     "Ending", "Expected", "Foreseen", "Group", "Grouped", "Index", "LayerCost", "Metric", "NodeRecord", "Observed", "Outcome", "Place",
-    "RoundRecord", "RoundTrip", "Screened", "Shortfall", "Status", "Submodel", "Tier", "Timing", "Totals", "Update",
+    "Preparation", "RoundRecord", "RoundTrip", "Screened", "Shortfall", "Status", "Submodel", "Tier", "Timing", "Totals", "Update",
 ]  # fmt: skip

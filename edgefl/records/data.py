@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+Preparation = dict[str, Any]
+"""How a device prepares samples for a network, in the JSON form of a bundle's manifest, which checks it."""
 _MOST_LISTED = 5
 
 

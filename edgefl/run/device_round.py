@@ -62,11 +62,11 @@ class FedRound:
     Attributes:
         folder: the folder that was written. It has what the next round needs of a run: configuration, model and bundle.
         round: the number of rounds so far, with this one.
-        tiers: one row per tier, largest first.
+        tiers: one row per tier, largest first: ``tier``, ``updates``, ``samples``, ``metric`` ``before`` and ``after``.
         accuracy: ``metric`` of the global model before and after the round; None without data to evaluate it on.
         refused: a message about every update that was left out.
-        updates: one row per update that was screened.
-        devices: every aggregated update that was checked against enrolled keys.
+        updates: one row per update that was screened: ``file``, ``client``, ``tier``, ``samples`` and what was found in it.
+        devices: ``device``, ``key``, ``tier`` and ``samples`` of every aggregated update that was checked against enrolled keys.
         metric: the accuracy, in [0, 1], or the run's own metric.
     """
 
