@@ -42,12 +42,14 @@ def run(
     memory: float = 1e6,
     **about: Any,
 ) -> Played:
-    """A run of two phones and two boards with tier 1 or .5, which is .2 less accurate; a phone and a board train in every round."""
+    """A run of two clients of each class in ``tiers``, with tier 1 or .5, which is .2 less accurate; one of each trains in every round."""
     tiers = tiers or {PHONE: 1.0, BOARD: 0.5}
     train_s = train_s or {PHONE: 1.0, BOARD: 1.0}
     rounds, clock_s = [], 0.0
     for number, score in enumerate(scores, start=1):
-        clients = [client(at, device, tiers[device], train_s[device]) for at, device in ((0, PHONE), (2, BOARD))]
+        clients = [
+            client(at, device, tiers[device], train_s[device]) for at, device in ((0, PHONE), (2, BOARD)) if device in tiers
+        ]
         times = [of["total_s"] for of in clients if of["status"] == "trained"]
         clock_s += max(times, default=0.0)
         accuracy = {"global": score, "1": score, "0.5": score - 0.2}

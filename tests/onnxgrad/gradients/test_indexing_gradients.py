@@ -92,7 +92,7 @@ FUNCTIONS = {
     "distances-own": lambda x: torch.cdist(x[:, 0], x[:, 0]),  # 0 on the diagonal, with the gradient 0
     "distances-1": lambda x: torch.cdist(x[:, :2], x[:, 2:], p=1.0),
     "divisor": lambda x: F.avg_pool2d(x, (2, 3), (2, 1), (1, 0), divisor_override=4),
-    "divisor-of-square": lambda x: F.avg_pool2d(x, [2], [1], divisor_override=3),  # type: ignore[arg-type]
+    "divisor-of-square": lambda x: F.avg_pool2d(x, 2, 1, divisor_override=3),
     "fold": lambda x: F.fold(F.unfold(x, (2, 3), (1, 2), (1, 0)), (5, 7), (2, 3), (1, 2), (1, 0)),
     "crop": lambda x: F.pad(x, (-1, 2, 1, -2), value=2.0),
 }
