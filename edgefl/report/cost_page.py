@@ -62,6 +62,7 @@ _COMPUTE = {
     "gradients of inputs": ("var(--part-1)", "backward_input"),
     "gradients of weights": ("var(--part-2)", "backward_weight"),
     "forward and gradients, mean of the networks drawn": ("var(--part-3)", "drawn"),
+    "activations again": ("var(--tier-3)", "recompute"),
     "composition": ("var(--tier-1)", "compose"),
 }
 _HELD = {

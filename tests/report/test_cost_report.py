@@ -200,6 +200,18 @@ def test_bars_are_the_figures_of_the_rows() -> None:
     assert traffic == {"down": sum(t.download_bytes for t in tiers[2].tensors), "up": tiers[2].params}
 
 
+def test_activations_that_are_computed_again_are_a_part_of_a_step() -> None:
+    plain = tier_row(1)
+    layers = [replace(item, macs_recompute=item.macs_forward) for item in plain.layers]
+    again = sum(item.macs_forward for item in layers)
+    row = replace(plain, layers=layers, macs_recompute=again, **{"macs_train_step": plain.macs_train_step + 32 * again})
+    charts = charts_of(cost_page([row]))
+    for key in ("tiers-compute", "layers-0-compute"):
+        bars = rows(charts[key], "bar")
+        assert sum(bar["value"] for bar in bars) == row.macs_train_step
+        assert sum(bar["value"] for bar in bars if bar["series"] == "activations again") == 32 * again
+
+
 def test_a_step_that_trains_one_of_several_networks_is_their_mean_and_says_so() -> None:
     whole = tier_row(1)
     row = replace(whole, macs_drawn=9000, **{"macs_train_step": 32 * 9000 + 4 * whole.macs_compose})
