@@ -294,9 +294,10 @@ def _results(
     from edgefl.run.bundle import Wanted, build_bundle, in_torch
 
     run = trained.run
-    if not run.config.bundle and not of_clients(run) and accuracy:
-        return {tier: TierResult(accuracy[tier.label], accuracy[tier.label]) for tier in run.tiers}, _NOT_WANTED
-    networks, reason = tier_networks(trained), "" if run.config.bundle else _NOT_WANTED
+    reason = "" if run.config.bundle else ("fresh_momentum" in run.method.lacks and no_graphs(run)) or _NOT_WANTED
+    if reason and not of_clients(run) and accuracy:
+        return {tier: TierResult(accuracy[tier.label], accuracy[tier.label]) for tier in run.tiers}, reason
+    networks = tier_networks(trained)
     if not reason:
         try:
             return build_bundle(run, networks, source, bundle, say, Wanted(key=_own_key(say))), ""

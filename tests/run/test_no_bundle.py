@@ -6,7 +6,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import is_fake
 
 from edgefl import RunConfig, export, load_run, simulate
-from edgefl.errors import BundleError
+from edgefl.errors import BundleError, EdgeflError
 from edgefl.run.verify import verify_run
 
 REASON = "Rows cannot be trained in ONNX: prims.zeta"
@@ -54,6 +54,15 @@ def test_a_run_whose_network_cannot_be_exported_finishes_and_says_why(tmp_path):
         export(result.folder, tmp_path / "bundle")
     assert refused.value.exit_code == 2
     assert not (tmp_path / "bundle").exists()
+
+
+def test_a_run_that_wants_no_bundle_is_not_sent_to_a_command_that_writes_none(tmp_path):
+    options = {"handed_momentum": True, "outputs": 0.5}
+    keys = {"method": "prism", "method_options": options, "model": "mlp", "clients": 2, "local_epochs": 1, "data_share": 0.1}
+    run = simulate(RunConfig(**keys, rounds=1, bundle=False), tmp_path / "run")
+    assert run.summary["no_bundle"].startswith("PriSM has no training graphs: handed_momentum hands the momentum")
+    with pytest.raises(EdgeflError, match="PriSM has no training graphs"):
+        export(tmp_path / "run", tmp_path / "bundle")
 
 
 def test_a_run_that_wants_no_bundle_has_its_results_from_torch_and_can_be_exported(tmp_path):
