@@ -197,6 +197,10 @@ class Registry:
         self.load(name)
         return self._facts[name]
 
+    def each(self, fact: str) -> list[Any]:
+        """Return the values of one keyword of :meth:`facts`, of all names that have it."""
+        return [facts[fact] for name in self.names() if fact in (facts := self.facts(name))]
+
     def check_installed(self, name: str, flag: str) -> None:
         """Raise InputError if the Python package that ``name`` needs is not installed; ``flag`` is how the user asked for it."""
         facts = self.facts(name)

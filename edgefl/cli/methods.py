@@ -30,7 +30,7 @@ AXES = {
     "codec": "codecs",
     "defence": "defences",
     "tier_assignment": "tiers",
-    **{key: title for name in key_groups.names() for key, title in key_groups.facts(name).get("titles", {}).items()},
+    **{key: title for titles in key_groups.each("titles") for key, title in titles.items()},
 }
 """The keys of a run that combine with methods, and how a table calls them."""
 _NARROW = 110

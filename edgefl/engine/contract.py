@@ -96,8 +96,8 @@ class Capabilities:
 def is_remote(name: str | None) -> bool:
     """Whether the workers of engine ``name`` are on other computers; None and "auto" stand for engines of this one.
 
-    >>> is_remote("pool"), is_remote("auto")
-    (False, False)
+    >>> is_remote("ray"), is_remote("auto")
+    (True, False)
     """
     return name in engines.names() and Capabilities.of(name).remote
 

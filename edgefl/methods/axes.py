@@ -56,7 +56,7 @@ FIXED: dict[str, dict[str, tuple[Need, ...]]] = {
     "mode": {"sync": (), "async": ("stale_updates",)},
     "optimizer": {"momentum": (), "sgd": ("fresh_momentum",), "adam": ("fresh_momentum",)},
     "runtime": {"torch": (), "onnx": ("fresh_momentum",)},
-    **{key: choices for name in key_groups.names() for key, choices in key_groups.facts(name).get("needs", {}).items()},
+    **{key: choices for needs in key_groups.each("needs") for key, choices in needs.items()},
 }
 """Axis → choice → needs, of the axes without a registry; those of features are at their keys."""
 AXES = (*REGISTRIES, *FIXED)

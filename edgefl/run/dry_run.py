@@ -132,7 +132,8 @@ def outcome_of(label: str, run: Run, rounds: int) -> PolicyOutcome:
 def outcome_in(label: str, run: Run, lines: Sequence[RoundLine]) -> PolicyOutcome:
     """Return what a policy made of the fleet in its first rounds, from their lines in ``rounds.jsonl``."""
     selected, trained = Counter[str](), Counter[str]()
-    for group in groups_of(lines):
+    groups = groups_of(lines)
+    for group in groups:
         selected[group.device] += group.clients
         trained[group.device] += group.clients if group.status == "trained" else 0
     sums = totals(lines)
@@ -163,7 +164,7 @@ def outcome_in(label: str, run: Run, lines: Sequence[RoundLine]) -> PolicyOutcom
         ended_by_deadline=_ended_by_deadline(run, lines),
         uses=_uses(run, lines),
         rounds=len(lines),
-        largest_trained=max(trained_tiers(groups_of(lines)), default=None),
+        largest_trained=max(trained_tiers(groups), default=None),
         **merged(feature.policy(len(lines)) for feature in run.features),
     )
 
@@ -174,9 +175,9 @@ def _uses(run: Run, lines: Sequence[RoundLine]) -> dict[str, ClassUse]:
     devices = {c.device.name: c.device for c in run.plan.classes}
     for c in run.plan.classes:
         clients[c.device.name] += c.clients
-    found = {}
+    found, groups = {}, groups_of(lines)
     for device, count in clients.items():
-        useful, wasted = useful_and_wasted([group for group in groups_of(lines) if group.device == device])
+        useful, wasted = useful_and_wasted([group for group in groups if group.device == device])
         found[device] = ClassUse(
             clients=count,
             sessions=useful.clients + wasted.clients,

@@ -14,7 +14,6 @@ from typing import Any
 
 from edgefl.config import RunConfig
 from edgefl.errors import BudgetError, CheckpointError, ConfigError, OutOfTimeError
-from edgefl.registry import Options
 from edgefl.report.comparison import MethodResult
 from edgefl.report.evaluated import RankBy
 from edgefl.report.metric import best_of
@@ -27,6 +26,8 @@ from edgefl.run.folder import Notify, RunFolder
 from edgefl.run.parallel import play_all
 from edgefl.util.files import write_json
 
+Point = Mapping[str, Any]
+"""A setting of the grid: key of a configuration → value."""
 VALIDATION_SHARE = 0.1
 """Share of the training samples that no client has, if the configuration has none."""
 
@@ -41,7 +42,7 @@ class SweepTrial(Result):
     """
 
     method: str
-    setting: Options
+    setting: Point
     score: float | None
 
 
@@ -54,7 +55,7 @@ class ChosenSetting(Result):
     """
 
     method: str
-    setting: Options
+    setting: Point
     score: float
     at_edge: tuple[str, ...]
 
@@ -184,7 +185,7 @@ def _timed(out: Path | str, max_hours: float | None) -> Iterator[None]:
         ) from None
 
 
-def points_of(grid: Mapping[str, Sequence[Any]]) -> list[Options]:
+def points_of(grid: Mapping[str, Sequence[Any]]) -> list[Point]:
     """Return every combination of the values of a grid.
 
     Raises:
@@ -203,7 +204,7 @@ def points_of(grid: Mapping[str, Sequence[Any]]) -> list[Options]:
     return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
 
 
-def text_of(point: Options) -> str:
+def text_of(point: Point) -> str:
     """Return a setting in words: ``lr=0.1,batch_size=8``."""
     return ",".join(f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in point.items())
 
@@ -224,7 +225,7 @@ def _choices(trials: Sequence[SweepTrial], grid: Mapping[str, Sequence[Any]], be
     return found
 
 
-def _edges(setting: Options, grid: Mapping[str, Sequence[Any]]) -> tuple[str, ...]:
+def _edges(setting: Point, grid: Mapping[str, Sequence[Any]]) -> tuple[str, ...]:
     """Return the keys whose value is the least or the largest of several numbers."""
     numbers = {key: sorted(values) for key, values in grid.items() if len(values) > 1 and all(map(_number, values))}
     return tuple(key for key, values in numbers.items() if setting[key] in (values[0], values[-1]))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -33,8 +33,13 @@ from edgefl.util.compute import one_thread
 from edgefl.util.units import human_budget
 
 OnPolicy = Callable[[str], None]
-_OF_FEATURES = (key for name in key_groups.names() for key in key_groups.facts(name).get("of_policies", ()))
-_POLICY = {"profile", *_OF_FEATURES, *FleetKeys.model_fields, *RoundsKeys.model_fields, *HostKeys.model_fields}
+_POLICY = {
+    "profile",
+    *chain.from_iterable(key_groups.each("of_policies")),
+    *FleetKeys.model_fields,
+    *RoundsKeys.model_fields,
+    *HostKeys.model_fields,
+}
 _VARIED = _POLICY - {"adversary", "mode", "staleness_power"}
 """Keys that may differ from those of the run whose accuracies are read: who takes part, and when. Other tiers and other noise are told
 apart policy by policy."""

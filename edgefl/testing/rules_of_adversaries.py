@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -55,6 +55,7 @@ def test_every_option_has_a_default_and_an_unknown_one_is_refused(adversary: str
     assert isinstance(usual(adversary), Adversary)
     with pytest.raises(ConfigError, match="unknown_option: unknown key"):
         adversaries.load(adversary).of({"unknown_option": 1})
+    assert "unknown_option" not in {field.name for field in fields(adversaries.load(adversary))}
 
 
 def test_an_upload_has_the_names_shapes_and_types_of_an_honest_one(adversary: str) -> None:

@@ -14,8 +14,17 @@ from pages import Page, charts_of, data_of, drawn, labels, printed, rows, series
 
 from edgefl.errors import InputError, UnknownNameError
 from edgefl.report.cost_page import cost_page
-from edgefl.report.cost_rows import COST_COLUMNS, DEVICE_COLUMNS, LAYER_COLUMNS, ProfileRow, TensorBytes, costliest, layer_rows
-from edgefl.report.cost_tables import cost_table, layer_table, per_device, per_tier
+from edgefl.report.cost_rows import (
+    COST_COLUMNS,
+    DEVICE_COLUMNS,
+    LAYER_COLUMNS,
+    ProfileRow,
+    TensorBytes,
+    costliest,
+    layer_rows,
+    macs_of_step,
+)
+from edgefl.report.cost_tables import about, cost_table, layer_table, per_device, per_tier
 from edgefl.report.page import vega
 
 EVIL = "<script>alert(1)</script><b>&\"'|"
@@ -210,6 +219,21 @@ def test_activations_that_are_computed_again_are_a_part_of_a_step() -> None:
         bars = rows(charts[key], "bar")
         assert sum(bar["value"] for bar in bars) == row.macs_train_step
         assert sum(bar["value"] for bar in bars if bar["series"] == "activations again") == 32 * again
+
+
+def test_a_step_has_the_macs_of_all_samples_and_the_composition_of_every_pass() -> None:
+    item = layer("conv", "Conv2d", 1, (10, 9, 10, 7), (0, 0))
+    assert sum(macs_of_step(tier_row(1, batch_size=4, micro_batch=2), item)) == 4 * 29 + 2 * 7
+
+
+def test_what_no_row_has_is_not_said_of_the_costs() -> None:
+    said = dict(about([replace(tier_row(1), method=None, samples=500, local_epochs=1)]))
+    assert (said["method"], said["samples per client"], said["local epochs per round"]) == (
+        "none, the network as it is",
+        "500",
+        "1",
+    )
+    assert not {"samples per client", "local epochs per round"} & {name for name, _ in about([tier_row(1)])}
 
 
 def test_a_step_that_trains_one_of_several_networks_is_their_mean_and_says_so() -> None:

@@ -47,10 +47,8 @@ class SecureRun(Feature):
     @classmethod
     def no_devices(cls, config: RunConfig) -> str:
         """Return why devices of a run send no updates: update files have no masks."""
-        if secure_of(config) is None:
-            return ""
         return (
-            f"the run has secure_aggregation {group_keys(config, SecureKeys).secure_aggregation}, and update files have no masks"
+            "" if secure_of(config) is None else f"the run has secure_aggregation {_spec(config)}, and update files have no masks"
         )
 
     @classmethod
@@ -64,9 +62,8 @@ class SecureRun(Feature):
 
     def no_app(self, config: RunConfig) -> str:
         """Return that the app cannot add up securely."""
-        got = group_keys(config, SecureKeys).secure_aggregation
         lacks = "the app of devices has no messages for masks; simulate it, or leave it out"
-        return f"secure_aggregation: got {got!r}, expected 'off': {lacks}"
+        return f"secure_aggregation: got {_spec(config)!r}, expected 'off': {lacks}"
 
     def stages(self, config: RunConfig, most: int) -> Iterator[SecureGroups]:
         """Yield the stage that masks updates and opens their sums."""
@@ -90,11 +87,15 @@ class SecureRun(Feature):
 
 def secure_of(config: RunConfig) -> SecureAggregation | None:
     """Return how a run aggregates securely; None: updates are sent plain."""
-    return SecureAggregation.of(group_keys(config, SecureKeys).secure_aggregation)
+    return SecureAggregation.of(_spec(config))
+
+
+def _spec(config: RunConfig) -> str:
+    return group_keys(config, SecureKeys).secure_aggregation
 
 
 def _key(config: RunConfig) -> str:
-    return f"secure_aggregation: {group_keys(config, SecureKeys).secure_aggregation}"
+    return f"secure_aggregation: {_spec(config)}"
 
 
 def check_secure(config: RunConfig, conditions: Conditions, most: int) -> None:
