@@ -18,11 +18,11 @@ rules for codecs, objectives, server optimizers, adversaries, defences, data set
 (True, (1.0,))
 """
 
-from typing import Protocol
+import importlib
+from typing import TYPE_CHECKING, Protocol
 
 from torch import nn
 
-from edgefl.client.adversary import Adversary as Adversary
 from edgefl.client.client import Clients as Clients
 from edgefl.client.job import Job as Job
 from edgefl.client.objective import Objective as Objective
@@ -61,7 +61,7 @@ from edgefl.records import Batch as Batch
 from edgefl.records import Outcome as Outcome
 from edgefl.records import Tier as Tier
 from edgefl.records import Update as Update
-from edgefl.registry import adversary as adversary
+from edgefl.registry import OF_FEATURES
 from edgefl.registry import codec as codec
 from edgefl.registry import dataset as dataset
 from edgefl.registry import defence as defence
@@ -82,6 +82,14 @@ from edgefl.server.sampler import Known as Known
 from edgefl.server.sampler import Sampler as Sampler
 from edgefl.wire.codec import Codec as Codec
 from edgefl.wire.codec import Part as Part
+
+if TYPE_CHECKING:
+    from edgefl.contrib.attacks.adversary import Adversary as Adversary
+    from edgefl.contrib.attacks.kinds import adversary as adversary
+for _kind in OF_FEATURES:  # the decorator and the contract of each kind of part that a feature brings
+    _module, _, _contract = _kind.interface.base.partition(":")
+    globals().update({_kind.kind: _kind, _contract: getattr(importlib.import_module(_module), _contract)})
+    del _kind
 
 
 class Model(Protocol):

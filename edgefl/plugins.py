@@ -11,8 +11,8 @@ from typing import Any
 from edgefl.errors import ConfigError
 from edgefl.registry import (
     ALL,
+    OF_FEATURES,
     Registry,
-    adversaries,
     codecs,
     datasets,
     defences,
@@ -35,7 +35,7 @@ Sources = Mapping[str, str]
 """Path of a file, or name of a module → SHA-256 of its content."""
 PARTS: Mapping[str, Registry] = {
     "method": methods, "model": models, "dataset": datasets, "codec": codecs, "objective": objectives,
-    "server_optimizer": server_optimizers, "defence": defences, "adversary": adversaries, "engine": engines,
+    "server_optimizer": server_optimizers, "defence": defences, "engine": engines, **{kind.kind: kind for kind in OF_FEATURES},
 }  # fmt: skip
 """Key of a configuration → the registry that has its value."""
 
@@ -78,7 +78,7 @@ def resolved(values: Mapping[str, Any]) -> dict[str, Any]:
     for key, registry in PARTS.items():
         if isinstance(name := values.get(key), str) and (parts := _parts(registry, name)):
             names = list(map(registry.resolve, parts))
-            keys[key] = "+".join(names) + (spec.named(name)[1] if registry is adversaries else "")
+            keys[key] = "+".join(names) + (spec.named(name)[1] if registry.shared else "")
             for definition, source in filter(None, map(registry.plugin, names)):
                 sources.setdefault(source, source_sha256(source, definition))
     return keys | ({"plugins": sources} if sources else {})
@@ -146,7 +146,7 @@ def _parts(registry: Registry, name: str) -> list[str]:
     own_data = registry is datasets and ((is_own(name) and not is_file(name)) or bool(options_in(name)[1]))
     if own_data or (registry is models and ":" in name):
         return []
-    named = spec.named(name)[0] if registry is adversaries else name
+    named = spec.named(name)[0] if registry.shared else name
     return named.split("+") if registry is datasets else [named]
 
 

@@ -12,7 +12,7 @@ import importlib.util
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from edgefl.errors import EdgeflError, InputError, UnknownNameError
 from edgefl.util.extras import check_extra
@@ -56,7 +56,7 @@ class Registry:
 
     Those of edgefl are in the files of ``package`` and of :data:`CONTRIB`, decorated with the kind's name. Where a name is expected,
     ``package.module:Class`` and ``file.py:Class`` are also possible. :meth:`resolve` returns the name under which such a definition is
-    registered.
+    registered. Where kinds are ``shared``, a configuration names a part with a share and options, as in ``name:0.1(scale=10)``.
 
     >>> "fedhm" in methods.names(), "resnet18" in models.names()
     (True, True)
@@ -66,8 +66,9 @@ class Registry:
     edgefl.errors.UnknownNameError: unknown method 'fedhn'; did you mean 'fedhm'? Known: clustered-fl, depthfl, ...
     """
 
-    def __init__(self, kind: str, package: str, interface: Interface, plural: str = "") -> None:
+    def __init__(self, kind: str, package: str, interface: Interface, plural: str = "", shared: bool = False) -> None:
         self.kind, self.package, self.interface, self.plural = kind, package, interface, plural or f"{kind}s"
+        self.shared = shared
         self._title = kind.replace("_", " ")
         self._loaded: dict[str, Any] = {}
         self._facts: dict[str, dict[str, Any]] = {}
@@ -265,9 +266,6 @@ stage = stages = Registry("stage", "edgefl.client.stages", Interface("edgefl.cli
 server_optimizer = server_optimizers = Registry(
     "server_optimizer", "edgefl.server.optimizers", Interface("edgefl.server.optimizer:ServerOptimizer", facts=_CHOICE)
 )
-adversary = adversaries = Registry(
-    "adversary", CONTRIB, Interface("edgefl.client.adversary:Adversary", facts=_CHOICE), "adversaries"
-)
 defence = defences = Registry("defence", CONTRIB, Interface("edgefl.server.defence:Defence", facts=_CHOICE))
 sampler = samplers = Registry("sampler", "edgefl.server.samplers", Interface("edgefl.server.sampler:Sampler", facts=_CHOICE))
 engine = engines = Registry("engine", "edgefl.engine", _ENGINE)
@@ -275,17 +273,45 @@ logger = loggers = Registry("logger", "edgefl.log", Interface("", ("run",), requ
 key_group = key_groups = Registry(
     "key_group",
     CONTRIB,
-    Interface("edgefl.config.group:KeyGroup", facts=("host", "needs", "titles", "of_policies"), required=("after", "place")),
+    Interface(
+        "edgefl.config.group:KeyGroup", facts=("host", "needs", "titles", "of_policies", "compared"), required=("after", "place")
+    ),
 )
-feature = features = Registry("feature", CONTRIB, Interface("edgefl.run.feature:Feature"))
+conduct = conducts = Registry("conduct", CONTRIB, Interface("edgefl.client.conduct:Conduct"))
+
+
+def compared_keys() -> list[str]:
+    """Return the keys of features that all runs of a comparison have in common, and that its page shows."""
+    return [key for keys in key_groups.each("compared") for key in keys]
+
+
+feature = features = Registry("feature", CONTRIB, Interface("edgefl.run.feature:Feature", facts=("figures",)))
+added_fields = Registry("added_fields", CONTRIB, Interface("", required=("of",)), "added_fields")
 section = sections = Registry("section", CONTRIB, Interface("", ("summary", "rounds")))
 view = views = Registry("view", CONTRIB, Interface())
 """Actions of the core's commands that a part of contrib does."""
 export_format = export_formats = Registry(
     "export_format", "edgefl.bundle.formats", Interface("", ("network", "sample"), required=("needs", "extra", "suffix"))
 )
+
+
+def _of_features() -> tuple[Registry, ...]:
+    """Return the kinds of parts that features bring: ``KIND`` in the file ``kinds.py`` of each that has one."""
+    files = sorted(Path(__file__).parent.joinpath(*CONTRIB.split(".")[1:]).glob("*/kinds.py"))
+    return tuple(importlib.import_module(f"{CONTRIB}.{file.parent.name}.kinds").KIND for file in files)
+
+
+OF_FEATURES = _of_features()
+"""The registries of the kinds of parts that features bring."""
 ALL = (
-    methods, models, datasets, codecs, objectives, stages, server_optimizers, defences, adversaries, samplers, engines, loggers,
+    methods, models, datasets, codecs, objectives, stages, server_optimizers, defences, *OF_FEATURES, samplers, engines, loggers,
     export_formats,
 )  # fmt: skip
 """Every registry whose parts may also be those of plug-ins."""
+
+
+def __getattr__(name: str) -> Registry:
+    """Return a registry of :data:`OF_FEATURES` by its kind or plural."""
+    if (found := next((own for own in globals().get("OF_FEATURES", ()) if name in (own.kind, own.plural)), None)) is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return cast("Registry", found)

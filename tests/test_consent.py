@@ -448,12 +448,14 @@ def test_a_server_names_no_code_of_a_device_without_its_owners_consent(here: Pat
     spec = f"{here}/evil.py:x"
     for change in (
         {"architecture": {"model": "t", "spec": spec}}, {"architecture": {"model": spec}}, {"criterion": {"spec": spec}},
-        {"objective": [spec, 0.1]}, {"codec": spec}, {"plugins": {spec[:-2]: ""}}, {"adversary": f"{spec}:0.1"},
+        {"objective": [spec, 0.1]}, {"codec": spec}, {"plugins": {spec[:-2]: ""}},
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=r"^the server's task: names code"):
             check_task(fields | change, "fedavg")
     with pytest.raises(ConfigError, match="the server's task"):
         check_task(fields, spec)
+    with pytest.raises(InputError, match="the server's task: it simulates what clients do, and this device trains"):
+        check_task(fields | {"conduct": ["adversaries", {"spec": f"{spec}:0.1", "clients": 2, "seed": 0}]}, "fedavg")
     assert not ran(here)
 
 

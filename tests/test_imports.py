@@ -154,7 +154,7 @@ RUN: dict[str, set[str]] = {
     "verify": {"folder"},
     "auto_tiers": {"feature", "resolved"},
     "prepare": {"feature", "run", "resolved", "checks", "auto_tiers", "network", "sources"},
-    "trained": {"run"},
+    "trained": {"feature", "run"},
     "calendar_rounds": {"run", "prepare", "trained"},
     "final_scores": {"trained"},
     "inspect_data": {"prepare", "network"},

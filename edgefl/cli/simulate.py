@@ -143,7 +143,7 @@ def _print_result(summary: "RunSummary", folder: Path) -> None:
     if (trained := summary.accuracy_after_training) is not None:
         after += f", {metric_text(metric, trained)} after local training"
     for section in sections_of(summary, ()):
-        for line in (*(": ".join(fact) for fact in section.facts[:1]), *section.remarks):
+        for line in section.remarks:
             show_text(line)
     show_text(f"{whose}: {after}; {simulated_s} simulated, {host_s} on this computer; energy: {energy_trust(summary.energy_j)}")
     if summary.no_bundle:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edgefl.client.adversary import Adversaries, started
+from edgefl.client.conduct import started
 from edgefl.client.fast.gradients import written
 from edgefl.client.fast.grouping import train_together
 from edgefl.client.fast.layout import in_layout
@@ -53,7 +53,6 @@ class Clients:
         self.data: Dataset = data or load(task.dataset, task.data_dir, task.validation_share, task.reading, task.public_share)
         divided = task.clients, task.partition, task.seed, task.permute_labels, task.data_share, task.test_samples
         self.shards = Shards(self.data, *divided)
-        self.adversaries = None if task.adversary is None else Adversaries.of(task.adversary, task.clients, task.seed)
         self.device = torch.device(task.device)
         if self.device.type == "cuda":
             torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False  # the same bits in every run
@@ -130,9 +129,9 @@ class Clients:
         with span("decode", client=client):
             arrived = self._decoded(job, parts)
             personal, memory = self._kept(job, parts)
-        shard, attack = self.shards.train(client), self.attack_of(client)
-        if attack is not None:
-            shard = attack.poisoned(client, shard, self.data.classes)
+        shard, conduct = self.shards.train(client), task.conduct_of(client)
+        if conduct is not None:
+            shard = conduct.samples(client, shard, self.data.classes)
         x = each(lambda part: torch.from_numpy(np.asarray(part)).to(self.device), shard.x)
         y = torch.from_numpy(shard.y).to(self.device)
         present = task.criterion.present(task.architecture.classes)
@@ -148,12 +147,12 @@ class Clients:
         limit = job.memory_bytes if limited else None
         with torch_seeded(rng):
             received(method, module, {name: arrived[name] for name in parts.shapes}, personal, (x, y))
-            start = {} if attack is None else started(method, module)
+            start = {} if conduct is None else started(method, module)
             task.objective.attach(module, parts.parameters, memory, arrived)
             loss = loss_of(method, task.objective, task.criterion, training.sample_clip)
             loss = recomputing(loss, job.recompute) if job.recompute else loss
             local = LocalTraining(module, loss, x, y, present, training, rng, chances, limit, flips, self._step_noise(job))
-            yield PreparedJob(job, parts, arrived, memory, local, attack, start)
+            yield PreparedJob(job, parts, arrived, memory, local, conduct, start)
 
     def loop(self, prepared: PreparedJob, captures: bool = True) -> Loop:
         """Return the loop that a client trains by: onnxruntime's if its job has the steps as graphs, else torch's.
@@ -196,13 +195,10 @@ class Clients:
         size = min(self.task.training.batch_size, self.shards.size(job.client))
         return chosen, size, job.micro_batch or self.task.training.micro_batch, job.recompute
 
-    def attack_of(self, client: int) -> Adversaries | None:
-        """Return the adversaries of the run if ``client`` is one of them."""
-        return self.adversaries if self.adversaries is not None and self.adversaries.includes(client) else None
-
     def trains(self, client: int) -> bool:
-        """Whether ``client`` trains; some adversaries do not."""
-        return self.adversaries is None or self.adversaries.kind.trains or self.attack_of(client) is None
+        """Whether ``client`` trains."""
+        conduct = self.task.conduct_of(client)
+        return conduct is None or conduct.trains(client)
 
     def meter(self, job: Job) -> StepMemory:
         """Return the memory of the largest step of a job, as :meth:`held` does, without training the client."""

@@ -63,7 +63,7 @@ def adapted(bound: float, within: float, quantile: float, rate: float) -> float:
 
     Args:
         bound: C, the bound of this round.
-        within: b̄, the share of this round's changes whose norm was at most C. It may have noise for differential privacy.
+        within: b̄, the share of this round's changes whose norm was at most C. It may have noise.
         quantile: γ, the share that the bound converges to.
         rate: η_C, the rate of the geometric update.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from edgefl.client.adversary import Adversaries
+from edgefl.client.conduct import Conduct
 from edgefl.client.criterion import CROSS_ENTROPY, Criterion
 from edgefl.client.loop import LocalTraining
 from edgefl.client.objective import Objective
@@ -42,7 +42,7 @@ class Task:
         cpu_limit_s: processor seconds of this computer that a client may use if ``enforce`` is "hard".
         device: hardware that torch trains on, "cpu" or "cuda".
         plugins: what a worker imports first, see :func:`edgefl.plugins.load`.
-        adversary: which clients attack the run, and how, see :class:`edgefl.client.adversary.Adversaries`; None: nobody.
+        conduct: how some clients behave otherwise than the server asks; None: all do as it asks.
         stages: what an update passes on a client, in order; the last stage encodes it.
     """
 
@@ -65,8 +65,12 @@ class Task:
     device: str = "cpu"
     reading: Reading = PLAIN_READING
     plugins: Mapping[str, str] | None = None
-    adversary: str | None = None
+    conduct: Conduct | None = None
     stages: tuple[Stage, ...] = (PLAIN_CODEC,)
+
+    def conduct_of(self, client: int) -> Conduct | None:
+        """Return how ``client`` behaves if it is one of those that do not do as the server asks."""
+        return self.conduct if self.conduct is not None and self.conduct.departs(client) else None
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,7 @@ class Job:
 class PreparedJob:
     """A decoded job: tensors that ``arrived``, the ``memory`` of the client's objective, and its training, ready to start.
 
-    Of an adversary, ``attack`` is what it does, and ``start`` what it would send without training.
+    Of a client that does not do as the server asks, ``conduct`` is what it does, and ``start`` what it would send without training.
     """
 
     job: Job
@@ -114,7 +118,7 @@ class PreparedJob:
     arrived: Tensors
     memory: Tensors
     local: LocalTraining
-    attack: Adversaries | None = None
+    conduct: Conduct | None = None
     start: Tensors = field(default_factory=dict)
 
     @property

@@ -28,11 +28,11 @@ def first_memory(stages: Iterable[Stage], shapes: Mapping[str, Shape]) -> dict[s
 def through(stages: Sequence[Stage], leaving: Leaving, seed: int, prepared: PreparedJob) -> tuple[Leaving, dict[str, Tensor]]:
     """Return an update after it has passed ``stages``, and what they store on the client, by prefixed name."""
     stored: dict[str, Tensor] = {}
-    job, memory, hostile = prepared.job, prepared.memory, prepared.attack is not None
+    job, memory, departs = prepared.job, prepared.memory, prepared.conduct is not None
     for stage in stages:
         prefix = f"{STORED}{stage.name}:"
         of_stage = {name.removeprefix(prefix): tensor.cpu() for name, tensor in memory.items() if name.startswith(prefix)}
-        client = AtClient(seed, job.round, job.client, job.handed.get(stage.name), hostile)
+        client = AtClient(seed, job.round, job.client, job.handed.get(stage.name), departs)
         leaving = stage.leave(replace(leaving, memory=of_stage), client)
         stored |= {prefix + name: tensor for name, tensor in leaving.memory.items()}
     return leaving, stored

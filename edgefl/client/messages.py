@@ -19,6 +19,7 @@ from pydantic import TypeAdapter
 
 import edgefl.errors as errors
 import edgefl.plugins as plugins
+from edgefl.client.conduct import Conduct
 from edgefl.client.criterion import Criterion
 from edgefl.client.job import Job, Task
 from edgefl.client.objective import objective_named
@@ -30,7 +31,7 @@ from edgefl.methods.create import create
 from edgefl.methods.options import config_class
 from edgefl.models.custom import architecture_in
 from edgefl.records import Ending, Outcome, Tier
-from edgefl.registry import methods, stages
+from edgefl.registry import conducts, methods, stages
 from edgefl.wire.message import Blob, MessageFields, read_header, read_message, write_header, write_message
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ def task_fields(task: Task) -> MessageFields:
         "objective": objective,
         "criterion": task.criterion.fields(),
         "stages": [(stage.name, stage.fields()) for stage in task.stages],
+        "conduct": None if task.conduct is None else (task.conduct.name, task.conduct.fields()),
     }
 
 
@@ -147,12 +149,18 @@ def task_of(fields: MessageFields) -> Task:
         parts = {"architecture": architecture_in(fields["architecture"]), "objective": objective_named(*fields["objective"])}
         parts |= {"criterion": Criterion.read(fields["criterion"])}
         parts |= {"stages": tuple(_stage(*of) for of in fields["stages"])}
+        parts |= {"conduct": None if fields["conduct"] is None else _conduct(*fields["conduct"])}
         return TypeAdapter(Task).validate_python({**fields, **parts})
 
 
 def _stage(name: str, fields: MessageFields) -> Stage:
     kind: type[Stage] = stages.load(name)
     return kind.of(fields)
+
+
+def _conduct(name: str, fields: MessageFields) -> Conduct:
+    made: Conduct = conducts.load(name).of(**fields)
+    return made
 
 
 def job_row(job: Job, setup: str, payload: Reference, kept: Reference) -> tuple[Any, ...]:

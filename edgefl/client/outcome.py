@@ -39,7 +39,7 @@ def outcome_after_training(task: Task, shards: Shards, prepared: PreparedJob, re
     with span("encode", client=job.client):
         left, _ = through([encoder], left, task.seed, prepared)
         written = encode({**stored, **of_stages}) if stored or of_stages else b""
-    score = _score(task, shards, prepared) if job.eval_after_training and prepared.attack is None else None
+    score = _score(task, shards, prepared) if job.eval_after_training and prepared.conduct is None else None
     done = Outcome(job.client, "trained", result.steps, loss, *measured, payload=left.payload, kept=written)
     return replace(done, accuracy_after_training=score, labels=left.labels, figures=left.figures)
 
@@ -50,10 +50,10 @@ def over_memory(job: Job, over: OverMemory) -> Outcome:
 
 
 def _sent(prepared: PreparedJob, trained: Tensors) -> Tensors:
-    """Return the tensors that a client would send: the ``trained`` ones, or what an attack makes of them."""
-    if prepared.attack is None:
+    """Return the tensors that a client would send: the ``trained`` ones, or what its conduct makes of them."""
+    if prepared.conduct is None:
         return trained
-    return prepared.attack.upload(prepared.job.round, prepared.job.client, prepared.start, trained)
+    return prepared.conduct.sent(prepared.job.round, prepared.job.client, prepared.start, trained)
 
 
 def _score(task: Task, shards: Shards, prepared: PreparedJob) -> float:

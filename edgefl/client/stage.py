@@ -71,14 +71,14 @@ class AtClient:
     Attributes:
         seed: seed of the run.
         handed: what the server told this client for the stage, as JSON; None: nothing.
-        hostile: whether it attacks the run, and does not do what only it could check.
+        departs: whether it is one of those that do not do as the server asks; it leaves out what only it could check.
     """
 
     seed: int
     round: int
     client: int
     handed: Any = None
-    hostile: bool = False
+    departs: bool = False
 
     def rng(self, purpose: str) -> np.random.Generator:
         """Return the client's generator of this round for a purpose."""

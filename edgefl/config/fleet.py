@@ -1,4 +1,4 @@
-"""Keys of the fleet, its conditions and attacks, and of this computer."""
+"""Keys of the fleet, its conditions, and of this computer."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -6,13 +6,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator
 
 from edgefl.config.field import Count, Keys, Seconds, key, known, known_call
-from edgefl.errors import InputError
-from edgefl.registry import adversaries, engines, loggers, samplers
+from edgefl.registry import engines, loggers, samplers
 from edgefl.util.datasets import data_spec
-from edgefl.util.spec import shared
 
 FLEET = "Fleet and conditions"
-ATTACK = "Simulated attacks"
 HOST = "This computer"
 """Headings of these keys in the command line's help."""
 
@@ -41,21 +38,6 @@ def _sampler(text: str) -> str:
     return text
 
 
-def _canonical(spec: str) -> str | None:
-    if spec == "none":
-        return None
-    try:
-        parts = shared(spec)
-    except ValueError:
-        form = "NAME:SHARE or NAME:SHARE(option=value, …), such as sign-flip:0.1(scale=10), with a share above 0 and below 1"
-        raise ValueError(f"expected {form}, got {spec!r}") from None
-    try:
-        adversaries.load(parts.name).of(parts.options)
-    except InputError as error:
-        raise ValueError(f"{parts.name}: {error}" if parts.name in adversaries.names() else str(error)) from None
-    return str(parts)
-
-
 def _distinct(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
     if names and len(set(names)) != len(names):
         raise ValueError(f"expected each name once, got {', '.join(names)}")
@@ -71,7 +53,7 @@ def _hardware(device: Any) -> Any:
 
 
 class FleetKeys(Keys):
-    """Keys of the fleet, its conditions, what a client that lacks memory does, and simulated attacks."""
+    """Keys of the fleet, its conditions, and what a client that lacks memory does."""
 
     conditions: Literal["fleet", "ideal"] = key(
         "fleet", FLEET, "fleet: links vary and sessions are lost; ideal: no losses, delays or batteries."
@@ -137,13 +119,6 @@ class FleetKeys(Keys):
         "Remedies to try if a tier does not fit: micro-batch (smaller passes), recompute (activations again, in the backward pass), tier "
         "(a smaller one). Last: refuse (the default) or send (train anyway).",
         "micro-batch,tier",
-    )
-    adversary: Annotated[str | None, AfterValidator(lambda spec: None if spec is None else _canonical(spec))] = key(
-        None,
-        ATTACK,
-        "What some clients do to harm the run, their share, and options, such as sign-flip:0.1(scale=10). [none]",
-        "NAME:SHARE",
-        names=adversaries,
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, get_args
 
 from edgefl.errors import ConfigError, nearest
-from edgefl.registry import adversaries, codecs, defences, key_groups, objectives, server_optimizers
+from edgefl.registry import OF_FEATURES, codecs, defences, key_groups, objectives, server_optimizers
 
 Need = Literal[
     "received_weights", "fixed_coordinates", "common_model", "rounds", "plain_sgd", "server_step", "uploads", "changing_tiers",
@@ -47,7 +47,8 @@ Of the data set:
 """
 
 REGISTRIES = {
-    "objective": objectives, "server_optimizer": server_optimizers, "codec": codecs, "defence": defences, "adversary": adversaries,
+    "objective": objectives, "server_optimizer": server_optimizers, "codec": codecs, "defence": defences,
+    **{kind.kind: kind for kind in OF_FEATURES},
 }  # fmt: skip
 CLIPPED: tuple[Need, ...] = ("received_weights", "uploads")
 """The needs of clipping, which limits a client's change: the tensors that it sent minus those that it received."""

@@ -247,8 +247,8 @@ class Timing:
 
     Joules are None if the device's profile lacks figures of energy. ``train_j`` are those while it trains, a part of ``compute_j``.
 
-    With secure aggregation a session begins with ``agree_s``, in which a group agrees on masks, and ends with ``unmask_s``: the client
-    waits for the vectors of others, and sends its shares.
+    A session in a group begins with ``agree_s``, in which the group forms, and ends with ``unmask_s``: the client waits for the updates of
+    others, and helps the server to read their sum.
     """
 
     download_s: float

@@ -53,7 +53,7 @@ class ClientRecord:
         expected: its session; if its job failed, shortened to the part that took place.
         outcome: what became of its job, without payload and stored tensors; None if the server did not wait for it.
         staleness: how many steps the server has taken since it sent the model; None in synchronous rounds.
-        unmasked: whether its update could be used: not if it was masked, and too few clients of its group were left to unmask the sum.
+        unmasked: whether its update could be used: not if too few clients of its group were left to read their sum.
         screened: what the server found in its update; None: updates are not screened, or there is none.
     """
 
@@ -95,11 +95,11 @@ class ClientRecord:
         }
 
     def _grouped(self, grouped: Grouped) -> dict[str, Any]:
-        """Return what secure aggregation adds to the entry."""
+        """Return what a group adds to the entry."""
         timing = self.expected.timing
         stages = {s.name: {"upload_bytes": s.upload_bytes, "download_bytes": s.download_bytes} for s in grouped.stages}
         seconds = {key: getattr(timing, key, None) for key in ("agree_s", "unmask_s")}
-        return {"secure": {"group": grouped.group, "agreed": grouped.agreed, "stages": stages, **seconds}}
+        return {grouped.key: {"group": grouped.group, "agreed": grouped.agreed, "stages": stages, **seconds}}
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class RoundRecord:
         waited_s: how long the server waited for the calendar, for eligible clients, and after a round in which it refused all clients.
         deadline_s: the longest that the round may last; None: no limit.
         metric: what ``accuracy`` has.
-        adversaries: the round's clients that attack, in their order; None if the run simulates no attack.
+        of_features: what features add to the line, by key.
         began: under a calendar, when the round began, as "2026-06-01 22:00" or "day 1 22:00".
         next_s: under a calendar, the first moment at which the next round may begin.
     """
@@ -171,7 +171,7 @@ class RoundRecord:
     waited_s: float = 0.0
     deadline_s: float | None = None
     metric: Metric = ACCURACY
-    adversaries: tuple[int, ...] | None = None
+    of_features: Observed = field(default_factory=dict)
     began: str | None = None
     next_s: float | None = None
 
@@ -219,6 +219,6 @@ class RoundRecord:
             "groups": [{key: vars(group)[key] for key in _OF_GROUP} | vars(group) for group in self.groups()],
             "host_s": self.host_s,
             **({"observed": dict(self.observed)} if self.observed else {}),
-            **({} if self.adversaries is None else {"adversaries": list(self.adversaries)}),
+            **self.of_features,
             **({"clients": [c.to_json() for c in self.clients]} if clients else {}),
         }

@@ -26,15 +26,15 @@ Status = Literal[
 ]  # fmt: skip
 """How a session ended: as the server expected, as its job ended, or as follows.
 
-``late``: its round, or its group of secure aggregation, had enough updates, or its deadline had passed. ``masked``: its update arrived, but
-too few clients of its group were left to unmask the sum.
+``late``: its round, or its group, had enough updates, or its deadline had passed. ``masked``: its update arrived, but
+too few clients of its group were left to read the sum.
 """
 BudgetName = Literal[
     "memory_bytes", "macs_forward", "macs_train_step", "deadline_s", "download_bytes", "upload_bytes", "energy_j", "battery_j",
     "uncounted_ops", "group_clients", "largest_tier",
 ]  # fmt: skip
 """The upper limits that an assignment checks; ``battery_j`` is the energy left in a battery, ``group_clients`` are the clients of a tier in
-a round, whose updates are added up securely: they are too few, where others are too many. ``largest_tier`` is that of the fleet's class."""
+a round that form a group: they are too few, where others are too many. ``largest_tier`` is that of the fleet's class."""
 BUDGETS = {
     "memory_bytes": "memory",
     "macs_forward": "forward MACs",
@@ -77,19 +77,21 @@ class Shortfall:
 
 @dataclass(frozen=True)
 class Grouped:
-    """A session's part in secure aggregation.
+    """A session's part in a group of clients whose updates are read together only.
 
     Attributes:
+        key: key of its entry in ``rounds.jsonl``.
         group: number of its group among those of its tier in the round.
         stages: the stages that it took part in, with their bytes.
-        unmask_s: what the last stage takes on the client's link, without waiting for others.
-        agreed: whether it agreed on masks, so that the sum cannot be read without its shares or its neighbours'.
+        unmask_s: how long the last stage takes on the client's link, without waiting for others.
+        agreed: whether it joined, so that the group cannot be read without its answer or its neighbours'.
         answers: whether it lasts until the last stage is over.
     """
 
     group: int
     stages: tuple[RoundTrip, ...]
     unmask_s: float
+    key: str
     agreed: bool = True
     answers: bool = True
 
@@ -118,7 +120,7 @@ class Expected:
         start_s: the simulated clock when its download begins.
         state: what else its device does, such as other apps or power saving.
         refusal: the budgets that no tier meets.
-        grouped: its part in secure aggregation; None: its update is sent plain.
+        grouped: its part in a group; None: its update is read alone.
     """
 
     client: int

@@ -1,14 +1,14 @@
 """The three sentences that open every page: the question, the result and the advice. Each is computed from the page's records."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from edgefl.records import Screened, Shortfall
+from edgefl.records import Shortfall
 from edgefl.report.metric import metric_text, reaches
-from edgefl.report.outliers import FAR
 from edgefl.report.round_lines import RoundLine
 from edgefl.report.run_files import RunSummary
 from edgefl.report.run_rows import ClassRow
+from edgefl.report.section import sections_of
 from edgefl.report.tier_notes import leave_out
 from edgefl.report.words import (
     USEFUL,
@@ -91,7 +91,7 @@ def _advice(summary: RunSummary, rounds: Sequence[RoundLine]) -> Iterable[str]:
     yield without_tier(summary)
     yield _never_used(summary)
     yield leave_out(summary)
-    yield _attacked(summary, rounds)
+    yield from (section.advice for section in sections_of(summary, rounds))
     yield _longer(summary, rounds)
     yield larger_tier(summary)
     yield _smaller(summary)
@@ -124,32 +124,6 @@ def diverged_text(counts: Mapping[str, int]) -> str:
 def diverged_share(counts: Mapping[str, int]) -> str:
     """Return how many sessions diverged, of how many."""
     return f"{counts['diverged']:,} of {sum(counts.values()):,}"
-
-
-def _attacked(summary: RunSummary, rounds: Sequence[RoundLine]) -> str:
-    """Return what a defence has left out of a simulated attack, or what norm-filter would have, or the advice to try one."""
-    if summary.attack is None:
-        return ""
-    found = [
-        (client.client in line.adversaries, client.screened)
-        for line in rounds
-        for client in line.clients
-        if client.screened is not None
-    ]
-    attackers = f"{summary.attack.count:,} of {summary.clients:,} clients attacked"
-    if any(screened.dropped for _, screened in found):
-        return f"Compare this run with an honest one: {attackers}, and the defence left out {_left_out(found, lambda of: of.dropped)}."
-    if any(screened.norm_ratio is not None for _, screened in found):
-        would = _left_out(found, lambda of: (of.norm_ratio or 0.0) > FAR)
-        return f"Compare this run with one with --defence norm-filter: {attackers}, and the filter would have left out {would}."
-    return f"Compare this run with an honest one and with --defence: {attackers}, and no update was left out."
-
-
-def _left_out(found: Sequence[tuple[bool, Screened]], out: Callable[[Screened], bool]) -> str:
-    """Return how many updates of attackers and of others are ``out``."""
-    counts = [[out(screened) for hostile, screened in found if hostile is of] for of in (True, False)]
-    hostile, honest = (f"{sum(outs):,} of {len(outs):,}" for outs in counts)
-    return f"{hostile} hostile updates and {honest} others"
 
 
 def without_tier(summary: RunSummary) -> str:

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from edgefl.registry import compared_keys
 from edgefl.report.compare_answer import answer_of_comparison, best_first, known_costs
 from edgefl.report.compare_charts import accuracy_charts, colours_of, tier_chart
 from edgefl.report.compare_page_budget import assignment_table, budget_table, class_table, front_charts, pair_table
@@ -79,7 +80,7 @@ def _about(summary: ComparisonSummary) -> list[tuple[str, str]]:
         *("objective", "server_optimizer", "codec"),
     )
     tiers = summary.tiers if isinstance(summary.tiers, str) else ", ".join(f"{tier:g}" for tier in summary.tiers)
-    trust = [(key, value) for key in ("adversary", "defence") if (value := getattr(summary, key))]
+    trust = [(key, value) for key in (*compared_keys(), "defence") if (value := getattr(summary, key))]
     return [
         *facts(summary, keys),
         *trust,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from edgefl.records import ACCURACY, Metric
+from edgefl.report.added import with_added
 from edgefl.report.comparison_budget import BudgetSummary, Rule, budget_summary
 from edgefl.report.comparison_clock import clocks_of
 from edgefl.report.evaluated import CountedRun, RankBy, counted_run
@@ -112,7 +113,7 @@ class MethodResult(Result):
         curve: one point per evaluated round, of what methods are ranked by.
         to_target: what was spent until the curve reached the target accuracy; None if it never did.
         bytes: bytes sent, down and up. This field and those of its kind are totals over the rounds; ``energy_j`` is None if it is unknown.
-        epsilon: the largest ε that a run spent; None without differential privacy.
+        epsilon: the largest ε that a run spent; None without noise.
     """
 
     label: str
@@ -146,6 +147,7 @@ class MethodResult(Result):
     epsilon: float | None = None
 
 
+@with_added
 @dataclass(frozen=True)
 class ComparisonSummary(Result):
     """The content of ``compare.json``: what all runs have in common (None where they differ, or if none finished), and a row per method.
@@ -154,7 +156,7 @@ class ComparisonSummary(Result):
         target_accuracy: the lowest final accuracy among the methods, each the mean over its seeds, of what they are ranked by.
         verdict: which method is the best, within the budget if there is one.
         metric: what is under the keys of accuracy.
-        adversary, defence: which clients attack, and the robust aggregation; None: every client is honest, updates are not compared.
+        defence: the robust aggregation; None: updates are not compared.
     """
 
     format: int
@@ -179,12 +181,12 @@ class ComparisonSummary(Result):
     methods: tuple[MethodResult, ...]
     verdict: BudgetSummary
     metric: Metric = ACCURACY
-    adversary: str | None = None
     defence: str | None = None
 
 
 _SPENT = tuple(field.name for field in fields(Spent))[1:]
-_COMMON = tuple(field.name for field in fields(ComparisonSummary))[2:-8]
+_KEYS = [field.name for field in fields(ComparisonSummary)]
+_COMMON = _KEYS[_KEYS.index("model") : _KEYS.index("seeds")]
 
 
 def comparison_of(
@@ -288,7 +290,7 @@ def _result(row: MethodResult, runs: Sequence[Played], counted: Sequence[Counted
         curve=curve_of(counted, rank_by),
         **spreads,
         uncounted_ops=tuple(sorted({name for row in tiers.values() for name in row.uncounted_ops})),
-        epsilon=max((spent.epsilon for played in runs if (spent := played.summary.privacy)), default=None),
+        epsilon=max((spent for played in runs if (spent := played.summary.epsilon) is not None), default=None),
     )
 
 

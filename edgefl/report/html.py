@@ -105,20 +105,9 @@ def _about(summary: RunSummary, measured: bool, sections: Sequence[Section]) -> 
         ("labels", labels),
         (f"{summary.metric.name} of", whose),
         *deadline_facts(summary),
-        *_attack(summary),
         *(fact for section in sections for fact in section.facts),
         *([("seconds", "measured on real devices"), trust_of_energy(summary)] if measured else trust_facts(summary)),
     ]
-
-
-def _attack(summary: RunSummary) -> list[tuple[str, str]]:
-    """Return the adversaries of the run; nothing if every client is honest."""
-    if summary.attack is None:
-        return []
-    clients, count = summary.attack.clients, summary.attack.count
-    more = f" and {count - len(clients):,} more" if count > len(clients) else ""
-    who = f"{count:,} of {summary.clients:,} clients: {', '.join(map(str, clients))}{more}"
-    return [("adversaries", f"{summary.attack.adversary}, {who}")]
 
 
 def _cards(summary: RunSummary, rounds: Sequence[RoundLine]) -> list[tuple[str, str, str]]:

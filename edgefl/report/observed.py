@@ -9,15 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
+from edgefl.registry import features
 from edgefl.report.chart import WHOLE, Chart, Json, Spec, category, cells, colour, layered, lines, number, slots
 from edgefl.report.round_lines import RoundLine
 
 MOST_LINES = 8
 _TITLES = {
-    "epsilon": "Privacy spent, as ε",
     "effective_rank": "Effective rank per layer",
     "draws": "Draws per kernel",
-    "attack_success": "Success of the attack, by tier",
     "energy": "Share of the factorized layers' energy per band of ranks",
 }
 
@@ -32,9 +31,10 @@ def observed_charts(rounds: Sequence[RoundLine]) -> tuple[Chart, ...]:
         for name, value in _by_figure(line.observed).items():
             figures.setdefault(name, {})[line.round] = _numbers(value)
     charts: list[Chart] = []
+    titles = _TITLES | {key: title for own in features.each("figures") for key, title in own.items()}
     for name, found in figures.items():
         plain = name.replace("_", " ")
-        head = f"observed-{len(charts)}", _TITLES.get(name, plain.capitalize())
+        head = f"observed-{len(charts)}", titles.get(name, plain.capitalize())
         paths = {path for numbers in found.values() for path in numbers}
         if paths and all(len(path) == 2 and isinstance(path[0], str) and isinstance(path[1], int) for path in paths):
             charts.append(Chart(*head, *_totals(found.values(), "kernel" if name == "draws" else "number")))

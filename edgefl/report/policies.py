@@ -84,7 +84,7 @@ class PolicyOutcome(Result):
             rate in 95 of 100 cases, as far as it differs between rounds.
         update_bytes: bytes both ways per useful update, None if there was none.
         ended_by_deadline: how many rounds the deadline ended, or in which it refused a class; None without a deadline.
-        epsilon: ε of all rounds, None without privacy; ``noise_multiplier`` is z.
+        epsilon: ε of all rounds, None without noise; ``noise_multiplier`` is z.
         uses: device → what all rounds took of its class.
         rounds: how many were simulated; under a calendar, those of whole days.
         days: under a calendar, the days of these rounds, from ``began`` to ``ended`` at the latest; None without one.

@@ -7,6 +7,7 @@ from typing import Any, Self
 from typing_extensions import TypedDict  # pydantic cannot read that of typing before Python 3.12
 
 from edgefl.records import Group, RoundRecord, Screened, Shortfall
+from edgefl.report.added import with_added
 from edgefl.report.results import Result, adapter
 from edgefl.report.run_rows import Finite, Number, Whole, Written
 from edgefl.util.unknown import known_sum
@@ -18,14 +19,6 @@ class HostStages(TypedDict, total=False):
     server: Mapping[str, Number]
     background: Mapping[str, Number]
     workers: Mapping[str, Mapping[str, Number]]
-
-
-@dataclass(frozen=True)
-class SecureWait:
-    """How long a client waited for its group of secure aggregation before the download and after the upload."""
-
-    agree_s: Number | None
-    unmask_s: Number | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +54,7 @@ class SessionFigures(Result):
     staleness: Whole | None = None
 
 
+@with_added
 @dataclass(frozen=True, kw_only=True)
 class ClientLine(SessionFigures):
     """One client's session in a round.
@@ -69,7 +63,6 @@ class ClientLine(SessionFigures):
         refusal: the budgets that it does not meet.
         micro_batch, recompute: how the device trains its tier.
         state: that of the device.
-        secure: its wait, if its update is added up securely.
         screened: what the server found in its update; None: updates are not screened, or there is none.
     """
 
@@ -78,8 +71,12 @@ class ClientLine(SessionFigures):
     recompute: tuple[str, ...] = ()
     state: str | None = None
     measured_peak_activation_bytes: Whole | None = None
-    secure: SecureWait | None = None
     screened: Screened | None = None
+
+    @property
+    def waits_s(self) -> tuple[Mapping[str, float | None], Mapping[str, float | None]]:
+        """Name → seconds of waits for other clients, before the download and after the upload."""
+        return {}, {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +111,7 @@ _OF_RECORD = ("round", "accuracy", "clock_s", "round_s", "waited_s", "deadline_s
 _SUMMED = ("macs", "download_bytes", "upload_bytes", "energy_j", "end_to_end_j")
 
 
+@with_added
 @dataclass(frozen=True, kw_only=True)
 class RoundLine(RoundRow):
     """One line of ``rounds.jsonl``.
@@ -123,7 +121,6 @@ class RoundLine(RoundRow):
         next_s: under a calendar, the first moment at which the next round may begin.
         clients: missing in most rounds of a dry run.
         observed: figures that the method and the features report of the round.
-        adversaries: the clients that attacked.
     """
 
     end_to_end_j: Written | None
@@ -132,7 +129,6 @@ class RoundLine(RoundRow):
     clients: tuple[ClientLine, ...] = ()
     stages: HostStages | None = None
     observed: Mapping[str, Any] = field(default_factory=dict)
-    adversaries: tuple[Whole, ...] = ()
 
     @classmethod
     def of(cls, record: RoundRecord) -> Self:

@@ -5,7 +5,7 @@ it if it is missing, because it was removed. A field that is added later therefo
 ``tests/golden/edgefl-0.2.0`` holds such files.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -14,6 +14,7 @@ from pydantic_core import from_json
 
 from edgefl.errors import InputError
 from edgefl.records import ACCURACY, DataRecord, Metric, NodeRecord, Totals
+from edgefl.report.added import SELDOM, with_added, without_defaults
 from edgefl.report.evaluation import Evaluation
 from edgefl.report.results import Result, adapter
 from edgefl.report.round_lines import HostStages, RoundLine
@@ -21,8 +22,6 @@ from edgefl.report.run_rows import ClassRow, Finite, Number, Participation, Poli
 from edgefl.util.files import require_plain
 from edgefl.util.hashes import checked
 from edgefl.util.validation import explain
-
-_SELDOM = {"secure_sums", "attack", "data", "calendar", "began", "last_began"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +47,8 @@ class RunTotals(Result):
     useful: Totals
     wasted: Totals
     edgefl_version: str
-    began: str = ""
-    last_began: str = ""
+    began: str = field(default="", metadata=SELDOM)
+    last_began: str = field(default="", metadata=SELDOM)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,48 +80,7 @@ class Configured(Result):
     clock_margin: Number = 1.0
 
 
-@dataclass(frozen=True)
-class AttackRow(Result):
-    """The adversaries of a run, by their specification.
-
-    Attributes:
-        count: how many of the run's clients attack.
-        clients: their numbers, ascending; the first hundred if there are more.
-    """
-
-    adversary: str
-    count: Whole
-    clients: tuple[Whole, ...]
-
-
-@dataclass(frozen=True)
-class SecureSum(Result):
-    """The secure sums of one tier over all rounds.
-
-    Attributes:
-        groups: how many groups were formed.
-        summed: how many of their sums could be read.
-        not_asked: rounds in which the tier had too few clients.
-        clients: clients in groups.
-        lost: those of them whose vector did not arrive.
-        upload_bytes, download_bytes: of all messages but the masked vectors.
-        agree_s, unmask_s: the mean seconds of a group's stages before the model is sent, and after its vectors have arrived.
-        reasons: why other groups were not summed.
-    """
-
-    tier: float
-    groups: int
-    summed: int
-    not_asked: int
-    clients: int
-    lost: int
-    upload_bytes: int
-    download_bytes: int
-    agree_s: float
-    unmask_s: float
-    reasons: tuple[str, ...]
-
-
+@with_added
 @dataclass(frozen=True, kw_only=True)
 class Summary(RunTotals, Configured):
     """The content of every ``summary.json``.
@@ -130,8 +88,6 @@ class Summary(RunTotals, Configured):
     Attributes:
         fleet_title: the fleet's name for people.
         assumed: the fleet's figures that are assumed.
-        secure_sums: what became of secure sums, by tier; empty if updates were sent plain.
-        attack: the adversaries; None: every client is honest.
         data: how the user's own data were read; None of a known data set.
         calendar: when rounds begin, in words; "" if they follow each other.
     """
@@ -144,11 +100,9 @@ class Summary(RunTotals, Configured):
     tiers: tuple[TierRow, ...]
     classes: tuple[ClassRow, ...]
     participation: tuple[Participation, ...]
-    attack: AttackRow | None = None
-    secure_sums: tuple[SecureSum, ...] = ()
-    data: DataRecord | None = None
+    data: DataRecord | None = field(default=None, metadata=SELDOM)
     fleet_title: str = ""
-    calendar: str = ""
+    calendar: str = field(default="", metadata=SELDOM)
 
     @property
     def titles(self) -> dict[str, str]:
@@ -161,31 +115,11 @@ class Summary(RunTotals, Configured):
         return sorted(self.tiers, key=lambda row: -row.tier)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form, without secure sums, an attack, own data or a calendar if there are none."""
-        return {key: value for key, value in super().to_dict().items() if value or key not in _SELDOM}
+        """Return the JSON form, without the fields that runs seldom have, such as own data, if this one has none."""
+        return without_defaults(self, super().to_dict())
 
 
-@dataclass(frozen=True)
-class PrivacyResult(Result):
-    """What a run has spent of its privacy.
-
-    Attributes:
-        level: whom noise protects.
-        clip: C, the longest contribution; with bounds that adapt, the first one.
-        noise_multiplier: z: noise has the standard deviation z·C.
-        epsilon: ε(``delta``) after all rounds, of a client that takes part in each.
-        drawn: how many clients a round draws at random, if that protects them too; None: it does not, for the reason ``unsampled``.
-    """
-
-    level: Literal["central", "local", "example"]
-    clip: Number
-    noise_multiplier: Number
-    delta: Number
-    epsilon: Number
-    drawn: Whole | None
-    unsampled: str
-
-
+@with_added
 @dataclass(frozen=True, kw_only=True)
 class RunSummary(Summary):
     """The summary of a run that trained.
@@ -197,7 +131,6 @@ class RunSummary(Summary):
         accuracy_after_training: mean over the clients of the last round, each with the model that it has just trained, on its own held-out
             samples; None if these were not evaluated.
         before_training: that accuracy before the first round, of a run that began with given weights; None of another.
-        privacy: what was spent of differential privacy; None: there was no noise.
         mixed_nodes: whether nodes that compute other bits than the server were allowed: the run may not be repeatable to the bit.
         evaluation: what the final models predict by class and by client; None without classes or held-out samples.
         no_bundle: why the run has no bundle: none was wanted, or a network or loss of the user's own cannot be written as graphs. Empty if
@@ -209,25 +142,27 @@ class RunSummary(Summary):
     accuracy_of: Literal["global", "clients"]
     global_accuracy: Finite | None
     accuracy_after_training: Finite | None = None
-    before_training: Finite | None = None
-    privacy: PrivacyResult | None = None
+    before_training: Finite | None = field(default=None, metadata=SELDOM)
     mixed_nodes: bool = False
-    nodes: tuple[NodeRecord, ...] = ()
+    nodes: tuple[NodeRecord, ...] = field(default=(), metadata=SELDOM)
     host_stages: HostStages
-    evaluation: Evaluation | None = None
-    no_bundle: str = ""
+    evaluation: Evaluation | None = field(default=None, metadata=SELDOM)
+    no_bundle: str = field(default="", metadata=SELDOM)
+
+    @property
+    def epsilon(self) -> float | None:
+        """ε that the run spent; None: there was no noise."""
+        return None
+
+    @property
+    def noise_multiplier(self) -> float | None:
+        """The deviation of the noise over the clip; None: there was none."""
+        return None
 
     @property
     def of_clients(self) -> bool:
         """Whether accuracies are means over clients, each with a model or labels of its own."""
         return self.accuracy_of == "clients"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form, without the keys ``nodes``, ``evaluation``, ``no_bundle`` and ``before_training`` if there are none."""
-        found = super().to_dict()
-        if found["before_training"] is None:
-            del found["before_training"]
-        return {key: value for key, value in found.items() if value or key not in ("nodes", "evaluation", "no_bundle")}
 
 
 @dataclass(frozen=True, kw_only=True)

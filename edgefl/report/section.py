@@ -17,8 +17,9 @@ class Section:
         key, title: the anchor and the heading of the section.
         table, caption, label: its table, with a sentence on it, and its name for screen readers; None: there is no section.
         look: the style of the table.
-        facts: name and value of facts at the top of the page. The command line shows the first one.
-        remarks: further lines of the command line.
+        facts: name and value of facts at the top of the page.
+        remarks: lines of the command line.
+        advice: a sentence on what to do; the page of a run gives the most urgent one.
     """
 
     key: str = ""
@@ -29,6 +30,7 @@ class Section:
     look: str = ""
     facts: tuple[tuple[str, str], ...] = ()
     remarks: tuple[str, ...] = ()
+    advice: str = ""
 
 
 def sections_of(summary: AnySummary, rounds: Sequence[RoundLine]) -> list[Section]:

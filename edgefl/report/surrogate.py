@@ -67,7 +67,7 @@ class Taught:
         tiers: ratios.
         largest: the largest tier of which an update was used.
         devices: the classes of which one was used.
-        noise: the noise multiplier; None without privacy.
+        noise: the noise multiplier; None without noise.
     """
 
     tiers: frozenset[float]
@@ -80,8 +80,7 @@ class Taught:
         """Return what a finished run trained, which used at least one update."""
         used = [group for group in groups_of(lines) if group.status == USEFUL]
         tiers = frozenset(row.tier for row in summary.tiers)
-        noise = None if summary.privacy is None else summary.privacy.noise_multiplier
-        return cls(tiers, max(trained_tiers(used)), frozenset(group.device for group in used), noise)
+        return cls(tiers, max(trained_tiers(used)), frozenset(group.device for group in used), summary.noise_multiplier)
 
     def why_not(self, policy: PolicyOutcome) -> str:
         """Return why a policy cannot be judged by the run; "" if it can."""

@@ -14,8 +14,8 @@ from edgefl.util.units import human_seconds
 MOST_LINES = 40
 MOST_ROUNDS = 8
 _PHASES = {"download": "var(--part-1)", "training": "var(--part-2)", "upload": "var(--part-3)"}
-_SECURE = {"agreement": "var(--part-0)", **_PHASES, "unmasking": "var(--tier-4)"}
-"""The phases of a session whose update is added up securely."""
+_WAITS = "var(--part-0)", "var(--tier-4)"
+"""The colours of waits before and after the phases."""
 _CUT = 3.0
 """A chart ends at so many times the round: a straggler would make all others too short to see."""
 
@@ -76,14 +76,9 @@ def lines_of(record: RoundLine) -> list[Line]:
 
 
 def _seconds(client: ClientLine) -> dict[str, float]:
-    secure = client.secure
-    found = {
-        "agreement": None if secure is None else secure.agree_s,
-        "download": client.download_s,
-        "training": client.train_s,
-        "upload": client.upload_s,
-        "unmasking": None if secure is None else secure.unmask_s,
-    }
+    before, after = client.waits_s
+    phases = {"download": client.download_s, "training": client.train_s, "upload": client.upload_s}
+    found = {**before, **phases, **after}
     return {phase: length_s for phase, length_s in found.items() if length_s is not None}
 
 
@@ -162,13 +157,21 @@ def _spec(titles: Mapping[str, str], lines: Sequence[Line], limits: Mapping[str,
     hatch = {"field": "hatch", "type": "nominal", "scale": None}
     return layered(
         {"step": 20},
-        layer(bar, bars, **span, fill=legend(_SECURE if any("agreement" in line.phases_s for line in lines) else _PHASES)),
+        layer(bar, bars, **span, fill=legend(_colours(lines))),
         layer(bar, [row for row in bars if row["hatch"]], **span, fill=hatch),
         layer({"type": "rule", "strokeWidth": 1.5}, rules, x=at, stroke=strokes, strokeDash=dashes),
         layer({"type": "point", "filled": True, "size": 60}, ends, x=at, y=y, color=colours, shape=shapes),
         layer(text, ends, x=at, y=y, text="reason"),
         places.heads,
     )
+
+
+def _colours(lines: Sequence[Line]) -> dict[str, str]:
+    """Return phase → colour; a wait is there if some client has it."""
+    seen = dict.fromkeys(phase for line in lines for phase in line.phases_s)
+    waits = [phase for phase in seen if phase not in _PHASES]
+    before = [phase for phase in waits if phase == next(iter(seen))]
+    return {**dict.fromkeys(before, _WAITS[0]), **_PHASES, **{phase: _WAITS[1] for phase in waits if phase not in before}}
 
 
 def _phases(line: Line, slot: str, unit_s: float) -> list[Json]:

@@ -35,7 +35,7 @@ def whatif_table(result: WhatIf) -> PlainTable:
         *_of("wasted", wasted_share="of time"),
         *_of(f"energy, {_energy(result.rows).partition(',')[0]}", energy_j="per update"),
         *_of("bytes", update_bytes="per update"),
-        *_privacy(result),
+        *_noise(result),
         *learned_columns(result),
         *missing_column(result),
     )
@@ -62,7 +62,7 @@ def compact_whatif(result: WhatIf) -> PlainTable:
         *_of("per update", energy_j=""),
         *_of("an hour", _tenths, rounds_per_hour=""),
         Column("weakest is", "", lambda row: _weakest(result, row.policy), numeric=False),
-        *_privacy(result),
+        *_noise(result),
         *learned_columns(result)[:1],
         *missing_column(result),
     )
@@ -99,8 +99,8 @@ def _energy(rows: Sequence[PolicyOutcome]) -> str:
     return energy_trust(None) if used and not any(used) else NOT_VALIDATED
 
 
-def _privacy(result: WhatIf) -> tuple[Column, ...]:
-    """Return the columns of privacy, if a policy has it."""
+def _noise(result: WhatIf) -> tuple[Column, ...]:
+    """Return the columns of noise and of the ε that it spends, if a policy has some."""
     if not any(row.epsilon is not None for row in result.rows):
         return ()
     plain = "{:.4g}".format

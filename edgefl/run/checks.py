@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from edgefl.bundle.manifest_records import preparation
-from edgefl.client.adversary import lacks_of
-from edgefl.client.client import Clients
 from edgefl.config import RunConfig
 from edgefl.data.sources import Dataset
 from edgefl.engine.contract import is_remote
@@ -19,7 +17,7 @@ from edgefl.methods.base import Method
 from edgefl.methods.tier_sum import gaps
 from edgefl.models.base import Architecture
 from edgefl.plugins import only_here
-from edgefl.registry import methods, stages
+from edgefl.registry import OF_FEATURES, methods, stages
 from edgefl.run.resolved import chain_of, outside_of
 from edgefl.server.sampler import sampler_of
 from edgefl.util.datasets import is_own as is_own_data
@@ -29,6 +27,8 @@ from edgefl.util.networks import title_of
 
 if TYPE_CHECKING:
     from edgefl.run.run import Run
+
+_OF_FEATURES = {kind.kind for kind in OF_FEATURES}
 
 
 def check_device(config: RunConfig) -> None:
@@ -68,7 +68,7 @@ def check_axes(method: Method, config: RunConfig) -> None:
         if (chosen := getattr(config, key)) is None:
             continue
         choice = chosen.partition("(")[0].partition(":")[0]  # some have parameters
-        if key != "adversary" and (reason := conflict(lacking, key, choice)):  # those need something of the data, too
+        if key not in _OF_FEATURES and (reason := conflict(lacking, key, choice)):  # those need something of the data, too
             raise ConfigError(f"{key}: {choice} makes no sense with {name}: {reason}")
     if config.loss is not None and (why := method.lacks.get("own_loss")):
         raise ConfigError(f"loss: {title_of(config.loss)} makes no sense with {name}: {why}")
@@ -100,19 +100,6 @@ def check_stages(method: Method, config: RunConfig) -> None:
             raise ConfigError(
                 f"{title} stores tensors on clients, whose tiers change from round to round; give tier_assignment uniform"
             )
-
-
-def check_adversary(method: Method, config: RunConfig, clients: Clients) -> None:
-    """Raise :class:`ConfigError` where an attack makes no sense with ``method``, the data, or labels that are permuted."""
-    if (attack := clients.adversaries) is None:
-        return
-    name, data = attack.spec.name, clients.data
-    if reason := conflict(lacks_of(data, config.permute_labels, method), "adversary", name):
-        raise ConfigError(f"adversary: {name} makes no sense with {type(method).title} on {data.name}: {reason}")
-    try:
-        attack.kind.check(data)
-    except ConfigError as error:
-        raise ConfigError(f"adversary: {name}: {error}") from None
 
 
 def check_described(data: Dataset) -> None:

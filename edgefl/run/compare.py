@@ -12,7 +12,7 @@ from edgefl.errors import BudgetError, CheckpointError, ConfigError
 from edgefl.fleet.load import load_fleet
 from edgefl.fleet.profile import unknown_energy
 from edgefl.records import RoundRecord
-from edgefl.registry import Options
+from edgefl.registry import Options, compared_keys
 from edgefl.registry import methods as known_methods
 from edgefl.report.comparison import ComparisonSummary, Failure, MethodResult, Played, comparison_of
 from edgefl.report.evaluated import RankBy
@@ -119,8 +119,9 @@ class Begun:
         contenders = _contenders(self.folder, done, asked)
         limits = asked.budget, asked.target_accuracy, asked.rank_by
         summary = comparison_of(contenders, asked.seeds, asked.config.tiers or (), *limits)
-        trust = asked.config.adversary, None if asked.config.defence == "none" else asked.config.defence
-        summary = replace(summary, adversary=trust[0], defence=trust[1])
+        config, defence = asked.config, asked.config.defence
+        common = {key: getattr(config, key) for key in compared_keys()}
+        summary = replace(summary, defence=None if defence == "none" else defence, **common)
         _check_fits(summary, self.folder)
         comparison = Comparison(self.folder, summary)
         comparison.write()

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from edgefl.client.client import Clients
+from edgefl.client.conduct import Conduct
 from edgefl.client.stage import Stage
 from edgefl.client.training import Training
 from edgefl.config import RunConfig
+from edgefl.data.split import Split
 from edgefl.fleet.conditions import Conditions
 from edgefl.methods.base import Method
+from edgefl.records import RoundRecord
 from edgefl.registry import features
 from edgefl.report.round_lines import RoundLine
 from edgefl.server.assignment import Plan
 
 Json = Mapping[str, Any]
+Seen = Callable[[Split], Split]
+"""Maps held-out samples to those that a model is evaluated on."""
 
 
 class Feature:
     """A feature of one run. Each method does nothing unless it is written.
 
-    A feature is a class decorated ``@feature("name")`` in a file of contrib.
+    A feature is a class decorated ``@feature("name")`` in a file of contrib; ``figures`` are name → title of its figures of rounds.
     """
 
     place: ClassVar[int] = 0
@@ -55,6 +60,11 @@ class Feature:
         """Return the configuration with the values that the feature works out."""
         return config
 
+    @property
+    def conduct(self) -> Conduct | None:
+        """How some clients behave otherwise than the server asks; None: the feature changes none."""
+        return None
+
     def stages(self, config: RunConfig, most: int) -> Iterable[Stage]:
         """Return the stages that every update passes; ``most`` are the most samples of a client."""
         return ()
@@ -72,6 +82,18 @@ class Feature:
 
     def observed(self, round_: int) -> Json:
         """Return figures of a round, by name."""
+        return {}
+
+    def line(self, record: RoundRecord) -> Json:
+        """Return keys of a round's line, given its record."""
+        return {}
+
+    def judged_on(self, held_out: Split, classes: int) -> Mapping[str, Seen]:
+        """Return figure → how held-out samples are changed: the figure of evaluated rounds is the accuracy on the changed ones."""
+        return {}
+
+    def known(self) -> Json:
+        """Return keys of the summary that are known before the first round."""
         return {}
 
     def totals(self, lines: Sequence[RoundLine]) -> Json:

@@ -17,9 +17,9 @@ from edgefl.util.machine import usable_threads
 def final_scores(trained: Trained, simulated: bool = True) -> Evaluation | None:
     """Return the last evaluation; None without classes, with a loss of the user's own, or with nothing held out.
 
-    The global model predicts all held-out samples. At most 100 clients, adversaries excluded, are evaluated on held-out samples with their
-    own shares of labels; if clients have models of their own, the counts by class are sums over these clients. The data of real devices,
-    which are not ``simulated``, are not known here.
+    The global model predicts all held-out samples. At most 100 clients that do as the server asks are evaluated on held-out samples with
+    their own shares of labels; if clients have models of their own, the counts by class are sums over these clients. The data of real
+    devices, which are not ``simulated``, are not known here.
     """
     run = trained.run
     test, classes = run.test_of(run.config.rounds), run.data.classes

@@ -31,7 +31,6 @@ from edgefl.registry import methods, models
 from edgefl.rng import generator, torch_seeded
 from edgefl.run.auto_tiers import chosen_tiers
 from edgefl.run.checks import (
-    check_adversary,
     check_axes,
     check_described,
     check_device,
@@ -50,7 +49,7 @@ from edgefl.util.ratios import check_ratios
 
 _OF_TASK = (
     "seed", "dataset", "data_dir", "partition", "clients", "permute_labels", "data_share", "validation_share", "enforce",
-    "cpu_limit_s", "device", "plugins", "adversary",
+    "cpu_limit_s", "device", "plugins",
 )  # fmt: skip
 
 
@@ -92,6 +91,7 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
         criterion=criterion,
         reading=reading,
         stages=chain_of(config, features).at_clients,
+        conduct=next((conduct for feature in features if (conduct := feature.conduct) is not None), None),
         public_share=public,
         test_samples=held_out_of_each(config.clients, config.eval_samples),
         **{key: getattr(config, key) for key in _OF_TASK},
@@ -103,7 +103,6 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     check_networks(method, config)
     check_axes(method, config)
     check_stages(method, config)
-    check_adversary(method, config, clients)
     method.check(architecture, tiers, config.clients)
     for feature in features:
         feature.check(config, method, clients, conditions)

@@ -29,7 +29,7 @@ from edgefl.models.base import Architecture
 from edgefl.models.input_spec import InputSpec
 from edgefl.planning.tier_costs import Costs
 from edgefl.records import RoundRecord, Tier
-from edgefl.report.run_files import AttackRow, Configured
+from edgefl.report.run_files import Configured
 from edgefl.rng import generator
 from edgefl.run.feature import Feature, features_of, merged
 from edgefl.run.network import inputs_of
@@ -86,7 +86,8 @@ class Run:
         server = Server(self.method, self.forecast, self.rules, self.per_round, engine, store, waiting, evaluates)
         after, record = run_one(server, state)
         observed = merged(feature.observed(record.round) for feature in self.features)
-        return after, replace(record, observed={**record.observed, **observed}) if observed else record
+        lines = merged(feature.line(record) for feature in self.features)
+        return after, replace(record, observed={**record.observed, **observed}, of_features=lines)
 
     def evaluates(self, round_: int) -> bool:
         """Whether ``round_`` is evaluated: every ``eval_every``-th one, and the last."""
@@ -111,8 +112,8 @@ class Run:
     @property
     def rules(self) -> ExchangeRules:
         """How updates are sent and aggregated."""
-        graphs, attack = self.step_graphs if self.config.runtime == "onnx" else None, self.clients.adversaries
-        claimed = attack.claimed if attack is not None and attack.kind.claims else None
+        graphs, conduct = self.step_graphs if self.config.runtime == "onnx" else None, self.clients.task.conduct
+        claimed = conduct.claimed if conduct is not None and conduct.claims else None
         return ExchangeRules(self.config.seed, self.chain, graphs, claimed, self.public)
 
     @cached_property
@@ -253,10 +254,8 @@ def about(run: Run) -> dict[str, Any]:
     config |= {"model": run.architecture.model} if run.config.tier else {}
     asked = {"over_selection": run.conditions.over_selection, "deadline_s": run.plan.deadline_s}
     own = {"fleet": run.fleet.name, "fleet_title": run.fleet.title, "assumed": tuple(run.fleet.assumed)}
-    attack = run.clients.adversaries
-    found = None if attack is None else AttackRow(str(attack.spec), attack.count, tuple(attack.listed))
     own |= {} if run.conditions.calendar is None else {"calendar": str(run.conditions.calendar)}
-    return {"format": 1, **config, **asked, **own, "attack": found, "data": run.data.record}
+    return {"format": 1, **config, **asked, **own, **merged(feature.known() for feature in run.features), "data": run.data.record}
 
 
 def left_out(run: Run) -> str:

@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,6 +26,7 @@ from edgefl.methods.networks import global_tier
 from edgefl.methods.personal import adapted, received, trained_network
 from edgefl.records import WORST_CLIENT, RoundRecord, Submodel, Tier
 from edgefl.rng import generator, shuffled, torch_seeded
+from edgefl.run.feature import Seen, merged
 from edgefl.run.run import Run, RunOne
 from edgefl.server.client_store import ClientStore
 from edgefl.server.exchange import device_submodel
@@ -36,8 +37,6 @@ from edgefl.util.fields import each
 from edgefl.util.machine import usable_threads
 from edgefl.wire.payload import stored_tensors
 
-Seen = Callable[[Split], Split]
-"""Maps held-out samples to those that a model is evaluated on."""
 _NO_SAMPLES = torch.empty(0), torch.empty(0, dtype=torch.int64)
 
 
@@ -116,7 +115,7 @@ def accuracies(trained: Trained, seen: Seen = lambda split: split) -> dict[str, 
 
     If all clients share one model, these are accuracies on the held-out samples; those of the worst client are the least of all clients,
     each on held-out samples of its own. If clients have their own models or labels, these are
-    means over clients, adversaries excluded. A tier without clients is then evaluated on the held-out samples, without any personal
+    means over those that do as the server asks. A tier without clients is then evaluated on the held-out samples, without any personal
     tensors. ``seen`` maps held-out samples to those that are evaluated; without any, as of drawn data, there are no accuracies.
     """
     run, method = trained.run, trained.run.method
@@ -144,15 +143,13 @@ def _by_client(trained: Trained, module: nn.Module, tier: Tier, seen: Seen = lam
     return found or {0: _score(trained, module, seen(run.test), tier)}
 
 
-def attack_success(trained: Trained) -> dict[str, float]:
-    """Return the share of held-out samples, under attack, that get the label that the adversaries want, as :func:`accuracies` does.
-
-    It is empty if nobody attacks, the attack wants no labels, or the run has a loss of its own.
-    """
-    attack, run = trained.run.clients.adversaries, trained.run
-    if attack is None or run.criterion.loss is not None or attack.kind.goal(run.test, run.data.classes) is None:
+def judgements(trained: Trained) -> dict[str, dict[str, float]]:
+    """Return the accuracies on held-out samples as features change them, by figure; none of a run with a loss of its own."""
+    run, plain = trained.run, replace(trained, criterion=CROSS_ENTROPY)
+    if run.criterion.loss is not None:
         return {}
-    return accuracies(replace(trained, criterion=CROSS_ENTROPY), lambda split: attack.kind.goal(split, run.data.classes) or split)
+    views = merged(feature.judged_on(run.test, run.data.classes) for feature in run.features)
+    return {name: found for name, seen in views.items() if (found := accuracies(plain, seen))}
 
 
 def _client_means(trained: Trained, seen: Seen) -> dict[str, float]:
@@ -184,12 +181,11 @@ def _score(trained: Trained, module: nn.Module, test: Split, tier: Tier, client:
 
 
 def evaluated_clients(run: Run) -> list[int]:
-    """Return the clients whose own accuracies count, at most :data:`EVALUATED_CLIENTS`, adversaries excluded."""
+    """Return the clients whose own accuracies count, at most :data:`EVALUATED_CLIENTS`: those that do as the server asks, if any."""
     clients = run.config.clients
     first = np.arange(min(clients, EVALUATED_CLIENTS))
     found = sorted(shuffled(run.config.seed, clients, first, "evaluated clients").tolist())
-    attack = run.clients.adversaries
-    return found if attack is None else [client for client in found if not attack.includes(client)] or found
+    return [client for client in found if run.clients.task.conduct_of(client) is None] or found
 
 
 def engine_of(run: Run) -> AbstractContextManager[Engine]:
@@ -214,13 +210,11 @@ def train(
         with span("prepare", round=state.round + 1):
             run, state = run.advanced(state)
         state, record = run.round(state, engine, store, run_one or run_round)
-        if (attack := run.clients.adversaries) is not None:
-            record = replace(record, adversaries=tuple(attack.among(client.client for client in record.clients)))
         if run.evaluates(state.round):
             started = time.perf_counter()
             with span("evaluate", round=state.round), evaluate.evaluating(f"round {state.round}"):
-                accuracy, success = accuracies(now := Trained(run, state, store)), attack_success(now)
-            observed = {**record.observed, "attack_success": success} if success else record.observed
+                accuracy = accuracies(now := Trained(run, state, store))
+                observed = {**record.observed, **judgements(now)}
             host_s = record.host_s + time.perf_counter() - started
             record = replace(record, accuracy=accuracy, metric=run.criterion.metric, host_s=host_s, observed=observed)
         yield run, state, record

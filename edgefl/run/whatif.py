@@ -15,7 +15,7 @@ from edgefl.config.rates import SCHEDULES, follows_rounds
 from edgefl.config.task import RoundsKeys
 from edgefl.errors import ConfigError, InputError
 from edgefl.fleet.resolve import with_class_limits
-from edgefl.registry import key_groups
+from edgefl.registry import compared_keys, key_groups
 from edgefl.report.policies import TARGET_UPDATES, ClassNeed, PolicyOutcome, WhatIf
 from edgefl.report.required import NO_GOAL, Goal, required
 from edgefl.report.results import Results
@@ -40,7 +40,7 @@ _POLICY = {
     *RoundsKeys.model_fields,
     *HostKeys.model_fields,
 }
-_VARIED = _POLICY - {"adversary", "mode", "staleness_power"}
+_VARIED = _POLICY - {*compared_keys(), "mode", "staleness_power"}
 """Keys that may differ from those of the run whose accuracies are read: who takes part, and when. Other tiers and other noise are told
 apart policy by policy."""
 _OF_ALL = "profile", "clients", "rounds", "rounds_per_day", "seed"
@@ -70,7 +70,7 @@ def whatif(
         deadlines_s: seconds; empty for the fleet's own deadline.
         tiers: ratios, largest first; empty for the run's own.
         over_selections: clients selected per update wanted; empty for the run's own.
-        target_epsilons: largest ε of a run with privacy; empty for the run's own.
+        target_epsilons: largest ε of a run with noise; empty for the run's own.
         vary: any other key of the configuration → its values, such as ``{"sampler": ("uniform", "oort"), "per_round": (50, 100)}``.
             ``DEVICE.KEY`` is a limit of a class, such as ``{"gateway.largest_tier": (0, 0.5)}``; 0 leaves the class out.
         run_folder: a finished run that trains the same: only who takes part and when may differ. Accuracies are read from its curve. None:

@@ -209,7 +209,7 @@ def ended(session: OpenSession, outcome: Outcome, forecast: Forecast) -> ClientR
 
 
 def sized(expected: Expected, **sizes: int) -> Expected:
-    """Return a session with other bytes of its model or of its update; messages of secure aggregation are added to them."""
+    """Return a session with other bytes of its model or of its update; messages of its group are added to them."""
     if expected.grouped is not None:
         sizes = {name: size + int(getattr(expected.grouped, name)) for name, size in sizes.items()}
     if all(getattr(expected, name) == size for name, size in sizes.items()):

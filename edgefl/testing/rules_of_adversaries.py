@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from edgefl.client.adversary import Adversaries, Adversary
 from edgefl.client.client import Clients
 from edgefl.client.job import Job
 from edgefl.data.digits import digits
@@ -17,17 +17,26 @@ from edgefl.data.split import Split
 from edgefl.errors import ConfigError
 from edgefl.methods.axes import needs
 from edgefl.records import Outcome
-from edgefl.registry import adversaries
+from edgefl.registry import adversaries, conducts
 from edgefl.rng import generator
 from edgefl.testing.rules_of_engines import TASK, jobs_of
 from edgefl.util.compute import one_thread
 
+if TYPE_CHECKING:
+    from edgefl.contrib.attacks.adversary import Adversaries, Adversary
+
 SHARE = 0.25
+
+
+def attackers(adversary: str) -> Adversaries:
+    """Return three adversaries among twelve clients."""
+    made: Adversaries = conducts.load("adversaries").of(f"{adversary}:{SHARE}", TASK.clients, TASK.seed)
+    return made
 
 
 def attacking(adversary: str) -> Clients:
     """Return twelve clients of which three are adversaries."""
-    return Clients(replace(TASK, adversary=f"{adversary}:{SHARE}"), digits())
+    return Clients(replace(TASK, conduct=attackers(adversary)), digits())
 
 
 def usual(adversary: str) -> Adversary:
@@ -52,7 +61,7 @@ def outcomes(clients: Clients, jobs: list[Job]) -> list[Outcome]:
 
 def test_every_option_has_a_default_and_an_unknown_one_is_refused(adversary: str) -> None:
     """Every option has a default, and an unknown option is a ConfigError."""
-    assert isinstance(usual(adversary), Adversary)
+    usual(adversary)
     with pytest.raises(ConfigError, match="unknown_option: unknown key"):
         adversaries.load(adversary).of({"unknown_option": 1})
     assert "unknown_option" not in {field.name for field in fields(adversaries.load(adversary))}
@@ -110,7 +119,7 @@ def test_its_goal_is_what_a_network_could_answer(adversary: str) -> None:
 def test_honest_clients_are_left_alone(adversary: str) -> None:
     """Outcomes of honest clients have the bits of a run without an attack, and every adversary still answers."""
     clients, jobs = attacking(adversary), jobs_of(12)
-    bad = Adversaries.of(f"{adversary}:{SHARE}", TASK.clients, TASK.seed).listed
+    bad = attackers(adversary).listed
     assert len(bad) == 3
     for job, outcome, honest in zip(jobs, outcomes(clients, jobs), outcomes(Clients(TASK, digits()), jobs), strict=True):
         assert outcome.status == "trained"

@@ -167,7 +167,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from edgefl.client.adversary import Adversary
+from edgefl.contrib.attacks.adversary import Adversary
 from edgefl.registry import adversary
 
 

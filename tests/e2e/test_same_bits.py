@@ -13,7 +13,7 @@ from covering import Row, pairwise
 from runs import checkpoint_of, lines_of, stopped_after
 
 from edgefl import RunConfig
-from edgefl.client.adversary import lacks_of
+from edgefl.contrib.attacks.adversary import lacks_of
 from edgefl.contrib.secagg.feature import check_secure
 from edgefl.data.digits import digits
 from edgefl.engine.pool import PoolEngine

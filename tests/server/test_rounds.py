@@ -219,7 +219,7 @@ def test_an_update_too_large_to_multiply_is_left_out(fleet):
     state, record = play(run)
     found = by_status(record)
     assert 1 <= len(found["diverged"]) <= 0.3 * run.config.clients
-    assert all(run.clients.adversaries.includes(client) for client in found["diverged"])
+    assert all(run.clients.task.conduct.departs(client) for client in found["diverged"])
     assert found["trained"]
     assert all(bool(tensor.isfinite().all()) for tensor in state.model.tensors.values())
 

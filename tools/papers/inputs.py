@@ -17,6 +17,8 @@ from typing import Any
 
 import edgefl
 from edgefl.config import RunConfig
+from edgefl.config.group import group_keys
+from edgefl.contrib.attacks.keys import AttackKeys
 from edgefl.fleet.load import load_fleet
 from edgefl.registry import adversaries, codecs, datasets, defences, methods, models, objectives, server_optimizers
 from edgefl.util.files import sha256
@@ -30,7 +32,7 @@ FOLLOWED = (
     "factor",
     "client.objective",
     "client.objectives",
-    "client.adversary",
+    "client.conduct",
     "client.clipping",
     "client.stage",
     "client.stages",
@@ -100,8 +102,8 @@ def roots(config: RunConfig) -> Iterator[str]:
     yield objectives.load(config.objective).__module__
     yield server_optimizers.load(called(config.server_optimizer)[0]).__module__
     yield codecs.load(config.codec).__module__
-    if config.adversary is not None:
-        yield adversaries.load(named(config.adversary)[0]).__module__
+    if (spec := group_keys(config, AttackKeys).adversary) is not None:
+        yield adversaries.load(named(spec)[0]).__module__
     if config.clip_norm is not None or config.defence != "none":
         yield "edgefl.server.chain"
         yield defences.load(config.defence).__module__

@@ -8,7 +8,7 @@ from typing import Any
 
 from counters.markdown import table
 
-from edgefl.client.adversary import lacks_of
+from edgefl.contrib.attacks.adversary import lacks_of
 from edgefl.data.digits import digits
 from edgefl.methods.axes import conflict
 from edgefl.methods.create import create

@@ -16,6 +16,8 @@ import torch
 from edgefl.client import evaluate
 from edgefl.client.client import Clients
 from edgefl.config import RunConfig
+from edgefl.config.group import group_keys
+from edgefl.contrib.attacks.keys import AttackKeys
 from edgefl.factor.svd import unroll
 from edgefl.methods.factorized_fl import FactorizedFL
 from edgefl.methods.networks import global_tier
@@ -197,7 +199,7 @@ def _after_rounds(config: RunConfig, path: Path, until: float | None) -> Callabl
     """Return what to do after each round: check its clients, add up its processor seconds, stop when time is over."""
     before, began = cpu_s(path.parent), _used_s()
     ended: tuple[str, ...] = ("trained",) if config.conditions == "ideal" else ("trained", *_LOST)
-    ended += ("diverged",) if config.adversary is not None else ()  # what an attack can do
+    ended += ("diverged",) if group_keys(config, AttackKeys).adversary is not None else ()  # what an attack can do
 
     def on_round(record: RoundRecord) -> None:
         for client in record.clients:

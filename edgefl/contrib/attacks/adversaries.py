@@ -8,11 +8,11 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from edgefl.client.adversary import Adversary, scaled
+from edgefl.contrib.attacks.adversary import Adversary, scaled
+from edgefl.contrib.attacks.kinds import adversary
 from edgefl.data.sources import Dataset
 from edgefl.data.split import Split
 from edgefl.errors import ConfigError
-from edgefl.registry import adversary
 
 
 def _moved(start: Tensor, trained: Tensor, factor: float) -> Tensor:

@@ -41,8 +41,6 @@ def check_run(run: Run) -> None:
         raise ConfigError(
             "metric: worst-client needs held-out samples of every client, which real devices do not send; give another"
         )
-    if run.config.adversary is not None:
-        raise ConfigError(f"adversary: {run.config.adversary} is simulated, and real devices train here; leave it out")
     if run.config.eval_after_training:
         raise ConfigError("eval_after_training: got true, expected false: devices train, and do not evaluate; leave it out")
     if reason := next(filter(None, (feature.no_app(run.config) for feature in run.features)), ""):

@@ -13,6 +13,7 @@ from edgefl.config import admit_keys
 from edgefl.data.shards import Shards
 from edgefl.data.sources import Dataset
 from edgefl.data.split import Split
+from edgefl.errors import InputError
 from edgefl.util.compute import one_thread
 from edgefl.util.fields import Fields, each
 from edgefl.wire.message import MessageFields, read_header
@@ -61,7 +62,9 @@ def train_in_torch(
 
 def check_task(fields: MessageFields, method: str) -> None:
     """Raise :class:`InputError` if a server's task names code that the owner of this device has not consented to."""
-    known = {key: fields.get(key) for key in ("plugins", "dataset", "codec", "adversary")}
+    known = {key: fields.get(key) for key in ("plugins", "dataset", "codec")}
+    if fields.get("conduct") is not None:
+        raise InputError("the server's task: it simulates what clients do, and this device trains; ask for another")
     network, criterion = fields["architecture"], fields["criterion"]
     model = network.get("spec") or network.get("model")
     own = {"model": model, "loss": criterion.get("spec"), "metric": criterion.get("measure")}

@@ -19,6 +19,7 @@ from edgefl.contrib.privacy.central import Central
 from edgefl.contrib.privacy.central_stage import CentralNoise
 from edgefl.contrib.privacy.guarantee import Privacy, Sampling
 from edgefl.contrib.privacy.keys import PrivacyKeys
+from edgefl.contrib.privacy.records import PrivacyResult
 from edgefl.contrib.privacy.stage import Noised
 from edgefl.errors import ConfigError
 from edgefl.fleet.conditions import Conditions
@@ -28,7 +29,6 @@ from edgefl.models.base import Architecture
 from edgefl.models.norm import needs_statistics, splits_batches
 from edgefl.records import Tier
 from edgefl.registry import feature
-from edgefl.report.run_files import PrivacyResult
 from edgefl.run.feature import Feature
 from edgefl.run.resolved import clip_of, objective_of, outside_of, tiers_of
 from edgefl.server.assignment import Plan
@@ -36,7 +36,7 @@ from edgefl.server.assignment import Plan
 _OVER = 1.001  # what a target may be exceeded by: noise is rounded up, and an accountant may be of another release
 
 
-@feature("privacy")
+@feature("privacy", figures={"epsilon": "Privacy spent, as ε"})
 @dataclass(frozen=True)
 class Spending(Feature):
     """How ε grows from round to round.

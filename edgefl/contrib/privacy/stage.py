@@ -29,7 +29,7 @@ class Noised(Stage):
 
     def leave(self, leaving: Leaving, at: AtClient) -> Leaving:
         """Add the noise of local privacy, and leave out the labels."""
-        if self.level != "local" or at.hostile:
+        if self.level != "local" or at.departs:
             return replace(leaving, labels=None)
         privacy = Privacy(self.level, self.clip, self.noise_multiplier, self.delta)
         return replace(leaving, labels=None, tensors=noised(leaving.tensors, leaving.received, privacy, at.rng("privacy")))

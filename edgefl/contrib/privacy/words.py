@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
+from edgefl.contrib.privacy.records import OfPrivacy, PrivacyResult
 from edgefl.registry import section
+from edgefl.report.added import added
 from edgefl.report.round_lines import RoundLine
-from edgefl.report.run_files import AnySummary, PrivacyResult, RunSummary
+from edgefl.report.run_files import AnySummary, RunSummary
 from edgefl.report.section import Section
 
 _WHOM = {
@@ -27,9 +29,10 @@ def privacy_text(spent: PrivacyResult) -> str:
 @section("privacy", place=2)
 def privacy_section(summary: AnySummary, rounds: Sequence[RoundLine]) -> Section | None:
     """Return what a run has spent of its privacy; None without it."""
-    if not isinstance(summary, RunSummary) or (spent := summary.privacy) is None:
+    if not isinstance(summary, RunSummary) or (spent := added(summary, OfPrivacy).privacy) is None:
         return None
     drawn = f"{spent.drawn} of {summary.clients} clients a round, in secret"
     sampled = f"not counted: {spent.unsampled}" if spent.unsampled else drawn
     bundle = "bundle: its graphs train without clipping and noise, so devices send no updates"
-    return Section(facts=(("privacy", privacy_text(spent)), ("random choice of clients", sampled)), remarks=(bundle,))
+    text = privacy_text(spent)
+    return Section(facts=(("privacy", text), ("random choice of clients", sampled)), remarks=(f"privacy: {text}", bundle))

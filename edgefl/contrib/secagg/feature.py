@@ -78,9 +78,9 @@ class SecureRun(Feature):
         key = _key(config)
         if reads := next((stage.name for stage in outside_of(config) if not stage.folds), ""):
             raise ConfigError(f"{key} shows the server sums only, and stages: {reads} reads every update; leave one of them out")
-        if (attack := clients.adversaries) is not None and attack.kind.claims:
+        if (conduct := clients.task.conduct) is not None and conduct.claims:
             raise ConfigError(
-                f"adversary: {attack.spec.name}: secure aggregation weighs clients by samples that the server knows; leave one of them out"
+                f"{conduct.title}: secure aggregation weighs clients by samples that the server knows; leave one of them out"
             )
         check_secure(config, conditions, clients.shards.largest if method.weighs_samples else 1)
 

@@ -98,7 +98,7 @@ class Grouping:
             known, got = len(graph[client] & keys), len(graph[client] & agreed)
             first, second, _ = (RoundTrip(*stage) for stage in stages(known, got, 0))
             took = (first, second) if client in agreed else (first,) if client in keys else ()
-            grouped = Grouped(key[1], took, seconds[client][2], client in agreed)
+            grouped = Grouped(key[1], took, seconds[client][2], "secure", client in agreed)
             waited_s = agree_s if client in agreed else first_s if client in keys else 0.0
             ended[client] = _ended(member, grouped, waited_s, limit_s)
         return ended

@@ -4,9 +4,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from edgefl.contrib.secagg.records import OfSums, SecureSum
 from edgefl.registry import section
+from edgefl.report.added import added
 from edgefl.report.round_lines import RoundLine
-from edgefl.report.run_files import AnySummary, SecureSum
+from edgefl.report.run_files import AnySummary
 from edgefl.report.section import Section
 from edgefl.report.tables import Column, PlainTable, cell, under
 from edgefl.report.words import tier_label
@@ -45,7 +47,7 @@ def _of(tier: float, lines: Sequence[_Observed]) -> SecureSum:
 @section("secure-sums", place=1)
 def secure_section(summary: AnySummary, rounds: Sequence[RoundLine]) -> Section | None:
     """Return the table of secure sums; None if updates were sent plain."""
-    if not summary.secure_sums:
+    if not (sums := added(summary, OfSums).secure_sums):
         return None
     columns = (
         Column("tier", "", cell("tier", tier_label)),
@@ -57,4 +59,4 @@ def secure_section(summary: AnySummary, rounds: Sequence[RoundLine]) -> Section 
         Column("not summed, because", "", lambda row: "\n".join(row.reasons) or "–", numeric=False, wraps=True),
     )
     caption = "Per tier: groups whose updates were added up securely, the clients that were lost, and what the messages took."
-    return Section("secure", "Secure sums", PlainTable.of(columns, summary.secure_sums), caption, "secure sums")
+    return Section("secure", "Secure sums", PlainTable.of(columns, sums), caption, "secure sums")

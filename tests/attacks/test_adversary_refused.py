@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgefl import RunConfig
-from edgefl.client.adversary import lacks_of
+from edgefl.contrib.attacks.adversary import lacks_of
 from edgefl.data.digits import digits
 from edgefl.data.sources import Dataset
 from edgefl.errors import ConfigError

@@ -11,13 +11,13 @@ import torch
 from runs import checkpoint_of, lines_of, stopped_after
 
 from edgefl import RunConfig, simulate
-from edgefl.client.adversary import Adversaries
 from edgefl.client.job import Job
+from edgefl.contrib.attacks.adversary import Adversaries
 from edgefl.engine.inline import InlineEngine
 from edgefl.rng import generator
 from edgefl.run.prepare import prepare
 from edgefl.run.run import Run
-from edgefl.run.trained import Trained, attack_success
+from edgefl.run.trained import Trained, judgements
 from edgefl.server.client_store import ClientStore
 from edgefl.util.compute import one_thread
 from edgefl.wire.payload import encode, stored_tensors
@@ -133,5 +133,5 @@ def test_success_is_the_share_that_gets_the_wanted_label(tmp_path: Path) -> None
         (bias,) = [name for name, tensor in tensors.items() if tensor.shape == (10,)]
         tensors[bias][0] = 1.0
         blank = replace(state, model=state.model.replace(tensors))
-        success = attack_success(Trained(run, blank, ClientStore(tmp_path)))
+        success = judgements(Trained(run, blank, ClientStore(tmp_path)))["attack_success"]
         assert set(success.values()) == {expected}

@@ -14,20 +14,23 @@ from typing import ClassVar, Self
 import numpy as np
 import torch
 from pydantic import ConfigDict
-from torch import Tensor, nn
+from torch import Tensor
 
+from edgefl.client.conduct import Conduct
+from edgefl.contrib.attacks.kinds import adversaries
 from edgefl.data.sources import Dataset
 from edgefl.data.split import Split
 from edgefl.errors import ConfigError
 from edgefl.methods.axes import Need
 from edgefl.methods.base import Method
 from edgefl.methods.state import Tensors
-from edgefl.registry import Options, adversaries
+from edgefl.registry import Options, conduct
 from edgefl.rng import generator, shuffled
 from edgefl.util.compute import described
 from edgefl.util.fields import each
 from edgefl.util.spec import Spec, shared
 from edgefl.util.validation import with_options
+from edgefl.wire.message import MessageFields
 
 MOST_LISTED = 100
 """So many adversaries of a run are listed by their numbers."""
@@ -104,8 +107,9 @@ class Adversary:
         return sent
 
 
+@conduct("adversaries")
 @dataclass(frozen=True)
-class Adversaries:
+class Adversaries(Conduct):
     """Which clients of a run are adversaries: a share of them, drawn by the seed.
 
     >>> some = Adversaries.of("sign-flip:0.1(scale=10)", clients=20, seed=0)
@@ -132,12 +136,26 @@ class Adversaries:
             )
         return attackers
 
+    def fields(self) -> MessageFields:
+        """Return what :meth:`of` makes them from."""
+        return {"spec": str(self.spec), "clients": self.clients, "seed": self.seed}
+
+    @property
+    def title(self) -> str:
+        """The key with the name of the attack."""
+        return f"adversary: {self.spec.name}"
+
+    @property
+    def claims(self) -> bool:  # type: ignore[override]  # of the attack
+        """Whether adversaries claim other samples than they have."""
+        return self.kind.claims
+
     @property
     def count(self) -> int:
         """How many clients are adversaries: the share, rounded, at least one."""
         return max(1, int(self.spec.share * self.clients + 0.5))
 
-    def includes(self, client: int) -> bool:
+    def departs(self, client: int) -> bool:
         """Whether ``client`` is an adversary."""
         return bool(self._places([client])[0] < self.count)
 
@@ -156,18 +174,18 @@ class Adversaries:
                 break
         return numbers[:MOST_LISTED]
 
-    def of_client(self, client: int) -> Adversary | None:
-        """Return what ``client`` does if it is an adversary."""
-        return self.kind if self.includes(client) else None
+    def trains(self, client: int) -> bool:
+        """Whether adversaries train."""
+        return self.kind.trains
 
     def claimed(self, client: int, samples: int) -> int:
         """Return how many samples ``client``, which has ``samples``, says it has."""
-        count: object = self.kind.claimed(samples) if self.includes(client) else samples
+        count: object = self.kind.claimed(samples) if self.departs(client) else samples
         if not isinstance(count, int | np.integer) or count < 1:
             raise ConfigError(f"adversary {self.kind.name}: claimed returned {count!r} for {samples}, expected an integer from 1")
         return int(count)
 
-    def poisoned(self, client: int, own: Split, classes: int) -> Split:
+    def samples(self, client: int, own: Split, classes: int) -> Split:
         """Return the samples that the adversary ``client`` trains on."""
         expected = _shapes(own)
         split: object = self.kind.poisoned(own, classes, generator(self.seed, client, "poisoned samples"))
@@ -176,7 +194,7 @@ class Adversaries:
             raise ConfigError(f"adversary {self.kind.name}: poisoned returned {got}, expected {expected}")
         return split
 
-    def upload(self, round_: int, client: int, start: Tensors, trained: Tensors) -> dict[str, Tensor]:
+    def sent(self, round_: int, client: int, start: Tensors, trained: Tensors) -> dict[str, Tensor]:
         """Return what the adversary ``client`` sends."""
         key = (round_, "adversaries") if self.kind.together else (round_, client, "adversary")
         return self.kind.upload(start, trained, generator(self.seed, *key))
@@ -187,11 +205,6 @@ class Adversaries:
 
 def _shapes(split: Split) -> str:
     return f"a Split of {each(np.shape, split.x)} and {split.y.shape}"
-
-
-def started(method: Method, module: nn.Module) -> dict[str, Tensor]:
-    """Return copies of what a client would send that has received ``module`` and does not train."""
-    return {name: tensor.detach().cpu().clone() for name, tensor in method.upload(module).items()}
 
 
 def lacks_of(data: Dataset, permute_labels: bool, method: Method) -> dict[Need, str]:

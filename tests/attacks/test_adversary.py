@@ -11,11 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from edgefl.client.adversary import Adversaries, Adversary, started
 from edgefl.client.client import Clients
+from edgefl.client.conduct import started
 from edgefl.client.messages import task_fields, task_of
 from edgefl.client.stages.clip import Clip
 from edgefl.client.stages.coded import Coded
+from edgefl.contrib.attacks.adversary import Adversaries, Adversary
 from edgefl.data.digits import digits
 from edgefl.data.split import Split
 from edgefl.engine.contract import in_order
@@ -55,6 +56,10 @@ def test_what_is_sent_by_hand(name: str) -> None:
     assert attacker(name, **options).sent(START, TRAINED, generator(0, "draw")).tolist() == expected
 
 
+def conduct_of(spec: str) -> Adversaries:
+    return Adversaries.of(spec, TASK.clients, TASK.seed)
+
+
 class _Odd(Adversary):
     def poisoned(self, own: Split, classes: int, rng: np.random.Generator) -> Any:
         return own.at(np.arange(1)) if classes else None
@@ -75,13 +80,13 @@ def test_what_an_adversary_of_ones_own_returns_is_checked() -> None:
         ):
             odd.claimed(client, samples)
     with pytest.raises(ConfigError, match=r"adversary _Odd: poisoned returned NoneType, expected a Split of \(3, 2\) and \(3,\)"):
-        odd.poisoned(client, own, 0)
+        odd.samples(client, own, 0)
     with pytest.raises(ConfigError, match=r"poisoned returned a Split of \(1, 2\) and \(1,\), expected a Split of \(3, 2\)"):
-        odd.poisoned(client, own, 2)
+        odd.samples(client, own, 2)
     with pytest.raises(ConfigError, match=r"adversary _Odd: sent returned a tensor \(2,\) for w, expected a tensor \(2, 2\)"):
-        odd.upload(0, client, {"w": START}, {"w": TRAINED})
+        odd.sent(0, client, {"w": START}, {"w": TRAINED})
     with pytest.raises(ConfigError, match="sent returned NoneType for w"):
-        odd.upload(0, client, {}, {"w": TRAINED})
+        odd.sent(0, client, {}, {"w": TRAINED})
 
 
 @pytest.mark.parametrize(
@@ -148,7 +153,7 @@ def test_a_share_of_the_clients_is_drawn(share: float, clients: int, count: int)
     some = Adversaries.of(f"noise:{share}", clients, 0)
     assert some.count == count
     if clients < 10**6:
-        assert len(some.listed) == sum(map(some.includes, range(clients))) == count
+        assert len(some.listed) == sum(map(some.departs, range(clients))) == count
         assert some.among(range(clients)) == some.listed
 
 
@@ -162,7 +167,7 @@ def test_who_they_are_depends_on_the_seed_and_is_even() -> None:
 def test_sybils_send_the_same_and_other_adversaries_do_not() -> None:
     for name, equal in (("sybil", True), ("noise", False), ("free-rider", False)):
         some = Adversaries.of(f"{name}:0.5", 8, 0)
-        one, other, later = (some.upload(*key, {"w": START}, {"w": TRAINED})["w"] for key in ((1, 0), (1, 5), (2, 0)))
+        one, other, later = (some.sent(*key, {"w": START}, {"w": TRAINED})["w"] for key in ((1, 0), (1, 5), (2, 0)))
         assert torch.equal(one, other) == equal
         assert not torch.equal(one, later)
 
@@ -179,8 +184,11 @@ def sent_by(clients: Clients, method: str = "heterofl") -> list[dict[str, Tensor
 def test_a_flipped_update_is_the_honest_one_about_what_was_received(method: str) -> None:
     spec = "sign-flip:0.25(scale=3)"
     bad = Adversaries.of(spec, 12, 0).listed
-    flipped, honest = sent_by(Clients(replace(TASK, adversary=spec), digits()), method), sent_by(Clients(TASK, digits()), method)
-    nothing = sent_by(Clients(replace(TASK, adversary="free-rider:0.25(noise=0)"), digits()), method)
+    flipped, honest = (
+        sent_by(Clients(replace(TASK, conduct=conduct_of(spec)), digits()), method),
+        sent_by(Clients(TASK, digits()), method),
+    )
+    nothing = sent_by(Clients(replace(TASK, conduct=conduct_of("free-rider:0.25(noise=0)")), digits()), method)
     for client in bad:
         for name, start in nothing[client].items():
             assert torch.equal(flipped[client][name], start - 3.0 * (honest[client][name] - start)), name
@@ -188,7 +196,7 @@ def test_a_flipped_update_is_the_honest_one_about_what_was_received(method: str)
 
 
 def test_a_free_rider_sends_what_it_received_and_takes_no_step() -> None:
-    clients, jobs = Clients(replace(TASK, adversary="free-rider:0.25(noise=0)"), digits()), jobs_of(12)
+    clients, jobs = Clients(replace(TASK, conduct=conduct_of("free-rider:0.25(noise=0)")), digits()), jobs_of(12)
     for client in Adversaries.of("free-rider:0.25", 12, 0).listed:
         outcome = clients.run(jobs[client])
         assert (outcome.status, outcome.steps, outcome.train_loss) == ("trained", 0, None)
@@ -209,14 +217,14 @@ def test_what_a_client_would_send_without_training_is_known_for_every_method(nam
 
 
 def test_an_update_beyond_float32_is_a_client_that_diverged() -> None:
-    clients = Clients(replace(TASK, adversary="scaled:0.25(scale=1e300)"), digits())
+    clients = Clients(replace(TASK, conduct=conduct_of("scaled:0.25(scale=1e300)")), digits())
     bad = Adversaries.of("scaled:0.25", 12, 0).listed
     assert [clients.run(job).status for job in jobs_of(12)] == ["diverged" if n in bad else "trained" for n in range(12)]
 
 
 @pytest.mark.parametrize("spec", ["backdoor:0.25(scale=3)", "free-rider:0.25", "sybil:0.25"])
 def test_workers_and_groups_have_the_same_adversaries(spec: str) -> None:
-    task = replace(TASK, adversary=spec, stages=(Clip(2.0, on_client=True), Coded("int8")))
+    task = replace(TASK, conduct=conduct_of(spec), stages=(Clip(2.0, on_client=True), Coded("int8")))
     assert task_of(task_fields(task)) == task
     with one_thread():
         expected = list(in_order(InlineEngine(Clients(task, digits())), jobs_of(16)))
