@@ -1,6 +1,7 @@
 """The house's rules about who imports whom, and what a bare import costs."""
 
 import ast
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -263,6 +264,35 @@ def test_no_files_import_each_other_in_a_circle():
 def test_the_core_imports_nothing_of_contrib_and_its_parts_nothing_of_each_other(path):
     own = set(path.relative_to(PACKAGE).parts[1:2]) if room_of(path) == CONTRIB else set()
     assert parts_of(imported(path)) <= own
+
+
+FEATURES = re.compile(r"secagg|secure|privacy|attack|adversar(?!ially)|(?<!over)flower|\bray\b", re.IGNORECASE)
+NAMED = {
+    "server/database.py": {"secure_delete"},  # a setting of SQLite
+    "client/client.py": {"privacy"},  # the purpose of a generator, which decides bits
+    "cli/main.py": {"flower"},  # the order of commands in the help
+    "cli/whatif.py": {"Largest ε of the run, with --privacy. [the run's own]"},
+}
+
+
+def code_of(tree: ast.AST) -> set[str]:
+    """The names and the texts in a module, without its docstrings."""
+    found = {value for node in ast.walk(tree) for _, value in ast.iter_fields(node) if isinstance(value, str)}
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docs = {ast.get_docstring(node, clean=False) for node in ast.walk(tree) if isinstance(node, documented)}
+    alone = {node.value.value for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)}
+    return found - docs - alone
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_the_core_names_no_feature_of_contrib(path):
+    """Those who look for secure sums, privacy, attacks, Ray or Flower find them in contrib only, apart from what plug-ins import."""
+    if room_of(path) in (CONTRIB, "extend", "testing"):
+        return
+    name = path.relative_to(PACKAGE).as_posix()
+    assert {text for text in code_of(ast.parse(path.read_text(encoding="utf-8"))) if FEATURES.search(text)} == NAMED.get(
+        name, set()
+    )
 
 
 @pytest.mark.parametrize("table", [ROOMS, RUN], ids=["rooms", "modules of run"])
