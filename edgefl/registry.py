@@ -278,13 +278,6 @@ key_group = key_groups = Registry(
     ),
 )
 conduct = conducts = Registry("conduct", CONTRIB, Interface("edgefl.client.conduct:Conduct"))
-
-
-def compared_keys() -> list[str]:
-    """Return the keys of features that all runs of a comparison have in common, and that its page shows."""
-    return [key for keys in key_groups.each("compared") for key in keys]
-
-
 feature = features = Registry("feature", CONTRIB, Interface("edgefl.run.feature:Feature", facts=("figures",)))
 added_fields = Registry("added_fields", CONTRIB, Interface("", required=("of",)), "added_fields")
 section = sections = Registry("section", CONTRIB, Interface("", ("summary", "rounds")))
@@ -308,6 +301,11 @@ ALL = (
     export_formats,
 )  # fmt: skip
 """Every registry whose parts may also be those of plug-ins."""
+
+
+def compared_keys() -> list[str]:
+    """Return the keys of features that all runs of a comparison have in common, and that its page shows."""
+    return [key for keys in key_groups.each("compared") for key in keys]
 
 
 def __getattr__(name: str) -> Registry:

@@ -22,7 +22,6 @@ class Conduct:
     Another process makes it again: its class has a method ``of``, whose arguments are :meth:`fields`.
 
     Attributes:
-        title: key and value of the configuration that asks for it.
         claims: whether clients that depart claim other samples than they have.
     """
 

@@ -18,7 +18,7 @@ class Section:
         table, caption, label: its table, with a sentence on it, and its name for screen readers; None: there is no section.
         look: the style of the table.
         facts: name and value of facts at the top of the page.
-        remarks: lines of the command line.
+        remarks: lines of the command line, which gives no rounds.
         advice: a sentence on what to do; the page of a run gives the most urgent one.
     """
 

@@ -12,6 +12,7 @@ from edgefl.client.stage import Stage
 from edgefl.client.training import Training
 from edgefl.config import RunConfig
 from edgefl.data.split import Split
+from edgefl.errors import ConfigError
 from edgefl.fleet.conditions import Conditions
 from edgefl.methods.base import Method
 from edgefl.records import RoundRecord
@@ -119,6 +120,15 @@ def kinds() -> list[type[Feature]]:
 def features_of(config: RunConfig, conditions: Conditions) -> tuple[Feature, ...]:
     """Return the features that a run asks for; ConfigError if one cannot be had."""
     return tuple(found for kind in kinds() if (found := kind.of(config, conditions)) is not None)
+
+
+def conduct_of(features: Iterable[Feature]) -> Conduct | None:
+    """Return how some clients of a run behave otherwise than the server asks; ConfigError if two features change that."""
+    conducts = [conduct for feature in features if (conduct := feature.conduct) is not None]
+    if len(conducts) > 1:
+        both = " and ".join(conduct.title for conduct in conducts[:2])
+        raise ConfigError(f"{both} both change what clients do; leave one of them out")
+    return conducts[0] if conducts else None
 
 
 def merged(found: Iterable[Json]) -> dict[str, Any]:

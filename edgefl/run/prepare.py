@@ -39,7 +39,7 @@ from edgefl.run.checks import (
     check_reach,
     check_stages,
 )
-from edgefl.run.feature import features_of
+from edgefl.run.feature import conduct_of, features_of
 from edgefl.run.network import check_finite, checked_loss, criterion_of, network_of, with_weights
 from edgefl.run.resolved import chain_of, conditions_of, costs_of, method_of, objective_of, plan_of, tiers_of, training_of
 from edgefl.run.run import Run
@@ -91,7 +91,7 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
         criterion=criterion,
         reading=reading,
         stages=chain_of(config, features).at_clients,
-        conduct=next((conduct for feature in features if (conduct := feature.conduct) is not None), None),
+        conduct=conduct_of(features),
         public_share=public,
         test_samples=held_out_of_each(config.clients, config.eval_samples),
         **{key: getattr(config, key) for key in _OF_TASK},

@@ -1,4 +1,7 @@
-"""What CONTRIBUTING promises: a new part of each kind is one new file. A copy of the package gets one of each and runs with all of them."""
+"""What CONTRIBUTING promises: a new part of each kind is one new file, a feature one folder.
+
+A copy of the package gets one of each, and runs with all of them.
+"""
 
 from __future__ import annotations
 
@@ -239,6 +242,131 @@ def mine(clients: Clients, workers: int) -> Backwards:
     return Backwards(clients)
 ''',
     ),
+    "keys of a feature": (
+        "edgefl/contrib/lazy/keys.py",
+        '''"""Every ``lazy``-th client sends what it received."""
+
+from edgefl.config.field import Count, Keys, key
+from edgefl.config.group import KeyGroup
+from edgefl.registry import key_group
+
+
+class LazyKeys(Keys):
+    lazy: Count | None = key(None, "Lazy clients", "Every so many clients, one sends what it received. [none]")
+
+
+@key_group("lazy", after="FleetKeys", place=9, compared=("lazy",))
+class LazyGroup(KeyGroup):
+    keys = LazyKeys
+''',
+    ),
+    "records of a feature": (
+        "edgefl/contrib/lazy/records.py",
+        '''"""What lazy clients add to files."""
+
+from dataclasses import dataclass, field
+
+from edgefl.registry import added_fields
+from edgefl.report.added import SELDOM
+
+
+@added_fields("lazy-summary", of="Summary")
+@dataclass(frozen=True, kw_only=True)
+class OfSummary:
+    lazy: int | None = field(default=None, metadata=SELDOM)
+
+
+@added_fields("lazy-round", of="RoundLine")
+@dataclass(frozen=True, kw_only=True)
+class OfLine:
+    lazy: tuple[int, ...] = ()
+
+
+@added_fields("lazy-compared", of="ComparisonSummary")
+@dataclass(frozen=True, kw_only=True)
+class OfCompared:
+    lazy: int | None = None
+''',
+    ),
+    "feature": (
+        "edgefl/contrib/lazy/feature.py",
+        '''"""Lazy clients: their conduct, and what files and pages say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from edgefl.client.conduct import Conduct
+from edgefl.config import RunConfig
+from edgefl.config.group import group_keys
+from edgefl.contrib.lazy.keys import LazyKeys
+from edgefl.contrib.lazy.records import OfLine, OfSummary
+from edgefl.fleet.conditions import Conditions
+from edgefl.methods.state import Tensors
+from edgefl.records import RoundRecord
+from edgefl.registry import conduct, feature, section
+from edgefl.report.added import added
+from edgefl.report.round_lines import RoundLine
+from edgefl.report.run_files import AnySummary
+from edgefl.report.section import Section
+from edgefl.run.feature import Feature, Json
+from edgefl.wire.message import MessageFields
+
+
+@conduct("lazy")
+@dataclass(frozen=True)
+class Lazy(Conduct):
+    every: int
+
+    @classmethod
+    def of(cls, every: int) -> Self:
+        return cls(every)
+
+    @property
+    def title(self) -> str:
+        return f"lazy: {self.every}"
+
+    def fields(self) -> MessageFields:
+        return {"every": self.every}
+
+    def departs(self, client: int) -> bool:
+        return client % self.every == 0
+
+    def sent(self, round_: int, client: int, start: Tensors, trained: Tensors) -> Tensors:
+        return start
+
+
+@feature("lazy")
+@dataclass(frozen=True)
+class LazyRun(Feature):
+    lazy: Lazy
+
+    @classmethod
+    def of(cls, config: RunConfig, conditions: Conditions) -> Self | None:
+        every = group_keys(config, LazyKeys).lazy
+        return None if every is None else cls(Lazy(every))
+
+    @property
+    def conduct(self) -> Conduct:
+        return self.lazy
+
+    def known(self) -> Json:
+        return {"lazy": self.lazy.every}
+
+    def line(self, record: RoundRecord) -> Json:
+        return {"lazy": [client.client for client in record.clients if self.lazy.departs(client.client)]}
+
+
+@section("lazy", place=9)
+def lazy_section(summary: AnySummary, rounds: Sequence[RoundLine]) -> Section | None:
+    if (every := added(summary, OfSummary).lazy) is None:
+        return None
+    text = f"{sum(len(added(line, OfLine).lazy) for line in rounds)} updates of every {every}nd client"
+    return Section(facts=(("lazy clients", text),), remarks=(f"every {every}nd client is lazy",), advice="Wake the lazy clients up.")
+''',
+    ),
     "device": (
         "profiles/devices/mine.toml",
         (shared("profiles") / "devices" / "raspberry-pi-4.toml")
@@ -257,6 +385,7 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(shared(folder), top / folder, ignore=shutil.ignore_patterns("__pycache__", "node_modules"))
     for path, content in ADDED.values():
         assert not (top / path).exists()
+        (top / path).parent.mkdir(exist_ok=True)
         (top / path).write_text(content, encoding="utf-8")
     return top
 
@@ -300,6 +429,27 @@ def test_a_run_uses_one_new_file_of_every_kind(copied: Path) -> None:
         key: summary[key] for key in ("method", "model", "dataset", "codec", "objective", "server_optimizer")
     } == dict.fromkeys(("method", "model", "dataset", "codec", "objective", "server_optimizer"), "mine")
     assert edgefl_in(copied, "verify", "run/bundle").returncode == 0
+
+
+def test_a_feature_in_one_folder_has_keys_changes_clients_and_is_in_every_file_and_on_the_pages(copied: Path) -> None:
+    (copied / "lazy.toml").write_text(
+        "rounds = 2\nclients = 4\nper_round = 4\nlocal_epochs = 1\nmodel = 'mlp'\n", encoding="utf-8"
+    )
+    common = ("--config=lazy.toml", "--conditions=ideal", "--lazy=2")
+    done = edgefl_in(copied, "simulate", "--method=fedavg", *common, "--workers=2", "--out=lazy-run")
+    assert done.returncode == 0, done.stderr
+    assert "every 2nd client is lazy" in done.stdout
+    lines = map(json.loads, (copied / "lazy-run" / "rounds.jsonl").read_text(encoding="utf-8").splitlines())
+    assert [line["lazy"] for line in lines] == [[0, 2], [0, 2]]
+    assert json.loads((copied / "lazy-run" / "summary.json").read_text(encoding="utf-8"))["lazy"] == 2
+    page = (copied / "lazy-run" / "report.html").read_text(encoding="utf-8")
+    assert all(text in page for text in ("lazy clients", "4 updates of every 2nd client", "Wake the lazy clients up."))
+    done = edgefl_in(copied, "compare", "--methods=fedavg,heterofl", *common, "--rounds=1", "--out=lazy-compared")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((copied / "lazy-compared" / "compare.json").read_text(encoding="utf-8"))["lazy"] == 2
+    both = edgefl_in(copied, "simulate", "--method=fedavg", *common, "--adversary=mine:0.5", "--out=both")
+    assert both.returncode == 2
+    assert "adversary: mine and lazy: 2 both change what clients do; leave one of them out" in both.stderr
 
 
 def test_new_parts_are_known_by_name_and_refused_where_their_kind_makes_no_sense(copied: Path) -> None:
