@@ -449,7 +449,7 @@ def test_a_feature_in_one_folder_has_keys_changes_clients_and_is_in_every_file_a
     assert json.loads((copied / "lazy-compared" / "compare.json").read_text(encoding="utf-8"))["lazy"] == 2
     both = edgefl_in(copied, "simulate", "--method=fedavg", *common, "--adversary=mine:0.5", "--out=both")
     assert both.returncode == 2
-    assert "adversary: mine and lazy: 2 both change what clients do; leave one of them out" in both.stderr
+    assert "lazy: 2 and adversary: mine both change what clients do; leave one of them out" in both.stderr
 
 
 def test_new_parts_are_known_by_name_and_refused_where_their_kind_makes_no_sense(copied: Path) -> None:
