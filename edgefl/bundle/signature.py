@@ -1,11 +1,19 @@
-"""Who made a bundle: ``manifest.sig`` signs the bytes of the manifest, ``manifest.pub`` is the public key that belongs to it."""
+"""Who made a bundle, and how long it is valid.
 
+``manifest.sig`` signs the bytes of the manifest, and ``manifest.pub`` is the public key that belongs to it. By ``freshness.json``, with
+the bundle's line of rounds and its end, devices refuse an older bundle.
+"""
+
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from edgefl.bundle.manifest import MANIFEST, SIGNATURE, SIGNER
 from edgefl.errors import BundleError
-from edgefl.util.files import read_at_most
+from edgefl.util.files import json_bytes, read_at_most, sha256
 from edgefl.util.keys import SIGNATURE_BYTES, PublicKey, SigningKey
 
 _MAX_PEM_BYTES = 1 << 12
@@ -63,3 +71,22 @@ def check_signature(folder: Path, manifest: bytes, owner: Path | None) -> Signat
 
 def _there(path: Path) -> bool:
     return path.exists() or path.is_symlink()
+
+
+FRESHNESS = "freshness.json"
+_CENTURY_S = 100 * 365 * 86_400.0
+"""No bundle lasts longer: dates have an end."""
+
+
+def freshness_file(line: Mapping[str, Any], lasts_s: float | None) -> dict[str, bytes]:
+    """Return the file of a bundle of the rounds that ``line`` identifies, which expires ``lasts_s`` seconds from now; None: never.
+
+    >>> file = json.loads(freshness_file({"seed": 1, "lr": float("inf")}, 60.0)["freshness.json"])
+    >>> len(file["line"]), len(file["expires"])
+    (64, 20)
+    """
+    values = {"line": sha256(json.dumps(line, sort_keys=True).encode())}
+    if lasts_s is not None:
+        end = datetime.now(UTC) + timedelta(seconds=min(lasts_s, _CENTURY_S))
+        values["expires"] = end.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {FRESHNESS: json_bytes(values)}

@@ -10,11 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.data.cells import numbers_in, rectangular, typed, values_of
+from edgefl.data.cells import (
+    arrow,
+    is_image,
+    is_list,
+    is_number,
+    is_text,
+    kind_of,
+    numbers_in,
+    plain,
+    rectangular,
+    typed,
+    values_of,
+)
 from edgefl.data.given import Given, Reading
 from edgefl.data.growing import Growing
 from edgefl.data.images import HELD_OUT, grown
-from edgefl.data.kinds import arrow, is_image, is_list, is_number, is_text, kind_of, plain
 from edgefl.data.paths import Pictures
 from edgefl.data.roles import Roles, roles_of
 from edgefl.errors import DataError, first_line

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.data.draws import part_of_each
 from edgefl.data.prepared import Usual, prepared_each
-from edgefl.data.split import Split
+from edgefl.data.split import Split, part_of_each
 from edgefl.errors import DataError
 from edgefl.records import DataRecord
 from edgefl.records.data import UNREAD

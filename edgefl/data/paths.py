@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from edgefl.data.cells import arrow, is_text, plain
 from edgefl.data.images import ENDINGS
-from edgefl.data.kinds import arrow, is_text, plain
 from edgefl.errors import DataError
 from edgefl.util.files import files_below
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from edgefl.data.cells import KINDS, arrow, kind_of
 from edgefl.data.given import Reading
-from edgefl.data.kinds import KINDS, arrow, kind_of
 from edgefl.errors import DataError, nearest
 from edgefl.records import DataRecord
 from edgefl.records.data import UNREAD

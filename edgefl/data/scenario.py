@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.data.draws import part_of_each, stratified
 from edgefl.data.sources import Dataset
+from edgefl.data.split import part_of_each, stratified
 from edgefl.errors import ConfigError, DataError
 from edgefl.rng import generator
 

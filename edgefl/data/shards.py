@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 
 from edgefl.data import scenario
-from edgefl.data.draws import apportion, drawn
 from edgefl.data.holdings import Dealt, Drawn
 from edgefl.data.partition import Classes, Dirichlet, Index, Natural, parse
 from edgefl.data.sources import Dataset
-from edgefl.data.split import Split
+from edgefl.data.split import Split, apportion, drawn
 from edgefl.errors import ConfigError, DataError
 from edgefl.rng import generator
 

@@ -48,7 +48,7 @@ class LoggedRun:
 
 
 class Logger(Protocol):
-    """Receives the figures of one run; see :mod:`edgefl.log.metrics` for their names."""
+    """Receives the figures of one run; see :mod:`edgefl.log.background` for their names."""
 
     def round(self, number: int, metrics: Mapping[str, float]) -> None:
         """Log the metrics of a round, name → value; ``number`` counts from 1."""

@@ -9,16 +9,15 @@ from typing import Any, Literal
 from edgefl.client.training import OptimizerName
 from edgefl.errors import BudgetError
 from edgefl.fleet.budget import Budget, budget_of
-from edgefl.fleet.clock_error import Confidence
+from edgefl.fleet.clock import Confidence
 from edgefl.fleet.load import load_fleet
 from edgefl.fleet.profile import FleetClass
-from edgefl.planning.largest_ratio import STEPS
 from edgefl.planning.network import GivenInputs, Network, architecture_of
 from edgefl.planning.plan import check_energy, check_limits, check_margin, clock_figures, timing_on, uses_within
 from edgefl.planning.profile import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLES, training_for
 from edgefl.planning.quantities import DeviceRound
 from edgefl.planning.spectral import Uses
-from edgefl.planning.sub_models import SubModels, sub_models
+from edgefl.planning.sub_models import STEPS, SubModels, sub_models
 from edgefl.records import BudgetName, Cost
 from edgefl.registry import Options
 from edgefl.report.results import Result, Results

@@ -14,8 +14,7 @@ from edgefl.client.training import OptimizerName, Training
 from edgefl.cost.memory import Timeline
 from edgefl.errors import BudgetError, ConfigError, UnknownNameError
 from edgefl.fleet.budget import Budget, margin_of, use
-from edgefl.fleet.clock import round_timing, within
-from edgefl.fleet.clock_error import Confidence, chance_of, confidence_of
+from edgefl.fleet.clock import Confidence, chance_of, confidence_of, round_timing, within
 from edgefl.fleet.load import load_device
 from edgefl.fleet.profile import DeviceProfile, unknown_energy
 from edgefl.methods.base import Method
@@ -26,12 +25,11 @@ from edgefl.methods.state import travelling_shapes
 from edgefl.models.base import Architecture
 from edgefl.models.ties import tied
 from edgefl.models.weights import checked_weights
-from edgefl.planning.largest_ratio import STEPS
 from edgefl.planning.network import GivenInputs, Network, architecture_of
 from edgefl.planning.profile import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLES, training_for
 from edgefl.planning.quantities import DeviceRound
 from edgefl.planning.spectral import Uses, energies, share_kept, spectral
-from edgefl.planning.sub_models import sub_models
+from edgefl.planning.sub_models import STEPS, sub_models
 from edgefl.planning.tier_costs import network_cost, recomputed, step_timeline
 from edgefl.records import BUDGETS, BudgetName, Cost, Tier, Timing
 from edgefl.registry import Options

@@ -4,7 +4,7 @@ The costs of a plan come from its own trace. Between traces they are predicted (
 the prediction. Plans are made and traced until one fits and repeats.
 
 A budget of memory limits every moment of a step. Such plans show which layers are best dense; in a small network, every such set is tried.
-Then the moments that would exceed the budget become budgets of their own (:mod:`edgefl.planning.moments`).
+Then the moments that would exceed the budget become budgets of their own (:mod:`edgefl.planning.quantities`).
 """
 
 import math
@@ -19,8 +19,7 @@ from edgefl.cost.memory import Timeline
 from edgefl.factor.plan import Allocation, LayerChoices, allocate
 from edgefl.factor.svd import factorize, unroll
 from edgefl.methods.ranks import Layer, Ranks
-from edgefl.planning.moments import Ints, Moments, moments_of
-from edgefl.planning.quantities import DeviceRound, quantities, weighting
+from edgefl.planning.quantities import DeviceRound, Ints, Moments, moments_of, quantities, weighting
 from edgefl.records import BudgetName, Cost
 
 Uses = Mapping[BudgetName, tuple[float, float]]  # budget → what is needed and what there is

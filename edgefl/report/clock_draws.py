@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from edgefl.fleet.clock_error import DRAWS, Draws, drawn_factors
+from edgefl.fleet.clock import DRAWS, Draws, drawn_factors
 from edgefl.report.results import Result
 from edgefl.report.words import joined
 from edgefl.util.units import human_percent

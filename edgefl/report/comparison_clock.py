@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgefl.fleet.clock_error import Draws, power_of
+from edgefl.fleet.clock import Draws, power_of
 from edgefl.report.clock_draws import ClockDraws, clock_draws
 from edgefl.report.evaluated import CountedRun, RankBy
 from edgefl.report.retimed import Retimed, retimed

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from edgefl.fleet.clock_error import Draws, power_of
+from edgefl.fleet.clock import Draws, power_of
 from edgefl.report.policies import EXPONENT
 from edgefl.report.round_lines import RoundLine
 from edgefl.report.words import USEFUL

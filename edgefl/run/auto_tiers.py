@@ -10,7 +10,7 @@ from edgefl.fleet.budget import budget_of, larger_than_allowed, shortfalls
 from edgefl.fleet.profile import Fleet
 from edgefl.methods.base import Method
 from edgefl.methods.personal import evaluated
-from edgefl.planning.largest_ratio import STEPS, largest_ratio, parts_of
+from edgefl.planning.sub_models import STEPS, largest_ratio, parts_of
 from edgefl.records import Cost, Tier
 from edgefl.run.feature import Feature
 from edgefl.run.resolved import chain_of, conditions_of, costs_of, method_of

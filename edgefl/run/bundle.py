@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from edgefl.bundle.form_choice import choice_for
 from edgefl.bundle.forms import Form, Formed, formed
-from edgefl.bundle.freshness import freshness_file
 from edgefl.bundle.half_range import beyond_half
 from edgefl.bundle.labels import labelled, licence_of
 from edgefl.bundle.manifest import Budget, TierEntry, TrainEntry, Variant
 from edgefl.bundle.operators import operator_file
 from edgefl.bundle.quantize import Kind, int8_kind, slower, variant
+from edgefl.bundle.signature import freshness_file
 from edgefl.bundle.tier_part import TierPart, Trainee, Trains, manifest_of, tier_part, train_part
 from edgefl.bundle.write import about_inputs, client_files, drawn, write
 from edgefl.client import evaluate

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from edgefl.fleet.clock_error import Draws
+from edgefl.fleet.clock import Draws
 from edgefl.fleet.profile import Fleet
 from edgefl.report.clock_draws import ClockDraws, clock_draws
 from edgefl.report.policies import EXPONENT, PolicyOutcome, Surrogate

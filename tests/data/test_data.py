@@ -10,8 +10,7 @@ import pytest
 from requirements import needs
 
 import edgefl.data.digits
-from edgefl.data.digits import digits
-from edgefl.data.digits_edges import digits_edges, with_edges
+from edgefl.data.digits import digits, digits_edges, with_edges
 from edgefl.data.fashion_mnist import fashion_mnist, read_idx
 from edgefl.data.scaled import Scaled
 from edgefl.data.sources import Dataset

@@ -8,12 +8,11 @@ from hypothesis import strategies as st
 from requirements import needs
 
 from edgefl.data.digits import digits
-from edgefl.data.draws import apportion, drawn, stratified
 from edgefl.data.fashion_mnist import SYSTEM_FOLDER
 from edgefl.data.mix import check, load, mixed, resized
 from edgefl.data.scenario import permutation, permuted, share, validating
 from edgefl.data.sources import Dataset
-from edgefl.data.split import Split
+from edgefl.data.split import Split, apportion, drawn, stratified
 from edgefl.errors import ConfigError, DataError, UnknownNameError
 from edgefl.rng import generator
 

@@ -10,7 +10,7 @@ from edgefl.fleet.budget import shortfalls
 from edgefl.fleet.clock import round_timing
 from edgefl.methods.create import create
 from edgefl.methods.networks import skeleton
-from edgefl.planning.largest_ratio import STEPS
+from edgefl.planning.sub_models import STEPS
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Tier
 from edgefl.run.prepare import prepare

@@ -8,8 +8,7 @@ from small_fleet import small, write_device, write_fleet
 import edgefl
 from edgefl.errors import ConfigError
 from edgefl.fleet.budget import Budget
-from edgefl.fleet.clock import within
-from edgefl.fleet.clock_error import chance_of, confidence_of
+from edgefl.fleet.clock import chance_of, confidence_of, within
 from edgefl.fleet.load import load_device
 from edgefl.fleet.time_model import ONE_RATE_ERROR
 from edgefl.planning.plan import plan

@@ -28,9 +28,9 @@ from edgefl.fleet.budget import Budget
 from edgefl.methods.create import create
 from edgefl.methods.ranks import hybrid_ranks, ranked
 from edgefl.models.base import Architecture
-from edgefl.planning.largest_ratio import STEPS
 from edgefl.planning.plan import plan
 from edgefl.planning.profile import training_for
+from edgefl.planning.sub_models import STEPS
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Tier
 from edgefl.rng import torch_seeded

@@ -11,7 +11,7 @@ from spoilt_weights import SPOILT, spoilt
 from edgefl import profile
 from edgefl.methods.ranks import rank_candidates, ranked
 from edgefl.models.base import Architecture
-from edgefl.planning.largest_ratio import STEPS
+from edgefl.planning.sub_models import STEPS
 from edgefl.registry import methods
 from edgefl.util.units import need_have
 from edgefl.wire.payload import payload_bytes
