@@ -40,8 +40,8 @@ def _lost(exact: np.ndarray | None, rounded: np.ndarray) -> bool:
 def _values(graph: bytes, x: Fields[np.ndarray]) -> dict[str, np.ndarray]:
     """Return all values that a graph computes, by name."""
     model = onnx.load_model_from_string(graph)
-    given = {value.name for value in model.graph.output}
-    inner = [name for node in model.graph.node for name in node.output if name and name not in given]
+    outputs = {value.name for value in model.graph.output}
+    inner = [name for node in model.graph.node for name in node.output if name and name not in outputs]
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in inner)
     session = opened(model.SerializeToString(), options_for(1))
     return {name: value for name, value in computed(session, feed_of(session, x)).items() if isinstance(value, np.ndarray)}

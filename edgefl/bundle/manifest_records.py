@@ -3,9 +3,11 @@
 import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from edgefl.records import Preparation
 
 
 def _inside(path: str) -> str:
@@ -24,7 +26,7 @@ def printable_name(name: str) -> str:
     return name
 
 
-def preparation(how: dict[str, Any]) -> dict[str, Any]:
+def preparation(how: Preparation) -> Preparation:
     """Return how samples are prepared; ValueError if they cannot be. Every key may be missing."""
     for key in ("mean", "scale", "std"):
         given = how.get(key, 1)
@@ -55,7 +57,7 @@ InnerPath = Annotated[str, AfterValidator(_inside)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Size = Annotated[int, Field(ge=1, lt=1 << 31)]
-Preprocessing = Annotated[dict[str, Any], AfterValidator(preparation)]
+Preprocessing = Annotated[Preparation, AfterValidator(preparation)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Shape = tuple[Annotated[int, Field(ge=1)], ...]
 Shapes = dict[Annotated[str, AfterValidator(printable_name)], Shape]

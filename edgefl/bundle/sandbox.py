@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import psutil
 
@@ -60,10 +60,10 @@ def check_tiers(folder: Path, labels: Sequence[str], limits: SandboxLimits, bund
     memory_bytes = limits.memory_bytes or default_memory_bytes(bundle_bytes)
     order = {"folder": str(folder.resolve()), "labels": list(labels), "memory_bytes": memory_bytes, "parent": os.getpid()}
     command, environment = module_command("edgefl.bundle.sandbox_child")
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "encoding": "utf-8"}
+    pipe = subprocess.PIPE
     with (
         tempfile.TemporaryFile() as errors,
-        subprocess.Popen(command, stderr=errors, env=environment, **pipes) as child,
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, env=environment, encoding="utf-8") as child,
     ):
         try:
             return _followed(child, order, limits.file_s, memory_bytes, errors)
@@ -72,7 +72,7 @@ def check_tiers(folder: Path, labels: Sequence[str], limits: SandboxLimits, bund
 
 
 def _followed(
-    child: subprocess.Popen[str], order: Mapping[str, Any], file_s: float, memory_bytes: int, errors: IO[bytes]
+    child: subprocess.Popen[str], order: Mapping[str, object], file_s: float, memory_bytes: int, errors: IO[bytes]
 ) -> TierChecks:
     """Collect the child's results. They end with a problem if it dies, or exceeds ``file_s`` for a file or ``memory_bytes``."""
     assert child.stdin is not None  # a pipe
@@ -83,7 +83,7 @@ def _followed(
     except BrokenPipeError:
         pass  # the child died; the lines that it wrote before are read below
     for line in _lines(child, file_s, memory_bytes):
-        message: dict[str, Any] = json.loads(line)
+        message = json.loads(line)
         if "killed" in message:
             checks.problems.append((place, message["killed"]))
             return checks

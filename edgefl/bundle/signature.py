@@ -5,11 +5,9 @@ the bundle's line of rounds and its end, devices refuse an older bundle.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from edgefl.bundle.manifest import MANIFEST, SIGNATURE, SIGNER
 from edgefl.errors import BundleError
@@ -78,7 +76,7 @@ _CENTURY_S = 100 * 365 * 86_400.0
 """No bundle lasts longer: dates have an end."""
 
 
-def freshness_file(line: Mapping[str, Any], lasts_s: float | None) -> dict[str, bytes]:
+def freshness_file(line: object, lasts_s: float | None) -> dict[str, bytes]:
     """Return the file of a bundle of the rounds that ``line`` identifies, which expires ``lasts_s`` seconds from now; None: never.
 
     >>> file = json.loads(freshness_file({"seed": 1, "lr": float("inf")}, 60.0)["freshness.json"])

@@ -20,6 +20,7 @@ from edgefl.models.input_spec import InputSpec
 from edgefl.models.valueless import reason
 from edgefl.onnxgrad.graphs import OPSET
 from edgefl.onnxgrad.predict import predict
+from edgefl.records import Preparation
 from edgefl.util.fields import Fields, each, named
 from edgefl.util.files import check_free, shared, whole_folder, write_bytes
 from edgefl.util.keys import SigningKey
@@ -108,7 +109,7 @@ def forward(module: nn.Module, x: Fields[np.ndarray], label: str) -> Any:
         ) from error
 
 
-def about_inputs(inputs: Fields[InputSpec], preprocessing: Mapping[str, Any]) -> dict[str, Any]:
+def about_inputs(inputs: Fields[InputSpec], preprocessing: Preparation) -> dict[str, Any]:
     """Return the manifest's fields about what a sample consists of; ``preprocessing`` is by name if there are several inputs."""
     if isinstance(inputs, InputSpec):
         return {"input_shape": inputs.shape, "input_dtype": inputs.kind, "preprocessing": dict(preprocessing)}

@@ -7,7 +7,7 @@ from typing import Any
 from edgefl.cost.layers import INPUT, LOSS, OPTIMIZER
 from edgefl.cost.memory import bytes_of
 from edgefl.cost.step_memory import MemorySplit
-from edgefl.cost.trace import RECOMPUTE, InferenceTrace, Layer, Operation, StepTrace, Subject, Tracer
+from edgefl.cost.trace import RECOMPUTE, Layer, Operation, StepTrace, Subject, Tracer
 from edgefl.errors import ConfigError
 from edgefl.records import Cost, Deployed, LayerCost
 from edgefl.records.work import NO_STEP_WORK, NO_WORK, PARTS, StepWork, Work
@@ -54,16 +54,16 @@ def cost_of(
                 row["elementwise_ops_step" if key.startswith("elementwise") else "macs_compose"] += fixed
     layers = {name: {key: -(-count // _APART) for key, count in row.items()} for name, row in layers.items()}
     works = _works(pairs, samples, {layer.name: layer.kind for layer in step.layers})
-    inference = tracer.inference(batch_size)
     split = step.memory.split
     rows = _rows(step.layers, layers, works, split)
     reading = Work(input_bytes=tracer.input_bytes)
     total: dict[str, Any] = {key: sum(row[key] for row in layers.values()) for key in _KEYS}
-    return Cost(
+    cost = Cost(
         batch_size=batch_size,
         micro_batch=size,
         params=sum(layer.params for layer in step.layers),
         **total,
+        peak_activation_bytes_inference=0,  # until an inference is traced
         peak_activation_bytes_training=step.memory.peak_activation_bytes,
         parameter_bytes=split.parameters - step.buffer_bytes,
         buffer_bytes=step.buffer_bytes,
@@ -72,7 +72,7 @@ def cost_of(
         training_memory_bytes=split.total,
         download_bytes=payload_bytes[0],
         upload_bytes=payload_bytes[1],
-        uncounted_ops=tuple(sorted(uncounted | inference.uncounted_ops)),
+        uncounted_ops=tuple(uncounted),
         layers=rows,
         recompute=recompute,
         peak_gradient_bytes=split.gradients,
@@ -80,29 +80,25 @@ def cost_of(
         peak_temporary_bytes=split.temporaries,
         peak_layer_training=split.layer,
         work=sum(works.values(), StepWork(sample=reading, forward=reading)),
-        **_of_inference(tracer, inference, batch_size, total["macs_forward"]),
     )
+    return _inferring(cost, tracer)
 
 
 def with_inference(cost: Cost, subject: Subject) -> Cost:
     """Return ``cost`` with the inference of the network of ``subject``, which a device runs in place of the one that was counted."""
-    tracer = Tracer(subject)
+    return _inferring(cost, Tracer(subject))
+
+
+def _inferring(cost: Cost, tracer: Tracer) -> Cost:
     inference = tracer.inference(cost.batch_size)
     return replace(
         cost,
         uncounted_ops=tuple(sorted({*cost.uncounted_ops, *inference.uncounted_ops})),
-        **_of_inference(tracer, inference, cost.batch_size, cost.macs_forward),
+        peak_activation_bytes_inference=inference.peak_bytes,
+        peak_layer_inference=inference.layer,
+        deployed=_deployed(tracer, inference.macs, cost.batch_size, cost.macs_forward),
+        inference_work=inference.work,
     )
-
-
-def _of_inference(tracer: Tracer, inference: InferenceTrace, batch_size: int, macs_forward: int) -> dict[str, Any]:
-    """Return the fields of :class:`Cost` about an inference of ``batch_size`` samples."""
-    return {
-        "peak_activation_bytes_inference": inference.peak_bytes,
-        "peak_layer_inference": inference.layer,
-        "deployed": _deployed(tracer, inference.macs, batch_size, macs_forward),
-        "inference_work": inference.work,
-    }
 
 
 def traced_step(subject: Subject, batch_size: int, size: int) -> tuple[Tracer, StepTrace]:

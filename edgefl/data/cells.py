@@ -94,13 +94,13 @@ def numbers_in(column: Any, where: str, name: str) -> np.ndarray:
     pa, values = arrow(where), plain(column)
     whole = pa.types.is_integer(values.type)
     try:
-        found: np.ndarray = values.cast(pa.float64(), safe=whole).to_numpy(zero_copy_only=False)
+        floats: np.ndarray = values.cast(pa.float64(), safe=whole).to_numpy(zero_copy_only=False)
     except pa.ArrowInvalid:
         told = "whole numbers beyond 2^53, of which a float keeps the first 15 digits only"
         raise DataError(
             f"{where}: column {name!r} has {told}; subtract an offset, or leave the column out with --features"
         ) from None
-    return found
+    return floats
 
 
 def rectangular(column: Any, where: str, name: str, before: int = 0) -> np.ndarray:
@@ -115,8 +115,8 @@ def rectangular(column: Any, where: str, name: str, before: int = 0) -> np.ndarr
         _check_whole(array, where, name, before, each)
         sizes = np.unique(pa.compute.list_value_length(array).to_numpy(zero_copy_only=False)).tolist()
         if len(sizes) != 1:
-            found = " and ".join(map(str, sizes[:2])) or "no values"
-            raise DataError(f"{where}: samples of mixed size: {name} has lists of {found}; bring all to one size")
+            listed = " and ".join(map(str, sizes[:2])) or "no values"
+            raise DataError(f"{where}: samples of mixed size: {name} has lists of {listed}; bring all to one size")
         shape.append(sizes[0])
         array = plain(array.flatten())
     if pa.types.is_nested(array.type):

@@ -2,11 +2,11 @@
 
 import codecs
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from edgefl.records import DataRecord
 from edgefl.util.fields import Fields, each
 from edgefl.util.files import ending_of, files_below
 
+Part = TypeVar("Part")
 ENDINGS = (".parquet", ".arrow", ".feather", ".csv")
 _WRITTEN = re.compile(r"\s*[€$£]?\s*[+-]?\d+([' \u00a0\u202f]\d{3})*([.,]\d+)*\s*[%€$£]?\s*")
 """A number as people write it, such as 1.234,5 or 12 %."""
@@ -100,17 +101,17 @@ def reading_errors(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: cannot be read ({first_line(error)})") from None
 
 
-def parts_of(named: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+def parts_of(named: Mapping[str, Part]) -> tuple[list[Part], list[Part]]:
     """Return the values of training and of held-out parts, by the words in their names.
 
     >>> parts_of({"data/train-0.parquet": 0, "data/test-0.parquet": 1, "data/validation-0.parquet": 2})
     ([0], [1])
     """
     words = {name: set(re.split("[^a-z]+", name.lower())) for name in named}
-    kept = [name for name in named if not words[name] & set(_LEFT_OUT)]
-    held_out = next((word for word in HELD_OUT if any(word in words[name] for name in kept)), "")
-    train = [named[name] for name in kept if not words[name] & set(HELD_OUT)]
-    return train, [named[name] for name in kept if held_out in words[name]]
+    usable = [name for name in named if not words[name] & set(_LEFT_OUT)]
+    held_out = next((word for word in HELD_OUT if any(word in words[name] for name in usable)), "")
+    train = [named[name] for name in usable if not words[name] & set(HELD_OUT)]
+    return train, [named[name] for name in usable if held_out in words[name]]
 
 
 def given_of(train: Table, test: Table | None, reading: Reading) -> Given:
@@ -134,7 +135,7 @@ def _given(table: Table, roles: Roles, channels: Fields[int], reading: Reading) 
     y, owner = (_column(table, name) if name else None for name in (roles.label, roles.owner))
     if y is None or not len(y):
         raise DataError(f"{table.where}: no rows")
-    record, x = roles.record, dict[str, Any]()
+    record, x = roles.record, dict[str, np.ndarray]()
     groups = (
         [roles.features]
         if all(is_number(table.schema, name) for name in roles.features)
@@ -183,8 +184,8 @@ def _column(table: Table, name: str) -> np.ndarray:
         count += len(batch)
     if len({part.shape[1:] for part in parts}) > 1:
         raise DataError(f"{table.where}: {name} has lists of several sizes; bring all to one size")
-    found = np.concatenate(parts) if parts else np.zeros(0)
-    return typed(found, name, table.where) if table.typed else found
+    values = np.concatenate(parts) if parts else np.zeros(0)
+    return typed(values, name, table.where) if table.typed else values
 
 
 def _contents(table: Table, name: str) -> Iterator[tuple[str, bytes | Path]]:
@@ -225,8 +226,8 @@ def _rows(files: list[Path], schema: Any, roles: Roles, types: dict[str, Any], c
             raise DataError(f"{other}: no column {min(odd)!r}, which {one.name} has; give all files the same columns")
         for name in roles.features:
             if kind_of(own, name) != kind_of(schema, name):
-                found = f"{own.field(name).type}, but {schema.field(name).type} in {files[0].name}"
-                raise DataError(f"{file}: column {name!r} is {found}; give it the same type in all files")
+                kinds = f"{own.field(name).type}, but {schema.field(name).type} in {files[0].name}"
+                raise DataError(f"{file}: column {name!r} is {kinds}; give it the same type in all files")
         try:
             yield from pictures.batches(batches, [name for name in columns if name in named])
         except (OSError, ValueError) as error:  # pyarrow's errors are kinds of them
@@ -240,10 +241,10 @@ def _types(schema: Any, roles: Roles, file: Path) -> dict[str, Any]:
     """
     pa = arrow(roles.label)
     types = {name: schema.field(name).type for name in roles.features if kind_of(schema, name) in ("numbers", "texts")}
-    found = {name: of if pa.types.is_boolean(of) or is_text(schema, name) else pa.float64() for name, of in types.items()}
+    wanted = {name: of if pa.types.is_boolean(of) or is_text(schema, name) else pa.float64() for name, of in types.items()}
     if ending_of(file) == ".csv":
-        found |= {name: pa.string() for name in (roles.label, roles.owner) if name and not is_image(schema, name)}
-    return found
+        wanted |= {name: pa.string() for name in (roles.label, roles.owner) if name and not is_image(schema, name)}
+    return wanted
 
 
 def _opened(path: Path, types: dict[str, Any] | None = None, columns: list[str] | None = None) -> tuple[Any, Iterable[Any]]:

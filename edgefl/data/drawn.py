@@ -6,7 +6,6 @@ loss of the user's own, ``drawn:8x8;targets=8x8``.
 
 import json
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from edgefl.data.sources import Dataset
 from edgefl.data.split import Split
 from edgefl.errors import DataError
+from edgefl.records import Preparation
 from edgefl.rng import generator
 from edgefl.util.datasets import DRAWN
 from edgefl.util.fields import Fields, each, named
@@ -53,10 +53,10 @@ def load(name: str, preprocessing: str = "") -> Dataset:
     if said is None or any(match is None for match in matches):
         raise DataError(f"dataset: got {name!r}, expected the form {DRAWN}3x8x8;labels=4")
     rng = generator(0, "drawn samples")
-    given = {match["name"] or "": match for match in matches if match is not None}
-    x: Any = {key: _samples(match, rng) for key, match in given.items()}
-    below: Any = {key: int(match["below"] or 0) for key, match in given.items()}
-    if list(given) == [""]:
+    fields = {match["name"] or "": match for match in matches if match is not None}
+    x: Any = {key: _samples(match, rng) for key, match in fields.items()}
+    below: Any = {key: int(match["below"] or 0) for key, match in fields.items()}
+    if list(fields) == [""]:
         x, below = x[""], below[""]
     figures = json.loads(preprocessing or "null")
     how = figures and each(lambda ids: {} if ids else {**figures, "raw": "float32"}, below)
@@ -65,9 +65,7 @@ def load(name: str, preprocessing: str = "") -> Dataset:
     return of_samples(Split(x, y), below, tuple(map(str, range(labels))), how)
 
 
-def of_samples(
-    split: Split, below: Fields[int], class_names: tuple[str, ...], preprocessing: Mapping[str, Any] | None
-) -> Dataset:
+def of_samples(split: Split, below: Fields[int], class_names: tuple[str, ...], preprocessing: Preparation | None) -> Dataset:
     """Return the data set of samples that nothing is evaluated on; their ids are ``below`` a number, 0 for real numbers."""
     plain = each(lambda ids: {} if ids else {"scale": 1.0, "mean": 0.0, "std": 1.0}, below)
     how = dict(plain if preprocessing is None else preprocessing)

@@ -171,8 +171,8 @@ def labelled(parts: list[np.ndarray], where: str, names: tuple[str, ...] = ()) -
             raise DataError(f"{where}: label {min(unknown)!r} is not one of the classes {', '.join(names)}")
         y = np.array([number[text] for text in texts.tolist()])
     elif len(odd := y[y % 1 != 0]) if y.dtype.kind == "f" else y.dtype.kind not in "iub":
-        found = f"label {odd[0]:g}" if y.dtype.kind == "f" else f"labels of type {y.dtype}"
-        raise DataError(f"{where}: {found}, expected integers from 0, or texts")
+        what = f"label {odd[0]:g}" if y.dtype.kind == "f" else f"labels of type {y.dtype}"
+        raise DataError(f"{where}: {what}, expected integers from 0, or texts")
     low, high = (int(y.min()), int(y.max())) if len(y) else (0, -1)
     most = len(names) or high + 1
     if low < 0 or high >= most:

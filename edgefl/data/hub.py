@@ -40,12 +40,12 @@ def read(name: str, reading: Reading, flags: str = "--data DIR") -> tuple[Given,
         raise DataError(f"{HUB}{name}: names no data set, expected {HUB}ID such as {HUB}uoft-cs/cifar10")
     _check_identifier(identifier)
     try:
-        found: Any = datasets.load_dataset(identifier, configuration or None)
+        parts: Any = datasets.load_dataset(identifier, configuration or None)
     except Exception as error:  # noqa: BLE001 - a client of a network raises anything
         raise DataError(f"{HUB}{name}: cannot be loaded ({first_line(error)}); {how_to_fetch(identifier, flags)}") from None
-    train, test = parts_of(dict(found))
+    train, test = parts_of(dict(parts))
     if not train:
-        raise DataError(f"{HUB}{name}: no training part, it has {', '.join(found)}")
+        raise DataError(f"{HUB}{name}: no training part, it has {', '.join(parts)}")
     used = [train[0], *(test[:1] if reading.held_out is None else [])]
     tables = [Table(part.data.table.schema, partial(_batches, part.data.table), f"{HUB}{name}") for part in used]
     files = [Path(file["filename"]) for part in used for file in part.cache_files]

@@ -104,13 +104,13 @@ def _given(folder: Path, names: tuple[str, ...], reading: Reading, channels: int
             raise DataError(
                 f"{folder}: class {name!r} has no image ({', '.join(sorted(ENDINGS))}); add some, or remove the folder"
             )
-    found = [file for own in by_class for file in own]
-    if not found:
+    files = [file for own in by_class for file in own]
+    if not files:
         raise DataError(f"{folder}: no images")
-    named = [(str(file.relative_to(folder)), file) for file in found]
+    named = [(str(file.relative_to(folder)), file) for file in files]
     x, record = grown(lambda: named, str(folder), channels or reading.channels, reading.alpha)
     y = np.repeat(np.arange(len(names)), list(map(len, by_class)))
-    return Given(x, y, str(folder), class_names=names, files=tuple(found), record=replace(record, label="names of the folders"))
+    return Given(x, y, str(folder), class_names=names, files=tuple(files), record=replace(record, label="names of the folders"))
 
 
 def _images(path: Path) -> list[Path]:

@@ -11,6 +11,7 @@ from edgefl.data.scenario import publishing, validating
 from edgefl.data.sources import Dataset
 from edgefl.data.split import Split
 from edgefl.errors import ConfigError, DataError, EdgeflError
+from edgefl.records import Preparation
 from edgefl.registry import datasets
 from edgefl.util.datasets import DRAWN, is_own
 from edgefl.util.fields import each
@@ -145,8 +146,8 @@ def _joined(splits: list[Split], shape: tuple[int, ...], offsets: list[int]) -> 
     return Split(x, np.concatenate([split.y + offset for split, offset in zip(splits, offsets, strict=True)]))
 
 
-def _note(part: Dataset, shape: tuple[int, ...], offset: int) -> dict[str, object]:
-    note: dict[str, object] = {**part.preprocessing, "first_label": offset, "labels": part.classes}
+def _note(part: Dataset, shape: tuple[int, ...], offset: int) -> Preparation:
+    note = {**part.preprocessing, "first_label": offset, "labels": part.classes}
     if part.input_shape[1:] != shape[1:]:
         note["resize"] = {"from": list(part.input_shape[1:]), "to": list(shape[1:]), "rule": _RESIZING}
     if part.input_shape[0] != shape[0]:

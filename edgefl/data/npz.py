@@ -6,7 +6,7 @@ Instead of ``x``, a file may have an array for each input of a network, called a
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def read(path: Path, reading: Reading) -> Given:
         test = Given(_samples(arrays, inputs, "_test"), arrays[f"{y}_test"], str(path), arrays.get(f"{owner}_test"))
     return Given(
         _samples(arrays, inputs), arrays[y], str(path), arrays.get(owner), names, test, reading.layout,
-        _files(path, arrays), _record(arrays, inputs, y, owner),
+        _files(path), _record(arrays, inputs, y, owner),
     )  # fmt: skip
 
 
@@ -56,20 +56,18 @@ def _record(arrays: Mapping[str, np.ndarray], inputs: list[str], y: str, owner: 
     return DataRecord(features=tuple(inputs), label=y, owner=owner if owner in arrays else "", left_out=left)
 
 
-def _files(path: Path, arrays: Mapping[str, np.ndarray]) -> tuple[Path, ...]:
+def _files(path: Path) -> tuple[Path, ...]:
     return (path,) if ending_of(path) == ".npz" else tuple(arrays_in(path if path.is_dir() else path.parent))
 
 
 def _inputs(arrays: Mapping[str, np.ndarray], path: Path, others: set[str], chosen: tuple[str, ...]) -> list[str]:
     """Return the names of the arrays of samples: the ``chosen`` ones, ``x``, or all except ``others`` and held-out ones."""
-    found = list(chosen)
-    if not chosen:
-        held_out = {f"{name}_test" for name in arrays}
-        found = ["x"] if "x" in arrays else [name for name in arrays if name not in held_out | others]
-    if not found or (unknown := [name for name in found if name not in arrays]):
-        missing = repr(unknown[0]) if found else "'x'"
+    held_out = {f"{name}_test" for name in arrays}
+    inputs = list(chosen) or ["x"] * ("x" in arrays) or [name for name in arrays if name not in held_out | others]
+    if not inputs or (unknown := [name for name in inputs if name not in arrays]):
+        missing = repr(unknown[0]) if inputs else "'x'"
         raise DataError(f"{path}: no array {missing}, expected x and y; there are {', '.join(sorted(arrays)) or 'none'}")
-    return found
+    return inputs
 
 
 def _samples(arrays: Mapping[str, np.ndarray], inputs: list[str], suffix: str = "") -> Any:
@@ -102,7 +100,7 @@ def array_in(path: Path, member: str = "") -> np.ndarray:
         raise DataError(f"{what}: not a plain array ({first_line(error)}); arrays of Python objects are not read") from None
 
 
-def _of_npz(path: Path) -> dict[str, np.ndarray]:
+def _of_npz(path: Path) -> Mapping[str, np.ndarray]:
     try:
         with zipfile.ZipFile(path) as file:
             members = [name.removesuffix(".npy") for name in file.namelist() if name.endswith(".npy")]
@@ -113,21 +111,27 @@ def _of_npz(path: Path) -> dict[str, np.ndarray]:
     return _Arrays({name: (path, name) for name in members})
 
 
-def _of_folder(folder: Path) -> dict[str, np.ndarray]:
+def _of_folder(folder: Path) -> Mapping[str, np.ndarray]:
     return _Arrays({path.stem: (path, "") for path in arrays_in(folder)})
 
 
-class _Arrays(dict[str, Any]):
+class _Arrays(Mapping[str, np.ndarray]):
     """Name → array, read when it is asked for."""
 
     def __init__(self, places: Mapping[str, tuple[Path, str]]) -> None:
-        super().__init__(places)
+        self._places = places
 
     def __getitem__(self, name: str) -> np.ndarray:
-        return array_in(*super().__getitem__(name))
+        return array_in(*self._places[name])
 
-    def get(self, name: str, default: Any = None) -> Any:
-        return self[name] if name in self else default  # noqa: SIM401 - this is what get is
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
 
 
 def _mapped(path: Path, header: int) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.data.given import HELD_OUT_SHARE, Given, fields_of
+from edgefl.data.given import HELD_OUT_SHARE, Given
 from edgefl.errors import DataError, first_line
 from edgefl.util.fields import each
 
@@ -22,18 +22,20 @@ def of_arrays(
     name: str = "arrays",
     held_out: float = HELD_OUT_SHARE,
     channels: str = "",
-) -> dict[str, Any]:
-    """Return the fields of the data set of arrays; see :meth:`edgefl.Dataset.from_arrays`."""
+) -> tuple[Given, str, float]:
+    """Return arrays as they were given, their name, and the share to hold out; see :meth:`edgefl.Dataset.from_arrays`."""
     if not 0 < held_out < 1:
         raise DataError(f"held_out: got {held_out}, expected a share of more than 0 and less than 1")
     if channels not in ("", "first", "last"):
         raise DataError(f'channels: got {channels!r}, expected "first" or "last"')
     given = replace(_given(x, y, owner, tuple(class_names)), layout=channels)
-    return fields_of(given if test is None else replace(given, test=_given(*test)), name, held_out)
+    return given if test is None else replace(given, test=_given(*test)), name, held_out
 
 
-def of_samples(samples: Any, test: Any = None, name: str = "samples", held_out: float = HELD_OUT_SHARE) -> dict[str, Any]:
-    """Return the fields of the data set of indexable ``samples``, such as a torch ``Dataset``; DataError if they are no pairs."""
+def of_samples(
+    samples: Any, test: Any = None, name: str = "samples", held_out: float = HELD_OUT_SHARE
+) -> tuple[Given, str, float]:
+    """Return :func:`of_arrays` of indexable ``samples``, such as a torch ``Dataset``; DataError if they are no pairs."""
     parts = []
     for of in (samples, test) if test is not None else (samples,):
         try:

@@ -142,14 +142,14 @@ def files_in(path: Path) -> list[Path]:
 
 def hash_of(files: list[Path]) -> str:
     """Return one SHA-256 of the names and contents of ``files``."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for file in files:
         try:
             with file.open("rb") as content:
-                found.update(file.name.encode() + b"\0" + hashlib.file_digest(content, "sha256").digest())
+                digest.update(file.name.encode() + b"\0" + hashlib.file_digest(content, "sha256").digest())
         except OSError as error:
             raise DataError(f"{file}: cannot be read ({error.strerror})") from None
-    return found.hexdigest()
+    return digest.hexdigest()
 
 
 def _read(spec: str, reading: Reading) -> tuple[Given, list[Path]]:

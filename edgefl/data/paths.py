@@ -35,18 +35,18 @@ class Pictures:
 
         Names without an ending may be other words by chance, such as classes: most rows must have such a name of their own.
         """
-        found: list[str] = []
+        names: list[str] = []
         texts = [name for name in schema.names if is_text(schema, name)]
         first: Any = next(iter(batches), None) if texts else None
         for name in texts if first is not None else ():
             some = [text for text in plain(first.column(name)[:_LOOKED_AT]).to_pylist() if text]
             there = {text for text in some if self._place(text) is not None}
             if 2 * len(there) > len(some) or any(Path(text).suffix.lower() in ENDINGS for text in there):
-                found.append(name)
+                names.append(name)
             elif some and all(" " not in text and Path(text).suffix.lower() in ENDINGS for text in some):
                 where = f"which is not in {self._file.parent}; put the table there"
                 raise DataError(f"{self._file}: column {name!r} names {some[0]!r}, {where}")
-        return found
+        return names
 
     def named(self, like: Any, own: Any, name: str) -> bool:
         """Return whether a text column of this file names images, as that of the first file does."""

@@ -98,8 +98,8 @@ def record_of(looks: Counter[PixelFormat], form: Form) -> DataRecord:
     if form.channels == 1 and colours and form.alpha != "only":
         left.append(f"colours of {colours:,} images, as the training images are grey")
     if form.alpha:
-        kept = {"drop": "left out", "only": "the only channel that is read"}.get(form.alpha, f"painted on {form.alpha}")
-        left.append(f"transparency: {kept}, as alpha={form.alpha} says")
+        treatment = {"drop": "left out", "only": "the only channel that is read"}.get(form.alpha, f"painted on {form.alpha}")
+        left.append(f"transparency: {treatment}, as alpha={form.alpha} says")
     return DataRecord(images=tuple(f"{kind}: {count:,}" for kind, count in kinds.items()), left_out=tuple(left))
 
 

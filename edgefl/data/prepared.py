@@ -65,7 +65,7 @@ def prepared_each(xs: list[Any], places: list[np.ndarray], where: list[str], usu
         raise DataError(f"{where[-1]}: held-out samples have the inputs {listed[1]}, training samples have {listed[0]}")
     if names is None:
         return _prepared(xs, places, where[0], usual, layout if isinstance(layout, str) else "")
-    found = {
+    inputs = {
         name: _prepared(
             [x[name] for x in xs], places, f"{where[0]}, input {name}", usual,
             layout if isinstance(layout, str) else layout.get(name, ""), several=True,
@@ -73,11 +73,11 @@ def prepared_each(xs: list[Any], places: list[np.ndarray], where: list[str], usu
         for name in xs[0]
     }  # fmt: skip
     record = DataRecord()
-    for name, of in found.items():
+    for name, of in inputs.items():
         told = (tuple(f"{name}: {text}" for text in texts) for texts in (of.record.guessed, of.record.scaling))
         record = record.beside(DataRecord(guessed=next(told), scaling=next(told)))
     train, test, note, vocabulary = (
-        {name: getattr(of, key) for name, of in found.items()} for key in ("train", "test", "note", "vocabulary")
+        {name: getattr(of, key) for name, of in inputs.items()} for key in ("train", "test", "note", "vocabulary")
     )
     return Prepared(train, test, note, vocabulary, record)
 
@@ -89,8 +89,8 @@ def _prepared(
         return _of_texts(xs, places, where, usual)
     for x in xs:
         if x.dtype.kind not in "fiub" or not len(x) or not x.size:
-            found = f"samples of type {x.dtype} and shape {x.shape}"
-            raise DataError(f"{where}: {found}, expected numbers or texts, and at least one sample")
+            form = f"samples of type {x.dtype} and shape {x.shape}"
+            raise DataError(f"{where}: {form}, expected numbers or texts, and at least one sample")
     if all(_are_ids(x, several) for x in xs):
         return _of_ids(xs, places, where)
     xs, told = in_units(xs, where)
@@ -227,10 +227,10 @@ def layout_of(shape: tuple[int, ...], pixels: bool, given: str, where: str) -> t
     _, a, b, c = shape
     first, last = f"{a} channels of {b}×{c}", f"{c} channels of {a}×{b}"
     few = a <= _FEW_CHANNELS, c <= _FEW_CHANNELS
-    found = few if few[0] != few[1] else (b == c != a, a == b != c)
-    if found[0] != found[1]:
-        chosen = "first" if found[0] else "last"
-        return chosen, (f"shape {shape}: channels {chosen}, {first if found[0] else last}",)
+    readings = few if few[0] != few[1] else (b == c != a, a == b != c)
+    if readings[0] != readings[1]:
+        chosen = "first" if readings[0] else "last"
+        return chosen, (f"shape {shape}: channels {chosen}, {first if readings[0] else last}",)
     if all(few):
         choice = "say which after the path, --data PATH:channels=first or PATH:channels=last, or as channels= of from_arrays"
         raise DataError(f"{where}: samples of shape {shape} are {first}, or {last}: {choice}")

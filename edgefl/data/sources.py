@@ -100,8 +100,8 @@ class Dataset:
             if groups is None:
                 continue
             if groups.dtype != np.int64 or groups.shape != split.y.shape[:1]:
-                found = f"{groups.dtype} {groups.shape}"
-                raise DataError(f"dataset {self.name}: {part}_{kind} is {found}, expected int64 {split.y.shape[:1]}")
+                form = f"{groups.dtype} {groups.shape}"
+                raise DataError(f"dataset {self.name}: {part}_{kind} is {form}, expected int64 {split.y.shape[:1]}")
             groups.setflags(write=False)
         if test is not None and len(odd := np.setxor1d(train, test)):
             raise DataError(f"dataset {self.name}: {kind} {odd[0]} has samples only in one of train and test")
@@ -134,7 +134,7 @@ class Dataset:
         >>> Dataset.from_arrays({"input_ids": ids, "attention_mask": mask}, ["no", "yes"] * 10).vocabulary
         {'input_ids': 1, 'attention_mask': 2}
         """
-        return Dataset(**of_arrays(x, y, owner, **more))
+        return Dataset.of(*of_arrays(x, y, owner, **more))
 
     @classmethod
     def from_samples(cls, train: Any, test: Any = None, **more: Any) -> "Dataset":
@@ -144,7 +144,7 @@ class Dataset:
 
         ``more``: ``held_out`` and ``name`` as :meth:`from_arrays` has them. DataError if samples are no such pairs, or of mixed shapes.
         """
-        return Dataset(**of_samples(train, test, **more))
+        return Dataset.of(*of_samples(train, test, **more))
 
     @property
     def classes(self) -> int:

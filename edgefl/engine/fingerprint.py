@@ -1,14 +1,15 @@
 """What the bits of a trained model depend on besides the run: the software of a computer, its processor, and how kernels are chosen."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from importlib.metadata import version
-from typing import Any, Self
+from typing import Self
 
 from edgefl.util.machine import processor_name
 from edgefl.util.shelf import own_code_sha256
 from edgefl.version import __version__
+from edgefl.wire.message import MessageFields
 
 PINS = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")
 """Variables of the environment that limit the vector instructions of torch and its libraries."""
@@ -45,7 +46,7 @@ class Fingerprint:
         return cls(f"{__version__} ({own_code_sha256()[:12]})", *versions, processor_name(), kinds, pins)
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> Self:
+    def of(cls, facts: MessageFields) -> Self:
         """Return the fingerprint in ``facts`` of another process; a fact that its release does not send is "unknown"."""
         return cls(**{field.name: str(facts.get(field.name, "unknown")) for field in fields(cls)})
 

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -103,7 +103,7 @@ def recurrent(cell: Any, weights: dict[str, Tensor]) -> nn.Module:
     return _filled(plain, weights)
 
 
-def _filled(plain: L, values: dict[str, Any]) -> L:
+def _filled(plain: L, values: Mapping[str, Tensor | None]) -> L:
     plain.load_state_dict({k: v.detach().clone().contiguous() for k, v in values.items() if v is not None}, assign=True)
     return plain
 
@@ -112,11 +112,12 @@ def _filled(plain: L, values: dict[str, Any]) -> L:
 def _low_rank_convolution(layer: LowRankConv) -> nn.Module:
     u, v = layer.u, layer.v
     # Along each axis, one of the two does nothing: its stride and dilation are 1, and its padding is 0.
-    place: dict[str, Any] = {
-        key: tuple(map(math.prod, zip(getattr(u, key), getattr(v, key), strict=True))) for key in ("stride", "dilation")
-    }
-    place["padding"] = u.padding if isinstance(u.padding, str) else tuple(map(sum, zip(u.padding, v.padding, strict=True)))
-    return convolution(composed_weight(u.weight, v.weight), v.bias, SimpleNamespace(**place, padding_mode=u.padding_mode))
+    stride, dilation = (
+        tuple(map(math.prod, zip(getattr(u, key), getattr(v, key), strict=True))) for key in ("stride", "dilation")
+    )
+    padding = u.padding if isinstance(u.padding, str) else tuple(map(sum, zip(u.padding, v.padding, strict=True)))
+    place = SimpleNamespace(stride=stride, dilation=dilation, padding=padding, padding_mode=u.padding_mode)
+    return convolution(composed_weight(u.weight, v.weight), v.bias, place)
 
 
 @composes(KernelConv)

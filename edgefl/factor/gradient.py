@@ -22,9 +22,8 @@ def gradients(value: Tensor, tensors: Sequence[Tensor], constant: bool = True, k
     """
     if torch.compiler.is_exporting():
         types, shapes = [t.dtype for t in tensors], [t.shape for t in tensors]
-        attributes: dict[str, Any] = {"constant": int(constant)}
         outputs = torch.onnx.ops.symbolic_multi_out(
-            "edgefl::Gradient", (value, *tensors), attributes, dtypes=types, shapes=shapes, version=1
+            "edgefl::Gradient", (value, *tensors), {"constant": int(constant)}, dtypes=types, shapes=shapes, version=1
         )
         return tuple(outputs)
     return torch.autograd.grad(
@@ -57,10 +56,10 @@ def called_with(module: nn.Module, tensors: Mapping[str, Tensor], x: Any) -> Ten
         with suppress(RuntimeError):  # the forward pass of recomputation has hooks already; its costs were traced without them
             refusing.enter_context(torch.autograd.graph.disable_saved_tensors_hooks(refused))
         try:
-            given = {**dict(module.named_buffers()), **tensors}
-            before = dict(given)
-            result: Tensor = called(module, given, (x,))
-            carry(before, given)
+            after = {**dict(module.named_buffers()), **tensors}
+            before = dict(after)
+            result: Tensor = called(module, after, (x,))
+            carry(before, after)
         except RuntimeError as error:
             if str(error) == refused:
                 raise ConfigError(refused) from None

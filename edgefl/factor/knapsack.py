@@ -8,7 +8,6 @@ The few other choices are exchanged in pairs, and searched.
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,13 +119,14 @@ def _linear(problem: Problem, pool: Ints) -> tuple[Ints, Floats] | None:
     from scipy.sparse import csr_array
 
     scale = max(float(problem.energy[pool].max()), 1e-300)
-    constraints: dict[str, Any] = {  # apart, because the type stubs of linprog lack sparse matrices
-        "A_ub": csr_array(problem.shares()[pool].T),
-        "b_ub": problem.limits / np.maximum(problem.limits, 1),
-        "A_eq": csr_array((np.ones(len(pool)), (problem.owner[pool], np.arange(len(pool)))), shape=(problem.count, len(pool))),
-        "b_eq": np.ones(problem.count),
-    }
-    result = linprog(-problem.energy[pool] / scale, method="highs-ds", **constraints)
+    result = linprog(
+        -problem.energy[pool] / scale,
+        A_ub=csr_array(problem.shares()[pool].T),
+        b_ub=problem.limits / np.maximum(problem.limits, 1),
+        A_eq=csr_array((np.ones(len(pool)), (problem.owner[pool], np.arange(len(pool)))), shape=(problem.count, len(pool))),
+        b_eq=np.ones(problem.count),
+        method="highs-ds",
+    )
     if result.status != 0:
         return None
     used = np.asarray(result.x) > 1e-9

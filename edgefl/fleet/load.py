@@ -31,21 +31,21 @@ def names(kind: Kind) -> list[str]:
 
 def _files(kind: Kind) -> dict[str, Path]:
     """Return name → file, also of packages that entry points ``edgefl.profiles`` name; ProfileError if two files have the same name."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for folder in (shared("profiles"), *_packages()):
         for path in sorted((folder / kind).glob("*.toml")):
-            if other := found.get(path.stem):
+            if other := files.get(path.stem):
                 raise ProfileError(
                     f"{kind.removesuffix('s')} {path.stem!r} is defined in {other} and again in {path}; rename one of them"
                 )
-            found[path.stem] = path
-    return found
+            files[path.stem] = path
+    return files
 
 
 @cache
 def _packages() -> tuple[Path, ...]:
     """Return the folders of the packages that entry points ``edgefl.profiles`` name, with folders devices, fleets and links."""
-    found = []
+    folders = []
     for point in entry_points(group="edgefl.profiles"):
         try:
             package = find_spec(point.value)
@@ -55,8 +55,8 @@ def _packages() -> tuple[Path, ...]:
             raise ProfileError(
                 f"entry point edgefl.profiles, {point.name} = {point.value}: no such package; name one with a folder devices"
             )
-        found += list(map(Path, package.submodule_search_locations))
-    return tuple(found)
+        folders += list(map(Path, package.submodule_search_locations))
+    return tuple(folders)
 
 
 def load_link(name: str, beside: Path | None = None) -> Link:
@@ -139,11 +139,11 @@ class _Problems:
 def _device(values: TomlTable, path: Path, shaped: tuple[Path, ...] = ()) -> DeviceProfile:
     link, problems = values.get("link"), _Problems()
     if isinstance(link, dict):
-        found = problems.of(lambda: _parse(Link, link, path, "link."), None)
+        own_link = problems.of(lambda: _parse(Link, link, path, "link."), None)
     else:
         what = "a link, or a table with a link's keys"
-        found = problems.of(lambda: _referenced(load_link, link, path, "link", what), None)
-    values = {**values, "link": found or load_link("wifi-world")}  # the other keys are checked too
+        own_link = problems.of(lambda: _referenced(load_link, link, path, "link", what), None)
+    values = {**values, "link": own_link or load_link("wifi-world")}  # the other keys are checked too
     if isinstance(compute := values.get("compute"), dict):
         plain = {key: value for key, value in compute.items() if not (isinstance(value, dict) and "like" in value)}
         values["compute"] = problems.of(lambda: _of_family(compute, path, (*shaped, path.resolve())), plain)
@@ -164,7 +164,7 @@ def _of_family(compute: object, path: Path, shaped: tuple[Path, ...]) -> object:
     """Return the table ``compute`` with the costs of the device that a table is ``like``."""
     if not isinstance(compute, dict):
         return compute
-    found = dict(compute)
+    tables = dict(compute)
     for key in ("training_step", "inference_step"):
         table = compute.get(key)
         if isinstance(table, dict) and "like" in table:
@@ -176,15 +176,15 @@ def _of_family(compute: object, path: Path, shaped: tuple[Path, ...]) -> object:
                 raise ProfileError(
                     f"{path}: {where}: expected a device with a table compute.{key}, got {family.like!r}: it has none"
                 )
-            found[key] = costs.scaled(family.speed, family.error, family.like)
-    return found
+            tables[key] = costs.scaled(family.speed, family.error, family.like)
+    return tables
 
 
 def _fleet(values: TomlTable, path: Path) -> Fleet:
     classes = values.get("class")
     if not isinstance(classes, list) or not classes or not all(isinstance(c, dict) for c in classes):
-        found = f"got {classes!r}" if "class" in values else "got none"
-        raise ProfileError(f"{path}: class: expected tables [[class]] with device and share, {found}")
+        entries = f"got {classes!r}" if "class" in values else "got none"
+        raise ProfileError(f"{path}: class: expected tables [[class]] with device and share, {entries}")
     problems, named = _Problems(), []
     for number, entry in enumerate(classes):
         load = partial(_device_of_class, entry, number, path)
@@ -241,30 +241,30 @@ def _parse(kind: Any, values: TomlTable, path: Path, prefix: str = "") -> Any:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        found = error.errors()
-        within = {problem["loc"][:-depth] for problem in found for depth in range(1, len(problem["loc"]))}
+        errors = error.errors()
+        within = {problem["loc"][:-depth] for problem in errors for depth in range(1, len(problem["loc"]))}
         # Of a list whose entries are wrong, pydantic also says that it is too short.
-        real = [problem for problem in found if problem["type"] != "too_short" or problem["loc"] not in within]
+        real = [problem for problem in errors if problem["type"] != "too_short" or problem["loc"] not in within]
         problems = [f"{prefix}{_explain(kind, problem)}" for problem in real]
         raise ProfileError("\n".join(f"{path}: {problem}" for problem in problems)) from None
 
 
 def _explain(kind: type[Record], problem: ErrorDetails) -> str:
     """Return one line for one pydantic error: key, what was expected, what was found."""
-    location, found = problem["loc"], problem.get("input")
+    location, value = problem["loc"], problem.get("input")
     key = ".".join(map(str, location))
     if problem["type"] == "extra_forbidden":
         known = list(_fields(_kind_at(kind, location[:-1])))
         with_unit = " or ".join(repr(k) for k in known if k.startswith(f"{location[-1]}_"))
         if with_unit:
-            return f"{key}: unknown key; did you mean {with_unit}? The key of a figure ends in its unit; got {found!r}"
+            return f"{key}: unknown key; did you mean {with_unit}? The key of a figure ends in its unit; got {value!r}"
         return explain(problem, known)
     of_kind = _kind_at(kind, location)
     form = _FIGURE if of_kind is Figure else f"a table with {', '.join(_fields(of_kind))}" if of_kind else "a value"
     if problem["type"] == "missing":
         return f"{key}: missing; expected {form}"
-    if problem["type"] == "model_type" and not isinstance(found, dict):
-        return f"{key}: expected {_FIGURE if isinstance(found, (int, float)) else form}, got {found!r}"
+    if problem["type"] == "model_type" and not isinstance(value, dict):
+        return f"{key}: expected {_FIGURE if isinstance(value, (int, float)) else form}, got {value!r}"
     return explain(problem)
 
 
@@ -284,4 +284,4 @@ def _fields(kind: type[Record] | None) -> dict[str, Any]:
 def _record_in(annotation: Any) -> type[Record] | None:
     if isinstance(annotation, type) and issubclass(annotation, Record):
         return annotation
-    return next((found for part in get_args(annotation) if (found := _record_in(part))), None)
+    return next((record for part in get_args(annotation) if (record := _record_in(part))), None)

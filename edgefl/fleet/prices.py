@@ -82,8 +82,8 @@ class Prices(Record):
         if not currencies:
             raise ValueError('expected at least one of data, energy and server, such as data = "0.02 EUR/MB", got none')
         if len(set(currencies.values())) > 1:
-            got = ", ".join(f"{key} in {currency}" for key, currency in currencies.items())
-            raise ValueError(f"expected prices in one currency, got {got}; convert them")
+            listed = ", ".join(f"{key} in {currency}" for key, currency in currencies.items())
+            raise ValueError(f"expected prices in one currency, got {listed}; convert them")
         return self
 
     @property

@@ -54,8 +54,8 @@ class Link(Record):
     @model_validator(mode="after")
     def _whole_tail(self) -> Link:
         if (self.tail_s is None) != (self.tail_w is None):
-            given, lacks = ("tail_w", "tail_s") if self.tail_s is None else ("tail_s", "tail_w")
-            raise ValueError(f"{given}: expected {lacks} too, got none; give both, or leave {given} out")
+            present, lacks = ("tail_w", "tail_s") if self.tail_s is None else ("tail_s", "tail_w")
+            raise ValueError(f"{present}: expected {lacks} too, got none; give both, or leave {present} out")
         return self
 
     download_bytes_per_s: ClassVar = property(

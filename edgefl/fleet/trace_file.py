@@ -6,7 +6,7 @@ import csv
 import importlib
 import math
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -195,7 +195,7 @@ def _from_parquet(path: Path) -> Intervals:
             _places(path, "", list(file.schema_arrow.names))
             table = file.read(columns=list(COLUMNS))
         columns = {name: table.column(name).combine_chunks() for name in COLUMNS}
-        _check_types(path, columns, arrow.types)
+        _check_types(path, table.schema, arrow.types)
         states = compute.dictionary_encode(columns["state"].cast(arrow.string()))
         texts = states.dictionary.to_pylist()
     except (arrow.ArrowException, OSError, ValueError, MemoryError) as error:
@@ -210,15 +210,15 @@ def _from_parquet(path: Path) -> Intervals:
     return Intervals("row", np.arange(1, len(client) + 1), client, begin, end, _bits_of(path, texts, place))
 
 
-def _check_types(path: Path, columns: Mapping[str, Any], types: Any) -> None:
+def _check_types(path: Path, schema: Any, types: Any) -> None:
     def is_text(kind: Any) -> bool:
         return types.is_string(kind) or types.is_large_string(kind) or (types.is_dictionary(kind) and is_text(kind.value_type))
 
     numbers = (lambda kind: types.is_integer(kind) or types.is_floating(kind)), "numbers"
     wanted = (types.is_integer, "whole numbers"), numbers, numbers, (is_text, "text")
     for name, (fits, expected) in zip(COLUMNS, wanted, strict=True):
-        if not fits(columns[name].type):
-            raise DataError(f"{path}: {name}: expected a column of {expected}, got one of {columns[name].type}")
+        if not fits(kind := schema.field(name).type):
+            raise DataError(f"{path}: {name}: expected a column of {expected}, got one of {kind}")
 
 
 def _bits_of(path: Path, texts: list[str], place: np.ndarray) -> np.ndarray:

@@ -84,10 +84,10 @@ class HetLoRA(Phased, Penalised, Adapted, Figures):
 
     def penalties(self, module: nn.Module) -> Iterable[Tensor]:
         """Return λ·‖B[:, γr:]‖·‖A[γr:]‖ of each layer."""
-        kept: int = module.kept_rank  # type: ignore[assignment]
+        rank: int = module.kept_rank  # type: ignore[assignment]
         for _, _, pair in adapted(module):
-            if self.config.prune_strength and pair.u.weight.shape[0] > kept:
-                norms = [tail.square().sum().clamp_min(_TINY).sqrt() for tail in (pair.u.weight[kept:], pair.v.weight[:, kept:])]
+            if self.config.prune_strength and pair.u.weight.shape[0] > rank:
+                norms = [tail.square().sum().clamp_min(_TINY).sqrt() for tail in (pair.u.weight[rank:], pair.v.weight[:, rank:])]
                 yield self.config.prune_strength * norms[0] * norms[1]
 
     def advance(self, state: GlobalState, round_: int, rng: np.random.Generator) -> tuple[Method, GlobalState]:

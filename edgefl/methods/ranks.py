@@ -53,8 +53,8 @@ def dense_reasons(network: nn.Module, rules: str = "", adapted: bool = False) ->
 
 def never_factorized(network: nn.Module, adapted: bool = False) -> dict[str, str]:
     """Return layer → why it has no low-rank form, of the convolutions and linear layers of ``network`` that have none."""
-    kept = {name: reason for name, reason in kept_layers(network).items() if not (adapted and reason == FROZEN)}
-    return {name: reason for name, layer in weighted_layers(network) if (reason := kept.get(name) or _formless(layer))}
+    reasons = {name: reason for name, reason in kept_layers(network).items() if not (adapted and reason == FROZEN)}
+    return {name: reason for name, layer in weighted_layers(network) if (reason := reasons.get(name) or _formless(layer))}
 
 
 def rank_candidates(network: nn.Module, rules: str = "", adapted: bool = False) -> dict[str, Layer]:

@@ -58,5 +58,5 @@ def moved(
 
 def _check_labels(who: str, labels: tuple[int, ...], classes: int) -> None:
     if not labels or sorted({*labels} & {*range(classes)}) != [*labels]:
-        got = ", ".join(map(str, labels)) or "none"
-        raise AggregationError(f"{who}: labels: got {got}; expected labels from 0 to {classes - 1}, each once, ascending")
+        listed = ", ".join(map(str, labels)) or "none"
+        raise AggregationError(f"{who}: labels: got {listed}; expected labels from 0 to {classes - 1}, each once, ascending")

@@ -211,15 +211,16 @@ def _closes(module: OpenAttention) -> bool:
 
 def _closed(module: OpenAttention) -> nn.MultiheadAttention:
     layers = [getattr(module, name) for name in PROJECTIONS]
-    options: dict[str, Any] = {name: getattr(module, name) for name in ("dropout", "add_zero_attn", "batch_first")}
     plain = nn.MultiheadAttention(
         *(len(layers[0].weight), module.num_heads),
+        dropout=module.dropout,
         bias=layers[0].bias is not None,
         add_bias_kv=module.bias_k is not None,
+        add_zero_attn=module.add_zero_attn,
         kdim=layers[1].weight.shape[1],
         vdim=layers[2].weight.shape[1],
+        batch_first=module.batch_first,
         device="meta",
-        **options,
     )
     if plain.in_proj_weight is not None:
         plain.in_proj_weight = nn.Parameter(

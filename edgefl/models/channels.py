@@ -31,8 +31,8 @@ def packed(operation: Any, args: Any, kwargs: Any) -> Any:
     A narrow network may have other strides: those of heads of one channel. Tensors on the device ``meta`` share no values.
     """
     out = operation(*args, **(kwargs or {}))
-    given = {id(tensor) for tensor in tensors_in((args, kwargs))}
-    return tree_map_only(Tensor, lambda one: one.contiguous() if one.is_meta and id(one) not in given else one, out)
+    arguments = {id(tensor) for tensor in tensors_in((args, kwargs))}
+    return tree_map_only(Tensor, lambda one: one.contiguous() if one.is_meta and id(one) not in arguments else one, out)
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,9 @@ class _Tracer(TorchDispatchMode):
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = packed(operation, args, kwargs)
-        given = list(tensors_in([*args, *(kwargs or {}).values()]))
+        tensors = list(tensors_in([*args, *(kwargs or {}).values()]))
         made = list(tensors_in(out))
-        inputs = self._read(given)
+        inputs = self._read(tensors)
         try:
             axes = axes_after(operation, self.of, args, out)
         except (ValueError, IndexError, TypeError):  # arguments that no rule explains
@@ -106,12 +106,12 @@ class _Tracer(TorchDispatchMode):
         known = axes is not None
         listed = [axes] if isinstance(out, Tensor) else [a for a in axes or () if a is not None]
         if not known or [[a.size for a in one] for one in listed] != [list(t.shape) for t in made]:
-            known = not given or not made
+            known = not tensors or not made
             for axis in (axis for one in inputs for axis in one):
                 freeze(axis)
             listed = [fresh(tensor) for tensor in made]
         for tensor, one in zip(made, listed, strict=True):
-            if any(tensor is other for other in given):  # in place
+            if any(tensor is other for other in tensors):  # in place
                 for axis, before in zip(one, self.of(tensor), strict=True):
                     if axis.size > 1:
                         unify(axis, before)

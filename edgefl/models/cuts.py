@@ -174,10 +174,10 @@ class _Flow(TorchDispatchMode):
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = operation(*args, **(kwargs or {}))
-        given = [_storage(tensor) for tensor in tensors_in([args, kwargs])]
-        self._use(given)
-        of_input = any(one in self._of_input for one in given)
-        of_weights = any(one in self._of_weights or one in self._names for one in given)
+        storages = [_storage(tensor) for tensor in tensors_in([args, kwargs])]
+        self._use(storages)
+        of_input = any(one in self._of_input for one in storages)
+        of_weights = any(one in self._of_weights or one in self._names for one in storages)
         for tensor in tensors_in(out):
             storage = _storage(tensor)
             if storage not in self._names:

@@ -91,14 +91,14 @@ def fitted(factory: Factory, shape: tuple[int, ...], classes: int, model: str = 
         names = inspect.signature(factory).parameters
     except (TypeError, ValueError):  # a builtin
         return factory
-    values: dict[str, Any] = {"input_shape": shape, **dict.fromkeys(_CLASSES, classes)}
+    values: dict[str, tuple[int, ...] | int] = {"input_shape": shape, **dict.fromkeys(_CLASSES, classes)}
     values |= dict.fromkeys(_CHANNELS, shape[0] if len(shape) > 1 else 0)
-    given = {name: value for name, value in values.items() if name in names and value}
+    known = {name: value for name, value in values.items() if name in names and value}
     for name in values:
-        if name in names and name not in given and names[name].default is inspect.Parameter.empty:
+        if name in names and name not in known and names[name].default is inspect.Parameter.empty:
             remedy = "give the number of classes, such as --classes 10" if name in _CLASSES else f"give {name} a default"
             raise ConfigError(f"{model}: the factory needs {name}, which is not known; {remedy}")
-    return functools.partial(factory, **given) if given else factory
+    return functools.partial(factory, **known) if known else factory
 
 
 def sources_sha256(factory: object, network: nn.Module | None = None) -> str:
@@ -144,7 +144,7 @@ def _timm(timm: Any, name: str) -> Factory:
         raise _unknown("timm", name, timm.list_models())
 
     def build(input_shape: tuple[int, ...] = (), classes: int = 0) -> nn.Module:
-        options: dict[str, Any] = {"num_classes": classes} if classes else {}
+        options: dict[str, int | tuple[int, int]] = {"num_classes": classes} if classes else {}
         if len(input_shape) == 3:
             options["in_chans"] = input_shape[0]
             if getattr(timm.get_pretrained_cfg(name, allow_unregistered=True), "fixed_input_size", False):

@@ -24,8 +24,8 @@ class Tried:
 
     def to_dict(self) -> list[dict[str, Any]]:
         """Return the JSON form: the plans, and then the reasons of methods without one."""
-        found = [{"method": name, **planned.to_dict()} for name, planned in self.plans.items()]
-        return [*found, *({"method": name, "refused": reason} for name, reason in self.refused.items())]
+        plans = [{"method": name, **planned.to_dict()} for name, planned in self.plans.items()]
+        return [*plans, *({"method": name, "refused": reason} for name, reason in self.refused.items())]
 
 
 def plan_every_method(

@@ -132,19 +132,19 @@ def plan_fleet(
     fastest_s = (
         min(timing_on(of.cost(1.0), work).total_s for work in works.values()) if _relative(fleet.classes, fleet.budget) else 0.0
     )
-    found: dict[str, ClassTier] = {}
+    by_device: dict[str, ClassTier] = {}
     for c in fleet.classes:
         if c.left_out:
             continue
-        share = c.share + (found[c.device.name].share if c.device.name in found else 0.0)
+        share = c.share + (by_device[c.device.name].share if c.device.name in by_device else 0.0)
         limits = _both(budget_of(c, fleet.budget, fastest_s), budget)
-        found[c.device.name] = _class_tier(of, c, works[c.device.name], limits, share)
-    if all(row.ratio is None for row in found.values()):
-        lines = [f"  {row.title}: {row.need}" for row in found.values()]
+        by_device[c.device.name] = _class_tier(of, c, works[c.device.name], limits, share)
+    if all(row.ratio is None for row in by_device.values()):
+        lines = [f"  {row.title}: {row.need}" for row in by_device.values()]
         raise BudgetError(
             "\n".join([f"no size of {of.architecture.model} with {method} fits a class of {profile}; of the smallest,", *lines])
         )
-    return Results(found.values())
+    return Results(by_device.values())
 
 
 def _relative(classes: tuple[FleetClass, ...], shared: Any) -> bool:

@@ -65,14 +65,14 @@ def inspect(
         chosen = chosen.after_warmup()
     costs = {tier: tier_cost(chosen, architecture, tier, training) for tier in map(Tier, ratios)}
     check_together(chosen, architecture, costs)
-    found = _Inspected(chosen, architecture, costs)
-    rows = found.rows(found.whole or tier_cost(create("fedavg"), architecture, Tier(1.0), training))
+    inspected = _Inspected(chosen, architecture, costs)
+    rows = inspected.rows(inspected.whole or tier_cost(create("fedavg"), architecture, Tier(1.0), training))
     totals = []
     for number, (tier, cost) in enumerate(costs.items()):
         forms = Counter(row.tiers[number].form for row in rows if row.channels)
         figures = cost.params, cost.macs_forward, cost.macs_train_step, cost.training_memory_bytes, cost.uncounted_ops
         totals.append(TierTotal(tier.number, *figures, dict(forms)))
-    return Inspection(architecture.model, method, batch_size, rows, tuple(totals), found.notes(rows))
+    return Inspection(architecture.model, method, batch_size, rows, tuple(totals), inspected.notes(rows))
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,14 @@ class _Inspected:
     @cached_property
     def layers(self) -> dict[str, nn.Module]:
         """All modules that have parameters; one with parts inside, such as attention, stands for them."""
-        found: dict[str, nn.Module] = {}
+        modules: dict[str, nn.Module] = {}
         for name, module in self.dense.named_modules():
-            inside = any(name.startswith(f"{other}.") for other, kind in found.items() if isinstance(kind, nn.MultiheadAttention))
+            inside = any(
+                name.startswith(f"{other}.") for other, kind in modules.items() if isinstance(kind, nn.MultiheadAttention)
+            )
             if not inside and any(True for _ in module.parameters(recurse=False)):
-                found[name] = module
-        return found
+                modules[name] = module
+        return modules
 
     @cached_property
     def networks(self) -> dict[Tier, nn.Module]:

@@ -163,8 +163,8 @@ def embeddings(batch: Any) -> Iterator[dict[str, int]]:
 
 def batch_in(inputs: GivenInputs) -> int | None:
     """Return the batch size of example tensors, or None where no tensor is given."""
-    given: Any = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, (tuple, list)) else [inputs]
-    sizes = {t.shape[0] for t in given if isinstance(t, Tensor) and t.dim()}
+    tensors: Any = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, (tuple, list)) else [inputs]
+    sizes = {t.shape[0] for t in tensors if isinstance(t, Tensor) and t.dim()}
     if len(sizes) > 1:
         raise ConfigError(f"input: example tensors have batches of {', '.join(map(str, sorted(sizes)))}; expected one size")
     return sizes.pop() if sizes else None

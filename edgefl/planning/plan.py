@@ -189,24 +189,24 @@ def plan(
         clock = vars(clock_figures(cost, work, limits)) if work else {}
         return Planned(kind, ratio, ranks, cost, uses_of(cost), share, gap, **clock, method=method)
 
-    found: list[Planned] = []
+    plans: list[Planned] = []
     rules = rules_of(chosen.config)
     ranks = hybrid_ranks(architecture.skeleton(), ratio, rules) if ratio and chosen.truncates else {}
     weighed = chosen.truncates and (allocate == "spectral" or weights is not None)
     energy = _energy(architecture, chosen, weights, seed, error) if weighed else None
     if ratio:
         share = share_kept(energy, ranks) if energy else None
-        found.append(planned("uniform", ranks, trace(ratio), share))
+        plans.append(planned("uniform", ranks, trace(ratio), share))
     if allocate == "spectral" and energy is not None:
         layers = rank_candidates(architecture.skeleton(), rules)
         start = ranks if ratio else dict.fromkeys(layers, 1)
         tracers = _tracers(architecture, chosen, training, codec, recompute)
         better = spectral(layers, energy, start, *tracers, uses_of, work)
         if better is not None:
-            found.append(planned("spectral", better.ranks, better.cost, better.energy_share, better.gap))
-    if not found:
+            plans.append(planned("spectral", better.ranks, better.cost, better.energy_share, better.gap))
+    if not plans:
         raise BudgetError(_smallest(architecture.model, method, trace(1 / STEPS), uses_of, clock_margin))
-    return Results(found)
+    return Results(plans)
 
 
 def check_energy(budget: Budget, profile: DeviceProfile, name: str) -> None:

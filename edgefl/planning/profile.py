@@ -148,7 +148,7 @@ def batch_size_of(batch_size: int | None, inputs: GivenInputs) -> int:
     """Return the batch size: the given one, else that of example tensors, else 32."""
     if batch_size is not None:
         return batch_size
-    return DEFAULT_BATCH_SIZE if (given := batch_in(inputs)) is None else given
+    return DEFAULT_BATCH_SIZE if (size := batch_in(inputs)) is None else size
 
 
 def training_for(
@@ -231,14 +231,14 @@ def _device_rows(
     if fleet is not None and full is not None:
         fastest_s = fastest_round_s(fleet, full, training, samples)
         budgets += [(c.device, budget_of(c, fleet.budget, fastest_s)) for c in fleet.classes]
-    found: dict[Tier, list[ProfileRow]] = {tier: [] for tier in costs}
+    on_devices: dict[Tier, list[ProfileRow]] = {tier: [] for tier in costs}
     for device, budget in budgets:
         taken = False
         for tier, cost in costs.items():
             row = _on_device(rows[tier], device, cost, budget, training, samples)
-            found[tier].append(replace(row, takes=bool(row.fits) and not taken))
+            on_devices[tier].append(replace(row, takes=bool(row.fits) and not taken))
             taken |= bool(row.fits)
-    return found
+    return on_devices
 
 
 def _on_device(

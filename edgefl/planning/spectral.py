@@ -59,8 +59,8 @@ def energies(layers: Mapping[str, Layer], weights: Mapping[str, Tensor], relativ
 def share_kept(energy: Mapping[str, np.ndarray], ranks: Mapping[str, int]) -> float:
     """Return the share of all layers' energy that ``ranks`` keep; layers without a rank are dense."""
     total = math.fsum(float(e[-1]) for e in energy.values())
-    kept = math.fsum(float(e[ranks[name] - 1] if name in ranks else e[-1]) for name, e in energy.items())
-    return kept / total if total > 0 else 1.0
+    kept_energy = math.fsum(float(e[ranks[name] - 1] if name in ranks else e[-1]) for name, e in energy.items())
+    return kept_energy / total if total > 0 else 1.0
 
 
 def spectral(
@@ -85,14 +85,14 @@ def spectral(
     start, least = ({name: rank for name, rank in at.items() if name in layers} for at in (start, least))
     # The moment of the peak moves with the plan, so a budget of memory is searched from its other side as well.
     remembers = "memory_bytes" in uses_of(cost_at(start))
-    found = [search.improved(at) for at in ([start, least, whole] if remembers else [start])]
+    results = [search.improved(at) for at in ([start, least, whole] if remembers else [start])]
     if remembers:
-        found += [search.refined(at) for at in _dense_sets(layers, _best(found)) if at]
-    best = _best(found)
+        results += [search.refined(at) for at in _dense_sets(layers, _best(results)) if at]
+    best = _best(results)
     if best is None:
         return None
     total = math.fsum(float(e[-1]) for e in energy.values())
-    gap = max(0.0, max(bound for _, bound in found) / total - best.energy_share) if total > 0 else 0.0
+    gap = max(0.0, max(bound for _, bound in results) / total - best.energy_share) if total > 0 else 0.0
     return replace(best, gap=gap)
 
 

@@ -184,7 +184,7 @@ def events(spans: Iterable[Span], named: set[tuple[int, str]]) -> list[dict[str,
         if (timed.worker, timed.thread) not in named:
             named.add((timed.worker, timed.thread))
             process = f"worker {timed.worker}" if timed.worker else "server"
-            names: dict[str, dict[str, Any]] = {
+            names = {
                 "process_name": {"name": process},
                 "process_sort_index": {"sort_index": timed.worker},
                 "thread_name": {"name": timed.thread or "main"},

@@ -38,7 +38,7 @@ def called(spec: str) -> tuple[str, dict[str, Any]]:
             return name, {}
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
             raise ValueError(spec)
-        return name, {_word(given.arg): ast.literal_eval(given.value) for given in call.keywords}
+        return name, {_word(argument.arg): ast.literal_eval(argument.value) for argument in call.keywords}
     except (SyntaxError, TypeError, RecursionError, MemoryError):
         raise ValueError(spec) from None
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tomlkit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -170,16 +170,15 @@ class Enrolment:
         """Return the request in a JSON file that a device wrote; WireError if it is malformed, or not signed with its own key."""
         content = read_at_most(path, _MAX_REQUEST_BYTES, WireError)
         try:
-            values: dict[str, Any] = _Request.model_validate(json.loads(content)).model_dump()
+            request = _Request.model_validate(json.loads(content))
         except ValidationError as error:
             raise WireError("\n".join(f"{path}: {explain(problem)}" for problem in error.errors()[:20])) from None
         except (ValueError, RecursionError) as error:
             raise WireError(f"{path}: not a request that a device's enroll command wrote ({error})") from None
-        name, key = values["name"], PublicKey.of_text(values["key"])
-        signature = decoded(values["signature"], SIGNATURE_BYTES) or b""
-        if not key.verifies(signed_enrolment(name, key), signature):
+        key, signature = PublicKey.of_text(request.key), decoded(request.signature, SIGNATURE_BYTES) or b""
+        if not key.verifies(signed_enrolment(request.name, key), signature):
             raise WireError(f"{path}: signature: not one of this request by its key; ask the device for another")
-        return cls(name, key)
+        return cls(request.name, key)
 
 
 class _Request(BaseModel):

@@ -77,16 +77,16 @@ def read_header(content: bytes, *kinds: str) -> tuple[MessageFields, int]:
     except ValueError as error:
         raise WireError(f"the header of a message is no JSON: {error}") from None
     if not isinstance(fields, dict) or fields.get("kind") not in kinds:
-        found = fields.get("kind") if isinstance(fields, dict) else fields
-        raise WireError(f"a message of kind {found!r}, expected {' or '.join(map(repr, kinds))}")
+        kind = fields.get("kind") if isinstance(fields, dict) else fields
+        raise WireError(f"a message of kind {kind!r}, expected {' or '.join(map(repr, kinds))}")
     return fields, end
 
 
 def write_message(kind: str, fields: MessageFields, blobs: Iterable[Blob] = ()) -> bytes:
     """Return a message with ``fields`` and each of ``blobs`` once."""
-    held = {blob.digest: blob for blob in blobs}
-    header = write_header(kind, {**fields, "blobs": [(digest, len(blob)) for digest, blob in held.items()]})
-    return b"".join((header, *held.values()))
+    by_digest = {blob.digest: blob for blob in blobs}
+    header = write_header(kind, {**fields, "blobs": [(digest, len(blob)) for digest, blob in by_digest.items()]})
+    return b"".join((header, *by_digest.values()))
 
 
 def read_message(content: bytes, *kinds: str) -> tuple[MessageFields, dict[str, Blob]]:

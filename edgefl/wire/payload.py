@@ -7,9 +7,9 @@ is fp32.
 import json
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import safetensors
@@ -114,19 +114,19 @@ def decode(payload: Payload, expected: Shapes, sender: str, codec: str = "fp32",
     [0.0999755859375, 65504.0]
     """
     of = _checked(expected, codec)
-    found, finite = _predicted(payload, _largest(tuple(expected.items()), codec), codec)
-    if found is not None and finite:  # float32, each name one part
-        return {name: found[name].clone() if copy else found[name] for name in expected}
+    stored, finite = _predicted(payload, _largest(tuple(expected.items()), codec), codec)
+    if stored is not None and finite:  # float32, each name one part
+        return {name: stored[name].clone() if copy else stored[name] for name in expected}
     layout = {name: of.parts(name, shape) for name, shape in expected.items()}
-    if found is None:
+    if stored is None:
         received = _read(payload, sender, codec)
         layout = {name: _expected_parts(of, name, shape, received) for name, shape in expected.items()}
         if different := received.keys() ^ {part.name for parts in layout.values() for part in parts}:
             raise WireError(f"{sender}: tensors missing or not expected: {', '.join(sorted(different))}")
-        found = {part.name: _values(part, received[part.name], sender) for parts in layout.values() for part in parts}
+        stored = {part.name: _values(part, received[part.name], sender) for parts in layout.values() for part in parts}
     tensors = {}
     for name, parts in layout.items():
-        values = [found[part.name] for part in parts]
+        values = [stored[part.name] for part in parts]
         try:
             dense = (of.raw or of.chooses) and len(parts) == 1 and parts[0].dtype == "F32"
             tensors[name] = values[0].to(torch.float32, copy=copy) if dense else _unpacked(of, codec, values, expected[name])
@@ -139,11 +139,11 @@ def decode(payload: Payload, expected: Shapes, sender: str, codec: str = "fp32",
 
 def _unpacked(of: Codec, codec: str, values: Sequence[Tensor], shape: tuple[int, ...]) -> Tensor:
     """Return what a codec unpacks; ValueError if it does not return a float32 tensor of ``shape``, as a plug-in may."""
-    found: Any = of.unpack(values, shape)
-    if not isinstance(found, Tensor) or tuple(found.shape) != shape or found.dtype != torch.float32:
-        got = f"{tuple(found.shape)} {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
-        raise ValueError(f"was unpacked by codec {codec} to {got}, expected {shape} {torch.float32}")
-    return found
+    unpacked: Any = of.unpack(values, shape)
+    if not isinstance(unpacked, Tensor) or tuple(unpacked.shape) != shape or unpacked.dtype != torch.float32:
+        form = f"{tuple(unpacked.shape)} {unpacked.dtype}" if isinstance(unpacked, Tensor) else type(unpacked).__name__
+        raise ValueError(f"was unpacked by codec {codec} to {form}, expected {shape} {torch.float32}")
+    return unpacked
 
 
 def stored_tensors(payload: bytes, sender: str) -> dict[str, Tensor]:
@@ -160,9 +160,9 @@ def _packed(of: Codec, codec: str, name: str, w: Tensor, rng: np.random.Generato
     made: Any = of.pack(w, rng)
     names = (name, name + of.suffix) if of.suffix else (name,)
     if not isinstance(made, (tuple, list)) or not 1 <= len(made) <= len(names) or any(_dtype(one) not in NAMES for one in made):
-        got = f"({', '.join(str(_dtype(one)) for one in made)})" if isinstance(made, (tuple, list)) else type(made).__name__
+        form = f"({', '.join(str(_dtype(one)) for one in made)})" if isinstance(made, (tuple, list)) else type(made).__name__
         count = "one tensor" if len(names) == 1 else "one tensor or two"
-        raise WireError(f"{name} was packed by codec {codec} to {got}, expected a tuple of {count} of type {', '.join(TYPES)}")
+        raise WireError(f"{name} was packed by codec {codec} to {form}, expected a tuple of {count} of type {', '.join(TYPES)}")
     packed = dict(zip(names, made, strict=False))
     if of.chooses:
         parts = [_part(part, tensor) for part, tensor in packed.items()]
@@ -202,7 +202,15 @@ def _view(buffer: Payload, part: Part, begin: int = 0) -> Tensor:
     return flat.view(part.shape)
 
 
-def _read(payload: Payload, sender: str, codec: str) -> dict[str, Any]:
+class StoredEntry(TypedDict):
+    """An entry of a safetensors file."""
+
+    shape: list[int]
+    dtype: str
+    data: bytearray
+
+
+def _read(payload: Payload, sender: str, codec: str) -> dict[str, StoredEntry]:
     """Return the file's entries by name, with shape, dtype and data, unchecked except for the codec."""
     payload = bytes(payload)
     try:
@@ -211,23 +219,25 @@ def _read(payload: Payload, sender: str, codec: str) -> dict[str, Any]:
         header = json.loads(payload[8 : 8 + int.from_bytes(payload[:8], "little")])
     except (SafetensorError, ValueError) as error:
         raise WireError(f"{sender}: the payload is not a valid safetensors file ({error})") from None
-    got = (header.get("__metadata__") or {}).get("codec", "fp32")
-    if got != codec:
-        raise WireError(f"{sender}: the payload is encoded as {got!r}, expected {codec!r}; both ends must use the same codec")
+    encoding = (header.get("__metadata__") or {}).get("codec", "fp32")
+    if encoding != codec:
+        raise WireError(
+            f"{sender}: the payload is encoded as {encoding!r}, expected {codec!r}; both ends must use the same codec"
+        )
     return received
 
 
-def _expected_parts(codec: Codec, name: str, shape: tuple[int, ...], received: Mapping[str, Any]) -> tuple[Part, ...]:
+def _expected_parts(codec: Codec, name: str, shape: tuple[int, ...], received: Mapping[str, StoredEntry]) -> tuple[Part, ...]:
     """Return the parts that must have arrived for one tensor. If the codec chooses, the parts that did arrive tell whether it is dense."""
     if codec.chooses and {name, name + codec.suffix} <= received.keys():
         return codec.parts(name, shape, math.prod(received[name]["shape"]))
     return codec.parts(name, shape)
 
 
-def _values(part: Part, entry: Mapping[str, Any], sender: str) -> Tensor:
-    if (got := (tuple(entry["shape"]), entry["dtype"])) != (part.shape, part.dtype):
-        found = f"{got[0]} {TYPES.get(got[1], got[1])}"
-        raise WireError(f"{sender}: {part.name} is {found}, expected {part.shape} {TYPES[part.dtype]}")
+def _values(part: Part, entry: StoredEntry, sender: str) -> Tensor:
+    shape, dtype = tuple(entry["shape"]), entry["dtype"]
+    if (shape, dtype) != (part.shape, part.dtype):
+        raise WireError(f"{sender}: {part.name} is {shape} {TYPES.get(dtype, dtype)}, expected {part.shape} {TYPES[part.dtype]}")
     return _view(entry["data"], part)
 
 
@@ -237,7 +247,7 @@ def _largest(shapes: tuple[tuple[str, tuple[int, ...]], ...], codec: str) -> tup
     return tuple(part for name, shape in shapes for part in codec_named(codec).parts(name, shape))
 
 
-def _checked(names: Mapping[str, Any], codec: str) -> Codec:
+def _checked(names: Collection[str], codec: str) -> Codec:
     """Return the codec, after checking that no tensor has a name that is reserved for it or for safetensors."""
     of = codec_named(codec)
     if "__metadata__" in names:

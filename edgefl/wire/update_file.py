@@ -176,7 +176,7 @@ def _content(path: Path, expected: ExpectedUpdate) -> bytes:
     return content
 
 
-def _header(path: Path, content: bytes) -> dict[str, Any]:
+def _header(path: Path, content: bytes) -> dict[str, dict[str, Any]]:
     length = int.from_bytes(content[:8], "little")
     if len(content) < 8 or length > MAX_HEADER_BYTES:
         raise WireError(f"{path}: a header of {length:,} bytes, expected at most {MAX_HEADER_BYTES:,}: no safetensors file")
@@ -189,7 +189,7 @@ def _header(path: Path, content: bytes) -> dict[str, Any]:
     return header
 
 
-def _about(path: Path, header: dict[str, Any], expected: ExpectedUpdate) -> dict[str, str]:
+def _about(path: Path, header: dict[str, dict[str, Any]], expected: ExpectedUpdate) -> dict[str, str]:
     """Return the file's metadata, every key checked."""
     about = header.pop("__metadata__", {})
     _check_names(
@@ -242,7 +242,7 @@ def are_labels(labels: tuple[int, ...], classes: int) -> bool:
     return bool(labels) and labels[-1] < classes and labels == tuple(sorted({*labels}))
 
 
-def _check_names(path: Path, got: Mapping[str, Any], expected: Collection[str], rule: str) -> None:
-    if different := sorted(got.keys() ^ set(expected)):
+def _check_names(path: Path, names: Collection[str], expected: Collection[str], rule: str) -> None:
+    if different := sorted({*names} ^ {*expected}):
         state = "missing" if different[0] in expected else "not expected"
         raise WireError(f"{path}: {short(different[0])}: {state}; {rule}")

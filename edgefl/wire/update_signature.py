@@ -48,17 +48,17 @@ def signer(about: Mapping[str, str], content: str) -> PublicKey | None:
     Raises:
         WireError: key or signature is missing or malformed, or the signature is not one of this update.
     """
-    given = {name: about[name] for name in (KEY, SIGNATURE) if name in about}
-    if not given:
+    signed = {name: about[name] for name in (KEY, SIGNATURE) if name in about}
+    if not signed:
         return None
-    if len(given) == 1:
-        (only,) = given
+    if len(signed) == 1:
+        (only,) = signed
         raise WireError(f"{only}: expected {KEY} and {SIGNATURE}, or neither")
     try:
-        key = PublicKey.of_text(given[KEY])
+        key = PublicKey.of_text(signed[KEY])
     except ValueError as error:
         raise WireError(f"{KEY}: {error}") from None
-    if (signature := decoded(given[SIGNATURE], SIGNATURE_BYTES)) is None:
+    if (signature := decoded(signed[SIGNATURE], SIGNATURE_BYTES)) is None:
         raise WireError(f"{SIGNATURE}: expected the base64 of {SIGNATURE_BYTES} bytes")
     if not key.verifies(signed_content(about, content), signature):
         raise WireError(f"{SIGNATURE}: not one of this update by {key}: the file was changed after it was signed")
