@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from edgefl.cost.calls import spelled_out
-from edgefl.cost.kinds import kinds_of
-from edgefl.cost.layers import LayerTracker
 from edgefl.cost.macs import work_of
 from edgefl.cost.memory import Watcher, bytes_of
+from edgefl.cost.operations import LayerTracker, kinds_of
 from edgefl.cost.trace import Subject, Tracer, quiet
 from edgefl.factor.compose import composed_network, factorized_layers
 from edgefl.records import Batch

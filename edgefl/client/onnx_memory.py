@@ -16,8 +16,7 @@ import onnx.helper
 import onnx.shape_inference
 
 from edgefl.client.onnx_loop import held_bytes
-from edgefl.cost.arena import Arena
-from edgefl.cost.inference import kernels_peak
+from edgefl.cost.inference import Arena, kernels_peak
 from edgefl.cost.kernels import Kernel
 from edgefl.cost.layer_rules import convolution_scratch
 from edgefl.onnxgrad.autodiff import reads

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from edgefl.cost.layers import INPUT, LOSS, OPTIMIZER
 from edgefl.cost.memory import bytes_of
+from edgefl.cost.operations import INPUT, LOSS, OPTIMIZER
 from edgefl.cost.step_memory import MemorySplit
 from edgefl.cost.trace import RECOMPUTE, Layer, Operation, StepTrace, Subject, Tracer
 from edgefl.errors import ConfigError

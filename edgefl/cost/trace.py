@@ -14,10 +14,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from edgefl.cost.calls import Calls, spelled_out
 from edgefl.cost.inference import inference_peak
-from edgefl.cost.kinds import kinds_of
-from edgefl.cost.layers import INPUT, LOSS, NETWORK, OPTIMIZER, LayerTracker
 from edgefl.cost.macs import OpWork, work_of
 from edgefl.cost.memory import LivenessMeter, Timeline, Watcher, bytes_of, held_by
+from edgefl.cost.operations import INPUT, LOSS, NETWORK, OPTIMIZER, LayerTracker, kinds_of
 from edgefl.cost.step_memory import StepMemory, beside, optimizer_tensors, step_memory
 from edgefl.cost.uncompiled import uncompiled
 from edgefl.records import Batch

@@ -25,8 +25,7 @@ from edgefl.data.cells import (
 )
 from edgefl.data.given import Given, Reading
 from edgefl.data.growing import Growing
-from edgefl.data.images import HELD_OUT, grown
-from edgefl.data.paths import Pictures
+from edgefl.data.images import HELD_OUT, Pictures, grown
 from edgefl.data.roles import Roles, roles_of
 from edgefl.errors import DataError, first_line
 from edgefl.records import DataRecord

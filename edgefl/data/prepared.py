@@ -107,37 +107,25 @@ def _prepared(
         measured(xs[1], places[1], where)  # finds NaN, also in held-out rows of the same array
     if usual.mean:
         mean, std = (_of_channels(key, getattr(usual, key), xs[0].shape[1], where) for key in ("mean", "std"))
-    if usual.scale:
-        return _as_prescribed(xs, places, mean, std, usual.scale, told, guessed)
-    train, test = (Scaled(x, mean, std).at(rows) for x, rows in zip(xs, places, strict=True))
-    note = {"mean": list(mean) if isinstance(mean, tuple) else mean, "std": list(std) if isinstance(std, tuple) else std}
+    pixels, values = xs[0].dtype == np.uint8, f"from {xs[0].dtype} values"
+    scale = base = 1 / _WHITE if pixels else 1.0  # a Scaled multiplies with the second one
+    means, stds = mean, std
     figures = "of the papers" if usual.mean else "of the training part, channel by channel"
-    if xs[0].dtype == np.uint8:
-        record = DataRecord(scaling=(f"pixels / 255, then (x − mean) / std {figures}",), guessed=guessed)
-        return Prepared(train, test, {"scale": 1 / _WHITE, **note}, 0, record)
-    record = DataRecord(scaling=(f"{told}(x − mean) / std {figures}, from {xs[0].dtype} values",), guessed=guessed)
-    return Prepared(train, test, {"scale": 1.0, "raw": xs[0].dtype.name, **note}, 0, record)
+    scaling = f"pixels / 255, then (x − mean) / std {figures}" if pixels else f"{told}(x − mean) / std {figures}, {values}"
+    if usual.scale:  # of the network that given weights belong to
+        scale = usual.scale
+        means, stds = (tuple(v * base / scale for v in of) if isinstance(of, tuple) else of * base / scale for of in (mean, std))
+        scaling = f"{told}(x · {scale:g} − mean) / std as it was prescribed, {values}"
+    train, test = (Scaled(x, means, stds).at(rows) for x, rows in zip(xs, places, strict=True))
+    raw = {} if pixels else {"raw": xs[0].dtype.name}
+    note = {"mean": list(mean) if isinstance(mean, tuple) else mean, "std": list(std) if isinstance(std, tuple) else std}
+    return Prepared(train, test, {"scale": scale, **raw, **note}, 0, DataRecord(guessed=guessed, scaling=(scaling,)))
 
 
 def _of_channels(key: str, values: tuple[float, ...], channels: int, where: str) -> Scale:
     if len(values) not in (1, channels):
         raise DataError(f"{where}: {len(values)} values of {key}, expected one, or one for each of {channels} channels")
     return values[0] if len(values) == 1 else values
-
-
-def _as_prescribed(
-    xs: list[np.ndarray], places: list[np.ndarray], mean: Scale, std: Scale, scale: float, told: str, guessed: tuple[str, ...]
-) -> Prepared:
-    """Return samples as (x · scale − mean) / std, which the weights of the network belong to."""
-    base = 1 / _WHITE if xs[0].dtype == np.uint8 else 1.0  # what a Scaled multiplies with
-    means, stds = (tuple(v * base / scale for v in of) if isinstance(of, tuple) else of * base / scale for of in (mean, std))
-    train, test = (Scaled(x, means, stds).at(rows) for x, rows in zip(xs, places, strict=True))
-    note = {"mean": list(mean) if isinstance(mean, tuple) else mean, "std": list(std) if isinstance(std, tuple) else std}
-    raw = {} if xs[0].dtype == np.uint8 else {"raw": xs[0].dtype.name}
-    record = DataRecord(
-        scaling=(f"{told}(x · {scale:g} − mean) / std as it was prescribed, from {xs[0].dtype} values",), guessed=guessed
-    )
-    return Prepared(train, test, {"scale": scale, **raw, **note}, 0, record)
 
 
 def _of_texts(xs: list[np.ndarray], places: list[np.ndarray], where: str, usual: Usual) -> Prepared:

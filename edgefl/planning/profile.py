@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import torch
 
@@ -115,8 +115,11 @@ def profile(
     check_together(chosen, architecture, costs)
     # A deadline may be a multiple of what the fastest class needs for the dense network, as in a run of any method.
     full = tier_cost(create("fedavg"), architecture, Tier(1.0), training, codec) if chosen_fleet else None
-    rows = {
-        tier: ProfileRow.of(
+
+    def row(tier: Tier, cost: Cost) -> ProfileRow:
+        received, sent = download_shapes(chosen, architecture, tier), upload_shapes(chosen, architecture, tier)
+        down, up = tensor_bytes(received), tensor_bytes(sent, codec)
+        return ProfileRow.of(
             cost,
             tier=tier.number,
             method=method,
@@ -127,10 +130,13 @@ def profile(
             codec=codec,
             layers=cost.layers,
             macs_forward_onnx=_macs_in_onnx(chosen, architecture, tier) if check_macs else None,
-            **_travelling(chosen, architecture, tier, codec)._asdict(),
+            header_bytes=header_bytes(received),
+            upload_header_bytes=header_bytes(sent, codec),
+            formula_bytes=sum(down.values()),
+            tensors=tuple(TensorBytes(name, of, down.get(name, 0), up.get(name, 0)) for name, of in (received | sent).items()),
         )
-        for tier, cost in costs.items()
-    }
+
+    rows = {tier: row(tier, cost) for tier, cost in costs.items()}
     on_devices = _device_rows(rows, costs, full, devices, chosen_fleet, training, samples)
     return Results(of for tier, row in rows.items() for of in on_devices[tier] or [row])
 
@@ -199,22 +205,6 @@ def _cost_in_onnx(method: Method, architecture: Architecture, tier: Tier, traini
 
     cost = tier_cost(method, architecture, tier, training, codec)
     return in_onnx(cost, method, architecture, tier, training, PLAIN, CROSS_ENTROPY)
-
-
-class _Travelling(NamedTuple):
-    """What travels in a round, and the usual estimate of it; :class:`ProfileRow` explains each."""
-
-    header_bytes: int
-    upload_header_bytes: int
-    formula_bytes: int
-    tensors: tuple[TensorBytes, ...]
-
-
-def _travelling(method: Method, architecture: Architecture, tier: Tier, codec: str) -> _Travelling:
-    shapes, sent = download_shapes(method, architecture, tier), upload_shapes(method, architecture, tier)
-    down, up = tensor_bytes(shapes), tensor_bytes(sent, codec)
-    tensors = tuple(TensorBytes(name, shape, down.get(name, 0), up.get(name, 0)) for name, shape in (shapes | sent).items())
-    return _Travelling(header_bytes(shapes), header_bytes(sent, codec), sum(down.values()), tensors)
 
 
 def _device_rows(

@@ -226,8 +226,8 @@ def recomputed_cost(
     """Return the cost of a tier if its backward pass computes activations again, or :func:`tier_cost` if that saves no memory."""
     saving = tier_cost(method, architecture, tier, training, codec, objective, criterion)  # raises what is wrong with the network
     steps = recomputed(training, partial(method.network, architecture, tier), architecture, method, objective, criterion)
-    found = tier_cost(method, architecture, tier, steps, codec, objective, criterion)
-    return found if found.training_memory_bytes < saving.training_memory_bytes else saving
+    again = tier_cost(method, architecture, tier, steps, codec, objective, criterion)
+    return again if again.training_memory_bytes < saving.training_memory_bytes else saving
 
 
 def _subject(
@@ -255,8 +255,8 @@ def _subject(
     plain = build if deployed is None and objective.adds else deployed
 
     def optimizer(module: nn.Module) -> torch.optim.Optimizer:
-        found = optimizer_of(method, module, training)
-        return found if training.sample_clip is None else noising(found, StepNoise(1.0), module, training.batch_size)
+        steps = optimizer_of(method, module, training)
+        return steps if training.sample_clip is None else noising(steps, StepNoise(1.0), module, training.batch_size)
 
     loss = loss_of(method, objective, criterion, training.sample_clip)
     return Subject(
@@ -275,28 +275,27 @@ class Costs:
         self.method, self.architecture = method, task.architecture
         self._training, self._codec, self._objective, self._criterion = task.training, codec, task.objective, task.criterion
         self._in_onnx = in_onnx
-        self._found: dict[tuple[Tier, int | None], Cost] = {}
+        self._plain: dict[tuple[Tier, int | None], Cost] = {}
         self._recomputed: dict[tuple[Tier, int | None], Cost] = {}
 
     def of(self, tier: Tier, micro_batch: int | None = None) -> Cost:
         """Return the cost of a tier, for whole batches or for micro-batches."""
-        if (tier, micro_batch) not in self._found:
+        if (tier, micro_batch) not in self._plain:
             steps = self._training if micro_batch is None else replace(self._training, micro_batch=micro_batch)
-            found = tier_cost(self.method, self.architecture, tier, steps, self._codec, self._objective, self._criterion)
+            cost = tier_cost(self.method, self.architecture, tier, steps, self._codec, self._objective, self._criterion)
             if self._in_onnx:
                 from edgefl.planning.onnx_costs import in_onnx  # a second to import, and most runs train in torch
 
-                found = in_onnx(found, self.method, self.architecture, tier, steps, self._objective, self._criterion)
-            self._found[tier, micro_batch] = found
-        return self._found[tier, micro_batch]
+                cost = in_onnx(cost, self.method, self.architecture, tier, steps, self._objective, self._criterion)
+            self._plain[tier, micro_batch] = cost
+        return self._plain[tier, micro_batch]
 
     def recomputed(self, tier: Tier, micro_batch: int | None = None) -> Cost:
         """Return the cost of a tier that computes activations again; its ``recompute`` is empty where that holds no less."""
         if (tier, micro_batch) not in self._recomputed:
             steps = replace(self._training, micro_batch=micro_batch or self._training.micro_batch)
             of = self.method, self.architecture, tier, steps, self._codec, self._objective, self._criterion
-            found = recomputed_cost(*of)
-            self._recomputed[tier, micro_batch] = found
+            self._recomputed[tier, micro_batch] = recomputed_cost(*of)
         return self._recomputed[tier, micro_batch]
 
     @cached_property
