@@ -29,12 +29,12 @@ def printable_name(name: str) -> str:
 def preparation(how: Preparation) -> Preparation:
     """Return how samples are prepared; ValueError if they cannot be. Every key may be missing."""
     for key in ("mean", "scale", "std"):
-        given = how.get(key, 1)
-        values = given if isinstance(given, list) and key != "scale" else [given]
+        figure = how.get(key, 1)
+        values = figure if isinstance(figure, list) and key != "scale" else [figure]
         if not values or not all(_is_number(value) and (value != 0 or key != "std") for value in values):
             form = "a finite number" if key == "scale" else "finite numbers, one or a list,"
             nonzero = ", and none of std is 0" if key == "std" else ""
-            raise ValueError(f"{key}: got {repr(given)[:100]}, expected {form} of at most {LARGEST:.2g}{nonzero}")
+            raise ValueError(f"{key}: got {repr(figure)[:100]}, expected {form} of at most {LARGEST:.2g}{nonzero}")
     for key in ("alphabet", "raw"):
         if not isinstance(how.get(key, ""), str):
             raise ValueError(f"{key}: got {repr(how[key])[:100]}, expected text")

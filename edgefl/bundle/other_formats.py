@@ -57,8 +57,8 @@ def other_formats(
     for name in names:
         try:
             with silent(), quiet():
-                given = tuple(map(torch.from_numpy, samples[0]))
-                converted = export_formats.load(name)(_Positional(network, arguments).eval(), given)
+                example = tuple(map(torch.from_numpy, samples[0]))
+                converted = export_formats.load(name)(_Positional(network, arguments).eval(), example)
                 outputs = np.concatenate([converted.run(sample) for sample in samples])
         except Exception as error:  # converters raise many types
             raise EdgeflError(

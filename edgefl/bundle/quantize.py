@@ -123,14 +123,14 @@ def _checked(model: onnx.ModelProto, calibration: Fields[np.ndarray] | None) -> 
         raise ConfigError(
             "int8-static takes calibration samples to find the ranges of activations, got none; give some, such as 100"
         )
-    given, chosen = named(calibration, "x"), dict[str, np.ndarray]()
+    inputs, chosen = named(calibration, "x"), dict[str, np.ndarray]()
     for entry in model.graph.input:
-        value, samples = entry.type.tensor_type, given[entry.name] if len(given) > 1 else first(calibration)
+        value, samples = entry.type.tensor_type, inputs[entry.name] if len(inputs) > 1 else first(calibration)
         shape = tuple(dim.dim_value for dim in value.shape.dim)[1:]
         dtype = onnx.helper.tensor_dtype_to_np_dtype(value.elem_type)
         if samples.shape[1:] != shape or samples.dtype != dtype:
-            got = f"{samples.dtype} {samples.shape[1:]}"
-            raise ConfigError(f"int8-static: calibration samples of {got}, expected {dtype} {shape} as the graph's input")
+            form = f"{samples.dtype} {samples.shape[1:]}"
+            raise ConfigError(f"int8-static: calibration samples of {form}, expected {dtype} {shape} as the graph's input")
         if not np.isfinite(samples).all():
             raise ConfigError("int8-static: calibration samples hold values that are not finite")
         spread = np.linspace(0, len(samples) - 1, min(len(samples), CALIBRATION_SAMPLES)).round().astype(np.int64)

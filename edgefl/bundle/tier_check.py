@@ -141,11 +141,11 @@ def check_tier(folder: Path, manifest: Manifest, entry: TierEntry, announce: Cal
 
 def _logits(tier: _Tier, name: str, x: Arrays, weights: Arrays | None = None) -> np.ndarray:
     """Return the outputs (n, classes) of an inference graph; ``weights`` are those of its weights that are inputs, None: all are inside."""
-    given = {} if weights is None else weights
-    wanted = tier.samples | {key: End("float32", value.shape) for key, value in given.items()}
-    may_lack = frozenset(given) | tier.unread
+    weights = weights or {}
+    wanted = tier.samples | {key: End("float32", value.shape) for key, value in weights.items()}
+    may_lack = frozenset(weights) | tier.unread
     session = tier.opened(name, wanted, {"logits": End("float32", (None, tier.manifest.classes))}, may_lack)
-    outputs, count = session.run({**x, **given})["logits"], len(next(iter(x.values())))
+    outputs, count = session.run({**x, **weights})["logits"], len(next(iter(x.values())))
     if outputs.shape != (count, tier.manifest.classes):
         raise BundleError(f"{name}: outputs of shape {outputs.shape}, expected {(count, tier.manifest.classes)}")
     return outputs
@@ -177,9 +177,9 @@ def _check_training(tier: _Tier, train: TrainEntry, x: Arrays) -> float:
     expected = stored["losses"].astype(np.float64)
     errors = np.abs(np.array(losses[0]) - expected) / np.maximum(np.abs(expected), 1e-6)
     if not errors.max() <= MAX_LOSS_ERROR:
-        got, wanted = (", ".join(f"{loss:.6g}" for loss in row) for row in (losses[0], expected))
+        measured, wanted = (", ".join(f"{loss:.6g}" for loss in row) for row in (losses[0], expected))
         raise BundleError(
-            f"{train.graphs[0]}: losses {got}, its reference has {wanted}, expected the same to {MAX_LOSS_ERROR:.0e}"
+            f"{train.graphs[0]}: losses {measured}, its reference has {wanted}, expected the same to {MAX_LOSS_ERROR:.0e}"
         )
     _check_after(train, stored, ended[0])
     return float(errors.max())

@@ -120,7 +120,7 @@ class _Convolution:
 
     def input_gradient(self, *, with_bias: bool = False) -> int:
         """Most bytes at once of the input's gradient, with copies; ``with_bias``: one is added, as transposed convolutions do."""
-        gradient, given, _ = self.plain
+        gradient, inputs, _ = self.plain
         strided = self.strided and not self.depthwise
         bias = gradient if with_bias else 0
         whole = strided and (self.groups == 1 or self.outputs > _SMALL_BLOCK)
@@ -129,7 +129,7 @@ class _Convolution:
         if whole:  # by a kernel that leaves channels last
             table = _STRIDED_TABLE_BYTES if self.stride == 2 else _WIDE_TABLE_BYTES
             weight = self.weight(_padded(self.inputs, _BLOCK), _padded(self.outputs, _BLOCK))
-            return max(bias + given + weight + gradient + table, 3 * gradient)
+            return max(bias + inputs + weight + gradient + table, 3 * gradient)
         into, out, weight = self.blocked(_BLOCK)
         return max((into if with_bias else 0) + out + weight + into, into + gradient)
 

@@ -104,12 +104,12 @@ def _lstm(args: Sequence[Any], out: Any) -> int:
 
 
 def _lstm_backward(args: Sequence[Any], out: Any) -> int:
-    x, given, hidden = args[0], args[10], args[15]
+    x, outputs, hidden = args[0], args[10], args[15]
     (steps, samples, inputs), size = x.shape, x.element_size()
     gradients = (inputs + hidden) * _row(4 * hidden, size) * size
     weights = sum(4 * hidden * _row(n, size) * size for n in (inputs, hidden) if _row(n, size) != n)
     ends = 2 * samples * hidden * size + 4 * hidden * size
-    return int(weights + gradients + ends + _lstm_scratch(steps, samples, hidden, size)) + _copy(given)
+    return int(weights + gradients + ends + _lstm_scratch(steps, samples, hidden, size)) + _copy(outputs)
 
 
 def _lstm_scratch(steps: int, samples: int, hidden: int, element_bytes: int) -> int:

@@ -74,7 +74,7 @@ def split_by_flwr(
         raise ConfigError(
             f"partition: flwr-datasets has no partitioner {partition.name!r};{hint} known: {', '.join(sorted(kinds))}"
         )
-    taken, given = inspect.signature(kind).parameters, dict(partition.arguments)
+    taken, arguments = inspect.signature(kind).parameters, dict(partition.arguments)
     usual = {
         "num_partitions": clients,
         "partition_by": "owner" if "naturalid" in partition.name else "label",
@@ -84,7 +84,7 @@ def split_by_flwr(
     try:
         with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):  # progress bars
             warnings.simplefilter("ignore")
-            divided = kind(**{key: value for key, value in usual.items() if key in taken} | given)
+            divided = kind(**{key: value for key, value in usual.items() if key in taken} | arguments)
             divided.dataset = datasets.Dataset.from_dict(columns)
             count = divided.num_partitions
             if count != clients:

@@ -28,7 +28,7 @@ _MOST_LOST = 1e-3
 
 @dataclass(frozen=True)
 class Reading:
-    """What a user says about the files of a data set.
+    """A user's directions for the files of a data set.
 
     Attributes:
         label, owner: names of the columns, or of the arrays, with each sample's label and owner; None: they are guessed.
@@ -203,14 +203,14 @@ def plain_values(values: np.ndarray) -> np.ndarray:
 def _targets(y: np.ndarray, where: str) -> np.ndarray:
     """Return targets as float32; DataError if that makes different ones alike, as of times in seconds since 1970."""
     with np.errstate(over="ignore"):
-        found = y.astype(np.float32)
+        floats = y.astype(np.float32)
     exact = y.astype(np.float64)
-    if np.isfinite(exact).all() and np.abs(found - exact).max() > _MOST_LOST * exact.std() > 0:
+    if np.isfinite(exact).all() and np.abs(floats - exact).max() > _MOST_LOST * exact.std() > 0:
         low, high = f"{exact.min():.17g}", f"{exact.max():.17g}"
         raise DataError(
             f"{where}: targets {low} to {high} differ by less than float32 tells apart; subtract an offset, or scale them"
         )
-    return found
+    return floats
 
 
 def _check_none_missing(values: np.ndarray, what: str, where: str) -> None:

@@ -20,7 +20,7 @@ from edgefl.util.files import ending_of
 
 _HEADER_BYTES, _NAME_AT = 30, 26
 _DAMAGED = (ValueError, EOFError, LookupError, MemoryError, TypeError, RuntimeError, struct.error, zipfile.BadZipFile, zlib.error)
-"""What reading a damaged archive or array raises; RuntimeError if a flipped bit says that a member is encrypted."""
+"""The errors of damaged archives and arrays; RuntimeError if a flipped bit says that a member is encrypted."""
 
 
 def read(path: Path, reading: Reading) -> Given:
@@ -28,7 +28,11 @@ def read(path: Path, reading: Reading) -> Given:
 
     Files may have held-out samples, ``x_test`` and ``y_test``, and ``class_names``. Nothing is unpickled. DataError names what is wrong.
     """
-    arrays = _of_npz(path) if ending_of(path) == ".npz" else _of_folder(path if path.is_dir() else path.parent)
+    if ending_of(path) == ".npz":
+        files, arrays = [path], _of_npz(path)
+    else:
+        files = arrays_in(path if path.is_dir() else path.parent)
+        arrays = _Arrays({file.stem: (file, "") for file in files})
     y, owner = reading.label or "y", reading.owner or "owner"
     for needed in (y, *([owner] if reading.owner else [])):
         if needed not in arrays:
@@ -45,7 +49,7 @@ def read(path: Path, reading: Reading) -> Given:
         test = Given(_samples(arrays, inputs, "_test"), arrays[f"{y}_test"], str(path), arrays.get(f"{owner}_test"))
     return Given(
         _samples(arrays, inputs), arrays[y], str(path), arrays.get(owner), names, test, reading.layout,
-        _files(path), _record(arrays, inputs, y, owner),
+        tuple(files), _record(arrays, inputs, y, owner),
     )  # fmt: skip
 
 
@@ -54,10 +58,6 @@ def _record(arrays: Mapping[str, np.ndarray], inputs: list[str], y: str, owner: 
     used = {name for own in (*inputs, y, owner) for name in (own, f"{own}_test")} | {"class_names"}
     left = tuple(f"array {name!r}: no sample, label or owner" for name in arrays if name not in used)
     return DataRecord(features=tuple(inputs), label=y, owner=owner if owner in arrays else "", left_out=left)
-
-
-def _files(path: Path) -> tuple[Path, ...]:
-    return (path,) if ending_of(path) == ".npz" else tuple(arrays_in(path if path.is_dir() else path.parent))
 
 
 def _inputs(arrays: Mapping[str, np.ndarray], path: Path, others: set[str], chosen: tuple[str, ...]) -> list[str]:
@@ -100,7 +100,7 @@ def array_in(path: Path, member: str = "") -> np.ndarray:
         raise DataError(f"{what}: not a plain array ({first_line(error)}); arrays of Python objects are not read") from None
 
 
-def _of_npz(path: Path) -> Mapping[str, np.ndarray]:
+def _of_npz(path: Path) -> "_Arrays":
     try:
         with zipfile.ZipFile(path) as file:
             members = [name.removesuffix(".npy") for name in file.namelist() if name.endswith(".npy")]
@@ -109,10 +109,6 @@ def _of_npz(path: Path) -> Mapping[str, np.ndarray]:
     except _DAMAGED as error:
         raise DataError(f"{path}: not an .npz file, or an incomplete one ({first_line(error)})") from None
     return _Arrays({name: (path, name) for name in members})
-
-
-def _of_folder(folder: Path) -> Mapping[str, np.ndarray]:
-    return _Arrays({path.stem: (path, "") for path in arrays_in(folder)})
 
 
 class _Arrays(Mapping[str, np.ndarray]):

@@ -86,9 +86,9 @@ def _stacked(samples: list[Any], where: str) -> Any:
         return _rows(samples, where)
     names = list(samples[0]) if isinstance(samples[0], Mapping) else []
     for number, sample in enumerate(samples):
-        found = list(sample) if isinstance(sample, Mapping) else []
-        if set(found) != set(names):
-            has, expected = (", ".join(of) or "one without a name" for of in (found, names))
+        inputs = list(sample) if isinstance(sample, Mapping) else []
+        if set(inputs) != set(names):
+            has, expected = (", ".join(of) or "one without a name" for of in (inputs, names))
             raise DataError(f"{where}: sample {number} has the inputs {has}, but sample 0 has {expected}")
     return {name: _rows([sample[name] for sample in samples], f"{where}, input {name}") for name in names}
 

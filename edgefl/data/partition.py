@@ -155,8 +155,8 @@ def _by_classes(labels: np.ndarray, clients: int, per_client: int, rng: np.rando
     if per_client > len(values):
         raise DataError(f"classes:{per_client}: the data have only {len(values)} classes")
     if clients * per_client < len(values):
-        held = f"{clients} clients × {per_client} classes"
-        raise DataError(f"classes:{per_client}: {held} leave some of the {len(values)} classes without a client")
+        places = f"{clients} clients × {per_client} classes"
+        raise DataError(f"classes:{per_client}: {places} leave some of the {len(values)} classes without a client")
     holders = _holders(len(values), clients, per_client, rng)
     owner = np.empty(len(labels), np.int64)
     for value, size, who in zip(values, sizes, holders, strict=True):

@@ -20,7 +20,7 @@ _UNSIGNED = 1
 
 @dataclass(frozen=True)
 class PixelFormat:
-    """What the file of an image says of its pixels.
+    """The pixels of an image, as its file describes them.
 
     Attributes:
         mode: Pillow's name of what is stored, such as RGB.
@@ -51,7 +51,7 @@ class PixelFormat:
 
 @dataclass(frozen=True)
 class Form:
-    """What all images of a data set become: 1 or 3 ``channels`` of uint8, or float32 if some are ``floats`` or have more than 8 bits.
+    """The form of all images of a data set: 1 or 3 ``channels`` of uint8, or float32 if some are ``floats`` or have more than 8 bits.
 
     ``alpha``: what becomes of transparent pixels, one of ``drop``, ``white``, ``black`` and ``only``; "": they are refused.
     """

@@ -22,7 +22,7 @@ _MOST_LOST = 1e-5
 
 @dataclass(frozen=True)
 class Usual:
-    """What a known data set prescribes, instead of what its samples suggest.
+    """The prescriptions of a known data set, in the place of what its samples suggest.
 
     Attributes:
         title: name in reports.
@@ -199,7 +199,7 @@ def _loses(x: np.ndarray, std: float | tuple[float, ...]) -> bool:
     return False
 
 
-def layout_of(shape: tuple[int, ...], pixels: bool, given: str, where: str) -> tuple[str, tuple[str, ...]]:
+def layout_of(shape: tuple[int, ...], pixels: bool, layout: str, where: str) -> tuple[str, tuple[str, ...]]:
     """Return whether samples of ``shape`` (n, …) have their channels "first", "last", or "none", and what was guessed.
 
     Raises:
@@ -210,8 +210,8 @@ def layout_of(shape: tuple[int, ...], pixels: bool, given: str, where: str) -> t
     """
     if len(shape) != 4:
         return ("none" if len(shape) == 3 and pixels else "first"), ()
-    if given:
-        return given, ()
+    if layout:
+        return layout, ()
     _, a, b, c = shape
     first, last = f"{a} channels of {b}×{c}", f"{c} channels of {a}×{b}"
     few = a <= _FEW_CHANNELS, c <= _FEW_CHANNELS

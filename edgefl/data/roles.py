@@ -1,4 +1,4 @@
-"""What the columns of a table are: its label, its owner and its features, as given or as their types suggest."""
+"""The roles of a table's columns: its label, its owner and its features, as given or as their types suggest."""
 
 import json
 import re
@@ -20,7 +20,7 @@ _OF_LABEL = re.compile(r"(coarse_|fine_)?(labels?|target|class)(_(names?|texts?|
 
 @dataclass(frozen=True)
 class Roles:
-    """What the columns of a table are.
+    """The roles of a table's columns.
 
     Attributes:
         label, owner: names of columns; "" without owners.

@@ -73,13 +73,13 @@ class Scaled:
         for start in range(0, count, _AT_ONCE):
             block = slice(start, start + _AT_ONCE)
             part: np.ndarray = taken[block]
-            given = raw[places[block]] if self.mapped else raw[block]
+            values = raw[places[block]] if self.mapped else raw[block]
             if raw.dtype == np.uint8:
-                np.divide(given, np.float32(255.0), out=part, dtype=np.float32)
+                np.divide(values, np.float32(255.0), out=part, dtype=np.float32)
                 np.subtract(part, mean, out=part, dtype=np.float32, casting="same_kind")
                 np.divide(part, std, out=part, dtype=np.float32, casting="same_kind")
             else:
-                exact = given.astype(np.float64)
+                exact = values.astype(np.float64)
                 np.subtract(exact, mean, out=exact)
                 np.divide(exact, std, out=part, casting="same_kind")
             release(self.raw)  # the system reads more of the file than was asked for

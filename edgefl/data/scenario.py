@@ -99,10 +99,10 @@ def permuted(labels: np.ndarray, order: np.ndarray, classes: int, client: int) -
     return order[labels].astype(np.int64)
 
 
-def share(labels: np.ndarray, kept: float, rng: np.random.Generator) -> np.ndarray:
+def share(labels: np.ndarray, part: float, rng: np.random.Generator) -> np.ndarray:
     """Return the numbers, ascending, of a share ``kept`` in (0, 1] of ``labels`` (n,), stratified by label; at least one."""
-    if not 0 < kept <= 1:
-        raise ConfigError(f"data_share: got {kept:g}, expected more than 0 and at most 1 (1 keeps every sample)")
-    if kept == 1:
+    if not 0 < part <= 1:
+        raise ConfigError(f"data_share: got {part:g}, expected more than 0 and at most 1 (1 keeps every sample)")
+    if part == 1:
         return np.arange(len(labels))
-    return stratified(labels, max(1, int(kept * len(labels) + 0.5)), rng)
+    return stratified(labels, max(1, int(part * len(labels) + 0.5)), rng)

@@ -65,7 +65,7 @@ MOST_LOSSES = 4
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What sets an engine apart: the keyword arguments of its decorator.
+    """The traits of an engine: the keyword arguments of its decorator.
 
     Attributes:
         keeps_state: its workers keep a copy of what clients store between rounds. The server does not rely on it: checkpoints contain

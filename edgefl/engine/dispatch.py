@@ -123,8 +123,8 @@ class Dispatch(ABC, Generic[P]):
 
     def unsent(self, fold: Fold | None) -> list[JobBatch]:
         """Return the batches with updates that have not arrived in the sums ``fold``."""
-        given = (batch for peer in self._peers for batch in peer.of(fold))
-        return [*given, *(batch for batch in self._again if fold is not None and batch.fold is fold)]
+        batches = (batch for peer in self._peers for batch in peer.of(fold))
+        return [*batches, *(batch for batch in self._again if fold is not None and batch.fold is fold)]
 
     def collect(self, fold: Fold) -> None:
         """Ask every peer for its part of the sums ``fold``, unless it was asked before; raise what a peer has raised."""

@@ -1,4 +1,4 @@
-"""What the bits of a trained model depend on besides the run: the software of a computer, its processor, and how kernels are chosen."""
+"""The causes of a trained model's bits besides the run: the software of a computer, its processor, and how kernels are chosen."""
 
 import os
 from collections.abc import Iterator

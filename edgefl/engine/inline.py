@@ -35,20 +35,20 @@ def cut(items: Iterable[T], most: int, kind: Callable[[T], Hashable]) -> Iterato
     >>> ["".join(item for _, item in batch) for batch in cut("aabaabcbb", 3, str)]
     ['aaa', 'bbb', 'a', 'c', 'b']
     """
-    held: dict[Hashable, list[tuple[int, T]]] = {}  # in the order of their first items
+    waiting: dict[Hashable, list[tuple[int, T]]] = {}  # in the order of their first items
     count = 0
     for number, item in enumerate(items):
         key = kind(item)
-        batch = held.setdefault(key, [])
+        batch = waiting.setdefault(key, [])
         batch.append((number, item))
         count += 1
         if len(batch) < most:
             if count <= WINDOW * most:
                 continue
-            key = next(iter(held))
-        count -= len(held[key])
-        yield held.pop(key)
-    yield from held.values()
+            key = next(iter(waiting))
+        count -= len(waiting[key])
+        yield waiting.pop(key)
+    yield from waiting.values()
 
 
 class InlineEngine:

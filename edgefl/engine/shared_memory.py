@@ -155,8 +155,8 @@ def data_in(pages: Any, fields: MessageFields) -> Dataset:
     arrays = {name: np.ndarray(shape, dtype, pages, start) for name, (dtype, shape, start) in fields["arrays"].items()}
     arrays |= {name: _mapped(*place) for name, place in fields["mapped"].items()}
     facts = {name: tuple(value) if isinstance(value, list) else value for name, value in fields["facts"].items()}
-    found: Dataset = defined(fields["class"], Dataset).together(facts, arrays)
-    return found
+    data: Dataset = defined(fields["class"], Dataset).together(facts, arrays)
+    return data
 
 
 def _place(array: np.memmap[Any, Any]) -> tuple[str, str, tuple[int, ...], tuple[int, ...], int]:

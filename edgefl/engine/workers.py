@@ -39,7 +39,7 @@ Run = Callable[[WorkerRequest], Sequence[Outcome]]
 
 @dataclass(frozen=True)
 class Environment:
-    """What a worker has in common with the server's process.
+    """The environment that a worker shares with the server's process.
 
     Attributes:
         variables: of the environment, their bytes read as Latin-1 because they may not be UTF-8.
@@ -81,7 +81,7 @@ def _run_main(main: tuple[tuple[str, str], ...]) -> None:
 
 @dataclass(frozen=True)
 class WorkerStart:
-    """What a worker needs before its first job. ``worker`` is its number, from 1 to ``workers``; for ``guard`` see :class:`PoolEngine`.
+    """A worker's first message. ``worker`` is its number, from 1 to ``workers``; for ``guard`` see :class:`PoolEngine`.
 
     ``data`` says where the data set lies in shared memory, as :func:`edgefl.engine.shared_memory.share` does; None: the worker loads it.
     """

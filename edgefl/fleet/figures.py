@@ -33,9 +33,9 @@ class Figure(Sourced):
 def _within(test: Callable[[float], bool], expected: str) -> WrapValidator:
     """Return the check of a figure's value. It also explains a negative value, which no figure may have, by what is ``expected``."""
 
-    def check(given: object, validated: ValidatorFunctionWrapHandler) -> Figure:
+    def check(value: object, validated: ValidatorFunctionWrapHandler) -> Figure:
         try:
-            figure: Figure = validated(given)
+            figure: Figure = validated(value)
         except ValidationError as error:
             negative = [problem for problem in error.errors() if problem["type"] == "greater_than_equal"]
             if len(negative) < error.error_count():

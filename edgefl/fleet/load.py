@@ -189,7 +189,7 @@ def _fleet(values: TomlTable, path: Path) -> Fleet:
     for number, entry in enumerate(classes):
         load = partial(_device_of_class, entry, number, path)
         # In the place of a device that cannot be read, another one of a name of its own: the other keys are checked too.
-        device = problems.of(load, None) or _stand_in(number)
+        device = problems.of(load, None) or load_device("raspberry-pi-4").model_copy(update={"name": f"class.{number}"})
         trace = entry.get("trace")
         where = {"trace": str(path.parent / trace)} if isinstance(trace, str) else {}
         named.append({**{key: value for key, value in entry.items() if key not in ("link", "name")}, **where, "device": device})
@@ -210,10 +210,6 @@ def _device_of_class(entry: TomlTable, number: int, path: Path) -> DeviceProfile
             raise ProfileError(f"{path}: class.{number}.name: expected a name of the class, such as 'night-phone', got {name!r}")
         own |= {"name": name, "title": f"{device.title} ({name})"}
     return cast(DeviceProfile, device.model_copy(update=own))
-
-
-def _stand_in(number: int) -> DeviceProfile:
-    return load_device("raspberry-pi-4").model_copy(update={"name": f"class.{number}"})
 
 
 def _referenced(load: Callable[[str, Path], Record], name: object, path: Path, key: str, what: str) -> Record:

@@ -59,10 +59,10 @@ class Power(Record):
 
     @field_validator("load_w", mode="before")
     @classmethod
-    def _known(cls, given: object, info: ValidationInfo) -> object:
-        if given is None and info.data.get("energy_pj_per_mac") is None:
+    def _known(cls, value: object, info: ValidationInfo) -> object:
+        if value is None and info.data.get("energy_pj_per_mac") is None:
             raise PydanticCustomError("missing", "Field required")
-        return given
+        return value
 
     @model_validator(mode="after")
     def _possible(self) -> Power:

@@ -46,11 +46,11 @@ def _read(key: str) -> Any:
     units = UNITS[key]
     example = {"data": "0.02 EUR/MB", "energy": "0.30 EUR/kWh", "server": "1.20 EUR/hour"}[key]
 
-    def read(given: object) -> Price:
-        match = _FORM.fullmatch(given.strip()) if isinstance(given, str) else None
+    def read(text: object) -> Price:
+        match = _FORM.fullmatch(text.strip()) if isinstance(text, str) else None
         if match is None or match["unit"] not in units or float(match["amount"]) > MOST:
             raise ValueError(
-                f'expected an amount, a currency and one of the units {", ".join(units)}, such as "{example}", got {given!r}'
+                f'expected an amount, a currency and one of the units {", ".join(units)}, such as "{example}", got {text!r}'
             )
         return Price(per_unit=float(match["amount"]) / units[match["unit"]], currency=match["currency"])
 

@@ -171,7 +171,7 @@ def fit(
 
     counts = np.array([step.work.counts for step in measured], dtype=np.float64)
     seconds = np.array([step.seconds for step in measured])
-    given = np.array([(known or {}).get(kind, 0.0) for kind in KINDS])
+    constants = np.array([(known or {}).get(kind, 0.0) for kind in KINDS])
     free = np.array([kind not in (known or {}) for kind in KINDS])
     expected = np.zeros(len(KINDS)) if shape is None else np.array(shape)
     occurs = free & (counts.any(axis=0) | (expected > 0))
@@ -179,7 +179,7 @@ def fit(
         raise ProfileError(
             f"got {len(measured)} measured steps, expected at least {occurs.sum()}, one for each kind of work in them"
         )
-    rows, wanted = counts / seconds[:, None], 1 - counts @ given / seconds
+    rows, wanted = counts / seconds[:, None], 1 - counts @ constants / seconds
     least = np.array([limits.least(kind) for kind in KINDS])
     drawn = occurs & (expected > 0)
     if drawn.any():
@@ -188,6 +188,6 @@ def fit(
         wanted = np.concatenate([wanted, np.full(drawn.sum(), _SHAPE)])
     rows = rows[:, occurs]
     scale = np.abs(rows).max(axis=0)
-    costs = given.copy()
+    costs = constants.copy()
     costs[occurs] = lsq_linear(rows / scale, wanted, bounds=(least[occurs] * scale, np.inf)).x / scale
     return tuple(costs.tolist())

@@ -61,8 +61,8 @@ def load_trace(path: Path | str, requires: Sequence[str] = CONDITIONS) -> Trace:
     """
     path = Path(path)
     if not requires or (unknown := [name for name in requires if name not in CONDITIONS]):
-        got = repr(unknown[0]) if requires else "none"
-        raise ConfigError(f"requires: expected conditions out of {', '.join(CONDITIONS)}, got {got}")
+        listed = repr(unknown[0]) if requires else "none"
+        raise ConfigError(f"requires: expected conditions out of {', '.join(CONDITIONS)}, got {listed}")
     rows = read_intervals(path)
     rows = rows.at(np.lexsort((rows.from_s, rows.client)))
     _check_overlaps(path, rows)

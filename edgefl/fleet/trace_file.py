@@ -87,8 +87,8 @@ def _checked(path: Path, rows: Intervals) -> Intervals:
         if wrong.any():
             i = np.flatnonzero(wrong)[0]
             after = f" ({rows.from_s[i]:.15g})" if expected.endswith("from") else ""
-            got = str(column[i]) if key == "client" else f"{column[i]:.15g}"
-            raise _wrong(path, rows.unit, rows.line[i], key, expected + after, got)
+            value = str(column[i]) if key == "client" else f"{column[i]:.15g}"
+            raise _wrong(path, rows.unit, rows.line[i], key, expected + after, value)
     first = int(rows.from_s.argmin())
     if (late_s := float(rows.from_s[first])) > LATEST_S:
         after = f"{late_s / _YEAR_S:.3g} years" if late_s > _YEAR_S else human_seconds(late_s)
@@ -101,8 +101,8 @@ def _checked(path: Path, rows: Intervals) -> Intervals:
     return replace(rows, client=rows.client.astype(np.int64))
 
 
-def _wrong(path: Path, unit: str, line: int | np.integer, key: str, expected: str, got: str) -> DataError:
-    return DataError(f"{path}, {unit} {line}: {key}: expected {expected}, got {got}")
+def _wrong(path: Path, unit: str, line: int | np.integer, key: str, expected: str, value: str) -> DataError:
+    return DataError(f"{path}, {unit} {line}: {key}: expected {expected}, got {value}")
 
 
 @cache
@@ -121,9 +121,9 @@ def _places(path: Path, where: str, header: list[str]) -> dict[str, int]:
     for name in COLUMNS:
         if header.count(name) != 1:
             others = [other for other in header if other not in COLUMNS]
-            got = "twice or more" if name in header else f"{', '.join(map(repr, header)) or 'nothing'}"
+            state = "twice or more" if name in header else f"{', '.join(map(repr, header)) or 'nothing'}"
             hint = next((f"; is {other!r} meant?" for other in others if nearest(other, [name])), "")
-            raise DataError(f"{path}{where}: {name}: expected columns {', '.join(COLUMNS)}, each once, got {got}{hint}")
+            raise DataError(f"{path}{where}: {name}: expected columns {', '.join(COLUMNS)}, each once, got {state}{hint}")
     return {name: header.index(name) for name in COLUMNS}
 
 

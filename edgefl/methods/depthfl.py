@@ -93,11 +93,8 @@ class EarlyExits(nn.Module):
         finally:
             for handle in handles:
                 handle.remove()
-        return [self._exit(depth, features[depth]) for depth in sorted(features)] + final
-
-    def _exit(self, depth: int, features: Tensor) -> Tensor:
-        logits: Tensor = self.exits[str(depth)](_pooled(features, self.cuts[depth]))
-        return logits
+        depths = sorted(features)
+        return [self.exits[str(depth)](_pooled(features[depth], self.cuts[depth])) for depth in depths] + final
 
     def forward(self, x: Any) -> Tensor:
         """Return logits (batch, classes): those of the deepest exit, or with ``ensemble`` the mean."""

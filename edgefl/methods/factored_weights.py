@@ -77,8 +77,8 @@ def dense_reasons(network: nn.Module, linear: bool | None, classifier: bool = Fa
     """
     recurrent = {name: layer for name, layer in network.named_modules() if type(layer) in RECURRENT}
     layers: dict[str, nn.Module] = {**recurrent, **dict(weighted_layers(network))}
-    kept = kept_layers(network)
-    never = {name: reason for name, layer in layers.items() if (reason := kept.get(name) or _formless(layer))}
+    reasons = kept_layers(network)
+    never = {name: reason for name, layer in layers.items() if (reason := reasons.get(name) or _formless(layer))}
     spared = {} if classifier else {stem_and_classifier(network)[1]: "classifier"}
     sizes: dict[Any, int] = dict.fromkeys((Convolution, nn.Linear, nn.RNNBase), 0)
     for name, layer in layers.items():

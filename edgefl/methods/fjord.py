@@ -5,10 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._guards import detect_fake_mode
 
 from edgefl.factor.gradient import called_with, held
 from edgefl.methods.axes import Need
@@ -17,6 +15,7 @@ from edgefl.methods.losses import cross_entropy
 from edgefl.methods.options import MethodConfig
 from edgefl.methods.state import GlobalState, Tensors, places_in, shapes_of
 from edgefl.models.base import Architecture, loaded, named_tensors
+from edgefl.models.valueless import has_values
 from edgefl.records import Batch, Place, Tier
 from edgefl.registry import method
 
@@ -111,7 +110,7 @@ class FjORD(Draws):
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
         network = architecture.build(tier.ratio)
         nested = Nested(architecture, self._widths(tier))
-        if detect_fake_mode() is None and torch.get_default_device().type != "meta":
+        if has_values():
             nested.prepare(network)
         network.nested = nested  # type: ignore[assignment]
         return network

@@ -129,11 +129,11 @@ class HetLoRA(Phased, Penalised, Adapted, Figures):
 
     def _prunes(self, state: GlobalState, update: Update) -> bool:
         """Return whether the last ranks of an update have a smaller product of norms, summed over layers, than what was sent."""
-        kept, rank = self._kept(update.tier), self.rank(update.tier)
+        left, rank = self._kept(update.tier), self.rank(update.tier)
 
         def tails(tensors: Mapping[str, Tensor]) -> float:
             pairs = ([tensors[name].double() for name in names_of(layer)] for layer in self.layers(state))
-            return sum(float(a[kept:rank].norm() * b[:, kept:rank].norm()) for a, b in pairs)
+            return sum(float(a[left:rank].norm() * b[:, left:rank].norm()) for a, b in pairs)
 
         return tails(update.tensors) < tails(state.tensors)
 

@@ -8,7 +8,6 @@ from typing import Any, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch._guards import detect_fake_mode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -17,7 +16,7 @@ from edgefl.models.cuts import Cuts, cuts_of
 from edgefl.models.input_spec import InputSpec
 from edgefl.models.norm import POLICIES
 from edgefl.models.ties import named_fully, named_once, second_names, tied
-from edgefl.models.valueless import on_meta
+from edgefl.models.valueless import has_values, on_meta
 from edgefl.models.weights import WeightsFile, opened_tensors
 from edgefl.registry import models
 from edgefl.util.convolutions import Convolution
@@ -71,7 +70,7 @@ class Architecture:
 
     def weighted(self, network: nn.Module) -> nn.Module:
         """Return the network of width 1 with its initial weights, unless its tensors have no values; WireError: the file has changed."""
-        if self.weights is not None and detect_fake_mode() is None and torch.get_default_device().type != "meta":
+        if self.weights is not None and has_values():
             tensors, second = network.state_dict(), second_names(network)
             for name, tensor in opened_tensors(self.weights.tensors(), tensors).items():
                 tensors[second.get(name, name)].copy_(tensor)

@@ -9,7 +9,6 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch._guards import detect_fake_mode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from edgefl.errors import ConfigError, InputError, nearest
@@ -22,7 +21,7 @@ from edgefl.models.narrow import Channels
 from edgefl.models.outputs import logits_of, read_out, unwrapped
 from edgefl.models.ties import named_fully, named_once
 from edgefl.models.unlike import Unlike
-from edgefl.models.valueless import on_meta, reason
+from edgefl.models.valueless import has_values, on_meta, reason
 from edgefl.models.weights import WeightsFile
 from edgefl.util.compute import uncompiled_from_here
 from edgefl.util.fields import Fields, each
@@ -180,7 +179,7 @@ class CustomArchitecture(Architecture):
                 # Counters, tables of indices, and what forward sets: each copy has its own, and none is sent.
                 if buffer is None or not buffer.is_floating_point():
                     module.register_buffer(name, buffer, persistent=False)
-        if self.weights is not None and detect_fake_mode() is None and torch.get_default_device().type != "meta":
+        if self.weights is not None and has_values():
             self.weights.fill(network)
         network.register_forward_pre_hook(spread, with_kwargs=True)
         if self.logits:
@@ -245,7 +244,7 @@ def _called(factory: Callable[[], nn.Module], model: str) -> nn.Module:
     except InputError:
         raise
     except Exception as error:  # a user's factory may raise anything
-        if detect_fake_mode() is None and torch.get_default_device().type != "meta":
+        if has_values():
             raise InputError(f"{model}: the factory raised {said(error)}") from error
         return copies_of(_for_real(factory, model))()
     if not isinstance(network, nn.Module):

@@ -24,13 +24,11 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map tokens (batch, length, channels) to the same shape."""
-        query, key, value = (self._split(layer(x)) for layer in (self.query, self.key, self.value))
+        layers = self.query, self.key, self.value
+        # (batch, heads, length, channels of a head)
+        query, key, value = (layer(x).unflatten(2, (-1, self.heads)).permute(0, 3, 1, 2) for layer in layers)
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
         return self.project(mixed.permute(0, 2, 3, 1).flatten(2))
-
-    def _split(self, x: Tensor) -> Tensor:
-        """Return ``x`` (batch, length, channels) as (batch, heads, length, channels of a head)."""
-        return x.unflatten(2, (-1, self.heads)).permute(0, 3, 1, 2)
 
 
 class Block(nn.Module):

@@ -33,8 +33,8 @@ def factory_of(spec: str, key: str = "model") -> Any:
     Raises:
         InputError: there is no such factory, or importing it raised an error.
     """
-    if (given := object_of(spec)) is not None:
-        return given
+    if (known := object_of(spec)) is not None:
+        return known
     if spec.startswith(OBJECT):
         raise InputError(
             f"{key}: {title_of(spec)} was given as an object from Python, which only that process has; give it again, as in "

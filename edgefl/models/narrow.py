@@ -209,10 +209,10 @@ class Channels:
         return False
 
 
-def _leading(tensor: Tensor, kept: Sequence[Tensor]) -> Tensor:
+def _leading(tensor: Tensor, indices: Sequence[Tensor]) -> Tensor:
     """Return the entries ``kept`` of ``tensor``, as a parameter if it is one."""
     entries = tensor.detach()
-    for dim, numbers in enumerate(kept):
+    for dim, numbers in enumerate(indices):
         if len(numbers) < tensor.shape[dim]:
             entries = entries.index_select(dim, numbers.to(entries.device))
     entries = entries.clone()

@@ -7,11 +7,17 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from edgefl.onnxgrad.errors import place_of
+
+
+def has_values() -> bool:
+    """Whether tensors that are made now have values: not on the device ``meta``, and not in a fake mode."""
+    return detect_fake_mode() is None and torch.get_default_device().type != "meta"
 
 
 @contextlib.contextmanager

@@ -46,11 +46,11 @@ class WeightsFile:
         """
         tensors = self._all()
         for name, buffer in network.named_buffers():
-            if buffer.is_floating_point() or (given := tensors.get(name)) is None:
+            if buffer.is_floating_point() or (value := tensors.get(name)) is None:
                 continue
-            if given.shape != buffer.shape:
-                raise WireError(f"{self.path}: {name} has shape {tuple(given.shape)}, expected {tuple(buffer.shape)}")
-            buffer.copy_(given)
+            if value.shape != buffer.shape:
+                raise WireError(f"{self.path}: {name} has shape {tuple(value.shape)}, expected {tuple(buffer.shape)}")
+            buffer.copy_(value)
 
     def _all(self) -> dict[str, Tensor]:
         tensors = {name.removeprefix(self.prefix): t for name, t in _tensors(self.path, self.sha256).items()}

@@ -12,7 +12,7 @@ from edgefl.registry import methods
 
 @dataclass(frozen=True)
 class Tried:
-    """What each method has for a budget.
+    """The plans of all methods for a budget, and the reasons of those without one.
 
     Attributes:
         plans: method → its largest sub-model that fits.

@@ -58,7 +58,7 @@ class ClassTier(Result):
 
     @property
     def need(self) -> str:
-        """What is needed of the tightest budget, and what there is."""
+        """Need and have of the tightest budget."""
         return f"{BUDGETS.get(self.tightest, self.tightest)} {need_have(self.tightest, *self.uses[self.tightest])}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -129,9 +129,8 @@ def plan_fleet(
     of = sub_models(architecture_of(network, inputs, classes, norm), method, method_options, training, codec, runtime, recompute)
     amounts = of.training.amounts(samples)
     works = {c.device.name: DeviceRound(c.device, *amounts, clock_margin) for c in fleet.classes}
-    fastest_s = (
-        min(timing_on(of.cost(1.0), work).total_s for work in works.values()) if _relative(fleet.classes, fleet.budget) else 0.0
-    )
+    relative = any(b.round_deadline_ratio is not None for b in (fleet.budget, *(c.budget for c in fleet.classes)))
+    fastest_s = min(timing_on(of.cost(1.0), work).total_s for work in works.values()) if relative else 0.0
     by_device: dict[str, ClassTier] = {}
     for c in fleet.classes:
         if c.left_out:
@@ -147,15 +146,10 @@ def plan_fleet(
     return Results(by_device.values())
 
 
-def _relative(classes: tuple[FleetClass, ...], shared: Any) -> bool:
-    """Return whether a deadline is a multiple of the fastest class's round."""
-    return any(of.round_deadline_ratio is not None for of in (shared, *(c.budget for c in classes)))
-
-
 def _both(one: Budget, other: Budget) -> Budget:
     """Return the tighter of two limits of every kind."""
     limits = {name: [v for v in (value, getattr(other, name)) if v is not None] for name, value in vars(one).items()}
-    return Budget(**{name: min(given) for name, given in limits.items() if given})
+    return Budget(**{name: min(both) for name, both in limits.items() if both})
 
 
 def _class_tier(of: SubModels, c: FleetClass, work: DeviceRound, limits: Budget, share: float) -> ClassTier:

@@ -1,4 +1,4 @@
-"""What a method does with each layer of a network, tier by tier: factorized at which rank, cut to which channels, or dense, and why."""
+"""The form of each layer of a network under a method, tier by tier: factorized at which rank, cut to which channels, or dense, and why."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -106,13 +106,13 @@ class _Inspected:
     @cached_property
     def parts(self) -> dict[Tier, dict[str, list[str]]]:
         """Tier → layer → its paths: one, several in a network of several small ones, none in one that is too shallow for it."""
-        found: dict[Tier, dict[str, list[str]]] = {}
+        parts: dict[Tier, dict[str, list[str]]] = {}
         first = next(iter(self.layers))
         for tier, network in self.networks.items():
             paths = [path for path, module in network.named_modules() if any(True for _ in module.parameters())]
             outer = [""] if first in paths else [path[: -len(first)] for path in paths if path.endswith(f".{first}")]
-            found[tier] = {name: [path for prefix in outer if (path := prefix + name) in paths] for name in self.layers}
-        return found
+            parts[tier] = {name: [path for prefix in outer if (path := prefix + name) in paths] for name in self.layers}
+        return parts
 
     def small(self, name: str, tier: Tier) -> nn.Module | None:
         """Return a layer of the tier's network, None if that is too shallow to have it."""
@@ -137,13 +137,13 @@ class _Inspected:
     @cached_property
     def ranks(self) -> dict[Tier, dict[str, int]]:
         """The ranks of methods that compose weights: layer → the largest of its weights."""
-        found: dict[Tier, dict[str, int]] = {tier: {} for tier in self.costs}
+        by_tier: dict[Tier, dict[str, int]] = {tier: {} for tier in self.costs}
         if isinstance(self.method, Factored):
-            for tier, ranks in found.items():
+            for tier, ranks in by_tier.items():
                 for weight, rank in self.method.ranks(self.dense, tier).items():
                     name = weight.rpartition(".")[0]
                     ranks[name] = max(rank, ranks.get(name, 0))
-        return found
+        return by_tier
 
     @cached_property
     def channels(self) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:

@@ -61,11 +61,11 @@ def architecture_of(
     return replace(CustomArchitecture.of(network, specs, classes, norm), logits=True)
 
 
-def _reference(network: str, given: Mapping[str, InputSpec], classes: int | None, norm: str | None) -> Architecture:
+def _reference(network: str, inputs: Mapping[str, InputSpec], classes: int | None, norm: str | None) -> Architecture:
     """Return a reference network's architecture; a shape without a type has the network's own type."""
     facts = models.facts(network)
     usual, dtype = facts["usual_input"], torch.int64 if facts.get("vocabulary") else torch.float32
-    specs = given or {"": InputSpec(usual, dtype)}
+    specs = inputs or {"": InputSpec(usual, dtype)}
     if list(specs) != [""] or specs[""].dtype not in (torch.float32, dtype):
         kind = "int64 token ids" if facts.get("vocabulary") else "float32"
         raise ConfigError(f"input: {network} takes one input of {kind}, such as {InputSpec(usual)}")
@@ -175,35 +175,35 @@ def _specs(inputs: GivenInputs, module: nn.Module | None) -> dict[str, InputSpec
     if inputs is None or (isinstance(inputs, (str, tuple, list, Mapping)) and not inputs):
         return {}
     if isinstance(inputs, Mapping):
-        return {name: _spec(given)[1] for name, given in inputs.items()}
+        return {name: _spec(entry)[1] for name, entry in inputs.items()}
     if not isinstance(inputs, (tuple, list)) or all(isinstance(size, Integral) for size in inputs):
         return dict([_spec(inputs)])
-    found: dict[str, InputSpec] = {}
+    specs: dict[str, InputSpec] = {}
     names = _positional(module) if module is not None and not isinstance(inputs[0], str) else []
-    for position, given in enumerate(inputs):
-        name, spec = _spec(given)
+    for position, entry in enumerate(inputs):
+        name, spec = _spec(entry)
         name = name or (names[position] if len(inputs) > 1 and position < len(names) else "")
-        if name in found or (not name and len(inputs) > 1):
-            said = f"a tensor of {_written(given.shape)}" if isinstance(given, Tensor) else repr(given)
+        if name in specs or (not name and len(inputs) > 1):
+            said = f"a tensor of {_written(entry.shape)}" if isinstance(entry, Tensor) else repr(entry)
             raise ConfigError(f"input: {said} needs a name of its own among several inputs, such as ids=int64:80")
-        found[name] = spec
-    return found
+        specs[name] = spec
+    return specs
 
 
-def _spec(given: Any) -> tuple[str, InputSpec]:
-    if isinstance(given, Tensor):
-        if not given.dim():
+def _spec(entry: Any) -> tuple[str, InputSpec]:
+    if isinstance(entry, Tensor):
+        if not entry.dim():
             raise ConfigError("input: an example tensor has no dimension; its first one is the batch")
-        spec = InputSpec(tuple(given.shape[1:]), given.dtype)
-    elif isinstance(given, InputSpec):
-        return "", given
-    elif isinstance(given, str):
-        return InputSpec.parse(given)
-    elif isinstance(given, (tuple, list)) and all(isinstance(size, Integral) for size in given):
-        spec = InputSpec(tuple(map(int, given)))
+        spec = InputSpec(tuple(entry.shape[1:]), entry.dtype)
+    elif isinstance(entry, InputSpec):
+        return "", entry
+    elif isinstance(entry, str):
+        return InputSpec.parse(entry)
+    elif isinstance(entry, (tuple, list)) and all(isinstance(size, Integral) for size in entry):
+        spec = InputSpec(tuple(map(int, entry)))
     else:
         raise ConfigError(
-            f"input: got {type(given).__name__}, expected a sample's shape such as (3, 32, 32), or an example tensor"
+            f"input: got {type(entry).__name__}, expected a sample's shape such as (3, 32, 32), or an example tensor"
         )
     if any(size < 1 for size in spec.shape):
         raise ConfigError(f"input: {spec.shape} has a size below 1")
@@ -220,22 +220,22 @@ def _from_file(path: Path, inputs: GivenInputs, classes: int | None, norm: str |
     from edgefl.onnxgrad.torch_layers import network_in
 
     module, signature = network_in(path)
-    given = _specs(inputs, None)
-    if list(given) == [""]:
+    samples = _specs(inputs, None)
+    if list(samples) == [""]:
         if len(signature) != 1:
             names = ", ".join(signature) or "none"
             raise ConfigError(
                 f"{path}: has {len(signature)} inputs ({names}), expected one, or a name for each shape, such as x=3x32x32"
             )
-        given = {next(iter(signature)): given[""]}
-    for name in given:
+        samples = {next(iter(signature)): samples[""]}
+    for name in samples:
         if name not in signature:
             raise ConfigError(
                 f"{path}: input {name!r} is not in the file;{nearest(name, signature)} it has {', '.join(signature)}"
             )
     specs = {}
     for name, (dims, dtype) in signature.items():
-        spec = given.get(name) or _fixed(path, name, dims, dtype)
+        spec = samples.get(name) or _fixed(path, name, dims, dtype)
         if len(spec.shape) != len(dims) - 1 or any(
             isinstance(d, int) and d != s for d, s in zip(dims[1:], spec.shape, strict=True)
         ):

@@ -43,12 +43,12 @@ from edgefl.wire.payload import payload_bytes
 Allocate = Literal["uniform", "spectral"]
 Truncation = Literal["absolute", "relative"]
 TOO_LITTLE = " (too little)"
-"""What follows the need of a budget that is not met, in a message."""
+"""The end of the need of a budget that is not met, in a message."""
 
 
 @dataclass(frozen=True)
 class ClockFigures:
-    """What a plan says of the device's clock; :class:`Planned` explains each."""
+    """The figures of a plan about the device's clock; :class:`Planned` explains each."""
 
     clock_error: float
     clock_margin: float

@@ -53,7 +53,7 @@ def quantities(name: str, layer: Layer, dense: Cost, thin: Cost, layers: Mapping
     rows = {row.layer: row for row in (*dense.layers, *thin.layers)}
     u, v, whole = rows[f"{name}.u"], rows[f"{name}.v"], rows[name]
     # What a weight holds: itself, its optimizer state, and its gradient as far as that is alive at the peak.
-    held = 4 * (thin.parameter_bytes + thin.optimizer_bytes + thin.peak_gradient_bytes) / thin.parameter_bytes
+    weight_bytes = 4 * (thin.parameter_bytes + thin.optimizer_bytes + thin.peak_gradient_bytes) / thin.parameter_bytes
     units = sum(parameters_of_rank(other, 1) for other in layers.values())
     table = np.zeros((len(ranks) + 1, 6))
     table[:-1, _FORWARD] = ranks * (u.macs_forward + v.macs_forward)
@@ -63,8 +63,8 @@ def quantities(name: str, layer: Layer, dense: Cost, thin: Cost, layers: Mapping
     # Two factors take a longer header than one weight: the difference between the networks, shared out.
     header = thin.download_bytes - thin.parameter_bytes - (dense.download_bytes - dense.parameter_bytes)
     table[:-1, _HEADER] = max(0.0, header / len(layers))
-    table[:-1, _MEMORY] = ranks * (unit * held + u.saved_bytes_at_peak + u.temporary_bytes_at_peak)
-    table[-1] = (whole.macs_forward, _sample_macs(whole), 0, numel, 0, numel * held)
+    table[:-1, _MEMORY] = ranks * (unit * weight_bytes + u.saved_bytes_at_peak + u.temporary_bytes_at_peak)
+    table[-1] = (whole.macs_forward, _sample_macs(whole), 0, numel, 0, numel * weight_bytes)
     return table
 
 
@@ -117,7 +117,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """What is known of the moments at which a step may hold most bytes.
+    """The moments at which a step may hold most bytes, as far as traces tell.
 
     Attributes:
         numbers: layer → its number, from 1.

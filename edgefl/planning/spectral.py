@@ -53,7 +53,7 @@ def energies(layers: Mapping[str, Layer], weights: Mapping[str, Tensor], relativ
     """
     squares = {name: factorize(unroll(weights[f"{name}.weight"]), 1).values.numpy() ** 2 for name in layers}
     sums = {name: np.cumsum(of_layer) for name, of_layer in squares.items()}
-    return {name: kept / kept[-1] if relative and kept[-1] > 0 else kept for name, kept in sums.items()}
+    return {name: energy / energy[-1] if relative and energy[-1] > 0 else energy for name, energy in sums.items()}
 
 
 def share_kept(energy: Mapping[str, np.ndarray], ranks: Mapping[str, int]) -> float:
@@ -99,8 +99,8 @@ def spectral(
 Found = tuple[Spectral | None, float]  # a plan that fits, and the bound of all plans
 
 
-def _best(found: list[Found]) -> Spectral | None:
-    return max((plan for plan, _ in found if plan is not None), key=lambda plan: plan.energy_share, default=None)
+def _best(results: list[Found]) -> Spectral | None:
+    return max((plan for plan, _ in results if plan is not None), key=lambda plan: plan.energy_share, default=None)
 
 
 def _dense_sets(layers: Mapping[str, Layer], best: Spectral | None) -> Iterator[Ranks]:
@@ -114,7 +114,7 @@ def _dense_sets(layers: Mapping[str, Layer], best: Spectral | None) -> Iterator[
 
 @dataclass(frozen=True)
 class _Search:
-    """What a search for ranks knows: each layer's cumulative energy and quantities, how to trace a plan, and the budgets."""
+    """The knowledge of a search for ranks: each layer's cumulative energy and quantities, how to trace a plan, and the budgets."""
 
     energy: Mapping[str, np.ndarray]
     tables: Mapping[str, np.ndarray]
@@ -169,9 +169,9 @@ class _Search:
         choices, used = [], np.zeros(len(limits))
         for name, table in self.tables.items():
             costs = table @ weights.T
-            kept = np.append(self.energy[name][: len(table) - 1], self.energy[name][-1])
+            kept_energy = np.append(self.energy[name][: len(table) - 1], self.energy[name][-1])
             used += costs[at[name] - 1 if name in at else -1]
-            choices.append(LayerChoices(name, tuple(range(1, len(table) + 1)), kept, costs))
+            choices.append(LayerChoices(name, tuple(range(1, len(table) + 1)), kept_energy, costs))
         room = used + np.array(list(limits.values()))
         if moments is None:
             return allocate(choices, room)

@@ -62,8 +62,8 @@ def explain(problem: ErrorDetails, known: Collection[str] = (), otherwise: str =
     if kind not in _EXPECTED and expected == message:
         return f"{key}: {message}, got {short(problem['input'])}"
     # A whole number was expected: 2.0 is shown as such.
-    got = repr(problem["input"]) if kind.startswith("int_") and isinstance(problem["input"], float) else short(problem["input"])
-    return f"{key or 'the content'} must be {expected}, got {got}"
+    shown = repr(problem["input"]) if kind.startswith("int_") and isinstance(problem["input"], float) else short(problem["input"])
+    return f"{key or 'the content'} must be {expected}, got {shown}"
 
 
 def with_options(kind: type[T], options: Mapping[str, Any], where: str = "") -> T:

@@ -138,13 +138,13 @@ def codec_named(name: str) -> Codec:
     >>> codec_named("int8").bytes((8, 3)), codec_named("fp32").bytes((8, 3))
     (56, 96)
     """
-    found: Codec = codecs.load(name)()
-    parts: Any = found.parts("w", (2, 3))
-    names = ["w", "w" + found.suffix] if found.suffix else ["w"]
+    codec: Codec = codecs.load(name)()
+    parts: Any = codec.parts("w", (2, 3))
+    names = ["w", "w" + codec.suffix] if codec.suffix else ["w"]
     right = isinstance(parts, (tuple, list)) and all(isinstance(part, Part) and part.dtype in TYPES for part in parts)
     if not right or not parts or [part.name for part in parts] != names[: len(parts)]:
-        form = f'Part("w", dtype, shape){f" and perhaps Part({names[1]!r}, …)" if found.suffix else ""}'
+        form = f'Part("w", dtype, shape){f" and perhaps Part({names[1]!r}, …)" if codec.suffix else ""}'
         raise ConfigError(
             f'codec {name}: parts("w", (2, 3)) returned {parts!r}, expected a tuple of {form}, with a dtype of {", ".join(TYPES)}'
         )
-    return found
+    return codec

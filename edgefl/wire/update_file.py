@@ -40,7 +40,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class ExpectedUpdate:
-    """What updates must match.
+    """The server's expectations of updates.
 
     Attributes:
         bundle, round, classes: ``manifest_sha256``, round and number of labels of the bundle.
@@ -125,10 +125,10 @@ def read_update(path: Path, expected: ExpectedUpdate) -> DeviceUpdate:
     tier, shapes = about["tier"], expected.tiers[about["tier"]]
     _check_names(path, header, shapes, f"expected {len(shapes)} tensors, got {len(header)}")
     for name, shape in shapes.items():
-        got = header[name].get("dtype"), header[name].get("shape")
-        if got != ("F32", list(shape)):
+        stored = header[name].get("dtype"), header[name].get("shape")
+        if stored != ("F32", list(shape)):
             raise WireError(
-                f"{path}: {name}: got {short(got[0])} of shape {short(got[1])}, expected 'F32' of shape {list(shape)}"
+                f"{path}: {name}: got {short(stored[0])} of shape {short(stored[1])}, expected 'F32' of shape {list(shape)}"
             )
     length = 8 + int.from_bytes(content[:8], "little") + expected.data_bytes(tier)
     if len(content) != length:

@@ -91,8 +91,8 @@ def reduced(of: Of, args: tuple[Any, ...], out: Any) -> Any:
     """The axes over which nothing is summed stay."""
     axes = of(args[0])
     position = 2 if len(args) > 2 and not isinstance(args[1], (list, tuple)) and isinstance(args[2], (list, tuple)) else 1
-    given = args[position] if len(args) > position else None
-    gone = dims(given if isinstance(given, (int, list, tuple)) else None, len(axes))
+    over = args[position] if len(args) > position else None
+    gone = dims(over if isinstance(over, (int, list, tuple)) else None, len(axes))
     outputs = out if isinstance(out, (tuple, list)) else (out,)
     if all(o.dim() == len(axes) for o in outputs):
         after = [Axis(1) if place in gone else axis for place, axis in enumerate(axes)]
