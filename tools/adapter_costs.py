@@ -18,6 +18,7 @@ from edgefl.methods.networks import upload_shapes
 from edgefl.methods.personal import download_shapes
 from edgefl.models.base import Architecture
 from edgefl.planning.network import architecture_of
+from edgefl.planning.practice import Practice
 from edgefl.planning.profile import training_for
 from edgefl.planning.tier_costs import recomputed_cost, tier_cost
 from edgefl.records import Cost, Tier
@@ -50,7 +51,7 @@ def rows(architecture: Architecture, batch: int) -> Iterator[Row]:
         yield Row(f"rank {rank}", cost(lora(rank), tier=whole))
     smallest = lora(RANKS[-1])
     yield Row(f"rank {RANKS[-1]}, micro-batches of {split.micro_batch}", tier_cost(smallest, architecture, whole, split))
-    yield Row(f"rank {RANKS[-1]}, recomputing", recomputed_cost(smallest, architecture, whole, plain))
+    yield Row(f"rank {RANKS[-1]}, recomputing", recomputed_cost(Practice(smallest, architecture, plain), whole, "fp32"))
     yield Row("last quarter of the blocks", cost(create("last-blocks", tiers=(0.25,)), tier=Tier(0.25)))
 
 

@@ -212,11 +212,8 @@ class _Flow(TorchDispatchMode):
         before = frozenset(path for path, number in self._first.items() if number < entry.number)
         read = {name for one, times in self._reads.items() if min(times) < time for name in self._names[one]}
         ended = frozenset(path for path in before if self._last[path] <= time)
-        buffers = {
-            f"{path}.{name}".lstrip(".")
-            for path in before
-            for name, _ in self._network.get_submodule(path).named_buffers(recurse=False)
-        }
+        modules = {path: self._network.get_submodule(path) for path in before}
+        buffers = {f"{path}.{name}".lstrip(".") for path, m in modules.items() for name, _ in m.named_buffers(recurse=False)}
         axis = 1 if isinstance(weighted, nn.modules.conv._ConvNd) else tensor.dim() - 1
         sides = tuple(size for number, size in enumerate(tensor.shape) if number not in (0, axis))
         return Cut(entry.path, frozenset(read | buffers), before, ended, tensor.shape[axis], axis, sides)

@@ -26,11 +26,11 @@ from edgefl.models.base import Architecture
 from edgefl.models.ties import tied
 from edgefl.models.weights import checked_weights
 from edgefl.planning.network import GivenInputs, Network, architecture_of
+from edgefl.planning.practice import Practice
 from edgefl.planning.profile import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLES, training_for
 from edgefl.planning.quantities import DeviceRound
 from edgefl.planning.spectral import Uses, energies, share_kept, spectral
 from edgefl.planning.sub_models import STEPS, sub_models
-from edgefl.planning.tier_costs import network_cost, recomputed, step_timeline
 from edgefl.records import BUDGETS, BudgetName, Cost, Tier, Timing
 from edgefl.registry import Options
 from edgefl.report.cost_rows import CostRow
@@ -272,20 +272,20 @@ def _tracers(
 ) -> tuple[Callable[[Ranks], Cost], Callable[[Ranks], Timeline]]:
     """Return functions that trace the cost of a plan, layer → rank, and the moments of its step; they trace each plan once."""
 
-    def network(at: tuple[tuple[str, int], ...]) -> tuple[Callable[[], nn.Module], Training]:
-        build = lambda: ranked(architecture.build(), dict(at))  # noqa: E731
-        return build, recomputed(training, build, architecture, method) if recompute else training
+    def network(at: tuple[tuple[str, int], ...]) -> tuple[Callable[[], nn.Module], Practice]:
+        build, practice = lambda: ranked(architecture.build(), dict(at)), Practice(method, architecture, training)
+        return build, practice.recomputing(build) if recompute else practice
 
     @cache
     def cost(*at: tuple[str, int]) -> Cost:
         shapes = travelling_shapes(ranked(architecture.skeleton(), dict(at)))
-        build, steps = network(at)
-        return network_cost(build, architecture, method, steps, (payload_bytes(shapes), payload_bytes(shapes, codec)))
+        build, practice = network(at)
+        return practice.cost(build, (payload_bytes(shapes), payload_bytes(shapes, codec)))
 
     @cache
     def timeline(*at: tuple[str, int]) -> Timeline:
-        build, steps = network(at)
-        return step_timeline(build, architecture, method, steps)
+        build, practice = network(at)
+        return practice.timeline(build)
 
     return lambda at: cost(*sorted(at.items())), lambda at: timeline(*sorted(at.items()))
 

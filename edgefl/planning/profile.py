@@ -2,13 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Literal, get_args
 
 import torch
 
-from edgefl.client.criterion import CROSS_ENTROPY
-from edgefl.client.objectives import PLAIN
 from edgefl.client.training import OptimizerName, Training
 from edgefl.errors import ConfigError, UnknownNameError
 from edgefl.fleet.budget import Budget, budget_of, use
@@ -23,7 +20,8 @@ from edgefl.methods.personal import download_shapes
 from edgefl.models.base import Architecture, Unfilled
 from edgefl.models.custom import CustomArchitecture
 from edgefl.planning.network import GivenInputs, Network, architecture_of, batch_in
-from edgefl.planning.tier_costs import recomputed_cost, tier_cost
+from edgefl.planning.practice import Practice
+from edgefl.planning.tier_costs import practice_cost, recomputed_cost, tier_cost
 from edgefl.records import Cost, Tier
 from edgefl.registry import Options, codecs, methods
 from edgefl.report.cost_rows import ProfileRow, TensorBytes
@@ -110,8 +108,8 @@ def profile(
         architecture = replace(architecture, as_given=True)
     chosen, ratios = method_and_tiers(method, method_options, tiers)
     training = replace(training, clip_gradient=chosen.clip_gradient)
-    cost_at = partial(count, chosen, architecture, training=training, codec=codec)
-    costs = {tier: cost_at(tier) for tier in map(Tier, ratios)}
+    practice = Practice(chosen, architecture, training)
+    costs = {tier: count(practice, tier, codec) for tier in map(Tier, ratios)}
     check_together(chosen, architecture, costs)
     # A deadline may be a multiple of what the fastest class needs for the dense network, as in a run of any method.
     full = tier_cost(create("fedavg"), architecture, Tier(1.0), training, codec) if chosen_fleet else None
@@ -141,13 +139,13 @@ def profile(
     return Results(of for tier, row in rows.items() for of in on_devices[tier] or [row])
 
 
-def cost_of(runtime: str, recompute: bool) -> Callable[..., Cost]:
+def cost_of(runtime: str, recompute: bool) -> Callable[[Practice, Tier, str], Cost]:
     """Return the function that counts the cost of a tier, trained by ``runtime`` (torch or onnx)."""
     if runtime not in ("torch", "onnx"):
         raise UnknownNameError("runtime", runtime, ("torch", "onnx"))
     if recompute and runtime == "onnx":
         raise ConfigError("recompute needs torch: training graphs save all activations; give runtime torch, or no recompute")
-    return _cost_in_onnx if runtime == "onnx" else recomputed_cost if recompute else tier_cost
+    return _cost_in_onnx if runtime == "onnx" else recomputed_cost if recompute else practice_cost
 
 
 def batch_size_of(batch_size: int | None, inputs: GivenInputs) -> int:
@@ -200,11 +198,8 @@ def check_together(method: Method, architecture: Architecture, tiers: Iterable[T
     method.check(architecture, tuple(tiers), 2)
 
 
-def _cost_in_onnx(method: Method, architecture: Architecture, tier: Tier, training: Training, codec: str) -> Cost:
-    from edgefl.planning.onnx_costs import in_onnx  # a second to import
-
-    cost = tier_cost(method, architecture, tier, training, codec)
-    return in_onnx(cost, method, architecture, tier, training, PLAIN, CROSS_ENTROPY)
+def _cost_in_onnx(practice: Practice, tier: Tier, codec: str) -> Cost:
+    return practice.in_onnx(practice_cost(practice, tier, codec), tier)
 
 
 def _device_rows(

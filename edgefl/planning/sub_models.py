@@ -13,6 +13,7 @@ from edgefl.methods.base import Method
 from edgefl.methods.create import create
 from edgefl.methods.networks import skeleton
 from edgefl.models.base import Architecture
+from edgefl.planning.practice import Practice
 from edgefl.planning.profile import cost_of
 from edgefl.planning.spectral import Uses
 from edgefl.records import Cost, Tier
@@ -102,5 +103,5 @@ def sub_models(
     methods.check(method)
     sized = cache(lambda ratio: create(method, options, tiers=(ratio,)))
     training, cost_at = replace(training, clip_gradient=sized(1.0).clip_gradient), cost_of(runtime, recompute)
-    cost = cache(lambda ratio: cost_at(sized(ratio), architecture, Tier(ratio), training, codec))
+    cost = cache(lambda ratio: cost_at(Practice(sized(ratio), architecture, training), Tier(ratio), codec))
     return SubModels(architecture, sized, cost, training)

@@ -41,18 +41,18 @@ _Name = Annotated[str, AfterValidator(_device_name)]
 _Key = Annotated[str, AfterValidator(_key_text)]
 
 
-class EnrolledDevice(BaseModel):
-    """A device: its public ``key``, and whether it was ``revoked``."""
-
+class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class EnrolledDevice(_Strict):
+    """A device: its public ``key``, and whether it was ``revoked``."""
 
     key: _Key
     revoked: bool = False
 
 
-class _File(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
+class _File(_Strict):
     format: Literal[1]
     devices: dict[_Name, EnrolledDevice] = Field(default_factory=dict)
 
@@ -181,9 +181,7 @@ class Enrolment:
         return cls(request.name, key)
 
 
-class _Request(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
+class _Request(_Strict):
     format: Literal["edgefl-enrolment"]
     version: Literal["1"]
     name: _Name

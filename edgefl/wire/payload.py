@@ -202,15 +202,13 @@ def _view(buffer: Payload, part: Part, begin: int = 0) -> Tensor:
     return flat.view(part.shape)
 
 
-class StoredEntry(TypedDict):
-    """An entry of a safetensors file."""
-
+class _Entry(TypedDict):
     shape: list[int]
     dtype: str
     data: bytearray
 
 
-def _read(payload: Payload, sender: str, codec: str) -> dict[str, StoredEntry]:
+def _read(payload: Payload, sender: str, codec: str) -> dict[str, _Entry]:
     """Return the file's entries by name, with shape, dtype and data, unchecked except for the codec."""
     payload = bytes(payload)
     try:
@@ -227,14 +225,14 @@ def _read(payload: Payload, sender: str, codec: str) -> dict[str, StoredEntry]:
     return received
 
 
-def _expected_parts(codec: Codec, name: str, shape: tuple[int, ...], received: Mapping[str, StoredEntry]) -> tuple[Part, ...]:
+def _expected_parts(codec: Codec, name: str, shape: tuple[int, ...], received: Mapping[str, _Entry]) -> tuple[Part, ...]:
     """Return the parts that must have arrived for one tensor. If the codec chooses, the parts that did arrive tell whether it is dense."""
     if codec.chooses and {name, name + codec.suffix} <= received.keys():
         return codec.parts(name, shape, math.prod(received[name]["shape"]))
     return codec.parts(name, shape)
 
 
-def _values(part: Part, entry: StoredEntry, sender: str) -> Tensor:
+def _values(part: Part, entry: _Entry, sender: str) -> Tensor:
     shape, dtype = tuple(entry["shape"]), entry["dtype"]
     if (shape, dtype) != (part.shape, part.dtype):
         raise WireError(f"{sender}: {part.name} is {shape} {TYPES.get(dtype, dtype)}, expected {part.shape} {TYPES[part.dtype]}")

@@ -21,7 +21,7 @@ from edgefl.errors import WireError
 from edgefl.util.files import no_key_twice
 from edgefl.util.keys import PublicKey
 from edgefl.util.validation import short
-from edgefl.wire.device_keys import DeviceKeys
+from edgefl.wire.device_keys import NAME, DeviceKeys
 from edgefl.wire.update_signature import KEY, SIGNATURE, content_sha256, signer
 from edgefl.wire.values import holds, too_large
 
@@ -33,7 +33,6 @@ MAX_COUNT = 10**9
 _COUNT = re.compile(r"[1-9][0-9]{0,8}|10{9}")
 _LABELS = re.compile(r"(0|[1-9][0-9]{0,8})(,[1-9][0-9]{0,8})*")
 _MAX_SIGNATURE = 100
-_CLIENT = re.compile(r"[0-9A-Za-z._-]{1,64}")
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -125,11 +124,9 @@ def read_update(path: Path, expected: ExpectedUpdate) -> DeviceUpdate:
     tier, shapes = about["tier"], expected.tiers[about["tier"]]
     _check_names(path, header, shapes, f"expected {len(shapes)} tensors, got {len(header)}")
     for name, shape in shapes.items():
-        stored = header[name].get("dtype"), header[name].get("shape")
-        if stored != ("F32", list(shape)):
-            raise WireError(
-                f"{path}: {name}: got {short(stored[0])} of shape {short(stored[1])}, expected 'F32' of shape {list(shape)}"
-            )
+        dtype, sizes = header[name].get("dtype"), header[name].get("shape")
+        if (dtype, sizes) != ("F32", list(shape)):
+            raise WireError(f"{path}: {name}: got {short(dtype)} of shape {short(sizes)}, expected 'F32' of shape {list(shape)}")
     length = 8 + int.from_bytes(content[:8], "little") + expected.data_bytes(tier)
     if len(content) != length:
         raise WireError(f"{path}: {len(content):,} bytes, expected {length:,} for the tensors of tier {tier}")
@@ -192,9 +189,8 @@ def _header(path: Path, content: bytes) -> dict[str, dict[str, Any]]:
 def _about(path: Path, header: dict[str, dict[str, Any]], expected: ExpectedUpdate) -> dict[str, str]:
     """Return the file's metadata, every key checked."""
     about = header.pop("__metadata__", {})
-    _check_names(
-        path, about, (*KEYS, *({"labels", "deadline", KEY, SIGNATURE} & about.keys())), f"an update says {', '.join(KEYS)}"
-    )
+    known = *KEYS, *({"labels", "deadline", KEY, SIGNATURE} & about.keys())
+    _check_names(path, about, known, f"an update says {', '.join(KEYS)}")
     count = f"a whole number from 1 to {MAX_COUNT:,}"
     rules: dict[str, tuple[Callable[[str], object], str]] = {
         "format": (FORMAT.__eq__, repr(FORMAT)),
@@ -204,7 +200,7 @@ def _about(path: Path, header: dict[str, dict[str, Any]], expected: ExpectedUpda
         "tier": (expected.tiers.__contains__, f"one of {', '.join(expected.tiers)}"),
         "samples": (_COUNT.fullmatch, count),
         "steps": (_COUNT.fullmatch, count),
-        "client": (_CLIENT.fullmatch, "1 to 64 of 0-9 A-Z a-z . _ -"),
+        "client": (NAME.fullmatch, "1 to 64 of 0-9 A-Z a-z . _ -"),
         "deadline": (_in_time, "a time in UTC that is still to come: the bundle expired, and a late update does not count"),
         KEY: (lambda text: len(text) <= _MAX_SIGNATURE, "a public key in base64"),
         SIGNATURE: (lambda text: len(text) <= _MAX_SIGNATURE, "a signature in base64"),

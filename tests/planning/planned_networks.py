@@ -15,8 +15,8 @@ from edgefl.fleet.load import load_device
 from edgefl.methods.create import create
 from edgefl.methods.ranks import rank_candidates, ranked
 from edgefl.planning.network import architecture_of
+from edgefl.planning.practice import Practice
 from edgefl.planning.profile import training_for
-from edgefl.planning.tier_costs import network_cost
 from edgefl.records import Cost
 from edgefl.wire.payload import payload_bytes
 
@@ -85,7 +85,7 @@ def traced(network: nn.Module, shape: tuple[int, ...], ranks: dict[str, int], co
     sizes = {name: tuple(t.shape) for name, t in ranked(architecture.build(), dict(ranks)).state_dict().items()}
     payloads = (payload_bytes(sizes), payload_bytes(sizes, codec))
     build = lambda: ranked(architecture.build(), dict(ranks))  # noqa: E731
-    return network_cost(build, architecture, create("fedhm"), training_for(BATCH, None, "momentum"), payloads)
+    return Practice(create("fedhm"), architecture, training_for(BATCH, None, "momentum")).cost(build, payloads)
 
 
 def kept(network: nn.Module, ranks: dict[str, int]) -> tuple[float, float]:

@@ -30,9 +30,9 @@ def test_every_class_has_the_plan_of_its_device_within_the_limits_of_the_fleet(f
     def counting(*how: Any) -> Any:
         cost_at = real(*how)
 
-        def cost(method: Any, architecture: Any, tier: Any, *rest: Any) -> Any:
+        def cost(practice: Any, tier: Any, codec: str) -> Any:
             traced.append(tier.ratio)
-            return cost_at(method, architecture, tier, *rest)
+            return cost_at(practice, tier, codec)
 
         return cost
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from edgefl.errors import BudgetError
 from edgefl.models.norm import splits_batches
+from edgefl.planning.practice import Practice
 from edgefl.planning.tier_costs import recomputed_cost
 from edgefl.rng import generator
 from edgefl.server.assign import PlanCosts, make_plan
@@ -37,7 +38,7 @@ def test_a_step_in_parts_is_the_same_step_and_holds_less(tmp_path):
 def test_a_step_that_computes_activations_again_is_the_same_step_and_holds_what_was_predicted(tmp_path):
     run = prepared(tmp_path, method="fedavg", norm="batch", tiers=(1.0,))
     training = run.clients.task.training
-    cost = recomputed_cost(run.method, run.architecture, BIG, training)
+    cost = recomputed_cost(Practice(run.method, run.architecture, training), BIG, "fp32")
     client = max(range(12), key=run.clients.shards.size)
     whole, sent = trained(run, client)
     again, after = trained(run, client, recompute=cost.recompute)
