@@ -11,7 +11,7 @@ from torch import Tensor
 from edgefl.client.objective import MEMORY
 from edgefl.client.stage import AtClient, Leaving, Stage
 from edgefl.methods.state import Shape, Tensors
-from edgefl.wire.values import too_large
+from edgefl.wire.update_content import too_large
 
 if TYPE_CHECKING:
     from edgefl.client.job import PreparedJob

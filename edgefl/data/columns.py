@@ -69,7 +69,7 @@ def read(path: Path, reading: Reading) -> Given:
 def _read(path: Path, reading: Reading) -> Given:
     if not path.is_dir():
         return given_of(_table([path], str(path), reading), None, reading)
-    train, test = parts_of({str(file.relative_to(path)): file for file in tables_in(path)})
+    train, test = _tables_in(path)
     if not train:
         raise DataError(f"{path}: no training rows in {', '.join(ENDINGS)} files")
     table = _table(train, str(path), reading)
@@ -78,15 +78,15 @@ def _read(path: Path, reading: Reading) -> Given:
     return given_of(table, held_out, reading)
 
 
-def tables_in(path: Path) -> list[Path]:
-    """Return the tables in a folder and its subfolders."""
-    return [file for file in files_below(path) if ending_of(file) in ENDINGS]
+def _tables_in(path: Path) -> tuple[list[Path], list[Path]]:
+    """Return the tables in a folder and its subfolders: those for training, and those that are held out."""
+    return parts_of({str(file.relative_to(path)): file for file in files_below(path) if ending_of(file) in ENDINGS})
 
 
 def names_images(path: Path) -> bool:
     """Return whether the first table of a folder has a column with names of images that are in the folder."""
     with reading_errors(path):
-        train, _ = parts_of({str(file.relative_to(path)): file for file in tables_in(path)})
+        train, _ = _tables_in(path)
         return bool(train and Pictures(train[0]).columns(*_opened(train[0])))
 
 

@@ -19,7 +19,7 @@ Ending = Literal["trained", "out_of_memory", "out_of_time", "crashed", "diverged
 
 Only updates of ``trained`` clients are aggregated. ``out_of_memory``: it needed more memory than its device has; ``out_of_time``: it needed
 more processor time than this computer allows a client; ``crashed``: its process died; ``diverged``: its update contains NaN, or values
-beyond ±10¹⁵ (:mod:`edgefl.wire.values`); ``lost``: its worker could not be reached, so the job must run elsewhere.
+beyond ±10¹⁵ (:mod:`edgefl.wire.update_content`); ``lost``: its worker could not be reached, so the job must run elsewhere.
 """
 Status = Literal[
     "trained", "late", "refused", "dropped", "interrupted", "out_of_memory", "out_of_time", "crashed", "diverged", "masked",

@@ -22,8 +22,7 @@ from edgefl.util.files import no_key_twice
 from edgefl.util.keys import PublicKey
 from edgefl.util.validation import short
 from edgefl.wire.device_keys import NAME, DeviceKeys
-from edgefl.wire.update_signature import KEY, SIGNATURE, content_sha256, signer
-from edgefl.wire.values import holds, too_large
+from edgefl.wire.update_content import KEY, SIGNATURE, content_sha256, holds, signer, too_large
 
 FORMAT, VERSION = "edgefl-update", "1"
 MAX_HEADER_BYTES = 1 << 20

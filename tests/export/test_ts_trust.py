@@ -12,8 +12,8 @@ from ts_client import batch, node
 
 from edgefl.util.keys import SigningKey
 from edgefl.wire.device_keys import DeviceKeys, Enrolment
+from edgefl.wire.update_content import signer
 from edgefl.wire.update_file import ExpectedUpdate, read_update
-from edgefl.wire.update_signature import signer
 
 
 def test_publishers_are_pinned_in_the_same_file_as_in_python(ts, data, tmp_path, capsys, monkeypatch):

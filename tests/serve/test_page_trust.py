@@ -14,8 +14,8 @@ from signing import CONTENT, LINE, sign_bundle
 
 from edgefl.util.keys import PublicKey, SigningKey
 from edgefl.wire.device_keys import DeviceKeys, Enrolment
+from edgefl.wire.update_content import signer
 from edgefl.wire.update_file import ExpectedUpdate, read_update
-from edgefl.wire.update_signature import signer
 
 PINS = "() => localStorage.getItem('edgefl-trusted-keys')"
 

@@ -16,8 +16,8 @@ from signing import CONTENT, KEY, SIGNATURE, device_key, signed_update
 from edgefl.errors import WireError
 from edgefl.util.keys import PublicKey
 from edgefl.wire.device_keys import DeviceKeys
+from edgefl.wire.update_content import content_sha256, signed_content, signer
 from edgefl.wire.update_file import ExpectedUpdate, read_update, receive
-from edgefl.wire.update_signature import content_sha256, signed_content, signer
 
 FIXED = {
     name: np.array(values, np.float32).reshape([int(side) for side in shape.split(",") if side])

@@ -20,7 +20,7 @@ from edgefl.server.rounds import Server, observed_by
 from edgefl.server.sampler import heard
 from edgefl.server.state import OpenSession, ServerState
 from edgefl.timing.spans import span
-from edgefl.wire.values import check_values
+from edgefl.wire.update_content import check_values
 
 
 @dataclass(frozen=True)
