@@ -211,7 +211,7 @@ def _table(files: list[Path], where: str, reading: Reading) -> Table:
     )  # fmt: skip
 
 
-def _rows(files: list[Path], schema: Any, roles: Roles, types: dict[str, Any], columns: list[str], chosen: bool) -> Iterator[Any]:
+def _rows(files: list[Path], schema: Any, roles: Roles, types: Any, columns: list[str], chosen: bool) -> Iterator[Any]:
     """Return ``columns`` of ``files``, the first of which has ``schema``; if features were ``chosen``, other columns may differ."""
     for file in files:
         own, batches = _opened(file, types, columns)
@@ -233,7 +233,7 @@ def _rows(files: list[Path], schema: Any, roles: Roles, types: dict[str, Any], c
             raise DataError(f"{file}: cannot be read ({first_line(error)})") from None
 
 
-def _types(schema: Any, roles: Roles, file: Path) -> dict[str, Any]:
+def _types(schema: Any, roles: Roles, file: Path) -> Any:
     """Return the types of columns in CSV files: the first block of a file may show integers only, where others have floats or texts.
 
     Labels and owners are read as texts, whatever they look like: "true" and "NA" are names there.
@@ -243,16 +243,16 @@ def _types(schema: Any, roles: Roles, file: Path) -> dict[str, Any]:
     wanted = {name: of if pa.types.is_boolean(of) or is_text(schema, name) else pa.float64() for name, of in types.items()}
     if ending_of(file) == ".csv":
         wanted |= {name: pa.string() for name in (roles.label, roles.owner) if name and not is_image(schema, name)}
-    return wanted
+    return pa.schema(wanted)
 
 
-def _opened(path: Path, types: dict[str, Any] | None = None, columns: list[str] | None = None) -> tuple[Any, Iterable[Any]]:
+def _opened(path: Path, types: Any = None, columns: list[str] | None = None) -> tuple[Any, Iterable[Any]]:
     """Return schema and rows of a file: of CSV with the ``types`` of some columns, of Parquet only ``columns``."""
     pa = arrow(str(path))
     try:
         if ending_of(path) == ".csv":
             _check_form(path)
-        schema, batches = _content(pa, path, types or {}, columns)
+        schema, batches = _content(pa, path, types, columns)
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: no {path.suffix} file that can be read ({first_line(error)})") from None
     if twice := [name for name in schema.names if schema.names.count(name) > 1]:
@@ -270,7 +270,7 @@ def _check_form(path: Path) -> None:
         raise DataError(f"{path}: fields are separated by {other!r}, expected commas; save it with commas, and numbers as 1234.5")
 
 
-def _content(pa: Any, path: Path, types: dict[str, Any], columns: list[str] | None) -> tuple[Any, Iterable[Any]]:
+def _content(pa: Any, path: Path, types: Any, columns: list[str] | None) -> tuple[Any, Iterable[Any]]:
     from pyarrow import csv, ipc, parquet
 
     if (ending := ending_of(path)) == ".csv":

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.data.prepared import Usual, prepared_each
-from edgefl.data.split import Split, part_of_each
+from edgefl.data.prepared import Prepared, Usual, prepared_each
+from edgefl.data.split import part_of_each
 from edgefl.errors import DataError
 from edgefl.records import DataRecord
 from edgefl.records.data import UNREAD
@@ -82,8 +82,32 @@ class Given:
     record: DataRecord = UNREAD
 
 
-def fields_of(given: Given, name: str, share: float = HELD_OUT_SHARE, usual: Usual | None = None) -> dict[str, Any]:
-    """Return the fields of the data set of ``given``, by name.
+@dataclass(frozen=True)
+class Divided:
+    """Samples for training and held-out ones, with the labels and the owners of both; ``names`` are those of the labels."""
+
+    prepared: Prepared
+    y: tuple[np.ndarray, np.ndarray]
+    owner: tuple[np.ndarray | None, np.ndarray | None]
+    names: tuple[str, ...]
+    record: DataRecord
+
+    @property
+    def model(self) -> str:
+        """The reference network for such samples; none takes several inputs."""
+        vocabulary = self.prepared.vocabulary
+        if isinstance(vocabulary, Mapping):
+            return ""
+        if vocabulary:
+            return "lstm-shakespeare" if vocabulary <= 80 else "lstm-imdb"
+        shape = self.prepared.train.shape[1:]
+        if len(shape) != 3 or min(shape[1:]) < 4:
+            return "mlp"
+        return "cnn-fashion" if min(shape[1:]) >= _SMALL_PX else "cnn-digits"
+
+
+def divided(given: Given, share: float, usual: Usual) -> Divided:
+    """Return the samples of ``given`` as networks take them, divided into training and held-out ones.
 
     Samples are normalised by the mean and deviation of the training part, channel by channel.
     Without held-out samples of its own, a ``share`` of each owner's samples, or of each class, is held out: the same ones in every run.
@@ -92,7 +116,6 @@ def fields_of(given: Given, name: str, share: float = HELD_OUT_SHARE, usual: Usu
     Raises:
         DataError: labels are missing or not integers, a class has no samples, or samples cannot be used.
     """
-    usual = usual or Usual()
     both = [replace(part, y=plain_values(part.y)) for part in (given, given.test) if part is not None]
     given, test = both[0], both[1] if len(both) > 1 else None
     regression = all(map(_has_targets, both))
@@ -118,7 +141,7 @@ def fields_of(given: Given, name: str, share: float = HELD_OUT_SHARE, usual: Usu
         y, names = labelled([given.y, *renumbered], given.where, given.class_names)
     owner = _owners(both)
     if test is None:
-        rows, held_out = _divided(np.zeros(len(y[0]), np.int64) if regression else y[0], owner[0], share, given)
+        rows, held_out = _places(np.zeros(len(y[0]), np.int64) if regression else y[0], owner[0], share, given)
         places, xs, whole = [rows, held_out], [given.x, given.x], owner[0]
         y, owner = [y[0][rows], y[0][held_out]], [None if whole is None else whole[part] for part in (rows, held_out)]
     else:
@@ -129,20 +152,8 @@ def fields_of(given: Given, name: str, share: float = HELD_OUT_SHARE, usual: Usu
             f"{given.where}: no training sample of class {listed}; number the classes from 0 without gaps, or leave it out"
         )
     prepared = prepared_each(xs, places, [part.where for part in both], usual, given.layout)
-    return {
-        "name": name,
-        "title": usual.title or name,
-        "train": Split(prepared.train, y[0]),
-        "test": Split(prepared.test, y[1]),
-        "class_names": names,
-        "preprocessing": prepared.note,
-        "default_model": usual.model or _model_for(prepared.train, prepared.vocabulary),
-        "default_local_epochs": usual.local_epochs,
-        "vocabulary": prepared.vocabulary,
-        "train_owner": owner[0],
-        "test_owner": owner[1],
-        "record": reduce(DataRecord.beside, [given.record, *(part.record for part in both[1:]), prepared.record]),
-    }
+    record = reduce(DataRecord.beside, [given.record, *(part.record for part in both[1:]), prepared.record])
+    return Divided(prepared, (y[0], y[1]), (owner[0], owner[1]), names, record)
 
 
 def labelled(parts: list[np.ndarray], where: str, names: tuple[str, ...] = ()) -> tuple[list[np.ndarray], tuple[str, ...]]:
@@ -264,22 +275,10 @@ def _renumbered(test: Given, names: tuple[str, ...]) -> np.ndarray:
     return np.array([names.index(name) for name in test.class_names])[test.y]
 
 
-def _divided(y: np.ndarray, owner: np.ndarray | None, share: float, given: Given) -> tuple[np.ndarray, np.ndarray]:
+def _places(y: np.ndarray, owner: np.ndarray | None, share: float, given: Given) -> tuple[np.ndarray, np.ndarray]:
     held_out = part_of_each(y if owner is None else owner, share, generator(0, "held out"))
     if not len(held_out) or (owner is not None and len(np.unique(owner[held_out])) < owner.max() + 1):
         column = given.record.owner
         of = "every class" if owner is None else f"an owner of column {column!r}" if column else "an owner"
         raise DataError(f"{given.where}: {of} has a single sample, of which none can be held out; give a file with --held-out")
     return np.setdiff1d(np.arange(len(y)), held_out), held_out
-
-
-def _model_for(x: Any, vocabulary: Fields[int]) -> str:
-    """Return the reference network for samples ``x``; none takes several inputs."""
-    if isinstance(vocabulary, Mapping):
-        return ""
-    shape = x.shape[1:]
-    if vocabulary:
-        return "lstm-shakespeare" if vocabulary <= 80 else "lstm-imdb"
-    if len(shape) != 3 or min(shape[1:]) < 4:
-        return "mlp"
-    return "cnn-fashion" if min(shape[1:]) >= _SMALL_PX else "cnn-digits"

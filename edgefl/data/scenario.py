@@ -24,14 +24,9 @@ def validating(data: Dataset, share: float) -> Dataset:
     train, train_owner, train_domain = _samples(data, rest)
     test, test_owner, test_domain = _samples(data, chosen)
     return replace(
-        data,
-        train=train,
-        train_owner=train_owner,
-        train_domain=train_domain,
-        test=test,
-        test_owner=test_owner,
-        test_domain=test_domain,
-    )
+        data, train=train, train_owner=train_owner, train_domain=train_domain,
+        test=test, test_owner=test_owner, test_domain=test_domain,
+    )  # fmt: skip
 
 
 def publishing(data: Dataset, share: float) -> Dataset:

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from edgefl.data.given import HELD_OUT_SHARE, Given, fields_of
+from edgefl.data.given import HELD_OUT_SHARE, Given, divided
 from edgefl.data.objects import of_arrays, of_samples
 from edgefl.data.prepared import Usual
 from edgefl.data.scaled import Scaled
@@ -108,8 +108,23 @@ class Dataset:
 
     @classmethod
     def of(cls, given: Given, name: str, share: float = HELD_OUT_SHARE, usual: Usual | None = None) -> "Dataset":
-        """Return the data set of samples as they were ``given``, see :func:`edgefl.data.given.fields_of`."""
-        return Dataset(**fields_of(given, name, share, usual))
+        """Return the data set of samples as they were ``given``, see :func:`edgefl.data.given.divided`."""
+        usual = usual or Usual()
+        parts = divided(given, share, usual)
+        return Dataset(
+            name=name,
+            title=usual.title or name,
+            train=Split(parts.prepared.train, parts.y[0]),
+            test=Split(parts.prepared.test, parts.y[1]),
+            class_names=parts.names,
+            preprocessing=parts.prepared.note,
+            default_model=usual.model or parts.model,
+            default_local_epochs=usual.local_epochs,
+            vocabulary=parts.prepared.vocabulary,
+            train_owner=parts.owner[0],
+            test_owner=parts.owner[1],
+            record=parts.record,
+        )
 
     @classmethod
     def from_arrays(cls, x: Any, y: Any, owner: Any = None, **more: Any) -> "Dataset":

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -78,7 +77,7 @@ def with_deadline(fleet: Fleet, deadline_s: float | None) -> Fleet:
     return fleet.model_copy(update={"budget": budget})
 
 
-def with_class_limits(fleet: Fleet, limits: Mapping[str, Any]) -> Fleet:
+def with_class_limits(fleet: Fleet, limits: Mapping[str, float]) -> Fleet:
     """Return ``fleet`` with other limits of its classes: ``DEVICE.KEY`` → value, where KEY is ``largest_tier`` or one of a class's budget.
 
     Raises:
