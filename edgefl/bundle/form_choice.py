@@ -154,7 +154,7 @@ def room_for(
     x: Fields[Tensor],
     layers: Iterable[LayerForms],
     memory_bytes: float | None,
-    file_bytes: float | None = None,
+    file_bytes: float | None,
 ) -> Room:
     """Return the room that budgets leave when ``network``, in factors, infers ``x``: the budgets minus weights and activations.
 

@@ -94,7 +94,7 @@ def check_ends(
     graph: onnx.GraphProto,
     inputs: Mapping[str, End],
     outputs: Mapping[str, End],
-    may_lack: frozenset[str] = frozenset(),
+    may_lack: frozenset[str],
 ) -> None:
     """Raise a BundleError unless a graph has exactly these inputs and outputs, without values; those in ``may_lack`` are optional."""
     if inner := sorted({v.name for v in graph.input} & {tensor.name for tensor in graph.initializer}):

@@ -76,7 +76,7 @@ def look_at(content: bytes | Path, where: str) -> PixelFormat:
         return PixelFormat(image.mode, bits, getattr(image, "n_frames", 1) > 1, deep and tags.get(_TIFF_WHITE, 1) == 0)
 
 
-def form_of(looks: Counter[PixelFormat], where: str, channels: int = 0, alpha: str = "") -> Form:
+def form_of(looks: Counter[PixelFormat], where: str, channels: int, alpha: str) -> Form:
     """Return what images that look so become: grey only if all are; DataError if some are floats and others are not."""
     floats = {look for look in looks if look.mode == "F"}
     if floats and len(looks) > len(floats):

@@ -9,7 +9,7 @@ from edgefl.data import columns, hub
 from edgefl.data.given import Given, Reading
 from edgefl.data.own import files_in, hash_of
 from edgefl.data.prepared import Usual
-from edgefl.data.shakespeare import ALPHABET, TRAIN_SHARE
+from edgefl.data.shakespeare import ALPHABET, CLASS_NAMES, PLACES, TRAIN_SHARE
 from edgefl.data.sources import Dataset
 from edgefl.data.split import Split
 from edgefl.errors import DataError
@@ -107,7 +107,7 @@ def shakespeare_leaf(data_dir: str | None = None) -> Dataset:
         title="Shakespeare's plays (LEAF), next character, by speaking role",
         train=Split(x[train], y[train]),
         test=Split(x[test], y[test]),
-        class_names=tuple({"\n": "newline", " ": "space"}.get(character, character) for character in ALPHABET),
+        class_names=CLASS_NAMES,
         preprocessing={"alphabet": ALPHABET, "window": x.shape[1]},
         default_model="lstm-shakespeare",
         vocabulary=len(ALPHABET),
@@ -119,10 +119,8 @@ def shakespeare_leaf(data_dir: str | None = None) -> Dataset:
 
 def _places(texts: np.ndarray, where: str) -> np.ndarray:
     """Return the place in LEAF's alphabet of every character of texts of one length, (n, length) int64. There may be millions of texts."""
-    places = np.full(128, -1)
-    places[[ord(character) for character in ALPHABET]] = np.arange(len(ALPHABET))
     content, lengths = "".join(map(str, texts)), {len(str(text)) for text in texts}
-    numbers = places[np.frombuffer(content.encode(), np.uint8)] if content.isascii() else np.array([-1])
+    numbers = PLACES[np.frombuffer(content.encode(), np.uint8)] if content.isascii() else np.array([-1])
     if len(lengths) != 1 or numbers.min() < 0:
         raise DataError(f"{where}: expected windows of one length in the {len(ALPHABET)} characters of LEAF's alphabet")
     return numbers.reshape(len(texts), -1)

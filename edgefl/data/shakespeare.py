@@ -142,7 +142,10 @@ WINDOW = 80
 STRIDE = 20
 TRAIN_SHARE = 0.8
 SHORTEST = 5 * WINDOW + 1  # characters of a role whose last fifth holds a window and a character that follows it
-_NAMES = {"\n": "newline", " ": "space"}
+CLASS_NAMES = tuple({"\n": "newline", " ": "space"}.get(character, character) for character in ALPHABET)
+PLACES = np.full(128, -1, np.int64)
+"""Code of a character → its place in the alphabet; −1 outside of it."""
+PLACES[[ord(character) for character in ALPHABET]] = np.arange(len(ALPHABET))
 _OUTSIDE = re.compile(f"[^{re.escape(ALPHABET)}]|\\s")
 
 
@@ -173,7 +176,7 @@ def shakespeare(data_dir: str | None = None) -> Dataset:
         title="Shakespeare's plays, next character, by speaking role",
         train=train,
         test=test,
-        class_names=tuple(_NAMES.get(character, character) for character in ALPHABET),
+        class_names=CLASS_NAMES,
         preprocessing={
             "alphabet": ALPHABET,
             "window": WINDOW,
@@ -193,7 +196,7 @@ def encoded(text: str) -> np.ndarray:
     True
     """
     plain = re.sub(" +", " ", _OUTSIDE.sub(" ", text)).strip()
-    return _TABLE[np.frombuffer(plain.encode("ascii"), np.uint8)]
+    return PLACES[np.frombuffer(plain.encode("ascii"), np.uint8)]
 
 
 def windows(pieces: list[np.ndarray]) -> tuple[Split, np.ndarray]:
@@ -209,7 +212,3 @@ def windows(pieces: list[np.ndarray]) -> tuple[Split, np.ndarray]:
     start = np.concatenate(starts)
     x = np.lib.stride_tricks.sliding_window_view(text, WINDOW)[start]  # a view until it is indexed: one copy in all
     return Split(x, text[start + WINDOW]), np.repeat(np.arange(len(pieces)), [len(own) for own in starts])
-
-
-_TABLE = np.zeros(128, np.int64)
-_TABLE[[ord(character) for character in ALPHABET]] = np.arange(len(ALPHABET))

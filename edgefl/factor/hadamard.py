@@ -158,7 +158,7 @@ def draw(shape: Shape, std: float) -> Tensor:
     return entries * (std / entries.square().mean().sqrt())
 
 
-def inner_variances(shape: Shape, plus_one: bool = False) -> tuple[float, float]:
+def inner_variances(shape: Shape, plus_one: bool) -> tuple[float, float]:
     """Return the variances v₁ and v₂ of the inner weights for a product with the variance v = :func:`he_variance`.
 
     W₁ ⊙ W₂ has the variance v₁v₂, so v₁ = v₂ = √v. W₁ ⊙ (W₂ + 1) has the variance v₁(1 + v₂), with v₂ = √v as well.
@@ -172,13 +172,13 @@ def inner_variances(shape: Shape, plus_one: bool = False) -> tuple[float, float]
     return (target / (1 + second) if plus_one else second), second
 
 
-def inner_stds(shape: Shape, rank: int, init: Init = "he", plus_one: bool = False) -> tuple[dict[str, float], dict[str, float]]:
+def inner_stds(shape: Shape, rank: int, init: Init, plus_one: bool) -> tuple[dict[str, float], dict[str, float]]:
     """Return the standard deviations of the factors of W₁, and of those of W₂, each by name.
 
     ``he`` gives the composed weight the variance :func:`he_variance`. ``authors``, as in their notebook, draws every factor by He's rule
     for its own fan-in: n for X, m for Y and R·k₁k₂ for T. A composed kernel is then much smaller: its standard deviation is 8R/(n·m·k₁k₂).
 
-    >>> he, authors = (inner_stds((512, 512, 3, 3), 52, init)[0] for init in ("he", "authors"))
+    >>> he, authors = (inner_stds((512, 512, 3, 3), 52, init, False)[0] for init in ("he", "authors"))
     >>> [round((52 * stds["x"] * stds["y"] * stds["t"]) ** 2, 5) for stds in (he, authors)]
     [0.02083, 0.00018]
     """

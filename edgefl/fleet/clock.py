@@ -144,7 +144,7 @@ def power_of(device: str) -> str:
     return f"{device}, power"
 
 
-def drawn_factors(errors: Mapping[str, float], draws: int = DRAWS) -> dict[str, np.ndarray]:
+def drawn_factors(errors: Mapping[str, float], draws: int) -> dict[str, np.ndarray]:
     """Return the factors on the seconds of training of each device; ``errors`` is device → stated error.
 
     A device has the same factors wherever it occurs, so whatever is compared is compared under the same draws.

@@ -34,7 +34,7 @@ class FleetSettings:
     rounds_per_day: float | None = None
 
 
-def conditions_in(settings: FleetSettings, fleet: Fleet, availability: Availability | None = None) -> Conditions:
+def conditions_in(settings: FleetSettings, fleet: Fleet, availability: Availability | None) -> Conditions:
     """Return the conditions of a run; ``availability`` is that of ``settings`` if it was loaded before.
 
     Raises:

@@ -51,7 +51,7 @@ def dense_reasons(network: nn.Module, rules: str = "", adapted: bool = False) ->
     return reasons if "" in reasons.values() else why_dense(layers, rules, ("conv", "linear", "1x1"), spared, never)
 
 
-def never_factorized(network: nn.Module, adapted: bool = False) -> dict[str, str]:
+def never_factorized(network: nn.Module, adapted: bool) -> dict[str, str]:
     """Return layer → why it has no low-rank form, of the convolutions and linear layers of ``network`` that have none."""
     reasons = {name: reason for name, reason in kept_layers(network).items() if not (adapted and reason == FROZEN)}
     return {name: reason for name, layer in weighted_layers(network) if (reason := reasons.get(name) or _formless(layer))}

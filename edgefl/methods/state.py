@@ -109,7 +109,7 @@ def places_in(
     narrow: Mapping[str, Shape],
     wide: Mapping[str, Shape],
     width: float,
-    within: float = 1.0,
+    within: float,
 ) -> dict[str, Place]:
     """Return name → place of the network of ``width`` in that of width ``within``, from name → shape of both.
 

@@ -57,7 +57,7 @@ class WeightsFile:
         return {name: t for name, t in tensors.items() if not (self.without and name.startswith(self.without))}
 
 
-def weights_in(path: str, without: str = "", names: Collection[str] = ()) -> WeightsFile:
+def weights_in(path: str, without: str, names: Collection[str]) -> WeightsFile:
     """Return the record of the file at ``path`` for a network with tensors of these ``names``; WireError if it cannot be read."""
     content = _content(path)
     return WeightsFile(path, sha256(content), without, _prefix(_floats(_of_content(path, content)), names))

@@ -72,7 +72,7 @@ def _reference(network: str, inputs: Mapping[str, InputSpec], classes: int | Non
     return Architecture(network, specs[""].shape, facts.get("usual_classes", 10) if classes is None else classes, norm)
 
 
-def check_takes(network: Architecture, data: str, classifies: bool = True) -> None:
+def check_takes(network: Architecture, data: str, classifies: bool) -> None:
     """Raise :class:`ConfigError` unless ``network`` takes a batch of its input, in training and in evaluation.
 
     ``classifies``: and returns logits (batch, classes). In evaluation it may not return bfloat16.

@@ -46,7 +46,7 @@ class Spectral:
     gap: float
 
 
-def energies(layers: Mapping[str, Layer], weights: Mapping[str, Tensor], relative: bool = False) -> dict[str, np.ndarray]:
+def energies(layers: Mapping[str, Layer], weights: Mapping[str, Tensor], relative: bool) -> dict[str, np.ndarray]:
     """Return Σ_{i≤r} σᵢ² of every layer's unrolled weight for r = 1, 2, …, float64, from weights named ``layer.weight``.
 
     ``relative`` divides by the layer's own energy, so that layers with small weights count as much as others.
