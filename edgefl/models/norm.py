@@ -49,9 +49,10 @@ def groups_of(channels: int) -> int:
 class _BatchTrained(nn.Module):
     """Normalises with the statistics of the batch in training; subclasses say how in evaluation. A single value becomes the bias."""
 
-    def __init__(self, channels: int, eps: float = 1e-5) -> None:
+    eps = 1e-5
+
+    def __init__(self, channels: int) -> None:
         super().__init__()
-        self.eps = eps
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
 
@@ -85,8 +86,8 @@ class StaticBatchNorm(_BatchTrained):
     mean: Tensor
     variance: Tensor
 
-    def __init__(self, channels: int, eps: float = 1e-5) -> None:
-        super().__init__(channels, eps)
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
         self.register_buffer("mean", torch.zeros(channels), persistent=False)
         self.register_buffer("variance", torch.ones(channels), persistent=False)
 
