@@ -18,7 +18,7 @@ from edgefl.methods.axes import Need
 from edgefl.methods.capabilities import Figures, Remembers
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.fedper import last_layers
-from edgefl.methods.networks import skeleton, slices, upload_shapes
+from edgefl.methods.networks import skeleton, slices, submodel_of, upload_shapes
 from edgefl.methods.options import PersonalClassifierConfig
 from edgefl.methods.personal import Personal
 from edgefl.methods.state import GlobalState, Tensors
@@ -104,7 +104,7 @@ class ClusteredFL(Personal, Remembers, Figures, FedAvg):
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
         places = slices(self, state, tier, partial(upload_shapes, self))
         tensors = cut(_model(state, _cluster_of(state, client)), places)
-        return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
+        return submodel_of(self, state, tier, tensors, places)
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
         """Return a state in which every cluster has moved by its mean update, by samples, and some clusters have split."""

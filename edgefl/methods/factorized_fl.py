@@ -20,7 +20,7 @@ from edgefl.methods.axes import Need
 from edgefl.methods.capabilities import Composes, Figures, Remembers
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.layer_rules import kept_layers
-from edgefl.methods.networks import skeleton, slices, upload_shapes
+from edgefl.methods.networks import skeleton, slices, submodel_of, upload_shapes
 from edgefl.methods.options import PersonalClassifierConfig, Scenario
 from edgefl.methods.penalties import Penalised
 from edgefl.methods.personal import Personal, Receives
@@ -199,7 +199,7 @@ class FactorizedFL(Receives, Personal, Penalised, Composes, Remembers, Figures, 
         """Return the client's own average, or the last round's mean for a new client or no particular one."""
         places, weights = slices(self, state, tier, self.received_shapes), self._weights(state, client)
         tensors = {name: _mixed(state, name, weights) for name in places} if weights else cut(state.tensors, places)
-        return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
+        return submodel_of(self, state, tier, tensors, places)
 
     def _weights(self, state: GlobalState, client: int | None) -> dict[int, float]:
         """Return client → weight of its u in the average for ``client``, without zeros; empty for a new client."""

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -18,6 +17,7 @@ from edgefl.methods.axes import Need
 from edgefl.methods.capabilities import Remembers
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.losses import cross_entropy
+from edgefl.methods.networks import submodel_of
 from edgefl.methods.options import MethodConfig
 from edgefl.methods.personal import Personal, Receives, Samples
 from edgefl.methods.state import GlobalState, Shapes, Tensors, shapes_of, travelling_shapes
@@ -127,7 +127,7 @@ class FedFOMO(Receives, Personal, Remembers, FedAvg):
             for name in state.tensors:
                 tensors[f"model{slot}.{name}"] = model[name].clone()
                 places[f"model{slot}.{name}"] = replace(leading(name, tuple(model[name].shape)), client=sender)
-        return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
+        return submodel_of(self, state, tier, tensors, places)
 
     def _choose(self, state: GlobalState, client: int | None, rng: np.random.Generator) -> list[int]:
         """Return the owners of the models to send, at most M: those with the largest affinity, or with probability ε random ones."""

@@ -21,6 +21,7 @@ from edgefl.methods.base import Method
 from edgefl.methods.capabilities import ByLabel, Factorizes, Figures, Phased, Rebases
 from edgefl.methods.layer_rules import FactorizingConfig
 from edgefl.methods.losses import cross_entropy, masked_cross_entropy
+from edgefl.methods.networks import submodel_of
 from edgefl.methods.penalties import FrobeniusConfig, FrobeniusDecay
 from edgefl.methods.rank_changes import RankChanges
 from edgefl.methods.ranks import (
@@ -161,7 +162,7 @@ class FedHM(ByLabel, Factorizes, Phased, FrobeniusDecay, Rebases, Figures):
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
         ranks = self._state_ranks(state, tier)
         tensors, places = truncated_state(state.tensors, ranks, self._factors(state) if ranks else {})
-        return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
+        return submodel_of(self, state, tier, tensors, places)
 
     def _factors(self, state: GlobalState) -> dict[str, Factors]:
         """Return layer → decomposition, good at the ranks of all tiers, computed once per state."""

@@ -62,7 +62,12 @@ def slices(
 
 def cut_out(method: MethodLike, state: GlobalState, tier: Tier, places: Mapping[str, Place]) -> Submodel:
     """Return the sub-model of a client of ``tier`` that has copies of the entries at ``places``, name → place in ``state``."""
-    return Submodel(tier, cut(state.tensors, places), partial(method.network, state.architecture, tier), places)
+    return submodel_of(method, state, tier, cut(state.tensors, places), places)
+
+
+def submodel_of(method: MethodLike, state: GlobalState, tier: Tier, tensors: Tensors, places: Mapping[str, Place]) -> Submodel:
+    """Return the sub-model of a client of ``tier`` that has these ``tensors``, with name → place in ``state``."""
+    return Submodel(tier, tensors, partial(method.network, state.architecture, tier), places)
 
 
 def filled(

@@ -20,7 +20,7 @@ from edgefl.methods.base import Method
 from edgefl.methods.capabilities import Composes, Figures, Phased
 from edgefl.methods.kernel_places import dense_place, gates_of, kernel_counts, matrices
 from edgefl.methods.momenta import momentum_name, parameter_of, with_momenta
-from edgefl.methods.networks import upload_shapes
+from edgefl.methods.networks import submodel_of, upload_shapes
 from edgefl.methods.penalties import FrobeniusConfig, FrobeniusDecay
 from edgefl.methods.state import GlobalState, Shape, Tensors, shapes_of
 from edgefl.methods.updates import checked
@@ -239,7 +239,7 @@ class PriSM(Phased, FrobeniusDecay, Composes, Figures):
         places = {name: places[name] if name in places else dense_place(name, dense) for name in shapes}
         rest = cut(state.tensors, {name: place for name, place in places.items() if name not in factors})
         tensors = {name: factors[name] if name in factors else rest[name] for name in shapes}
-        return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
+        return submodel_of(self, state, tier, tensors, places)
 
     def _first_momenta(self, state: GlobalState) -> dict[str, Tensor]:
         """Return the momentum of every kernel, of the shape of all u (n, N, …) and all v (N, m, …), and of every dense parameter."""

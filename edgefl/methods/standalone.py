@@ -2,13 +2,13 @@
 
 import copy
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import ClassVar
 
 import numpy as np
 from torch import Tensor, nn
 
 from edgefl.methods.axes import Need
+from edgefl.methods.networks import submodel_of
 from edgefl.methods.personal import Personal
 from edgefl.methods.state import GlobalState, Tensors
 from edgefl.methods.updates import checked
@@ -61,7 +61,7 @@ class StandAlone(Personal):
         return GlobalState(architecture, tiers, tensors)
 
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
-        return Submodel(tier, {}, partial(self.network, state.architecture, tier), {})
+        return submodel_of(self, state, tier, {}, {})
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
         """Check that only sample counts arrived, and return the same state."""
