@@ -178,9 +178,9 @@ class FactorizedFL(Receives, Personal, Penalised, Composes, Remembers, Figures, 
 
     def _factorized(self, network: nn.Module, init: Init | None) -> nn.Module:
         """Replace every layer of ``network`` that can be factorized; ``init`` chooses the first u and v, and None leaves zeros."""
-        kept = kept_layers(network)
+        reasons = kept_layers(network)
         for name, dense in list(weighted_layers(network)):
-            if name in kept:
+            if name in reasons:
                 continue
             layer = rank_one(dense, self.config.reshape == "flat")
             if init is not None:

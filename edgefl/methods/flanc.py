@@ -190,8 +190,8 @@ def _shapes(architecture: Architecture, widths: tuple[float, ...], composed: Lay
     shapes: Shapes = {}
     for width in sorted(set(widths)):
         network = architecture.skeleton(width)
-        kept = kept_layers(network) if composed == "all" else {}
-        every = {name: {"weight": 1} for name, _ in weighted_layers(network) if name not in kept} if composed == "all" else {}
+        reasons = kept_layers(network) if composed == "all" else {}
+        every = {name: {"weight": 1} for name, _ in weighted_layers(network) if name not in reasons} if composed == "all" else {}
         for name, weights in {**every, **gates_of(network, pointwise)}.items():
             for weight, gates in weights.items():
                 outputs, *others = getattr(network.get_submodule(name), weight).shape

@@ -178,9 +178,9 @@ def moments_of(largest: Ranks, timeline_at: Callable[[Ranks], Timeline]) -> Mome
     owner = sum((trace.sizes != traces[0].sizes).astype(np.int64) << bit for bit, trace in enumerate(traces[1:]))
     events = traces[0].events
     rows = np.flatnonzero((events > 0) & (np.append(events[1:], -1) < 0))
-    found: Moments | None = Moments(
+    moments: Moments | None = Moments(
         numbers, events, np.where(owner <= len(numbers), owner, 0), rows, np.zeros(len(rows)), {name: {} for name in numbers}
     )
     for plan, trace in zip(plans, traces, strict=True):
-        found = found and found.learned(plan, trace)
-    return found
+        moments = moments and moments.learned(plan, trace)
+    return moments

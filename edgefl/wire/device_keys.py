@@ -147,15 +147,15 @@ def changing(path: Path) -> Iterator[DeviceKeys]:
     lock = real.with_name(f".{real.name}.lock")
     with storage_errors(lock):
         real.parent.mkdir(parents=True, exist_ok=True)
-        held = FileLock(lock)
+        file_lock = FileLock(lock)
         try:
-            held.acquire(timeout=_WAIT_S)
+            file_lock.acquire(timeout=_WAIT_S)
         except Timeout:
             raise InputError(f"{path}: another process is changing it; try again when it has ended") from None
     try:
         yield DeviceKeys.of(path) if path.exists() else DeviceKeys(path)
     finally:
-        held.release()
+        file_lock.release()
 
 
 @dataclass(frozen=True)
