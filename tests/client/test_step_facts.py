@@ -17,6 +17,7 @@ from edgefl.models.base import Architecture
 from edgefl.models.custom import CustomArchitecture
 from edgefl.onnxgrad.roles import StepRule
 from edgefl.planning import tier_costs as costs_room
+from edgefl.planning.practice import Practice
 from edgefl.records import Tier
 from edgefl.registry import methods
 
@@ -83,17 +84,11 @@ def test_what_other_code_decides_is_not_stored(place, value):
 @pytest.mark.parametrize("name", methods.names())
 def test_recalled_costs_are_those_that_were_computed(name, monkeypatch):
     method = create(name)
-    asked = (
-        method,
-        Tier(0.5 if len(method.default_tiers) > 1 else 1.0),
-        Training(1, 16, micro_batch=8),
-        "int8",
-        PLAIN,
-        CROSS_ENTROPY,
-    )
-    made = costs_room._recalled.__wrapped__(DIGITS, asked)
+    practice = Practice(method, DIGITS, Training(1, 16, micro_batch=8))
+    tier = Tier(0.5 if len(method.default_tiers) > 1 else 1.0)
+    made = costs_room._recalled.__wrapped__(DIGITS, practice, tier, "int8")
     monkeypatch.setattr(costs_room, "_traced", None)  # not called again
-    assert costs_room._recalled.__wrapped__(DIGITS, asked) == made
+    assert costs_room._recalled.__wrapped__(DIGITS, practice, tier, "int8") == made
 
 
 @pytest.mark.usefixtures("recalling")
