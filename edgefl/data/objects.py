@@ -66,7 +66,7 @@ def _given(x: Any, y: Any, owner: Any = None, class_names: tuple[str, ...] = ())
 
 
 def _array(values: Any, what: str) -> np.ndarray:
-    """Return ``values`` as an array, a memory map as it is; DataError if rows differ in size, or values are masked."""
+    """Return ``values`` as an array, a map of a file as it is; DataError if rows differ in size, or values are masked."""
     if hasattr(values, "detach"):  # a tensor of torch; numpy has no 16-bit floats with an exponent of 8 bits
         values = values.detach().cpu()
         values = values.float() if str(values.dtype) == "torch.bfloat16" else values
@@ -75,7 +75,8 @@ def _array(values: Any, what: str) -> np.ndarray:
             f"from_arrays: {what} has {np.ma.getmaskarray(values).sum()} masked values; fill them, or leave their samples out"
         )
     try:
-        return values if isinstance(values, np.memmap) else np.asarray(values)  # a matrix has two dimensions in every slice
+        # Workers map a file again, without what a copy-on-write map has changed. A matrix has two dimensions in every slice.
+        return values if isinstance(values, np.memmap) and values.mode != "c" else np.asarray(values)
     except ValueError as error:
         raise DataError(f"from_arrays: {what} is no array ({first_line(error)}); bring all samples to one size") from None
 

@@ -138,11 +138,16 @@ def measured(raw: np.ndarray, rows: np.ndarray, where: str) -> tuple[Scale, Scal
 
 
 def release(raw: np.ndarray) -> None:
-    """Let the pages of a mapped file that were read leave this process; without a mapped file, do nothing."""
+    """Let the pages of a mapped file that were read leave this process.
+
+    Other memory stays: the system would find every page of shared memory anew, and forget the changes of a copy-on-write map.
+    """
     base: Any = raw
+    file: np.memmap[Any, Any] | None = None
     while base is not None and not isinstance(base, mmap.mmap):
+        file = base if isinstance(base, np.memmap) else file
         base = getattr(base, "base", None)  # of arrays, and of what as_strided makes
-    if base is not None and hasattr(mmap, "MADV_DONTNEED"):
+    if base is not None and file is not None and file.mode != "c" and hasattr(mmap, "MADV_DONTNEED"):
         base.madvise(mmap.MADV_DONTNEED)
 
 

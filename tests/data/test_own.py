@@ -1,6 +1,7 @@
 """Data sets of a user's own: every form is read to the same samples, and wrong ones are refused with what to do."""
 
 import json
+import mmap
 import shutil
 import subprocess
 from pathlib import Path
@@ -20,6 +21,7 @@ from edgefl.data.given import Reading
 from edgefl.data.growing import Growing
 from edgefl.data.mix import load
 from edgefl.data.npz import array_in
+from edgefl.data.scaled import Scaled
 from edgefl.data.shards import Shards
 from edgefl.data.words import ids_of
 from edgefl.engine.shared_memory import share, shared
@@ -207,6 +209,28 @@ def test_a_large_array_stays_in_its_file(tmp_path, monkeypatch):
         rows.add(x[start : start + 7])
     assert isinstance(rows.whole(), np.memmap)
     assert np.array_equal(rows.whole(), x)
+
+
+def test_changes_of_a_copy_on_write_map_are_part_of_the_data(tmp_path):
+    x, y = own_files.images()
+    np.save(tmp_path / "x.npy", np.zeros_like(x))
+    changed = np.load(tmp_path / "x.npy", mmap_mode="c")
+    changed[:] = x
+    data, same = Dataset.from_arrays(changed, y), Dataset.from_arrays(x, y)
+    twin = shared(*share(data))
+    for samples in (data.train.x, data.test.x, twin.train.x):
+        samples[:]  # what is read may leave the memory
+    assert np.array_equal(changed, x)
+    assert np.array_equal(np.asarray(data.train.x), np.asarray(same.train.x))
+    assert np.array_equal(np.asarray(twin.train.x), np.asarray(same.train.x))
+
+
+def test_only_pages_of_files_leave_the_memory_when_they_were_read():
+    pages = mmap.mmap(-1, 2 * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # forgets what leaves
+    raw = np.ndarray((8, 1, 32, 32), np.uint8, pages)
+    raw[:] = 7
+    assert (Scaled(raw, 0.0, 1.0)[:] == np.float32(7) / np.float32(255)).all()
+    assert (raw == 7).all()
 
 
 def _refused(match, x=None, y=None, **more):
