@@ -83,7 +83,7 @@ def command(
     from edgefl.timing.spans import span
 
     if not dry_run and not started:
-        prepare_workers(config.engine, config.workers, config.enforce)
+        prepare_workers(config.engine, config.workers, config.enforce, config.free_jobs)
 
     keep_freed_memory()
     with span("start"), loading():

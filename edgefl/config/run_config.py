@@ -96,6 +96,12 @@ class RunConfig(AllKeys):
         """The tiers that the keys name, largest first: by ``tiers``, or by their networks; None: neither does."""
         return self.tiers or tuple(map(float, self.tier or ())) or None
 
+    @property
+    def free_jobs(self) -> int:
+        """About how many clients train in all rounds together if edgefl chooses where; 0 if ``engine`` or ``workers`` say it."""
+        free = self.engine is None and "workers" not in self.model_fields_set
+        return self.rounds * (self.per_round or self.clients) if free else 0
+
     def to_toml(self) -> str:
         """Return the configuration as TOML, without the keys that are None."""
         return tomlkit.dumps({key: value for key, value in self.model_dump(mode="json").items() if value is not None})

@@ -52,6 +52,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.registry import engines
+from edgefl.util.machine import usable_threads
 
 if TYPE_CHECKING:
     from edgefl.client.client import Clients
@@ -61,6 +62,8 @@ if TYPE_CHECKING:
 
 MOST_LOSSES = 4
 """A run ends with an error when one job has been lost more often than this."""
+MANY_JOBS = 200
+"""Runs with fewer jobs seldom train so long that they get workers."""
 
 
 @dataclass(frozen=True)
@@ -172,11 +175,16 @@ def in_order(engine: Engine, jobs: Iterable[Job], sums: Sums | None = None) -> I
             return
 
 
-def prepare_workers(name: str | None, workers: int, enforce: str) -> None:
-    """Start importing torch in the process that workers are forked from if engine ``name`` (None: the default) may need workers."""
-    if not is_remote(name) and (workers != 1 or name not in (None, "inline") or enforce == "hard"):
-        from edgefl.engine.fork_server import fork_server
+def prepare_workers(name: str | None, workers: int, enforce: str, free_jobs: int = 0) -> None:
+    """Start importing torch in the process that workers are forked from if engine ``name`` (None: the default) may need workers.
 
+    ``free_jobs``: about how many clients train in all rounds of a run whose engine is not chosen yet. If there are many, it probably gets
+    workers; without this start, the first round waits for them for about as long as torch needs to be imported.
+    """
+    from edgefl.engine.fork_server import STARTS, fork_server
+
+    many = free_jobs >= MANY_JOBS and STARTS and usable_threads() > 1
+    if not is_remote(name) and (many or workers != 1 or name not in (None, "inline") or enforce == "hard"):
         fork_server().warm(workers)
 
 

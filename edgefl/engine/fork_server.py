@@ -27,6 +27,8 @@ from typing import NoReturn
 
 from edgefl.errors import ConfigError, EdgeflError
 
+STARTS = hasattr(socket, "send_fds")
+"""Whether workers can be started at all: on Linux and macOS."""
 FORKS = sys.platform == "linux"
 """Whether workers are forked. The libraries of macOS do not allow it; there, a process like the fork server becomes the worker."""
 
@@ -57,7 +59,7 @@ class _Process:
     """A process that runs :func:`main`, and the socket to it."""
 
     def __init__(self) -> None:
-        if not hasattr(socket, "send_fds"):
+        if not STARTS:
             raise ConfigError("workers need Linux or macOS: use one worker (engine: inline), or run in WSL")
         self.socket, theirs = socket.socketpair()
         with theirs:
@@ -136,6 +138,11 @@ class ForkServer:
                         raise ConnectionResetError("the fork server is gone")
                 except OSError:  # it was killed: its workers exit by themselves
                     self._end_common()
+
+    def stop_unused(self) -> None:
+        """Stop what :meth:`warm` has started if no worker has ever come from it: it has the memory of a process with torch."""
+        if not self._count:
+            self.close()
 
     def close(self) -> None:
         """Stop the processes that workers come from; workers exit by themselves."""

@@ -14,6 +14,7 @@ from edgefl.client.fast.grouping import captured_together, gradients_of
 from edgefl.client.fast.layout import in_layout
 from edgefl.client.loss import loss_of
 from edgefl.client.optimizer import FusedOptimizer
+from edgefl.engine.fork_server import STARTS
 from edgefl.engine.pool import TOGETHER
 from edgefl.methods.capabilities import draws
 from edgefl.methods.personal import trained_network
@@ -96,7 +97,7 @@ def usual(run: Run) -> tuple[str, int]:
     Both engines train to the same bits. The time of a step is an estimate, because a trial would take longer than a wrong choice costs.
     """
     config, training, cores = run.config, run.clients.task.training, _cores(run)
-    if cores == 1 or only_here(config.plugins) or OBJECT in config.to_toml():
+    if cores == 1 or not STARTS or only_here(config.plugins) or OBJECT in config.to_toml():
         return "inline", 1
     macs = sum(run.costs.of(tier).macs_sample for tier in run.tiers) / len(run.tiers)
     step_s = _STEP_S + training.batch_size * macs / _MACS_PER_S

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from edgefl.config import RunConfig
 from edgefl.consent import remember
 from edgefl.engine.contract import Engine, prepare_workers
+from edgefl.engine.fork_server import fork_server
 from edgefl.errors import InputError, Interrupted, NoBundleError
 from edgefl.log.background import NO_LOGS, Logs, check_installed, logs
 from edgefl.log.contract import LoggedRun
@@ -99,15 +100,13 @@ def simulate(
         watch = opened.enter_context(Stopwatch())
         check_installed(config.log or ())
         if devices is None:
-            prepare_workers(config.engine, config.workers, config.enforce)
+            prepare_workers(config.engine, config.workers, config.enforce, config.free_jobs)
         else:
             check_devices(config, "a federation of real devices")
         with span("prepare"):
             run = prepare_to_train(config, say) if devices is None else prepare(config)
         folder = RunFolder(Path(out) if out is not None else RunFolder.next_free(f"{config.method}-{run.data.name}"))
-        if devices is None and (
-            run.config.engine == "auto" or (config.engine is None and "workers" not in config.model_fields_set)
-        ):
+        if devices is None and (run.config.engine == "auto" or config.free_jobs):
             run = _with_engine(run, folder if resume else None, say)
         config = run.config
         for feature in run.features:
@@ -172,6 +171,8 @@ def _with_engine(run: Run, begun: RunFolder | None, say: Notify) -> Run:
 
     if run.config.engine != "auto":
         engine, workers = usual(run)
+        if engine == "inline":
+            fork_server().stop_unused()
     elif begun is not None and not begun.is_new():
         return replace(run, config=with_engine_of(begun.config(), run.config))
     else:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from dataclasses import replace
 from itertools import count
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -14,10 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pool_jobs import TIERS, inline, jobs_of, pids, task_of
 
+from edgefl import RunConfig
 from edgefl.client.messages import Setups
 from edgefl.data.digits import digits
+from edgefl.engine import contract, pool
 from edgefl.engine import fork_server as fork_servers
-from edgefl.engine import pool
 from edgefl.engine.contract import in_order
 from edgefl.engine.fork_server import ForkServer, fork_server
 from edgefl.engine.inline import WINDOW, cut, kind
@@ -165,6 +168,41 @@ def test_each_worker_is_a_process_of_its_own_where_nothing_forks(monkeypatch):
         assert outcomes == inline(task, jobs)
         assert own._common is None
     own.close()
+
+
+def test_workers_are_prepared_early_for_runs_of_many_jobs(monkeypatch):
+    started = []
+    monkeypatch.setattr(fork_servers, "fork_server", lambda: SimpleNamespace(warm=started.append))
+    monkeypatch.setattr(contract, "usable_threads", lambda: 2)
+
+    def prepare(**keys):
+        config = RunConfig(**keys)
+        contract.prepare_workers(config.engine, config.workers, config.enforce, config.free_jobs)
+
+    prepare()
+    assert started == [1]
+    for keys in ({"rounds": 2}, {"per_round": 2}, {"workers": 1}, {"engine": "inline"}):
+        prepare(**keys)
+    monkeypatch.setattr(contract, "usable_threads", lambda: 1)
+    prepare()
+    assert started == [1]
+    prepare(workers=3)
+    assert started == [1, 3]
+
+
+def test_a_process_that_was_started_early_for_nothing_is_stopped():
+    server = ForkServer()
+    server.warm()
+    process = server._common.process
+    server.stop_unused()
+    assert process.poll() is not None
+    assert server._common is None
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        server.start([theirs.fileno(), theirs.fileno(), theirs.fileno()])
+        server.stop_unused()
+        assert server._common is not None  # workers may come from it again
+    server.close()
 
 
 # Batches.
