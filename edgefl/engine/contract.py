@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 MOST_LOSSES = 4
 """A run ends with an error when one job has been lost more often than this."""
-MANY_JOBS = 200
+MANY_JOBS = 500
 """Runs with fewer jobs seldom train so long that they get workers."""
 
 
@@ -183,7 +183,7 @@ def prepare_workers(name: str | None, workers: int, enforce: str, free_jobs: int
     """
     from edgefl.engine.fork_server import STARTS, fork_server
 
-    many = free_jobs >= MANY_JOBS and STARTS and usable_threads() > 1
+    many = free_jobs >= MANY_JOBS and STARTS and usable_threads() > 1 and not fork_server().needless
     if not is_remote(name) and (many or workers != 1 or name not in (None, "inline") or enforce == "hard"):
         fork_server().warm(workers)
 

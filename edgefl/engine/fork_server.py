@@ -81,7 +81,10 @@ class _Process:
 
 
 class ForkServer:
-    """Starts and stops worker processes. Any thread may use it."""
+    """Starts and stops worker processes. Any thread may use it.
+
+    ``needless`` becomes true when what was started early had no use: the next runs of this process are probably as short.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -89,6 +92,7 @@ class ForkServer:
         self._own: dict[int, _Process] = {}  # where there are no forks: worker → its process
         self._waiting: list[_Process] = []
         self._count = 0
+        self.needless = False
         os.register_at_fork(after_in_child=self._forget)
         atexit.register(self.close)
 
@@ -142,6 +146,7 @@ class ForkServer:
     def stop_unused(self) -> None:
         """Stop what :meth:`warm` has started if no worker has ever come from it: it has the memory of a process with torch."""
         if not self._count:
+            self.needless = self.needless or self._common is not None
             self.close()
 
     def close(self) -> None:

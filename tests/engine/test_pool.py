@@ -172,7 +172,8 @@ def test_each_worker_is_a_process_of_its_own_where_nothing_forks(monkeypatch):
 
 def test_workers_are_prepared_early_for_runs_of_many_jobs(monkeypatch):
     started = []
-    monkeypatch.setattr(fork_servers, "fork_server", lambda: SimpleNamespace(warm=started.append))
+    server = SimpleNamespace(warm=started.append, needless=False)
+    monkeypatch.setattr(fork_servers, "fork_server", lambda: server)
     monkeypatch.setattr(contract, "usable_threads", lambda: 2)
 
     def prepare(**keys):
@@ -183,6 +184,9 @@ def test_workers_are_prepared_early_for_runs_of_many_jobs(monkeypatch):
     assert started == [1]
     for keys in ({"rounds": 2}, {"per_round": 2}, {"workers": 1}, {"engine": "inline"}):
         prepare(**keys)
+    server.needless = True
+    prepare()
+    server.needless = False
     monkeypatch.setattr(contract, "usable_threads", lambda: 1)
     prepare()
     assert started == [1]
@@ -197,6 +201,7 @@ def test_a_process_that_was_started_early_for_nothing_is_stopped():
     server.stop_unused()
     assert process.poll() is not None
     assert server._common is None
+    assert server.needless
     ours, theirs = socket.socketpair()
     with ours, theirs:
         server.start([theirs.fileno(), theirs.fileno(), theirs.fileno()])
